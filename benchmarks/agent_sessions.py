@@ -38,9 +38,15 @@ def code() -> dict[str, list[str]]:
 
 
 class Coding:
-    """One session, from a seed. ``messages`` ends with the agent's last word."""
+    """One session, from a seed. ``messages`` ends with the agent's last word.
 
-    def __init__(self, seed: int) -> None:
+    ``returns`` is the share of reads that read an earlier stretch again; with such a share, edits
+    quote what was read before.
+    """
+
+    def __init__(self, seed: int, *, returns: float = 0.0) -> None:
+        self._returns = returns
+        self._read_before: list[tuple[str, int, list[str]]] = []
         self._random = random.Random(f"coding/{seed}")
         self._root = self._random.choice(_PATHS)
         self._files = self._random.sample(sorted(code()), 6)
@@ -101,6 +107,10 @@ class Coding:
 
     def _read(self) -> None:
         path, start, lines = self._stretch(30, 240)
+        if self._returns:
+            if self._read_before and self._random.random() < self._returns:
+                path, start, lines = self._random.choice(self._read_before)
+            self._read_before.append((path, start, lines))
         self._say(("read_file", {"path": path, "offset": start, "limit": len(lines)}))
         self._result("reads", _numbered(lines, start))
 
@@ -131,6 +141,10 @@ class Coding:
 
     def _edit(self) -> None:
         path, start, lines = self._stretch(10, 60)
+        if self._read_before:
+            path, start, read = self._random.choice(self._read_before)
+            at = self._random.randrange(len(read))
+            lines, start = read[at : at + self._random.randint(1, 30)], start + at
         new = [*lines[: len(lines) // 2], "    # checked", *lines[len(lines) // 2 :]]
         edit = {"path": path, "old_string": "\n".join(lines), "new_string": "\n".join(new)}
         self._say(("edit_file", edit))
@@ -176,10 +190,10 @@ def tools() -> list[Message]:
     ]
 
 
-def coding(count: int) -> Iterator[list[Message]]:
+def coding(count: int, returns: float = 0.0) -> Iterator[list[Message]]:
     """Yield coding sessions."""
     for seed in range(count):
-        yield Coding(seed).messages
+        yield Coding(seed, returns=returns).messages
 
 
 def airline(data: Path, count: int) -> Iterator[list[Message]]:

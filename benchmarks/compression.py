@@ -67,6 +67,7 @@ def cache(args: argparse.Namespace) -> dict[str, Any]:
         ("short", compression_cache.sessions(args.data, 1)),
         ("long", compression_cache.sessions(args.data, 8)),
         ("coding", list(coding(40))),
+        ("coding, a fifth of the reads again", list(coding(40, returns=0.2))),
     ):
         base = list(compression_cache.bills(transcripts, compression_cache.POLICIES["none"]))
         for policy, apply in compression_cache.POLICIES.items():
@@ -82,6 +83,10 @@ def cache(args: argparse.Namespace) -> dict[str, Any]:
                 "cost": round(cost, 3),
                 "dearer sessions": dearer,
             }
+            edits, found = compression_cache.standing(transcripts, apply)
+            if edits:
+                out[f"{name}, {policy}"]["edits"] = edits
+                out[f"{name}, {policy}"]["whose text stands"] = found
     return out
 
 

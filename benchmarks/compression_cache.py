@@ -9,6 +9,7 @@ contain no tool schemas, so these are not counted.
 from __future__ import annotations
 
 import json
+import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -91,7 +92,9 @@ def _shared(prompt: list[int], previous: list[int]) -> int:
     return next(n for n, (a, b) in enumerate(zip(prompt, previous, strict=False)) if a != b)
 
 
-def ours(mode: CompressionMode, *, clear_history: bool = False) -> Policy:
+def ours(
+    mode: CompressionMode, *, clear_history: bool = False, repeated_reads: bool = False
+) -> Policy:
     """Compress as the proxy would, with a memo as the only state.
 
     The last two messages are marked, as clients of Anthropic do: that must change nothing.
@@ -101,9 +104,32 @@ def ours(mode: CompressionMode, *, clear_history: bool = False) -> Policy:
     def policy(messages: Sequence[Message]) -> Sequence[Message]:
         marked = [{**each, "cache_control": {"type": "ephemeral"}} for each in messages[-2:]]
         sent = [*messages[:-2], *marked]
-        return compress(sent, mode=mode, clear_history=clear_history, memo=memo).messages
+        return compress(
+            sent, mode=mode, clear_history=clear_history, repeated_reads=repeated_reads, memo=memo
+        ).messages
 
     return policy
+
+
+_NUMBER = re.compile(r"(?m)^ *\d+\u2192")
+
+
+def standing(transcripts: Iterable[Sequence[Message]], policy: Policy) -> tuple[int, int]:
+    """Return the number of edits, and of those whose search text stands in the prompt before."""
+    edits = found = 0
+    for transcript in transcripts:
+        for number, message in enumerate(transcript):
+            quoted = [
+                json.loads(call["function"]["arguments"])["old_string"]
+                for call in message.get("tool_calls", ())
+                if call["function"]["name"] == "edit_file"
+            ]
+            if quoted:
+                sent = policy(transcript[:number])
+                prompt = [_NUMBER.sub("", text) for one in sent for text in texts(one)]
+                edits += len(quoted)
+                found += sum(any(each in text for text in prompt) for each in quoted)
+    return edits, found
 
 
 def halve_for_newest(messages: Sequence[Message]) -> list[Message]:
@@ -163,6 +189,7 @@ def slide(messages: Sequence[Message]) -> list[Message]:
 POLICIES: dict[str, Policy] = {
     "none": lambda messages: messages,
     "headstart, safe": ours("safe"),
+    "headstart, safe, repeated reads": ours("safe", repeated_reads=True),
     "headstart, balanced": ours("balanced"),
     "headstart, aggressive": ours("aggressive"),
     "headstart, balanced, clear_history": ours("balanced", clear_history=True),

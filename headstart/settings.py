@@ -447,6 +447,9 @@ class CompressionSettings(Section):
     strip_comments: bool = False
     """Beyond `safe`, also remove comments from Python code, but never from a file that the model
     has read."""
+    repeated_reads: bool = False
+    """When an agent reads a file again, also replace long unchanged stretches by references to the
+    lines above ([repeated reads](compression.md#repeated-reads))."""
     prefill_tokens_per_s: Positive = 33_000.0
     """Speed at which providers read prompts. The slower the provider, the more time compression
     saves."""

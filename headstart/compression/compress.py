@@ -28,6 +28,7 @@ from headstart.compression.messages import (
 )
 from headstart.compression.passages import CLEARED, Passages, without_marks
 from headstart.compression.protection import DocumentSpan, find_documents, shows_file, understand
+from headstart.compression.rereads import Reads
 from headstart.compression.result import Compression, Span
 from headstart.compression.tokens import CHARS_PER_TOKEN
 from headstart.compression.transforms import (
@@ -88,6 +89,7 @@ def compress(
     clear_history: bool = False,
     strip_comments: bool = False,
     pointers: bool = True,
+    repeated_reads: bool = False,
     memo: Memo | None = None,
 ) -> Compression:
     """Return chat messages (OpenAI's form) that say the same in fewer tokens. Pure.
@@ -102,8 +104,9 @@ def compress(
     request send an earlier message in another form, where the saving pays for it.
     ``strip_comments`` also removes comments from Python that is no file of the caller's, beyond
     ``safe``. Without ``pointers`` no message points to another one, for prompts from which somebody
-    else removes messages later. ``model`` names the tokenizer of the counts, and ``memo`` keeps
-    results from earlier requests; neither changes a byte of the messages.
+    else removes messages later. ``repeated_reads`` replaces unchanged lines of files that are read
+    again by references to the lines above. ``model`` names the tokenizer of the counts, and
+    ``memo`` keeps results from earlier requests; neither changes a byte of the messages.
 
     Messages are dicts, or objects of the openai SDK, which become dicts as the SDK would send them.
     Raises ConfigError for an unknown mode, TypeError for a value that is no message.
@@ -113,7 +116,12 @@ def compress(
     memo = Memo() if memo is None else memo
     source = [read_message(each) for each in messages]
     cleared = _cleared(source) if clear_history and mode != "off" else frozenset()
-    allowed = AllowedTransforms(mode, comments=strip_comments, pointers=pointers)
+    allowed = AllowedTransforms(
+        mode,
+        comments=strip_comments,
+        pointers=pointers,
+        repeated_reads=repeated_reads and pointers,
+    )
     sent: list[dict[str, Any]] = []
     spans: list[Span] = []
     if cleared or (mode != "off" and any(is_shortenable(each, memo) for each in source)):
@@ -150,6 +158,8 @@ class ConversationCompressor:
     memo: Memo
     cleared: frozenset[int]
     passages: Passages = field(init=False)
+    reads: Reads | None = field(init=False)
+    """The files that were read; None: what is read again stays."""
     sent_chars: int = 0
     _words: list[str] = field(default_factory=list)
     """The user's own words of this turn."""
@@ -158,6 +168,7 @@ class ConversationCompressor:
 
     def __post_init__(self) -> None:
         self.passages = Passages(self.memo)
+        self.reads = Reads() if self.allowed.repeated_reads else None
 
     def read(self, number: int, message: Mapping[str, Any]) -> tuple[dict[str, Any], list[Span]]:
         """Return the message in the form in which it is sent, and the spans that were shortened."""
@@ -177,7 +188,7 @@ class ConversationCompressor:
             asked = msgspec.structs.replace(asked, call=call[1])
         spans: list[Span] = []
         for part, text in indexed_texts(message):
-            new, done = self._shorten(text, places.get(part, []), asked)
+            new, done = self._shorten(text, places.get(part, []), asked, call[1])
             if done:
                 sent = with_text(sent, part, new)
                 spans += [msgspec.structs.replace(span, message=number, part=part) for span in done]
@@ -194,6 +205,8 @@ class ConversationCompressor:
         for id, call in calls_in(message):
             self._calls[id] = call
             self.sent_chars += len(call[1])
+            if self.reads is not None:
+                self.reads.called(*call)
         self._last_role = role
 
     def _omit(self, number: int, message: Mapping[str, Any]) -> tuple[dict[str, Any], list[Span]]:
@@ -210,18 +223,19 @@ class ConversationCompressor:
         return with_text(message, part, self._remember(CLEARED)), [span]
 
     def _shorten(
-        self, text: str, places: Sequence[DocumentSpan], asked: Asked | None
+        self, text: str, places: Sequence[DocumentSpan], asked: Asked | None, arguments: str
     ) -> tuple[str, Sequence[Span]]:
         """Shorten a text in these places. Later texts may point to the result.
 
-        ``asked`` is None for a file: of its listing only the blanks before line numbers may go.
+        ``asked`` is None for a file: of its listing only the blanks before line numbers may go, and
+        lines that stand above. ``arguments`` are those of the call that the text answers.
         """
         out: list[str] = []
         spans: list[Span] = []
         at = length = 0
         for place in places:
             out.append(self._remember(text[at : place.start]))
-            short = self._shorten_document(text[place.start : place.end], asked)
+            short = self._shorten_document(text[place.start : place.end], asked, arguments)
             out.append(self._remember(short.text))
             length += place.start - at
             if short.applied:
@@ -239,12 +253,12 @@ class ConversationCompressor:
         out.append(self._remember(text[at:]))
         return "".join(out), spans
 
-    def _shorten_document(self, source: str, asked: Asked | None) -> Shortened:
+    def _shorten_document(self, source: str, asked: Asked | None, arguments: str) -> Shortened:
         """Return the shortened text if it pays, else the same text."""
         if len(source) < MIN_TEXT_CHARS:
             return Shortened(text=source)
         if asked is None:
-            short = unpadded(source, self.memo)
+            short = self._shorten_file(source, arguments)
         else:
             short = shorten_text(source, asked, self.allowed, self.passages, self.memo)
         cost_ms = sum(COST_MS_PER_1K[transform] for transform in short.applied)
@@ -256,6 +270,15 @@ class ConversationCompressor:
             profile=self.profile,
         )
         return short if worth else Shortened(text=source)
+
+    def _shorten_file(self, source: str, arguments: str) -> Shortened:
+        short = unpadded(source, self.memo)
+        if self.reads is None:
+            return short
+        text = self.reads.shorten(short.text, arguments, self.memo)
+        if text == short.text:
+            return short
+        return Shortened(text=text, applied=(*short.applied, "reread"))
 
     def _remember(self, text: str) -> str:
         self.sent_chars += len(text)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Transform: TypeAlias = Literal[
     "json", "padding", "minify", "html", "progress", "log", "space", "comments", "duplicate",
-    "selection", "history",
+    "selection", "history", "reread",
 ]  # fmt: skip
 
 

@@ -80,6 +80,7 @@ COST_MS_PER_1K: dict[Transform, float] = {
     "duplicate": 0.3,
     "selection": 1.5,
     "history": 0.0,
+    "reread": 0.3,
 }
 """The predicted time for a thousand tokens, as measured by ``benchmarks/compression.py``."""
 
@@ -106,6 +107,8 @@ class AllowedTransforms(NamedTuple):
     """Remove comments from code too."""
     pointers: bool = True
     """Point to other messages."""
+    repeated_reads: bool = False
+    """Point to lines of files above, too."""
 
 
 def shorten_text(

@@ -218,3 +218,53 @@ async def test_a_model_that_refuses_marks_is_called_without() -> None:
         await play(gateway, 3)
         marked = [b"cache_control" in body for body in gateway.provider.bodies]
     assert marked == [True, False, False, False]
+
+
+def responses_body(turn: int) -> tuple[str, dict[str, Any]]:
+    said: list[dict[str, Any]] = [{"role": "user", "content": "Look for it. " + "word " * 2000}]
+    for number in range(1, turn):
+        call = {"type": "function_call", "call_id": f"c{number}", "name": "find"}
+        said.append({**call, "arguments": "{}"})
+        said.append({"type": "function_call_output", "call_id": f"c{number}", "output": "no"})
+    tool = {"type": "function", "name": "find", "parameters": {"type": "object"}}
+    body = {"model": MODEL, "instructions": "Be brief.", "input": said, "tools": [tool]}
+    return "/v1/responses", body
+
+
+def gemini_body(turn: int) -> tuple[str, dict[str, Any]]:
+    said = [{"role": "user", "parts": [{"text": "Look for it. " + "word " * 2000}]}]
+    for number in range(1, turn):
+        said.append({"role": "model", "parts": [{"text": f"No {number}"}]})
+        said.append({"role": "user", "parts": [{"text": f"Again {number}"}]})
+    tools = [{"functionDeclarations": [{"name": "find"}]}]
+    return f"/v1beta/models/{MODEL}:generateContent", {"contents": said, "tools": tools}
+
+
+def messages_body(turn: int) -> tuple[str, dict[str, Any]]:
+    said: list[dict[str, Any]] = [{"role": "user", "content": "Look for it. " + "word " * 2000}]
+    for number in range(1, turn):
+        call = {"type": "tool_use", "id": f"c{number}", "name": "find", "input": {}}
+        said.append({"role": "assistant", "content": [call]})
+        result = {"type": "tool_result", "tool_use_id": f"c{number}", "content": "no"}
+        said.append({"role": "user", "content": [result]})
+    tools = [{"name": "find", "input_schema": {"type": "object"}}]
+    return "/v1/messages", {"model": MODEL, "max_tokens": 50, "messages": said, "tools": tools}
+
+
+@EACH_DIALECT
+@pytest.mark.parametrize("body_of", [responses_body, gemini_body, messages_body])
+async def test_clients_of_every_dialect_read_what_their_last_request_wrote(
+    body_of: Any, dialect: str
+) -> None:
+    headers = {"authorization": "Bearer k", "anthropic-version": "2023-06-01"}
+    async with claude(dialect) as gateway:
+        for turn in range(1, 5):
+            path, body = body_of(turn)
+            async with gateway.session.post(
+                gateway.url + path, json=body, headers=headers
+            ) as reply:
+                assert reply.status == 200, await reply.text()
+        await gateway.finished(4)
+        cached = [row.attempts[0].cached_tokens for row in gateway.served]
+    assert cached[0] == 0
+    assert all(each > 1000 for each in cached[1:])

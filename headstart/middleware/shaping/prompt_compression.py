@@ -174,6 +174,7 @@ class CompressPrompts:
             strip_comments=self.settings.strip_comments,
             # The provider removes old messages itself, and would remove what a pointer names.
             pointers=not request.document.get("context_management"),
+            repeated_reads=self.settings.repeated_reads,
             memo=memo,
         )
         if not done.spans:
