@@ -83,10 +83,10 @@ def cache(args: argparse.Namespace) -> dict[str, Any]:
                 "cost": round(cost, 3),
                 "dearer sessions": dearer,
             }
-            edits, found = compression_cache.standing(transcripts, apply)
+            edits, standing = compression_cache.standing(transcripts, apply)
             if edits:
                 out[f"{name}, {policy}"]["edits"] = edits
-                out[f"{name}, {policy}"]["whose text stands"] = found
+                out[f"{name}, {policy}"]["whose text stands"] = standing
     return out
 
 
