@@ -17,6 +17,7 @@ from headstart.middleware.upstreams.accounting import UpstreamStates
 from headstart.middleware.upstreams.shared_states import MEMORY_BYTES, SharedUpstreamStates
 from headstart.policies.routing.failures import FailureKind, failure
 from headstart.policies.routing.measures import UpstreamModel
+from headstart.policies.routing.prompt_cache import SeenPrefix
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -201,6 +202,7 @@ def test_what_one_worker_learned_the_others_learn() -> None:
                 decoding_s=1.0, gaps=(0.01, 0.02),
             )  # fmt: skip
         told.affinities.served("a conversation", "sim", 1.0)
+        told.reuse.used(SeenPrefix("a prefix", "later r", "a request", 1.0, cached=True))
         other.learn(told.take_lessons())
         assert told.take_lessons() == b"" == other.take_lessons()
         for learned in (told, other):
@@ -210,4 +212,5 @@ def test_what_one_worker_learned_the_others_learn() -> None:
             assert figures.expected_length("r") == pytest.approx(40.0)
             assert figures.prompt_tokens(key, 100) == 120
             assert learned.affinities.of("a conversation", 2.0) == "sim"
+            assert learned.reuse.of("a prefix", "later r", 2.0).cached
         assert other.measures.in_flight(key) == 0

@@ -82,17 +82,36 @@ def test_without_experience_only_agents_are_expected_to_go_on() -> None:
     assert expected == {SHARED: False, OPENING: False, OPENING_WITH_TOOLS: True, LATER: True}
 
 
-def test_questions_that_nobody_follows_up_are_not_written_any_more() -> None:
+def _marked(reuse: PrefixReuse, kind: str, *, count: int, every_s: float) -> int:
+    """Use new prefixes one after the other; return how many a write would have paid for."""
+    marked = 0
+    for number in range(count):
+        marked += PRICES.pays(reuse.of(f"p{number}", kind, number * every_s).expected_reads)
+        _use(reuse, f"p{number}", kind, number * every_s)
+    return marked
+
+
+@pytest.mark.parametrize("every_s", [0.01, 1.0, 10.0, 100.0])
+def test_of_calls_that_nobody_follows_up_few_are_written(every_s: float) -> None:
     reuse = PrefixReuse()
     kind = f"{OPENING_WITH_TOOLS} route"
-    for number in range(25):
-        _use(reuse, f"p{number}", kind, 10.0 * number)
-    assert PRICES.pays(reuse.of("new", kind, 250.0).expected_reads), "each may still go on"
-    for number in range(25, 80):
-        _use(reuse, f"p{number}", kind, 10.0 * number)
-    assert not PRICES.pays(reuse.of("new", kind, 800.0).expected_reads)
+    assert 1 <= _marked(reuse, kind, count=5000, every_s=every_s) <= 10
     other = f"{OPENING_WITH_TOOLS} other"
-    assert PRICES.pays(reuse.of("new", other, 800.0).expected_reads), "each route learns its own"
+    assert PRICES.pays(reuse.of("new", other, 0.0).expected_reads), "each route learns its own"
+
+
+@pytest.mark.parametrize("agents", [1, 30, 1000])
+def test_agents_at_work_stay_marked_however_many_they_are(agents: int) -> None:
+    reuse = PrefixReuse()
+    kind, last = f"{LATER} route", 0
+    for turn in range(60):
+        for agent in range(agents):
+            at = 10.0 * turn + 9.0 * agent / agents
+            # Each agent goes on for twenty turns; then another one begins.
+            name = f"{agent} {turn // 20}"
+            last = turn if PRICES.pays(reuse.of(name, kind, at).expected_reads) else last
+            _use(reuse, name, kind, at)
+    assert last == 59
 
 
 def test_questions_that_are_followed_up_in_time_are_written() -> None:

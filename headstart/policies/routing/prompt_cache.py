@@ -12,12 +12,14 @@ each use is followed by another with this probability, p / (1 - p) reads are to 
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from headstart.types import CacheMarks
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from headstart.policies.cost import Price
 
 TTL_S = 300.0
@@ -26,6 +28,8 @@ WRITE = 1.25
 """Price of a written token where the price of input is 1 and the list of prices has none."""
 MOST_PREFIXES = 20_000
 MOST_KINDS = 256
+SOON_S = 30.0
+"""A use that was not followed after this time may not be followed at all."""
 REMEMBERED = 300.0
 """About so many of the last uses of a kind tell how often such prefixes come again."""
 _MOST_SHARE = 0.95
@@ -97,20 +101,35 @@ class SeenPrefix(NamedTuple):
 class _Share:
     """The share of the uses of a kind that another use followed in time."""
 
-    __slots__ = ("followed", "uses")
+    __slots__ = ("followed", "late", "uses", "waiting")
 
     def __init__(self, followed: float, uses: float) -> None:
         self.followed = followed
         self.uses = uses
+        self.waiting: deque[SeenPrefix] = deque()
+        """The uses of the last half minute, the oldest first."""
+        self.late: set[str] = set()
+        """The prefixes whose last use was before that, and may still be followed in time."""
 
     def add(self, *, followed: bool) -> None:
         keep = 1.0 - 1.0 / REMEMBERED
         self.followed = keep * self.followed + followed
         self.uses = keep * self.uses + 1.0
 
+    def wait(self, now: float, seen: Mapping[str, SeenPrefix]) -> None:
+        """Take note of the uses that were not followed in half a minute."""
+        while self.waiting and now - self.waiting[0].at >= SOON_S:
+            use = self.waiting.popleft()
+            if seen.get(use.prefix) is use:
+                self.late.add(use.prefix)
+
     @property
     def expected_reads(self) -> float:
-        share = min(_MOST_SHARE, self.followed / self.uses)
+        # What follows a burst is not known for five minutes. Till then its uses count as not
+        # followed, but not so many that they outweigh what is known.
+        open = len(self.late) + len(self.waiting)
+        uses = self.uses + min(open, 2.0 * self.uses)
+        share = min(_MOST_SHARE, self.followed / uses)
         return share / (1.0 - share)
 
 
@@ -141,16 +160,22 @@ class PrefixReuse:
         """Return what is to be expected of a prefix that is used now."""
         seen = self._seen.get(prefix)
         cached = seen is not None and seen.cached and now - seen.at < TTL_S
-        return PrefixUse(cached, self._share(kind).expected_reads)
+        share = self._share(kind)
+        share.wait(now, self._seen)
+        return PrefixUse(cached, share.expected_reads)
 
     def used(self, use: SeenPrefix) -> None:
         """Learn that a request used a prefix."""
         self._forget(use.at)
         before = self._seen.get(use.prefix)
-        if before is not None and before.request != use.request:
-            self._share(before.kind).add(followed=True)
+        if before is not None:
+            share = self._share(before.kind)
+            share.late.discard(use.prefix)
+            if before.request != use.request:
+                share.add(followed=True)
         self._seen[use.prefix] = use
         self._seen.move_to_end(use.prefix)
+        self._share(use.kind).waiting.append(use)
 
     def _forget(self, now: float) -> None:
         """Learn that prefixes did not come again in time."""
@@ -158,9 +183,11 @@ class PrefixReuse:
             prefix, seen = next(iter(self._seen.items()))
             if now - seen.at < TTL_S and len(self._seen) < MOST_PREFIXES:
                 return
+            share = self._share(seen.kind)
             del self._seen[prefix]
+            share.late.discard(prefix)
             if now - seen.at >= TTL_S:
-                self._share(seen.kind).add(followed=False)
+                share.add(followed=False)
 
     def _share(self, kind: str) -> _Share:
         share = self._shares.get(kind)
