@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from headstart.compression.compress import Profile
-from headstart.config.checks import checked
+from headstart.config.checks import checked, notes_on
 from headstart.config.discovery import discover_upstreams
 from headstart.config.loading import load_settings
 from headstart.errors import ConfigError
@@ -125,6 +125,21 @@ models = ["small-*"]
     assert found == {"b": ClientLimits(tokens_per_day=7)}
 
 
+def test_a_limit_of_dollars_without_a_price_is_noted(tmp_path: Path) -> None:
+    toml = """server.client_keys.a = "k"
+server.client_limits.a.usd_per_day = 1
+[[upstream]]
+name = "far"
+base_url = "https://api.example.com/v1"
+"""
+    price = "{ input_per_million = 1, output_per_million = 2 }"
+    [note] = notes_on(load(toml, tmp_path))
+    assert "'far' has no price" in note
+    assert "(a) cannot use it" in note
+    assert not list(notes_on(load(f"{toml}price.default = {price}\n", tmp_path)))
+    assert not list(notes_on(load(toml.replace("usd", "tokens"), tmp_path)))
+
+
 def test_client_keys_come_from_the_file_or_from_variables(tmp_path: Path) -> None:
     toml = "[server]\nclient_keys = ['literal', 'env:TEAM_KEY']"
     assert load(toml, tmp_path, {"TEAM_KEY": "k"}).server.client_keys == ("literal", "k")
@@ -194,6 +209,14 @@ def test_client_keys_come_from_the_file_or_from_variables(tmp_path: Path) -> Non
         (
             "server.client_keys.a = 'k'\nserver.client_limits.a = {}\ncache.store = 'memory:'",
             ["server.client_limits", "set cache.store to sqlite:///PATH"],
+        ),
+        (
+            "server.client_keys.a = 'k'\nserver.client_limits.a.usd_per_day = -1",
+            ["client_limits.a.usd_per_day: expected a number >= 0"],
+        ),
+        (
+            "server.client_keys.a = 'k'\nserver.client_limits.a.unknown_cost = 'refused'",
+            ["server.client_limits.a.unknown_cost", "did you mean 'refuse'?"],
         ),
         ("[server]\nclient_keys = ['env:NOPE']", ["server.client_keys[0]", "NOPE is not set"]),
         ("server = 1", ["server: expected a table, got a whole number"]),

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from headstart.config.discovery import host_of, resolved
+from headstart.config.discovery import host_of, resolved, sends_no_bill
 from headstart.config.names import hint, problem
 from headstart.config.providers import model_at, model_table, preset, providers
 from headstart.config.strategies import strategy_of
@@ -45,6 +45,7 @@ def notes_on(settings: Settings) -> Iterator[str]:
             "is set, so nothing is cached"
         )
     yield from _key_notes(settings)
+    yield from _limit_notes(settings)
     for upstream in settings.upstream:
         yield from _address_notes(upstream)
 
@@ -62,6 +63,23 @@ def _key_notes(settings: Settings) -> Iterator[str]:
             "as the model or the route decides; set api_key_env for each, or tell callers for "
             "which models their key is"
         )
+
+
+def _limit_notes(settings: Settings) -> Iterator[str]:
+    """Yield a note on upstreams that callers with a limit of dollars cannot use."""
+    strict = [
+        name
+        for name, each in settings.server.limits_by_client.items()
+        if each.unknown_cost == "refuse"
+        and (each.usd_per_day is not None or each.usd_per_month is not None)
+    ]
+    for upstream in settings.upstream if strict else ():
+        if upstream.preset is None and not upstream.price and not sends_no_bill(upstream):
+            yield (
+                f"upstream {upstream.name!r} has no price, so callers with a limit of dollars "
+                f"({', '.join(strict)}) cannot use it; set its price, or their "
+                'unknown_cost = "allow"'
+            )
 
 
 def listed_upstreams(settings: Settings) -> Iterator[UpstreamSettings]:

@@ -264,5 +264,17 @@ def _resolve_texts(struct: type[msgspec.Struct], table: object) -> None:
             table[field.name] = read_share(field.type, value)
         elif inner is not None:
             if isinstance(value, dict) and get_origin(field.type) is dict:
-                value = list(value.values())
-            _resolve_texts(inner, value)
+                for name, each in value.items():
+                    _resolve_texts(inner, each)
+                    _check_values(inner, f"{field.name}.{name}", each)
+            else:
+                _resolve_texts(inner, value)
+
+
+def _check_values(struct: type[msgspec.Struct], shown: str, table: object) -> None:
+    """Raise ConfigError that names a table whose name users choose: msgspec leaves it out."""
+    try:
+        msgspec.convert(table, struct)
+    except msgspec.ValidationError as error:
+        within = "." if " - at `" in str(error) else ": "
+        raise ConfigError(f"{shown}{within}{problem(error)}") from error

@@ -98,7 +98,7 @@ def _check_table(struct: type[msgspec.Struct], section: str, shown: str, table: 
         inner = table_type(kinds[name])
         path = f"{section}.{name}" if section else name
         if inner is not None and get_origin(kinds[name]) is dict:
-            _check_named_tables(inner, place, value)
+            _check_named_tables(inner, path, place, value)
         elif inner is None:
             check_choice(section, name, value, place)
         elif isinstance(value, list | tuple):
@@ -117,12 +117,15 @@ _BY_NAME = {
 """What to write, for tables in which users choose the keys."""
 
 
-def _check_named_tables(struct: type[msgspec.Struct], shown: str, tables: object) -> None:
+def _check_named_tables(
+    struct: type[msgspec.Struct], section: str, shown: str, tables: object
+) -> None:
     for key, table in tables.items() if isinstance(tables, Mapping) else ():
         if not isinstance(table, Mapping):
             raise ConfigError(f"{shown}.{key}: {_BY_NAME[struct].format(shown)}")
-        for name in table:
+        for name, value in table.items():
             _check_known(name, struct.__struct_fields__, f"{shown}.{key}.{name}")
+            check_choice(section, name, value, f"{shown}.{key}.{name}")
 
 
 def _check_known(name: str, known: tuple[str, ...], shown: str) -> None:
