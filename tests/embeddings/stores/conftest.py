@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from support.patience import PATIENCE_S
 from support.redis_server import behind_tls, redis_cluster, redis_failover, redis_server
 from support.stores import Stores
 
@@ -89,6 +90,8 @@ def durable_url(url: str) -> str:
 
 
 @pytest.fixture
-async def stores(url: str) -> AsyncIterator[Stores]:
+async def stores(url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stores]:
+    # However busy the machine is, a server that works answers.
+    monkeypatch.setattr("headstart.embeddings.stores.redis_client.TIMEOUT_S", PATIENCE_S)
     async with AsyncExitStack() as exits:
         yield Stores(url, exits)
