@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give a server that works more time than in production: the machine of tests is busy."""
+    monkeypatch.setattr("headstart.embeddings.stores.redis_client.TIMEOUT_S", 2.0)
+
+
 @pytest.fixture
 def server() -> Iterator[RedisServer]:
     with redis_server() as running:
