@@ -233,3 +233,26 @@ def test_promtool_accepts_the_rules_and_the_dashboards_queries(tmp_path: Path) -
     ):
         done = subprocess.run([PROMTOOL, *arguments], check=False, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+ALERT_TESTS = ROOT / "tests" / "deploy" / "alerts.test.yml"
+
+
+def test_each_alert_has_a_case_in_which_it_fires() -> None:
+    (group,) = yaml.safe_load((PROMETHEUS / "alerts.yml").read_text("utf-8"))["groups"]
+    cases = yaml.safe_load(ALERT_TESTS.read_text("utf-8"))["tests"]
+    fired = {
+        case["alertname"]
+        for test in cases
+        for case in test["alert_rule_test"]
+        if case["exp_alerts"]
+    }
+    assert fired == {rule["alert"] for rule in group["rules"]}
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool, a part of Prometheus, is not installed")
+def test_alerts_fire_when_they_should_and_not_before() -> None:
+    assert PROMTOOL is not None
+    command = [PROMTOOL, "test", "rules", str(ALERT_TESTS)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
