@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import time
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from headstart.errors import ConfigError, MissingExtra
+from headstart.middleware.observers import QUIET_S
 from headstart.observe import logger
 
 if TYPE_CHECKING:
@@ -88,8 +91,8 @@ class _Sending:
         self.meter: MeterProvider = get_meter_provider()
         traces_here = not isinstance(self.tracer, SDKTracerProvider)
         meters_here = not isinstance(self.meter, SDKMeterProvider)
-        spans_to = list(_exporters("traces", otel, environ)) if traces_here else []
-        metrics_to = list(_exporters("metrics", otel, environ)) if meters_here else []
+        spans_to = _opened("traces", otel, environ) if traces_here else []
+        metrics_to = _opened("metrics", otel, environ) if meters_here else []
         self._exporters = [*spans_to, *metrics_to]
         self._own: list[SDKTracerProvider | SDKMeterProvider] = []
         resource = _resource(otel)
@@ -118,6 +121,46 @@ class _Sending:
             for exporter in self._exporters:
                 exporter.shutdown()  # it gives up its next try
         await stopping
+
+
+class _Told:
+    """An exporter whose failures are logged once an hour, in one line, and their end once.
+
+    The official exporters log each try.
+    """
+
+    def __init__(self, exporter: Any, signal: str) -> None:
+        self._exporter = exporter
+        self._signal = signal
+        self._quiet_until = 0.0
+        self._failing = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._exporter, name)
+
+    def export(self, *batch: Any, **options: Any) -> Any:
+        """Export a batch."""
+        result = self._exporter.export(*batch, **options)
+        failed = result.name != "SUCCESS"
+        if failed and time.monotonic() >= self._quiet_until:
+            self._quiet_until = time.monotonic() + QUIET_S
+            logger.warning(
+                "the collector takes no %s, and those of this time are lost: check otel.endpoint "
+                "and OTEL_EXPORTER_OTLP_ENDPOINT, or run: headstart doctor",
+                self._signal,
+            )
+        elif self._failing and not failed:
+            self._quiet_until = 0.0
+            logger.warning("the collector takes %s again", self._signal)
+        self._failing = failed
+        return result
+
+
+def _opened(signal: str, otel: OtelSettings, environ: Mapping[str, str]) -> list[Any]:
+    theirs = logging.getLogger("opentelemetry.exporter")
+    if theirs.level == logging.NOTSET and theirs.getEffectiveLevel() > logging.DEBUG:
+        theirs.setLevel(logging.CRITICAL)
+    return [_Told(each, signal) for each in _exporters(signal, otel, environ)]
 
 
 def _resource(otel: OtelSettings) -> Resource:

@@ -13,6 +13,7 @@ import aiohttp
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.trace import get_current_span, use_span
 
 from headstart.errors import ConfigError, MissingExtra
@@ -243,17 +244,47 @@ async def test_off_changes_no_header(monkeypatch: pytest.MonkeyPatch) -> None:
     assert provider.parents == [CONTINUED["traceparent"]]
 
 
-async def test_a_collector_that_is_away_costs_no_request(
+async def test_a_collector_that_is_away_costs_no_request_and_one_line_in_the_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(telemetry, "STOP_S", 0.2)
     with bind_free_port() as nobody:
         port = nobody.getsockname()[1]
-    caplog.set_level(logging.CRITICAL, "opentelemetry")
     otel = {"enabled": True, "endpoint": f"http://127.0.0.1:{port}"}
     async with sidecar(cache=EXACT, otel=otel) as proxy:
         assert (await proxy.ask()).status == 200
         await proxy.finished(1)
+    told = sorted(each.message.split(",")[0] for each in caplog.records)
+    assert told == ["the collector takes no metrics", "the collector takes no traces"]
+
+
+class Failing:
+    """An exporter that fails as long as it should."""
+
+    def __init__(self) -> None:
+        self.result = SpanExportResult.FAILURE
+
+    def export(self, batch: object) -> SpanExportResult:
+        return self.result
+
+    def shutdown(self) -> None:
+        """Do nothing."""
+
+
+async def test_a_collector_that_comes_back_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    failing = Failing()
+    exporter = telemetry._Told(failing, "traces")
+    for _ in range(3):
+        exporter.export(())
+    failing.result = SpanExportResult.SUCCESS
+    for _ in range(3):
+        exporter.export(())
+    failing.result = SpanExportResult.FAILURE
+    exporter.export(())
+    lost, back, again = [each.message for each in caplog.records]
+    assert lost.startswith("the collector takes no traces")
+    assert back == "the collector takes traces again"
+    assert again == lost
 
 
 async def test_a_span_of_the_app_around_us_is_the_parent() -> None:
