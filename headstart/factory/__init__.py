@@ -181,7 +181,7 @@ async def start_engine(
             await store.secret(),
             recorder=recorder,
             conversations=conversations,
-            shared=_open_shared_flights(build, exchange),
+            shared=_open_shared_flights(build, exchange, cache),
         )
         held = (
             None if conversations is None else _make_held(conversations, engine, access, observers)
@@ -324,11 +324,13 @@ def _make_engine(
 
 
 def _open_shared_flights(
-    build: BuildContext, exchange: Callable[[Store], Exchange] | None
+    build: BuildContext,
+    exchange: Callable[[Store], Exchange] | None,
+    cache: SemanticCache | None,
 ) -> SharedFlights | None:
     """Return what joins equal calls of several processes; None if there is only this one."""
-    store, settings = build.store, build.settings.cache
-    if not (settings.enabled and settings.join_processes):
+    store = build.store
+    if cache is None or not build.settings.cache.join_processes:
         return None
     if isinstance(store, SharedStore):
         found = store.exchange()
@@ -336,7 +338,7 @@ def _open_shared_flights(
         found = exchange(store)
     else:
         return None
-    shared = SharedFlights(found, build.supervisor.spawn, build.observers)
+    shared = SharedFlights(found, build.supervisor.spawn, build.observers, cache.peek_exact)
     running = build.supervisor.spawn(shared.run)
     build.stack.callback(running.cancel)
     build.stack.push_async_callback(shared.aclose)

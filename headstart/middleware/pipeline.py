@@ -38,6 +38,7 @@ from headstart.middleware.reading import HELD_DOCUMENT_BYTES
 from headstart.middleware.request_context import RequestContext
 from headstart.middleware.respond import NotForOthers, leave_to_retry, send_error
 from headstart.middleware.router import NO_ROUTE
+from headstart.middleware.shared_flights import Form
 from headstart.middleware.upstreams.app import AppUpstream
 from headstart.observe import StageFailed, logger
 from headstart.policies.key import key_of_dialect, variant
@@ -95,15 +96,16 @@ def _source_of(context: RequestContext) -> AnswerSource:
     )
 
 
-def _identity(prepared: Prepared, key: CacheKey) -> tuple[object, ...]:
-    """Return all that makes two calls equal, so that one may join the other."""
+def _identity(prepared: Prepared, key: CacheKey) -> tuple[Any, ...]:
+    """Return all that makes two calls equal, so that one may join the other.
+
+    The last item is the form of the answer.
+    """
     request = prepared.request
     assert request is not None
     return (
         key.exact,
         prepared.rule,
-        request.stream,
-        request.include_usage,
         request.max_tokens,
         request.choices,
         request.logprobs,
@@ -112,6 +114,7 @@ def _identity(prepared: Prepared, key: CacheKey) -> tuple[object, ...]:
         # Nobody knows yet which upstream will answer. A caller that some of them have not
         # accepted joins no other caller's call.
         "" if prepared.readable is None else prepared.holder,
+        Form(request.stream, request.include_usage),
     )
 
 
@@ -391,7 +394,8 @@ class Engine:
             return None
         if context.claim is not None:
             context.claim.close()
-        context.claim = claim = self._shared.claim(_identity(prepared, key))
+        *same, form = _identity(prepared, key)
+        context.claim = claim = self._shared.claim(tuple(same), form)
         return claim.find
 
     def _failed(self, stage: str, error: Exception) -> Lookup:
@@ -474,7 +478,19 @@ class Engine:
                 return await self._fly(context, flight)
             except NotForOthers:
                 context.lookup = alone
-        await self._fly(context, self._start(context, key, identity, app, sample))
+        stream = None
+        if flight is None and len(self._flights) and context.held_out is None:
+            stream = self._stream_of(context, identity)
+        await self._fly(context, self._start(context, key, identity, app, sample, stream=stream))
+
+    def _stream_of(self, context: RequestContext, identity: tuple[Any, ...]) -> Flight | None:
+        """Return the flight of the same answer as a stream, if a whole answer is wanted."""
+        *same, form = identity
+        if form.stream or context.lookup.reason in _ANEW:
+            return None
+        streams = [(*same, Form(True, usage)) for usage in (False, True)]  # noqa: FBT003
+        found = (self._flights.find(each, context.begin_by) for each in streams)
+        return next((flight for flight in found if flight is not None), None)
 
     def _start(
         self,
@@ -486,10 +502,12 @@ class Engine:
         *,
         editable: bool = True,
         body: bytes | None = None,
+        stream: Flight | None = None,
     ) -> Flight:
         """Begin an upstream call that belongs to no client. Call ``_fly`` before any await.
 
-        ``body`` is sent in place of the client's.
+        ``body`` is sent in place of the client's. ``stream`` is the flight of the same answer as a
+        stream.
         """
         route, prepared = context.route, context.prepared
         predicts = self._routes.get(prepared.rule, NO_ROUTE).predicts
@@ -509,6 +527,8 @@ class Engine:
             and identity is not None
         ):
             upstream = self._following(context, claim, flight, upstream)
+        elif stream is not None:
+            upstream = self._awaiting(context, stream, upstream)
         pumped = PumpedCall(
             self._pump,
             flight,
@@ -543,6 +563,13 @@ class Engine:
             render=partial(self._render_for, context),
             rescued=self._routes.get(context.prepared.rule, NO_ROUTE).rescued,
         )
+
+    def _awaiting(self, context: RequestContext, stream: Flight, upstream: Upstream) -> Upstream:
+        """Return what answers with a stream's whole answer, or else asks ``upstream``."""
+        from headstart.middleware.upstreams.followed import AwaitedStream
+
+        render = partial(self._render_for, context)
+        return AwaitedStream(stream, upstream, dialect=context.route.dialect, render=render)
 
     def _render_for(self, context: RequestContext, entry: Entry) -> StoredResponse | None:
         """Return an entry that was stored since the lookup; None if it must not answer."""

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import msgspec
 
 from headstart.attempts import Attempt  # noqa: TC001 - msgspec reads it
-from headstart.errors import StageError, UpstreamError
+from headstart.errors import StageError, StoreError, UpstreamError
 from headstart.middleware.flights import LOG_BYTES, OWN_ALONE
 from headstart.observe import StageFailed
 from headstart.types import Entry, Headers, Lease, Origin
@@ -49,8 +49,18 @@ BEGIN_S = 2.0
 """How long the owner of a lease may look for answers of equal meaning before its call begins."""
 SETTLE_S = 1.0
 """Longest wait for the books of a call that ended, before its followers hear of the end."""
+MESSAGES_VERSION = 1
+"""Processes of two versions share no lease: they would not understand each other."""
 PART_BYTES = 256 * 1024
 """Longest part of an answer in one message."""
+
+
+class Form(msgspec.Struct, frozen=True, array_like=True):
+    """How an answer is to come."""
+
+    stream: bool
+    include_usage: bool
+    """A stream tells its tokens at its end."""
 
 
 class OwnerLost(UpstreamError):
@@ -74,6 +84,7 @@ class _Follow(_Message, frozen=True):
 
     address: str
     lease: Lease
+    form: Form
     wait_s: float | None
     """How long its client would wait for the whole answer."""
 
@@ -127,27 +138,33 @@ _decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
 class OwnedCall:
     """A call whose lease this process has. ``claims`` lookups may still begin it."""
 
-    __slots__ = ("_ended", "begun", "claims", "flight", "lease", "stored")
+    __slots__ = ("_ended", "begun", "claims", "flight", "form", "lease", "over", "stored")
 
     def __init__(self, lease: Lease, ended: Callable[[OwnedCall], None]) -> None:
         self.lease = lease
         self.claims = 0
         self.flight: Flight | None = None
+        self.form: Form | None = None
         self.begun = asyncio.Event()
         """Set when the call has begun."""
+        self.over = asyncio.Event()
+        """Set when the answer is in the store, or will not be."""
         self.stored = False
         """The store has written the answer."""
         self._ended = ended
 
-    def begin(self, flight: Flight) -> None:
+    def begin(self, flight: Flight, form: Form) -> None:
         """Let others follow a flight, unless they follow another one already."""
-        if self.flight is None:
-            self.flight = flight
+        if self.flight is None and not self.over.is_set():
+            self.flight, self.form = flight, form
             flight.owned = self
             self.begun.set()
 
     def end(self) -> None:
         """Release the lease. Those who follow already get the rest of the answer."""
+        self.over.set()
+        self.begun.set()  # nobody need wait for it any more
+        self.flight = None  # each would keep the other in memory, and with them the whole answer
         self._ended(self)
 
 
@@ -157,11 +174,12 @@ class Claim:
     ``close`` it, unless a flight begins by it. A lease by which no flight began is released then.
     """
 
-    __slots__ = ("_flights", "_owned", "exact", "lease", "name")
+    __slots__ = ("_flights", "_owned", "exact", "form", "lease", "name")
 
-    def __init__(self, flights: SharedFlights, name: str) -> None:
+    def __init__(self, flights: SharedFlights, name: str, form: Form) -> None:
         self._flights = flights
         self.name = name
+        self.form = form
         self.exact = ""
         self.lease: Lease | None = None
         """The lease that was found or taken; None: there is no lease, or an entry was found."""
@@ -188,7 +206,7 @@ class Claim:
     def begin(self, flight: Flight) -> None:
         """Let other processes follow a flight, if this process has the lease."""
         if self._owned is not None:
-            self._owned.begin(flight)
+            self._owned.begin(flight, self.form)
         self.close()
 
     def close(self) -> None:
@@ -267,13 +285,23 @@ class Following:
         self._flights.leave(self._owner, self._number, tell=not self._over)
 
 
+class _Unknown:
+    """A search was cancelled, or has found an entry, which is for itself alone."""
+
+
+Found: TypeAlias = "Entry | OwnedCall | Lease | None"
+Outcome: TypeAlias = "OwnedCall | Lease | StageError | _Unknown | None"
+
+
 class _Searches:
     """Searches for one lease that run in this process."""
 
-    __slots__ = ("ended", "running")
+    __slots__ = ("ended", "outcome", "running")
 
     def __init__(self) -> None:
         self.running = 0
+        self.outcome: asyncio.Future[Outcome] | None = None
+        """What the first one of them finds, for those that come later."""
         self.ended = asyncio.Event()
         """Set when the next one of them ends."""
 
@@ -286,8 +314,16 @@ class _Searches:
 class SharedFlights:
     """The flights of this process that others may follow, and those of others that it follows."""
 
-    def __init__(self, exchange: Exchange, spawn: Spawn, observer: Observer) -> None:
+    def __init__(
+        self,
+        exchange: Exchange,
+        spawn: Spawn,
+        observer: Observer,
+        peek: Callable[[str], Entry | None] = lambda _: None,
+    ) -> None:
+        """``peek`` returns the entry under an exact key, if memory has it."""
         self.exchange = exchange
+        self._peek = peek
         self._spawn = spawn
         self._observer = observer
         self._owned: dict[str, OwnedCall] = {}
@@ -345,40 +381,75 @@ class SharedFlights:
 
     # --- leases -----------------------------------------------------------------------------
 
-    def claim(self, identity: Hashable) -> Claim:
+    def claim(self, identity: Hashable, form: Form) -> Claim:
         """Return the claim of a lookup. Equal calls have the same ``identity`` in all processes."""
-        return Claim(self, blake2b(repr(identity).encode(), digest_size=20).hexdigest())
+        hashed = blake2b(repr((MESSAGES_VERSION, identity)).encode(), digest_size=20)
+        return Claim(self, hashed.hexdigest(), form)
 
-    async def find(
-        self, exact: str, name: str, instead_of: int = 0
-    ) -> Entry | OwnedCall | Lease | None:
+    async def find(self, exact: str, name: str) -> Found:
         """Return an entry, or else the lease of this process or of another one.
 
-        None: there is no lease. Raises StoreError.
+        None: there is no lease. Equal searches at the same time are one. Raises StoreError.
         """
+        owned = self._owned.get(name)
+        if owned is not None and owned.flight is not None:
+            return owned  # the call is in flight here, so there is no entry yet
+        searches = self._searches.get(name)
+        if searches is None or searches.outcome is None:
+            return await self._search(exact, name)
+        outcome = searches.outcome
+        await asyncio.wait((outcome,))
+        found = outcome.result()
+        if isinstance(found, StageError):
+            raise StoreError(str(found)) from found
+        if isinstance(found, _Unknown):
+            # Not the other search's entry: a deletion may have been noticed since that was read.
+            return self._peek(exact) or await self._search(exact, name)
+        return found
+
+    async def _search(self, exact: str, name: str, instead_of: int = 0) -> Found:
+        """Search by the exchange, and let equal searches wait for what it finds."""
         searches = self._searches.setdefault(name, _Searches())
         searches.running += 1
+        outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        if searches.outcome is None:
+            searches.outcome = outcome
+        found: Outcome = _Unknown()
         try:
-            found = await self.exchange.find(exact, name, instead_of)
-            if isinstance(found, Lease) and found.owner == self.exchange.address:
-                owned = self._owned.get(name)
-                if owned is None or owned.lease.token != found.token:
-                    owned = self._owned[name] = OwnedCall(found, self._ended)
-                return owned
-            return found
+            answer = await self.exchange.find(exact, name, instead_of)
+            if isinstance(answer, Entry):
+                return answer
+            found = lease = None if answer is None else self._own(answer)
+        except StageError as error:
+            found = error
+            raise
+        else:
+            return lease
         finally:
+            outcome.set_result(found)
             searches.running -= 1
+            if searches.outcome is outcome:
+                searches.outcome = None
             if not searches.running:
                 del self._searches[name]
             searches.note_end()
 
-    async def take_over(self, exact: str, lost: Lease) -> Entry | OwnedCall | Lease | None:
+    def _own(self, lease: Lease) -> OwnedCall | Lease:
+        """Return the call of a lease, if this process has the lease."""
+        if lease.owner != self.exchange.address:
+            return lease
+        owned = self._owned.get(lease.name)
+        if owned is None or owned.lease.token != lease.token:
+            owned = self._owned[lease.name] = OwnedCall(lease, self._ended)
+        return owned
+
+    async def take_over(self, exact: str, lost: Lease) -> Found:
         """Return what has followed a lost lease: an entry, a lease of this process, or another.
 
         None: there is nothing, so the call has to be made without a lease.
         """
         try:
-            return await self.find(exact, lost.name, lost.token)
+            return await self._search(exact, lost.name, lost.token)
         except StageError as error:
             self._failed(error)
             return None
@@ -396,7 +467,10 @@ class SharedFlights:
     # --- messages ---------------------------------------------------------------------------
 
     def _take(self, data: bytes) -> None:
-        message = _decoder.decode(data)
+        try:
+            message = _decoder.decode(data)
+        except msgspec.DecodeError:
+            return  # no process of this version wrote it
         if isinstance(message, _Follow):
             place = message.address, message.number
             task = self._followers[place] = self._spawn(self._tell_follower, message)
@@ -422,11 +496,11 @@ class SharedFlights:
 
     # --- as a follower ----------------------------------------------------------------------
 
-    async def follow(self, lease: Lease, wait_s: float | None) -> Following:
+    async def follow(self, lease: Lease, form: Form, wait_s: float | None) -> Following:
         """Follow the call of a lease. Raises OwnerLost."""
         number = next(self._numbers)
         following = self._following[number] = Following(self, lease.owner, number)
-        message = _Follow(number, self.exchange.address, lease, wait_s)
+        message = _Follow(number, self.exchange.address, lease, form, wait_s)
         reached = again = False
         try:
             reached = await self._send(lease.owner, message)
@@ -464,9 +538,12 @@ class SharedFlights:
             if flight is None or flight.error is not None:
                 return await self._tell(follow, Over(follow.number, whole=False))
             now, wait_s = asyncio.get_running_loop().time(), follow.wait_s
-            if not (flight.joinable and flight.lasts(None if wait_s is None else now + wait_s)):
+            fits = follow.form == owned.form or _can_wait(follow.form, owned.form)
+            lasts = flight.joinable and flight.lasts(None if wait_s is None else now + wait_s)
+            if not (fits and lasts):
                 return await self._tell(follow, Over(follow.number, whole=False, again=False))
-            await self._tell(follow, await self._publish(flight, follow))
+            publish = self._publish if follow.form == owned.form else self._wait_for
+            await self._tell(follow, await publish(owned, flight, follow))
 
     async def _owned_by(self, follow: _Follow) -> OwnedCall | None:
         """Return the call that a process wants to follow; None: it is over.
@@ -483,7 +560,20 @@ class SharedFlights:
                 return None
             await self._awaiting(follow, searches.ended.wait)
 
-    async def _publish(self, flight: Flight, follow: _Follow) -> Over:
+    async def _wait_for(self, owned: OwnedCall, flight: Flight, follow: _Follow) -> Over:
+        """Keep a flight going for a follower that finds the whole answer in the store then."""
+        client = flight.join()
+        try:
+            while await self._awaiting(follow, client.read):
+                pass
+        except UpstreamError:
+            pass  # its own clients hear of it
+        finally:
+            flight.leave(client)
+        await self._awaiting(follow, owned.over.wait)
+        return Over(follow.number, whole=False, attempts=flight.claim(client))
+
+    async def _publish(self, _: OwnedCall, flight: Flight, follow: _Follow) -> Over:
         """Read a flight for a follower; return how it ended."""
         client = flight.join()
         whole = alone = False
@@ -531,6 +621,11 @@ class SharedFlights:
         """Send a message to a follower. Raises _FollowerGone or StoreError."""
         if not await self._send(follow.address, message):
             raise _FollowerGone
+
+
+def _can_wait(wanted: Form, coming: Form | None) -> bool:
+    """Tell whether the end of a stream may be waited for: the whole answer is wanted anyway."""
+    return not wanted.stream and coming is not None and coming.stream
 
 
 class _FollowerGone(Exception):

@@ -69,6 +69,16 @@ def readers(found: list[Sidecar]) -> int:
     return sum(flight.clients for flight in flights)
 
 
+class Counting(Provider):
+    """Counts the calls that have come, of which it may keep some waiting."""
+
+    began = 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.began += scope["type"] == "http"
+        await super().__call__(scope, receive, send)
+
+
 class Asking:
     """Requests that wait for their answers."""
 
@@ -111,26 +121,102 @@ async def test_equal_calls_of_three_nodes_are_one_call(redis: RedisServer, strea
             assert (await node.ask(stream=stream)).headers["x-cache"] == "HIT"
 
 
-async def test_a_lone_miss_pays_no_round_trip(redis: RedisServer) -> None:
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_whole_answer_waits_for_the_stream_of_the_same_answer(
+    redis: RedisServer, count: int
+) -> None:
     provider = Provider()
-    shas = {hashlib.sha1(text.encode()).hexdigest(): name for name, text in SCRIPTS.items()}  # noqa: S324 - as Redis names them
-    async with nodes(redis, provider, 1) as [node]:
+    async with nodes(redis, provider, count) as found, asyncio.TaskGroup() as tasks:
+        provider.open.clear()
+        streamed = tasks.create_task(found[0].ask(stream=True))
+        await until(lambda: readers(found) == 1)
+        asking = Asking(tasks)
+        for _ in range(3):
+            asking.ask(found[-1])
+        await until(lambda: readers(found) == 5)  # with one reader that waits for all three
+        provider.open.set()
+        answers = await asking.answers()
+        assert provider.calls == 1
+        assert len({answer.body for answer in answers}) == 1
+        said = json.loads(answers[0].body)["choices"][0]["message"]["content"]
+        assert said.encode().split()[-1] in (await streamed).body
+        await until(lambda: sum(len(node.served) for node in found) == 4)
+        rows = [row for node in found for row in node.served]
+        assert sorted(row.outcome for row in rows) == [Outcome.JOINED] * 3 + [Outcome.MISS]
+        assert sum(len(row.attempts) for row in rows) == 1
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_stream_does_not_wait_for_a_whole_answer(redis: RedisServer, count: int) -> None:
+    provider = Counting()
+    async with nodes(redis, provider, count) as found, asyncio.TaskGroup() as tasks:
+        provider.open.clear()
+        asking = Asking(tasks)
+        asking.ask(found[0])
+        await until(lambda: provider.began == 1)
+        asking.ask(found[-1], stream=True)
+        await until(lambda: provider.began == 2)
+        provider.open.set()
+        await asking.answers()
+        assert provider.calls == 2
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_whole_answer_is_asked_for_if_the_stream_fails(
+    redis: RedisServer, count: int
+) -> None:
+    provider = Provider()
+    async with nodes(redis, provider, count) as found, asyncio.TaskGroup() as tasks:
+        provider.open.clear()
+        streamed = tasks.create_task(found[0].ask(stream=True, fault=Status(status=400)))
+        await until(lambda: readers(found) == 1)
+        asking = Asking(tasks)
+        asking.ask(found[-1])
+        await until(lambda: readers(found) == 3)
+        provider.open.set()
+        [answer] = await asking.answers()
+        assert (answer.status, (await streamed).status) == (200, 400)
+        assert provider.calls == 2
+
+
+def seen(monitor: Any) -> list[str]:
+    """Return our scripts and messages that a server ran until now."""
+    names = {hashlib.sha1(text.encode()).hexdigest(): name for name, text in SCRIPTS.items()}  # noqa: S324 - as Redis names them
+    found: list[str] = []
+    while True:
+        line = monitor.next_command()
+        words = line["command"].split()
+        if words[:2] == ["SET", "end"]:
+            return [each for each in found if each in SCRIPTS or each == "PUBLISH"]
+        if line["client_type"] != "lua":
+            found.append(names.get(words[1], "") if words[0] == "EVALSHA" else words[0])
+
+
+async def test_a_lone_miss_pays_no_round_trip(redis: RedisServer) -> None:
+    async with nodes(redis, Provider(), 1) as [node]:
         await node.ask("the scripts are loaded by it")
         with contextlib.closing(redis.client()) as client, client.monitor() as monitor:  # type: ignore[no-untyped-call]
             await node.ask("a lone miss")
             await node.ask("another one")
             client.set("end", "of the test")
-            seen = []
-            while True:
-                line = monitor.next_command()
-                words = line["command"].split()
-                if words[:2] == ["SET", "end"]:
-                    break
-                if line["client_type"] == "lua":
-                    continue
-                seen.append(shas.get(words[1], "") if words[0] == "EVALSHA" else words[0])
-    ours = [each for each in seen if each in SCRIPTS or each == "PUBLISH"]
-    assert ours == ["lease", "append"] * 2
+            assert seen(monitor) == ["lease", "append"] * 2
+
+
+async def test_equal_calls_of_a_node_ask_redis_once(redis: RedisServer) -> None:
+    provider = Provider()
+    async with nodes(redis, provider, 1) as [node]:
+        await node.ask("the scripts are loaded by it")
+        with contextlib.closing(redis.client()) as client, client.monitor() as monitor:  # type: ignore[no-untyped-call]
+            async with asyncio.TaskGroup() as tasks:
+                provider.open.clear()
+                for _ in range(20):
+                    tasks.create_task(node.ask())
+                await until(lambda: readers([node]) == 20)
+                tasks.create_task(node.ask())
+                await until(lambda: readers([node]) == 21)
+                provider.open.set()
+            client.set("end", "of the test")
+            assert [each for each in seen(monitor) if each != "renew"] == ["lease", "append"]
 
 
 async def test_when_the_owner_fails_one_follower_asks_for_the_others(redis: RedisServer) -> None:

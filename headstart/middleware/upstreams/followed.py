@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 from headstart.attempts import AttemptRole
+from headstart.errors import UpstreamError
 from headstart.middleware.reading import body_reader
 from headstart.middleware.shared_flights import Opened, Over, OwnedCall, OwnerLost, Part
 from headstart.reply import Reply, read_whole, replayed
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from headstart.interfaces import Candidate, Upstream
     from headstart.middleware.flights import Flight
     from headstart.middleware.reading import BodyReader
-    from headstart.middleware.shared_flights import Claim, Following, SharedFlights
+    from headstart.middleware.shared_flights import Claim, Following, Form, SharedFlights
     from headstart.types import Call, Headers, Origin, Piece
 
     Render: TypeAlias = Callable[[Entry], "tuple[Headers, bytes, int] | None"]
@@ -53,6 +54,7 @@ class FollowedCall:
         self._flights = flights
         self._lease = claim.lease
         self._exact = claim.exact
+        self._form = claim.form
         self._flight = flight
         self._inner = inner
         self._dialect = dialect
@@ -77,9 +79,9 @@ class FollowedCall:
             if isinstance(found, Entry):
                 answer = self._render(found)
                 if answer is not None:
-                    return self._stored(found.origin, *answer)
+                    return _stored(found, answer, self._dialect)
             elif isinstance(found, OwnedCall):
-                found.begin(self._flight)
+                found.begin(self._flight, self._form)
             if not isinstance(found, Lease):
                 break
             lease = found
@@ -87,20 +89,54 @@ class FollowedCall:
 
     async def _follow(self, lease: Lease, call: Call) -> Reply:
         """Return the answer of a lease's owner. Raises OwnerLost before the first content."""
-        source = _OwnersAnswer(self._flights, lease, self._inner, self._dialect)
+        source = _OwnersAnswer(self._flights, lease, self._form, self._inner, self._dialect)
         if self._rescued is None:
             return await source.send(call)
         return await self._rescued(source).send(call)
 
-    def _stored(self, origin: Origin, headers: Headers, body: bytes, status: int) -> Reply:
-        """Return an entry, which the other process has stored meanwhile, as its answer."""
-        reader, transcript = body_reader(status, headers, self._dialect), Transcript()
-        reply = Reply(
-            origin.upstream, status, headers, _of_body(body, reader, transcript),
-            transcript=transcript,
-        )  # fmt: skip
-        reply.followed = _Stored(origin)
-        return reply
+
+class AwaitedStream:
+    """The upstream of a whole answer that is in flight as a stream: it waits for its end.
+
+    If the stream fails, or its answer is not stored, the call is made by ``inner``.
+    """
+
+    def __init__(
+        self, stream: Flight, inner: Upstream, *, dialect: Dialect | None, render: Render
+    ) -> None:
+        self.name = inner.name
+        self._stream = stream
+        self._inner = inner
+        self._dialect = dialect
+        self._render = render
+
+    async def send(self, call: Call) -> Reply:
+        """Wait for the stream. Raises UpstreamError."""
+        stream = self._stream
+        client = stream.join(call.deadline)
+        try:
+            while await client.read():
+                pass
+        except UpstreamError:
+            pass  # its own clients hear of it
+        finally:
+            stream.leave(client)
+        for attempt in stream.claim(client):
+            call.log.book(attempt)
+        answer = None if stream.entry is None else self._render(stream.entry)
+        if stream.entry is None or answer is None:
+            return await self._inner.send(call)
+        return _stored(stream.entry, answer, self._dialect)
+
+
+def _stored(entry: Entry, answer: tuple[Headers, bytes, int], dialect: Dialect | None) -> Reply:
+    """Return an entry, which another call has given meanwhile, as the answer of this one."""
+    headers, body, status = answer
+    reader, transcript = body_reader(status, headers, dialect), Transcript()
+    pieces = _of_body(body, reader, transcript)
+    reply = Reply(entry.origin.upstream, status, headers, pieces, transcript=transcript)
+    reply.followed = _Stored(entry.origin)
+    return reply
 
 
 class _Stored(NamedTuple):
@@ -121,13 +157,19 @@ class _OwnersAnswer:
     """A candidate whose first answer is the owner's; what rescues it is the answer of ``inner``."""
 
     def __init__(
-        self, flights: SharedFlights, lease: Lease, inner: Upstream, dialect: Dialect | None
+        self,
+        flights: SharedFlights,
+        lease: Lease,
+        form: Form,
+        inner: Upstream,
+        dialect: Dialect | None,
     ) -> None:
         self.name = inner.name
         self.identity: str = getattr(inner, "identity", inner.name)
         self.names: frozenset[str] = getattr(inner, "names", frozenset((inner.name,)))
         self._flights = flights
         self._lease = lease
+        self._form = form
         self._inner = inner
         self._dialect = dialect
 
@@ -141,7 +183,7 @@ class _OwnersAnswer:
             return await self._inner.send(call)
         now, until = asyncio.get_running_loop().time(), call.deadline
         wait_s = None if until is None else max(0.0, until - now)
-        following = await self._flights.follow(self._lease, wait_s)
+        following = await self._flights.follow(self._lease, self._form, wait_s)
         try:
             return await self._begun(following, call)
         except BaseException:
@@ -151,7 +193,7 @@ class _OwnersAnswer:
     async def _begun(self, following: Following, call: Call) -> Reply:
         opened = await following.next()
         if not isinstance(opened, Opened):
-            raise _lost(opened)
+            raise _lost(opened, call)
         transcript = Transcript()
         reader = body_reader(opened.status, opened.headers, self._dialect)
         pieces = _pieces(following, reader, transcript, call)
@@ -191,17 +233,18 @@ async def _pieces(
             transcript.add(piece)
             yield piece
             continue
-        if isinstance(message, Over):
-            for attempt in message.attempts:
-                call.log.book(attempt)
-            if message.whole:
-                piece = reader.end()
-                transcript.add(piece)
-                yield piece
-                return
-        raise _lost(message)
+        lost = _lost(message, call)
+        if not (isinstance(message, Over) and message.whole):
+            raise lost
+        piece = reader.end()
+        transcript.add(piece)
+        yield piece
+        return
 
 
-def _lost(message: object) -> OwnerLost:
+def _lost(message: object, call: Call) -> OwnerLost:
+    """Return the error of an answer that ends here, and book what its owner has not booked."""
     again = isinstance(message, Over) and message.again
+    for attempt in message.attempts if isinstance(message, Over) else ():
+        call.log.book(attempt)
     return OwnerLost("the process that made the call could not finish it", again=again)
