@@ -9,6 +9,7 @@ import asyncio
 from collections import OrderedDict
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import msgspec
 from opentelemetry.context import attach, detach, get_current, get_value, set_value
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from headstart.attempts import Attempt
     from headstart.middleware.asgi_types import Scope
     from headstart.observe import Observation
+    from headstart.settings import UpstreamSettings
     from headstart.types import Call
 
 MOST_OPEN = 10_000
@@ -51,6 +53,28 @@ _OPERATIONS = {
     "/v1/moderations": "moderation",
 }
 """The operations of endpoints that are no chat."""
+_PROVIDERS = {
+    "azure": "azure.ai.openai",
+    "bedrock": "aws.bedrock",
+    "gemini": "gcp.gemini",
+    "mistral": "mistral_ai",
+    "vertex": "gcp.vertex_ai",
+    "xai": "x_ai",
+}
+"""``gen_ai.provider.name`` of presets that the conventions call otherwise."""
+
+
+def provider_facts(upstream: UpstreamSettings) -> dict[str, Any]:
+    """Return the attributes of a span that are the same for all calls to an upstream."""
+    preset = upstream.preset or upstream.name
+    address = urlsplit(upstream.base_url)
+    facts = {
+        "gen_ai.provider.name": _PROVIDERS.get(preset, preset),
+        "headstart.upstream": upstream.name,
+        "server.address": address.hostname,
+        "server.port": address.port or {"http": 80, "https": 443}.get(address.scheme),
+    }
+    return _known(facts)
 
 
 def operation_of(endpoint: str) -> str:
@@ -83,6 +107,8 @@ class Tracing:
         self._tracer = tracer
         self._propagator = propagator
         self._fields = frozenset(name.lower() for name in propagator.fields)
+        self._facts: dict[str, dict[str, Any]] = {}
+        """What the spans of all calls to an upstream say, by its name."""
         self._open: OrderedDict[str, Span] = OrderedDict()
         """The spans of the attempts whose end is not booked, by their ids."""
 
@@ -114,12 +140,12 @@ class Tracing:
         named = ((name.decode("latin-1"), value) for name, value in scope["headers"])
         return {name: value.decode("latin-1") for name, value in named if name in self._fields}
 
-    def attempt(self, call: Call, upstream: str, model: str) -> Call:
+    def attempt(self, call: Call, upstream: UpstreamSettings, model: str) -> Call:
         """Begin the span of an upstream call; return the call with the headers that continue it."""
-        attributes: dict[str, Any] = {
-            "gen_ai.provider.name": upstream,
-            "headstart.attempt.role": str(call.role),
-        }
+        facts = self._facts.get(upstream.name)
+        if facts is None:
+            facts = self._facts[upstream.name] = provider_facts(upstream)
+        attributes = {**facts, "headstart.attempt.role": str(call.role)}
         if call.relayed:  # nobody knows what such a call does
             name = f"{call.method} relay"
         else:

@@ -23,6 +23,7 @@ from headstart.lab.simulator.faults import Cut
 from headstart.lab.simulator.profiles import ProviderProfile
 from headstart.middleware.asgi import not_found
 from headstart.middleware.endpoints import Endpoint
+from headstart.middleware.telemetry import provider_facts
 from headstart.mount import HeadstartMiddleware, gateway
 from headstart.settings import CacheSettings, OtelSettings, Settings, UpstreamSettings
 from support.collector import Collector, attributes_of
@@ -123,7 +124,7 @@ async def test_a_race_with_a_rescue_is_one_trace() -> None:
     told = [attributes_of(span) for span in attempts]
     assert sorted(
         (
-            each["gen_ai.provider.name"],
+            each["headstart.upstream"],
             each["headstart.attempt.role"],
             each["headstart.attempt.outcome"],
         )
@@ -134,7 +135,11 @@ async def test_a_race_with_a_rescue_is_one_trace() -> None:
     assert won["gen_ai.request.model"] == "m"
     assert won["gen_ai.usage.output_tokens"] > 0
     broken = next(each for each in attempts if each.status.code == Status.STATUS_CODE_ERROR)
-    assert attributes_of(broken)["gen_ai.provider.name"] == "sim"
+    assert attributes_of(broken)["headstart.upstream"] == "sim"
+    assert {(each["server.address"], each["gen_ai.provider.name"]) for each in told} == {
+        ("127.0.0.1", "sim"),
+        ("127.0.0.1", "spare"),
+    }
     assert all(
         request.start_time_unix_nano <= each.start_time_unix_nano <= each.end_time_unix_nano
         for each in attempts
@@ -331,6 +336,33 @@ async def test_a_wrapped_app_continues_the_trace_and_a_hit_does_not_reach_it() -
     miss, hit = collector.named("POST /ask")
     assert inner == [miss.span_id.hex()]
     assert attributes_of(hit)["headstart.outcome"] == "exact"
+
+
+@pytest.mark.parametrize(
+    ("upstream", "facts"),
+    [
+        (
+            {"preset": "azure", "name": "eu", "base_url": "https://eu.openai.azure.com"},
+            ("azure.ai.openai", "eu", "eu.openai.azure.com", 443),
+        ),
+        (
+            {"preset": "groq", "name": "groq#2", "base_url": "https://api.groq.com/openai/v1"},
+            ("groq", "groq#2", "api.groq.com", 443),
+        ),
+        (
+            {"name": "own", "base_url": "http://[::1]:8000/v1"},
+            ("own", "own", "::1", 8000),
+        ),
+    ],
+)
+async def test_spans_name_the_provider_as_the_conventions_do(
+    upstream: dict[str, Any], facts: tuple[str, str, str, int]
+) -> None:
+    found = provider_facts(UpstreamSettings(**upstream))
+    assert tuple(found.values()) == facts
+    assert tuple(found) == (
+        "gen_ai.provider.name", "headstart.upstream", "server.address", "server.port",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

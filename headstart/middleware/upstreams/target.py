@@ -597,7 +597,7 @@ class Target:
                 spent.release()
             raise
         if self._tracing is not None:
-            call = self._tracing.attempt(call, self.name, recording.key.model)
+            call = self._tracing.attempt(call, self._settings, recording.key.model)
             recording.call = call
         making = TargetCall(
             call,
