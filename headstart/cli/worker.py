@@ -131,6 +131,8 @@ def main() -> None:
     )
     try:
         WorkerSide(task).run()
+    except KeyboardInterrupt:  # uvicorn raises it once more after a whole shutdown
+        sys.exit(128 + signal.SIGINT)
     except HeadstartError as error:
         click.echo(f"headstart: {error}", err=True)
         sys.exit(2 if isinstance(error, ConfigError) else 1)

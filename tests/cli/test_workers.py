@@ -34,7 +34,7 @@ from headstart.settings import (
     Settings,
     UpstreamSettings,
 )
-from support.served import Load, ask, headstart, served
+from support.served import Load, ask, headstart, served, stop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,6 +48,13 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="re
 def two(tmp_path: Path, free_port: int) -> Iterator[Served]:
     with served(tmp_path, free_port, "--workers", "2") as server:
         yield server
+
+
+def test_an_interrupt_ends_all_workers_without_a_traceback(two: Served) -> None:
+    workers = two.workers
+    stop(two)
+    assert "Traceback" not in two.log
+    assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
 
 
 def test_two_workers_answer_on_one_port_and_their_figures_are_one(two: Served) -> None:
