@@ -20,22 +20,20 @@ import asyncio
 import json
 import math
 import random
-import sys
 import tempfile
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from time import perf_counter
-from time import time as now  # noqa: TID251 - a composition root
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import uvloop
 
-from benchmarks.racing_site import Provider, ask, site
+from benchmarks.racing_site import NUMBER, Provider, ask, load, site
 from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
-from headstart.cli.report import report_on_store
+from headstart.cli.data_sources import existing_store
 from headstart.decisions import Outcome
 from headstart.lab.simulator.profiles import ProviderProfile
 from headstart.middleware.observers import FLUSH_S
@@ -308,59 +306,61 @@ def play(world: World, runs: int) -> dict[str, Any]:
 REQUESTS = 150
 QUESTIONS = 40
 HOLDOUT = 0.1
+AT_ONCE = 6
+"""Runs that are made at the same time: each mostly waits."""
+APART_S = 8.0
+"""Time between their begins, so that not all are cold at the same time."""
 PROVIDER = Provider(
     "sim",
-    ProviderProfile(model="bench", ttft_ms=30.0, ttft_sigma=0.5, tokens_per_s=(800.0, 1200.0)),
+    ProviderProfile(model="bench", ttft_ms=150.0, ttft_sigma=0.5, tokens_per_s=(80.0, 120.0)),
     seed=1,
     answer_tokens=10,
     price=(2.0, 8.0),
 )
 
 
-@dataclass
-class Side:
-    """The gateway with or without its cache, and what its clients and its provider saw."""
+class Waited:
+    """What the clients of a gateway waited in a run, in seconds."""
 
-    site: Site
-    seen: int = 0
-    """The provider's records before this run."""
+    def __init__(self) -> None:
+        self.first_s = self.total_s = 0.0
 
-    async def ask(self, number: int, *, stream: bool) -> tuple[float, float]:
-        """Return time to first token and total time of a request."""
-        sample = await ask(self.site, self.site.url, number, perf_counter(), stream=stream)
+    async def ask(self, site: Site, run: int, question: int, *, stream: bool) -> None:
+        """Ask a question. Each run has questions and a model of its own."""
+        number, due = 1000 * run + question, perf_counter()
+        sample = await ask(site, site.url, number, due, stream=stream, model=f"run-{run}")
         assert sample.whole, sample
-        return sample.first_s, sample.total_s
-
-    async def bill(self) -> tuple[int, float]:
-        """Return the tokens and the dollars since the last bill."""
-        (records,) = (await self.site.records()).values()
-        new, self.seen = records[self.seen :], len(records)
-        billed = [each.billed(cancels_billing=True) for each in new]
-        return sum(map(sum, billed)), sum(PROVIDER.bill_usd(each) for each in new)
+        self.first_s += sample.first_s
+        self.total_s += sample.total_s
 
 
-async def run_once(
-    run: int, sides: tuple[Side, Side], store: str
-) -> tuple[Report, dict[str, float]]:
-    """Ask both sides the same, and return the report beside what the client and provider saw."""
+async def bill(site: Site, run: int) -> tuple[int, float]:
+    """Return the tokens and the dollars of a run on the provider's bill."""
+    (records,) = (await site.records()).values()
+    own = [each for each in records if int(each.headers[NUMBER]) // 1000 == run]
+    tokens = sum(sum(each.billed(cancels_billing=True)) for each in own)
+    return tokens, sum(PROVIDER.bill_usd(each) for each in own)
+
+
+async def run_once(run: int, off: Site, on: Site, store: str) -> tuple[Report, dict[str, float]]:
+    """Ask both the same, and return the report beside what the client and the provider saw."""
     noise = random.Random(run)
     weights = [1 / (rank + 1) for rank in range(QUESTIONS)]
-    script = noise.choices(range(QUESTIONS), weights, k=REQUESTS)
-    times = [[0.0, 0.0], [0.0, 0.0]]
-    began = now()
-    for question in script:
+    without, cached = Waited(), Waited()
+    for question in noise.choices(range(QUESTIONS), weights, k=REQUESTS):
         stream = noise.random() < 0.5
-        for sums, side in zip(times, sides, strict=True):
-            first_s, total_s = await side.ask(1000 * run + question, stream=stream)
-            sums[0] += first_s
-            sums[1] += total_s
+        await without.ask(off, run, question, stream=stream)
+        await cached.ask(on, run, question, stream=stream)
     await asyncio.sleep(2 * FLUSH_S)
-    report = await report_on_store(store, since=began)
-    (off_tokens, off_usd), (on_tokens, on_usd) = [await side.bill() for side in sides]
-    (off_first, off_total), (on_first, on_total) = times
-    return report, {
-        "total_s": off_total - on_total,
-        "ttft_s": off_first - on_first,
+    accounts = Accounts()
+    async with existing_store(store) as books:
+        async for row in books.books():
+            if row.model == f"run-{run}":
+                accounts.add(row)
+    (off_tokens, off_usd), (on_tokens, on_usd) = [await bill(each, run) for each in (off, on)]
+    return accounts.report(), {
+        "total_s": without.total_s - cached.total_s,
+        "ttft_s": without.first_s - cached.first_s,
         "tokens": float(off_tokens - on_tokens),
         "usd": off_usd - on_usd,
     }
@@ -369,6 +369,7 @@ async def run_once(
 async def on_sockets(runs: int) -> dict[str, Any]:
     """Return what the reports over so many runs are worth."""
     sums: defaultdict[str, Figures] = defaultdict(Figures)
+    some = asyncio.Semaphore(AT_ONCE)
     with tempfile.TemporaryDirectory() as folder:
         store = f"sqlite:///{folder}/books.db"
         cache = {"store": store, "mode": "exact-only", "holdout": HOLDOUT}
@@ -378,12 +379,17 @@ async def on_sockets(runs: int) -> dict[str, Any]:
             site((PROVIDER,), [], cache=without) as off,
             site((other,), [], cache=cache) as on,
         ):
-            sides = Side(off), Side(on)
-            for run in range(runs):
-                report, truth = await run_once(run, sides, store)
+
+            async def one(run: int) -> None:
+                await asyncio.sleep(APART_S * min(run, AT_ONCE))
+                async with some:
+                    report, truth = await run_once(run, off, on, store)
                 compare(sums, report, truth)
-                print(f"run {run + 1} of {runs}", file=sys.stderr)
-    name = f"sockets: {REQUESTS} requests a run, holdout {HOLDOUT:.0%}"
+
+            async with asyncio.TaskGroup() as group:
+                for run in range(runs):
+                    group.create_task(one(run))
+    name = f"sockets: {REQUESTS} requests a run, holdout {HOLDOUT:.0%}; load {load()}"
     summaries = {name: figures.summary() for name, figures in sums.items()}
     return {"name": name, "runs": runs, "disagree": None, "negative": 0, "sums": summaries}
 

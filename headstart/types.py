@@ -385,11 +385,6 @@ class Origin(Frozen):
     estimated: bool = False
     """The upstream reported no tokens or no cost, so they are estimates."""
 
-    @property
-    def tokens(self) -> int:
-        """The tokens of all calls for the answer."""
-        return self.prompt_tokens + self.completion_tokens + self.extra_tokens
-
 
 class Entry(Frozen):
     """One stored answer. A MatchPolicy made ``evidence``, its parse of the prompt."""

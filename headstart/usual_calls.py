@@ -110,7 +110,7 @@ def fence(values: Sequence[float]) -> float:
     return limit if outliers <= max(1.0, MOST_OUTLIERS * len(ordered)) else ordered[last]
 
 
-class Asked:
+class Spared:
     """Sums over requests that were not sent to the provider, such as hits. Times are their own."""
 
     __slots__ = ("first_s", "requests", "tokens", "total_s")
@@ -127,7 +127,7 @@ class Asked:
         self.total_s += total_s
         self.first_s += first_s
 
-    def merge(self, other: Asked) -> None:
+    def merge(self, other: Spared) -> None:
         """Add all requests of other sums."""
         self.requests += other.requests
         self.tokens += other.tokens
@@ -135,21 +135,21 @@ class Asked:
         self.first_s += other.first_s
 
 
-class AskedCalls(defaultdict[CallKind, defaultdict[int, Asked]]):
+class SparedCalls(defaultdict[CallKind, defaultdict[int, Spared]]):
     """Such sums by kind of call and by minute."""
 
     def __init__(self) -> None:
-        super().__init__(lambda: defaultdict(Asked))
+        super().__init__(lambda: defaultdict(Spared))
 
     def add(self, row: Served) -> None:
         """Add a request."""
         self[kind_of(row)][int(row.at // MINUTE_S)].add(row)
 
-    def merge(self, other: AskedCalls) -> None:
+    def merge(self, other: SparedCalls) -> None:
         """Add all requests of other sums."""
         for kind, minutes in other.items():
-            for minute, asked in minutes.items():
-                self[kind][minute].merge(asked)
+            for minute, spared in minutes.items():
+                self[kind][minute].merge(spared)
 
 
 class Expected(NamedTuple):
@@ -231,17 +231,17 @@ class Usual:
         block = self._block(minute)
         return max(0.0, block.mean_s + self.slope * (tokens - block.tokens))
 
-    def expected(self, minutes: Mapping[int, Asked], *, first: bool = False) -> Expected:
+    def expected(self, minutes: Mapping[int, Spared], *, first: bool = False) -> Expected:
         """Return the expected seconds of requests. ``first``: of their first tokens."""
-        sums: dict[_Block, Asked] = defaultdict(Asked)
-        for minute, asked in minutes.items():
-            sums[self._block(minute)].merge(asked)
+        sums: dict[_Block, Spared] = defaultdict(Spared)
+        for minute, spared in minutes.items():
+            sums[self._block(minute)].merge(spared)
         seconds = own_s = variance = tilt = 0.0
         requests = 0
-        for block, asked in sums.items():
-            number, more = asked.requests, asked.tokens - asked.requests * block.tokens
+        for block, spared in sums.items():
+            number, more = spared.requests, spared.tokens - spared.requests * block.tokens
             seconds += max(0.0, number * block.mean_s + self.slope * more)
-            own_s += asked.first_s if first else asked.total_s
+            own_s += spared.first_s if first else spared.total_s
             variance += number * number * self.variance / block.calls
             tilt += more
             requests += number
@@ -316,18 +316,18 @@ class UsualCalls:
             self._fitted[place] = Usual(found) if found else None
         return self._fitted[place]
 
-    def expected(self, asked: AskedCalls, *, first: bool = False) -> Expected:
+    def expected(self, spared: SparedCalls, *, first: bool = False) -> Expected:
         """Return what requests would have taken. ``first``: until their first tokens."""
         whole = Expected()
-        for kind, minutes in asked.items():
+        for kind, minutes in spared.items():
             usual = self.usual(kind, first=first)
             if usual is not None:
                 whole = whole.plus(usual.expected(minutes, first=first))
         return whole
 
-    def outliers(self, asked: AskedCalls) -> int:
+    def outliers(self, spared: SparedCalls) -> int:
         """Return the number of outliers among the calls with which requests are compared."""
-        models = {self.usual(kind) for kind in asked}
+        models = {self.usual(kind) for kind in spared}
         return sum(each.outliers for each in models if each is not None)
 
     def _comparable(self, kind: CallKind, *, first: bool) -> list[tuple[float, float, int]]:

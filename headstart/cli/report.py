@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from headstart.report.reconciliation import Usage
+    from headstart.report.reconciliation import ExportRow
     from headstart.report.values import Report
 
 
@@ -218,7 +218,7 @@ def _log_rows(path: Path) -> Iterator[Served]:
                     raise ConfigError(f"{path}, line {number}: {error}") from error
 
 
-def _read_export(path: Path) -> list[Usage]:
+def _read_export(path: Path) -> list[ExportRow]:
     try:
         return read_usage(path.read_bytes())
     except (OSError, ConfigError) as error:

@@ -11,7 +11,7 @@ from headstart.attempts import PREFIX_TOKENS, PREFIX_TTL_S
 from headstart.decisions import Outcome
 from headstart.observe import Served
 from headstart.types import Frozen, ulid_time
-from headstart.usual_calls import AskedCalls, UsualCalls
+from headstart.usual_calls import SparedCalls, UsualCalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -158,7 +158,7 @@ class BucketSums:
         self.hits: Counter[int] = Counter()
         """Hits by the class of their time to first token."""
         self.misses: Counter[int] = Counter()
-        self.asked = AskedCalls()
+        self.spared = SparedCalls()
         """The hits and the joined requests."""
         self.saved_usd = SquareSum()
         self.failed = self.saved_tokens = self.priced = 0
@@ -187,7 +187,7 @@ class BucketSums:
         if row.saved_usd is not None:
             self.saved_usd.add(row.saved_usd - prefix_usd)
         if hit or row.outcome is Outcome.JOINED:
-            self.asked.add(row)
+            self.spared.add(row)
         if row.ttft_s is not None and (hit or row.outcome is Outcome.MISS):
             (self.hits if hit else self.misses)[bisect_left(BOUNDS_S, row.ttft_s)] += 1
 
@@ -196,7 +196,7 @@ class BucketSums:
         self.outcomes.update(other.outcomes)
         self.hits.update(other.hits)
         self.misses.update(other.misses)
-        self.asked.merge(other.asked)
+        self.spared.merge(other.spared)
         self.saved_usd.merge(other.saved_usd)
         for name in (
             "failed", "saved_tokens", "priced", "overhead_s", "paid_usd", "would_have_usd",
@@ -205,7 +205,7 @@ class BucketSums:
 
     def totals(self, usual: UsualCalls) -> Totals:
         """Return what the page shows. Hits are compared with the ``usual`` calls."""
-        expected = usual.expected(self.asked)
+        expected = usual.expected(self.spared)
         requests, hits = (
             self.outcomes.total(),
             sum(self.outcomes[each.value] for each in Outcome if each.is_hit),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import anyio
 from msgspec.structs import replace
 
-from headstart.attempts import AttemptOutcome, Tokens, extra_cost_usd, total_cost_usd
+from headstart.attempts import AttemptOutcome, Tokens, total_cost_usd
 from headstart.dialects.documents import DOCUMENTS
 from headstart.errors import (
     HeadstartError,
@@ -390,7 +390,12 @@ class PumpedCall:
         whole = self._whole(reply)
         first, total_s = flight.first_content, time.perf_counter() - flight.began
         named = request if whole is None else whole
-        extra = [each for each in flight.attempts if each.outcome is not AttemptOutcome.WON]
+        extra_tokens, extra_usd, prefix_usd = 0, 0.0, 0.0
+        for each in flight.attempts:
+            prefix_usd += each.prefix_usd
+            if each.outcome is not AttemptOutcome.WON:
+                extra_tokens += each.prompt_tokens + each.completion_tokens
+                extra_usd += each.cost_usd or 0.0
         followed = None if reply.followed is None else reply.followed.origin
         flight.origin = origin = followed or Origin(
             model="" if named is None else named.model,
@@ -400,10 +405,10 @@ class PumpedCall:
             streamed=reply.is_stream,
             prompt_tokens=tokens.prompt,
             completion_tokens=tokens.completion,
-            extra_tokens=sum([each.prompt_tokens + each.completion_tokens for each in extra]),
+            extra_tokens=extra_tokens,
             cost_usd=total_cost_usd(flight.attempts),
-            extra_usd=extra_cost_usd(flight.attempts),
-            prefix_usd=sum([each.prefix_usd for each in flight.attempts]),
+            extra_usd=extra_usd,
+            prefix_usd=prefix_usd,
             estimated=estimated,
         )
         flight.entry = entry = None

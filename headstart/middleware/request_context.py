@@ -255,6 +255,15 @@ class RequestContext:
         # A hit saves the original call's figures less its own.
         saved = None if entry is None else entry.origin
         spared = saved or self.partly_saved or (origin if outcome is Outcome.JOINED else None)
+        saved_ttft_s, saved_tokens = None, 0
+        if saved is not None:
+            own_s = (self.first_byte or total_s) - read_s
+            if request is None or not request.stream:  # a whole answer's first token is at its end
+                saved_ttft_s = saved.total_s - own_s
+            elif saved.streamed:
+                saved_ttft_s = saved.ttft_s - own_s
+        if spared is not None:
+            saved_tokens = spared.prompt_tokens + spared.completion_tokens + spared.extra_tokens
         answered = entry or self.held_out
         return Served(
             id=self.id,
@@ -295,26 +304,13 @@ class RequestContext:
             stored=self.stored,
             not_stored=None if self.stored else self.not_stored,
             read_s=read_s,
-            saved_ttft_s=self._saved_ttft_s(saved, total_s),
+            saved_ttft_s=saved_ttft_s,
             saved_total_s=0.0 if saved is None else saved.total_s - (total_s - read_s),
-            saved_tokens=0 if spared is None else spared.tokens,
+            saved_tokens=saved_tokens,
             saved_usd=None if spared is None else spared.cost_usd,
             saved_extra_usd=0.0 if spared is None else spared.extra_usd,
             saved_prefix_usd=0.0 if spared is None else spared.prefix_usd,
         )
-
-    def _saved_ttft_s(self, origin: Origin | None, total_s: float) -> float | None:
-        """Return how much earlier the first token came than from the original call.
-
-        A whole answer has its first token at its end.
-        """
-        if origin is None:
-            return None
-        own_s = (self.first_byte or total_s) - (self.read_at - self.started)
-        request = self.prepared.request
-        if request is None or not request.stream:
-            return origin.total_s - own_s
-        return origin.ttft_s - own_s if origin.streamed else None
 
 
 def booked_tags(tags: tuple[str, ...]) -> tuple[str, ...]:

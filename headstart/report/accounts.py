@@ -32,7 +32,7 @@ from headstart.report.values import (
     TimelineBar,
     Times,
 )
-from headstart.usual_calls import AskedCalls, UsualCalls
+from headstart.usual_calls import SparedCalls, UsualCalls
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -168,8 +168,8 @@ class GroupTally:
         self.outcomes: Counter[str] = Counter()
         self.failures = 0
         self.columns = Columns()
-        self.hits = AskedCalls()
-        self.joined = AskedCalls()
+        self.hits = SparedCalls()
+        self.joined = SparedCalls()
         self.prefix = PrefixSums()
         self._gains: dict[str, GainTally] = defaultdict(GainTally)
         self._overhead_s = 0.0

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from headstart.observe import Served
     from headstart.report.values import Savings
-    from headstart.usual_calls import AskedCalls, CallKind, UsualCalls
+    from headstart.usual_calls import CallKind, SparedCalls, UsualCalls
 
 FEWEST_CALLS = 20
 """Below so many usual calls, or entries that were hit, the sum of the hits has no interval."""
@@ -149,15 +149,16 @@ class PrefixSums:
         self.likely_usd = self.most_usd = 0.0
 
 
-class _Entry:
-    """The hits of one entry, and its figures."""
+class _Answer:
+    """The hits on one stored answer, and its figures."""
 
     __slots__ = ("hits", "kind", "original", "priced", "tokens", "usd")
 
     def __init__(self, row: Served) -> None:
         self.hits = self.priced = 0
         self.kind, self.tokens = kind_of(row), row.saved_tokens
-        self.usd = row.saved_usd
+        self.usd = None if row.saved_usd is None else row.saved_usd - row.saved_prefix_usd
+        """As if the provider's prefix cache had held the prompt, so that calls can be compared."""
         made = None if row.entry is None else ulid_time(row.entry)
         self.original = original_call(row, row.at if made is None else made)
 
@@ -183,7 +184,7 @@ class EstimateAccounts:
     """Collects what is needed to tell how sure the savings are."""
 
     def __init__(self) -> None:
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, _Answer] = {}
         self._hits = self._priced = 0
         self._own_s = self._own_first_s = 0.0
         self._repeats: list[_Repeat] = []
@@ -207,13 +208,16 @@ class EstimateAccounts:
                     self._repeat(row.entry, call, row)
 
     def _repeat(self, entry: str, call: UsualCall, row: Served) -> None:
-        repeat = _Repeat(entry, call, kind_of(row), row.spent_tokens, row.cost_usd)
+        usd = row.cost_usd
+        if usd is not None:
+            usd -= sum(each.prefix_usd for each in row.attempts)
+        repeat = _Repeat(entry, call, kind_of(row), row.spent_tokens, usd)
         self._repeats.append(repeat)
 
     def _add_hit(self, row: Served) -> None:
         name = row.entry or ""
         if name not in self._entries:
-            self._entries[name] = _Entry(row)
+            self._entries[name] = _Answer(row)
         entry = self._entries[name]
         entry.hits += 1
         entry.priced += row.saved_usd is not None
@@ -223,15 +227,17 @@ class EstimateAccounts:
         self._own_s += row.total_s - row.read_s
         self._own_first_s += ttft_s - row.read_s
 
-    def estimates(self, asked: AskedCalls, usual: UsualCalls, savings: Savings) -> Estimates | None:
+    def estimates(
+        self, spared: SparedCalls, usual: UsualCalls, savings: Savings
+    ) -> Estimates | None:
         """Return both estimates of each sum in ``savings``; None if there was no hit.
 
-        ``asked`` are the hits. Everything but the hits' gross saving is exact, so it only shifts
+        ``spared`` are the hits. Everything but the hits' gross saving is exact, so it only shifts
         the intervals.
         """
         if not self._hits:
             return None
-        by_calls = self._by_calls(asked, usual)
+        by_calls = self._by_calls(spared, usual)
         by_holdout = self._by_holdout(usual)
         found = [
             self._estimate(name, savings, by_calls.get(name), by_holdout.get(name))
@@ -271,14 +277,14 @@ class EstimateAccounts:
 
     # --- by recent calls ----------------------------------------------------------------------
 
-    def _by_calls(self, asked: AskedCalls, usual: UsualCalls) -> dict[str, Mean]:
+    def _by_calls(self, spared: SparedCalls, usual: UsualCalls) -> dict[str, Mean]:
         """Return the means of a hit, by measure, where they have an interval."""
         found = {}
         own, lengths = self._questions_own(usual), self._spread_of("tokens")
         for name in ("total_s", "ttft_s"):
             first = name == "ttft_s"
-            expected = usual.expected(asked, first=first)
-            models = {kind: usual.usual(kind, first=first) for kind in asked}
+            expected = usual.expected(spared, first=first)
+            models = {kind: usual.usual(kind, first=first) for kind in spared}
             calls = sum(each.calls for each in set(models.values()) if each is not None)
             if expected.requests < self._hits or calls < FEWEST_CALLS:
                 continue

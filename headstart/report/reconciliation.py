@@ -33,7 +33,7 @@ _PLAIN = re.compile(r"[^a-z0-9-]+")
 NUMBERS = ("calls", "prompt_tokens", "completion_tokens", "usd")
 
 
-class Usage(NamedTuple):
+class ExportRow(NamedTuple):
     """One row of an export. None: the export does not tell."""
 
     day: str
@@ -57,7 +57,7 @@ def plain_model(name: str) -> str:
 # --- the exports ------------------------------------------------------------------------------
 
 
-def read_usage(data: bytes) -> list[Usage]:
+def read_usage(data: bytes) -> list[ExportRow]:
     """Return the rows of an export. Raises ConfigError with what is wrong with it."""
     try:
         text = data.decode("utf-8-sig")
@@ -70,7 +70,7 @@ def read_usage(data: bytes) -> list[Usage]:
         raise ConfigError(f"a number, a date or a field of it is not valid: {error}") from error
 
 
-def _csv_form(columns: frozenset[str]) -> Callable[[Mapping[str, str]], Iterator[Usage]]:
+def _csv_form(columns: frozenset[str]) -> Callable[[Mapping[str, str]], Iterator[ExportRow]]:
     forms = (
         ({"usage_date_utc", "model_version", "usage_output_tokens"}, _anthropic_tokens),
         ({"usage_date_utc", "model", "cost_usd"}, _anthropic_costs),
@@ -85,25 +85,27 @@ def _csv_form(columns: frozenset[str]) -> Callable[[Mapping[str, str]], Iterator
     raise ConfigError("it has none of the columns of an export of OpenAI or Anthropic")
 
 
-def _anthropic_tokens(row: Mapping[str, str]) -> Iterator[Usage]:
+def _anthropic_tokens(row: Mapping[str, str]) -> Iterator[ExportRow]:
     prompt = sum(_int(value) for name, value in row.items() if name.startswith("usage_input_"))
     day = row["usage_date_utc"][:10]
-    yield Usage(day, row["model_version"], None, prompt, _int(row["usage_output_tokens"]))
+    yield ExportRow(day, row["model_version"], None, prompt, _int(row["usage_output_tokens"]))
 
 
-def _anthropic_costs(row: Mapping[str, str]) -> Iterator[Usage]:
-    yield Usage(row["usage_date_utc"][:10], row["model"], usd=float(row["cost_usd"] or 0))
+def _anthropic_costs(row: Mapping[str, str]) -> Iterator[ExportRow]:
+    yield ExportRow(row["usage_date_utc"][:10], row["model"], usd=float(row["cost_usd"] or 0))
 
 
-def _openai_costs(row: Mapping[str, str]) -> Iterator[Usage]:
+def _openai_costs(row: Mapping[str, str]) -> Iterator[ExportRow]:
     if row["line_item"]:
         model = row["line_item"].partition(",")[0]
-        yield Usage(day_of(float(row["start_time"])), model, usd=float(row["amount_value"] or 0))
+        yield ExportRow(
+            day_of(float(row["start_time"])), model, usd=float(row["amount_value"] or 0)
+        )
 
 
-def _openai_tokens(row: Mapping[str, str]) -> Iterator[Usage]:
+def _openai_tokens(row: Mapping[str, str]) -> Iterator[ExportRow]:
     if row["model"]:  # an empty bucket has none
-        yield Usage(
+        yield ExportRow(
             day_of(float(row["start_time"])),
             row["model"],
             _int(row.get("num_model_requests")),
@@ -116,7 +118,7 @@ def _int(value: str | int | None) -> int:
     return int(float(value or 0))
 
 
-def _read_json(pages: Any) -> Iterator[Usage]:
+def _read_json(pages: Any) -> Iterator[ExportRow]:
     pages = pages if isinstance(pages, list) else [pages]
     if pages and isinstance(pages[-1], dict) and pages[-1].get("has_more"):
         raise ConfigError("more pages follow its last one: put all pages into one JSON list")
@@ -131,7 +133,7 @@ def _read_json(pages: Any) -> Iterator[Usage]:
                 yield _of_result(day, result)
 
 
-def _of_result(day: str, result: Mapping[str, Any]) -> Usage:
+def _of_result(day: str, result: Mapping[str, Any]) -> ExportRow:
     """Return a result of a bucket of OpenAI's or Anthropic's usage or cost API."""
     amount = result.get("amount")
     item = result.get("line_item") or result.get("description")
@@ -139,15 +141,15 @@ def _of_result(day: str, result: Mapping[str, Any]) -> Usage:
     if not model:
         raise ConfigError("it is not grouped by model: ask for it with group_by")
     if isinstance(amount, dict):
-        return Usage(day, model, usd=float(amount["value"]))
+        return ExportRow(day, model, usd=float(amount["value"]))
     if amount is not None:  # Anthropic counts cents
-        return Usage(day, model, usd=float(amount) / 100)
+        return ExportRow(day, model, usd=float(amount) / 100)
     if "uncached_input_tokens" in result:
         written = result.get("cache_creation") or {}
         prompt = result["uncached_input_tokens"] + result.get("cache_read_input_tokens", 0)
         prompt += sum(written.values())
-        return Usage(day, model, None, prompt, result["output_tokens"])
-    return Usage(
+        return ExportRow(day, model, None, prompt, result["output_tokens"])
+    return ExportRow(
         day,
         model,
         result.get("num_model_requests"),
@@ -207,7 +209,7 @@ class Books:
         if usd is not None:
             sums.usd = (sums.usd or 0.0) + usd
 
-    def reconcile(self, export: list[Usage]) -> Reconciliation:
+    def reconcile(self, export: list[ExportRow]) -> Reconciliation:
         """Compare the books with an export, on the days that both cover.
 
         Of our own calls, those to upstreams count that were asked for a model of the export.

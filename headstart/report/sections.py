@@ -234,12 +234,12 @@ def _savings(savings: Savings) -> ReportSection:
         )
     if savings.outlier_calls:
         notes.append(
-            f"{savings.outlier_calls:,} calls were so slow that only a part of their time counts; "
-            f"with all of it hits would have saved {duration(savings.outliers_s)} more."
+            f"Calls so slow that only a part of their time counts: {savings.outlier_calls:,}; "
+            f"with all of it, hits would have saved {duration(savings.outliers_s)} more."
         )
     if savings.uncompared_hits:
         notes.append(
-            f"First token: {savings.uncompared_hits:,} hits have no call to be compared with."
+            f"Hits whose first token has no call to be compared with: {savings.uncompared_hits:,}."
         )
     return ReportSection(
         "What was saved", table._replace(rows=[*table.rows, sums]), " ".join(notes)

@@ -10,7 +10,7 @@ import pytest
 from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
 from headstart.decisions import Outcome
 from headstart.errors import ConfigError
-from headstart.report.reconciliation import Books, Usage, plain_model, read_usage
+from headstart.report.reconciliation import Books, ExportRow, plain_model, read_usage
 from support.booked import served
 
 DAY, AT = "2026-08-05", 1_785_931_200.0
@@ -81,22 +81,25 @@ GPT = "gpt-4o-2024-08-06"
 @pytest.mark.parametrize(
     ("export", "rows"),
     [
-        (ANTHROPIC_TOKENS, [Usage(DAY, SONNET, None, 1423, 50)]),
+        (ANTHROPIC_TOKENS, [ExportRow(DAY, SONNET, None, 1423, 50)]),
         (
             ANTHROPIC_COSTS,
-            [Usage(DAY, "Claude Sonnet 4", usd=0.05), Usage(DAY, "Claude Sonnet 4", usd=0.02)],
+            [
+                ExportRow(DAY, "Claude Sonnet 4", usd=0.05),
+                ExportRow(DAY, "Claude Sonnet 4", usd=0.02),
+            ],
         ),
-        (OPENAI_TOKENS, [Usage(DAY, GPT, 2, 1423, 50)]),
-        (OPENAI_COSTS, [Usage(DAY, GPT, usd=0.05), Usage(DAY, GPT, usd=0.02)]),
-        (json.dumps(OPENAI_PAGE), [Usage(DAY, GPT, 2, 1423, 50)]),
-        (json.dumps([OPENAI_PAGE, OPENAI_PAGE]), [Usage(DAY, GPT, 2, 1423, 50)] * 2),
-        (json.dumps(OPENAI_COST_PAGE), [Usage(DAY, GPT, usd=0.07)]),
-        (json.dumps(ANTHROPIC_PAGE), [Usage(DAY, SONNET, None, 1423, 50)]),
-        (json.dumps(ANTHROPIC_COST_PAGE), [Usage(DAY, SONNET, usd=0.07)]),
+        (OPENAI_TOKENS, [ExportRow(DAY, GPT, 2, 1423, 50)]),
+        (OPENAI_COSTS, [ExportRow(DAY, GPT, usd=0.05), ExportRow(DAY, GPT, usd=0.02)]),
+        (json.dumps(OPENAI_PAGE), [ExportRow(DAY, GPT, 2, 1423, 50)]),
+        (json.dumps([OPENAI_PAGE, OPENAI_PAGE]), [ExportRow(DAY, GPT, 2, 1423, 50)] * 2),
+        (json.dumps(OPENAI_COST_PAGE), [ExportRow(DAY, GPT, usd=0.07)]),
+        (json.dumps(ANTHROPIC_PAGE), [ExportRow(DAY, SONNET, None, 1423, 50)]),
+        (json.dumps(ANTHROPIC_COST_PAGE), [ExportRow(DAY, SONNET, usd=0.07)]),
     ],
     ids=["a-csv", "a-cost-csv", "o-csv", "o-cost-csv", "o", "o-pages", "o-cost", "a", "a-cost"],
 )
-def test_exports_of_consoles_and_usage_apis_are_read(export: str, rows: list[Usage]) -> None:
+def test_exports_of_consoles_and_usage_apis_are_read(export: str, rows: list[ExportRow]) -> None:
     found = read_usage(export.encode())
     assert [each._replace(usd=None) for each in found] == [each._replace(usd=None) for each in rows]
     assert [each.usd for each in found] == pytest.approx([each.usd for each in rows])
@@ -182,9 +185,9 @@ def test_what_only_one_side_knows_is_a_line() -> None:
     books = books_of(attempt(model="gpt-4o-mini"), attempt(upstream="groq", model="llama"))
     books.add(served(at=AT, attempts=(attempt(),)))
     export = [
-        Usage(DAY, "gpt-4o", 1, 700, 25),
-        Usage(DAY, "o3", 4, 10, 10),
-        Usage("2026-08-04", "o3", 4, 10, 10),
+        ExportRow(DAY, "gpt-4o", 1, 700, 25),
+        ExportRow(DAY, "o3", 4, 10, 10),
+        ExportRow("2026-08-04", "o3", 4, 10, 10),
     ]
     found = books.reconcile(export)
     assert [(line.model, line.differs) for line in found.lines] == [
@@ -201,7 +204,7 @@ def test_calls_that_failed_are_not_on_the_bill_and_audits_are() -> None:
     )
     books = books_of(failed, attempt(outcome=AttemptOutcome.LOST))
     books.add(served(Outcome.AUDIT, at=AT, attempts=(attempt(),)))
-    found = books.reconcile([Usage(DAY, "gpt-4o", 2, 1400, 50)])
+    found = books.reconcile([ExportRow(DAY, "gpt-4o", 2, 1400, 50)])
     assert found.lines[0].differs == ()
 
 
@@ -212,4 +215,4 @@ def test_the_calls_of_a_judge_count() -> None:
         prompt_tokens=30, completion_tokens=5, cost_usd=0.001,
     )  # fmt: skip
     books.add(judge)
-    assert books.reconcile([Usage(DAY, "gpt-4o", 2, 730, 30)]).lines[0].differs == ()
+    assert books.reconcile([ExportRow(DAY, "gpt-4o", 2, 730, 30)]).lines[0].differs == ()
