@@ -110,6 +110,21 @@ def fence(values: Sequence[float]) -> float:
     return limit if outliers <= max(1.0, MOST_OUTLIERS * len(ordered)) else ordered[last]
 
 
+def freedom_of(rests: Sequence[float]) -> float:
+    """Return the degrees of freedom of the variance of values around their mean.
+
+    They are fewer than the values if a few of them make up most of the variance: the variance of
+    a variance grows with the fourth moment.
+    """
+    most = max(1.0, len(rests) - 1.0)
+    squares = sum(rest**2 for rest in rests)
+    fourth = sum(rest**4 for rest in rests)
+    if not squares:
+        return most
+    kurtosis = len(rests) * fourth / squares**2
+    return min(most, 2 * len(rests) / (kurtosis - 1)) if kurtosis > 1 else most
+
+
 class Spared:
     """Sums over requests that were not sent to the provider, such as hits. Times are their own."""
 
@@ -221,10 +236,13 @@ class Usual:
         self._spread = sum(x * x for x, _ in moments)
         slope = sum(x * y for x, y in moments) / self._spread if self._spread else 0.0
         self.slope = max(0.0, slope)
-        squares = sum((y - self.slope * x) ** 2 for x, y in moments)
-        self.freedom = self.calls - len(self._blocks) - (self.slope > 0.0)
-        self.variance = squares / self.freedom if self.freedom > 0 else 0.0
+        rests = [y - self.slope * x for x, y in moments]
+        freedom = self.calls - len(self._blocks) - (self.slope > 0.0)
+        self.variance = sum(rest * rest for rest in rests) / freedom if freedom > 0 else 0.0
         """The variance of one call around its expected time."""
+        self.variance_of_all = self.variance + self.slope**2 * self._spread / self.calls
+        """The variance of one call, also for the length of its answer."""
+        self.freedom = freedom_of(rests)
 
     def expected_s(self, minute: float, tokens: float) -> float:
         """Return the expected seconds of one call."""

@@ -13,7 +13,7 @@ from headstart.decisions import Outcome
 from headstart.middleware.client_ledger import LimitUse  # noqa: TC001 - msgspec reads it
 from headstart.observe import DRY_RUN, Committed, Encoded, Gated, Labelled, Served, StageFailed
 from headstart.types import Frozen
-from headstart.usual_calls import AskedCalls, UsualCalls
+from headstart.usual_calls import SparedCalls, UsualCalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,7 +134,7 @@ class Savings:
     def settle(self) -> None:
         """Count the requests that were taken since the last time."""
         rows, self._rows = self._rows, []
-        asked: defaultdict[Outcome, AskedCalls] = defaultdict(AskedCalls)
+        spared: defaultdict[Outcome, SparedCalls] = defaultdict(SparedCalls)
         sums: defaultdict[tuple[Counter, _Labels], float] = defaultdict(float)
         for row in rows:
             if row.outcome is Outcome.RELAY:
@@ -144,11 +144,11 @@ class Savings:
             sums[self._would_have, place] += max(0.0, row.would_have_cost_usd)
             self._usual.add(row)
             if row.outcome in _SAVING and row.succeeded:
-                asked[row.outcome].add(row)
+                spared[row.outcome].add(row)
                 kind = (row.outcome.value, *place)
                 sums[self._tokens, kind] += row.saved_tokens
                 sums[self._usd, kind] += (row.saved_usd or 0.0) - row.saved_extra_usd
-        for outcome, calls in asked.items():
+        for outcome, calls in spared.items():
             for call, minutes in calls.items():
                 usual = self._usual.usual(call)
                 saved_s = 0.0 if usual is None else usual.expected(minutes).saved_s

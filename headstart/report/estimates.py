@@ -16,6 +16,7 @@ from headstart.types import ulid_time
 from headstart.usual_calls import (
     MINUTE_S,
     UsualCall,
+    freedom_of,
     kind_of,
     length_of,
     original_call,
@@ -58,16 +59,17 @@ class Mean(NamedTuple):
         return sqrt(self.variance) / self.value if self.value > 0 else 0.0
 
 
-def mean_of(values: Sequence[float], hits: int) -> Mean | None:
+def mean_of(values: Sequence[float], hits: int, known: float = 0.0) -> Mean | None:
     """Return the mean of a sample; None if it is too small.
 
-    It stands for the mean of so many hits, which are a sample, too.
+    It stands for the mean of so many hits, which are a sample, too. ``known`` is the variance of
+    such values in a larger sample: a small one may lack the few large values.
     """
     if len(values) < MIN_SAMPLE:
         return None
     mean = fmean(values)
-    spread = variance(values, mean) * (1 / len(values) + 1 / hits)
-    return Mean(mean, spread, len(values) - 1)
+    spread = max(known, variance(values, mean)) * (1 / len(values) + 1 / hits)
+    return Mean(mean, spread, freedom_of([value - mean for value in values]))
 
 
 def interval(found: Mean, times: float, less: float = 0.0) -> Interval:
@@ -285,7 +287,8 @@ class EstimateAccounts:
             first = name == "ttft_s"
             expected = usual.expected(spared, first=first)
             models = {kind: usual.usual(kind, first=first) for kind in spared}
-            calls = sum(each.calls for each in set(models.values()) if each is not None)
+            used = {each for each in models.values() if each is not None}
+            calls = sum(each.calls for each in used)
             if expected.requests < self._hits or calls < FEWEST_CALLS:
                 continue
             spread = expected.variance
@@ -295,7 +298,8 @@ class EstimateAccounts:
                     of_length = 0.0 if lengths is None else model.slope**2 * lengths.variance
                     spread += (own * model.variance + of_length) * entry.hits**2
             mean = expected.seconds / self._hits
-            found[name] = Mean(mean, spread / self._hits**2, calls - 1)
+            freedom = sum(each.freedom for each in used)
+            found[name] = Mean(mean, spread / self._hits**2, freedom)
         tokens = [(each.hits, float(each.tokens)) for each in self._entries.values()]
         paid = [(e.priced, e.usd) for e in self._entries.values() if e.usd is not None]
         for name, values in (("tokens", tokens), ("usd", paid)):
@@ -371,20 +375,20 @@ class EstimateAccounts:
     def _by_holdout(self, usual: UsualCalls) -> dict[str, Mean]:
         """Return the means of a held-out request, by measure; outliers are cut as elsewhere."""
         values: dict[str, list[float]] = {name: [] for name in MEASURES}
+        known: dict[str, list[float]] = {name: [0.0] for name in MEASURES}
         for kind, call, tokens, usd in self._held_out:
-            values["total_s"].append(_cut(call.total_s, usual, kind, first=False))
-            if call.ttft_s is not None:
-                values["ttft_s"].append(_cut(call.ttft_s, usual, kind, first=True))
+            for name, seconds in (("total_s", call.total_s), ("ttft_s", call.ttft_s)):
+                model = usual.usual(kind, first=name == "ttft_s")
+                if seconds is not None and model is not None:
+                    values[name].append(min(seconds, model.fence_s))
+                    known[name].append(model.variance_of_all)
             values["tokens"].append(float(tokens))
             if usd is not None:
                 values["usd"].append(usd)
-        means = {name: mean_of(each, self._hits) for name, each in values.items()}
+        means = {
+            name: mean_of(each, self._hits, fmean(known[name])) for name, each in values.items()
+        }
         return {name: mean for name, mean in means.items() if mean is not None}
-
-
-def _cut(seconds: float, usual: UsualCalls, kind: CallKind, *, first: bool) -> float:
-    model = usual.usual(kind, first=first)
-    return seconds if model is None else min(seconds, model.fence_s)
 
 
 def _disagree(left: Mean, right: Mean) -> bool:
