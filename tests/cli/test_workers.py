@@ -261,7 +261,10 @@ def test_a_terminal_that_is_closed_stops_the_server(tmp_path: Path, free_port: i
         assert process.stdout is not None
         assert process.stdout.readline().startswith(b"headstart is ready")
         os.close(ours)
-        assert process.wait(20) in (0, -signal.SIGTERM)
+        try:
+            assert process.wait(60) in (0, -signal.SIGTERM)
+        finally:
+            process.kill()
 
 
 @pytest.mark.anyio
