@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import urlsplit
 
 import anyio
 import click
@@ -63,8 +64,17 @@ _OTHER = WrappedTool(("openai", "anthropic", "gemini"))
 
 
 def environment(url: str) -> dict[str, str]:
-    """Return the variables in which tools and SDKs look for the address of their provider."""
+    """Return the variables in which tools and SDKs look for the address of their provider.
+
+    No proxy of the environment comes between a tool and the sidecar.
+    """
+    host = urlsplit(url).hostname or ""
+    direct = ",".join(
+        filter(None, [os.environ.get("NO_PROXY") or os.environ.get("no_proxy"), host])
+    )
     return {
+        "NO_PROXY": direct,
+        "no_proxy": direct,
         "ANTHROPIC_BASE_URL": url,
         "ANTHROPIC_API_BASE": url,
         "GOOGLE_GEMINI_BASE_URL": url,
@@ -114,8 +124,11 @@ def wrap(options: WrapOptions) -> None:
     with sidecar(options, tool) as url:
         before = _sums(url, options.token_env)
         status = run([program, *tool.arguments(url), *given], environment(url))
-        after = _sums(url, options.token_env)
-    click.echo(told(before, after), err=True)
+        after = before if isinstance(before, HeadstartError) else _sums(url, options.token_env)
+    if isinstance(before, HeadstartError) or isinstance(after, HeadstartError):
+        click.echo(f"headstart: what was saved cannot be told: {after}", err=True)
+    else:
+        click.echo(told(before, after), err=True)
     sys.exit(status)
 
 
@@ -243,7 +256,15 @@ _REMOVED = re.compile(
 )
 
 
-def _sums(url: str, token_env: str) -> Sums:
+def _sums(url: str, token_env: str) -> Sums | HeadstartError:
+    """Return the sums of a sidecar, or why they can not be read: the tool runs anyway."""
+    try:
+        return _read_sums(url, token_env)
+    except HeadstartError as error:
+        return error
+
+
+def _read_sums(url: str, token_env: str) -> Sums:
     async def ask() -> tuple[bytes, bytes]:
         live = await data_sources.ask_server(url, "live?window_s=86400", token_env)
         return live, await data_sources.ask_server(url, "metrics", token_env)

@@ -85,6 +85,26 @@ def test_a_sidecar_that_runs_is_used_and_goes_on(folder: Path, free_port: int) -
     assert "2 requests, 2 answered" in done[1].stderr, "others' requests before are not counted"
 
 
+def test_a_sidecar_that_keeps_its_figures_to_itself_is_used_all_the_same(
+    folder: Path, free_port: int
+) -> None:
+    config = folder / "headstart.toml"
+    config.write_text(f'[server]\nadmin_token_env = "SECRET"\n\n{config.read_text()}')
+    serve = [*COMMAND[:-1], "serve", "--port", str(free_port)]
+    variables = {**os.environ, "SECRET": "s" * 40}
+    with subprocess.Popen(
+        serve, cwd=folder, env=variables, stdout=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline().startswith("headstart is ready")
+        url = f"http://127.0.0.1:{free_port}"
+        done = wrapped(folder, "--url", url, sys.executable, "--", "-c", ASKS_TWICE)
+        running.kill()
+    assert done.returncode == 7
+    assert "what was saved cannot be told" in done.stderr
+    assert "admin token" in done.stderr
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="signals to process groups are POSIX")
 def test_a_ctrl_c_is_the_tools_and_the_sidecar_ends_with_it(folder: Path) -> None:
     words = [*COMMAND, sys.executable, "-c", WAITS]
@@ -145,8 +165,12 @@ def test_without_a_configuration_the_tools_provider_gets_the_tools_key(
     assert settings.cache.store == "memory:"
 
 
-def test_the_variables_of_all_sdks_are_set() -> None:
+def test_the_variables_of_all_sdks_are_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.setenv("NO_PROXY", "example.org")
     assert environment("http://h") == {
+        "NO_PROXY": "example.org,h",
+        "no_proxy": "example.org,h",
         "ANTHROPIC_BASE_URL": "http://h",
         "ANTHROPIC_API_BASE": "http://h",
         "GOOGLE_GEMINI_BASE_URL": "http://h",
