@@ -144,7 +144,8 @@ class DomainView(Frozen, omit_defaults=False):
 @get("/learning")
 async def learning(engine: Engine) -> list[DomainView]:
     """Show the learning domains in memory: rule, threshold, alarm, labels, audits."""
-    domains = _oversight(engine).learner.domains
+    oversight = _oversight(engine)
+    domains = oversight.learner.domains
     views = []
     for name in domains.names():
         domain = domains.get(name)
@@ -154,7 +155,7 @@ async def learning(engine: Engine) -> list[DomainView]:
                 max_error=domain.promise.max_error,
                 error_of=domain.promise.error_of,
                 confidence=domain.promise.confidence,
-                audit_rate=domain.audit_rate(),
+                audit_rate=oversight.audits.rate(domain.audit_rate(oversight.audits.settings.rate)),
                 status=domain.status(),
             )
         )

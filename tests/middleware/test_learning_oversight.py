@@ -6,15 +6,25 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from headstart.decisions import Lookup, MatchContext, Outcome, Rule, UnlabelledPair, Verdict
+from headstart.decisions import (
+    LabelSource,
+    Lookup,
+    MatchContext,
+    Outcome,
+    Rule,
+    UnlabelledPair,
+    Verdict,
+)
 from headstart.middleware.learning.audits import SAVED_UP_S, Audits, CpuBudget
 from headstart.middleware.learning.oversight import AllowedChecks, HitDecision, Oversight
 from headstart.observe import Observers
 from headstart.policies.agreement.sampling import UNLIKELY_SCORE, UNLIKELY_SHARE
+from headstart.policies.ratchet.domain import Domain
 from headstart.policies.ratchet.settings import Promise
 from headstart.settings import AuditSettings
 from headstart.types import CacheKey
 from support.fakes import make_entry
+from support.learned import make_label
 
 if TYPE_CHECKING:
     from headstart.middleware.learning.learner import FeedbackSample
@@ -83,6 +93,34 @@ def test_of_pairs_that_surely_differ_only_some_are_compared(
     decision = decide(oversight, verdict)
     assert (None if decision.sample is None else decision.sample.drawn) == drawn
     assert [sample.id for sample in learner.samples] == ["id"]
+
+
+def test_a_rate_below_the_default_halves_the_audits() -> None:
+    class Certain(Remembering):
+        """A learner whose one domain was audited often and never wrong."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.domains = self
+
+        def find(self, _: str) -> Domain:
+            return domain
+
+    domain = Domain(Promise())
+    for number in range(2000):
+        domain.apply(make_label(number, source=LabelSource.AUDIT))
+    dice = Dice(lucky=True)
+    dice.settings = AuditSettings(rate=0.01)
+    oversight = overseeing(Certain(), dice, CpuBudget(0.03, lambda: 0.0))
+    pair = UnlabelledPair(
+        domain="d", entry=make_entry("e"), verdict=Verdict(serve=True, similarity=0.95)
+    )
+    hit = Lookup(outcome=Outcome.SEMANTIC, entry=make_entry("e"), pair=pair)
+    decision = oversight.decide(
+        "id", hit, KEY, MatchContext(domain="d"), may=AllowedChecks(ask=True, twice=True)
+    )
+    assert decision.sample is not None
+    assert decision.sample.drawn == 0.01
 
 
 def test_comparisons_keep_to_their_cpu_and_prefer_pairs_near_the_boundary() -> None:

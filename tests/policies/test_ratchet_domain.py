@@ -242,6 +242,7 @@ def test_audits_grow_rarer() -> None:
     assert rates[0] == settings.MAX_AUDIT_RATE
     assert rates[-1] == settings.MIN_AUDIT_RATE
     assert all(one >= other for one, other in pairwise(rates))
+    assert settings.LEAST_DRAWN < domain.audit_rate(settings.LEAST_DRAWN) < rates[-1]
 
 
 def test_a_stored_miss_joins_the_group_of_its_equal() -> None:

@@ -263,10 +263,11 @@ class Oversight:
         background = may.twice and self.audits.settings.mode == "background"
         if domain is None or not (background or may.ask):
             return HitDecision(HitAction.SERVE, lookup, sample)
-        if not self.audits.draw(domain.audit_rate()):
+        rate = domain.audit_rate(self.audits.settings.rate)
+        if not self.audits.draw(rate):
             return HitDecision(HitAction.SERVE, lookup, sample)
         self.budget.take()
-        sample = sample._replace(drawn=self.audits.rate(domain.audit_rate()))
+        sample = sample._replace(drawn=self.audits.rate(rate))
         if background:
             return HitDecision(HitAction.SERVE_AND_AUDIT, lookup, sample)
         return HitDecision(HitAction.ASK, _as_miss(lookup, "audit"), sample)

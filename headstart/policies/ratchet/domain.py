@@ -26,6 +26,7 @@ from headstart.policies.ratchet.settings import (
     EARLY_NULL_RATE,
     ENOUGH_LABELS,
     LEAST_DRAWN,
+    MIN_AUDIT_RATE,
     MIN_LABELS,
     NULLS_WANTED,
     OWN_VETOES,
@@ -333,9 +334,9 @@ class Domain:
             return curve.threshold_of_requests(target, self.promise.margin)
         return curve.threshold(target, self.promise.margin)
 
-    def audit_rate(self) -> float:
-        """Return the share of hits to audit now."""
-        return audit_rate(self._state)
+    def audit_rate(self, least: float = MIN_AUDIT_RATE) -> float:
+        """Return the share of hits to audit now; it never falls below ``least``."""
+        return audit_rate(self._state, least)
 
     def null_rate(self) -> float:
         """Return the share of exact hits to ask again now, in addition to the usual share."""

@@ -21,7 +21,6 @@ from headstart.policies.ratchet.settings import (
     FORGETTING,
     LEAST_WEIGHT,
     MAX_AUDIT_RATE,
-    MIN_AUDIT_RATE,
     MIN_LABELS,
     NULL_STRENGTH,
     PRIOR_VARIANCE,
@@ -159,10 +158,10 @@ def counted(state: State, **more: int) -> State:
     return msgspec.structs.replace(state, counts=msgspec.structs.replace(state.counts, **counts))
 
 
-def audit_rate(state: State) -> float:
-    """Return the share of hits to audit. It falls with the number of audits."""
+def audit_rate(state: State, least: float) -> float:
+    """Return the share of hits to audit. It falls with the number of audits, down to ``least``."""
     made = state.counts.audits
-    return max(MIN_AUDIT_RATE, MAX_AUDIT_RATE / sqrt(1 + made / AUDITS_HALF_LIFE))
+    return max(least, MAX_AUDIT_RATE / sqrt(1 + made / AUDITS_HALF_LIFE))
 
 
 def noise_of(state: State, promise: Promise) -> JudgeNoise:
