@@ -1,7 +1,7 @@
 """LangChain through the sidecar: ``base_url`` alone changes.
 
 headstart simulate --port 9090 &
-headstart serve --upstream http://127.0.0.1:9090/v1 &
+HEADSTART_CACHE__COLD_START=optimistic headstart serve --upstream http://127.0.0.1:9090/v1 &
 python examples/langchain_chat.py http://127.0.0.1:8080/v1
 """
 

@@ -3,7 +3,7 @@
 Headstart compares only the question by meaning; the documents around it must be equal.
 
 headstart simulate --port 9090 &
-headstart serve --upstream http://127.0.0.1:9090/v1 &
+HEADSTART_CACHE__COLD_START=optimistic headstart serve --upstream http://127.0.0.1:9090/v1 &
 python examples/retrieval.py http://127.0.0.1:8080/v1
 """
 

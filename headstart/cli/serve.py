@@ -294,13 +294,13 @@ def _learned(cache: CacheSettings) -> str:
     of = "semantic hits" if cache.error_of == "hits" else "requests"
     audits = "no audits" if cache.audit.mode == "off" else f"audits in {cache.audit.mode}"
     similarity = cold_start_threshold(target)
-    cold = "nothing by meaning"
+    cold = "it serves only exact repeats"
     if similarity is not None:
-        first = f"first at similarity {STRICT}, then " if cache.cold_start == "strict" else ""
-        cold = f"{first}at {similarity} where near misses prove right (not covered)"
+        first = f"{STRICT}, then of " if cache.cold_start == "strict" else ""
+        cold = f"it serves rewordings of similarity {first}{similarity}, without this promise"
     text = (
-        f"at most {target:.1%} of {of} wrong, learned from every miss, {audits}; until labels "
-        f"suffice, {cold}"
+        f"at most {target:.1%} of {of} wrong, learned from every miss, {audits}; before it has "
+        f"learned enough, {cold}"
     )
     if target < Promise().max_error:
         text += (

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import html
 import re
 from pathlib import Path
 
 import pytest
 
 from headstart.cli import FIRST, MORE
-from scripts import site
+from scripts import demo_svg, site
 from support.repository import PACKAGE, ROOT
 
 
@@ -109,3 +110,17 @@ def test_the_messages_of_the_page_of_troubles_are_those_of_the_code() -> None:
         unknown += [piece for piece in pieces if len(piece) >= 12 and piece.strip() not in said]
     assert len(rows) > 30
     assert not unknown
+
+
+def test_the_picture_of_the_demo_ends_with_what_was_saved_and_loads_nothing() -> None:
+    load = "\x1b[?25l131 hits\nsaved \x1b[1;36m3.3\x1b[0m min"
+    drawn = demo_svg.picture(f"\x1b[1mFirst\x1b[0m asked\n\n{load}\n\nBy model\n")
+    said = html.unescape(re.sub(r"<[^>]+>", "", drawn)).replace("\N{NO-BREAK SPACE}", " ")
+    for line in ("$ make demo", "First asked", "131 hits", "saved 3.3 min"):
+        assert line in said
+    assert "By model" not in said
+    assert "\x1b" not in drawn
+    kept = (ROOT / "docs/demo.svg").read_text("utf-8")
+    for picture in (drawn, kept):
+        assert re.findall(r"https?://[^\"]+", picture) == ["http://www.w3.org/2000/svg"]
+    assert len(kept) < 64 * 1024
