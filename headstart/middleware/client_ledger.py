@@ -127,11 +127,13 @@ class _Correction(NamedTuple):
 class _Lease:
     """Requests of one minute that this process may let in without asking the store."""
 
-    __slots__ = ("admitted", "label", "left")
+    __slots__ = ("admitted", "label", "left", "lock")
 
     def __init__(self, label: str) -> None:
         self.label = label
         self.left = self.admitted = 0
+        self.lock = asyncio.Lock()
+        """Held while the store is asked for more."""
 
 
 class ClientLedger:
@@ -271,7 +273,7 @@ class ClientLedger:
     async def _charge_for(self, reservation: Reservation, answer: asyncio.Future[Charged]) -> None:
         try:
             charged = await self._store.charge(reservation.charges)
-        except StoreError as error:
+        except Exception as error:  # noqa: BLE001 - the caller hears of it
             if not answer.cancelled():
                 answer.set_exception(error)
             return
@@ -281,31 +283,42 @@ class ClientLedger:
             reservation.release()
 
     async def _count_request(self, caller: str, most: int) -> None:
-        """Count a request against this minute. Without the store this process counts alone."""
+        """Count a request against this minute. Raises OverLimit."""
         allowance, now = Allowance("requests", "minute", most), self._clock()
         label = window("minute", now).label
         lease = self._leases.get(caller)
         if lease is None or lease.label != label:
             lease = self._leases[caller] = _Lease(label)
+        if not lease.left:
+            async with lease.lock:
+                if not lease.left:
+                    lease.left = await self._lease_part(lease, allowance, caller, now)
+        lease.left -= 1
+        lease.admitted += 1
+
+    async def _lease_part(
+        self, lease: _Lease, allowance: Allowance, caller: str, now: float
+    ) -> int:
+        """Return a number of requests that may come in. Raises OverLimit if none may.
+
+        Without the store this process counts alone.
+        """
+        most = allowance.most or 0
         part = max(1, most // LEASES)
-        while not lease.left:
+        while True:
             charge = allowance.charge(caller, part, now)
             try:
                 charged = await self._store.charge([charge])
             except StoreError as error:
                 self._observer.notify(StageFailed(stage="limits", error=type(error).__name__))
-                if lease.admitted >= most:
-                    full = refusal([allowance], [charge], Charged(added=False, values=(most,)), now)
-                    raise full from error
-                break
+                if lease.admitted < most:
+                    return 1
+                charged = Charged(added=False, values=(most,))
             if charged.added:
-                lease.left += part
-            else:
-                part = min(part, most - charged.values[0])
+                return part
+            part = min(part, most - charged.values[0])
             if part <= 0:
                 raise refusal([allowance], [charge], charged, now)
-        lease.left = max(0, lease.left - 1)
-        lease.admitted += 1
 
     def hold(self, charges: Sequence[Charge]) -> None:
         """Note what a call in flight has reserved."""

@@ -57,6 +57,13 @@ class GatedStore(MemoryStore):
         return await super().charge(charges)
 
 
+class BrokenStore(GatedStore):
+    """A store of another distribution, with a bug."""
+
+    async def charge(self, charges: Sequence[Charge]) -> Charged:
+        raise ValueError("a bug")
+
+
 @dataclass
 class Running:
     ledger: ClientLedger
@@ -319,6 +326,31 @@ async def test_as_many_requests_as_a_minute_allows_are_let_in(most: int) -> None
         assert refused.value.retry_after_s == 60.0
         case.clock.now += 60.0
         await case.ledger.admit("a", "m")
+
+
+@pytest.mark.parametrize("most", [7, 100])
+async def test_a_burst_gets_all_requests_of_a_minute_and_no_more(most: int) -> None:
+    async with running(requests_per_minute=most) as case:
+        found: list[bool] = []
+
+        async def one() -> None:
+            try:
+                await case.ledger.admit("a", "m")
+            except OverLimit:
+                found.append(False)
+            else:
+                found.append(True)
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(150):
+                tasks.start_soon(one)
+        assert (found.count(True), found.count(False)) == (most, 150 - most)
+
+
+async def test_an_error_of_a_store_reaches_the_caller() -> None:
+    async with running(store=BrokenStore(Clock(NOON)), usd_per_day=10.0) as case:
+        with anyio.fail_after(60), pytest.raises(ValueError, match="a bug"):
+            await case.reserve(1)
 
 
 async def test_two_processes_share_the_requests_of_a_minute() -> None:
