@@ -34,7 +34,7 @@ import time
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import msgspec
-from redis.exceptions import AuthenticationError, RedisClusterException, RedisError, ResponseError
+from redis.exceptions import RedisClusterException, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from headstart.embeddings.stores.records import (
@@ -51,7 +51,7 @@ from headstart.embeddings.stores.records import (
     index_row,
     stored_ids,
 )
-from headstart.embeddings.stores.redis_client import TOO_OLD, connect, explain
+from headstart.embeddings.stores.redis_client import TOO_OLD, connect, explain, is_lasting
 from headstart.embeddings.stores.redis_exchange import LEASE_SCRIPTS, RedisExchange
 from headstart.errors import ConfigError, StoreError
 from headstart.observe import Served
@@ -334,7 +334,7 @@ class RedisStore(RecordStore):
         try:
             schema, _, _, version = await self._begin()
         except StoreError as error:
-            if isinstance(error.__cause__, (AuthenticationError, ResponseError)):
+            if is_lasting(error.__cause__):
                 raise ConfigError(f"cache.store: {error}") from error
             raise StoreError(f"cache.store: {error}; is Redis running there?") from error
         except TypeError as error:  # redis-py hands the query of the URL to a connection

@@ -199,9 +199,18 @@ def explain(error: Exception) -> str:
         meaning = "Redis failed"
         if isinstance(error, ResponseError) and "unknown command" in str(error).lower():
             meaning = TOO_OLD
-        elif isinstance(error.__cause__ or error.__context__, ssl.SSLError):
+        elif _failed_in_tls(error):
             meaning = "TLS with Redis failed; for an authority of your own, add ?ssl_ca_certs=FILE"
     return f"{meaning}: {error}"
+
+
+def is_lasting(error: BaseException | None) -> bool:
+    """Tell whether an error needs a change by a person: no server that comes back ends it."""
+    return isinstance(error, (AuthenticationError, ResponseError)) or _failed_in_tls(error)
+
+
+def _failed_in_tls(error: BaseException | None) -> bool:
+    return error is not None and isinstance(error.__cause__ or error.__context__, ssl.SSLError)
 
 
 _MEANINGS: dict[type[Exception], str] = {
