@@ -175,13 +175,17 @@ class Flight:
 
     __slots__ = (
         "__weakref__", "_claimed", "_cut_off", "_deadline", "_dropped", "_log", "_log_bytes",
-        "_payer", "_room", "_settling", "_size", "attempts", "began", "done", "end", "ended",
-        "entry", "error", "first_content", "followed", "full", "head", "is_read", "not_stored",
-        "origin", "owned", "pump", "readers", "reading", "reply", "settled", "shaped", "vectors",
-        "whole",
+        "_payer", "_room", "_settling", "_size", "attempts", "began", "caller", "done", "end",
+        "ended", "entry", "error", "first_content", "followed", "full", "head", "is_read",
+        "not_stored", "origin", "owned", "pump", "readers", "reading", "reply", "settled",
+        "shaped", "vectors", "whole",
     )  # fmt: skip
 
-    def __init__(self, log_bytes: int = LOG_BYTES, deadline: float | None = None) -> None:
+    def __init__(
+        self, log_bytes: int = LOG_BYTES, deadline: float | None = None, caller: str = ""
+    ) -> None:
+        self.caller = caller
+        """The name of the key that pays for the call; "": it has none."""
         self.head: Head | None = None
         self.error: BaseException | None = None
         self.ended = False

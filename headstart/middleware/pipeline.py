@@ -17,9 +17,12 @@ import msgspec
 from headstart.decisions import Lookup, Outcome
 from headstart.dialects.responses_chains import may_refer
 from headstart.errors import (
+    Forbidden,
     HeadstartError,
     InvalidRequest,
+    LimitsUnavailable,
     NotCached,
+    OverLimit,
     RequestError,
     RequestTooLarge,
     UpstreamError,
@@ -83,6 +86,8 @@ class EngineOptions:
     holdout: float = 0.0
 
 
+_LIMITS_OF_KEYS = (Forbidden, LimitsUnavailable, OverLimit)
+"""Errors that concern the key that began a call, and no other caller of it."""
 _COMPOSED = frozenset(("rescued", "continued"))
 """Transforms of answers that several calls have given."""
 
@@ -478,6 +483,10 @@ class Engine:
                 return await self._fly(context, flight)
             except NotForOthers:
                 context.lookup = alone
+            except _LIMITS_OF_KEYS:
+                if context.status or flight.caller == context.caller:
+                    raise
+                context.lookup = alone
         stream = None
         if flight is None and len(self._flights) and context.held_out is None:
             stream = self._stream_of(context, identity)
@@ -518,7 +527,7 @@ class Engine:
         else:
             upstream, call = self._router.assign(call, prepared.scope, prepared.rule)
         held = LOG_BYTES if route.document is None else HELD_DOCUMENT_BYTES
-        flight = Flight(held, call.deadline)
+        flight = Flight(held, call.deadline, context.caller)
         claim = context.claim
         if (
             claim is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import aiohttp
 import anthropic
@@ -22,6 +22,8 @@ from support.sidecar import Provider, Sidecar, sidecar
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from headstart.interfaces import Store
 
 pytestmark = pytest.mark.anyio
 
@@ -177,6 +179,33 @@ async def test_the_audit_of_a_hit_counts_as_in_the_books(tmp_path: Path) -> None
         assert first is not None
         assert spent(running) == pytest.approx(2 * first)
         assert await used(running) == {"usd_per_day": pytest.approx(spent(running))}
+
+
+async def test_a_caller_that_joins_a_refused_call_makes_its_own(tmp_path: Path) -> None:
+    sections = settings(tmp_path, {"usd_per_day": 0.0}, cache={"scope": "shared"})
+    async with sidecar(**sections) as running:
+        ledger, gate = running.parts[0].ledger, anyio.Event()
+        assert ledger is not None
+        store = ledger._store
+
+        class Waiting:
+            async def charge(self, charges: Any) -> Any:
+                await gate.wait()
+                return await store.charge(charges)
+
+        ledger._store = cast("Store", Waiting())
+        found: dict[str, int] = {}
+
+        async def ask(name: str, headers: dict[str, str]) -> None:
+            found[name] = (await running.ask("the same", headers=headers, max_tokens=500)).status
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask, "a", A)
+            await running.in_flight(1)
+            tasks.start_soon(ask, "b", B)
+            await running.in_flight(2)
+            gate.set()
+        assert found == {"a": 429, "b": 200}
 
 
 async def test_a_race_goes_on_with_what_the_budget_has_left(tmp_path: Path) -> None:
