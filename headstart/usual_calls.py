@@ -305,22 +305,27 @@ class UsualCalls:
         """Look at a request. A hit tells of the call that made its answer."""
         kind = kind_of(row)
         if row.outcome.is_hit:
-            originals = self._originals.setdefault(kind, {})
-            room = self._most is None or len(originals) < self._most
-            if room and row.succeeded and row.entry is not None and row.entry not in originals:
-                at = ulid_time(row.entry)
-                originals[row.entry] = original_call(row, row.at if at is None else at)
-                self._fitted.clear()
+            self._add_original(row, kind)
             return
         call = usual_call(row)
         if call is None:
             return
-        if kind not in self._calls:
-            if self._most is not None and len(self._calls) >= MOST_KINDS:
-                return
-            self._calls[kind] = deque(maxlen=self._most)
-        self._calls[kind].append(call)
-        self._fitted.clear()
+        if self._has_room(self._calls, kind):
+            self._calls.setdefault(kind, deque(maxlen=self._most)).append(call)
+            self._fitted.clear()
+
+    def _add_original(self, row: Served, kind: CallKind) -> None:
+        entry = row.entry
+        if entry is None or not row.succeeded or not self._has_room(self._originals, kind):
+            return
+        originals = self._originals.setdefault(kind, {})
+        if entry not in originals and (self._most is None or len(originals) < self._most):
+            at = ulid_time(entry)
+            originals[entry] = original_call(row, row.at if at is None else at)
+            self._fitted.clear()
+
+    def _has_room(self, kinds: Mapping[CallKind, object], kind: CallKind) -> bool:
+        return self._most is None or kind in kinds or len(kinds) < MOST_KINDS
 
     def usual(self, kind: CallKind, *, first: bool = False) -> Usual | None:
         """Return what calls of a kind take; None: nothing is known. ``first``: until first tokens.

@@ -31,7 +31,7 @@ class Line(NamedTuple):
     model: str
     endpoint: str
     tags: str
-    """Separated by spaces."""
+    """Separated by commas."""
 
 
 class LineSums:
@@ -78,7 +78,7 @@ class Breakdown:
             row.route or NONE,
             row.model or NONE,
             row.endpoint,
-            " ".join(row.tags),
+            ",".join(row.tags),
         )
         if line not in self._lines and len(self._lines) >= MOST_LINES:
             line = line._replace(model="other", tags="")

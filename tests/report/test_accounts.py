@@ -61,7 +61,7 @@ def test_the_breakdown_has_a_line_for_each_combination() -> None:
     assert float(first["would_have_cost_usd"]) == pytest.approx(0.52)
     assert float(first["saved_usd"]) == pytest.approx(0.02)
     assert (second["requests"], second["failed"], second["hits"]) == ("1", "1", "0")
-    assert (second["endpoint"], second["tags"]) == ("/v1/chat/completions", "x y")
+    assert (second["endpoint"], second["tags"]) == ("/v1/chat/completions", "x,y")
 
 
 def test_the_breakdown_and_the_report_tell_the_same_costs() -> None:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
 from headstart.decisions import Outcome
 from headstart.report.sections import sections
+from headstart.usual_calls import MOST_KINDS, UsualCalls, kind_of
 from support.booked import estimate_of, hit, line_of, report_on, served
 
 if TYPE_CHECKING:
@@ -329,3 +330,21 @@ def test_failed_held_out_requests_measure_nothing() -> None:
     report = report_on(hit(), failed)
     assert report.estimates is not None
     assert report.estimates.held_out == 0
+
+
+def test_the_live_page_holds_a_bounded_number_of_kinds_and_calls() -> None:
+    usual = UsualCalls(most=20)
+    for n in range(2 * MOST_KINDS):
+        for row in (served(model=f"m{n}"), hit(model=f"h{n}", entry=f"e{n}")):
+            usual.add(row)
+    for n in range(100):
+        usual.add(served(model="m0", total_s=1.0 if n < 80 else 3.0))
+        usual.add(hit(model="h0", entry=f"x{n}", original_s=1.0 + n))
+    known = [usual.usual(kind_of(served(model=f"m{n}"))) for n in range(2 * MOST_KINDS)]
+    assert sum(each is not None for each in known) == MOST_KINDS
+    newest = usual.usual(kind_of(served(model="m0")))
+    assert newest is not None
+    assert (newest.calls, newest.expected_s(0, 0)) == (20, 3.0)
+    originals = usual.usual(kind_of(hit(model="h0")))
+    assert originals is not None
+    assert originals.calls == 20
