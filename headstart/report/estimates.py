@@ -35,7 +35,6 @@ FEWEST_CALLS = 20
 FEWEST_PAIRS = 10
 """So many questions must have been asked twice to tell how much two calls for one question differ.
 """
-FEWEST_HELD_OUT = 5
 SURE = 1.64
 """The one-sided 95 % quantile of the normal distribution."""
 MEASURES = ("total_s", "ttft_s", "tokens", "usd")

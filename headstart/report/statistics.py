@@ -48,31 +48,19 @@ def curve(values: Sequence[float]) -> tuple[Point, ...]:
     )
 
 
-def mean_interval(values: Sequence[float], times: float = 1.0) -> Interval | None:
-    """Return the mean with its t interval, multiplied by ``times``; None without values."""
-    if not values:
-        return None
-    mean = fmean(values)
-    if len(values) < MIN_SAMPLE:
-        return Interval(value=mean * times)
-    half = student_t(len(values) - 1) * sqrt(variance(values, mean) / len(values))
-    return _around(mean, half, times)
-
-
-def difference_interval(
-    left: Sequence[float], right: Sequence[float], times: float = 1.0
-) -> Interval | None:
-    """Return mean(left) - mean(right) with Welch's interval, multiplied by ``times``."""
+def difference_interval(left: Sequence[float], right: Sequence[float]) -> Interval | None:
+    """Return mean(left) - mean(right) with Welch's interval."""
     if not left or not right:
         return None
     difference = fmean(left) - fmean(right)
     if min(len(left), len(right)) < MIN_SAMPLE:
-        return Interval(value=difference * times)
+        return Interval(value=difference)
     a, b = variance(left) / len(left), variance(right) / len(right)
-    if a + b == 0:
-        return _around(difference, 0.0, times)
-    freedom = (a + b) ** 2 / (a**2 / (len(left) - 1) + b**2 / (len(right) - 1))
-    return _around(difference, student_t(freedom) * sqrt(a + b), times)
+    half = 0.0
+    if a + b > 0:
+        freedom = (a + b) ** 2 / (a**2 / (len(left) - 1) + b**2 / (len(right) - 1))
+        half = student_t(freedom) * sqrt(a + b)
+    return Interval(value=difference, low=difference - half, high=difference + half)
 
 
 def student_t(freedom: float) -> float:
@@ -87,10 +75,6 @@ def student_t(freedom: float) -> float:
         (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
     )
     return z + sum(term / freedom ** (i + 1) for i, term in enumerate(terms))
-
-
-def _around(value: float, half: float, times: float) -> Interval:
-    return Interval(value=value * times, low=(value - half) * times, high=(value + half) * times)
 
 
 class ShareInterval(NamedTuple):

@@ -9,7 +9,6 @@ import pytest
 from headstart.report.statistics import (
     curve,
     difference_interval,
-    mean_interval,
     quantile,
     quantiles,
     student_t,
@@ -32,14 +31,13 @@ def test_quantile_interpolates_between_ranks() -> None:
 def test_no_values_have_no_quantiles_curve_or_interval() -> None:
     assert quantiles([]) is None
     assert curve([]) == ()
-    assert mean_interval([]) is None
     assert difference_interval([], [1.0]) is None
 
 
 def test_small_sample_has_a_mean_and_no_bounds() -> None:
-    interval = mean_interval([1.0, 2.0, 3.0, 4.0], times=10)
+    interval = difference_interval([1.0, 2.0, 3.0, 4.0], [0.0] * 9)
     assert interval is not None
-    assert (interval.value, interval.low, interval.high) == (25.0, None, None)
+    assert (interval.value, interval.low, interval.high) == (2.5, None, None)
 
 
 def test_equal_values_have_an_interval_of_no_width() -> None:
