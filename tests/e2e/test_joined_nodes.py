@@ -8,8 +8,10 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
+import aiohttp
 import pytest
 
+from headstart import Endpoint, HeadstartMiddleware
 from headstart.decisions import Outcome
 from headstart.embeddings.stores.redis import APPEND, FIND
 from headstart.embeddings.stores.redis_exchange import FIND_OR_LEASE, RELEASE, RENEW, RedisExchange
@@ -17,6 +19,7 @@ from headstart.lab.simulator.faults import Status
 from headstart.middleware import shared_flights
 from support.patience import PATIENCE_S
 from support.redis_server import redis_server
+from support.serving import serving
 from support.sidecar import Provider, headers_of, sidecar
 from support.simulated import simulated, until
 
@@ -369,6 +372,85 @@ async def test_an_owner_that_cannot_share_its_answer_does_not_hold_others_up(
         provider.open.set()
         answers = await asking.answers()
         assert all(answer.body.endswith(b"data: [DONE]\n\n") for answer in answers)
+
+
+async def test_a_redis_that_hangs_holds_no_follower_up() -> None:
+    provider = Provider()
+    with redis_server() as own:
+        async with nodes(own, provider, 2) as found, asyncio.TaskGroup() as tasks:
+            provider.open.clear()
+            asking = Asking(tasks)
+            asking.ask(found[0], stream=True)
+            await until(lambda: readers(found) == 1)
+            asking.ask(found[1], stream=True)
+            await until(lambda: readers(found) == 3)
+            with own.hanging():
+                provider.open.set()
+                answers = await asking.answers()
+        assert {answer.status for answer in answers} == {200}
+        assert provider.calls == 2
+
+
+class App:
+    """An app that answers when it is told to, and counts its calls."""
+
+    def __init__(self, **headers: str) -> None:
+        self.calls = 0
+        self.open = asyncio.Event()
+        self._headers = [(name.encode(), value.encode()) for name, value in headers.items()]
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            raise NotImplementedError
+        self.calls += 1
+        await self.open.wait()
+        body = b'{"answer": 42}'
+        length = (b"content-length", b"%d" % len(body))
+        headers = [(b"content-type", b"application/json"), length, *self._headers]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+
+@pytest.mark.parametrize(
+    ("control", "calls"), [("max-age=60", 1), ("private", 3)], ids=["shared", "private"]
+)
+async def test_requests_of_an_app_are_joined_if_they_may_share(
+    redis: RedisServer, control: str, calls: int
+) -> None:
+    app = App(**{"cache-control": control})
+    ask = Endpoint("/ask", prompt="question")
+    async with asyncio.timeout(PATIENCE_S), contextlib.AsyncExitStack() as stack:
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        urls = [
+            await stack.enter_async_context(
+                serving(
+                    HeadstartMiddleware(app, endpoints=[ask], store=redis.url, mode="exact-only")
+                )
+            )
+            for _ in range(3)
+        ]
+
+        async def answer(url: str) -> tuple[int, bytes]:
+            sent = {"authorization": "Bearer me", "host": "localhost"}
+            async with session.post(f"{url}/ask", json={"question": "?"}, headers=sent) as reply:
+                return reply.status, await reply.read()
+
+        app.open.set()
+        for url in urls:  # each engine starts with its first request
+            async with session.get(f"{url}/health") as reply:
+                assert reply.status == 200
+        app.calls = 0
+        with contextlib.closing(redis.client()) as client:
+            await until(lambda: len(client.pubsub_channels("*inbox:*")) >= 3)
+        app.open.clear()
+        async with asyncio.TaskGroup() as tasks:
+            asked = [tasks.create_task(answer(urls[0]))]
+            await until(lambda: app.calls == 1)
+            asked += [tasks.create_task(answer(url)) for url in urls[1:]]
+            await asyncio.sleep(0.2)
+            app.open.set()
+        assert {task.result() for task in asked} == {(200, b'{"answer": 42}')}
+        assert app.calls == calls
 
 
 async def test_without_redis_each_node_asks_for_itself() -> None:
