@@ -179,7 +179,7 @@ class Store(Protocol):
         """Yield the rows of the books since ``since`` (Unix seconds), oldest first."""
 
 
-class Exchange(Protocol):
+class CallExchange(Protocol):
     """Leases of calls, and messages, for the processes that share a store or a machine.
 
     A process has one exchange for each engine. Methods raise StoreError where the others cannot be
@@ -214,7 +214,7 @@ class Exchange(Protocol):
 class SharedStore(Protocol):
     """A Store through which the processes that share it can also join their calls."""
 
-    def exchange(self) -> Exchange:
+    def exchange(self) -> CallExchange:
         """Return a new exchange."""
 
 

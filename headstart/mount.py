@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from headstart.factory import Parts
-    from headstart.interfaces import Exchange, Store
+    from headstart.interfaces import CallExchange, Store
     from headstart.middleware.asgi_types import ASGIApp, Receive, Scope, Send
     from headstart.middleware.upstreams.accounting import UpstreamStates
     from headstart.observe import Observer
@@ -139,7 +139,7 @@ def build_gateway(
     origins: OriginRules | None = None,
     on_start: Callable[[Parts], None] | None = None,
     states: UpstreamStates | None = None,
-    exchange: Callable[[Store], Exchange] | None = None,
+    exchange: Callable[[Store], CallExchange] | None = None,
 ) -> Gateway:
     """Return ``app`` behind the provider routes of ``settings``.
 

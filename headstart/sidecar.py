@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from headstart.factory import Parts
-    from headstart.interfaces import Exchange, Store
+    from headstart.interfaces import CallExchange, Store
     from headstart.middleware.admin_front import Gather
     from headstart.middleware.asgi import Gateway
     from headstart.middleware.asgi_types import ASGIApp, Receive, Scope, Send
@@ -55,7 +55,7 @@ class Lasting:
     started: float
     reload: Callable[[], Awaitable[None]] | None = None
     gather: Gather | None = None
-    exchange: Callable[[Store], Exchange] | None = None
+    exchange: Callable[[Store], CallExchange] | None = None
     draining: Callable[[], bool] = lambda: False
 
 

@@ -418,7 +418,7 @@ class Lease(Frozen):
     name: str
     """Digest of all that makes two calls equal."""
     owner: str
-    """Address of the process (``interfaces.Exchange``)."""
+    """Address of the process (``interfaces.CallExchange``)."""
     token: int
     """Number of this lease: a later lease of the same name has a higher one."""
 

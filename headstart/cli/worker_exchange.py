@@ -1,8 +1,8 @@
 """Leases and messages of the workers of one machine, through their supervisor.
 
 The supervisor keeps the leases (``LeaseTable``) and passes messages on; a worker reaches it by its
-channel (``WorkerExchange``, an ``interfaces.Exchange``). The address of an exchange begins with the
-number of its worker.
+channel (``WorkerExchange``, a ``CallExchange``). The address of an exchange begins with the number
+of its worker.
 """
 
 from __future__ import annotations

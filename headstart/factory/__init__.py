@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from headstart.embeddings.cache import SemanticCache
     from headstart.embeddings.encoder_worker import EncoderWorker
     from headstart.factory.upstreams import Opened
-    from headstart.interfaces import Exchange, Store
+    from headstart.interfaces import CallExchange, Store
     from headstart.middleware.asgi_types import Scope
     from headstart.middleware.learning.oversight import Oversight
     from headstart.middleware.record import Recorder
@@ -118,7 +118,7 @@ async def start_engine(
     origins: OriginRules | None = None,
     on_start: Callable[[Parts], None] | None = None,
     states: UpstreamStates | None = None,
-    exchange: Callable[[Store], Exchange] | None = None,
+    exchange: Callable[[Store], CallExchange] | None = None,
 ) -> Running:
     """Open store, encoder, index and upstreams, and return a running engine.
 
@@ -325,7 +325,7 @@ def _make_engine(
 
 def _open_shared_flights(
     build: BuildContext,
-    exchange: Callable[[Store], Exchange] | None,
+    exchange: Callable[[Store], CallExchange] | None,
     cache: SemanticCache | None,
 ) -> SharedFlights | None:
     """Return what joins equal calls of several processes; None if there is only this one."""

@@ -15,19 +15,18 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from headstart.errors import UpstreamError, UpstreamTimeout
 from headstart.middleware.body import ClientGone
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable, Hashable
 
     from headstart.attempts import Attempt, Shaped
     from headstart.dialects.embeddings import Vectors
-    from headstart.middleware.shared_flights import OwnedCall
     from headstart.reply import Reply
-    from headstart.types import Entry, Headers, Origin
+    from headstart.types import Entry, Headers, Lease, Origin
 
 LOG_BYTES = 8 * 1024 * 1024
 """The largest size of a flight's log."""
@@ -399,6 +398,47 @@ class Flight:
             waiter = client.waiter
             if waiter is not None and not waiter.done():
                 waiter.set_result(None)
+
+
+class AnswerForm(NamedTuple):
+    """How an answer is to come."""
+
+    stream: bool
+    include_usage: bool
+    """A stream tells its tokens at its end."""
+
+
+class OwnedCall:
+    """A call whose lease this process has. ``claims`` lookups may still begin it."""
+
+    __slots__ = ("_ended", "begun", "claims", "flight", "form", "lease", "over", "stored")
+
+    def __init__(self, lease: Lease, ended: Callable[[OwnedCall], None]) -> None:
+        self.lease = lease
+        self.claims = 0
+        self.flight: Flight | None = None
+        self.form: AnswerForm | None = None
+        self.begun = asyncio.Event()
+        """Set when the call has begun."""
+        self.over = asyncio.Event()
+        """Set when the answer is in the store, or will not be."""
+        self.stored = False
+        """The store has written the answer."""
+        self._ended = ended
+
+    def begin(self, flight: Flight, form: AnswerForm) -> None:
+        """Let others follow a flight, unless they follow another one already."""
+        if self.flight is None and not self.over.is_set():
+            self.flight, self.form = flight, form
+            flight.owned = self
+            self.begun.set()
+
+    def end(self) -> None:
+        """Release the lease. Those who follow already get the rest of the answer."""
+        self.over.set()
+        self.begun.set()  # nobody need wait for it any more
+        self.flight = None  # each would keep the other in memory, and with them the whole answer
+        self._ended(self)
 
 
 class Flights:

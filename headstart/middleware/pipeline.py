@@ -31,7 +31,7 @@ from headstart.errors import (
 from headstart.middleware.azure_paths import DEPLOYMENT, with_deployment
 from headstart.middleware.body import CLIENT_GONE, ClientGone, discard_body, paced, read_body
 from headstart.middleware.conversations import AnswerSource, refuse_compressed
-from headstart.middleware.flights import LOG_BYTES, Flight, Flights
+from headstart.middleware.flights import LOG_BYTES, AnswerForm, Flight, Flights
 from headstart.middleware.items import Flying, ItemAnswers
 from headstart.middleware.learning.audits import book_audit
 from headstart.middleware.learning.oversight import AllowedChecks, HitAction, HitDecision
@@ -41,7 +41,6 @@ from headstart.middleware.reading import HELD_DOCUMENT_BYTES
 from headstart.middleware.request_context import RequestContext
 from headstart.middleware.respond import NotForOthers, leave_to_retry, send_error
 from headstart.middleware.router import NO_ROUTE
-from headstart.middleware.shared_flights import Form
 from headstart.middleware.upstreams.app import AppUpstream
 from headstart.observe import StageFailed, logger
 from headstart.policies.key import key_of_dialect, variant
@@ -119,7 +118,7 @@ def _identity(prepared: Prepared, key: CacheKey) -> tuple[Any, ...]:
         # Nobody knows yet which upstream will answer. A caller that some of them have not
         # accepted joins no other caller's call.
         "" if prepared.readable is None else prepared.holder,
-        Form(request.stream, request.include_usage),
+        AnswerForm(request.stream, request.include_usage),
     )
 
 
@@ -497,7 +496,7 @@ class Engine:
         *same, form = identity
         if form.stream or context.lookup.reason in _ANEW:
             return None
-        streams = [(*same, Form(True, usage)) for usage in (False, True)]  # noqa: FBT003
+        streams = [(*same, AnswerForm(True, usage)) for usage in (False, True)]  # noqa: FBT003
         found = (self._flights.find(each, context.begin_by) for each in streams)
         return next((flight for flight in found if flight is not None), None)
 

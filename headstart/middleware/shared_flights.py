@@ -1,7 +1,7 @@
 """Joins equal calls of several processes: one of them asks the provider, the others follow it.
 
 A lookup that finds no entry takes the lease of its call, or learns which process has it
-(``interfaces.Exchange``). That process, the owner, makes its call like any other and publishes
+(``interfaces.CallExchange``). That process, the owner, makes its call like any other and publishes
 nothing. A process that wants the same answer asks the owner for it, as a follower. The owner then
 reads its own flight like one more client, and sends what it reads. So nobody who leaves, here or
 there, stops the others.
@@ -23,14 +23,14 @@ import msgspec
 
 from headstart.attempts import Attempt  # noqa: TC001 - msgspec reads it
 from headstart.errors import StageError, StoreError, UpstreamError
-from headstart.middleware.flights import LOG_BYTES, OWN_ALONE
+from headstart.middleware.flights import LOG_BYTES, OWN_ALONE, AnswerForm, OwnedCall
 from headstart.observe import StageFailed
 from headstart.types import Entry, Headers, Lease, Origin
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable
 
-    from headstart.interfaces import Exchange
+    from headstart.interfaces import CallExchange
     from headstart.middleware.concurrency import Spawn
     from headstart.middleware.flights import Client, Flight
     from headstart.observe import Observer
@@ -55,14 +55,6 @@ PART_BYTES = 256 * 1024
 """Longest part of an answer in one message."""
 
 
-class Form(msgspec.Struct, frozen=True, array_like=True):
-    """How an answer is to come."""
-
-    stream: bool
-    include_usage: bool
-    """A stream tells its tokens at its end."""
-
-
 class OwnerLost(UpstreamError):
     """The process that makes the call has ended, or cannot give its answer.
 
@@ -74,28 +66,28 @@ class OwnerLost(UpstreamError):
         self.again = again
 
 
-class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
+class _FlightMessage(msgspec.Struct, frozen=True, array_like=True, tag=True):
     number: int
     """Names the follower within its process."""
 
 
-class _Follow(_Message, frozen=True):
+class _Follow(_FlightMessage, frozen=True):
     """A process wants to follow the call of a lease."""
 
     address: str
     lease: Lease
-    form: Form
+    form: AnswerForm
     wait_s: float | None
     """How long its client would wait for the whole answer."""
 
 
-class _Leave(_Message, frozen=True):
+class _Leave(_FlightMessage, frozen=True):
     """It does not follow any more."""
 
     address: str
 
 
-class Opened(_Message, frozen=True):
+class HeadCame(_FlightMessage, frozen=True):
     """Status and headers of the answer have come."""
 
     status: int
@@ -104,7 +96,7 @@ class Opened(_Message, frozen=True):
     transforms: tuple[str, ...]
 
 
-class Part(_Message, frozen=True):
+class Part(_FlightMessage, frozen=True):
     """More of the body has come."""
 
     start: int
@@ -114,7 +106,7 @@ class Part(_Message, frozen=True):
     """Set once the answer is whole."""
 
 
-class Over(_Message, frozen=True):
+class Over(_FlightMessage, frozen=True):
     """Nothing more comes."""
 
     whole: bool
@@ -125,47 +117,14 @@ class Over(_Message, frozen=True):
     """The attempts that no client of the owner has booked."""
 
 
-class _Alive(_Message, frozen=True):
+class _Alive(_FlightMessage, frozen=True):
     """The owner is still there."""
 
 
-Answer: TypeAlias = Opened | Part | Over
+Answer: TypeAlias = HeadCame | Part | Over
 _decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
-    _Follow | _Leave | Opened | Part | Over | _Alive
+    _Follow | _Leave | HeadCame | Part | Over | _Alive
 )
-
-
-class OwnedCall:
-    """A call whose lease this process has. ``claims`` lookups may still begin it."""
-
-    __slots__ = ("_ended", "begun", "claims", "flight", "form", "lease", "over", "stored")
-
-    def __init__(self, lease: Lease, ended: Callable[[OwnedCall], None]) -> None:
-        self.lease = lease
-        self.claims = 0
-        self.flight: Flight | None = None
-        self.form: Form | None = None
-        self.begun = asyncio.Event()
-        """Set when the call has begun."""
-        self.over = asyncio.Event()
-        """Set when the answer is in the store, or will not be."""
-        self.stored = False
-        """The store has written the answer."""
-        self._ended = ended
-
-    def begin(self, flight: Flight, form: Form) -> None:
-        """Let others follow a flight, unless they follow another one already."""
-        if self.flight is None and not self.over.is_set():
-            self.flight, self.form = flight, form
-            flight.owned = self
-            self.begun.set()
-
-    def end(self) -> None:
-        """Release the lease. Those who follow already get the rest of the answer."""
-        self.over.set()
-        self.begun.set()  # nobody need wait for it any more
-        self.flight = None  # each would keep the other in memory, and with them the whole answer
-        self._ended(self)
 
 
 class Claim:
@@ -176,7 +135,7 @@ class Claim:
 
     __slots__ = ("_flights", "_owned", "exact", "form", "lease", "name")
 
-    def __init__(self, flights: SharedFlights, name: str, form: Form) -> None:
+    def __init__(self, flights: SharedFlights, name: str, form: AnswerForm) -> None:
         self._flights = flights
         self.name = name
         self.form = form
@@ -316,7 +275,7 @@ class SharedFlights:
 
     def __init__(
         self,
-        exchange: Exchange,
+        exchange: CallExchange,
         spawn: Spawn,
         observer: Observer,
         peek: Callable[[str], Entry | None] = lambda _: None,
@@ -381,7 +340,7 @@ class SharedFlights:
 
     # --- leases -----------------------------------------------------------------------------
 
-    def claim(self, identity: Hashable, form: Form) -> Claim:
+    def claim(self, identity: Hashable, form: AnswerForm) -> Claim:
         """Return the claim of a lookup. Equal calls have the same ``identity`` in all processes."""
         hashed = blake2b(repr((MESSAGES_VERSION, identity)).encode(), digest_size=20)
         return Claim(self, hashed.hexdigest(), form)
@@ -484,7 +443,7 @@ class SharedFlights:
             if following is not None:
                 following.take(message)
 
-    async def _send(self, address: str, message: _Message) -> bool:
+    async def _send(self, address: str, message: _FlightMessage) -> bool:
         return await self.exchange.send(address, msgspec.msgpack.encode(message))
 
     async def reaches(self, address: str) -> bool:
@@ -496,7 +455,7 @@ class SharedFlights:
 
     # --- as a follower ----------------------------------------------------------------------
 
-    async def follow(self, lease: Lease, form: Form, wait_s: float | None) -> Following:
+    async def follow(self, lease: Lease, form: AnswerForm, wait_s: float | None) -> Following:
         """Follow the call of a lease. Raises OwnerLost."""
         number = next(self._numbers)
         following = self._following[number] = Following(self, lease.owner, number)
@@ -519,7 +478,7 @@ class SharedFlights:
         if self._following.pop(number, None) is not None and tell:
             self._spawn(self._say, owner, _Leave(number, self.exchange.address))
 
-    async def _say(self, address: str, message: _Message) -> None:
+    async def _say(self, address: str, message: _FlightMessage) -> None:
         with contextlib.suppress(StageError):
             await self._send(address, message)
 
@@ -583,7 +542,7 @@ class SharedFlights:
             if not alone:
                 theirs = tuple(pair for pair in head.headers if pair[0] != b"set-cookie")
                 named = head.upstream, head.transforms
-                await self._tell(follow, Opened(follow.number, head.status, theirs, *named))
+                await self._tell(follow, HeadCame(follow.number, head.status, theirs, *named))
                 await self._send_body(flight, client, follow)
                 whole = True
         except (_FollowerGone, StageError):
@@ -617,13 +576,13 @@ class SharedFlights:
                     raise
             await self._tell(follow, _Alive(follow.number))
 
-    async def _tell(self, follow: _Follow, message: _Message) -> None:
+    async def _tell(self, follow: _Follow, message: _FlightMessage) -> None:
         """Send a message to a follower. Raises _FollowerGone or StoreError."""
         if not await self._send(follow.address, message):
             raise _FollowerGone
 
 
-def _can_wait(wanted: Form, coming: Form | None) -> bool:
+def _can_wait(wanted: AnswerForm, coming: AnswerForm | None) -> bool:
     """Tell whether the end of a stream may be waited for: the whole answer is wanted anyway."""
     return not wanted.stream and coming is not None and coming.stream
 

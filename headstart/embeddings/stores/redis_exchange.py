@@ -1,4 +1,4 @@
-"""Leases and messages of the processes that share a Redis (``interfaces.Exchange``).
+"""Leases and messages of the processes that share a Redis (``interfaces.CallExchange``).
 
 Keys, all with the prefix of the store:
 
@@ -69,7 +69,7 @@ LEASE_SCRIPTS = (FIND_OR_LEASE, RENEW, RELEASE)
 
 
 class RedisExchange:
-    """An Exchange over the Redis of a store.
+    """A CallExchange over the Redis of a store.
 
     ``run`` runs a script of the store, ``unpack`` returns the live entry of an envelope, and
     ``failing_fast`` turns errors of redis-py into StoreError.

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headstart.attempts import AttemptRole
 from headstart.errors import UpstreamError
+from headstart.middleware.flights import OwnedCall
 from headstart.middleware.reading import body_reader
-from headstart.middleware.shared_flights import Opened, Over, OwnedCall, OwnerLost, Part
+from headstart.middleware.shared_flights import HeadCame, Over, OwnerLost, Part
 from headstart.reply import Reply, read_whole, replayed
 from headstart.transcript import Transcript
 from headstart.types import Entry, Lease
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
     from headstart.attempts import RoutingEstimate
     from headstart.dialects.dialect import Dialect
     from headstart.interfaces import Candidate, Upstream
-    from headstart.middleware.flights import Flight
+    from headstart.middleware.flights import AnswerForm, Flight
     from headstart.middleware.reading import BodyReader
-    from headstart.middleware.shared_flights import Claim, Following, Form, SharedFlights
+    from headstart.middleware.shared_flights import Claim, Following, SharedFlights
     from headstart.types import Call, Headers, Origin, Piece
 
     Render: TypeAlias = Callable[[Entry], "tuple[Headers, bytes, int] | None"]
@@ -160,7 +161,7 @@ class _OwnersAnswer:
         self,
         flights: SharedFlights,
         lease: Lease,
-        form: Form,
+        form: AnswerForm,
         inner: Upstream,
         dialect: Dialect | None,
     ) -> None:
@@ -192,7 +193,7 @@ class _OwnersAnswer:
 
     async def _begun(self, following: Following, call: Call) -> Reply:
         opened = await following.next()
-        if not isinstance(opened, Opened):
+        if not isinstance(opened, HeadCame):
             raise _lost(opened, call)
         transcript = Transcript()
         reader = body_reader(opened.status, opened.headers, self._dialect)
