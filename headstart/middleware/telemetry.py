@@ -12,19 +12,24 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import msgspec
-from opentelemetry.context import attach, detach, get_current, get_value, set_value
-from opentelemetry.trace import (
-    SpanKind,
-    Status,
-    StatusCode,
-    get_current_span,
-    set_span_in_context,
-)
 
 from headstart.attempts import FAILURES
 from headstart.decisions import Outcome
+from headstart.errors import MissingExtra
 from headstart.middleware.request_context import RETRY_GRACE_S
 from headstart.observe import Served
+
+try:
+    from opentelemetry.context import attach, detach, get_current, get_value, set_value
+    from opentelemetry.trace import (
+        SpanKind,
+        Status,
+        StatusCode,
+        get_current_span,
+        set_span_in_context,
+    )
+except ImportError as error:
+    raise MissingExtra("otel", "sending traces") from error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
