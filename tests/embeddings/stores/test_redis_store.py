@@ -228,6 +228,13 @@ async def test_a_password_opens_and_a_wrong_one_is_refused_unquoted() -> None:
         assert "mistaken" not in f"{refused.value} {refused.value.__cause__}"
 
 
+async def test_a_server_that_is_no_sentinel_is_refused(redis: RedisServer) -> None:
+    store = RedisStore(f"redis+sentinel://127.0.0.1:{redis.port}/main")
+    with pytest.raises(ConfigError, match="the hosts of the URL are no Sentinels"):
+        await store.open()
+    await store.aclose()
+
+
 async def test_a_certificate_that_is_not_trusted_is_refused(redis_tls: RedisServer) -> None:
     store = RedisStore(redis_tls.url.partition("?")[0])
     with pytest.raises(ConfigError, match=r"add \?ssl_ca_certs=FILE"):
