@@ -34,6 +34,8 @@ ROOT_PAGES = {"README.md": "index.md"} | {
     name: name for name in ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md")
 }
 """Pages of the repository's root, and their names on the site."""
+NOT_FOUND = "---\nsearch:\n  exclude: true\n---\n\n"
+"""Head of a page that the search leaves out: what was decided or changed hides what holds."""
 HELP_WIDTH = 100
 LANGUAGES = {".py": "python", ".toml": "toml", ".yaml": "yaml"}
 _LINK = re.compile(r"\[([^]]*)\]\(([^)\s]+)\)")
@@ -59,6 +61,8 @@ def write_sources() -> None:
         path = SOURCES / name
         path.write_text(path.read_text("utf-8").replace(marker, made()), "utf-8")
     (SOURCES / "decisions/index.md").write_text(decisions(), "utf-8")
+    for path in (SOURCES / "CHANGELOG.md", *(SOURCES / "decisions").glob("0*.md")):
+        path.write_text(NOT_FOUND + path.read_text("utf-8"), "utf-8")
 
 
 def linked(text: str, page: Path) -> str:

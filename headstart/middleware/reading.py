@@ -389,7 +389,7 @@ class BodyReader:
     """Sans-IO: feed an answer's bytes, get pieces; ``end`` gives what only the end can tell."""
 
     failed = False
-    """The answer reported an error. ``end`` gives it as the last piece; nothing good follows."""
+    """The answer reported an error. ``end`` gives it as the last piece."""
 
     closing = False
     """The answer may be whole: see ``ended`` and ``finished``, which take longer to tell."""
