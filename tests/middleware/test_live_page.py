@@ -57,7 +57,7 @@ def test_it_follows_the_traffic_filters_and_explains(page: Page) -> None:
         page.goto(sidecar.url + "/")  # leads to the page
         see(page, "#hits", "0.0 %")
         vetoed = sidecar.ask(NEGATED)
-        sidecar.ask(CHATGPT)
+        sidecar.ask(CHATGPT, tags="billing,other")
         see(page, "#hits", "33.3 %")
         rows = page.locator("#requests tbody tr")
         expect(rows).to_have_count(3)
@@ -67,8 +67,14 @@ def test_it_follows_the_traffic_filters_and_explains(page: Page) -> None:
         expect(page.locator("#details")).to_contain_text("negation", timeout=PATIENCE_MS)
         page.keyboard.press("Escape")
         expect(page.locator("#details")).to_be_hidden()
-        page.select_option("#model", "m")
-        expect(rows).to_have_count(3, timeout=PATIENCE_MS)
+        for name, value, count in (
+            ("model", "m", 3),
+            ("endpoint", "/v1/chat/completions", 3),
+            ("tag", "billing", 1),
+        ):
+            page.select_option(f"#{name}", value)
+            expect(rows).to_have_count(count, timeout=PATIENCE_MS)
+        see(page, "#hits", "100.0 %")
         assert CHATGPT not in page.content()
         page.goto("about:blank")
 

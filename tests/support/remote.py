@@ -25,10 +25,10 @@ class Remote:
         self.url = url
         self._token = token
 
-    def ask(self, prompt: str) -> str:
+    def ask(self, prompt: str, *, tags: str = "") -> str:
         """Send a prompt and return its request's id."""
         body = {"model": "m", "messages": [{"role": "user", "content": prompt}]}
-        _, headers = self._send("/v1/chat/completions", body, "key")
+        _, headers = self._send("/v1/chat/completions", body, "key", tags)
         return str(headers["x-headstart-request-id"])
 
     def ask_first(self, prompt: str) -> str:
@@ -48,8 +48,10 @@ class Remote:
             assert time.monotonic() < deadline
             time.sleep(0.02)
 
-    def _send(self, path: str, body: Any, key: str) -> tuple[Any, Any]:
+    def _send(self, path: str, body: Any, key: str, tags: str = "") -> tuple[Any, Any]:
         headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
+        if tags:
+            headers["x-headstart-tags"] = tags
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, headers)
         with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
