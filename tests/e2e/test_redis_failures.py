@@ -12,12 +12,13 @@ from headstart.embeddings.stores.redis import RedisStore
 from headstart.errors import ConfigError, StoreError
 from support.nodes import ask_new, nodes, share, verdict
 from support.patience import PATIENCE_S
-from support.redis_server import redis_failover, redis_server
+from support.redis_server import redis_cluster, redis_failover, redis_server
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
-    from support.redis_server import RedisServer
+    from support.redis_server import Cluster, Failover, RedisServer
     from support.sidecar import Sidecar
 
 pytestmark = pytest.mark.anyio
@@ -179,6 +180,25 @@ async def test_a_failover_costs_only_the_cache(caplog: pytest.LogCaptureFixture)
                     await ask_new(one, two)
             await share(one, two)
     assert len(told(caplog)) <= 8  # a few kinds of failure, once at each node
+
+
+@pytest.mark.parametrize("kind", [redis_failover, redis_cluster])
+async def test_nodes_share_and_join_behind_a_sentinel_and_in_a_cluster(
+    kind: Callable[[], AbstractContextManager[Failover | Cluster]],
+) -> None:
+    with kind() as running:
+        async with nodes(running.url, running.url) as (one, two):
+            await share(one, two)
+            provider = one.provider
+            provider.open.clear()
+            before = provider.calls
+            async with anyio.create_task_group() as tasks:
+                for node in (one, two) * 5:
+                    tasks.start_soon(verdict, node, "What is joined?")
+                await one.in_flight(5)
+                await two.in_flight(5)
+                provider.open.set()
+            assert provider.calls == before + 1
 
 
 # --- one node that is cut off ------------------------------------------------------------------
