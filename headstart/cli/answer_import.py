@@ -27,7 +27,7 @@ PATH = "/v1/chat/completions"
 """The path of a call that does not name its dialect."""
 
 
-class Call(Frozen):
+class LoggedCall(Frozen):
     """A call in a log; ``at`` is in Unix seconds."""
 
     request: dict[str, Any] | None = None
@@ -63,18 +63,18 @@ async def import_answers(
     return outcomes
 
 
-def read_calls(lines: Iterable[bytes]) -> Iterator[Call | None]:
+def read_calls(lines: Iterable[bytes]) -> Iterator[LoggedCall | None]:
     """Yield the calls of a log; None for a line that holds none, or no answer. Skip empty lines."""
     for line, read in zip(lines, as_log_lines(lines), strict=True):
         if not line.strip():
             continue
         try:
-            yield msgspec.json.decode(read, type=Call)
+            yield msgspec.json.decode(read, type=LoggedCall)
         except (msgspec.DecodeError, UnicodeDecodeError):
             yield None
 
 
-def _logged(call: Call, headers: Headers) -> LoggedAnswer | None:
+def _logged(call: LoggedCall, headers: Headers) -> LoggedAnswer | None:
     request, response = _body(call.request), _body(call.response)
     if call.messages and call.messages[-1].get("role") == "assistant":
         *asked, answer = call.messages
@@ -95,7 +95,7 @@ def _logged(call: Call, headers: Headers) -> LoggedAnswer | None:
     )
 
 
-def _dialect(call: Call) -> Dialect | None:
+def _dialect(call: LoggedCall) -> Dialect | None:
     """Return the dialect of a call, if its path does not depend on the request."""
     if call.dialect is None:
         return next(each for each in DIALECTS.values() if PATH in each.paths)

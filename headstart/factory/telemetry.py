@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import time
-from importlib.metadata import entry_points
+from importlib.metadata import entry_points, version
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -167,12 +167,10 @@ def _resource(otel: OtelSettings) -> Resource:
     """Return who sends. Variables come before the settings. Each process is an instance."""
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
-    from headstart import __version__
-
     own = Resource(
         {
             "service.name": otel.service_name,
-            "service.version": __version__,
+            "service.version": version("headstart"),
             "service.instance.id": str(uuid4()),
         }
     )

@@ -6,7 +6,7 @@ import json
 from math import ceil
 from typing import TYPE_CHECKING
 
-from headstart.types import Frozen
+from headstart.lab.tuning import Advice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,15 +17,6 @@ WORTH_IT = 0.01
 """With a lower share of late hits, matching by meaning gains next to nothing."""
 FEW_HITS = 30
 """With fewer hits, the rates are rough."""
-
-
-class Advice(Frozen, frozen=True, kw_only=True, omit_defaults=False):
-    """A recommendation."""
-
-    words: tuple[str, ...]
-    """Sentences for the operator, the recommendation first."""
-    toml: str
-    """The lines for ``headstart.toml``."""
 
 
 def advise(targets: Sequence[TargetResult], max_error: float, state: str) -> Advice:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headstart.decisions import Rule
-from headstart.lab.advice import Advice  # noqa: TC001 - msgspec reads it
 from headstart.lab.rates import Ordering, ordering_report
 from headstart.types import Frozen
 
@@ -210,6 +209,15 @@ class Static(Frozen, frozen=True, kw_only=True, omit_defaults=False):
 
     threshold: float
     rates: Ordering
+
+
+class Advice(Frozen, frozen=True, kw_only=True, omit_defaults=False):
+    """What a log recommends (``lab/advice.py``)."""
+
+    words: tuple[str, ...]
+    """Sentences for the operator, the recommendation first."""
+    toml: str
+    """The lines for ``headstart.toml``."""
 
 
 class Tuning(Frozen, frozen=True, kw_only=True, omit_defaults=False):

@@ -91,7 +91,7 @@ class _BoundAttempt(NamedTuple):
 _Labels: TypeAlias = tuple[str, ...]
 
 
-class Savings:
+class SavingsCounters:
     """Counts what requests cost and saved, with the sums of the report.
 
     Requests are compared with the calls around them, which takes time: not when they are served,
@@ -211,7 +211,7 @@ class PrometheusObserver:
         self._cost = counter(
             "cost_usd", "Dollars that calls to providers cost.", "upstream", "outcome"
         )
-        self._savings = Savings(counter)
+        self._savings = SavingsCounters(counter)
         self._removed = counter(
             "tokens_removed", "Tokens that were removed from prompts and answers.", "kind"
         )

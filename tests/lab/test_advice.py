@@ -6,9 +6,9 @@ import tomllib
 
 import pytest
 
-from headstart.lab.advice import Advice, advise, advise_static
+from headstart.lab.advice import advise, advise_static
 from headstart.lab.rates import Ordering, count_rates
-from headstart.lab.tuning import Static, TargetResult
+from headstart.lab.tuning import Advice, Static, TargetResult
 
 
 def rates(n: int, hits: int, wrong: int) -> Ordering:
