@@ -40,7 +40,7 @@ if ARGV[3] == '' then return {false} end
 local place = redis.pcall('XADD', KEYS[1] .. 'tokens', 'MAXLEN', 1, '*', '', '')
 if place.err then return {false} end
 local ms, number = string.match(place, '(%d+)-(%d+)')
-local token = string.format('%.0f', ms * 4096 + number)
+local token = string.format('%.0f', ms * 1024 + number)
 redis.call('HSET', lease, 'owner', ARGV[3], 'token', token)
 redis.call('PEXPIRE', lease, ARGV[4])
 return {false, ARGV[3], token}
