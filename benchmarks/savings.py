@@ -137,6 +137,8 @@ class Draw:
         end_s = world.requests * world.spacing_s
         self._outages = [BEGIN + noise.uniform(0, end_s) for _ in range(world.outages)]
         self._asked: dict[int, float] = {}
+        self._called: dict[int, float] = {}
+        """When the provider itself was asked a question. Hits keep it out of its prefix cache."""
         self._origins: dict[int, Served] = {}
         weights = [1 / (rank + 1) ** world.zipf for rank in range(number)]
         for place, question in enumerate(noise.choices(range(number), weights, k=world.requests)):
@@ -155,11 +157,14 @@ class Draw:
         world, noise = self.world, self.noise
         first = question not in self._origins
         stream = not (self._whole[question] and (first or noise.random() < 0.5))
-        warm = at - self._asked.get(question, -math.inf) <= PREFIX_TTL_S and world.prefix_cache
+        hit = not first and noise.random() >= world.holdout
+        last = (self._asked if hit else self._called).get(question, -math.inf)
+        warm = at - last <= PREFIX_TTL_S and world.prefix_cache
         self._asked[question] = at
-        if not first and noise.random() >= world.holdout:
+        if hit:
             self._hit(question, at, stream=stream, warm=warm)
             return
+        self._called[question] = at
         row = self._call(question, at, stream=stream, warm=warm)
         if not first:
             origin = self._origins[question]

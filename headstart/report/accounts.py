@@ -453,7 +453,9 @@ class Accounts:
             tags=_groups(self._tags, usual),
             days=tuple(self._days[day].group(day, usual) for day in sorted(self._days)),
             reasons=dict(self._reasons.most_common()),
-            estimates=self._estimates.estimates(self._overall.hits, usual, overall.savings),
+            estimates=self._estimates.estimates(
+                self._overall.hits, usual, self._prefix, overall.savings
+            ),
             hit_curve=curve(self._overall.columns["hit_ttft"]),
             miss_curve=curve(self._overall.columns["miss_ttft"]),
             timeline=_timeline(self._arrivals, step_s) if step_s else (),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
-from itertools import pairwise
 from math import exp, log, sqrt
 from statistics import fmean, variance
 from typing import TYPE_CHECKING, NamedTuple
@@ -86,59 +86,69 @@ def interval(found: Mean, times: float, less: float = 0.0) -> Interval:
 class PrefixReads:
     """Collects when each prompt was asked, to tell which hits would have been prefix reads.
 
-    Without Headstart, the provider would have read a prompt from its prefix cache if it had been
-    asked shortly before.
+    With the cache off, the provider would have read a prompt from its prefix cache if anybody had
+    asked it shortly before. Call ``settle`` after all rows were added.
     """
 
     def __init__(self) -> None:
-        self._asked: dict[str, list[tuple[float, float, int]]] = defaultdict(list)
-        self._sinks: list[Sequence[PrefixSums]] = []
+        self._asked: defaultdict[str, list[float]] = defaultdict(list)
+        self._called: defaultdict[str, list[float]] = defaultdict(list)
+        """When the provider itself was asked. Hits keep a prompt out of its cache."""
+        self._hits: list[tuple[str, float, float, Sequence[PrefixSums]]] = []
         self._repeats: list[tuple[str, float, int, int]] = []
+        self._share = 1.0
 
     def add(self, row: Served, sinks: Sequence[PrefixSums]) -> None:
         """Look at a request, which belongs to ``sinks``."""
         entry = row.entry or row.neighbor
         if entry is None or not row.succeeded or row.prompt_tokens < PREFIX_TOKENS:
             return
-        number = -1
-        if row.outcome.is_hit and row.saved_prefix_usd:
-            number = len(self._sinks)
-            self._sinks.append(sinks)
+        if row.outcome.is_hit:
+            self._asked[entry].append(row.at)
+            self._hits.append((entry, row.at, row.saved_prefix_usd, sinks))
         elif row.holdout or (row.outcome is Outcome.AUDIT and row.reason != "judge"):
             cached = sum(each.cached_tokens for each in row.attempts)
             self._repeats.append((entry, row.at, cached, row.prompt_tokens))
-        if row.outcome is not Outcome.AUDIT:
-            self._asked[entry].append((row.at, row.saved_prefix_usd, number))
+            self._called[entry].append(row.at)
+            if row.holdout:
+                self._asked[entry].append(row.at)
 
     def settle(self) -> None:
         """Add to each sink what its hits would have saved less, because of prefix reads."""
-        share = self._share()
-        for sink in (sink for sinks in self._sinks for sink in sinks):
-            sink.likely_usd = 0.0
-        for entry, asked in self._asked.items():
-            made = ulid_time(entry)
-            first = [] if made is None else [(made, 0.0, -1)]
-            for (before, _, _), (at, usd, number) in pairwise([*first, *sorted(asked)]):
-                if number >= 0:
-                    likely = usd * share if at - before <= PREFIX_TTL_S else 0.0
-                    for sink in self._sinks[number]:
-                        sink.likely_usd += likely
+        for times in (*self._asked.values(), *self._called.values()):
+            times.sort()
+        self._share = self._read_share()
+        for *_, sinks in self._hits:
+            for sink in sinks:
+                sink.likely_usd = 0.0
+        for entry, at, usd, sinks in self._hits:
+            for sink in sinks:
+                sink.likely_usd += usd * self.share_at(entry, at)
 
-    def _share(self) -> float:
+    def share_at(self, entry: str, at: float) -> float:
+        """Return the share of a prompt that would have been read from the provider's cache."""
+        return self._share if _lately(self._asked[entry], entry, at) else 0.0
+
+    def _read_share(self) -> float:
         """Return the share of a repeated prompt that the provider reads from its prefix cache.
 
         Without enough repeats it is taken to be all of it, so that savings are not overstated.
         """
-        soon = []
-        for entry, at, cached, prompt in self._repeats:
-            made = ulid_time(entry)
-            times = [each for each, _, _ in self._asked.get(entry, ())]
-            before = [each for each in (*times, made) if each is not None and each < at]
-            if before and at - max(before) <= PREFIX_TTL_S:
-                soon.append((cached, prompt))
+        soon = [
+            (cached, prompt)
+            for entry, at, cached, prompt in self._repeats
+            if _lately(self._called[entry], entry, at)
+        ]
         if len(soon) < FEWEST_PAIRS:
             return 1.0
         return min(1.0, sum(cached for cached, _ in soon) / sum(prompt for _, prompt in soon))
+
+
+def _lately(times: Sequence[float], entry: str, at: float) -> bool:
+    """Tell whether a prompt was asked shortly before: at one of the times, or for its entry."""
+    place = bisect_left(times, at)
+    before = times[place - 1] if place else ulid_time(entry)
+    return before is not None and at - before <= PREFIX_TTL_S
 
 
 class PrefixSums:
@@ -175,10 +185,14 @@ class _Repeat(NamedTuple):
 
 
 class _HeldOut(NamedTuple):
+    """A would-be hit that was sent upstream."""
+
+    entry: str
     kind: CallKind
     call: UsualCall
     tokens: int
     usd: float | None
+    prefix_usd: float
 
 
 class EstimateAccounts:
@@ -203,8 +217,12 @@ class EstimateAccounts:
         elif row.holdout:
             call = usual_call(row)
             if call is not None:
-                held = _HeldOut(kind_of(row), call, row.spent_tokens, row.cost_usd)
-                self._held_out.append(held)
+                spared = sum(each.prefix_usd for each in row.attempts)
+                self._held_out.append(
+                    _HeldOut(
+                        row.entry or "", kind_of(row), call, row.spent_tokens, row.cost_usd, spared
+                    )
+                )
                 if row.entry is not None:
                     self._repeat(row.entry, call, row)
 
@@ -229,7 +247,7 @@ class EstimateAccounts:
         self._own_first_s += ttft_s - row.read_s
 
     def estimates(
-        self, spared: SparedCalls, usual: UsualCalls, savings: Savings
+        self, spared: SparedCalls, usual: UsualCalls, prefix: PrefixReads, savings: Savings
     ) -> Estimates | None:
         """Return both estimates of each sum in ``savings``; None if there was no hit.
 
@@ -239,7 +257,7 @@ class EstimateAccounts:
         if not self._hits:
             return None
         by_calls = self._by_calls(spared, usual)
-        by_holdout = self._by_holdout(usual)
+        by_holdout = self._by_holdout(usual, prefix)
         found = [
             self._estimate(name, savings, by_calls.get(name), by_holdout.get(name))
             for name in MEASURES
@@ -371,19 +389,24 @@ class EstimateAccounts:
 
     # --- by holdout -----------------------------------------------------------------------------
 
-    def _by_holdout(self, usual: UsualCalls) -> dict[str, Mean]:
-        """Return the means of a held-out request, by measure; outliers are cut as elsewhere."""
+    def _by_holdout(self, usual: UsualCalls, prefix: PrefixReads) -> dict[str, Mean]:
+        """Return the means of a held-out request, by measure; outliers are cut as elsewhere.
+
+        With the cache off, its prompt could have been in the provider's cache more often.
+        """
         values: dict[str, list[float]] = {name: [] for name in MEASURES}
         known: dict[str, list[float]] = {name: [0.0] for name in MEASURES}
-        for kind, call, tokens, usd in self._held_out:
+        for held in self._held_out:
+            call, usd = held.call, held.usd
             for name, seconds in (("total_s", call.total_s), ("ttft_s", call.ttft_s)):
-                model = usual.usual(kind, first=name == "ttft_s")
+                model = usual.usual(held.kind, first=name == "ttft_s")
                 if seconds is not None and model is not None:
                     values[name].append(min(seconds, model.fence_s))
                     known[name].append(model.variance_of_all)
-            values["tokens"].append(float(tokens))
+            values["tokens"].append(float(held.tokens))
             if usd is not None:
-                values["usd"].append(usd)
+                read = prefix.share_at(held.entry, call.at) if held.prefix_usd else 0.0
+                values["usd"].append(usd - held.prefix_usd * read)
         means = {
             name: mean_of(each, self._hits, fmean(known[name])) for name, each in values.items()
         }

@@ -206,6 +206,30 @@ def test_repeats_tell_whether_the_provider_caches_prompts() -> None:
     assert report_on(*hits, *repeats).overall.savings.usd == pytest.approx(20 * 0.05)
 
 
+def test_a_prompt_that_only_hits_asked_is_cold_at_the_provider_and_would_not_have_been() -> None:
+    prompt = {"prompt_tokens": 20_000, "saved_usd": 0.05, "saved_prefix_usd": 0.045}
+    cold = Attempt(
+        upstream="a", model="m", role=AttemptRole.FIRST, outcome=AttemptOutcome.WON, at=0.0,
+        total_s=1.0, prompt_tokens=20_000, cost_usd=0.05, prefix_usd=0.045,
+    )  # fmt: skip
+    rows = []
+    for n in range(40):
+        at = 1000.0 + 600.0 * n
+        rows += [hit(at=at + each, **prompt) for each in (0.0, 10.0, 20.0)]
+        rows.append(
+            served(
+                holdout=True, entry="e", at=at + 30.0, prompt_tokens=20_000, attempts=(cold,),
+                cost_usd=0.05,
+            )
+        )  # fmt: skip
+    report = report_on(*rows)
+    # One hit of three would have been the first to ask for some time.
+    truth = 40 * (0.05 + 2 * 0.005)
+    assert report.overall.savings.usd == pytest.approx(truth)
+    by_holdout = estimate_of(report, "usd").by_holdout
+    assert _value(by_holdout) == pytest.approx(120 * 0.005), "each of them came after a hit"
+
+
 # --- what is counted apart ------------------------------------------------------------------------
 
 
