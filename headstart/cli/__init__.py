@@ -21,6 +21,7 @@ FIRST = {
     "tune": "Learn from a log, and show the result of each error target.",
     "report": "Show the savings of the cache.",
     "wrap": "Run a coding agent against a sidecar, and say what was saved.",
+    "batch": "Answer a file of requests, as fast as the providers allow.",
     "bench": "Measure providers with your own prompts, and recommend a route.",
 }
 MORE = {

@@ -130,7 +130,7 @@ def chosen_settings(options: ServeOptions) -> tuple[Settings, list[str]]:
         [(kind, names)] = chosen
         settings = checked(with_route(settings, kind, names, options.model))
         return settings, billed_notes(settings)
-    return (settings, []) if settings.upstream else _discovered(settings)
+    return (settings, []) if settings.upstream else discovered(settings)
 
 
 def with_route(settings: Settings, kind: Kind, names: str, model: str | None) -> Settings:
@@ -189,7 +189,7 @@ def _with_model(kind: Kind, upstream: UpstreamSettings, model: str) -> UpstreamS
     return msgspec.structs.replace(upstream, models={**upstream.models, model: real})
 
 
-def _discovered(settings: Settings) -> tuple[Settings, list[str]]:
+def discovered(settings: Settings) -> tuple[Settings, list[str]]:
     """Return settings with the providers that have a key set, else with servers on this machine."""
     found, notes = discover_upstreams(os.environ)
     if not found:

@@ -1,0 +1,321 @@
+"""``headstart batch``: answers a file of requests, as fast as the providers allow."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import anyio
+import click
+
+from headstart.cli.batch_files import BatchJournal, read_requests
+from headstart.cli.batch_run import BatchBooks, BatchRun
+from headstart.cli.options import (
+    COUNT,
+    FILE,
+    JSON,
+    OLD_FILE,
+    Share,
+    argument,
+    command,
+    config_field,
+    flag,
+    option,
+    print_json,
+    setting,
+)
+from headstart.cli.serve import discovered
+from headstart.config.loading import load_settings
+from headstart.errors import ConfigError
+from headstart.middleware.asgi import not_found
+from headstart.mount import build_gateway
+from headstart.observe import Observers
+from headstart.settings import masked_variable
+from headstart.types import Frozen
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from headstart.cli.batch_files import BatchRequest
+    from headstart.settings import Settings
+    from headstart.types import Headers
+
+ENCODER_WAIT_MS = 10_000
+"""A batch rather waits for the encoder than pays for a second answer."""
+REWRITTEN_S, LOGGED_S = 0.5, 10.0
+"""The time between two lines of progress, on a terminal and elsewhere."""
+RATE_OVER_S = 60.0
+"""The remaining time follows from the requests that were done in this time."""
+
+
+@dataclass(frozen=True)
+class BatchOptions:
+    """The options of ``headstart batch``."""
+
+    file: Path = argument("FILE.jsonl", OLD_FILE)
+    output: Path | None = option(
+        None, "File for the answers.  [default: FILE.out.jsonl]", FILE, metavar="FILE"
+    )
+    config: Path | None = config_field()
+    upstream: str | None = option(None, "Base URL of one upstream.", metavar="URL")
+    key_env: str | None = option(
+        None, "Variable with the key to send, if the upstream has none of its own.", metavar="NAME"
+    )
+    model: str | None = option(None, "Model of the requests that name none.", metavar="NAME")
+    max_error: float | None = option(
+        None,
+        "Share of the reworded hits that may be wrong.  [default: cache.max_error]",
+        Share(),
+        metavar="SHARE",
+    )
+    store: str | None = setting("cache.store", metavar="URL")
+    concurrency: int = option(256, "Most calls at the same time.", COUNT)
+    as_json: bool = flag(JSON, "--json")
+
+
+@command(BatchOptions)
+def batch(options: BatchOptions) -> None:
+    """Answer the requests of a file, and write the answers in the order of the file.
+
+    A line of FILE is a request in OpenAI's batch format, or {"id": ..., "prompt": ...}. All
+    requests go through the cache and the routes of the configuration. The number of calls at the
+    same time follows the limits of the providers. After Ctrl-C, kill or a loss of power, the same
+    command goes on where it stopped; requests that failed are asked again by the next run.
+
+    Examples:
+      headstart batch requests.jsonl
+      headstart batch prompts.jsonl --upstream http://127.0.0.1:9090/v1 --model gpt-5-mini
+      headstart batch requests.jsonl --output answers.jsonl --max-error 1% --json
+    """
+    settings = _settings(options)
+    headers = _headers(options.key_env)
+    output = options.output or options.file.with_suffix(".out.jsonl")
+    path = output.with_name(output.name + ".journal")
+    if output.exists() and not path.exists():
+        raise ConfigError(f"{output} exists: delete it, or name another file with --output")
+    try:
+        requests = read_requests(options.file.read_bytes().splitlines(), options.model)
+    except ConfigError as error:
+        raise ConfigError(f"{options.file}, {error}") from error
+    if not requests:
+        raise ConfigError(f"{options.file} has no request")
+    logging.basicConfig(level="ERROR", format="%(levelname)s %(name)s: %(message)s")
+    journal = BatchJournal(path, requests)
+    whole = False
+    try:
+        summary = anyio.run(_run, settings, journal, requests, headers, options.concurrency)
+        if summary.unasked == 0:
+            journal.write_output(output)
+            whole = summary.failed == 0
+    finally:
+        journal.close(delete=whole)
+    if options.as_json:
+        print_json(summary)
+    else:
+        click.echo(told(summary))
+        if summary.unasked == 0:
+            click.echo(f"the answers are in {output}")
+    if summary.stopped_by == INTERRUPTED:
+        sys.exit(130)
+    if summary.failed or summary.unasked:
+        sys.exit(1)
+
+
+def _settings(options: BatchOptions) -> Settings:
+    """Return the settings of the run. Raises ConfigError."""
+    overrides = {
+        "cache.store": options.store,
+        "cache.max_error": options.max_error,
+        "upstream": None if options.upstream is None else [{"base_url": options.upstream}],
+    }
+    defaults = {
+        "encoder.max_wait_ms": ENCODER_WAIT_MS,
+        "server.max_concurrency": max(512, options.concurrency),
+    }
+    settings = load_settings(options.config, os.environ, overrides, defaults)
+    if settings.upstream:
+        return settings
+    settings, notes = discovered(settings)
+    for note in notes:
+        click.echo(note, err=True)
+    return settings
+
+
+def _headers(variable: str | None) -> Headers:
+    if variable is None:
+        return ()
+    key = os.environ.get(variable)
+    if not key:
+        raise ConfigError(f"--key-env: the variable {masked_variable(variable)} is not set")
+    return ((b"authorization", f"Bearer {key}".encode()),)
+
+
+# --- the run ---------------------------------------------------------------------------------
+
+INTERRUPTED = "interrupted"
+
+
+class BatchSummary(Frozen, omit_defaults=False):
+    """What a batch did. Calls and dollars are those of this run."""
+
+    requests: int
+    outcomes: dict[str, int]
+    """The requests that have an answer, by the way it came."""
+    failed: int
+    unasked: int
+    """Requests that wait for the next run."""
+    resumed: int
+    """Requests that an earlier run had answered."""
+    calls: int
+    """Calls to providers."""
+    refusals: int
+    """Times a provider said to wait."""
+    refused_rewordings: dict[str, int]
+    """Rewordings that the cache did not answer, by what refused them."""
+    concurrency: int
+    """The number of calls that providers bore at last."""
+    seconds: float
+    paid_usd: float
+    would_have_cost_usd: float
+    stopped_by: str | None
+    """Why it ended early."""
+
+
+async def _run(
+    settings: Settings,
+    journal: BatchJournal,
+    requests: list[BatchRequest],
+    headers: Headers,
+    most: int,
+) -> BatchSummary:
+    """Ask what has no answer yet, and return what was done."""
+    books = BatchBooks()
+    gateway = build_gateway(settings, not_found, observers=Observers([books]))
+    await gateway.running()
+    began = time.perf_counter()
+    try:
+        run = BatchRun(gateway, books, journal, requests, headers=headers, most=most)
+        async with anyio.create_task_group() as beside:
+            beside.start_soon(_watch_signals, run, beside.cancel_scope)
+            beside.start_soon(_show_progress, run, books)
+            await run.run()
+            beside.cancel_scope.cancel()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await gateway.aclose()
+    counts = run.counts
+    return BatchSummary(
+        requests=counts.total,
+        outcomes=dict(counts.outcomes),
+        failed=counts.failed,
+        unasked=counts.total - counts.done,
+        resumed=counts.resumed,
+        calls=books.calls,
+        refusals=counts.refusals,
+        refused_rewordings=dict(books.vetoes.most_common()),
+        concurrency=run.pace.calls,
+        seconds=round(time.perf_counter() - began, 3),
+        paid_usd=books.paid_usd,
+        would_have_cost_usd=books.would_have_cost_usd,
+        stopped_by=run.stopped_by,
+    )
+
+
+async def _watch_signals(run: BatchRun, scope: anyio.CancelScope) -> None:
+    """Let calls end at the first signal, and drop them at the second."""
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async for _ in signals:
+            if run.stopped_by == INTERRUPTED:
+                scope.cancel()
+                return
+            run.stop(INTERRUPTED)
+            click.echo(f"\nwaiting for {run.in_flight} calls; the next Ctrl-C drops them", err=True)
+
+
+async def _show_progress(run: BatchRun, books: BatchBooks) -> None:
+    """Say on the error stream how far the run is."""
+    terminal = sys.stderr.isatty()
+    marks = deque([(time.monotonic(), run.counts.done)])
+    try:
+        while True:
+            await anyio.sleep(REWRITTEN_S if terminal else LOGGED_S)
+            now = time.monotonic()
+            marks.append((now, run.counts.done))
+            while marks[0][0] < now - RATE_OVER_S:
+                marks.popleft()
+            since, before = marks[0]
+            rate = (run.counts.done - before) / (now - since) if now > since else 0.0
+            line = progress_line(run, books.paid_usd, rate)
+            click.echo(f"\r\x1b[2K{line}" if terminal else line, nl=not terminal, err=True)
+    finally:
+        if terminal:
+            click.echo("\r\x1b[2K", nl=False, err=True)
+
+
+def progress_line(run: BatchRun, paid_usd: float, rate: float) -> str:
+    """Return how far a run is. ``rate`` is the number of requests done in a second."""
+    counts = run.counts
+    left = counts.total - counts.done
+    parts = [f"{counts.done:,} of {counts.total:,}", f"{run.pace.calls} at once"]
+    hits = counts.outcomes["exact"] + counts.outcomes["semantic"]
+    if hits:
+        parts.append(f"{hits:,} from the cache")
+    if counts.failed:
+        parts.append(f"{counts.failed:,} failed")
+    asked = counts.done - counts.resumed
+    if paid_usd and asked:
+        parts.append(f"${paid_usd:.2f}, about ${paid_usd * (1 + left / asked):.2f} in all")
+    if rate > 0.0:
+        parts.append(f"{duration(left / rate)} left")
+    return ", ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """Return a time in words."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+def told(summary: BatchSummary) -> str:
+    """Return what a batch did, in some lines."""
+    outcomes = summary.outcomes
+    answered = sum(outcomes.values())
+    lines = [f"{summary.requests:,} requests: {answered:,} answered, {summary.failed:,} failed"]
+    if summary.resumed:
+        lines[0] += f"; {summary.resumed:,} of them by earlier runs"
+    merged = [
+        (outcomes.get("exact", 0), "exact repeats"),
+        (outcomes.get("semantic", 0), "rewordings"),
+        (outcomes.get("joined", 0), "joined calls"),
+    ]
+    said = [f"{number:,} {name}" for number, name in merged if number]
+    lines.append(f"merged: {', '.join(said) or 'nothing'}")
+    if summary.refused_rewordings:
+        refused = ", ".join(f"{n:,} {name}" for name, n in summary.refused_rewordings.items())
+        lines.append(f"rewordings not merged: {refused}")
+    lines.append(
+        f"{summary.calls:,} calls to providers in {duration(summary.seconds)}, at last "
+        f"{summary.concurrency} at once; {summary.refusals:,} times a provider said to wait"
+    )
+    if summary.would_have_cost_usd:
+        share = 1 - summary.paid_usd / summary.would_have_cost_usd
+        lines.append(
+            f"${summary.paid_usd:.4f} paid, ${summary.would_have_cost_usd:.4f} without Headstart: "
+            f"saved {share:.0%}"
+        )
+    if summary.stopped_by is not None:
+        lines.append(f"stopped: {summary.stopped_by}")
+    if summary.unasked:
+        lines.append(f"{summary.unasked:,} requests wait: the same command goes on with them")
+    elif summary.failed:
+        lines.append("the same command asks the failed requests again")
+    return "\n".join(lines)

@@ -1,0 +1,255 @@
+"""The files of a batch: its requests, the journal of what was answered, and the output."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import msgspec
+
+from headstart.dialects.registry import RELAYED_PREFIXES
+from headstart.errors import ConfigError
+from headstart.types import Frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+    from typing import BinaryIO
+
+CHAT = "/v1/chat/completions"
+_FIRST = ("model", "tools", "system", "instructions")
+"""The fields of a body that a provider reads before the conversation."""
+_TEXTS = ("messages", "input", "contents", "prompt")
+
+
+class BatchRequest(NamedTuple):
+    """One request of a batch."""
+
+    place: int
+    """Its place in the input, from 0."""
+    custom_id: str
+    path: str
+    body: bytes
+
+    @property
+    def identity(self) -> tuple[str, bytes]:
+        """Equal for requests that are the same."""
+        return self.path, self.body
+
+
+def read_requests(lines: Iterable[bytes], model: str | None) -> list[BatchRequest]:
+    """Return the requests of a file in OpenAI's batch format or our short one.
+
+    ``model`` is that of requests which name none. Raises ConfigError, which names the line.
+    """
+    requests: list[BatchRequest] = []
+    seen: dict[str, int] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = msgspec.json.decode(line, type=dict[str, Any])
+            found = _request(row, len(requests), number, model)
+        except (msgspec.DecodeError, UnicodeDecodeError, ConfigError) as error:
+            raise ConfigError(f"line {number}: {error}") from error
+        if (first := seen.setdefault(found.custom_id, number)) != number:
+            raise ConfigError(
+                f"line {number}: the id {found.custom_id!r} is that of line {first}, too; give "
+                "each request its own, so that the answers can be told apart"
+            )
+        requests.append(found)
+    return requests
+
+
+def _request(row: dict[str, Any], place: int, number: int, model: str | None) -> BatchRequest:
+    if "body" in row:
+        body, path = row["body"], row.get("url", CHAT)
+        custom_id = row.get("custom_id", f"line-{number}")
+        if row.get("method", "POST") != "POST":
+            raise ConfigError("method: only POST can be sent")
+    else:
+        body = {name: value for name, value in row.items() if name not in ("id", "prompt")}
+        path, custom_id = CHAT, row.get("id", f"line-{number}")
+        if "prompt" in row and "messages" not in row:
+            body["messages"] = [{"role": "user", "content": row["prompt"]}]
+        if "messages" not in body:
+            raise ConfigError("it has neither body (OpenAI's batch format) nor prompt or messages")
+    if not isinstance(body, dict):
+        raise ConfigError("body: it is no JSON object")
+    body = cast("dict[str, Any]", body)
+    if not isinstance(path, str) or not path.encode().startswith(RELAYED_PREFIXES):
+        raise ConfigError(f"url: {path!r} is no path of a provider such as {CHAT}")
+    if body.get("stream"):
+        raise ConfigError("stream: a batch writes whole answers; leave stream out")
+    if model is not None:
+        body = {"model": model, **body}
+    if "model" not in body and "/models/" not in path:
+        raise ConfigError("model: it names none; give one with --model")
+    custom_id = custom_id if isinstance(custom_id, str) else msgspec.json.encode(custom_id).decode()
+    return BatchRequest(place, custom_id, path, msgspec.json.encode(body))
+
+
+def in_prefix_order(requests: Iterable[BatchRequest]) -> list[BatchRequest]:
+    """Return requests in an order in which those that begin alike are neighbours.
+
+    A provider keeps the beginning of a prompt for some minutes, and reads it for less.
+    """
+
+    def beginning(request: BatchRequest) -> tuple[bytes, int]:
+        body = msgspec.json.decode(request.body, type=dict[str, Any])
+        read = [body.get(name) for name in (*_FIRST, *_TEXTS)]
+        return request.path.encode() + msgspec.json.encode(read), request.place
+
+    return sorted(requests, key=beginning)
+
+
+class BatchResult(Frozen):
+    """One answered or failed request, as the journal keeps it."""
+
+    place: int
+    outcome: str
+    """The way it was answered, such as ``exact`` or ``miss``."""
+    succeeded: bool
+    usd: float
+    row: msgspec.Raw
+    """Its line in the output."""
+
+
+class _Head(Frozen):
+    """The first line of a journal."""
+
+    requests: int
+    digest: str
+    """The SHA-256 of all requests."""
+
+
+class _Kept(NamedTuple):
+    succeeded: bool
+    start: int
+    length: int
+
+
+class BatchJournal:
+    """What was answered, a line for each request, in a file beside the output.
+
+    A line is in the file before the next request begins, so a killed process loses none, and
+    ``sync`` makes them last through a loss of power. The last line may be cut; it is then dropped.
+    Raises ConfigError for the journal of other requests, and while another process writes to it.
+    """
+
+    def __init__(self, path: Path, requests: list[BatchRequest]) -> None:
+        digest = hashlib.sha256()
+        for each in requests:
+            digest.update(msgspec.json.encode((each.custom_id, each.path, each.body)))
+        self.path = path
+        self._head = _Head(requests=len(requests), digest=digest.hexdigest())
+        self._kept: dict[int, _Kept] = {}
+        self.results: list[BatchResult] = []
+        """What it held when it was opened, without ``row``; a later line replaces an earlier."""
+        self._file: BinaryIO = path.open("a+b", buffering=0)
+        try:
+            self._lock()
+            self._read()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _lock(self) -> None:
+        try:
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ConfigError(
+                f"another process works on this batch: it holds {self.path}"
+            ) from error
+
+    def _read(self) -> None:
+        self._file.seek(0)
+        data = self._file.read()
+        whole = data.rfind(b"\n") + 1
+        if whole < len(data):
+            self._file.truncate(whole)
+        self._end = whole
+        lines = data[:whole].splitlines(keepends=True)
+        if not lines:
+            self._write(msgspec.json.encode(self._head))
+            return
+        try:
+            head = msgspec.json.decode(lines[0], type=_Head)
+        except msgspec.DecodeError as error:
+            raise ConfigError(f"{self.path} is no journal of a batch: {error}") from error
+        if head != self._head:
+            raise ConfigError(
+                f"{self.path} is the journal of other requests; name another --output, or delete it"
+            )
+        start = len(lines[0])
+        found: dict[int, BatchResult] = {}
+        for line in lines[1:]:
+            try:
+                result = msgspec.json.decode(line, type=BatchResult)
+            except msgspec.DecodeError as error:
+                raise ConfigError(f"{self.path}, byte {start}: {error}") from error
+            self._kept[result.place] = _Kept(result.succeeded, start, len(line))
+            found[result.place] = msgspec.structs.replace(result, row=msgspec.Raw(b""))
+            start += len(line)
+        self.results = list(found.values())
+
+    def succeeded(self, place: int) -> bool:
+        """Return whether the request at this place has its answer."""
+        kept = self._kept.get(place)
+        return kept is not None and kept.succeeded
+
+    def add(self, result: BatchResult) -> None:
+        """Write a result."""
+        start = self._end
+        self._write(msgspec.json.encode(result))
+        self._kept[result.place] = _Kept(result.succeeded, start, self._end - start)
+
+    def _write(self, line: bytes) -> None:
+        line += b"\n"
+        written = self._file.write(line)
+        if written != len(line):  # the disk is full
+            raise OSError(f"{self.path}: only a part of a line could be written")
+        self._end += len(line)
+
+    def sync(self) -> None:
+        """Wait until all lines are on the disk."""
+        os.fsync(self._file.fileno())
+
+    def write_output(self, output: Path) -> None:
+        """Write the rows to ``output`` in the order of the input. It appears as a whole."""
+        part = output.with_name(output.name + ".part")
+        with part.open("wb") as file:
+            for row in self._rows():
+                file.write(row + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(output)
+
+    def _rows(self) -> Iterator[bytes]:
+        for _, kept in sorted(self._kept.items()):
+            self._file.seek(kept.start)
+            yield bytes(msgspec.json.decode(self._file.read(kept.length), type=BatchResult).row)
+
+    def close(self, *, delete: bool = False) -> None:
+        """Close the file, and delete it if nothing of it is needed any more."""
+        if delete:
+            self.path.unlink()
+        self._file.close()
+
+
+def output_row(request: BatchRequest, id: str, status: int, body: bytes) -> msgspec.Raw:
+    """Return the line of an answer in OpenAI's batch output format."""
+    try:
+        document: object = msgspec.Raw(body) if msgspec.json.decode(body) is not None else None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        document = body.decode("utf-8", "replace")
+    response = {"status_code": status, "request_id": id, "body": document}
+    row = {
+        "id": f"batch_req_{id}",
+        "custom_id": request.custom_id,
+        "response": response,
+        "error": None,
+    }
+    return msgspec.Raw(msgspec.json.encode(row))

@@ -1,0 +1,309 @@
+"""Asks the requests of a batch through an engine of this process, as fast as providers allow."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import anyio
+import msgspec
+
+from headstart.attempts import FAILURES, AttemptOutcome
+from headstart.cli.batch_files import BatchResult, in_prefix_order, output_row
+from headstart.decisions import Outcome
+from headstart.observe import Served
+from headstart.policies import batch_pace
+from headstart.policies.batch_pace import BatchPace
+from headstart.policies.routing.failures import FailureKind
+from headstart.policies.routing.rate_limits import retry_after_s
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from headstart.cli.batch_files import BatchJournal, BatchRequest
+    from headstart.middleware.asgi_types import ASGIApp, Message
+    from headstart.observe import Observation
+    from headstart.types import Headers
+
+MOST_TRIES = 3
+"""How often a request is asked that fails for another reason than a limit."""
+_LIMITED = (FailureKind.RATE_LIMITED, FailureKind.OVERLOADED)
+_HOPELESS = (FailureKind.QUOTA, FailureKind.UNAUTHORIZED)
+"""Kinds of failures that a person must correct: all other requests would fail, too."""
+_TRANSIENT = frozenset((408, 409, 425, 500, 502, 504))
+_LIMITED_STATUSES = frozenset((429, 503, 529))
+_REQUEST_ID = b"x-headstart-request-id"
+
+
+class Reply(NamedTuple):
+    """A whole answer."""
+
+    status: int
+    headers: Headers
+    body: bytes
+
+
+async def ask(app: ASGIApp, path: str, headers: Headers, body: bytes) -> Reply:
+    """Send a POST to an ASGI app of this process, and return its whole answer."""
+    status = 0
+    sent: Headers = ()
+    parts: list[bytes] = []
+    unread = True
+
+    async def receive() -> Message:
+        nonlocal unread
+        if unread:
+            unread = False
+            return {"type": "http.request", "body": body, "more_body": False}
+        await anyio.sleep_forever()
+        raise AssertionError("unreachable")
+
+    async def send(message: Message) -> None:
+        nonlocal status, sent
+        if message["type"] == "http.response.start":
+            status, sent = message["status"], tuple(message["headers"])
+        elif message["type"] == "http.response.body":
+            parts.append(message.get("body", b""))
+
+    raw, _, query = path.encode().partition(b"?")
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.4"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": raw.decode(),
+        "raw_path": raw,
+        "query_string": query,
+        "root_path": "",
+        "headers": [*headers, (b"content-length", b"%d" % len(body))],
+        "client": None,
+        "server": None,
+    }
+    await app(scope, receive, send)
+    return Reply(status, sent, b"".join(parts))
+
+
+class BatchBooks:
+    """Observes what the engine books: the row of each request until it is read, and the sums."""
+
+    def __init__(self) -> None:
+        self.vetoes = Counter[str]()
+        """Rewordings that were not served, by what refused them."""
+        self.paid_usd = 0.0
+        self.would_have_cost_usd = 0.0
+        self.calls = 0
+        """The calls to providers, also those that failed."""
+        self._rows: dict[str, Served] = {}
+
+    def notify(self, observation: Observation) -> None:
+        """Take an observation."""
+        if not isinstance(observation, Served):
+            return
+        self.calls += len(observation.attempts)
+        self.paid_usd += observation.cost_usd or 0.0
+        self.would_have_cost_usd += observation.would_have_cost_usd
+        if observation.veto is not None and not observation.outcome.is_hit:
+            self.vetoes[observation.veto] += 1
+        if observation.outcome is not Outcome.AUDIT:
+            self._rows[observation.id] = observation
+
+    def take(self, id: str) -> Served | None:
+        """Return the row of a request, and forget it."""
+        return self._rows.pop(id, None)
+
+
+@dataclass
+class BatchCounts:
+    """What became of the requests so far, also in earlier runs of the same batch."""
+
+    total: int
+    outcomes: Counter[str] = field(default_factory=Counter[str])
+    """Requests that have an answer, by the way it came."""
+    failed: int = 0
+    resumed: int = 0
+    """Requests that earlier runs had answered."""
+    refusals: int = 0
+    """Answers of this run that said to wait."""
+
+    @property
+    def done(self) -> int:
+        """The requests that need no further call."""
+        return self.outcomes.total() + self.failed
+
+
+class BatchRun:
+    """One run of a batch.
+
+    Equal requests wait for the first of them: so the cache answers them where it may, and no call
+    is made twice. ``stop`` lets the calls in flight end. ``stopped_by`` says why a run ended early.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        books: BatchBooks,
+        journal: BatchJournal,
+        requests: Iterable[BatchRequest],
+        *,
+        headers: Headers,
+        most: int,
+    ) -> None:
+        self._app, self._books, self._journal = app, books, journal
+        self._headers = (*headers, (b"content-type", b"application/json"))
+        self.pace = BatchPace(most=most)
+        self.counts = BatchCounts(0)
+        self.stopped_by: str | None = None
+        self.in_flight = 0
+        self._tries = Counter[int]()
+        self._equal: dict[tuple[str, bytes], list[BatchRequest]] = {}
+        self._changed = asyncio.Event()
+        first: list[BatchRequest] = []
+        for each in requests:
+            self.counts.total += 1
+            if journal.succeeded(each.place):
+                continue
+            if each.identity in self._equal:
+                self._equal[each.identity].append(each)
+            else:
+                self._equal[each.identity] = []
+                first.append(each)
+        self._waiting = deque(in_prefix_order(first))
+        for result in journal.results:
+            if result.succeeded:
+                self.counts.outcomes[result.outcome] += 1
+                self.counts.resumed += 1
+
+    def stop(self, reason: str) -> None:
+        """Begin no further call."""
+        self.stopped_by = self.stopped_by or reason
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Ask all requests that have no answer yet.
+
+        Raises OSError if the journal cannot be written.
+        """
+        async with asyncio.TaskGroup() as group:
+            syncing = group.create_task(self._keep_synced())
+            while self.stopped_by is None and (self._waiting or self.in_flight):
+                if self._waiting and self.in_flight < self.pace.calls and self._pause_s() <= 0.0:
+                    self.in_flight += 1
+                    group.create_task(self._answer(self._waiting.popleft()))
+                    # A hit ends without a wait of its own, and others shall run beside it.
+                    await asyncio.sleep(0)
+                else:
+                    await self._change()
+            while self.in_flight:
+                await self._change()
+            syncing.cancel()
+        await asyncio.to_thread(self._journal.sync)
+
+    def _pause_s(self) -> float:
+        return self.pace.resumes_at - asyncio.get_running_loop().time()
+
+    async def _change(self) -> None:
+        """Wait until a call ends, the run is stopped, or a pause is over."""
+        self._changed.clear()
+        pause_s = self._pause_s()
+        with anyio.move_on_after(pause_s if self._waiting and pause_s > 0.0 else None):
+            await self._changed.wait()
+
+    async def _keep_synced(self) -> None:
+        """Write to the disk what the journal got, about once a second."""
+        synced = -1
+        while True:
+            await asyncio.sleep(1.0)
+            if self.counts.done != synced:
+                synced = self.counts.done
+                await asyncio.to_thread(self._journal.sync)
+
+    async def _answer(self, request: BatchRequest) -> None:
+        try:
+            await self._ask(request)
+        finally:
+            self.in_flight -= 1
+            self._changed.set()
+
+    async def _ask(self, request: BatchRequest) -> None:
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        in_flight = self.in_flight
+        reply = await ask(self._app, request.path, self._headers, request.body)
+        id = dict(reply.headers).get(_REQUEST_ID, b"").decode()
+        booked = self._books.take(id)
+        now = clock()
+        if reply.status in _LIMITED_STATUSES and not _is_hopeless(booked):
+            self.counts.refusals += 1
+            wait_s = retry_after_s(reply.headers, time.time())  # noqa: TID251 - reads dates
+            self.pace = batch_pace.refused(self.pace, began=began, wait_s=wait_s, now=now)
+            if not self.pace.gives_up:
+                self._waiting.appendleft(request)
+                return
+            self.stop(f"the providers refuse all calls: {error_text(reply)}")
+            return
+        if booked is not None and booked.attempts:
+            self._learn(booked, began, in_flight, now)
+        if _is_hopeless(booked) and reply.status >= 400:
+            self.stop(f"a person must correct this: {error_text(reply)}")
+            return
+        self._tries[request.place] += 1
+        if reply.status in _TRANSIENT and self._tries[request.place] < MOST_TRIES:
+            self._waiting.append(request)
+            return
+        self._keep(request, reply, id, booked)
+
+    def _learn(self, booked: Served, began: float, in_flight: int, now: float) -> None:
+        """Learn from an answer of a provider how many calls it bears."""
+        last = booked.attempts[-1]
+        limited = {
+            each.upstream
+            for each in booked.attempts
+            if each.outcome in FAILURES and each.error in _LIMITED
+        }
+        if limited:
+            self.counts.refusals += 1
+        if last.upstream in limited and last.outcome is AttemptOutcome.WON:
+            self.pace = batch_pace.crowded(self.pace, began=began, now=now)
+        if booked.succeeded:
+            took_s = booked.total_s if booked.upstream_s is None else booked.upstream_s
+            self.pace = batch_pace.answered(
+                self.pace, began=began, took_s=took_s, in_flight=in_flight, now=now
+            )
+
+    def _keep(self, request: BatchRequest, reply: Reply, id: str, booked: Served | None) -> None:
+        succeeded = 200 <= reply.status < 300
+        outcome = "relay" if booked is None else str(booked.outcome)
+        usd = (booked.cost_usd if booked is not None else None) or 0.0
+        row = output_row(request, id, reply.status, reply.body)
+        result = BatchResult(
+            place=request.place, outcome=outcome, succeeded=succeeded, usd=usd, row=row
+        )
+        self._journal.add(result)
+        if succeeded:
+            self.counts.outcomes[outcome] += 1
+        else:
+            self.counts.failed += 1
+        self._waiting.extendleft(reversed(self._equal.pop(request.identity, [])))
+
+
+def _is_hopeless(booked: Served | None) -> bool:
+    """Return whether the last call failed so that all others would fail, too."""
+    return bool(
+        booked is not None
+        and booked.attempts
+        and booked.attempts[-1].outcome in FAILURES
+        and booked.attempts[-1].error in _HOPELESS
+    )
+
+
+def error_text(reply: Reply) -> str:
+    """Return the message of an error, or the status if it has none."""
+    try:
+        document: Any = msgspec.json.decode(reply.body)
+        return f"{reply.status}: {document['error']['message']}"
+    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):
+        return f"status {reply.status}"

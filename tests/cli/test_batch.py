@@ -1,0 +1,367 @@
+"""``headstart batch``: what is asked, merged, kept and said."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+
+from headstart.cli import main
+from headstart.cli.batch import INTERRUPTED, BatchSummary, duration, told
+from headstart.cli.batch_files import BatchJournal, read_requests
+from headstart.cli.batch_run import MOST_TRIES, BatchBooks, BatchRun
+from headstart.lab.simulator import Simulator
+from headstart.middleware.respond import send_whole
+from headstart.policies.batch_pace import MOST_REFUSALS
+from support.serving import serving_in_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+    from pathlib import Path
+
+    from headstart.middleware.asgi_types import Receive, Scope, Send
+
+COMMAND = [sys.executable, "-c", "from headstart.cli import main; main()"]
+FILE, OUTPUT = "questions.jsonl", "questions.out.jsonl"
+JOURNAL = f"{OUTPUT}.journal"
+
+
+# --- the command -----------------------------------------------------------------------------
+
+
+class Provider:
+    """A simulated provider that refuses everything while ``refusal`` is set."""
+
+    def __init__(self, *, speed: float = 1.0, profile: str = "instant") -> None:
+        self.simulator = Simulator(profile, speed=speed)
+        self.refusal: tuple[int, str] | None = None
+        self.url = ""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.refusal is None:
+            return await self.simulator(scope, receive, send)
+        while (await receive())["more_body"]:
+            pass
+        status, code = self.refusal
+        body = json.dumps({"error": {"message": f"it is {code}", "code": code}}).encode()
+        await send_whole(send, status, ((b"content-length", b"%d" % len(body)),), body)
+
+    @property
+    def calls(self) -> int:
+        return self.simulator.stats.snapshot().calls
+
+
+@pytest.fixture
+def provider() -> Iterator[Provider]:
+    found = Provider()
+    with serving_in_thread(found, lifespan="off") as url:
+        found.url = url
+        yield found
+
+
+def prepare(folder: Path, url: str, questions: list[str], store: str = "memory:") -> list[str]:
+    """Write a configuration and a batch, and return the arguments of the command."""
+    upstream = f'[[upstream]]\npreset = "openai"\nbase_url = "{url}/v1"\napi_key_env = []\n'
+    cache = f'[cache]\nstore = "{store}"\naudit = {{ mode = "off" }}\n\n'
+    (folder / "headstart.toml").write_text(cache + upstream)
+    rows = [{"id": f"q{n}", "prompt": text} for n, text in enumerate(questions)]
+    (folder / FILE).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = str(folder / "headstart.toml")
+    return ["batch", str(folder / FILE), "--model", "gpt-4o", "--config", config, "--json"]
+
+
+def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
+    status = 0
+    try:
+        main(arguments)
+    except SystemExit as ended:
+        status = ended.code if isinstance(ended.code, int) else 1
+    return status, json.loads(capsys.readouterr().out or "{}")
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / OUTPUT).read_text().splitlines()]
+
+
+def text_of(row: dict[str, Any]) -> str:
+    found: str = row["response"]["body"]["choices"][0]["message"]["content"]
+    return found
+
+
+def test_equal_requests_are_asked_once_and_answers_come_in_order(
+    tmp_path: Path, provider: Provider, capsys: pytest.CaptureFixture[str]
+) -> None:
+    questions = [f"Which {'ABC'[number % 3]} is a river?" for number in range(9)]
+    status, summary = run(prepare(tmp_path, provider.url, questions), capsys)
+    assert status == 0
+    assert summary["outcomes"] == {"miss": 3, "exact": 6}
+    assert summary["calls"] == provider.calls == 3
+    assert summary["would_have_cost_usd"] == pytest.approx(3 * summary["paid_usd"], rel=0.1)
+    rows = rows_of(tmp_path)
+    assert [row["custom_id"] for row in rows] == [f"q{number}" for number in range(9)]
+    assert {row["response"]["status_code"] for row in rows} == {200}
+    texts = [text_of(row) for row in rows]
+    assert texts == texts[:3] * 3
+    assert len(set(texts)) == 3
+    assert not (tmp_path / JOURNAL).exists()
+
+
+def test_failed_requests_are_asked_again_by_the_next_run(
+    tmp_path: Path, provider: Provider, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = prepare(tmp_path, provider.url, ["Where is Rome?", "Who was Cato?"])
+    provider.refusal = (400, "bad")
+    status, summary = run(arguments, capsys)
+    assert (status, summary["failed"], summary["unasked"]) == (1, 2, 0)
+    [first, _] = rows_of(tmp_path)
+    assert first["response"]["status_code"] == 400
+    assert first["response"]["body"]["error"]["message"] == "it is bad"
+
+    provider.refusal = None
+    status, summary = run(arguments, capsys)
+    assert (status, summary["outcomes"]) == (0, {"miss": 2})
+    assert [row["response"]["status_code"] for row in rows_of(tmp_path)] == [200, 200]
+
+
+@pytest.mark.parametrize(
+    "refusal", [(401, "invalid_api_key"), (429, "insufficient_quota")], ids=["key", "quota"]
+)
+def test_what_a_person_must_correct_stops_the_batch(
+    tmp_path: Path,
+    provider: Provider,
+    capsys: pytest.CaptureFixture[str],
+    refusal: tuple[int, str],
+) -> None:
+    arguments = prepare(tmp_path, provider.url, [f"Where is {n}?" for n in range(200)])
+    provider.refusal = refusal
+    status, summary = run(arguments, capsys)
+    assert (status, summary["unasked"]) == (1, 200)
+    assert f"it is {refusal[1]}" in summary["stopped_by"]
+    assert not (tmp_path / OUTPUT).exists()
+    provider.refusal = None
+    assert run(arguments, capsys)[0] == 0
+
+
+def test_an_output_that_exists_is_not_overwritten(
+    tmp_path: Path, provider: Provider, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = prepare(tmp_path, provider.url, ["Where is Rome?"])
+    (tmp_path / OUTPUT).write_text("mine")
+    assert run(arguments, capsys) == (2, {})
+    assert (tmp_path / OUTPUT).read_text() == "mine"
+
+
+def started(folder: Path, arguments: list[str]) -> subprocess.Popen[str]:
+    """Start a batch as a process of its own, and return when it has some answers."""
+    process = subprocess.Popen(
+        [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    journal = folder / JOURNAL
+    while not journal.exists() or journal.read_bytes().count(b"\n") < 20:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    return process
+
+
+@pytest.fixture
+def slow() -> Iterator[Provider]:
+    found = Provider(profile="openai", speed=10.0)
+    with serving_in_thread(found, lifespan="off") as url:
+        found.url = url
+        yield found
+
+
+def test_a_killed_batch_goes_on_and_asks_nothing_twice(
+    tmp_path: Path, slow: Provider, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = prepare(tmp_path, slow.url, [f"Where is place {n}?" for n in range(150)])
+    arguments += ["--concurrency", "4"]
+    with started(tmp_path, arguments) as process:
+        process.kill()
+    answered = (tmp_path / JOURNAL).read_bytes().count(b"\n") - 1
+    status, summary = run(arguments, capsys)
+    assert (status, summary["resumed"]) == (0, answered)
+    assert summary["calls"] == 150 - answered
+    # Nobody can know the answers to the calls that ran when it was killed.
+    assert slow.calls <= 150 + 4
+    assert len({row["custom_id"] for row in rows_of(tmp_path)}) == 150
+
+
+def test_ctrl_c_keeps_what_was_answered(
+    tmp_path: Path, slow: Provider, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = prepare(tmp_path, slow.url, [f"Where is place {n}?" for n in range(150)])
+    arguments += ["--concurrency", "4"]
+    with started(tmp_path, arguments) as process:
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "the next Ctrl-C drops them" in err
+    summary = json.loads(out)
+    assert summary["stopped_by"] == INTERRUPTED
+    assert summary["calls"] == slow.calls == sum(summary["outcomes"].values())
+    assert run(arguments, capsys)[0] == 0
+    assert slow.calls == 150
+
+
+# --- the run ---------------------------------------------------------------------------------
+
+
+class ScriptedGateway:
+    """An ASGI app that answers with what ``script`` says; it remembers what was asked, and when."""
+
+    def __init__(self, script: Callable[[str], Awaitable[tuple[int, dict[bytes, bytes]]]]) -> None:
+        self.asked: list[tuple[float, str]] = []
+        self.in_flight = self.most_in_flight = 0
+        self._script = script
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = json.loads((await receive())["body"])
+        text = body["messages"][0]["content"]
+        self.asked.append((asyncio.get_running_loop().time(), text))
+        self.in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        try:
+            status, headers = await self._script(text)
+        finally:
+            self.in_flight -= 1
+        await send_whole(send, status, tuple(headers.items()), b"{}")
+
+
+async def played(
+    folder: Path, gateway: ScriptedGateway, questions: list[str], most: int = 8
+) -> BatchRun:
+    requests = read_requests([json.dumps({"prompt": each}).encode() for each in questions], "m")
+    journal = BatchJournal(folder / "journal", requests)
+    found = BatchRun(gateway, BatchBooks(), journal, requests, headers=(), most=most)
+    await found.run()
+    journal.close()
+    return found
+
+
+virtual = [pytest.mark.anyio, pytest.mark.virtual_clock]
+
+
+class TestRun:
+    pytestmark = virtual
+
+    async def test_equal_requests_wait_for_the_first(self, tmp_path: Path) -> None:
+        async def script(text: str) -> tuple[int, dict[bytes, bytes]]:
+            await anyio.sleep(1.0)
+            return 200, {}
+
+        gateway = ScriptedGateway(script)
+        await played(tmp_path, gateway, ["a", "b", "a", "a"])
+        began = gateway.asked[0][0]
+        assert [(at - began, text) for at, text in gateway.asked] == [
+            (0.0, "a"), (0.0, "b"), (1.0, "a"), (1.0, "a"),
+        ]  # fmt: skip
+
+    async def test_after_a_refusal_nothing_is_asked_for_the_named_time(
+        self, tmp_path: Path
+    ) -> None:
+        refusals = iter([True])
+
+        async def script(text: str) -> tuple[int, dict[bytes, bytes]]:
+            await anyio.sleep(0.5)
+            return (429, {b"retry-after": b"30"}) if next(refusals, False) else (200, {})
+
+        gateway = ScriptedGateway(script)
+        found = await played(tmp_path, gateway, [f"{n}" for n in range(9)])
+        began = gateway.asked[0][0]
+        later = [at - began for at, _ in gateway.asked if at > began]
+        assert min(later) == pytest.approx(30.5)
+        assert found.counts.outcomes.total() == 9
+        assert found.counts.refusals == 1
+
+    async def test_a_provider_that_refuses_everything_ends_the_run(self, tmp_path: Path) -> None:
+        async def script(text: str) -> tuple[int, dict[bytes, bytes]]:
+            await anyio.sleep(0.1)
+            return 429, {}
+
+        gateway = ScriptedGateway(script)
+        found = await played(tmp_path, gateway, [f"{n}" for n in range(50)])
+        assert found.stopped_by is not None
+        assert found.counts.done == 0
+        assert len(gateway.asked) < 2 * MOST_REFUSALS
+
+    async def test_a_passing_failure_is_asked_again_some_times(self, tmp_path: Path) -> None:
+        async def script(text: str) -> tuple[int, dict[bytes, bytes]]:
+            await anyio.sleep(0.1)
+            return (500 if text == "broken" else 200), {}
+
+        gateway = ScriptedGateway(script)
+        found = await played(tmp_path, gateway, ["broken", "whole"])
+        assert Counter(text for _, text in gateway.asked) == {"broken": MOST_TRIES, "whole": 1}
+        assert (found.counts.failed, found.counts.outcomes.total()) == (1, 1)
+
+    async def test_no_more_calls_run_than_allowed(self, tmp_path: Path) -> None:
+        async def script(text: str) -> tuple[int, dict[bytes, bytes]]:
+            await anyio.sleep(0.1)
+            return 200, {}
+
+        gateway = ScriptedGateway(script)
+        await played(tmp_path, gateway, [f"{n}" for n in range(100)], most=3)
+        assert gateway.most_in_flight == 3
+
+    async def test_a_stopped_run_lets_its_calls_end(self, tmp_path: Path) -> None:
+        async def script(text: str) -> tuple[int, dict[bytes, bytes]]:
+            await anyio.sleep(5.0)
+            return 200, {}
+
+        gateway = ScriptedGateway(script)
+        requests = read_requests([b'{"prompt": "%d"}' % n for n in range(50)], "m")
+        journal = BatchJournal(tmp_path / "journal", requests)
+        found = BatchRun(gateway, BatchBooks(), journal, requests, headers=(), most=8)
+        async with anyio.create_task_group() as group:
+            group.start_soon(found.run)
+            await anyio.sleep(1.0)
+            found.stop(INTERRUPTED)
+        journal.close()
+        assert len(gateway.asked) == found.counts.done == 4
+
+
+# --- what is said ----------------------------------------------------------------------------
+
+
+def summary_of(**given: Any) -> BatchSummary:
+    fields: dict[str, Any] = {
+        "requests": 100, "outcomes": {"miss": 60, "exact": 30, "semantic": 10}, "failed": 0,
+        "unasked": 0, "resumed": 0, "calls": 61, "refusals": 2, "refused_rewordings": {},
+        "concurrency": 12, "seconds": 200.0, "paid_usd": 0.6, "would_have_cost_usd": 1.0,
+        "stopped_by": None,
+    }  # fmt: skip
+    return BatchSummary(**fields | given)
+
+
+def test_the_summary_says_what_was_merged_and_saved() -> None:
+    assert told(summary_of(refused_rewordings={"number": 4})).splitlines() == [
+        "100 requests: 100 answered, 0 failed",
+        "merged: 30 exact repeats, 10 rewordings",
+        "rewordings not merged: 4 number",
+        "61 calls to providers in 3 min, at last 12 at once; 2 times a provider said to wait",
+        "$0.6000 paid, $1.0000 without Headstart: saved 40%",
+    ]
+
+
+def test_the_summary_of_a_stopped_batch_says_how_to_go_on() -> None:
+    lines = told(summary_of(unasked=40, stopped_by="the providers refuse all calls: 429: no"))
+    assert lines.endswith(
+        "stopped: the providers refuse all calls: 429: no\n"
+        "40 requests wait: the same command goes on with them"
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(12.4, "12 s"), (89, "89 s"), (600, "10 min"), (7200, "2.0 h")]
+)
+def test_durations_are_said_in_words(seconds: float, said: str) -> None:
+    assert duration(seconds) == said
