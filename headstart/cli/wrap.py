@@ -121,7 +121,7 @@ def wrap(options: WrapOptions) -> None:
     if program is None:
         raise click.UsageError(f"{name!r} is no program on the PATH; is it installed?")
     tool = TOOLS.get(Path(name).stem, _OTHER)
-    with sidecar(options, tool) as url:
+    with _handling(_leave, *_ENDINGS), sidecar(options, tool) as url:
         before = _sums(url, options.token_env)
         status = run([program, *tool.arguments(url), *given], environment(url))
         after = before if isinstance(before, HeadstartError) else _sums(url, options.token_env)
@@ -136,19 +136,34 @@ def run(words: list[str], variables: dict[str, str]) -> int:
     """Run a program to its end and return its exit status. A Ctrl-C is the program's own."""
     variables = {**os.environ, **variables}
     with subprocess.Popen(words, env=variables) as running:  # noqa: S603 - the user names it
-        kept = [
-            (number, signal.signal(number, act))
-            for number, act in (
-                (signal.SIGINT, lambda *_: None),
-                (signal.SIGTERM, lambda *_: running.terminate()),
-            )
-        ]
-        try:
+
+        def pass_on(number: int, _: object) -> None:
+            running.send_signal(number)
+
+        with _handling(pass_on, *_ENDINGS), _handling(lambda *_: None, signal.SIGINT):
             status = running.wait()
-        finally:
-            for number, handler in kept:
-                signal.signal(number, handler)
     return 128 - status if status < 0 else status
+
+
+_ENDINGS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""The signals that end a program, and that a closed terminal sends."""
+
+
+@contextmanager
+def _handling(act: Callable[[int, object], None], *numbers: signal.Signals) -> Iterator[None]:
+    """Do ``act`` for signals, except those that are ignored, as under ``nohup``."""
+    numbers = tuple(each for each in numbers if signal.getsignal(each) != signal.SIG_IGN)
+    kept = [(each, signal.signal(each, act)) for each in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in kept:
+            signal.signal(number, handler)
+
+
+def _leave(number: int, _: object) -> None:
+    """End the command, so that its sidecar ends with it."""
+    sys.exit(128 + number)
 
 
 # --- the sidecar -----------------------------------------------------------------------------
@@ -186,7 +201,8 @@ def _configuration(tool: WrappedTool) -> str:
 def started(config: Path, log: Path) -> Iterator[str]:
     """Start a sidecar on a free port of loopback; yield its URL. Raises HeadstartError."""
     serve = "from headstart.cli import main; main()"
-    words = [sys.executable, "-c", serve, "serve", "--config", str(config.resolve())]
+    # -P: no module of the folder that the tool works in takes the place of one of ours.
+    words = [sys.executable, "-P", "-c", serve, "serve", "--config", str(config.resolve())]
     with log.open("w") as out:
         running = subprocess.Popen(  # noqa: S603 - our own command
             [*words, "--host", "127.0.0.1", "--port", "0", "--workers", "1"],

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -119,6 +121,32 @@ def test_a_ctrl_c_is_the_tools_and_the_sidecar_ends_with_it(folder: Path) -> Non
         assert running.stdout.read() == "left\n"
         assert "no request" in running.stderr.read(), "the sidecar lived longer than the tool"
         assert running.wait(60) == 5
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals")
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_the_sidecar_ends_also_if_the_terminal_is_closed(folder: Path, name: str) -> None:
+    waits = f"import os\nprint(os.environ['OPENAI_BASE_URL'], flush=True)\n{WAITS}"
+    with subprocess.Popen(
+        [*COMMAND, sys.executable, "-c", waits], cwd=folder, stdout=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stdout is not None
+        url = urlsplit(running.stdout.readline().strip())
+        socket.create_connection((url.hostname, url.port)).close()
+        running.send_signal(getattr(signal, name))
+        assert running.wait(60) == 128 + getattr(signal, name)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((url.hostname, url.port))
+
+
+def test_modules_beside_the_tool_are_not_the_sidecars(folder: Path) -> None:
+    for name in ("click", "queue", "headstart"):
+        (folder / f"{name}.py").write_text("raise SystemExit('not this one')")
+    command = [sys.executable, "-P", *COMMAND[1:], sys.executable, "-c", "print('ran')"]
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.stdout, done.returncode) == ("ran\n", 0), done.stderr
 
 
 def test_codex_gets_a_provider_before_its_own_arguments(folder: Path) -> None:
