@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import msgspec
 
 from headstart.attempts import Attempt  # noqa: TC001 - msgspec reads it
+from headstart.dialects.answers import UNDECODABLE
 from headstart.errors import StageError, StoreError, UpstreamError
 from headstart.middleware.flights import LOG_BYTES, OWN_ALONE, AnswerForm, OwnedCall
 from headstart.observe import StageFailed
@@ -428,7 +429,7 @@ class SharedFlights:
     def _take(self, data: bytes) -> None:
         try:
             message = _decoder.decode(data)
-        except msgspec.DecodeError:
+        except UNDECODABLE:
             return  # no process of this version wrote it
         if isinstance(message, _Follow):
             place = message.address, message.number

@@ -331,6 +331,24 @@ async def test_a_follower_may_hear_of_a_lease_before_its_owner(
         assert provider.calls == 1
 
 
+async def test_a_message_that_nobody_understands_stops_nothing(redis: RedisServer) -> None:
+    provider = Provider()
+    async with nodes(redis, provider, 2) as found, asyncio.TaskGroup() as tasks:
+        with contextlib.closing(redis.client()) as client:
+            for inbox in client.pubsub_channels("*inbox:*"):
+                for message in (b"\x93\xa2\xff\xfe\x01\x02", b"\xc1", b"\x91" * 5000, b"hello"):
+                    assert client.publish(inbox, message) == 1
+        provider.open.clear()
+        asking = Asking(tasks)
+        for node in found:
+            asking.ask(node)
+        await until(lambda: readers(found) == 3)
+        provider.open.set()
+        answers = await asking.answers()
+        assert [each.status for each in answers] == [200, 200]
+        assert provider.calls == 1
+
+
 async def test_callers_of_other_scopes_are_not_joined(redis: RedisServer) -> None:
     provider = Provider()
     async with nodes(redis, provider, 2) as found, asyncio.TaskGroup() as tasks:
