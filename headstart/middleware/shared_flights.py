@@ -236,8 +236,10 @@ class Following:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DOUBT_S):
                 return await self._waiter
-        silent = loop.time() - self._heard >= SILENCE_S
-        if silent or not await self._flights.reaches(self._owner):
+        reached = await self._flights.reaches(self._owner)
+        if self._messages:  # they came late, because this process was busy
+            return
+        if not reached or loop.time() - self._heard >= SILENCE_S:
             raise OwnerLost("the process that made the call has ended", again=True)
 
     def close(self) -> None:
