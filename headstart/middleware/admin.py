@@ -36,7 +36,7 @@ from headstart.middleware.admin_front import (
     readiness,
 )
 from headstart.middleware.admin_learning import LEARNING_HANDLERS
-from headstart.middleware.admin_live import LIVE_HANDLERS
+from headstart.middleware.admin_live import LIVE_HANDLERS, choose_requests
 from headstart.middleware.admin_state import (
     ENTRY_HANDLERS,
     Admin,
@@ -131,6 +131,7 @@ def admin_app(state: AdminState, *, token: bytes | None, rules: OriginRules | No
             "admin": Provide(lambda: state, sync_to_thread=False),
             "engine": Provide(engine, sync_to_thread=False),
             "chosen": Provide(choose_entries, sync_to_thread=False),
+            "asked": Provide(choose_requests, sync_to_thread=False),
         },
         exception_handlers={Exception: _answer_error},
         openapi_config=_openapi(),

@@ -3,37 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
 from litestar import Response, get
+from litestar.di import NamedDependency
 from litestar.exceptions import TooManyRequestsException
-from litestar.params import QueryParameter
+from litestar.params import QueryParameter, SkipValidation
 from litestar.response import ServerSentEvent, ServerSentEventMessage
 
-from headstart.attempts import FAILURES
 from headstart.errors import StoreError
 from headstart.middleware.admin_learning import page_response
 from headstart.middleware.admin_state import (
     Admin,
+    CallCount,
     Engine,
+    RecentCalls,
+    RequestRow,
     UpstreamStatus,
     read_limits,
-    upstream_states,
 )
 from headstart.middleware.client_ledger import LimitUse  # noqa: TC001 - msgspec reads it
-from headstart.middleware.live import Filter, LiveTotals, LiveView, key_of
+from headstart.middleware.live import Filter, LiveTotals, LiveView
+from headstart.middleware.worker_figures import recent_calls
 from headstart.observe import logger
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncIterator
 
     from headstart.middleware.admin_front import AdminState, EngineParts
-    from headstart.observe import Served
 
-MOST_ROWS = 100
 MOST_PAGES = 16
 """Number of pages that may be open at the same time: each gets a view every second."""
 EVERY_S = 1.0
@@ -46,39 +46,32 @@ REREAD_S = 30.0
 """With several workers, the books are read again after this time: each worker sees only its own
 requests."""
 
-Window = Annotated[float, QueryParameter(description="Seconds back from now.", ge=60, le=86_400)]
 Only = Annotated[str | None, QueryParameter(description="Only requests with this value.")]
 
 
-class RequestRow(Frozen, omit_defaults=False):
-    """A recent request. Times are Unix seconds and seconds; dollars."""
+class Choice(NamedTuple):
+    """What a page shows: the last ``window_s`` seconds, and the requests that are ``wanted``."""
 
-    id: str
-    at: float
-    endpoint: str
-    outcome: str
-    detail: str | None
-    """The reason of a miss, or the veto."""
-    error: str | None
-    status: int
-    caller: str
-    route: str
-    tags: tuple[str, ...]
-    model: str
-    upstream: str
-    attempts: int
-    ttft_s: float | None
-    total_s: float
-    cost_usd: float | None
+    window_s: float
+    wanted: Filter
 
 
-class CallCount(Frozen, omit_defaults=False):
-    """The calls to one model of an upstream among the last requests of this process."""
+def choose_requests(
+    *,
+    window_s: Annotated[
+        float, QueryParameter(description="Seconds back from now.", ge=60, le=86_400)
+    ] = 3600.0,
+    caller: Only = None,
+    route: Only = None,
+    model: Only = None,
+    endpoint: Only = None,
+    tag: Only = None,
+) -> Choice:
+    """Return what a request for the live page asks for."""
+    return Choice(window_s, Filter(caller, route, model, endpoint, tag))
 
-    upstream: str
-    model: str
-    calls: int
-    failed: int
+
+Asked: TypeAlias = NamedDependency[SkipValidation[Choice]]
 
 
 class Safety(Frozen, omit_defaults=False):
@@ -115,42 +108,19 @@ def live_page() -> Response[str]:
 
 
 @get("/live")
-async def live(
-    admin: Admin,
-    engine: Engine,
-    *,
-    window_s: Window = 3600.0,
-    caller: Only = None,
-    route: Only = None,
-    model: Only = None,
-    endpoint: Only = None,
-    tag: Only = None,
-) -> Overview:
+async def live(admin: Admin, engine: Engine, asked: Asked) -> Overview:
     """Show the savings, the upstreams and the last requests of a window of time."""
     totals = await _totals(admin, engine)
-    wanted = Filter(caller, route, model, endpoint, tag)
-    view = totals.view(window_s, wanted)
-    return _overview(admin, engine, view, wanted, await read_limits(engine))
+    return await _overview(engine, totals, await recent_calls(admin, engine, asked.wanted), asked)
 
 
 @get("/live/events")
-async def live_events(
-    admin: Admin,
-    engine: Engine,
-    *,
-    window_s: Window = 3600.0,
-    caller: Only = None,
-    route: Only = None,
-    model: Only = None,
-    endpoint: Only = None,
-    tag: Only = None,
-) -> ServerSentEvent:
+async def live_events(admin: Admin, engine: Engine, asked: Asked) -> ServerSentEvent:
     """Send the same as ``live`` as server-sent events: now, and each second if it has changed."""
     if admin.pages.open >= MOST_PAGES:
         raise TooManyRequestsException(f"{MOST_PAGES} live pages are open already")
     await _totals(admin, engine)
-    wanted = Filter(caller, route, model, endpoint, tag)
-    return ServerSentEvent(_events(admin, engine, window_s, wanted))
+    return ServerSentEvent(_events(admin, engine, asked))
 
 
 LIVE_HANDLERS: tuple[Any, ...] = (live_page, live, live_events)
@@ -175,7 +145,7 @@ async def _totals(admin: AdminState, engine: EngineParts) -> LiveTotals:
 
 
 async def _events(
-    admin: AdminState, engine: EngineParts, window_s: float, wanted: Filter
+    admin: AdminState, engine: EngineParts, asked: Choice
 ) -> AsyncIterator[ServerSentEventMessage]:
     pages, loop = admin.pages, asyncio.get_running_loop()
     pages.open += 1
@@ -183,65 +153,29 @@ async def _events(
         sent, spoke, until = None, 0.0, loop.time() + STREAM_S
         while not admin.draining() and loop.time() < until:
             totals = await _totals(admin, engine)
-            now = (id(totals), totals.version, admin.clock() // 60)
+            recent = await recent_calls(admin, engine, asked.wanted)
+            seen = (recent.requests, recent.calls)
+            now = (id(totals), totals.version, admin.clock() // 60, seen)
             if now != sent or loop.time() - spoke > ALIVE_S:
                 sent, spoke = now, loop.time()
-                limits, view = await read_limits(engine), totals.view(window_s, wanted)
-                overview = _overview(admin, engine, view, wanted, limits)
+                overview = await _overview(engine, totals, recent, asked)
                 yield ServerSentEventMessage(data=msgspec.json.encode(overview))
             await asyncio.sleep(EVERY_S)
     finally:
         pages.open -= 1
 
 
-def _overview(
-    admin: AdminState,
-    engine: EngineParts,
-    view: LiveView,
-    wanted: Filter,
-    limits: tuple[LimitUse, ...],
+async def _overview(
+    engine: EngineParts, totals: LiveTotals, recent: RecentCalls, asked: Choice
 ) -> Overview:
-    rows = (row for row in admin.recent.newest() if wanted.fits(key_of(row)))
+    limits = await read_limits(engine)
     return Overview(
-        view=view,
-        upstreams=upstream_states(engine),
-        calls=_calls(admin.recent.newest()),
+        view=totals.view(asked.window_s, asked.wanted),
+        upstreams=recent.upstreams,
+        calls=recent.calls,
         safety=_safety(engine),
-        limits=[each for each in limits if wanted.caller in (None, each.caller)],
-        requests=[_row(row) for row, _ in zip(rows, range(MOST_ROWS), strict=False)],
-    )
-
-
-def _calls(rows: Iterable[Served]) -> list[CallCount]:
-    calls, failed = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
-    for row in rows:
-        for each in row.attempts:
-            calls[each.upstream, each.model] += 1
-            failed[each.upstream, each.model] += each.outcome in FAILURES
-    return [
-        CallCount(upstream=upstream, model=model, calls=number, failed=failed[upstream, model])
-        for (upstream, model), number in sorted(calls.items())
-    ]
-
-
-def _row(row: Served) -> RequestRow:
-    return RequestRow(
-        id=row.id,
-        at=row.at,
-        endpoint=row.endpoint,
-        outcome=row.outcome.value,
-        detail=row.veto or row.reason,
-        error=row.error,
-        status=row.status,
-        caller=row.caller,
-        route=row.route,
-        tags=row.tags,
-        model=row.model,
-        upstream=row.upstream,
-        attempts=len(row.attempts),
-        ttft_s=row.ttft_s,
-        total_s=row.total_s,
-        cost_usd=row.cost_usd,
+        limits=[each for each in limits if asked.wanted.caller in (None, each.caller)],
+        requests=recent.requests,
     )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import msgspec
@@ -12,8 +14,10 @@ from litestar.di import NamedDependency
 from litestar.exceptions import NotFoundException, ValidationException
 from litestar.params import FromPath, QueryParameter, SkipValidation
 
+from headstart.attempts import FAILURES
 from headstart.errors import StoreError
 from headstart.middleware.admin_front import AdminState, EngineParts
+from headstart.middleware.live import Filter, key_of
 from headstart.middleware.metrics import Hedging, Levels
 from headstart.policies.entry_filter import EntryFilter
 from headstart.policies.routing.measures import UpstreamModel
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
 
     from headstart.middleware.client_ledger import LimitUse
     from headstart.middleware.upstreams.accounting import UpstreamState
+    from headstart.observe import Served
     from headstart.policies.routing.measures import Measures
 
 
@@ -326,4 +331,86 @@ def _status(
         tokens_per_s=measures.tokens_per_s(key),
         first_token_limit_s=measures.first_token_limit_s(key, TYPICAL_TOKENS, now),
         stall_limit_s=measures.stall_limit_s(key),
+    )
+
+
+MOST_ROWS = 100
+"""Number of requests that the live page lists."""
+
+
+class RequestRow(Frozen, omit_defaults=False):
+    """A recent request. Times are Unix seconds and seconds; dollars."""
+
+    id: str
+    at: float
+    endpoint: str
+    outcome: str
+    detail: str | None
+    """The reason of a miss, or the veto."""
+    error: str | None
+    status: int
+    caller: str
+    route: str
+    tags: tuple[str, ...]
+    model: str
+    upstream: str
+    attempts: int
+    ttft_s: float | None
+    total_s: float
+    cost_usd: float | None
+
+
+class CallCount(Frozen, omit_defaults=False):
+    """The calls to one model of an upstream among the last requests."""
+
+    upstream: str
+    model: str
+    calls: int
+    failed: int
+
+
+class RecentCalls(Frozen, omit_defaults=False):
+    """The last requests, the newest first, and the state of the upstreams."""
+
+    requests: list[RequestRow]
+    calls: list[CallCount]
+    upstreams: list[UpstreamStatus]
+
+
+def read_recent(admin: AdminState, engine: EngineParts, wanted: Filter) -> RecentCalls:
+    """Return the last ``wanted`` requests of this process, and the calls of all its requests."""
+    calls, failed = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    for row in admin.recent.newest():
+        for each in row.attempts:
+            calls[each.upstream, each.model] += 1
+            failed[each.upstream, each.model] += each.outcome in FAILURES
+    rows = (row for row in admin.recent.newest() if wanted.fits(key_of(row)))
+    return RecentCalls(
+        requests=[_row(row) for row in islice(rows, MOST_ROWS)],
+        calls=[
+            CallCount(upstream=key[0], model=key[1], calls=number, failed=failed[key])
+            for key, number in sorted(calls.items())
+        ],
+        upstreams=upstream_states(engine),
+    )
+
+
+def _row(row: Served) -> RequestRow:
+    return RequestRow(
+        id=row.id,
+        at=row.at,
+        endpoint=row.endpoint,
+        outcome=row.outcome.value,
+        detail=row.veto or row.reason,
+        error=row.error,
+        status=row.status,
+        caller=row.caller,
+        route=row.route,
+        tags=row.tags,
+        model=row.model,
+        upstream=row.upstream,
+        attempts=len(row.attempts),
+        ttft_s=row.ttft_s,
+        total_s=row.total_s,
+        cost_usd=row.cost_usd,
     )

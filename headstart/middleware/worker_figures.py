@@ -18,12 +18,17 @@ from prometheus_client.registry import Collector
 from headstart.errors import HeadstartError
 from headstart.middleware.admin_front import Gathered
 from headstart.middleware.admin_state import (
+    MOST_ROWS,
+    CallCount,
+    RecentCalls,
     UpstreamStatus,
     UpstreamsView,
     read_hedges,
     read_levels,
+    read_recent,
     upstream_states,
 )
+from headstart.middleware.live import Filter
 from headstart.middleware.metrics import Levels
 from headstart.types import Frozen
 
@@ -151,8 +156,32 @@ def _joined(one: UpstreamStatus, other: UpstreamStatus) -> UpstreamStatus:
     return replace(larger, in_flight=one.in_flight + other.in_flight)
 
 
-METRICS, COUNTS, UPSTREAMS, EXPLAIN = "metrics", "counts", "upstreams", "explain/"
-"""What workers ask each other for; after ``EXPLAIN`` comes the id of a request."""
+def merge_recent(found: Sequence[RecentCalls]) -> RecentCalls:
+    """Return the last requests and the calls of all workers."""
+    calls, failed = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    for each in found:
+        for count in each.calls:
+            calls[count.upstream, count.model] += count.calls
+            failed[count.upstream, count.model] += count.failed
+    rows = sorted(
+        (row for each in found for row in each.requests), key=lambda row: row.at, reverse=True
+    )
+    return RecentCalls(
+        requests=rows[:MOST_ROWS],
+        calls=[
+            CallCount(upstream=key[0], model=key[1], calls=number, failed=failed[key])
+            for key, number in sorted(calls.items())
+        ],
+        upstreams=merge_upstreams(
+            [UpstreamsView(upstreams=each.upstreams) for each in found]
+        ).upstreams,
+    )
+
+
+METRICS, COUNTS, UPSTREAMS = "metrics", "counts", "upstreams"
+EXPLAIN, RECENT = "explain/", "recent/"
+"""What workers ask each other for; after ``EXPLAIN`` comes the id of a request, after ``RECENT`` a
+filter as JSON."""
 
 
 async def gathered(admin: AdminState, engine: EngineParts, what: str) -> Gathered:
@@ -163,6 +192,14 @@ async def gathered(admin: AdminState, engine: EngineParts, what: str) -> Gathere
             if found.live:
                 return found
     return Gathered(live=[await own_figures(admin, engine, what)])
+
+
+async def recent_calls(admin: AdminState, engine: EngineParts, wanted: Filter) -> RecentCalls:
+    """Return the last ``wanted`` requests of all workers, and the calls of all their requests."""
+    if admin.gather is None:
+        return read_recent(admin, engine, wanted)
+    found = await gathered(admin, engine, RECENT + msgspec.json.encode(wanted).decode())
+    return merge_recent([msgspec.json.decode(each, type=RecentCalls) for each in found.live])
 
 
 async def own_figures(admin: AdminState, engine: EngineParts, what: str) -> bytes:
@@ -176,6 +213,9 @@ async def own_figures(admin: AdminState, engine: EngineParts, what: str) -> byte
     if what == UPSTREAMS:
         view = UpstreamsView(upstreams=upstream_states(engine), hedges=read_hedges(engine))
         return msgspec.json.encode(view)
+    if what.startswith(RECENT):
+        wanted = msgspec.json.decode(what.removeprefix(RECENT), type=Filter)
+        return msgspec.json.encode(read_recent(admin, engine, wanted))
     id = what.removeprefix(EXPLAIN)
     row = admin.recent.find(id)
     if row is None:

@@ -85,6 +85,24 @@ def test_any_worker_explains_a_request(two: Served) -> None:
     assert two.admin("explain/unknown")[0] == 404
 
 
+def test_the_live_page_lists_the_requests_of_all_workers(two: Served) -> None:
+    asked = set()
+    with contextlib.ExitStack() as open_ones:
+        for number in range(6):  # each worker gets some of them
+            connection = http.client.HTTPConnection("127.0.0.1", two.port)
+            open_ones.enter_context(contextlib.closing(connection))
+            asked.add(ask(connection, f"what is {number}?")[1]["x-headstart-request-id"])
+    for _ in range(4):
+        shown = json.loads(two.admin("live")[1])
+        assert {row["id"] for row in shown["requests"]} == asked
+        assert sorted((row["at"] for row in shown["requests"]), reverse=True) == [
+            row["at"] for row in shown["requests"]
+        ]
+        assert sum(each["calls"] for each in shown["calls"]) == len(asked)
+        assert len(shown["upstreams"]) == 1
+    assert json.loads(two.admin("live?model=unknown")[1])["requests"] == []
+
+
 def test_a_worker_that_is_killed_takes_only_its_own_calls_and_another_starts(two: Served) -> None:
     killed = two.workers[0]
     with Load(two.port, clients=8) as load:

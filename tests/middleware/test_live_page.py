@@ -56,6 +56,7 @@ def test_it_follows_the_traffic_filters_and_explains(page: Page) -> None:
         sidecar.ask_first(CHATGPT)
         page.goto(sidecar.url + "/")  # leads to the page
         see(page, "#hits", "0.0 %")
+        expect(page.locator("#tag option")).to_have_text(["all"])
         vetoed = sidecar.ask(NEGATED)
         sidecar.ask(CHATGPT, tags="billing,other")
         see(page, "#hits", "33.3 %")
