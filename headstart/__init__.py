@@ -33,6 +33,7 @@ from headstart.errors import (
 )
 
 if TYPE_CHECKING:
+    from headstart.admin_app import AdminApp
     from headstart.clients import wrap
     from headstart.compression.compress import compress
     from headstart.compression.result import Compression
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AdminApp",
     "Compression",
     "ConfigError",
     "EncoderError",
@@ -85,6 +87,7 @@ __all__ = [
 ]
 
 _LAZY = {
+    "AdminApp": "headstart.admin_app",
     "Compression": "headstart.compression.result",
     "Endpoint": "headstart.middleware.endpoints",
     "HeadstartMiddleware": "headstart.mount",

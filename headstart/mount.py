@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Unpack
 
+    from headstart.admin_app import AdminApp
     from headstart.factory import Parts
     from headstart.interfaces import CallExchange, Store
     from headstart.middleware.asgi_types import ASGIApp, Receive, Scope, Send
@@ -80,7 +81,7 @@ class HeadstartMiddleware(Gateway):
     ``headstart.toml``, or None for defaults; keyword arguments override ``[cache]`` keys.
     ``scope`` returns the name of the group that shares answers, from the ASGI scope; None bypasses
     the cache. By default the Authorization, Cookie and key headers decide. On a hit the code behind
-    the middleware does not run, so mount it inside authentication.
+    the middleware does not run, so mount it inside authentication. ``admin`` shows the figures.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class HeadstartMiddleware(Gateway):
         endpoints: Sequence[Endpoint] = (),
         scope: Callable[[Scope], str | None] | None = None,
         observers: Sequence[Observer] = (),
+        admin: AdminApp | None = None,
         **cache: Unpack[CacheOptions],
     ) -> None:
         resolved = resolve_settings(settings, cache, store="memory:")
@@ -100,9 +102,10 @@ class HeadstartMiddleware(Gateway):
             start=partial(
                 start_engine,
                 resolved,
-                Observers(observers),
+                Observers(observers) if admin is None else admin.attach(resolved, observers),
                 wrapped=True,
                 resolve=_checked_scope(scope),
+                on_start=None if admin is None else admin.started,
             ),
         )
 
@@ -113,6 +116,7 @@ def gateway(
     endpoints: Sequence[Endpoint] = (),
     scope: Callable[[Scope], str | None] | None = None,
     observers: Sequence[Observer] = (),
+    admin: AdminApp | None = None,
     **cache: Unpack[CacheOptions],
 ) -> Gateway:
     """Return an ASGI app with the provider routes, to mount in yours: ``app.mount("/llm", …)``.
@@ -120,12 +124,14 @@ def gateway(
     Needs at least one ``[[upstream]]``. It starts with its first request; call ``aclose()`` in
     your lifespan to flush and stop it.
     """
+    resolved = resolve_settings(settings, cache)
     return build_gateway(
-        resolve_settings(settings, cache),
+        resolved,
         not_found,
-        observers=Observers(observers),
+        observers=Observers(observers) if admin is None else admin.attach(resolved, observers),
         endpoints=endpoints,
         resolve=_checked_scope(scope),
+        on_start=None if admin is None else admin.started,
     )
 
 

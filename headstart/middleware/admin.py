@@ -231,7 +231,7 @@ def _check_origin(connection: ASGIConnection[Any, Any, Any, Any], rules: OriginR
     if through is not None:
         raise PermissionDeniedException(
             f"this request came through a proxy ({through}), so others than this machine may have "
-            "sent it: the admin API then needs a token, server.admin_token_env"
+            f"sent it: the admin API then needs a token, {rules.instead}"
         )
     if why := rules.refusal(headers):
         raise PermissionDeniedException(why)

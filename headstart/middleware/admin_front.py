@@ -81,6 +81,9 @@ class LivePages:
     read_at: float = 0.0
     """When the totals were read from the store, in Unix seconds."""
     open: int = 0
+    stream_s: float = 60.0
+    """Longest time of a stream of events; then the page opens the next one. So a reload of the
+    configuration does not wait for pages that are open."""
     starting: anyio.Lock = field(default_factory=anyio.Lock)
 
 

@@ -39,9 +39,6 @@ MOST_PAGES = 16
 EVERY_S = 1.0
 ALIVE_S = 15.0
 """A page hears at least that often from the server, so that it notices a broken connection."""
-STREAM_S = 60.0
-"""Longest time of a stream of events; then the page opens the next one. So a reload of the
-configuration does not wait for pages that are open."""
 REREAD_S = 30.0
 """With several workers, the books are read again after this time: each worker sees only its own
 requests."""
@@ -150,7 +147,7 @@ async def _events(
     pages, loop = admin.pages, asyncio.get_running_loop()
     pages.open += 1
     try:
-        sent, spoke, until = None, 0.0, loop.time() + STREAM_S
+        sent, spoke, until = None, 0.0, loop.time() + pages.stream_s
         while not admin.draining() and loop.time() < until:
             totals = await _totals(admin, engine)
             recent = await recent_calls(admin, engine, asked.wanted)

@@ -12,7 +12,7 @@ import pytest
 from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
 from headstart.decisions import Outcome
 from headstart.embeddings.stores.memory import MemoryStore
-from headstart.middleware import admin_live
+from headstart.middleware.admin_front import LivePages
 from headstart.middleware.admin_live import MOST_PAGES
 from headstart.middleware.live import DAY_S, MOST_KEYS, STEP_S, Filter, LiveTotals
 from headstart.observe import Served
@@ -174,11 +174,8 @@ async def test_a_page_hears_of_each_request() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_stream_ends_so_that_an_old_configuration_can_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(admin_live, "STREAM_S", 0.5)
-    async with administered() as running:
+async def test_a_stream_ends_so_that_an_old_configuration_can_end() -> None:
+    async with administered(pages=LivePages(stream_s=0.5)) as running:
         reader, writer = await opened(running.gateway.url)
         async with asyncio.timeout(20):
             await reader.readuntil(b"\r\n0\r\n\r\n")

@@ -8,7 +8,11 @@ from urllib.request import Request, urlopen
 
 import pytest
 from playwright.sync_api import expect
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse
+from starlette.routing import Mount, Route
 
+from headstart import AdminApp, Endpoint, HeadstartMiddleware
 from headstart.config.loading import load_settings
 from headstart.lab.simulator import Simulator
 from headstart.sidecar import build_sidecar
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from playwright.sync_api import Browser, Page
+    from starlette.requests import Request as StarletteRequest
 
 TOKEN = "secret-token"
 
@@ -129,4 +134,32 @@ def test_the_token_is_asked_for_and_the_width_of_a_phone_is_enough(
         page.press("#token", "Enter")
         see(page, "#hits", "0.0 %")
         assert page.evaluate("document.documentElement.scrollWidth") == 390
+        page.goto("about:blank")
+
+
+def test_it_works_under_any_path_of_an_app(page: Page) -> None:
+    async def answer(request: StarletteRequest) -> JSONResponse:
+        return JSONResponse({"answer": (await request.json())["question"]})
+
+    admin = AdminApp()
+    mounted = Mount("/in/headstart", app=admin)
+    app = Starlette(routes=[Route("/ask", answer, methods=["POST"]), mounted])
+    endpoints = [Endpoint("/ask", prompt="question")]
+    app.add_middleware(HeadstartMiddleware, endpoints=endpoints, admin=admin)
+    with serving_in_thread(app) as url:
+
+        def ask() -> str:
+            body, headers = b'{"question": "How are you?"}', {"authorization": "Bearer me"}
+            with urlopen(Request(f"{url}/ask", body, headers)) as reply:
+                return str(reply.headers["x-headstart-request-id"])
+
+        id = ask()
+        page.goto(f"{url}/in/headstart/")
+        page.locator(f'button[data-id="{id}"]').click()
+        expect(page.locator("#details")).to_contain_text("miss", timeout=PATIENCE_MS)
+        page.keyboard.press("Escape")
+        ask()
+        see(page, "#hits", "50.0 %")
+        page.click("text=Review doubtful pairs")
+        expect(page).to_have_title("Headstart review", timeout=PATIENCE_MS)
         page.goto("about:blank")

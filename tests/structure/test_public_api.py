@@ -5,6 +5,7 @@ from __future__ import annotations
 import headstart
 
 PUBLIC = [
+    "AdminApp",
     "Compression",
     "ConfigError",
     "EncoderError",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from prometheus_client import CollectorRegistry
 
 from headstart.middleware.admin import admin_app
-from headstart.middleware.admin_front import AdminState
+from headstart.middleware.admin_front import AdminState, LivePages
 from headstart.middleware.asgi import behind_gateway
 from headstart.middleware.metrics import PrometheusObserver
 from headstart.middleware.observers import RecentRequests
@@ -104,19 +104,23 @@ def message(reply: Reply, status: int) -> str:
 
 @contextlib.asynccontextmanager
 async def administered(
-    token: bytes | None = None, *, upstreams: dict[str, Any] | None = None, **cache: Any
+    token: bytes | None = None,
+    *,
+    upstreams: dict[str, Any] | None = None,
+    pages: LivePages | None = None,
+    **cache: Any,
 ) -> AsyncIterator[Administered]:
     """Run both before a simulated provider. Nothing is audited unless ``cache`` says so.
 
     ``upstreams`` are arguments of ``sidecar``.
     """
     cache = {"audit.mode": "off", **cache}
-    behind = partial(_admin, token=token)
+    behind = partial(_admin, token=token, pages=pages or LivePages())
     async with sidecar(behind=behind, cache=cache, **(upstreams or {})) as running:
         yield Administered(running)
 
 
-def _admin(running: Sidecar, token: bytes | None) -> ASGIApp:
+def _admin(running: Sidecar, token: bytes | None, pages: LivePages) -> ASGIApp:
     metrics, recent = PrometheusObserver(CollectorRegistry()), RecentRequests()
     running.observers.add(metrics)
     running.observers.add(recent)
@@ -128,5 +132,6 @@ def _admin(running: Sidecar, token: bytes | None) -> ASGIApp:
         config={},
         clock=time.time,  # noqa: TID251 - as the sidecar does
         started=0.0,
+        pages=pages,
     )
     return behind_gateway(cast("ASGIApp", admin_app(state, token=token, rules=OriginRules())))
