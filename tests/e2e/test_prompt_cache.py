@@ -268,3 +268,21 @@ async def test_clients_of_every_dialect_read_what_their_last_request_wrote(
         cached = [row.attempts[0].cached_tokens for row in gateway.served]
     assert cached[0] == 0
     assert all(each > 1000 for each in cached[1:])
+
+
+@pytest.mark.parametrize("wrong", [{"tools": {"a": 1}}, {"tools": ["x"]}, {"system": ["x"]}])
+async def test_a_malformed_request_is_the_providers_to_refuse(wrong: dict[str, Any]) -> None:
+    provider = Seeing()
+    async with claude(provider=provider) as running:
+        messages = [
+            {"role": "user", "content": "word " * 3000},
+            {"role": "assistant", "content": "yes"},
+            {"role": "user", "content": "go on"},
+        ]
+        body = {"model": MODEL, "max_tokens": 9, "messages": messages, **wrong}
+        headers = {"anthropic-version": "2023-06-01", "x-api-key": "k"}
+        async with running.session.post(
+            running.url + "/v1/messages", json=body, headers=headers
+        ) as response:
+            assert response.status != 500, await response.text()
+        assert json.loads(provider.bodies[-1]) == body

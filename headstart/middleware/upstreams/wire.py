@@ -29,12 +29,12 @@ from headstart.reply import EVENT_STREAMS
 from headstart.types import UsageReported
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from headstart.dialects.dialect import Dialect, EventEncoder, UpstreamDialect
     from headstart.settings import UpstreamSettings
     from headstart.transcript import Transcript
-    from headstart.types import Call, ChatRequest, Headers
+    from headstart.types import CacheMarks, Call, ChatRequest, Headers
 
 HOP_BY_HOP = frozenset(
     (
@@ -319,7 +319,7 @@ class RequestWriter:
         else:
             sent = self._translate(call, call.request, client, own)
         if call.cache_marks is not None and own is not None and own.mark_cache is not None:
-            marked = own.mark_cache(sent.body, call.cache_marks)
+            marked = _marked(own.mark_cache, sent.body, call.cache_marks)
             if marked is not None:
                 name = KEYED if call.cache_marks.key else MARKED
                 sent = sent._replace(body=marked, transforms=(*sent.transforms, name))
@@ -477,6 +477,16 @@ class RequestWriter:
         body = _with_members(written.body, upstream.fields) if upstream.fields else written.body
         headers = self._complete(headers, own, required=True)
         return OutgoingRequest(written.path, written.query, headers, body, tuple(names))
+
+
+def _marked(
+    mark: Callable[[bytes, CacheMarks], bytes | None], body: bytes, marks: CacheMarks
+) -> bytes | None:
+    """Return the marked body; None also for one of another shape: its error is the provider's."""
+    try:
+        return mark(body, marks)
+    except (msgspec.ValidationError, LookupError, TypeError, AttributeError):
+        return None
 
 
 def _at_deployment(sent: OutgoingRequest, model: str, version: str) -> OutgoingRequest:
