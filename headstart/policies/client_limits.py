@@ -24,6 +24,8 @@ Measure: TypeAlias = Literal["usd", "tokens", "requests"]
 Period: TypeAlias = Literal["minute", "day", "month"]
 
 USD_UNITS = 1_000_000_000
+MOST_UNITS = 10**15
+"""No call counts for more: counters of stores have 64 bits, and callers may write any number."""
 WARN_AT = 0.8
 """Share of a limit from which the log warns."""
 KEPT_S = 86_400.0
@@ -121,11 +123,13 @@ class Usage(NamedTuple):
 
     def amount(self, allowance: Allowance) -> int:
         """Return the units of an allowance's measure."""
-        return round(self.usd * allowance.unit) if allowance.measure == "usd" else self.tokens
+        amount = self.usd * allowance.unit if allowance.measure == "usd" else self.tokens
+        return round(min(amount, MOST_UNITS))
 
 
 def most_usage(price: Price | None, prompt: int, completion: int) -> Usage:
     """Return the most that a call of so many tokens may use. No price: it costs nothing."""
+    completion = min(completion, MOST_UNITS)
     tokens = prompt + completion
     if price is None:
         return Usage(0.0, tokens)

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from headstart.policies.client_limits import (
+    MOST_UNITS,
     USD_UNITS,
     Allowance,
     Period,
@@ -119,6 +120,14 @@ def test_a_full_minute_is_refused_for_the_rest_of_it() -> None:
     charges = (allowances[0].charge("a", 1, now),)
     error = refusal(allowances, charges, Charged(added=False, values=(3,)), now)
     assert (error.code, error.retry_after_s, error.lasts) == ("rate_limit_exceeded", 15.0, False)
+
+
+def test_a_call_of_any_number_of_tokens_fits_a_counter_of_64_bits() -> None:
+    dear = Price(input_per_million=1e6, output_per_million=1e6)
+    usage = most_usage(dear, 10, 10**400)
+    charges = reservations(spending(ClientLimits(usd_per_day=1.0)), "a", usage, 0.0)
+    assert {each.amount for each in charges} == {MOST_UNITS}
+    assert MOST_UNITS * 1000 < 2**63
 
 
 def test_a_call_that_never_fits_is_told_so() -> None:
