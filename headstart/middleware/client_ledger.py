@@ -71,6 +71,23 @@ class _Caller(NamedTuple):
     spending: tuple[Allowance, ...]
 
 
+def _refuse_unknown(found: _Caller, caller: str, what: str, model: str) -> None:
+    """Refuse what the limits are about and nobody knows. Raises Forbidden."""
+    limits, allowances = found
+    if limits.unknown_cost == "allow":
+        return
+    hint = f'server.client_limits.{caller}.unknown_cost = "allow" lets them pass'
+    if allowances:
+        raise Forbidden(
+            f"nobody knows what {what} cost, and this API key has a limit of dollars or tokens; "
+            + hint
+        )
+    if not model and limits.models != ("*",):
+        raise Forbidden(
+            f"nobody knows which model {what} use, and this API key may use only some; {hint}"
+        )
+
+
 class Reservation:
     """What one upstream call may use, until ``settle`` says what it has used."""
 
@@ -170,16 +187,23 @@ class ClientLedger:
         found = self._callers.get(caller)
         return found is None or allows_model(found.limits, model)
 
-    async def admit(self, caller: str, model: str) -> None:
-        """Let a request in. Raises ModelForbidden, or OverLimit after too many in this minute."""
+    async def admit(self, caller: str, *models: str) -> None:
+        """Let in a request that any of some models may answer.
+
+        No model: the request cannot be read. Raises ModelForbidden, Forbidden, or OverLimit
+        after too many in this minute.
+        """
         found = self._callers.get(caller)
         if found is None:
             return
-        if not allows_model(found.limits, model):
-            raise ModelForbidden(
-                f"this API key may not use the model {model!r}: the setting "
-                f"server.client_limits.{caller}.models does not name it"
-            )
+        if not models:
+            _refuse_unknown(found, caller, "requests that cannot be read here", "")
+        for model in models:
+            if not allows_model(found.limits, model):
+                raise ModelForbidden(
+                    f"this API key may not use the model {model!r}: the setting "
+                    f"server.client_limits.{caller}.models does not name it"
+                )
         if found.limits.requests_per_minute is not None:
             await self._count_request(caller, found.limits.requests_per_minute)
 
@@ -192,19 +216,8 @@ class ClientLedger:
         if found is None:
             return
         limits = found.limits
-        if not is_free and limits.unknown_cost == "refuse":
-            if found.spending:
-                raise Forbidden(
-                    "nobody knows what calls to this path cost, and this API key has a limit of "
-                    f"dollars or tokens; server.client_limits.{call.caller}.unknown_cost = "
-                    '"allow" lets them pass'
-                )
-            if not call.model and limits.models != ("*",):
-                raise Forbidden(
-                    "nobody knows which model calls to this path use, and this API key may use "
-                    f"only some; server.client_limits.{call.caller}.unknown_cost = "
-                    '"allow" lets them pass'
-                )
+        if not is_free:
+            _refuse_unknown(found, call.caller, "calls to this path", call.model)
         if call.model and not allows_model(limits, call.model):
             raise ModelForbidden(f"this API key may not use the model {call.model!r}")
         if limits.requests_per_minute is not None:

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from headstart.middleware.router import Router
     from headstart.middleware.shared_flights import Claim, SharedFlights
     from headstart.observe import Observer
-    from headstart.types import CacheKey, Entry, Headers
+    from headstart.types import CacheKey, ChatRequest, Entry, Headers
 
 
 _EDITABLE = frozenset(("disabled", "no-store", "no-identity", "sampled"))
@@ -98,6 +98,12 @@ def _source_of(context: RequestContext) -> AnswerSource:
         asked=context.lookup.outcome in (Outcome.MISS, Outcome.BYPASS),
         composed=reply is not None and not _COMPOSED.isdisjoint(reply.transforms),
     )
+
+
+def _models(request: ChatRequest) -> list[str]:
+    """Return the models that may answer: some providers take others in ``models``, in turn."""
+    others = request.document.get("models")
+    return [request.model, *map(str, others if isinstance(others, list) else ())]
 
 
 def _identity(prepared: Prepared, key: CacheKey) -> tuple[Any, ...]:
@@ -290,7 +296,8 @@ class Engine:
         context.timings[b"parse"] = time.perf_counter() - context.read_at
         if self._ledger is not None:
             request = context.prepared.request
-            await self._ledger.admit(context.caller, "" if request is None else request.model)
+            models = [] if request is None else _models(request)
+            await self._ledger.admit(context.caller, *models)
         await self._serve(context, app)
 
     def _keep_answer(self, context: RequestContext) -> None:

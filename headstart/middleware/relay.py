@@ -268,7 +268,7 @@ class Relay:
             await held.check(scope, body)
         if call.deployment:
             return msgspec.structs.replace(call, body=with_deployment(body, call.deployment))
-        return msgspec.structs.replace(call, body=body, model=named_model(body) or call.model)
+        return msgspec.structs.replace(call, body=body, model=call.model or named_model(body))
 
     def _deadline_of(self, rule: str, headers: Headers) -> float | None:
         of_route = self._router.routes.get(rule, NO_ROUTE).deadline_s

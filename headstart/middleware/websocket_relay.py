@@ -112,7 +112,10 @@ class WebSocketRelay:
             call = self._call(relayed.id, scope, draining=draining)
             relayed.caller = call.caller
             if self._ledger is not None:
-                await self._ledger.admit_relayed(call, is_free=False)
+                # Only the realtime API fixes the model for the whole WebSocket.
+                is_fixed = call.path.endswith(b"/realtime")
+                named = call if is_fixed else msgspec.structs.replace(call, model="")
+                await self._ledger.admit_relayed(named, is_free=False)
             upstreams = self._upstreams_for(call.path, call.model, call.headers)
             if not self._gate.take():
                 raise Overloaded("too many WebSockets are open: server.max_websockets is reached")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any, cast
@@ -353,3 +354,42 @@ async def test_a_websocket_needs_a_known_cost(tmp_path: Path) -> None:
         with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
             await running.session.ws_connect(running.url + "/v1/realtime?model=m", headers=A)
         assert refused.value.status == 403
+
+
+@pytest.mark.parametrize("number", [10**20, 10**400])
+async def test_absurd_numbers_in_a_request_reach_no_counter(tmp_path: Path, number: int) -> None:
+    sections = settings(tmp_path, {"usd_per_day": 1.0}, upstream={"price": {}})  # it is local: free
+    async with sidecar(**sections) as running:
+        one: dict[str, Any] = {"n": number}
+        other: dict[str, Any] = {"max_tokens": number}
+        for fields in (one, other):
+            reply = await running.ask("x", headers=A, **fields)
+            assert reply.status in (200, 400), fields
+        assert (await running.ask("y", headers=A)).status == 200
+        assert await used(running) == {"usd_per_day": 0.0}
+
+
+async def test_a_caller_names_no_other_model_in_a_second_place(tmp_path: Path) -> None:
+    async with sidecar(**settings(tmp_path, {"models": ["m"]})) as running:
+        assert (await running.ask("x", headers=A, models=["m"])).status == 200
+        assert (await running.ask("y", headers=A, models=["m", "large"])).status == 403
+        assert (await running.ask("y", headers=B, models=["m", "large"])).status == 200
+        # Each message of such a WebSocket names its model.
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            await running.session.ws_connect(running.url + "/v1/responses?model=m", headers=A)
+        assert refused.value.status == 403
+        await (await running.session.ws_connect(running.url + "/v1/responses", headers=B)).close()
+
+
+async def test_a_request_that_cannot_be_read_needs_a_known_cost(tmp_path: Path) -> None:
+    async with sidecar(**settings(tmp_path, {"tokens_per_day": 5000})) as running:
+        body = gzip.compress(json.dumps({"model": "m", "messages": []}).encode())
+        for headers, refused in ((A, True), (B, False)):
+            async with running.session.post(
+                running.url + "/v1/chat/completions",
+                data=body,
+                headers={**headers, "content-encoding": "gzip"},
+            ) as response:
+                text = await response.text()
+                assert ("unknown_cost" in text) == refused
+                assert (response.status == 403) == refused
