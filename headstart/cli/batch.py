@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
 import sys
 import time
@@ -32,7 +33,7 @@ from headstart.cli.options import (
 )
 from headstart.cli.serve import discovered
 from headstart.config.loading import load_settings
-from headstart.errors import ConfigError
+from headstart.errors import ConfigError, HeadstartError
 from headstart.middleware.asgi import not_found
 from headstart.mount import build_gateway
 from headstart.observe import Observers
@@ -111,7 +112,7 @@ def batch(options: BatchOptions) -> None:
     try:
         summary = anyio.run(_run, settings, journal, requests, headers, options.concurrency)
         if summary.unasked == 0:
-            journal.write_output(output)
+            _write(journal, output)
             whole = summary.failed == 0
     finally:
         journal.close(delete=whole)
@@ -125,6 +126,16 @@ def batch(options: BatchOptions) -> None:
         sys.exit(130)
     if summary.failed or summary.unasked:
         sys.exit(1)
+
+
+def _write(journal: BatchJournal, output: Path) -> None:
+    try:
+        journal.write_output(output)
+    except OSError as error:
+        raise HeadstartError(
+            f"{output} cannot be written: {error.strerror}; {journal.path} keeps the answers, and "
+            "the same command writes them again"
+        ) from error
 
 
 def _settings(options: BatchOptions) -> Settings:
@@ -252,7 +263,9 @@ async def _show_progress(run: BatchRun, books: BatchBooks) -> None:
             since, before = marks[0]
             rate = (run.counts.done - before) / (now - since) if now > since else 0.0
             line = progress_line(run, books.paid_usd, rate)
-            click.echo(f"\r\x1b[2K{line}" if terminal else line, nl=not terminal, err=True)
+            if terminal:  # a line that is broken in two could not be rewritten
+                line = f"\r\x1b[2K{line[: shutil.get_terminal_size().columns - 1]}"
+            click.echo(line, nl=not terminal, err=True)
     finally:
         if terminal:
             click.echo("\r\x1b[2K", nl=False, err=True)

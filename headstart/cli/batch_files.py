@@ -136,7 +136,8 @@ class BatchJournal:
 
     A line is in the file before the next request begins, so a killed process loses none, and
     ``sync`` makes them last through a loss of power. The last line may be cut; it is then dropped.
-    Raises ConfigError for the journal of other requests, and while another process writes to it.
+    Raises ConfigError for the journal of other requests, while another process writes to it, and
+    where it cannot be opened.
     """
 
     def __init__(self, path: Path, requests: list[BatchRequest]) -> None:
@@ -148,7 +149,10 @@ class BatchJournal:
         self._kept: dict[int, _Kept] = {}
         self.results: list[BatchResult] = []
         """What it held when it was opened, without ``row``; a later line replaces an earlier."""
-        self._file: BinaryIO = path.open("a+b", buffering=0)
+        try:
+            self._file: BinaryIO = path.open("a+b", buffering=0)
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be opened: {error.strerror}") from error
         try:
             self._lock()
             self._read()
@@ -201,7 +205,7 @@ class BatchJournal:
         return kept is not None and kept.succeeded
 
     def add(self, result: BatchResult) -> None:
-        """Write a result."""
+        """Write a result. Raises OSError, for example where the disk is full."""
         start = self._end
         self._write(msgspec.json.encode(result))
         self._kept[result.place] = _Kept(result.succeeded, start, self._end - start)

@@ -183,10 +183,7 @@ class BatchRun:
         self._changed.set()
 
     async def run(self) -> None:
-        """Ask all requests that have no answer yet.
-
-        Raises OSError if the journal cannot be written.
-        """
+        """Ask all requests that have no answer yet."""
         async with asyncio.TaskGroup() as group:
             syncing = group.create_task(self._keep_synced())
             while self.stopped_by is None and (self._waiting or self.in_flight):
@@ -282,7 +279,11 @@ class BatchRun:
         result = BatchResult(
             place=request.place, outcome=outcome, succeeded=succeeded, usd=usd, row=row
         )
-        self._journal.add(result)
+        try:
+            self._journal.add(result)
+        except OSError as error:
+            self.stop(f"the journal cannot be written: {error}")
+            return
         if succeeded:
             self.counts.outcomes[outcome] += 1
         else:

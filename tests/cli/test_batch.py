@@ -16,7 +16,7 @@ import pytest
 
 from headstart.cli import main
 from headstart.cli.batch import INTERRUPTED, BatchSummary, duration, told
-from headstart.cli.batch_files import BatchJournal, read_requests
+from headstart.cli.batch_files import BatchJournal, BatchResult, read_requests
 from headstart.cli.batch_run import MOST_TRIES, BatchBooks, BatchRun
 from headstart.lab.simulator import Simulator
 from headstart.middleware.respond import send_whole
@@ -159,6 +159,15 @@ def test_an_output_that_exists_is_not_overwritten(
     assert (tmp_path / OUTPUT).read_text() == "mine"
 
 
+def test_an_output_without_a_folder_is_refused_before_anything_is_asked(
+    tmp_path: Path, provider: Provider, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = prepare(tmp_path, provider.url, ["Where is Rome?"])
+    missing = str(tmp_path / "missing" / "out.jsonl")
+    assert run([*arguments, "--output", missing], capsys) == (2, {})
+    assert provider.calls == 0
+
+
 def started(folder: Path, arguments: list[str]) -> subprocess.Popen[str]:
     """Start a batch as a process of its own, and return when it has some answers."""
     process = subprocess.Popen(
@@ -247,6 +256,17 @@ async def played(
     return found
 
 
+class FullJournal(BatchJournal):
+    """A journal on a disk that becomes full."""
+
+    full = False
+
+    def add(self, result: BatchResult) -> None:
+        if self.full:
+            raise OSError("No space left on device")
+        super().add(result)
+
+
 virtual = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
 
@@ -311,6 +331,21 @@ class TestRun:
         gateway = ScriptedGateway(script)
         await played(tmp_path, gateway, [f"{n}" for n in range(100)], most=3)
         assert gateway.most_in_flight == 3
+
+    async def test_a_full_disk_stops_the_run(self, tmp_path: Path) -> None:
+        async def script(text: str) -> tuple[int, dict[bytes, bytes]]:
+            journal.full = True
+            await anyio.sleep(0.1)
+            return 200, {}
+
+        requests = read_requests([b'{"prompt": "%d"}' % n for n in range(50)], "m")
+        journal = FullJournal(tmp_path / "journal", requests)
+        gateway = ScriptedGateway(script)
+        found = BatchRun(gateway, BatchBooks(), journal, requests, headers=(), most=8)
+        await found.run()
+        journal.close()
+        assert found.stopped_by == "the journal cannot be written: No space left on device"
+        assert (len(gateway.asked), found.counts.done) == (4, 0)
 
     async def test_a_stopped_run_lets_its_calls_end(self, tmp_path: Path) -> None:
         async def script(text: str) -> tuple[int, dict[bytes, bytes]]:
