@@ -101,6 +101,7 @@ def wrap(
     ``base_url`` with its own key, and answers are kept in memory. ``settings`` and ``cache`` are
     those of ``headstart.gateway``; settings with upstreams decide where calls go. The server behind
     the new client stops when nothing refers to the client any more, or when the program ends.
+    Keep the new client: one that you make from it with ``with_options`` does not keep the server.
 
     Starting takes about a second; do it before your event loop runs. Raises ConfigError, also for a
     client that is no such SDK's.
