@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import random
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headstart.policies.routing.rate_limits import RateLimits, duration_s, limit_windows
+from headstart.policies.routing.rate_limits import (
+    NOTHING_TAKEN,
+    RateLimits,
+    Taken,
+    duration_s,
+    limit_windows,
+)
 
 if TYPE_CHECKING:
     from headstart.types import Headers
@@ -127,9 +135,8 @@ def test_calls_in_between_use_up_what_is_left() -> None:
 
 def test_a_newer_answer_corrects_the_estimate() -> None:
     limits = learned(x_ratelimit_limit_tokens="1000", x_ratelimit_remaining_tokens="0")
-    limits.learn(
-        pairs(x_ratelimit_limit_tokens="1000", x_ratelimit_remaining_tokens="900"), 1, UNIX
-    )
+    newer = pairs(x_ratelimit_limit_tokens="1000", x_ratelimit_remaining_tokens="900")
+    limits.learn(newer, 1, UNIX, limits.take(1, 1.0))
     assert limits.ready_in_s(900, 1.0) == 0.0
 
 
@@ -194,3 +201,77 @@ def test_a_used_up_limit_without_a_reset_is_back_when_the_provider_says() -> Non
     assert told.ready_in_s(10, 0.0) == pytest.approx(7.0)
     reset = learned(**used_up, retry_after="7", x_ratelimit_reset_requests="9s")
     assert reset.ready_in_s(10, 0.0) == pytest.approx(9.0)
+
+
+class Provider:
+    """A token bucket, as providers keep it: ``per_s`` requests a second, ``burst`` at once."""
+
+    def __init__(self, per_s: float, burst: float) -> None:
+        self.per_s, self.burst = per_s, burst
+        self.level, self.at, self.refused = burst, 0.0, 0
+
+    def ask(self, now: float) -> Headers:
+        """Take a call, or refuse it; return the headers of the answer."""
+        self.level = min(self.burst, self.level + (now - self.at) * self.per_s)
+        self.at = now
+        if self.level >= 1:
+            self.level -= 1
+        else:
+            self.refused += 1
+        return pairs(
+            x_ratelimit_limit_requests=f"{self.burst:g}",
+            x_ratelimit_remaining_requests=str(int(self.level)),
+            x_ratelimit_reset_requests=f"{(self.burst - self.level) / self.per_s:.3f}s",
+        )
+
+
+class Answer(NamedTuple):
+    """An answer that arrives at a time, with what ``take`` returned for its call."""
+
+    at: float
+    number: int
+    headers: Headers
+    taken: Taken
+
+
+@pytest.mark.parametrize("answer_s", [0.05, 1.0, 5.0])
+@pytest.mark.parametrize("offered_per_s", [12.0, 30.0])
+def test_calls_in_flight_are_counted(answer_s: float, offered_per_s: float) -> None:
+    provider, limits, dice = Provider(per_s=15.0, burst=60.0), RateLimits(), random.Random(1)
+    answers: list[Answer] = []
+    made, refused_early, offered = 0, 0, int(120 * offered_per_s)
+    for number in range(offered):
+        now = number / offered_per_s
+        while answers and answers[0].at <= now:
+            answer = heappop(answers)
+            limits.learn(answer.headers, answer.at, UNIX, answer.taken)
+        if now < 20.0:  # until the first answers come, nobody knows the limit
+            refused_early = provider.refused
+        if limits.ready_in_s(1, now) > 0.0:
+            continue
+        taken = limits.take(1, now) if limits.known else NOTHING_TAKEN
+        made += 1
+        at = now + answer_s * dice.uniform(0.5, 1.5)
+        heappush(answers, Answer(at, number, provider.ask(now), taken))
+    late = provider.refused - refused_early
+    assert late <= (0.05 * made if answer_s > 1.0 else 0)  # the rate is known to 1 % only
+    assert made - provider.refused >= 0.97 * min(offered, 60 + 120 * 15)
+
+
+def test_what_others_use_of_a_limit_is_counted_once() -> None:
+    headers = {"x_ratelimit_limit_requests": "100", "x_ratelimit_reset_requests": "600"}
+    limits = learned(**headers, x_ratelimit_remaining_requests="100")
+    marks = [limits.take(1, 0.0) for _ in range(10)]
+    for number, taken in enumerate(marks):  # another client made 50 calls before these
+        left = {"x_ratelimit_remaining_requests": str(49 - number)}
+        limits.learn(pairs(**headers, **left), 0.0, UNIX, taken)
+    assert limits.allowance(0.0) == pytest.approx(0.4)
+
+
+def test_an_answer_that_comes_late_gives_nothing_back() -> None:
+    headers = {"x_ratelimit_limit_requests": "10", "x_ratelimit_reset_requests": "600"}
+    limits = learned(**headers, x_ratelimit_remaining_requests="10")
+    first, *_, last = [limits.take(1, 0.0) for _ in range(10)]
+    limits.learn(pairs(**headers, x_ratelimit_remaining_requests="0"), 0.0, UNIX, last)
+    limits.learn(pairs(**headers, x_ratelimit_remaining_requests="9"), 0.0, UNIX, first)
+    assert limits.ready_in_s(1, 0.0) > 0.0

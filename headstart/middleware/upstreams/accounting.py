@@ -13,7 +13,7 @@ from headstart.policies.routing.circuit_breaker import CircuitBreaker, RetryBudg
 from headstart.policies.routing.failures import FailureKind
 from headstart.policies.routing.measures import Affinities, Measures
 from headstart.policies.routing.prompt_cache import PrefixReuse
-from headstart.policies.routing.rate_limits import RateLimits
+from headstart.policies.routing.rate_limits import NOTHING_TAKEN, RateLimits, Taken
 from headstart.policies.routing.schedule import ExtraBudget
 
 if TYPE_CHECKING:
@@ -126,14 +126,14 @@ class Recording:
     """What becomes of one call. Nothing here awaits, so it is complete under any cancellation.
 
     ``now`` is the event loop's time, ``at`` the start in Unix seconds. ``reserved`` tokens of the
-    rate limits were taken for the call, and ``spent`` of what the caller's key may spend. A
-    cancelled call is billed no further where ``cancels_billing``.
+    rate limits were taken for the call (``taken``), and ``spent`` of what the caller's key may
+    spend. A cancelled call is billed no further where ``cancels_billing``.
     """
 
     __slots__ = (
         "_cancels_billing", "_dialect", "_permit", "_price", "_reserved", "_spent", "_state",
-        "_states", "_transcript", "at", "began", "booked", "call", "first_at", "gaps", "key",
-        "last", "stall_limits_s", "status", "streams",
+        "_states", "_taken", "_transcript", "at", "began", "booked", "call", "first_at", "gaps",
+        "key", "last", "stall_limits_s", "status", "streams",
     )  # fmt: skip
 
     def __init__(
@@ -150,6 +150,7 @@ class Recording:
         now: float,
         at: float,
         reserved: int = 0,
+        taken: Taken = NOTHING_TAKEN,
     ) -> None:
         self.call = call
         self.key = key
@@ -160,6 +161,7 @@ class Recording:
         self._cancels_billing = cancels_billing
         self.booked = False
         self._reserved = reserved
+        self._taken = taken
         self._spent = spent
         self.streams = call.request is not None and (call.request.stream or call.streamed_upstream)
         self.last = now
@@ -183,7 +185,8 @@ class Recording:
         """
         self.status = reply.status
         self._transcript, self._dialect = reply.transcript, dialect
-        self._state.limits.learn(reply.headers, now, unix)
+        if self._state.limits.learn(reply.headers, now, unix, self._taken):
+            self._reserved = 0  # the provider has told what is left without them
 
     def first(self, now: float) -> None:
         """The first content came: a breaker that probes need not wait for the end."""

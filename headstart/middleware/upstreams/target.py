@@ -41,6 +41,7 @@ from headstart.policies.routing.failures import (
 )
 from headstart.policies.routing.measures import UpstreamModel
 from headstart.policies.routing.ordering import Availability, CallShape, predict_call
+from headstart.policies.routing.rate_limits import NOTHING_TAKEN
 from headstart.reply import HELD_BYTES, AnswerWithheld, Reply, replayed
 from headstart.transcript import Transcript
 from headstart.types import ErrorReported
@@ -648,8 +649,7 @@ class Target:
                     retry_after_s=max(limit_s, wait_s),
                     limited=limited,
                 )
-            if limits.known:
-                limits.take(reserved, now)
+            taken = limits.take(reserved, now) if limits.known else NOTHING_TAKEN
         return Recording(
             call,
             model.key,
@@ -661,6 +661,7 @@ class Target:
             now=now,
             at=self._clock(),
             reserved=reserved,
+            taken=taken,
             spent=spent,
         )
 

@@ -210,7 +210,7 @@ _SHORTEST_RESET_S = 1e-3
 
 
 class _Bucket:
-    __slots__ = ("at", "believed_until", "kind", "level", "limit", "per_s")
+    __slots__ = ("at", "believed_until", "corrected", "kind", "level", "limit", "per_s")
 
     def __init__(self, kind: LimitKind) -> None:
         self.kind = kind
@@ -220,19 +220,47 @@ class _Bucket:
         self.per_s = 0.0
         self.at = 0.0
         self.believed_until = 0.0
+        self.corrected = 0.0
+        """The sum of all corrections of its level."""
 
     def learn(
-        self, window: LimitWindow, remaining: float, reset_s: float | None, now: float
+        self,
+        window: LimitWindow,
+        remaining: float,
+        reset_s: float | None,
+        taken: tuple[float, float] | None,
+        now: float,
     ) -> None:
-        """Take over what the provider says of it."""
-        self.limit = limit = window.limit or max(self.limit, remaining)
+        """Take over what the provider says of it.
+
+        ``remaining`` was true when the provider took the call. ``taken`` is what ``mark`` returned
+        then; None: the call began before the limit was known.
+        """
+        limit = window.limit or max(self.limit, remaining)
+        if not self.believed_until:
+            level = remaining
+        elif taken is None:
+            level = min(self.level_at(now), remaining)
+        else:
+            # Calls that were made since have been counted here, and not by the provider.
+            level_then, corrected_then = taken
+            correction = remaining - level_then - (self.corrected - corrected_then)
+            if 0.0 < correction <= 1.0:
+                correction = 0.0  # providers round down, so this may be no difference
+            self.corrected += correction
+            level = max(0.0, self.level_at(now) + correction)
+        self.limit = limit
         used = limit - remaining
         if used > 0 and reset_s:
             self.per_s = used / max(reset_s, _SHORTEST_RESET_S)
         else:
             self.per_s = limit / self.kind.length_s
-        self.level = min(remaining, limit)
+        self.level = min(level, limit)
         self.at, self.believed_until = now, now + _BELIEVED_S
+
+    def mark(self) -> tuple[float, float]:
+        """Return its level as it is at ``at``, and the sum of its corrections."""
+        return self.level, self.corrected
 
     def level_at(self, now: float) -> float:
         passed = now - self.at
@@ -255,8 +283,11 @@ class _Bucket:
         return max(0.0, min(missing / self.per_s, self.believed_until - now))
 
 
-SavedLimits: TypeAlias = dict[str, tuple[float, float, float, float, float]]
+SavedLimits: TypeAlias = dict[str, tuple[float, float, float, float, float, float]]
 """Limits by name, as numbers."""
+Taken: TypeAlias = dict[str, tuple[float, float]]
+"""The level of each limit after a call was counted, and the sum of its corrections by then."""
+NOTHING_TAKEN: Taken = {}
 
 
 class RateLimits:
@@ -270,8 +301,16 @@ class RateLimits:
         """The provider's headers have named a limit."""
         self._buckets: dict[str, _Bucket] = {}
 
-    def learn(self, headers: Headers, now: float, unix: float) -> None:
-        """Learn the limits that the headers of an answer name; ``unix`` is now in Unix seconds."""
+    def learn(
+        self, headers: Headers, now: float, unix: float, taken: Taken = NOTHING_TAKEN
+    ) -> bool:
+        """Learn the limits that the headers of an answer name; ``unix`` is now in Unix seconds.
+
+        ``taken`` is what ``take`` returned for the call. The headers tell what was left when the
+        provider took it, and other calls may have been made since. Returns whether the headers
+        told what is left of the tokens.
+        """
+        told_tokens = False
         for window in limit_windows(headers, unix):
             if window.remaining is None:
                 continue
@@ -281,8 +320,10 @@ class RateLimits:
             bucket = self._buckets.get(window.name)
             if bucket is None:
                 bucket = self._buckets[window.name] = _Bucket(window.kind)
-            bucket.learn(window, window.remaining, reset_s, now)
+            bucket.learn(window, window.remaining, reset_s, taken.get(window.name), now)
             self.known = True
+            told_tokens = told_tokens or bucket.kind.counts_tokens
+        return told_tokens
 
     def ready_in_s(self, tokens: int, now: float) -> float:
         """Return the seconds until a call of ``tokens`` (input and reserved output) fits."""
@@ -297,15 +338,18 @@ class RateLimits:
             default=1.0,
         )
 
-    def take(self, tokens: int, now: float) -> None:
-        """Count a call that is being made."""
+    def take(self, tokens: int, now: float) -> Taken:
+        """Count a call that is being made. ``learn`` wants the result, with the call's answer."""
         for bucket in self._buckets.values():
-            if not bucket.kind.one_direction:
-                bucket.level = max(0.0, bucket.level_at(now) - bucket.need(tokens))
-                bucket.at = now
+            needed = 0.0 if bucket.kind.one_direction else bucket.need(tokens)
+            bucket.level = max(0.0, bucket.level_at(now) - needed)
+            bucket.at = now
+        return {name: bucket.mark() for name, bucket in self._buckets.items()}
 
     def give_back(self, tokens: int, now: float) -> None:
         """Give back the tokens of a call that was refused: they were never used."""
+        if not tokens:
+            return
         for bucket in self._buckets.values():
             if bucket.kind.counts_tokens and not bucket.kind.one_direction:
                 bucket.level = min(bucket.limit, bucket.level_at(now) + bucket.need(tokens))
@@ -314,7 +358,14 @@ class RateLimits:
     def saved(self) -> SavedLimits:
         """Return the limits, for another process of the same machine."""
         return {
-            name: (each.level, each.limit, each.per_s, each.at, each.believed_until)
+            name: (
+                each.level,
+                each.limit,
+                each.per_s,
+                each.at,
+                each.believed_until,
+                each.corrected,
+            )
             for name, each in self._buckets.items()
         }
 
@@ -323,5 +374,6 @@ class RateLimits:
         self._buckets = {}
         for name, numbers in saved.items():
             bucket = self._buckets[name] = _Bucket(_limit_kind(name))
-            bucket.level, bucket.limit, bucket.per_s, bucket.at, bucket.believed_until = numbers
+            bucket.level, bucket.limit, bucket.per_s, bucket.at = numbers[:4]
+            bucket.believed_until, bucket.corrected = numbers[4:]
         self.known = bool(saved)
