@@ -80,6 +80,12 @@ class CompletionsForm(RequestForm):
         """Return True: their number is keyed."""
         return True
 
+    def answers_billed(self, request: ChatRequest) -> tuple[int | None, int]:
+        """Return the limit, which is keyed, and the answers, also those that are not returned."""
+        document = request.document
+        written = _count_prompts(document.get("prompt")) * (document.get("best_of") or 1)
+        return read_integer(document, "max_tokens"), max(request.choices, written)
+
     def opening(self, document: dict[str, Any]) -> list[Any]:
         """Return the beginning of the prompt, by which providers find their prefix cache."""
         return [str(document.get("prompt"))[:_OPENING_CHARACTERS]]

@@ -12,7 +12,7 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from headstart.types import Choice, Completion
+    from headstart.types import ChatRequest, Choice, Completion
 
 _PLAIN = frozenset({"role", "content", "name", "refusal"})
 _SIGNATURES = frozenset({"signature", "thoughtSignature", "thought_signature"})
@@ -376,6 +376,10 @@ class RequestForm:
         return [*content, self.block(text)] if isinstance(content, list) else None
 
     # --- the work that a request asks for ----------------------------------------------------
+
+    def answers_billed(self, request: ChatRequest) -> tuple[int | None, int]:
+        """Return the most tokens of an answer (None: no limit), and how many are billed."""
+        return request.max_tokens, request.choices
 
     def sampling(self, document: dict[str, Any]) -> dict[str, Any]:
         """Return the object that holds temperature and seed."""

@@ -356,6 +356,23 @@ async def test_a_websocket_needs_a_known_cost(tmp_path: Path) -> None:
         assert refused.value.status == 403
 
 
+async def test_legacy_completions_reserve_what_they_may_cost(tmp_path: Path) -> None:
+    async with sidecar(**settings(tmp_path, {"tokens_per_day": 5000})) as running:
+
+        async def ask(**fields: Any) -> int:
+            body = {"model": "m", "prompt": "x", **fields}
+            async with running.session.post(
+                running.url + "/v1/completions", json=body, headers=A
+            ) as response:
+                await response.read()
+                return response.status
+
+        assert await ask(max_tokens=6000) == 429
+        assert await ask(max_tokens=500, best_of=12) == 429
+        assert await ask(max_tokens=500, prompt=["x"] * 12) == 429
+        assert await ask(max_tokens=500, n=2) == 200
+
+
 @pytest.mark.parametrize("number", [10**20, 10**400])
 async def test_absurd_numbers_in_a_request_reach_no_counter(tmp_path: Path, number: int) -> None:
     sections = settings(tmp_path, {"usd_per_day": 1.0}, upstream={"price": {}})  # it is local: free

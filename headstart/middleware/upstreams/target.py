@@ -614,16 +614,20 @@ class Target:
         model, request = self._model(call), call.request
         prompt = PROMPT_MARGIN * call.prompt_tokens
         fits = self._context_tokens(model.key.model)
-        limit = 0 if call.output_tokens == 0 else most_tokens(call)
-        choices = 1 if request is None else max(1, request.choices)
+        answers = 1
+        limit: int | None = None
+        if call.output_tokens == 0:
+            limit = 0
+        elif request is not None:
+            limit, answers = form_of(request).answers_billed(request)
         return await ledger.reserve(
             call,
             model.key.model,
             model.price,
             is_free=self._is_free,
             prompt=prompt if fits is None else min(prompt, fits),
-            completion=limit,
-            answers=choices,
+            completion=limit if limit is None else max(0, limit),
+            answers=max(1, answers),
         )
 
     def _begin(self, call: Call, now: float, spent: Reservation | None) -> Recording:
