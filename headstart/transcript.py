@@ -176,7 +176,7 @@ class Transcript:
         return "".join([event.text for event in self.events if type(event) is TextDelta])
 
     def tokens(self, count: CountTokens) -> Tokens | None:
-        """Return the tokens that the answer reported; None: it has reported none so far.
+        """Return the tokens that the answer reported; None: it has reported none so far, or zeros.
 
         ``count`` reads a usage object of the answer's dialect.
         """
@@ -185,7 +185,8 @@ class Transcript:
             return None
         if counted is None or counted[0] is not usage or counted[1] is not count:
             counted = self._counted = (usage, count, count(usage))
-        return counted[2]
+        tokens = counted[2]
+        return tokens if tokens.prompt or tokens.completion else None
 
     @property
     def estimated_tokens(self) -> int:

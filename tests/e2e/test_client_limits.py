@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any, cast
 
@@ -410,3 +411,34 @@ async def test_a_request_that_cannot_be_read_needs_a_known_cost(tmp_path: Path) 
                 text = await response.text()
                 assert ("unknown_cost" in text) == refused
                 assert (response.status == 403) == refused
+
+
+class Rude(Provider):
+    """A provider whose counts of tokens mean nothing."""
+
+    def __init__(self, count: bytes) -> None:
+        super().__init__()
+        self.told_count = count
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def tell(message: Any) -> None:
+            if body := message.get("body"):
+                counts = rb'("(?:prompt|completion)_tokens":)\d+'
+                told = re.sub(counts, rb"\g<1>" + self.told_count, body)
+                message = {**message, "body": told}
+            elif message["type"] == "http.response.start":
+                named = [pair for pair in message["headers"] if pair[0] != b"content-length"]
+                message = {**message, "headers": named}
+            await send(message)
+
+        await super().__call__(scope, receive, tell)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("count", [b"0", b"-5000", b"null", b"99999999999999999999"])
+async def test_an_answer_with_useless_counts_is_charged_by_estimate(
+    tmp_path: Path, count: bytes, *, stream: bool
+) -> None:
+    async with sidecar(Rude(count), **settings(tmp_path, {"tokens_per_day": 9000})) as running:
+        assert (await running.ask("x", headers=A, max_tokens=300, stream=stream)).status == 200
+        assert 50 < (await used(running))["tokens_per_day"] < 1000

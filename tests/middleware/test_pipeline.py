@@ -94,7 +94,7 @@ async def test_an_answer_with_absurd_numbers_is_stored_as_its_header_says(hot_by
         assert len(upstream.calls) == 1
     assert "detail=exact" in hit.verdict
     assert json.loads(hit.body)["choices"][0]["message"]["content"] == "Hi"
-    assert [row.prompt_tokens for row in proxy.served] == [0, 0]
+    assert [0 < row.prompt_tokens < 100 for row in proxy.served] == [True, True]  # estimates
 
 
 async def test_a_miss_passes_the_clients_own_bytes_and_the_upstreams_own_bytes() -> None:
