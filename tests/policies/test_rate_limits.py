@@ -234,28 +234,41 @@ class Answer(NamedTuple):
     taken: Taken
 
 
-@pytest.mark.parametrize("answer_s", [0.05, 1.0, 5.0])
-@pytest.mark.parametrize("offered_per_s", [12.0, 30.0])
-def test_calls_in_flight_are_counted(answer_s: float, offered_per_s: float) -> None:
-    provider, limits, dice = Provider(per_s=15.0, burst=60.0), RateLimits(), random.Random(1)
+def play(provider: Provider, processes: int, offered_per_s: float, answer_s: float) -> float:
+    """Offer calls for two minutes; return the share that the provider refused after 20 s."""
+    limits, dice = [RateLimits() for _ in range(processes)], random.Random(1)
     answers: list[Answer] = []
-    made, refused_early, offered = 0, 0, int(120 * offered_per_s)
-    for number in range(offered):
+    made, refused_early = 0, 0
+    for number in range(int(120 * offered_per_s)):
         now = number / offered_per_s
         while answers and answers[0].at <= now:
             answer = heappop(answers)
-            limits.learn(answer.headers, answer.at, UNIX, answer.taken)
+            limits[answer.number % processes].learn(answer.headers, answer.at, UNIX, answer.taken)
         if now < 20.0:  # until the first answers come, nobody knows the limit
             refused_early = provider.refused
-        if limits.ready_in_s(1, now) > 0.0:
+        own = limits[number % processes]
+        if own.ready_in_s(1, now) > 0.0:
             continue
-        taken = limits.take(1, now) if limits.known else NOTHING_TAKEN
         made += 1
+        taken = own.take(1, now) if own.known else NOTHING_TAKEN
         at = now + answer_s * dice.uniform(0.5, 1.5)
         heappush(answers, Answer(at, number, provider.ask(now), taken))
-    late = provider.refused - refused_early
-    assert late <= (0.05 * made if answer_s > 1.0 else 0)  # the rate is known to 1 % only
-    assert made - provider.refused >= 0.97 * min(offered, 60 + 120 * 15)
+    possible = min(120 * offered_per_s, provider.burst + 120 * provider.per_s)
+    assert made - provider.refused >= 0.96 * possible
+    return (provider.refused - refused_early) / made
+
+
+@pytest.mark.parametrize(("answer_s", "most_refused"), [(0.05, 0.0), (1.0, 0.01), (5.0, 0.08)])
+@pytest.mark.parametrize("offered_per_s", [12.0, 30.0])
+def test_calls_in_flight_are_counted(
+    answer_s: float, most_refused: float, offered_per_s: float
+) -> None:
+    assert play(Provider(15.0, 60.0), 1, offered_per_s, answer_s) <= most_refused
+
+
+@pytest.mark.parametrize(("offered_per_s", "most_refused"), [(14.0, 0.0), (30.0, 0.25)])
+def test_the_use_of_other_processes_is_expected(offered_per_s: float, most_refused: float) -> None:
+    assert play(Provider(15.0, 60.0), 3, offered_per_s, 0.3) <= most_refused
 
 
 def test_what_others_use_of_a_limit_is_counted_once() -> None:

@@ -207,10 +207,16 @@ def _date_s(text: str, unix: float) -> float | None:
 _BELIEVED_S = 3600.0
 """A header is believed for this time. Then one call may test whether it is still true."""
 _SHORTEST_RESET_S = 1e-3
+_OTHERS_S = 3.0
+"""So long a difference must last until it counts whole as the use of others."""
+_MOST_FOR_OTHERS = 0.95
+"""The largest share of a limit that others are thought to use: a call finds out about the rest."""
 
 
 class _Bucket:
-    __slots__ = ("at", "believed_until", "corrected", "kind", "level", "limit", "per_s")
+    __slots__ = (
+        "at", "believed_until", "corrected", "kind", "level", "limit", "others_per_s", "per_s",
+    )  # fmt: skip
 
     def __init__(self, kind: LimitKind) -> None:
         self.kind = kind
@@ -222,6 +228,8 @@ class _Bucket:
         self.believed_until = 0.0
         self.corrected = 0.0
         """The sum of all corrections of its level."""
+        self.others_per_s = 0.0
+        """What other processes with the same key use of it."""
 
     def learn(
         self,
@@ -248,6 +256,8 @@ class _Bucket:
             if 0.0 < correction <= 1.0:
                 correction = 0.0  # providers round down, so this may be no difference
             self.corrected += correction
+            others_per_s = self.others_per_s - correction / _OTHERS_S
+            self.others_per_s = min(max(others_per_s, 0.0), _MOST_FOR_OTHERS * self.per_s)
             level = max(0.0, self.level_at(now) + correction)
         self.limit = limit
         used = limit - remaining
@@ -266,7 +276,7 @@ class _Bucket:
         passed = now - self.at
         if passed <= 0.0:
             return min(self.level, self.limit)
-        return min(self.limit, self.level + passed * self.per_s)
+        return min(self.limit, self.level + passed * (self.per_s - self.others_per_s))
 
     def need(self, tokens: int) -> float:
         if not self.kind.counts_tokens or self.kind.one_direction:
@@ -280,10 +290,11 @@ class _Bucket:
         missing = self.need(tokens) - self.level_at(now)
         if missing <= 0.0:
             return 0.0
-        return max(0.0, min(missing / self.per_s, self.believed_until - now))
+        refill_per_s = self.per_s - self.others_per_s
+        return max(0.0, min(missing / refill_per_s, self.believed_until - now))
 
 
-SavedLimits: TypeAlias = dict[str, tuple[float, float, float, float, float, float]]
+SavedLimits: TypeAlias = dict[str, tuple[float, float, float, float, float, float, float]]
 """Limits by name, as numbers."""
 Taken: TypeAlias = dict[str, tuple[float, float]]
 """The level of each limit after a call was counted, and the sum of its corrections by then."""
@@ -359,15 +370,11 @@ class RateLimits:
         """Return the limits, for another process of the same machine."""
         return {
             name: (
-                each.level,
-                each.limit,
-                each.per_s,
-                each.at,
-                each.believed_until,
-                each.corrected,
+                each.level, each.limit, each.per_s, each.at, each.believed_until, each.corrected,
+                each.others_per_s,
             )
             for name, each in self._buckets.items()
-        }
+        }  # fmt: skip
 
     def restore(self, saved: SavedLimits) -> None:
         """Take over what ``saved`` returned."""
@@ -375,5 +382,5 @@ class RateLimits:
         for name, numbers in saved.items():
             bucket = self._buckets[name] = _Bucket(_limit_kind(name))
             bucket.level, bucket.limit, bucket.per_s, bucket.at = numbers[:4]
-            bucket.believed_until, bucket.corrected = numbers[4:]
+            bucket.believed_until, bucket.corrected, bucket.others_per_s = numbers[4:]
         self.known = bool(saved)
