@@ -132,7 +132,7 @@ class HeadstartCache(BaseCache):
         await send({"type": "http.response.body", "body": body})
 
 
-class _Kept(msgspec.Struct):
+class _WrittenMessage(msgspec.Struct):
     """A message as LangChain writes it into the prompt of a cache."""
 
     kwargs: dict[str, Any]
@@ -141,7 +141,7 @@ class _Kept(msgspec.Struct):
 def _messages(prompt: str) -> list[BaseMessage] | None:
     """Return the messages of a chat model's prompt; None for another model's."""
     try:
-        kept = [each.kwargs for each in msgspec.json.decode(prompt, type=list[_Kept])]
+        kept = [each.kwargs for each in msgspec.json.decode(prompt, type=list[_WrittenMessage])]
         return messages_from_dict([{"type": each["type"], "data": each} for each in kept])
     except (msgspec.DecodeError, KeyError, ValueError):
         return None

@@ -117,7 +117,7 @@ class BatchResult(Frozen):
     """Its line in the output."""
 
 
-class _Head(Frozen):
+class _JournalHead(Frozen):
     """The first line of a journal."""
 
     requests: int
@@ -125,7 +125,7 @@ class _Head(Frozen):
     """The SHA-256 of all requests."""
 
 
-class _Kept(NamedTuple):
+class _JournalPlace(NamedTuple):
     succeeded: bool
     start: int
     length: int
@@ -145,8 +145,8 @@ class BatchJournal:
         for each in requests:
             digest.update(msgspec.json.encode((each.custom_id, each.path, each.body)))
         self.path = path
-        self._head = _Head(requests=len(requests), digest=digest.hexdigest())
-        self._kept: dict[int, _Kept] = {}
+        self._head = _JournalHead(requests=len(requests), digest=digest.hexdigest())
+        self._kept: dict[int, _JournalPlace] = {}
         self.results: list[BatchResult] = []
         """What it held when it was opened, without ``row``; a later line replaces an earlier."""
         try:
@@ -180,7 +180,7 @@ class BatchJournal:
             self._write(msgspec.json.encode(self._head))
             return
         try:
-            head = msgspec.json.decode(lines[0], type=_Head)
+            head = msgspec.json.decode(lines[0], type=_JournalHead)
         except msgspec.DecodeError as error:
             raise ConfigError(f"{self.path} is no journal of a batch: {error}") from error
         if head != self._head:
@@ -194,7 +194,7 @@ class BatchJournal:
                 result = msgspec.json.decode(line, type=BatchResult)
             except msgspec.DecodeError as error:
                 raise ConfigError(f"{self.path}, byte {start}: {error}") from error
-            self._kept[result.place] = _Kept(result.succeeded, start, len(line))
+            self._kept[result.place] = _JournalPlace(result.succeeded, start, len(line))
             found[result.place] = msgspec.structs.replace(result, row=msgspec.Raw(b""))
             start += len(line)
         self.results = list(found.values())
@@ -208,7 +208,7 @@ class BatchJournal:
         """Write a result. Raises OSError, for example where the disk is full."""
         start = self._end
         self._write(msgspec.json.encode(result))
-        self._kept[result.place] = _Kept(result.succeeded, start, self._end - start)
+        self._kept[result.place] = _JournalPlace(result.succeeded, start, self._end - start)
 
     def _write(self, line: bytes) -> None:
         line += b"\n"

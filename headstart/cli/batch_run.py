@@ -38,7 +38,7 @@ _LIMITED_STATUSES = frozenset((429, 503, 529))
 _REQUEST_ID = b"x-headstart-request-id"
 
 
-class Reply(NamedTuple):
+class BatchReply(NamedTuple):
     """A whole answer."""
 
     status: int
@@ -46,7 +46,7 @@ class Reply(NamedTuple):
     body: bytes
 
 
-async def ask(app: ASGIApp, path: str, headers: Headers, body: bytes) -> Reply:
+async def ask(app: ASGIApp, path: str, headers: Headers, body: bytes) -> BatchReply:
     """Send a POST to an ASGI app of this process, and return its whole answer."""
     status = 0
     sent: Headers = ()
@@ -84,7 +84,7 @@ async def ask(app: ASGIApp, path: str, headers: Headers, body: bytes) -> Reply:
         "server": None,
     }
     await app(scope, receive, send)
-    return Reply(status, sent, b"".join(parts))
+    return BatchReply(status, sent, b"".join(parts))
 
 
 class BatchBooks:
@@ -271,7 +271,9 @@ class BatchRun:
                 self.pace, began=began, took_s=took_s, in_flight=in_flight, now=now
             )
 
-    def _keep(self, request: BatchRequest, reply: Reply, id: str, booked: Served | None) -> None:
+    def _keep(
+        self, request: BatchRequest, reply: BatchReply, id: str, booked: Served | None
+    ) -> None:
         succeeded = 200 <= reply.status < 300
         outcome = "relay" if booked is None else str(booked.outcome)
         usd = (booked.cost_usd if booked is not None else None) or 0.0
@@ -301,7 +303,7 @@ def _is_hopeless(booked: Served | None) -> bool:
     )
 
 
-def error_text(reply: Reply) -> str:
+def error_text(reply: BatchReply) -> str:
     """Return the message of an error, or the status if it has none."""
     try:
         document: Any = msgspec.json.decode(reply.body)

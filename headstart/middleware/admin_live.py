@@ -46,7 +46,7 @@ requests."""
 Only = Annotated[str | None, QueryParameter(description="Only requests with this value.")]
 
 
-class Choice(NamedTuple):
+class LiveChoice(NamedTuple):
     """What a page shows: the last ``window_s`` seconds, and the requests that are ``wanted``."""
 
     window_s: float
@@ -63,12 +63,12 @@ def choose_requests(
     model: Only = None,
     endpoint: Only = None,
     tag: Only = None,
-) -> Choice:
+) -> LiveChoice:
     """Return what a request for the live page asks for."""
-    return Choice(window_s, Filter(caller, route, model, endpoint, tag))
+    return LiveChoice(window_s, Filter(caller, route, model, endpoint, tag))
 
 
-Asked: TypeAlias = NamedDependency[SkipValidation[Choice]]
+Asked: TypeAlias = NamedDependency[SkipValidation[LiveChoice]]
 
 
 class Safety(Frozen, omit_defaults=False):
@@ -142,7 +142,7 @@ async def _totals(admin: AdminState, engine: EngineParts) -> LiveTotals:
 
 
 async def _events(
-    admin: AdminState, engine: EngineParts, asked: Choice
+    admin: AdminState, engine: EngineParts, asked: LiveChoice
 ) -> AsyncIterator[ServerSentEventMessage]:
     pages, loop = admin.pages, asyncio.get_running_loop()
     pages.open += 1
@@ -163,7 +163,7 @@ async def _events(
 
 
 async def _overview(
-    engine: EngineParts, totals: LiveTotals, recent: RecentCalls, asked: Choice
+    engine: EngineParts, totals: LiveTotals, recent: RecentCalls, asked: LiveChoice
 ) -> Overview:
     limits = await read_limits(engine)
     return Overview(
