@@ -104,6 +104,7 @@ def headstart_to(upstream: int, mode: str) -> Any:
     from headstart.middleware.asgi import not_found
     from headstart.mount import build_gateway
     from headstart.observe import Observers
+    from headstart.sidecar import settle_memory
 
     settings = load_settings(
         None,
@@ -119,7 +120,9 @@ def headstart_to(upstream: int, mode: str) -> Any:
             "upstream": [{"name": "sim", "base_url": f"http://127.0.0.1:{upstream}"}],
         },
     )
-    return build_gateway(settings, not_found, observers=Observers())
+    app = build_gateway(settings, not_found, observers=Observers())
+    settle_memory()  # as ``headstart serve`` does
+    return app
 
 
 def simulated() -> Any:

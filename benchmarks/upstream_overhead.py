@@ -46,6 +46,7 @@ def proxy(ports: list[int], rules: dict[str, Any] | None) -> Any:
     from headstart.middleware.asgi import not_found
     from headstart.mount import build_gateway
     from headstart.observe import Observers
+    from headstart.sidecar import settle_memory
 
     names = [f"sim{port}" for port in ports]
     settings: dict[str, Any] = {
@@ -62,7 +63,9 @@ def proxy(ports: list[int], rules: dict[str, Any] | None) -> Any:
     else:
         chosen = names[:1] if rules["strategy"] == "single" else names
         settings["route"] = [{"name": "bench", **rules, "upstreams": chosen}]
-    return build_gateway(load_settings(None, {}, settings), not_found, observers=Observers())
+    app = build_gateway(load_settings(None, {}, settings), not_found, observers=Observers())
+    settle_memory()  # as ``headstart serve`` does
+    return app
 
 
 async def cpu_us(server: Running, requests: int, concurrency: int, *, stream: bool) -> float:

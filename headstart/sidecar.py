@@ -39,6 +39,13 @@ if TYPE_CHECKING:
     from headstart.observe import Observer
     from headstart.settings import ServerSettings, Settings
 
+COLLECT_AFTER = 10_000
+"""New containers after which Python looks for cycles in the server's process.
+
+With Python's default of 700 that took 47 us of a miss, 6 to 7 % of it, and with 10,000 it takes 5.
+A thousand misses leave fewer than a hundred objects in cycles.
+"""
+
 
 @dataclass(frozen=True)
 class Lasting:
@@ -213,11 +220,13 @@ def settle_memory() -> None:
     """Drop what starting or stopping a gateway left behind, and return it to the system.
 
     The other objects live as long as their gateway. Without freeze, each full collection would
-    visit them and stop the loop for a tenth of a second.
+    visit them and stop the loop for a tenth of a second. The process is ours, so the collector may
+    run less often, too: requests leave hardly any cycles behind.
     """
     gc.unfreeze()
     gc.collect()
     gc.freeze()
+    gc.set_threshold(COLLECT_AFTER, *gc.get_threshold()[1:])
     if sys.platform == "linux":  # glibc keeps the memory otherwise
         import ctypes
 
