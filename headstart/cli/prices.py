@@ -47,9 +47,10 @@ def import_(options: ImportOptions) -> None:
     """Read a list of prices, and write the prices of providers that have a preset.
 
     FILE is LiteLLM's price map (model_prices_and_context_window.json in its repository),
-    OpenRouter's list of models (the answer of https://openrouter.ai/api/v1/models), or a table of
-    your own in JSON or TOML: {"groq": {"MODEL": {"input_per_million": 1, "output_per_million":
-    2}}}. Retired models are left out. Nothing is downloaded.
+    OpenRouter's list of models (the answer of https://openrouter.ai/api/v1/models), the data of
+    genai-prices (prices/data.json in its repository), or a table of your own in JSON or TOML:
+    {"groq": {"MODEL": {"input_per_million": 1, "output_per_million": 2}}}. Retired models are left
+    out. Nothing is downloaded.
 
     Examples:
       headstart prices import model_prices_and_context_window.json --dry-run

@@ -8,6 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from headstart.config.providers import BookPrice, providers
 from headstart.errors import ConfigError
@@ -34,11 +35,14 @@ class ImportedPrices(NamedTuple):
 
 
 def read_prices(document: object, *, today: str) -> ImportedPrices:
-    """Read LiteLLM's price map, OpenRouter's list of models, or a table of our own.
+    """Read LiteLLM's price map, OpenRouter's list of models, genai-prices, or a table of our own.
 
-    ``today`` (``2026-11-22``) tells which models are retired. Raises ConfigError for anything else.
+    ``today`` (``2026-11-22``) tells which models are retired, and which prices have begun. Raises
+    ConfigError for anything else.
     """
     match document:
+        case [{"id": str(), "models": list()}, *_]:
+            return _gathered("the data of genai-prices", _genai_prices(document, today))
         case {"data": list(models)} if all(isinstance(each, dict) for each in models):
             return _gathered("OpenRouter's list of models", _openrouter(models))
         case {} if not document:
@@ -51,7 +55,8 @@ def read_prices(document: object, *, today: str) -> ImportedPrices:
             return _gathered("Headstart's own form", _own(document))
     raise ConfigError(
         "the file is no list of prices: give LiteLLM's model_prices_and_context_window.json, "
-        "OpenRouter's answer at /api/v1/models, or a table by provider and model"
+        "OpenRouter's answer at /api/v1/models, prices/data.json of genai-prices, or a table by "
+        "provider and model"
     )
 
 
@@ -132,6 +137,56 @@ def _openrouter(models: Iterable[Mapping[str, Any]]) -> Iterator[_Entry]:
         )
         reason = "" if price is not None else "free, or no fixed price"
         yield _Entry("openrouter", id, price, reason)
+
+
+_GENAI_NAMES = {"google": "gemini", "x-ai": "xai", "moonshotai": "moonshot"}
+"""Providers that genai-prices names otherwise than our presets do."""
+_HUGGING_FACE = "huggingface_"
+"""It has a provider for each company to which Hugging Face's router sends calls."""
+
+
+def _genai_prices(document: Iterable[Any], today: str) -> Iterator[_Entry]:
+    routed: dict[str, list[BookPrice]] = {}
+    for provider in document:
+        theirs = provider["id"]
+        company = theirs.removeprefix(_HUGGING_FACE) if theirs.startswith(_HUGGING_FACE) else ""
+        name = "huggingface" if company else _GENAI_NAMES.get(theirs, theirs)
+        for model in provider["models"]:
+            if name not in providers():
+                yield _Entry("", "", None, "a provider without a preset")
+                continue
+            price = _genai_price(model, today)
+            reason = "" if price is not None else "free, or no price by tokens"
+            yield _Entry(
+                name, f"{model['id']}:{company}" if company else model["id"], price, reason
+            )
+            if company and price is not None:
+                routed.setdefault(model["id"], []).append(price)
+    for id, prices in routed.items():
+        # Without a company in its name, the router chooses one: the price in the middle is likely.
+        prices.sort(key=lambda each: (each.input_per_million, each.output_per_million))
+        yield _Entry("huggingface", id, replace(prices[len(prices) // 2], assumed=True))
+
+
+def _genai_price(model: Mapping[str, Any], today: str) -> BookPrice | None:
+    prices = model["prices"]
+    if isinstance(prices, list):  # the last one that has begun
+        begun = [each for each in prices if (_begins(each) or "") <= today]
+        prices = begun[-1]["prices"] if begun else {}
+    names = ("input_mtok", "output_mtok", "cache_read_mtok", "cache_write_mtok")
+    numbers = [_number(_base(prices.get(name))) for name in names]
+    tokens = [None if each is None else each / PER_MILLION for each in numbers]
+    return _price(*tokens, per_request=0.0, context=model.get("context_window"))
+
+
+def _begins(price: Mapping[str, Any]) -> str | None:
+    begins = (price.get("constraint") or {}).get("start_date")
+    return begins if isinstance(begins, str) else None
+
+
+def _base(price: object) -> object:
+    """Return the price of short prompts, where long ones cost more."""
+    return price.get("base") if isinstance(price, dict) else price
 
 
 def _own(document: Mapping[str, Any]) -> Iterator[_Entry]:

@@ -172,8 +172,8 @@ class ModelTable:
         return min(known)[1] if known else None
 
 
-_PRICES = ("listed_prices.toml", "prices.toml")
-"""The later file has priority."""
+_PRICES = ("router_prices.toml", "listed_prices.toml", "prices.toml")
+"""A later file has priority."""
 
 Prices: TypeAlias = dict[str, dict[str, BookPrice]]
 """By provider and model."""

@@ -136,6 +136,76 @@ def test_openrouters_list_becomes_prices(capsys: pytest.CaptureFixture[str]) -> 
     assert "left out: 2, free, or no fixed price" in capsys.readouterr().out
 
 
+def test_the_data_of_genai_prices_becomes_prices(capsys: pytest.CaptureFixture[str]) -> None:
+    begun = {
+        "constraint": {"start_date": "2026-01-01"},
+        "prices": {"input_mtok": 3, "output_mtok": 15},
+    }
+    later = {
+        "constraint": {"start_date": "9999-01-01"},
+        "prices": {"input_mtok": 9, "output_mtok": 9},
+    }
+    old = {"prices": {"input_mtok": 2, "output_mtok": 10}}
+    tiers = {"base": 1.25, "tiers": [{"start": 200_000, "price": 2.5}]}
+    run(
+        [
+            {
+                "id": "google",
+                "models": [
+                    {
+                        "id": "gemini-new",
+                        "prices": {
+                            "input_mtok": tiers,
+                            "output_mtok": 10,
+                            "cache_read_mtok": 0.125,
+                        },
+                        "context_window": 1_000_000,
+                    },
+                ],
+            },
+            {
+                "id": "openrouter",
+                "models": [
+                    {"id": "a/dated", "prices": [old, begun, later]},
+                    {"id": "a/free", "prices": {}},
+                ],
+            },
+            *(
+                {
+                    "id": f"huggingface_{company}",
+                    "models": [
+                        {"id": "open/model", "prices": {"input_mtok": price, "output_mtok": price}}
+                    ],
+                }
+                for company, price in (("groq", 0.9), ("novita", 0.1), ("together", 0.3))
+            ),
+            {
+                "id": "unheard-of",
+                "models": [{"id": "m", "prices": {"input_mtok": 1, "output_mtok": 1}}],
+            },
+        ]
+    )
+    prices = written()
+    assert prices["gemini"]["gemini-new"] == {
+        "input_per_million": 1.25,
+        "output_per_million": 10.0,
+        "cached_per_million": 0.125,
+        "context_tokens": 1_000_000,
+    }
+    assert prices["openrouter"] == {
+        "a/dated": {"input_per_million": 3.0, "output_per_million": 15.0}
+    }
+    assert prices["huggingface"]["open/model:groq"]["input_per_million"] == 0.9
+    assert prices["huggingface"]["open/model"] == {
+        "input_per_million": 0.3,
+        "output_per_million": 0.3,
+        "assumed": True,
+    }
+    shown = capsys.readouterr().out
+    assert "left out: 1, a provider without a preset" in shown
+    assert "left out: 1, free, or no price by tokens" in shown
+
+
 def test_what_was_written_can_be_imported_again() -> None:
     run(OWN)
     first = Path("prices.toml").read_text("utf-8")
