@@ -173,6 +173,8 @@ class Quirks(Frozen):
     """Fields of a message that the provider rejects."""
     renames: dict[str, str] = msgspec.field(default_factory=dict)
     """Top-level request fields that the provider knows under another name."""
+    paths: dict[str, str] = msgspec.field(default_factory=dict)
+    """Paths of the dialect (``/v1/…``) that the provider has elsewhere under its root."""
     max_choices: int | None = None
     """The largest ``n`` that the provider accepts."""
     stream_usage: bool = True

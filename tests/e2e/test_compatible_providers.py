@@ -152,6 +152,7 @@ async def test_the_request_has_what_the_provider_takes(name: str) -> None:
     renamed = name in ("nvidia", "qwen", "moonshot")
     assert call.json["max_tokens" if renamed else "max_completion_tokens"] == 9
     assert ("seed" in call.json, "stream_options" in call.json) == ((name != "perplexity",) * 2)
+    assert call.path == ("/chat/completions" if name == "perplexity" else "/v1/chat/completions")
 
 
 async def test_the_usual_variables_find_them() -> None:
