@@ -91,7 +91,9 @@ def listed_upstreams(settings: Settings) -> Iterator[UpstreamSettings]:
         is_open = len(settings.upstream) > 1 and is_loopback_host(host_of(upstream.base_url))
         has_key = bool(upstream.key_variables or settings.server.client_keys)
         # Azure lists the models that could be deployed, and not the deployments.
-        known = BY_SETTING[upstream.speaks].models is not None and upstream.preset != "azure"
+        # Google has no list of Claude's models.
+        listless = upstream.preset == "azure" or upstream.quirks.raw_predict
+        known = BY_SETTING[upstream.speaks].models is not None and not listless
         if known and (has_key or is_open):
             yield upstream
 

@@ -71,7 +71,7 @@ def preset(name: str | None) -> Preset | None:
 
 
 _DEFAULT = "default"
-_SNAPSHOT = re.compile(r"-(?:\d{4}-\d{2}-\d{2}|\d{8}|latest)$")
+_SNAPSHOT = re.compile(r"(?:-(?:\d{4}-\d{2}-\d{2}|\d{8}|latest)|@\w+)$")
 """The ending of a dated release, which costs as much as its model unless it has an own price."""
 
 

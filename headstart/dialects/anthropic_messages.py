@@ -20,6 +20,7 @@ from headstart.dialects.anthropic_answers import (
 )
 from headstart.dialects.anthropic_requests import (
     NAME,
+    as_raw_predict,
     parse_request,
     read_request,
     write_request,
@@ -206,6 +207,8 @@ ANTHROPIC_MESSAGES = Dialect(
     parse_request=parse_request,
     read_request=read_request,
     write_request=write_request,
+    raw_predict=as_raw_predict,
+    version_header="anthropic-version",
     shows_reasoning=_shows_reasoning,
     tokens=_tokens,
     usage=_usage,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import quote
 
 import msgspec
 
@@ -449,6 +450,10 @@ def _source(part: MediaPart) -> dict[str, Any]:
 
 
 _PATH = b"/v1/messages"
+_COUNT_PATH = b"/v1/messages/count_tokens"
+_GOOGLE_COUNT_PATH = b"/v1/models/count-tokens:rawPredict"
+_GOOGLE_VERSIONS = {"2023-06-01": "vertex-2023-10-16"}
+"""Versions of the API that have another name at Google."""
 _MAX_TOKENS = 4096
 """The limit where nobody named one: the most that every Claude model can say."""
 _LEAST_BUDGET = 1024
@@ -490,6 +495,30 @@ def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
     said = {name: value for name, value in body.items() if value is not None}
     edited = edit(msgspec.json.encode(said), said, quirks, losses)
     return WrittenRequest(path=_PATH, body=edited, dropped=losses.names)
+
+
+def as_raw_predict(path: bytes, body: bytes, version: str) -> tuple[bytes, bytes]:
+    """Return the path and the body of a request as Google takes it for Claude.
+
+    The path names the model, and the body the version of the API, which the request has in a
+    header. Raises InvalidRequest for paths that Google does not have.
+    """
+    if path not in (_PATH, _COUNT_PATH):
+        shown = path.decode("latin-1")
+        raise InvalidRequest(f"{shown}: Google has no such path for Claude, only {_PATH.decode()}")
+    try:
+        members = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        named = msgspec.json.encode(_GOOGLE_VERSIONS.get(version, version))
+        members.setdefault("anthropic_version", msgspec.Raw(named))
+        if path == _COUNT_PATH:
+            return _GOOGLE_COUNT_PATH, msgspec.json.encode(members)
+        model = msgspec.json.decode(members.pop("model"), type=str)
+        stream = msgspec.json.decode(members.get("stream", b"false"), type=bool | None)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError) as error:
+        raise InvalidRequest("the body must be a JSON object that names its model") from error
+    method = b"streamRawPredict" if stream else b"rawPredict"
+    name = quote(model, safe="@").encode()
+    return b"/v1/models/%b:%b" % (name, method), msgspec.json.encode(members)
 
 
 def _drop_unknown(asked: CanonicalRequest, losses: Losses) -> None:

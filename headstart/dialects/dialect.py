@@ -261,6 +261,12 @@ class UpstreamDialect:
     """None: it has no log probabilities of tokens."""
     retry_delay_s: Callable[[Any], float | None] | None = None
     """Returns the seconds to wait that the document of an error names."""
+    raw_predict: Callable[[bytes, bytes, str], tuple[bytes, bytes]] | None = None
+    """Returns the path and the body of a request for a provider with ``quirks.raw_predict``, from
+    those of the dialect and the version in ``version_header``. Raises InvalidRequest for what such
+    a provider does not have."""
+    version_header: str = ""
+    """The header of the API's version."""
     path_below_version: str | None = None
     """The path of a request below a base URL that has the version; None: it has the root's."""
     stream_type: str = "text/event-stream"

@@ -34,11 +34,16 @@ _AWS_ID, _AWS_SECRET, _AWS_TOKEN = (
     "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN",
 )  # fmt: skip
 _AWS_SERVICE = "bedrock"
-_GOOGLE_REGIONS = ("GOOGLE_CLOUD_LOCATION", "GOOGLE_CLOUD_REGION")
-_GOOGLE_PROJECTS = ("GOOGLE_CLOUD_PROJECT", "GCLOUD_PROJECT")
+_GOOGLE_REGIONS = ("GOOGLE_CLOUD_LOCATION", "GOOGLE_CLOUD_REGION", "CLOUD_ML_REGION")
+_GOOGLE_PROJECTS = ("GOOGLE_CLOUD_PROJECT", "GCLOUD_PROJECT", "ANTHROPIC_VERTEX_PROJECT_ID")
 _GOOGLE_FILE = "GOOGLE_APPLICATION_CREDENTIALS"
 _GOOGLE_METADATA = "GCE_METADATA_HOST"
-_GOOGLE_GLOBAL = "https://global-"
+_GOOGLE_WIDE = {
+    "https://global-aiplatform.": "https://aiplatform.",
+    "https://eu-aiplatform.": "https://aiplatform.eu.rep.",
+    "https://us-aiplatform.": "https://aiplatform.us.rep.",
+}
+"""Addresses of what is no single region, by what they would be if it were one."""
 
 
 class CloudAccess(NamedTuple):
@@ -94,9 +99,10 @@ def _google(
             region=region,
             project=_found(upstream, "project", own, _GOOGLE_PROJECTS, environ),
         )
-        if placed.base_url.startswith(_GOOGLE_GLOBAL):
-            address = "https://" + placed.base_url.removeprefix(_GOOGLE_GLOBAL)
-            placed = msgspec.structs.replace(placed, base_url=address)
+        for narrow, wide in _GOOGLE_WIDE.items():
+            if placed.base_url.startswith(narrow):
+                address = wide + placed.base_url.removeprefix(narrow)
+                placed = msgspec.structs.replace(placed, base_url=address)
     return CloudAccess(placed, (), GoogleTokens(upstream.name, source, spawn))
 
 

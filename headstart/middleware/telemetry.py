@@ -64,6 +64,7 @@ _PROVIDERS = {
     "gemini": "gcp.gemini",
     "mistral": "mistral_ai",
     "vertex": "gcp.vertex_ai",
+    "vertex-claude": "gcp.vertex_ai",
     "xai": "x_ai",
 }
 """``gen_ai.provider.name`` of presets that the conventions call otherwise."""

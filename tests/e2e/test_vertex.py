@@ -263,6 +263,11 @@ async def test_the_address_has_project_and_region(tmp_path: Path) -> None:
             "https://aiplatform.googleapis.com/v1/projects/other/locations/global/publishers/google"
         )
 
+        wide = address({"CLOUD_ML_REGION": "eu", "ANTHROPIC_VERTEX_PROJECT_ID": "p"})
+        assert wide == (
+            "https://aiplatform.eu.rep.googleapis.com/v1/projects/p/locations/eu/publishers/google"
+        )
+
     await asyncio.to_thread(look)
 
 

@@ -302,6 +302,7 @@ class RequestWriter:
         self._main = BY_SETTING[upstream.speaks]
         self._further = frozenset(BY_SETTING[each].name for each in upstream.further)
         self._has_quirks = upstream.quirks != _NO_QUIRKS
+        self._place = self._main.raw_predict if upstream.quirks.raw_predict else None
         self._asks_usage = upstream.include_usage and upstream.quirks.stream_usage
 
     def write(
@@ -323,10 +324,23 @@ class RequestWriter:
             if marked is not None:
                 name = KEYED if call.cache_marks.key else MARKED
                 sent = sent._replace(body=marked, transforms=(*sent.transforms, name))
+        if self._place is not None:
+            return self._at_model(sent, self._place)
         if upstream.api_version is None:
             return sent
         model = call.deployment if call.request is None else call.request.model
         return _at_deployment(sent, upstream.models.get(model, model), upstream.api_version)
+
+    def _at_model(
+        self, sent: OutgoingRequest, place: Callable[[bytes, bytes, str], tuple[bytes, bytes]]
+    ) -> OutgoingRequest:
+        """Return a request whose path names the model. Raises InvalidRequest."""
+        header = self._main.version_header
+        versions = [value for name, value in sent.headers if name.lower() == header]
+        version = versions[0] if versions else self._main.required_headers[header]
+        path, body = place(sent.path, sent.body, version)
+        headers = [pair for pair in sent.headers if pair[0].lower() != header]
+        return sent._replace(path=path, query=b"", headers=headers, body=body)
 
     def _passing(self, name: bytes) -> str:
         if name in self._dropped or name.startswith(OWN_PREFIX):
