@@ -43,7 +43,7 @@ class AuditOptions:
 
     url: str | None = option(
         None,
-        f"Ask the server at this URL, such as {data_sources.DEFAULT_URL}, and do not read a store.",
+        "Ask the server at this URL, such as http://127.0.0.1:8080, and do not read a store.",
         metavar="URL",
     )
     store: str | None = store_field()

@@ -30,6 +30,7 @@ from headstart.cli.options import (
     parse_duration,
     print_json,
     store_field,
+    url_field,
 )
 from headstart.cli.request_logs import as_log_lines
 from headstart.config.loading import load_settings
@@ -464,7 +465,8 @@ class WarmOptions:
     """The options of ``headstart cache warm``."""
 
     file: Path = argument("FILE", OLD_FILE)
-    url: str = option(data_sources.DEFAULT_URL, "URL of the server.", metavar="URL")
+    url: str | None = url_field()
+    config: Path | None = config_field()
     path: str = option("/v1/chat/completions", "Path of the requests.", metavar="PATH")
     key_env: str | None = option(
         None, "Variable with the caller's key: its callers share the answers.", metavar="NAME"
@@ -530,11 +532,12 @@ async def _warm(options: WarmOptions, bodies: list[bytes]) -> Counter[str]:
 async def _session(options: WarmOptions) -> AsyncIterator[aiohttp.ClientSession]:
     import aiohttp
 
+    url = data_sources.chosen_url(options.url, options.config)
     headers = {"content-type": "application/json"}
     if options.key_env is not None:
         headers["authorization"] = f"Bearer {_key(options.key_env)}"
     timeout = aiohttp.ClientTimeout(total=600.0)
-    async with aiohttp.ClientSession(options.url, headers=headers, timeout=timeout) as session:
+    async with aiohttp.ClientSession(url, headers=headers, timeout=timeout) as session:
         yield session
 
 

@@ -13,13 +13,31 @@ from headstart.errors import ConfigError, HeadstartError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from headstart.interfaces import Store
+    from headstart.settings import ServerSettings
 
 T = TypeVar("T")
 
-DEFAULT_URL = "http://127.0.0.1:8080"
 TIMEOUT_S = 60.0
+ANY_HOST = ("0.0.0.0", "::", "")  # noqa: S104 - it is compared, not bound
+
+
+def url_of(server: ServerSettings) -> str:
+    """Return the URL at which this machine reaches a server with these settings."""
+    host = "127.0.0.1" if server.host in ANY_HOST else server.host
+    return f"http://[{host}]:{server.port}" if ":" in host else f"http://{host}:{server.port}"
+
+
+def chosen_url(url: str | None, config: Path | None) -> str:
+    """Return ``url``, else that of the server which the configuration describes.
+
+    Raises ConfigError.
+    """
+    from headstart.config.loading import load_address
+
+    return url or url_of(load_address(config, os.environ))
 
 
 async def ask_server(

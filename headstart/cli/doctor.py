@@ -17,6 +17,7 @@ import anyio
 import click
 import msgspec
 
+from headstart.cli import data_sources
 from headstart.cli.config import start_problems
 from headstart.cli.options import JSON, command, config_field, flag, print_json
 from headstart.config.checks import checked
@@ -221,13 +222,11 @@ async def _port(server: ServerSettings) -> AsyncIterator[Finding]:
 
 async def _state_of(server: ServerSettings) -> str:
     """Return what the Headstart that listens there says of itself; "": none listens there."""
-    wild = server.host in ("0.0.0.0", "::", "")  # noqa: S104 - it is compared, not bound
-    host = "127.0.0.1" if wild else f"[{server.host}]" if ":" in server.host else server.host
     try:
         async with (
             asyncio.timeout(LIMIT_S),
             aiohttp.ClientSession() as session,
-            session.get(f"http://{host}:{server.port}/_headstart/ready") as response,
+            session.get(f"{data_sources.url_of(server)}/_headstart/ready") as response,
         ):
             said = msgspec.json.decode(await response.read(), type=_State)
     except (aiohttp.ClientError, OSError, TimeoutError, msgspec.DecodeError):

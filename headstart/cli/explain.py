@@ -13,13 +13,22 @@ from rich.console import Console
 from rich.markup import escape
 
 from headstart.cli import data_sources
-from headstart.cli.options import JSON, argument, command, flag, option, token_field
+from headstart.cli.options import (
+    JSON,
+    argument,
+    command,
+    config_field,
+    flag,
+    token_field,
+    url_field,
+)
 from headstart.middleware.learning.oversight import Explained
 from headstart.observe import Served
 from headstart.policies.vetoes import FEEDBACK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from headstart.attempts import Attempt
     from headstart.middleware.learning.oversight import Explanation
@@ -46,7 +55,8 @@ class ExplainOptions:
     """The options of ``headstart explain``."""
 
     request_id: str = argument("REQUEST_ID", click.STRING)
-    url: str = option(data_sources.DEFAULT_URL, "URL of the server.", metavar="URL")
+    url: str | None = url_field()
+    config: Path | None = config_field()
     as_json: bool = flag(JSON, "--json")
     token_env: str = token_field()
 
@@ -67,7 +77,8 @@ def explain(options: ExplainOptions) -> None:
       headstart explain 01K5ZV0Q7N3J8M4T2R9XWB6CDE --url http://127.0.0.1:8080 --json
     """
     path = f"explain/{quote(options.request_id, safe='')}"
-    body = anyio.run(data_sources.ask_server, options.url, path, options.token_env)
+    url = data_sources.chosen_url(options.url, options.config)
+    body = anyio.run(data_sources.ask_server, url, path, options.token_env)
     if options.as_json:
         click.echo(msgspec.json.format(body).decode())
         return

@@ -173,6 +173,12 @@ def store_field() -> Any:
     return option(None, "URL of the store.  [default: the configured one]", metavar="URL")
 
 
+def url_field() -> Any:
+    """Return a dataclass field that is ``--url``; ``data_sources.chosen_url`` reads it."""
+    text = "URL of the server.  [default: by server.host and server.port of the configuration]"
+    return option(None, text, metavar="URL")
+
+
 def token_field() -> Any:
     """Return a dataclass field that is ``--token-env``."""
     text = "Variable with the admin token, if the server requires one."

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import anyio
 import click
 
 from headstart.cli import data_sources
-from headstart.cli.options import command, option, token_field
+from headstart.cli.options import command, config_field, token_field, url_field
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @dataclass(frozen=True)
 class ReloadOptions:
     """The options of ``headstart reload``."""
 
-    url: str = option(data_sources.DEFAULT_URL, "URL of the server.", metavar="URL")
+    url: str | None = url_field()
+    config: Path | None = config_field()
     token_env: str = token_field()
 
 
@@ -33,5 +38,6 @@ def reload(options: ReloadOptions) -> None:
       headstart reload --url http://127.0.0.1:9000
     """
     ask = partial(data_sources.ask_server, method="POST", timeout_s=600.0)
-    anyio.run(ask, options.url, "reload", options.token_env)
+    url = data_sources.chosen_url(options.url, options.config)
+    anyio.run(ask, url, "reload", options.token_env)
     click.echo("the configuration was reloaded")

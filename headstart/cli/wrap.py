@@ -20,7 +20,7 @@ import click
 import msgspec
 
 from headstart.cli import data_sources
-from headstart.cli.options import argument, command, config_field, option, token_field
+from headstart.cli.options import argument, command, config_field, token_field, url_field
 from headstart.config.checks import checked
 from headstart.config.loading import load_settings
 from headstart.errors import HeadstartError
@@ -90,7 +90,7 @@ class WrapOptions:
     words: tuple[str, ...] = argument(
         "TOOL [-- ARGUMENTS]", click.UNPROCESSED, nargs=-1, required=True
     )
-    url: str = option(data_sources.DEFAULT_URL, "URL of a sidecar that may run.", metavar="URL")
+    url: str | None = url_field()
     config: Path | None = config_field()
     token_env: str = token_field()
 
@@ -172,13 +172,14 @@ def _leave(number: int, _: object) -> None:
 @contextmanager
 def sidecar(options: WrapOptions, tool: WrappedTool) -> Iterator[str]:
     """Yield the URL of a sidecar: of the one that runs, else of one that ends with the block."""
+    running = data_sources.chosen_url(options.url, options.config)
     try:
-        anyio.run(data_sources.ask_server, options.url, "ready", options.token_env)
+        anyio.run(data_sources.ask_server, running, "ready", options.token_env)
     except HeadstartError:
-        if options.url != data_sources.DEFAULT_URL:
+        if options.url is not None:
             raise
     else:
-        yield options.url
+        yield running
         return
     with tempfile.TemporaryDirectory(prefix="headstart-") as folder:
         config = options.config

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
     from pathlib import Path
 
+    from headstart.settings import ServerSettings
+
 PREFIX = "HEADSTART_"
 _EXAMPLES = {
     "upstream": (
@@ -191,6 +193,20 @@ def load_settings(
     except msgspec.ValidationError as error:
         raise ConfigError(problem(error)) from error
     return checked(settings)
+
+
+def load_address(path: Path | None, environ: Mapping[str, str]) -> ServerSettings:
+    """Return settings of which only ``server.host`` and ``server.port`` are read, for a client.
+
+    Whatever else is wrong with the file, or is set for the server alone, does not matter to the
+    client. Raises ConfigError.
+    """
+    table = _read(path).get("server") if path is not None else None
+    own = table if isinstance(table, dict) else {}
+    variables = {name: f"{PREFIX}SERVER__{name.upper()}" for name in ("host", "port")}
+    named = {each: environ[each] for each in variables.values() if each in environ}
+    defaults = {f"server.{name}": own[name] for name in variables if name in own}
+    return load_settings(None, named, defaults=defaults).server
 
 
 def override_cache(settings: Settings, overrides: Mapping[str, object]) -> Settings:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -113,6 +114,33 @@ def test_a_server_that_is_not_there_is_an_error(
     assert "--url names another" in error
     assert code == 1
     assert "does not answer" in refusal(capsys, "x", "--url", "nonsense")[0]
+
+
+def test_the_address_is_that_of_the_configuration(
+    sidecar: Remote,
+    vetoed: str,
+    free_port: int,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    port = sidecar.url.rpartition(":")[2]
+    # Only the server knows the key, and only the server minds what it does not understand.
+    rest = 'client_keys = ["env:NOT_SET_HERE"]\nunknown = 1\n'
+    usual, other = Path("headstart.toml"), Path("other.toml")
+    usual.write_text(f'[server]\nhost = "0.0.0.0"\nport = {port}\n{rest}', "utf-8")
+    other.write_text(f"[server]\nport = {free_port}\n", "utf-8")
+    assert explain(capsys, vetoed).startswith("miss (veto), status 200")
+    error, _ = refusal(capsys, vetoed, "--config", str(other))
+    assert f"http://127.0.0.1:{free_port} does not answer" in error
+    monkeypatch.setenv("HEADSTART_SERVER__PORT", port)
+    assert explain(capsys, vetoed, "--config", str(other)).startswith("miss (veto)")
+    monkeypatch.delenv("HEADSTART_SERVER__PORT")
+    other.write_text("[server]\nport = 70000\n", "utf-8")
+    assert refusal(capsys, vetoed, "--config", str(other))[1] == 2
+    other.write_text("[server]\nport =\n", "utf-8")
+    assert "other.toml" in refusal(capsys, vetoed, "--config", str(other))[0]
 
 
 def test_a_stream_that_broke_off_names_the_error_beside_its_status() -> None:

@@ -74,13 +74,15 @@ def test_the_tool_asks_the_sidecar_and_its_end_is_that_of_the_command(folder: Pa
 
 
 def test_a_sidecar_that_runs_is_used_and_goes_on(folder: Path, free_port: int) -> None:
-    serve = [*COMMAND[:-1], "serve", "--port", str(free_port)]
+    config = folder / "headstart.toml"
+    config.write_text(f"[server]\nport = {free_port}\n\n{config.read_text()}")
+    serve = [*COMMAND[:-1], "serve"]
     with subprocess.Popen(serve, cwd=folder, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
         assert running.stdout.readline().startswith("headstart is ready")
         url = f"http://127.0.0.1:{free_port}"
-        words = ("--url", url, sys.executable, "--", "-c", ASKS_TWICE)
-        done = [wrapped(folder, *words) for _ in range(2)]
+        words = (sys.executable, "--", "-c", ASKS_TWICE)
+        done = [wrapped(folder, *words), wrapped(folder, "--url", url, *words)]
         assert running.poll() is None
         running.kill()
     assert "2 requests, 1 answered" in done[0].stderr
