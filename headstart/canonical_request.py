@@ -173,8 +173,6 @@ class Quirks(Frozen):
     """Fields of a message that the provider rejects."""
     renames: dict[str, str] = msgspec.field(default_factory=dict)
     """Top-level request fields that the provider knows under another name."""
-    paths: dict[str, str] = msgspec.field(default_factory=dict)
-    """Paths of the dialect (``/v1/…``) that the provider has elsewhere under its root."""
     raw_predict: bool = False
     """The provider takes requests at ``/models/NAME:rawPredict``, as Google does for Claude."""
     max_choices: int | None = None

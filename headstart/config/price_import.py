@@ -102,7 +102,8 @@ def _litellm(document: Mapping[str, Any], today: str) -> Iterator[_Entry]:
 def _bare(key: str, provider: str) -> str:
     """Return the model's own name: the map's keys begin with the provider's."""
     for prefix in (provider, provider.partition("-")[0]):
-        key = key.removeprefix(f"{prefix}/")
+        if key.startswith(f"{prefix}/"):
+            return key.removeprefix(f"{prefix}/")
     return key
 
 

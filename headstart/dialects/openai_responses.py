@@ -55,8 +55,11 @@ def _tokens(usage: dict[str, Any]) -> Tokens:
     return Tokens(
         prompt=as_count(usage.get("input_tokens")),
         completion=as_count(usage.get("output_tokens")),
-        cached=as_count(asked.get("cached_tokens")),
-        cache_write=as_count(asked.get("cache_write_tokens")),
+        # The second names are Perplexity's.
+        cached=as_count(asked.get("cached_tokens") or asked.get("cache_read_input_tokens")),
+        cache_write=as_count(
+            asked.get("cache_write_tokens") or asked.get("cache_creation_input_tokens")
+        ),
         reasoning=as_count(said.get("reasoning_tokens")),
     )
 

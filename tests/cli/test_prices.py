@@ -35,6 +35,12 @@ LITELLM = {
         "input_cost_per_token": 1.5e-07,
         "output_cost_per_token": 6e-07,
     },
+    "groq/groq/compound": {
+        "litellm_provider": "groq",
+        "mode": "chat",
+        "input_cost_per_token": 1e-07,
+        "output_cost_per_token": 1e-07,
+    },
     "qwencloud/tiers": {
         "litellm_provider": "qwencloud",
         "mode": "chat",
@@ -112,11 +118,12 @@ def test_litellms_map_becomes_prices_by_preset(capsys: pytest.CaptureFixture[str
         "text-embedding-new": {"input_per_million": 0.02, "output_per_million": 0.0},
     }
     assert prices["groq"] == {
-        "openai/gpt-new": {"input_per_million": 0.15, "output_per_million": 0.6}
+        "openai/gpt-new": {"input_per_million": 0.15, "output_per_million": 0.6},
+        "groq/compound": {"input_per_million": 0.1, "output_per_million": 0.1},
     }
     assert prices["qwen"] == {"tiers": {"input_per_million": 1.0, "output_per_million": 5.0}}
     shown = capsys.readouterr().out
-    assert "LiteLLM's price map: 4 prices of 3 providers" in shown
+    assert "LiteLLM's price map: 5 prices of 3 providers" in shown
     assert "openai: 2, of which 1 are new and 1 have changed" in shown
     for line in ("1, retired", "1, a provider without a preset", "1, not billed by tokens of text"):
         assert f"left out: {line}" in shown

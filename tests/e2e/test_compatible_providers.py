@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 TEXT = "Paris."
-SOURCE = "https://example.com/paris"
 COUNTS = {"prompt_tokens": 14, "completion_tokens": 3, "total_tokens": 17}
 
 
@@ -51,14 +50,6 @@ FORMS = {
         },
     ),
     "nvidia": Form(beside={"kv_transfer_params": None}, delta={"reasoning_content": "France."}),
-    "perplexity": Form(
-        beside={
-            "citations": [SOURCE],
-            "search_results": [{"title": "Paris", "url": SOURCE, "date": None}],
-        },
-        usage={"search_context_size": "low", "cost": {"request_cost": 0.005, "total_cost": 0.0051}},
-        apart=False,
-    ),
     "qwen": Form(
         delta={"reasoning_content": "France."},
         usage={"prompt_tokens_details": {"cached_tokens": 8}},
@@ -149,10 +140,8 @@ async def test_the_request_has_what_the_provider_takes(name: str) -> None:
         async with client(proxy) as asking:
             await (await asking.chat.completions.create(**FIELDS, seed=1, stream=True)).close()
     (call,) = proxy.upstream.calls
-    renamed = name in ("nvidia", "qwen", "moonshot")
-    assert call.json["max_tokens" if renamed else "max_completion_tokens"] == 9
-    assert ("seed" in call.json, "stream_options" in call.json) == ((name != "perplexity",) * 2)
-    assert call.path == ("/chat/completions" if name == "perplexity" else "/v1/chat/completions")
+    assert call.json["max_tokens" if name == "nvidia" else "max_completion_tokens"] == 9
+    assert (call.json["seed"], call.json["stream_options"]) == (1, {"include_usage": True})
 
 
 async def test_the_usual_variables_find_them() -> None:
@@ -184,3 +173,83 @@ async def test_a_client_of_anthropic_reaches_sambanova_untranslated() -> None:
         "anthropic",
         "responses",
     )
+
+
+SOURCE = "https://example.com/paris"
+RESPONSE: dict[str, Any] = {
+    "id": "resp_1", "object": "response", "created_at": 1, "model": "perplexity/sonar",
+    "status": "completed",
+    "output": [
+        {"type": "search_results", "queries": ["paris"], "results": [{"id": 1, "url": SOURCE}]},
+        {
+            "type": "message", "id": "msg_1", "role": "assistant", "status": "completed",
+            "content": [{"type": "output_text", "text": TEXT, "annotations": []}],
+        },
+    ],
+    "usage": {
+        "input_tokens": 14, "output_tokens": 3, "total_tokens": 17,
+        "input_tokens_details": {"cache_read_input_tokens": 4},
+        "cost": {"currency": "USD", "input_cost": 1e-5, "output_cost": 1e-5, "total_cost": 2e-5},
+    },
+}  # fmt: skip
+"""An answer of Perplexity's Agent API, as its own SDK types it."""
+
+
+def agent_events() -> bytes:
+    search, message = RESPONSE["output"]
+    part = message["content"][0]
+    place = {"item_id": "msg_1", "output_index": 1, "content_index": 0}
+    bare = {**RESPONSE, "status": "in_progress", "output": [], "usage": None}
+    begun, empty = {**message, "status": "in_progress", "content": []}, {**part, "text": ""}
+    events: list[dict[str, Any]] = [
+        {"type": "response.created", "response": bare},
+        {"type": "response.output_item.added", "output_index": 0, "item": search},
+        {"type": "response.output_item.done", "output_index": 0, "item": search},
+        {"type": "response.output_item.added", "output_index": 1, "item": begun},
+        {"type": "response.content_part.added", **place, "part": empty},
+        {"type": "response.output_text.delta", **place, "delta": TEXT, "logprobs": []},
+        {"type": "response.output_text.done", **place, "text": TEXT, "logprobs": []},
+        {"type": "response.content_part.done", **place, "part": part},
+        {"type": "response.output_item.done", "output_index": 1, "item": message},
+        {"type": "response.completed", "response": RESPONSE},
+    ]
+    lines = [{**event, "sequence_number": number} for number, event in enumerate(events)]
+    return b"".join(
+        b"event: %b\ndata: %b\n\n" % (each["type"].encode(), json.dumps(each).encode())
+        for each in lines
+    )
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("api", ["chat", "responses"])
+async def test_perplexity_is_asked_by_responses(api: str, *, stream: bool) -> None:
+    model = "perplexity/sonar"
+    async with proxied(provider=configured("perplexity")) as proxy, client(proxy) as asking:
+        proxy.upstream.body = agent_events() if stream else json.dumps(RESPONSE).encode()
+        kind = b"text/event-stream" if stream else b"application/json"
+        proxy.upstream.headers = [(b"content-type", kind)]
+        texts: list[str | None] = []
+        for _ in range(2):
+            if api == "responses" and stream:
+                # The helper ``stream`` warns of items that OpenAI does not have.
+                events = await asking.responses.create(model=model, input="Where?", stream=True)
+                parts = [e.delta async for e in events if e.type == "response.output_text.delta"]
+                texts.append("".join(parts))
+            elif api == "responses":
+                texts.append(
+                    (await asking.responses.create(model=model, input="Where?")).output_text
+                )
+            elif stream:
+                fields: dict[str, Any] = {**FIELDS, "model": model}
+                async with asking.chat.completions.stream(**fields) as chunks:
+                    completion = await chunks.get_final_completion()
+                texts.append(completion.choices[0].message.content)
+            else:
+                whole = await asking.chat.completions.create(**{**FIELDS, "model": model})
+                texts.append(whole.choices[0].message.content)
+        row = proxy.served[0]
+    assert texts == [TEXT, TEXT]
+    call = proxy.upstream.calls[0]
+    assert (call.path, call.json["model"]) == ("/v1/responses", model)
+    assert (row.prompt_tokens, row.completion_tokens) == (14, 3)
+    assert row.cost_usd == pytest.approx((10 * 0.25 + 4 * 0.0625 + 3 * 2.5) / 1e6)

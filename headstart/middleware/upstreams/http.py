@@ -279,19 +279,16 @@ class HTTPUpstream:
         The base URL stands for the provider's root and the version in a request's path. Without a
         path of its own it keeps the request's (``https://api.anthropic.com``); with one it takes
         the place of the leading ``/v1``, ``/v1beta`` or ``/v2`` (``https://api.groq.com/openai/v1``,
-        ``https://generativelanguage.googleapis.com/v1beta``). Paths that the provider has elsewhere
-        stand in its quirks.
+        ``https://generativelanguage.googleapis.com/v1beta``).
         """
         known = None if query else self._urls.get(path)
         if known is not None:
             return known
         raw = _as_sent(path)
-        moved = self._settings.quirks.paths.get(raw)
-        base = self._base.raw_path if self._base.raw_path != "/" else ""
-        if moved is not None or raw.startswith(_ROOTED):
-            raw = _LAST_VERSION.sub("", base) + (moved or raw)
-        elif base:
-            raw = base + _VERSION.sub("", raw)
+        if self._base.raw_path not in ("", "/"):
+            base = self._base.raw_path
+            rooted = raw.startswith(_ROOTED)
+            raw = _LAST_VERSION.sub("", base) + raw if rooted else base + _VERSION.sub("", raw)
         if query:
             raw += "?" + _as_sent(query)
         url = URL(f"{self._base.scheme}://{self._base.raw_authority}{raw}", encoded=True)
