@@ -11,9 +11,11 @@ import os
 import pty
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import termios
+import time
 from array import array
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -115,6 +117,26 @@ def test_a_worker_that_is_killed_takes_only_its_own_calls_and_another_starts(two
     assert 1 <= len(load.failed) <= 6  # each of the eight clients has one connection
     assert after > before
     assert "ended (by SIGKILL)" in two.log
+
+
+def test_a_killed_worker_loses_nothing_that_was_written_before(two: Served) -> None:
+    """docs/workers.md: an entry is written within a second, and a row of the books within two."""
+    with Load(two.port, clients=8) as load:
+        two.until(load.more(300))
+        time.sleep(2.0)  # so long they may take
+        written = len(load.texts)
+        two.until(load.more(300))
+        killed = two.workers[0]
+        os.kill(killed, signal.SIGKILL)
+        two.until(lambda: killed not in two.workers and len(two.workers) == 2)
+    connection = http.client.HTTPConnection("127.0.0.1", two.port)
+    with contextlib.closing(connection):
+        for text in load.texts[:written]:
+            assert ask(connection, text)[1]["x-cache"] == "HIT", text
+    stop(two)
+    with contextlib.closing(sqlite3.connect(two.folder / "kept.db")) as store:
+        [(booked,)] = store.execute("SELECT count(*) FROM books")
+    assert booked >= written + len(load.texts[:written])
 
 
 def test_what_one_worker_learned_of_an_upstream_holds_for_all(

@@ -148,9 +148,9 @@ class Load:
         self._repeats = repeats
         self._over = threading.Event()
         self._threads = [threading.Thread(target=self._ask) for _ in range(clients)]
-        self.answered = 0
+        self.texts: list[str] = []
+        """The questions that were answered."""
         self.failed: list[str] = []
-        self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
         for thread in self._threads:
@@ -161,6 +161,10 @@ class Load:
         self._over.set()
         for thread in self._threads:
             thread.join()
+
+    @property
+    def answered(self) -> int:
+        return len(self.texts)
 
     def more(self, count: int) -> Callable[[], bool]:
         """Return a condition: so many more requests were answered."""
@@ -175,17 +179,13 @@ class Load:
                 try:
                     status, _ = ask(connection, text)
                 except (OSError, http.client.HTTPException) as error:
-                    self._note(repr(error))
+                    self.failed.append(repr(error))
                     connection.close()
                 else:
-                    self._note(None if status == 200 else f"status {status}")
-
-    def _note(self, failure: str | None) -> None:
-        with self._lock:
-            if failure is None:
-                self.answered += 1
-            else:
-                self.failed.append(failure)
+                    if status == 200:
+                        self.texts.append(text)
+                    else:
+                        self.failed.append(f"status {status}")
 
 
 def ask(
