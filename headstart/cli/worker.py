@@ -19,7 +19,7 @@ from headstart.cli.acceptor import ConnectionShare
 from headstart.cli.sidecar_server import SidecarServer
 from headstart.cli.worker_channel import Channel
 from headstart.cli.worker_exchange import SupervisorLink, WorkerExchange
-from headstart.cli.workers import WorkerTask, connection_counts, share_of
+from headstart.cli.workers import WorkerTask, connection_counts, lease_table, share_of
 from headstart.errors import ConfigError, HeadstartError
 from headstart.middleware.admin_front import Gathered
 from headstart.middleware.upstreams.shared_states import SharedUpstreamStates
@@ -40,6 +40,7 @@ class WorkerSide:
     def __init__(self, task: WorkerTask) -> None:
         self._task = task
         self._link = SupervisorLink()
+        self._leases = lease_table(task.shared)
         self._states = SharedUpstreamStates(task.shared, mmap.PAGESIZE)
         lasting = dataclasses.replace(
             lasting_parts(self._states),
@@ -104,7 +105,7 @@ class WorkerSide:
 
     def _exchange(self, store: Store) -> WorkerExchange:
         """Return the way to the other workers for one engine."""
-        return WorkerExchange(self._task.index, store, self._link)
+        return WorkerExchange(self._task.index, store, self._link, self._leases)
 
     async def _ask_to_reload(self) -> None:
         if self._link.channel is None:

@@ -1,25 +1,27 @@
-"""Leases and messages of the workers of one machine, through their supervisor.
+"""Leases and messages of the workers of one machine.
 
-The supervisor keeps the leases (``LeaseTable``) and passes messages on; a worker reaches it by its
-channel (``WorkerExchange``, a ``CallExchange``). The address of an exchange begins with the number
-of its worker.
+The leases lie in memory that all workers share (``LeaseTable``). The supervisor passes messages on;
+a worker reaches it by its channel (``WorkerExchange``, a ``CallExchange``). The address of an
+exchange begins with the number of its worker.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import itertools
+import mmap
 import secrets
+import struct
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from headstart.errors import HeadstartError, StoreError
+from headstart.middleware.upstreams.shared_states import SharedLock
 from headstart.types import Lease
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
     from headstart.cli.worker_channel import Channel
     from headstart.interfaces import Store
@@ -27,14 +29,15 @@ if TYPE_CHECKING:
 
 LEASE_S = 3.0
 """A lease ends so long after it was taken or renewed."""
-
-
-class Wanted(msgspec.Struct, frozen=True):
-    """A lease that an exchange wants. It may replace the one with the token ``instead_of``."""
-
-    name: str
-    owner: str
-    instead_of: int = 0
+_LEASE = struct.Struct("<20s16sQd")
+"""Digest of the name, address of the owner, token, and the time of its end."""
+_TOKEN = struct.Struct("<Q")
+"""The last token, at the place before the first lease."""
+BUCKET = 4
+"""The places in which a lease may lie, one after the other."""
+BUCKETS = 2048
+_BUCKET_BYTES = BUCKET * _LEASE.size
+LEASES_BYTES = _LEASE.size + BUCKETS * _BUCKET_BYTES
 
 
 class Mail(msgspec.Struct, frozen=True):
@@ -50,42 +53,91 @@ class Mail(msgspec.Struct, frozen=True):
 
 
 class LeaseTable:
-    """The leases of all workers. ``clock`` gives seconds."""
+    """The leases of all workers, in the bytes of an open file from ``offset`` on.
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    ``clock`` gives seconds, the same in all processes. Where all places for a name are taken, there
+    is no lease, and each process makes its own call.
+    """
+
+    def __init__(self, file: int, offset: int, clock: Callable[[], float]) -> None:
+        self._memory = mmap.mmap(file, offset + LEASES_BYTES)
+        self._offset = offset
+        self._lock = SharedLock(file, offset)
         self._clock = clock
-        self._held: dict[str, tuple[Lease, float]] = {}
-        self._tokens = itertools.count(1)
 
-    def answer(self, kind: str, payload: bytes) -> bytes:
-        """Do what a worker asks for: ``lease``, ``renew`` or ``release``."""
-        if kind == "lease":
-            wanted = msgspec.msgpack.decode(payload, type=Wanted)
-            return msgspec.msgpack.encode(self._take(wanted))
-        for lease in msgspec.msgpack.decode(payload, type=list[Lease]):
-            if self._held.get(lease.name, (None, 0.0))[0] != lease:
-                continue
-            if kind == "renew":
-                self._held[lease.name] = lease, self._clock() + LEASE_S
+    def take(self, name: str, owner: str, instead_of: int = 0) -> Lease | None:
+        """Return the lease of a name, which ``owner`` takes if nobody has it.
+
+        It may replace the one with the token ``instead_of``.
+        """
+        digest, now, memory = _digest(name), self._clock(), self._memory
+        with self._lock:
+            if not self._lock.taken:
+                return None
+            at = self._find(digest)
+            if at is None:
+                at = self._free(digest, now)
             else:
-                del self._held[lease.name]
-        return b""
+                _, holder, token, until = _LEASE.unpack_from(memory, at)
+                if until > now and token != instead_of:
+                    return Lease(name=name, owner=holder.rstrip(b"\0").decode(), token=token)
+            if at is None:
+                return None
+            token = 1 + _TOKEN.unpack_from(memory, self._offset)[0]
+            _TOKEN.pack_into(memory, self._offset, token)
+            _LEASE.pack_into(memory, at, digest, owner.encode(), token, now + LEASE_S)
+        return Lease(name=name, owner=owner, token=token)
+
+    def renew(self, leases: Iterable[Lease]) -> None:
+        """Let leases last for another while."""
+        until = self._clock() + LEASE_S
+        for lease in leases:
+            self._end_at(lease, until)
+
+    def release(self, lease: Lease) -> None:
+        """End a lease."""
+        self._end_at(lease, 0.0)
 
     def drop(self, worker: int) -> None:
         """End the leases of a worker that has ended."""
-        own = f"{worker}:"
-        self._held = {
-            name: held for name, held in self._held.items() if not held[0].owner.startswith(own)
-        }
+        own = f"{worker}:".encode()
+        with self._lock:
+            for at in range(self._offset + _LEASE.size, self._offset + LEASES_BYTES, _LEASE.size):
+                digest, holder, token, _ = _LEASE.unpack_from(self._memory, at)
+                if holder.startswith(own):
+                    _LEASE.pack_into(self._memory, at, digest, holder, token, 0.0)
 
-    def _take(self, wanted: Wanted) -> Lease:
-        now = self._clock()
-        held, until = self._held.get(wanted.name, (None, 0.0))
-        if held is not None and until > now and held.token != wanted.instead_of:
-            return held
-        lease = Lease(name=wanted.name, owner=wanted.owner, token=next(self._tokens))
-        self._held[wanted.name] = lease, now + LEASE_S
-        return lease
+    def _end_at(self, lease: Lease, until: float) -> None:
+        digest = _digest(lease.name)
+        with self._lock:
+            at = self._find(digest)
+            if at is None:
+                return
+            _, holder, token, _ = _LEASE.unpack_from(self._memory, at)
+            if token == lease.token:
+                _LEASE.pack_into(self._memory, at, digest, holder, token, until)
+
+    def _find(self, digest: bytes) -> int | None:
+        """Return the place of a lease that was taken before and not replaced."""
+        bucket = self._bucket(digest)
+        at = self._memory.find(digest, bucket, bucket + _BUCKET_BYTES)
+        return at if at >= 0 and (at - bucket) % _LEASE.size == 0 else None
+
+    def _free(self, digest: bytes, now: float) -> int | None:
+        """Return a place that a new lease may have."""
+        bucket = self._bucket(digest)
+        for at in range(bucket, bucket + _BUCKET_BYTES, _LEASE.size):
+            if _LEASE.unpack_from(self._memory, at)[3] <= now:
+                return at
+        return None
+
+    def _bucket(self, digest: bytes) -> int:
+        number = int.from_bytes(digest[:4], "little") % BUCKETS
+        return self._offset + _LEASE.size + number * _BUCKET_BYTES
+
+
+def _digest(name: str) -> bytes:
+    return blake2b(name.encode(), digest_size=20).digest()
 
 
 class SupervisorLink:
@@ -122,10 +174,11 @@ class SupervisorLink:
 class WorkerExchange:
     """The exchange of one engine of a worker."""
 
-    def __init__(self, worker: int, store: Store, link: SupervisorLink) -> None:
+    def __init__(self, worker: int, store: Store, link: SupervisorLink, leases: LeaseTable) -> None:
         self.address = f"{worker}:{secrets.token_hex(4)}"
         self._store = store
         self._link = link
+        self._leases = leases
 
     async def find(self, exact: str, name: str, instead_of: int = 0) -> Entry | Lease | None:
         """Return the entry, or else the lease. The lease comes first: its owner may end meanwhile.
@@ -133,25 +186,22 @@ class WorkerExchange:
         An owner stores the answer before it gives its lease up, so no answer is missed.
         """
         lease, entry = None, None
-        wanted = Wanted(name, self.address, instead_of)
         if self.address in self._link.inboxes:
-            with contextlib.suppress(StoreError):
-                found = await self._ask("lease", msgspec.msgpack.encode(wanted))
-                lease = msgspec.msgpack.decode(found, type=Lease)
+            lease = self._leases.take(name, self.address, instead_of)
         try:
             entry = await self._store.find(exact)
         finally:
             if entry is not None and lease is not None and lease.owner == self.address:
-                await self.release(lease, stored=False)
+                self._leases.release(lease)
         return lease if entry is None else entry
 
     async def renew(self, leases: Sequence[Lease]) -> None:
         """Renew leases."""
-        self._tell("renew", leases)
+        self._leases.renew(leases)
 
     async def release(self, lease: Lease, *, stored: bool) -> None:
         """End a lease."""
-        self._tell("release", (lease,))
+        self._leases.release(lease)
 
     async def send(self, address: str, message: bytes) -> bool:
         """Send a message, and wait until its worker has it."""
@@ -177,8 +227,3 @@ class WorkerExchange:
             return await channel.ask(kind, payload)
         except HeadstartError as error:
             raise StoreError(f"the supervisor process failed: {error}") from error
-
-    def _tell(self, kind: str, leases: Sequence[Lease]) -> None:
-        channel = self._link.channel
-        if channel is not None:
-            channel.tell(kind, msgspec.msgpack.encode(leases))

@@ -25,9 +25,10 @@ import msgspec
 from headstart.cli.acceptor import GONE
 from headstart.cli.sighup import Reloads
 from headstart.cli.worker_channel import Channel, ChannelClosed
-from headstart.cli.worker_exchange import LeaseTable, Mail
+from headstart.cli.worker_exchange import LEASES_BYTES, LeaseTable, Mail
 from headstart.config.checks import refuse_fixed
 from headstart.errors import ConfigError, HeadstartError
+from headstart.middleware.upstreams.shared_states import MEMORY_BYTES
 from headstart.observe import logger
 from headstart.settings import Settings  # noqa: TC001 - msgspec reads it
 from headstart.sockets import bind
@@ -119,16 +120,14 @@ class WorkerTask(msgspec.Struct):
 def shared_memory(count: int) -> tuple[int, memoryview]:
     """Return the open file that is the memory of all workers, and its counts of connections.
 
-    The states of upstreams begin on its second page.
+    The states of upstreams begin on its second page, and the leases of calls follow them.
     """
-    from headstart.middleware.upstreams.shared_states import MEMORY_BYTES
-
     if hasattr(os, "memfd_create"):
         shared = os.memfd_create("headstart")
     else:
         with tempfile.TemporaryFile() as file:
             shared = os.dup(file.fileno())
-    os.ftruncate(shared, mmap.PAGESIZE + MEMORY_BYTES)
+    os.ftruncate(shared, mmap.PAGESIZE + MEMORY_BYTES + LEASES_BYTES)
     counts = connection_counts(shared, count)
     counts[:] = memoryview(array("q", [GONE] * count))
     return shared, counts
@@ -137,6 +136,11 @@ def shared_memory(count: int) -> tuple[int, memoryview]:
 def connection_counts(shared: int, count: int) -> memoryview:
     """Return the number of connections of each of ``count`` workers, in shared memory."""
     return memoryview(mmap.mmap(shared, mmap.PAGESIZE)).cast("q")[:count]
+
+
+def lease_table(shared: int) -> LeaseTable:
+    """Return the leases of calls of all workers, in shared memory."""
+    return LeaseTable(shared, mmap.PAGESIZE + MEMORY_BYTES, time.monotonic)
 
 
 class _Worker:
@@ -183,7 +187,7 @@ class WorkerPool:
         self._banner = banner
         self._shared, self._counts = shared_memory(count)
         self._workers: dict[int, _Worker] = {}
-        self._leases = LeaseTable(time.monotonic)
+        self._leases = lease_table(self._shared)
         self._reloading = asyncio.Lock()
         self._stopping = asyncio.Event()
         self._started = asyncio.Event()
@@ -314,8 +318,6 @@ class WorkerPool:
             return await self._gather(payload.decode())
         elif kind == "send":
             return await self._pass_on(payload)
-        elif kind in ("lease", "renew", "release"):
-            return self._leases.answer(kind, payload)
         return b""
 
     async def _pass_on(self, payload: bytes) -> bytes:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import os
 import socket
+import subprocess
+import sys
+import tempfile
+import time
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -12,11 +18,13 @@ import pytest
 
 from headstart.cli.worker_channel import Channel
 from headstart.cli.worker_exchange import (
+    BUCKET,
+    BUCKETS,
     LEASE_S,
+    LEASES_BYTES,
     LeaseTable,
     Mail,
     SupervisorLink,
-    Wanted,
     WorkerExchange,
 )
 from headstart.embeddings.stores.memory import MemoryStore
@@ -28,80 +36,138 @@ from support.simulated import until
 from support.stores import Clock
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-pytestmark = pytest.mark.anyio
+    from collections.abc import AsyncIterator, Iterator
 
 
-class Table:
-    """A table, and a clock that only the test moves."""
-
-    def __init__(self) -> None:
-        self.clock = Clock()
-        self.leases = LeaseTable(self.clock)
-
-    def take(self, owner: str, instead_of: int = 0, name: str = "name") -> Lease:
-        wanted = msgspec.msgpack.encode(Wanted(name, owner, instead_of))
-        return msgspec.msgpack.decode(self.leases.answer("lease", wanted), type=Lease)
-
-    def tell(self, kind: str, *leases: Lease) -> None:
-        assert self.leases.answer(kind, msgspec.msgpack.encode(leases)) == b""
+@contextlib.contextmanager
+def memory() -> Iterator[int]:
+    """Yield an open file that is large enough for leases."""
+    with tempfile.TemporaryFile() as file:
+        file.truncate(LEASES_BYTES)
+        yield file.fileno()
 
 
-async def test_the_first_one_has_the_lease_until_it_is_released() -> None:
-    table = Table()
-    lease = table.take("0:a")
-    assert table.take("1:b") == lease
-    table.tell("release", lease)
-    later = table.take("1:b")
+@pytest.fixture
+def table() -> Iterator[LeaseTable]:
+    """A table whose clock only the test moves."""
+    with memory() as file:
+        yield LeaseTable(file, 0, Clock())
+
+
+def take(table: LeaseTable, owner: str, instead_of: int = 0, name: str = "name") -> Lease:
+    lease = table.take(name, owner, instead_of)
+    assert lease is not None
+    return lease
+
+
+def test_the_first_one_has_the_lease_until_it_is_released(table: LeaseTable) -> None:
+    lease = take(table, "0:a")
+    assert take(table, "1:b") == lease
+    table.release(lease)
+    later = take(table, "1:b")
     assert (later.owner, later.token > lease.token) == ("1:b", True)
-    table.tell("release", lease)  # it is not the owner any more
-    assert table.take("0:a") == later
+    table.release(lease)  # it is not the owner any more
+    assert take(table, "0:a") == later
 
 
-async def test_only_one_takes_a_lost_lease_over() -> None:
-    table = Table()
-    lost = table.take("0:a")
-    found = [table.take(owner, lost.token) for owner in ("1:b", "2:c")]
+def test_only_one_takes_a_lost_lease_over(table: LeaseTable) -> None:
+    lost = take(table, "0:a")
+    found = [take(table, owner, lost.token) for owner in ("1:b", "2:c")]
     assert [each.owner for each in found] == ["1:b", "1:b"]
 
 
-async def test_a_lease_ends_unless_it_is_renewed() -> None:
-    table = Table()
-    lease = table.take("0:a")
-    table.clock.now += LEASE_S * 0.9
-    table.tell("renew", lease)
-    table.clock.now += LEASE_S * 0.9
-    assert table.take("1:b") == lease
-    table.clock.now += LEASE_S * 0.2
-    assert table.take("1:b").owner == "1:b"
-    table.tell("renew", lease)
-    assert table.take("0:a").owner == "1:b"
+def test_a_lease_ends_unless_it_is_renewed() -> None:
+    with memory() as file:
+        clock = Clock()
+        table = LeaseTable(file, 0, clock)
+        lease = take(table, "0:a")
+        clock.now += LEASE_S * 0.9
+        table.renew((lease,))
+        clock.now += LEASE_S * 0.9
+        assert take(table, "1:b") == lease
+        clock.now += LEASE_S * 0.2
+        assert take(table, "1:b").owner == "1:b"
+        table.renew((lease,))
+        assert take(table, "0:a").owner == "1:b"
 
 
-async def test_the_leases_of_a_worker_end_with_it() -> None:
-    table = Table()
-    mine, other = table.take("1:a"), table.take("11:a", name="other")
-    table.leases.drop(1)
-    assert table.take("2:b").token > mine.token
-    assert table.take("2:b", name="other") == other
+def test_the_leases_of_a_worker_end_with_it(table: LeaseTable) -> None:
+    mine, other = take(table, "1:a"), take(table, "11:a", name="other")
+    table.drop(1)
+    assert take(table, "2:b").token > mine.token
+    assert take(table, "2:b", name="other") == other
+
+
+def test_a_full_table_gives_no_lease_and_room_comes_back(table: LeaseTable) -> None:
+    places = BUCKET * BUCKETS
+    held = [table.take(str(i), "0:a") for i in range(places * 4)]
+    had = [each for each in held if each is not None]
+    assert places * 0.9 < len(had) <= places
+    refused = next(str(i) for i, each in enumerate(held) if each is None)
+    for each in had:
+        table.release(each)
+    assert take(table, "1:b", name=refused).owner == "1:b"
+
+
+def test_a_lease_has_one_owner_whatever_processes_take_it() -> None:
+    """Real processes take and release the same few leases: two never have one at a time."""
+    with memory() as file:
+        code = "import sys; from cli.test_worker_exchange import contend; contend(*sys.argv[1:])"
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        running = [
+            subprocess.Popen(
+                [sys.executable, "-c", code, str(file), f"{worker}:x"],
+                env=environment,
+                pass_fds=(file,),
+                stdout=subprocess.PIPE,
+            )
+            for worker in range(3)
+        ]
+        periods = [
+            (float(line.split()[1]), float(line.split()[2]), line.split()[0])
+            for each in running
+            for line in each.communicate(timeout=PATIENCE_S)[0].decode().splitlines()
+        ]
+        assert [each.returncode for each in running] == [0, 0, 0]
+    assert len(periods) == 3 * CONTESTS
+    for name in {period[2] for period in periods}:
+        own = sorted(period for period in periods if period[2] == name)
+        for (_, end, _), (begin, _, _) in itertools.pairwise(own):
+            assert end <= begin
+
+
+CONTESTS = 300
+
+
+def contend(file: str, owner: str) -> None:
+    """Take and release leases; print when each was held (in one of the processes above)."""
+    table = LeaseTable(int(file), 0, time.monotonic)
+    had = 0
+    while had < CONTESTS:
+        name = f"name{had % 3}"
+        lease = table.take(name, owner)
+        if lease is not None and lease.owner == owner:
+            begin = time.monotonic()
+            time.sleep(0.0001)
+            print(name, begin, time.monotonic())  # noqa: T201 - read by the test
+            table.release(lease)
+            had += 1
 
 
 class Supervisor:
     """Two workers' exchanges, and what answers them in place of a supervisor process."""
 
-    def __init__(self) -> None:
+    def __init__(self, file: int) -> None:
         self.store = MemoryStore()
         self.links = [SupervisorLink(), SupervisorLink()]
         self.exchanges = [
-            WorkerExchange(number, self.store, link) for number, link in enumerate(self.links)
+            WorkerExchange(number, self.store, link, LeaseTable(file, 0, time.monotonic))
+            for number, link in enumerate(self.links)
         ]
-        self._leases = LeaseTable(Clock())
 
     async def answer(self, kind: str, payload: bytes) -> bytes:
-        if kind == "send":
-            return self.links[msgspec.msgpack.decode(payload, type=Mail).worker].deliver(payload)
-        return self._leases.answer(kind, payload)
+        assert kind == "send"
+        return self.links[msgspec.msgpack.decode(payload, type=Mail).worker].deliver(payload)
 
 
 async def nothing(kind: str, payload: bytes) -> bytes:
@@ -111,19 +177,20 @@ async def nothing(kind: str, payload: bytes) -> bytes:
 @contextlib.asynccontextmanager
 async def supervised() -> AsyncIterator[Supervisor]:
     """Run the channels of both workers; they close at the end."""
-    found = Supervisor()
     channels: list[Channel] = []
-    async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as tasks:
-        for link in found.links:
-            ours, theirs = socket.socketpair()
-            ends = await Channel.over(ours, found.answer), await Channel.over(theirs, nothing)
-            for end in ends:
-                tasks.create_task(end.run())
-            channels += ends
-            link.open(ends[1])
-        yield found
-        for channel in channels:
-            channel.close()
+    with memory() as file:
+        found = Supervisor(file)
+        async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as tasks:
+            for link in found.links:
+                ours, theirs = socket.socketpair()
+                ends = await Channel.over(ours, found.answer), await Channel.over(theirs, nothing)
+                for end in ends:
+                    tasks.create_task(end.run())
+                channels += ends
+                link.open(ends[1])
+            yield found
+            for channel in channels:
+                channel.close()
 
 
 async def received(exchange: WorkerExchange, into: list[bytes]) -> None:
@@ -137,6 +204,7 @@ async def lost(exchange: WorkerExchange) -> None:
         await received(exchange, [])
 
 
+@pytest.mark.anyio
 async def test_workers_share_leases_and_messages() -> None:
     async with supervised() as found, asyncio.TaskGroup() as tasks:
         one, two = found.exchanges
@@ -161,6 +229,7 @@ async def test_workers_share_leases_and_messages() -> None:
             task.cancel()
 
 
+@pytest.mark.anyio
 async def test_a_worker_whose_supervisor_has_ended_asks_for_itself() -> None:
     async with supervised() as found, asyncio.TaskGroup() as tasks:
         one = found.exchanges[0]

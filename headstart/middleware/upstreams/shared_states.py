@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import mmap
+import os
 import struct
 import time
 from hashlib import blake2b
@@ -46,35 +47,47 @@ TABLE_BYTES = SLOTS * SLOT_BYTES
 MEMORY_BYTES = TABLE_BYTES + RINGS * _RING_BYTES
 
 
-class SharedTable:
-    """States by name in the bytes of an open file from ``offset`` on."""
+class SharedLock:
+    """A lock of all processes, at one byte of an open file. It may be taken again inside.
 
-    def __init__(self, file: int, offset: int = 0) -> None:
-        self.memory = mmap.mmap(file, offset + MEMORY_BYTES)
-        self.offset = offset
+    The system gives it up when its process dies. While a stopped process has it, the others go on
+    without it (``taken``).
+    """
+
+    def __init__(self, file: int, at: int) -> None:
         self._file = file
+        self._at = at
         self._depth = 0
-        self._taken = False
+        self.taken = False
 
     def __enter__(self) -> None:
-        """Hold the lock of all processes. It may be taken again inside."""
         self._depth += 1
         if self._depth == 1:
-            self._taken = self._take()
+            self.taken = self._take()
 
     def __exit__(self, *_: object) -> None:
         self._depth -= 1
-        if self._depth == 0 and self._taken:
-            fcntl.lockf(self._file, fcntl.LOCK_UN)
+        if self._depth == 0 and self.taken:
+            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, self._at)
 
     def _take(self) -> bool:
         for _ in range(LOCK_TRIES):
             try:
-                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, self._at)
             except OSError:
+                os.sched_yield()  # its process may wait for this core
                 continue
             return True
         return False
+
+
+class SharedTable(SharedLock):
+    """States by name in the bytes of an open file from ``offset`` on, with their lock."""
+
+    def __init__(self, file: int, offset: int = 0) -> None:
+        super().__init__(file, offset)
+        self.memory = mmap.mmap(file, offset + MEMORY_BYTES)
+        self.offset = offset
 
     def place(self, name: bytes) -> int:
         """Return the place of a state, which is made if it is new. Call it with the lock."""
