@@ -193,13 +193,17 @@ def test_what_one_worker_learned_the_others_learn() -> None:
     with tempfile.TemporaryFile() as file:
         file.truncate(MEMORY_BYTES)
         told, other = (SharedUpstreamStates(file.fileno(), 0) for _ in range(2))
-        key = UpstreamModel("sim", "m")
+        key, whole = UpstreamModel("sim", "m"), UpstreamModel("whole", "m")
         told.measures.began(key, 1.0)
         for _ in range(20):
             told.measures.first(key, 100, 0.25, 1.0)
             told.measures.answered(
                 key, 2.0, route_or_endpoint="r", estimated=100, reported=120, completion=40,
-                decoding_s=1.0, gaps=(0.01, 0.02),
+                decoding_s=1.0, gaps=(0.01, 0.02), whole_s=0.0,
+            )  # fmt: skip
+            told.measures.answered(
+                whole, 2.0, route_or_endpoint="r", estimated=100, reported=120, completion=40,
+                decoding_s=0.0, gaps=(), whole_s=3.0,
             )  # fmt: skip
         told.affinities.served("a conversation", "sim", 1.0)
         told.reuse.used(SeenPrefix("a prefix", "later r", "a request", 1.0, cached=True))
@@ -209,6 +213,9 @@ def test_what_one_worker_learned_the_others_learn() -> None:
             figures = learned.measures
             assert figures.first_token(key, 100, 1.0).mean_s == pytest.approx(0.25, rel=0.05)
             assert figures.tokens_per_s(key) == pytest.approx(40.0)
+            first = figures.first_token(whole, 100, 2.0)
+            assert first.samples == 20
+            assert (first.mean_s or 0.0) + 40 / (first.tokens_per_s or 1) == pytest.approx(3.0)
             assert figures.expected_length("r") == pytest.approx(40.0)
             assert figures.prompt_tokens(key, 100) == 120
             assert learned.affinities.of("a conversation", 2.0) == "sim"

@@ -232,6 +232,7 @@ class Recording:
                 completion=tokens.completion,
                 decoding_s=self.last - first_at if self.streams and first_at is not None else 0.0,
                 gaps=self.gaps,
+                whole_s=0.0 if self.streams or first_at is None else self.last - self.began,
             )
         prefix_usd = 0.0 if price is None else price.prefix_saving_usd(tokens)
         known = reported is not None

@@ -368,6 +368,7 @@ class AnswerFacts(TypedDict):
     completion: int
     decoding_s: float
     gaps: Sequence[float]
+    whole_s: float
 
 
 class ToldMeasures(Measures):
@@ -479,6 +480,8 @@ class SharedUpstreamStates(UpstreamStates):
         Measures.length(measures, facts["route_or_endpoint"], completion, now)
         if facts["decoding_s"]:
             Measures.speed(measures, key, completion, facts["decoding_s"], now)
+        if facts["whole_s"]:
+            Measures.whole(measures, key, facts["estimated"], completion, facts["whole_s"], now)
 
     def make(self, upstream: str, model: str, key: str) -> UpstreamState:
         """Return the state that all workers share."""

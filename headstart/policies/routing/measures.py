@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from itertools import accumulate, chain
 from operator import mul, sub
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
+
+from headstart.policies.routing.whole_times import WholeTimes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -293,6 +295,9 @@ ENOUGH = 20
 """From so many samples on a p95 means something: then one lies beyond it."""
 OUTPUT_TOKENS = 256.0
 """Expected length of an answer while no length is known."""
+_FEW_STREAMS = 8
+"""With so many streams the times of whole answers are not asked."""
+_MOST_UNREAD = 64
 _MOST_KEYS = 256
 _MOST_SAVED = 64
 _LEAST_TOKENS = 8
@@ -363,6 +368,8 @@ class FirstToken(NamedTuple):
     """The expected time, longer while calls are slow or pile up."""
     late_s: tuple[float, ...] = ()
     """The times that the shares in ``LATE`` of the calls exceed."""
+    tokens_per_s: float | None = None
+    """The decoding speed of one call after its first token."""
 
 
 class _SavedFigures(msgspec.Struct, array_like=True):
@@ -373,6 +380,7 @@ class _SavedFigures(msgspec.Struct, array_like=True):
     gaps: Bins
     speed: tuple[float, float]
     prompts: tuple[float, float] = (0.0, 0.0)
+    whole: dict[int, tuple[float, float, float, float, float]] = {}
 
 
 class _MeasuresHead(msgspec.Struct):
@@ -387,7 +395,10 @@ class _SavedMeasures(_MeasuresHead):
 class _Figures:
     """The figures of one (upstream, model): times to first token by prompt length, and others."""
 
-    __slots__ = ("gaps", "gaps_seen", "in_flight", "load", "peak", "prompts", "speed", "ttft")
+    __slots__ = (
+        "gaps", "gaps_seen", "in_flight", "load", "peak", "prompts", "speed", "ttft", "unread",
+        "whole",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.ttft: dict[int, Quantiles] = {}
@@ -399,6 +410,19 @@ class _Figures:
         self.in_flight = 0
         self.load = Ratio(_LOAD_HALF_LIFE_S)
         self.peak = Peak()
+        self.whole: dict[int, WholeTimes] = {}
+        """Times of answers that were not streamed, by prompt length."""
+        self.unread: deque[tuple[int, int, float, float]] = deque(maxlen=_MOST_UNREAD)
+        """Such times that ``whole`` lacks: they are added when somebody asks."""
+
+    def read_whole(self) -> None:
+        """Add the times of answers that were not streamed."""
+        while self.unread:
+            prompt_tokens, completion, whole_s, at = self.unread.popleft()
+            bucket = bucket_of(prompt_tokens)
+            if bucket not in self.whole:
+                self.whole[bucket] = WholeTimes(HALF_LIFE_S)
+            self.whole[bucket].add(completion, whole_s, at)
 
     def end(self, gaps: Sequence[float]) -> None:
         """A call ended. Its last pieces came so far apart."""
@@ -429,12 +453,14 @@ class _Figures:
 
     def saved(self, key: tuple[str, str], now: float) -> _SavedFigures:
         """Return the figures that are worth keeping: not the calls in flight, nor the load now."""
+        self.read_whole()
         return _SavedFigures(
             key,
             {bucket: sketch.saved(now) for bucket, sketch in self.ttft.items()},
             self.gaps.saved(self.gaps_seen),
             (self.speed.above, self.speed.below),
             (self.prompts.above, self.prompts.below),
+            {bucket: whole.saved(now) for bucket, whole in self.whole.items()},
         )
 
     @classmethod
@@ -448,6 +474,9 @@ class _Figures:
         figures.gaps_seen = round(figures.gaps.weight(0.0))
         figures.speed.add(*saved.speed, now)
         figures.prompts.add(*saved.prompts, now)
+        for number, sums in saved.whole.items():
+            figures.whole[number] = WholeTimes(HALF_LIFE_S)
+            figures.whole[number].load(sums, now)
         return figures
 
 
@@ -496,8 +525,11 @@ class Measures:
         completion: int,
         decoding_s: float,
         gaps: Sequence[float],
+        whole_s: float,
     ) -> None:
         """A call ended with its whole answer, ``decoding_s`` after the first token.
+
+        If the answer was not streamed, it took ``whole_s``.
 
         Its prompt was ``estimated`` and ``reported`` to have so many tokens; 0: not reported. The
         answer has ``completion`` tokens. ``route_or_endpoint`` is that of ``length``,
@@ -511,6 +543,14 @@ class Measures:
         self.length(route_or_endpoint, completion, now)
         if decoding_s:
             figures.learn_speed(completion, decoding_s, now)
+        if whole_s:
+            figures.unread.append((estimated, completion, whole_s, now))
+
+    def whole(
+        self, key: UpstreamModel, prompt_tokens: int, completion: int, whole_s: float, now: float
+    ) -> None:
+        """An answer that was not streamed took so long."""
+        self._of(key).unread.append((prompt_tokens, completion, whole_s, now))
 
     def first(self, key: UpstreamModel, prompt_tokens: int, ttft_s: float, now: float) -> None:
         """The first token came."""
@@ -546,14 +586,28 @@ class Measures:
     # --- expecting -------------------------------------------------------------------------
 
     def first_token(self, key: UpstreamModel, prompt_tokens: int, now: float) -> FirstToken:
-        """Return the known times to first token of prompts of this length."""
+        """Return the known times to first token of prompts of this length, and the speed.
+
+        Answers that were not streamed count only where there are more of them and streams are few:
+        then both figures are solved from their times.
+        """
         figures = self._figures.get(key, _UNKNOWN)
+        if figures.unread:
+            figures.read_whole()
         sketch = _nearest(figures.ttft, bucket_of(prompt_tokens), now)
+        if figures.whole and (sketch is None or sketch.weight(now) < _FEW_STREAMS):
+            whole = _nearest(figures.whole, bucket_of(prompt_tokens), now)
+            if whole is not None and (sketch is None or whole.weight(now) > sketch.weight(now)):
+                first_s, token_s = whole.line()
+                first_s *= _crowding(figures)
+                speed = 1.0 / token_s if token_s else None
+                return FirstToken(round(whole.weight(now)), first_s, (), speed)
         mean_s = None if sketch is None else sketch.mean()
         if sketch is None or mean_s is None:
             return FirstToken()
         mean_s *= figures.peak.value(now) * _crowding(figures)
-        return FirstToken(round(sketch.weight(now)), mean_s, sketch.late())
+        samples = round(sketch.weight(now))
+        return FirstToken(samples, mean_s, sketch.late(), figures.speed.value)
 
     def ttft_s(
         self, key: UpstreamModel, prompt_tokens: int, share: float, now: float
@@ -646,15 +700,15 @@ class Measures:
     def _of(self, key: UpstreamModel) -> _Figures:
         """Return the figures of a key, to learn. Keys without figures are evicted first.
 
-        Callers name models, so most keys may be made up. A key has figures once an answer has come;
-        an answer that is not streamed gives only the counts of its prompt.
+        Callers name models, so most keys may be made up. A key has figures once an answer has come.
         """
         figures = self._figures.get(key)
         if figures is None:
             if len(self._figures) >= _MOST_KEYS:
                 self._figures.popitem(last=False)
             figures = self._figures[key] = _Figures()
-        self._figures.move_to_end(key, last=bool(figures.ttft or figures.prompts.below))
+        known = figures.ttft or figures.whole or figures.unread or figures.prompts.below
+        self._figures.move_to_end(key, last=bool(known))
         return figures
 
     def _length_of(self, route_or_endpoint: str) -> Ratio:
@@ -683,7 +737,10 @@ class Measures:
         sketch.add(seconds, now, censored=censored)
 
 
-def _nearest(ttft: Mapping[int, Quantiles], bucket: int, now: float) -> Quantiles | None:
+_Samples = TypeVar("_Samples", Quantiles, WholeTimes)
+
+
+def _nearest(ttft: Mapping[int, _Samples], bucket: int, now: float) -> _Samples | None:
     """Return the bucket's samples, or those of the nearest that has enough, or the most."""
     own = ttft.get(bucket)
     if own is not None and (len(ttft) == 1 or own.weight(now) >= ENOUGH):

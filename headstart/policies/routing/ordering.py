@@ -91,7 +91,7 @@ def predict_call(
         ttft_s=first.mean_s,
         tail_ttft_s=first.late_s[LATE.index(0.05)] if first.late_s else None,
         late_ttft_s=first.late_s,
-        tokens_per_s=measures.tokens_per_s(key),
+        tokens_per_s=first.tokens_per_s,
         output_tokens=output,
         cost_usd=cost_usd,
         waste_usd=waste_usd,
