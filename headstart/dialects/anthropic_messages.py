@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,14 @@ from headstart.dialects.anthropic_requests import (
     write_request,
 )
 from headstart.dialects.cache_marks import mark_anthropic
-from headstart.dialects.dialect import ContentTypes, CountForm, Dialect, KeyForm, Use
+from headstart.dialects.dialect import (
+    ContentTypes,
+    CountForm,
+    Dialect,
+    KeyForm,
+    LimitHeaders,
+    Use,
+)
 from headstart.dialects.model_lists import ANTHROPIC_MODELS
 from headstart.dialects.request_form import RequestForm, add_part, as_tool_call, canonical_body
 from headstart.dialects.requests import apply_quirks
@@ -88,6 +96,10 @@ def _new_id() -> str:
 
 def _write_count(tokens: int) -> dict[str, Any]:
     return {"input_tokens": tokens}
+
+
+def _date(now: float, then: float) -> str:  # noqa: ARG001
+    return datetime.fromtimestamp(then, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 _FIELDS: Mapping[str, Use] = {
@@ -197,6 +209,7 @@ ANTHROPIC_MESSAGES = Dialect(
     own_statuses=frozenset({529}),
     tells_prompt_first=True,
     mark_cache=mark_anthropic,
+    limit_headers=LimitHeaders("anthropic-ratelimit-{unit}-{part}", _date),
     apply_quirks=partial(apply_quirks, dialect=NAME),
     claims=_claims,
     request_id_header=b"request-id",

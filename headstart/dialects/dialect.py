@@ -211,6 +211,16 @@ class LogprobsForm(NamedTuple):
     """Returns log probabilities in OpenAI's form in this dialect."""
 
 
+class LimitHeaders(NamedTuple):
+    """How a provider tells in headers what is left of a limit."""
+
+    name: str
+    """The name of a header, from ``unit`` (requests, tokens) and ``part`` (limit, remaining,
+    reset)."""
+    reset: Callable[[float, float], str]
+    """Writes when the limit begins anew. Both times are in Unix seconds: now, and then."""
+
+
 def _keep_body(body: bytes, request: ChatRequest) -> None:
     """Leave the request as it is: every answer tells its usage."""
 
@@ -316,6 +326,8 @@ class Dialect(UpstreamDialect):
     """The operations whose paths name the model."""
     count: CountForm | None = None
     """None: its clients do not ask for numbers of tokens."""
+    limit_headers: LimitHeaders | None = None
+    """None: its answers do not tell what is left of limits."""
     prefix: bytes = b"/v1/"
     """The beginning of the paths that go to its providers."""
     socket_prefix: bytes | None = None

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headstart.attempts import Tokens
 from headstart.dialects.answers import as_count
 from headstart.dialects.cache_marks import add_cache_key
-from headstart.dialects.dialect import ContentTypes, Dialect, KeyForm, LogprobsForm, Use
+from headstart.dialects.dialect import (
+    ContentTypes,
+    Dialect,
+    KeyForm,
+    LimitHeaders,
+    LogprobsForm,
+    Use,
+)
 from headstart.dialects.model_lists import OPENAI_MODELS
 from headstart.dialects.openai_answers import (
     ChatDecoder,
@@ -144,6 +152,12 @@ _FIELDS: Mapping[str, Use] = {
 }
 """``user`` and ``safety_identifier`` join the scope instead."""
 
+
+def _time_left(now: float, then: float) -> str:
+    minutes, seconds = divmod(max(0, math.ceil(then - now)), 60)
+    return f"{minutes}m{seconds}s" if minutes else f"{seconds}s"
+
+
 OPENAI_CHAT = Dialect(
     name=NAME,
     setting="openai",
@@ -156,6 +170,7 @@ OPENAI_CHAT = Dialect(
     logprobs_field="logprobs",
     asks_functions=_asks_functions,
     mark_cache=add_cache_key,
+    limit_headers=LimitHeaders("x-ratelimit-{part}-{unit}", _time_left),
     apply_quirks=partial(apply_quirks, dialect=NAME),
     claims=_claims,
     content_types=ContentTypes(b"application/json", b"text/event-stream; charset=utf-8"),

@@ -384,6 +384,7 @@ OPENAI_COMPLETIONS = Dialect(
     is_chat=False,
     account_headers=OPENAI_CHAT.account_headers,
     models=OPENAI_CHAT.models,
+    limit_headers=OPENAI_CHAT.limit_headers,
     path_below_version="/completions",
     text_fields=frozenset({"text"}),
     apply_quirks=None,

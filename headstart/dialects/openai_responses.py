@@ -411,6 +411,7 @@ OPENAI_RESPONSES = Dialect(
     marks_reasoning=True,
     logprobs=OPENAI_CHAT.logprobs,
     mark_cache=add_cache_key,
+    limit_headers=OPENAI_CHAT.limit_headers,
     apply_quirks=apply_quirks,
     claims=_claims,
     content_types=ContentTypes(b"application/json", b"text/event-stream; charset=utf-8"),

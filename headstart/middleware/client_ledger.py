@@ -17,6 +17,7 @@ from headstart.policies.client_limits import (
     LEASES,
     WARN_AT,
     Allowance,
+    Headroom,
     Usage,
     allows_model,
     clock_time,
@@ -27,13 +28,16 @@ from headstart.policies.client_limits import (
     spending,
     window,
 )
+from headstart.policies.routing.rate_limits import tells_limit
 from headstart.types import Charged, Frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from headstart.attempts import Attempt
+    from headstart.dialects.dialect import LimitHeaders
     from headstart.interfaces import Store
+    from headstart.middleware.asgi_types import Message, Send
     from headstart.middleware.concurrency import Spawn
     from headstart.observe import Observer
     from headstart.policies.cost import Price
@@ -144,11 +148,12 @@ class _Correction(NamedTuple):
 class _Lease:
     """Requests of one minute that this process may let in without asking the store."""
 
-    __slots__ = ("admitted", "label", "left", "lock")
+    __slots__ = ("admitted", "label", "left", "lock", "rest")
 
     def __init__(self, label: str) -> None:
         self.label = label
-        self.left = self.admitted = 0
+        self.left = self.admitted = self.rest = 0
+        """``rest``: what nobody had leased when the store was asked."""
         self.lock = asyncio.Lock()
         """Held while the store is asked for more."""
 
@@ -181,6 +186,8 @@ class ClientLedger:
         self._held: Counter[str] = Counter()
         """What calls of this process have reserved, by counter."""
         self._said: set[tuple[str, str]] = set()
+        self._tokens: dict[str, tuple[str, int]] = {}
+        """The last minute in which tokens were counted, and how many, by caller."""
 
     def allows(self, caller: str, model: str) -> bool:
         """Tell whether a caller may ask for a model."""
@@ -265,6 +272,8 @@ class ClientLedger:
                 charged = await self._charge(reservation)
         except StoreError as error:
             raise LimitsUnavailable(_AWAY) from error
+        for allowance, charge, value in zip(allowances, charges, charged.values, strict=True):
+            self._note_tokens(call.caller, allowance, charge, value)
         if charged.added:
             reservation.hold()
             return reservation
@@ -325,11 +334,13 @@ class ClientLedger:
             except StoreError as error:
                 self._observer.notify(StageFailed(stage="limits", error=type(error).__name__))
                 if lease.admitted < most:
+                    lease.rest = most - lease.admitted - 1
                     return 1
                 charged = Charged(added=False, values=(most,))
+            lease.rest = max(0, most - charged.values[0])
             if charged.added:
                 return part
-            part = min(part, most - charged.values[0])
+            part = min(part, lease.rest)
             if part <= 0:
                 raise refusal([allowance], [charge], charged, now)
 
@@ -373,8 +384,60 @@ class ClientLedger:
                 else:
                     for each, value in zip(taken, charged.values, strict=True):
                         self._warn(each, value)
+                        self._note_tokens(*each, value)
         finally:
             self._settling = None
+
+    def _note_tokens(self, caller: str, allowance: Allowance, charge: Charge, used: int) -> None:
+        """Note how many tokens the store has counted in a minute, unless a later one is noted."""
+        if allowance.measure == "tokens" and allowance.period == "minute":
+            label = charge.counter.rpartition("/")[2]
+            if label >= self._tokens.get(caller, ("", 0))[0]:
+                self._tokens[caller] = (label, used)
+
+    def telling(self, send: Send, caller: str, form: LimitHeaders | None) -> Send:
+        """Return a ``send`` that tells in headers what is left of the caller's limits.
+
+        They replace those of the provider, whose limits are not the caller's. A caller without
+        limits gets ``send`` itself.
+        """
+        found = self._callers.get(caller)
+        if found is None:
+            return send
+        limits = found.limits
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = [pair for pair in message["headers"] if not tells_limit[pair[0]]]
+                if form is not None:
+                    headers += self._limit_headers(caller, limits, form)
+                message = {**message, "headers": headers}
+            await send(message)
+
+        return sending
+
+    def _limit_headers(
+        self, caller: str, limits: ClientLimits, form: LimitHeaders
+    ) -> Iterator[tuple[bytes, bytes]]:
+        now = self._clock()
+        for unit, most, left, ends in self._headroom(caller, limits, now):
+            told = {"limit": most, "remaining": left, "reset": form.reset(now, ends)}
+            for part, value in told.items():
+                yield form.name.format(unit=unit, part=part).encode(), str(value).encode()
+
+    def _headroom(self, caller: str, limits: ClientLimits, now: float) -> Iterator[Headroom]:
+        """Yield what is left in this minute, as far as this process knows."""
+        label, ends = window("minute", now)
+        if (most := limits.requests_per_minute) is not None:
+            lease = self._leases.get(caller)
+            left = most
+            if lease is not None and lease.label == label:
+                left = lease.left + lease.rest
+            yield Headroom("requests", most, left, ends)
+        if (most := limits.tokens_per_minute) is not None:
+            counted, used = self._tokens.get(caller, ("", 0))
+            left = max(0, most - used) if counted == label else most
+            yield Headroom("tokens", most, left, ends)
 
     def _warn(self, settled: _Correction, used: int) -> None:
         """Log once in each day or month that most of a limit is used."""

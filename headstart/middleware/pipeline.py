@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headstart.decisions import Lookup, Outcome
+from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.responses_chains import may_refer
 from headstart.errors import (
     Forbidden,
@@ -297,6 +298,8 @@ class Engine:
         if self._ledger is not None:
             request = context.prepared.request
             models = [] if request is None else _models(request)
+            form = (context.route.dialect or OPENAI_CHAT).limit_headers
+            context.send = self._ledger.telling(context.send, context.caller, form)
             await self._ledger.admit(context.caller, *models)
         await self._serve(context, app)
 

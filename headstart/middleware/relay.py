@@ -221,6 +221,7 @@ class Relay:
         call = exchange.call = msgspec.structs.replace(call, route=rule.name)
         if self._ledger is not None:
             is_free = counting is not None or call.method in _READS
+            exchange.tell_limits(self._ledger)
             await self._ledger.admit_relayed(call, is_free=is_free)
         if counting is None:
             upstream = self._router.relayed(call.dialect, call.model, rule.name)
@@ -298,6 +299,12 @@ class _Exchange:
         else:
             self.bytes_down += len(message["body"])
         await self._send(message)
+
+    def tell_limits(self, ledger: ClientLedger) -> None:
+        """Tell the caller of the call what is left of its limits."""
+        if self.call is not None:
+            form = DIALECTS[self.call.dialect].limit_headers
+            self._send = ledger.telling(self._send, self.call.caller, form)
 
     def served(self, now: float) -> Served:
         """Return the row for the books. ``now`` is in Unix seconds."""

@@ -88,6 +88,16 @@ class Allowance(NamedTuple):
         return Charge(counter, amount, ends + KEPT_S, self.most)
 
 
+class Headroom(NamedTuple):
+    """What is left of a limit in its window."""
+
+    unit: Measure
+    most: int
+    left: int
+    ends: float
+    """Unix seconds."""
+
+
 def spending(limits: ClientLimits) -> tuple[Allowance, ...]:
     """Return what the calls of a caller are charged to; none if nothing limits their cost.
 

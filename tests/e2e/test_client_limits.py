@@ -442,3 +442,73 @@ async def test_an_answer_with_useless_counts_is_charged_by_estimate(
     async with sidecar(Rude(count), **settings(tmp_path, {"tokens_per_day": 9000})) as running:
         assert (await running.ask("x", headers=A, max_tokens=300, stream=stream)).status == 200
         assert 50 < (await used(running))["tokens_per_day"] < 1000
+
+
+def told(headers: Any, form: str, unit: str) -> tuple[str | None, ...]:
+    names = [form.format(unit=unit, part=part) for part in ("limit", "remaining", "reset")]
+    return tuple(headers.get(name) for name in names)
+
+
+OPENAI_FORM, ANTHROPIC_FORM = "x-ratelimit-{part}-{unit}", "anthropic-ratelimit-{unit}-{part}"
+
+
+async def test_answers_tell_what_is_left_of_the_keys_own_limits(tmp_path: Path) -> None:
+    provider = Provider(
+        profile=ProviderProfile(model="sim", requests_per_minute=777, tokens_per_minute=999_999)
+    )
+    limits = {"requests_per_minute": 400, "tokens_per_minute": 50_000}
+    async with sidecar(provider, **settings(tmp_path, limits)) as running:
+        other = await running.ask("of another key", headers=B)
+        assert other.headers["x-ratelimit-limit-requests"] == "777", "the provider's own"
+        replies = [await running.ask("the same", headers=A, max_tokens=500) for _ in range(2)]
+        replies.append(await running.ask("streamed", headers=A, max_tokens=500, stream=True))
+        assert [each.headers["x-cache"] for each in replies] == ["MISS", "HIT", "MISS"]
+        seen = [told(each.headers, OPENAI_FORM, "requests") for each in replies]
+        assert [each[0] for each in seen] == ["400"] * 3
+        left = [int(each[1] or 0) for each in seen]
+        assert left in ([399, 398, 397], [399, 398, 399], [399, 399, 398]), "a minute may end"
+        assert all(re.fullmatch(r"1m0s|[0-9]{1,2}s", each[2] or "") for each in seen)
+        limit, first, _ = told(replies[0].headers, OPENAI_FORM, "tokens")
+        assert limit == "50000"
+        assert 49_000 < int(first or 0) <= 50_000 - 500, "the call has reserved its max_tokens"
+
+
+async def test_a_refusal_tells_that_nothing_is_left(tmp_path: Path) -> None:
+    async with sidecar(**settings(tmp_path, {"requests_per_minute": 3})) as running:
+        found = [await running.ask("the same", headers=A) for _ in range(8)]
+    refused = next(each for each in found if each.status == 429)
+    assert told(refused.headers, OPENAI_FORM, "requests")[:2] == ("3", "0")
+    assert told(refused.headers, OPENAI_FORM, "tokens") == (None, None, None)
+
+
+async def test_anthropics_sdk_reads_what_is_left(tmp_path: Path) -> None:
+    limits = {"requests_per_minute": 50, "tokens_per_minute": 50_000}
+    async with (
+        sidecar(**settings(tmp_path, limits)) as running,
+        anthropic.AsyncAnthropic(base_url=running.url, api_key="key-of-a") as client,
+    ):
+        raw = await client.messages.with_raw_response.create(
+            model="sim", max_tokens=100, messages=[{"role": "user", "content": "Hi"}]
+        )
+        counted = await client.messages.with_raw_response.count_tokens(
+            model="sim", messages=[{"role": "user", "content": "Hi"}]
+        )
+    for reply in (raw, counted):
+        limit, left, reset = told(reply.headers, ANTHROPIC_FORM, "requests")
+        assert (limit, int(left or 0) in (48, 49)) == ("50", True)
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:00Z", reset or "")
+        assert told(reply.headers, ANTHROPIC_FORM, "tokens")[0] == "50000"
+        assert not any(name.startswith("x-ratelimit") for name in reply.headers)
+
+
+async def test_two_nodes_tell_of_one_minute(tmp_path: Path) -> None:
+    with redis_server() as redis:
+        limits = {"tokens_per_minute": 50_000}
+        sections = settings(tmp_path, limits, cache={"store": redis.url})
+        async with sidecar(**sections) as one, sidecar(**sections) as other:
+            first = await one.ask("say one", headers=A, max_tokens=9_000)
+            second = await other.ask("say two", headers=A, max_tokens=9_000)
+    left = [int(told(each.headers, OPENAI_FORM, "tokens")[1] or 0) for each in (first, second)]
+    assert left[0] <= 41_000
+    assert left[1] <= 41_000
+    assert told(first.headers, OPENAI_FORM, "requests") == (None, None, None)

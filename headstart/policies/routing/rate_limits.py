@@ -160,6 +160,11 @@ _parts = NameMemo(_part_of)
 """Each answer has some twenty headers, and always the same."""
 
 
+_TELLS_LIMIT = re.compile(rb"(?:x-|anthropic-)?(?:ratelimit|tokenlimit)[a-z0-9-]*")
+tells_limit = NameMemo(lambda name: _TELLS_LIMIT.fullmatch(name) is not None)
+"""Tells by the name of a header whether it describes a provider's limit, in whatever form."""
+
+
 def _read_field(field: str, text: str, unix: float) -> float | None:
     value = duration_s(text, unix) if field == "reset" else _number(text)
     # Zero limits and negative remainders mean "unknown" where they occur (Azure).
