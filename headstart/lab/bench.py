@@ -28,6 +28,8 @@ class Subject(NamedTuple):
     weights: str
     cancels_billing: bool = False
     """The provider is known to stop billing when a call is cancelled."""
+    region: str = ""
+    """The region of the upstream's settings."""
 
 
 class Sample(Frozen):
@@ -49,6 +51,14 @@ class Sample(Frozen):
     cost_usd: float | None = None
     error: str | None = None
     """The kind of the failure; None: the call was answered."""
+    concurrency: int = 1
+    """The calls of this subject at a time."""
+    ended_s: float = 0.0
+    """When it ended, from the begin of all calls of its concurrency."""
+    prompt: int = 0
+    """The number of its prompt."""
+    right: bool | None = None
+    """Whether the answer is right; None: nobody knows."""
 
 
 class SampleQuantiles(Frozen, frozen=True, kw_only=True, omit_defaults=False):
@@ -129,12 +139,15 @@ class BenchPrompt(Frozen):
 
     messages: tuple[dict[str, Any], ...]
     max_tokens: int | None = None
+    expect: tuple[str, ...] = ()
+    """The answer is right if it contains one of these texts, or if a judge says that it agrees."""
 
 
 class _PromptLine(Frozen):
     prompt: str | tuple[dict[str, Any], ...] | None = None
     messages: tuple[dict[str, Any], ...] | None = None
     max_tokens: int | None = None
+    expect: str | tuple[str, ...] = ()
 
 
 _decoder = msgspec.json.Decoder(_PromptLine)
@@ -172,8 +185,8 @@ def read_prompts(name: str, lines: Iterable[bytes]) -> tuple[BenchPrompt, ...]:
     """Read one prompt from each line: a text, or an object where the file is a ``.jsonl`` file.
 
     An object has ``prompt``, a text or a list of messages, or ``messages``, and may have
-    ``max_tokens``. Other fields are ignored. Raises ConfigError for a line that cannot be read, and
-    for a file without prompts.
+    ``max_tokens`` and ``expect``, a right answer or a list of them. Other fields are ignored.
+    Raises ConfigError for a line that cannot be read, and for a file without prompts.
     """
     rows = []
     for number, raw in enumerate(lines, 1):
@@ -195,9 +208,12 @@ def _from_json(raw: bytes) -> BenchPrompt:
     asked = line.messages or line.prompt
     if not asked:
         raise ValueError("give 'prompt' or 'messages'")
+    expect = (line.expect,) if isinstance(line.expect, str) else line.expect
+    if not all(map(str.strip, expect)):
+        raise ValueError("'expect' is empty: give a text that a right answer contains")
     if isinstance(asked, str):
-        return text_prompt(asked, max_tokens=line.max_tokens)
-    return BenchPrompt(messages=asked, max_tokens=line.max_tokens)
+        asked = ({"role": "user", "content": asked},)
+    return BenchPrompt(messages=asked, max_tokens=line.max_tokens, expect=expect)
 
 
 MAX_ERROR_RATE = 0.10

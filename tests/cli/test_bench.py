@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from headstart.errors import ConfigError
 from headstart.lab.commands.bench import bench
-from headstart.lab.simulator import Simulator, serve
+from headstart.lab.simulator import Oracle, Simulator, serve
 from headstart.lab.simulator.faults import Status
 
 if TYPE_CHECKING:
@@ -63,6 +63,66 @@ def test_the_table_and_the_route_are_printed() -> None:
     assert "instant-2" in result.stdout
     assert "first" in result.stdout
     assert '[[route]]\nname = "bench"' in result.stdout
+
+
+def test_several_steps_find_the_knee_of_a_provider_with_a_queue() -> None:
+    found = _bench(
+        "--simulate", "queue", "--concurrency", "64,1,16", "--calls", "24", "--cold", "0",
+        "--max-tokens", "16", "--speed", "4",
+    )  # fmt: skip
+    (capacity,) = found["steps"]
+    assert [step["concurrency"] for step in capacity["steps"]] == [1, 16, 64]
+    assert [step["calls"] for step in capacity["steps"]] == [24, 64, 256]
+    # A busy machine makes simulated calls slower: only the order of magnitude is sure here.
+    assert capacity["knee"] is None or 12 < capacity["knee"] < 30
+    assert found["measured"][0]["calls"] == 24, "the table shows the step with the fewest calls"
+
+
+def test_a_list_of_steps_that_cannot_be_read_is_refused() -> None:
+    for wrong in ("", "0", "4,x", "5000"):
+        result = CliRunner().invoke(bench, ["--simulate", "instant", "--concurrency", wrong])
+        assert result.exit_code == 2
+        assert "--concurrency" in result.output
+
+
+def test_answers_are_checked_and_the_cheapest_good_model_is_named(tmp_path: Path) -> None:
+    prompts = tmp_path / "checked.jsonl"
+    right = Oracle().truth("Why is the sky blue?").text
+    rows: list[dict[str, Any]] = [
+        {"prompt": f"Question {n}?", "expect": "no words"} for n in range(2)
+    ]
+    rows += [{"prompt": "Why is the sky blue?", "expect": [right, "or this"]}]
+    prompts.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = ("--simulate", "instant", "--prompts", str(prompts), "--calls", "9", "--quality")
+    found = _bench(*options, "90%")
+    (quality,) = found["quality"]
+    assert (quality["prompts"], quality["right"]) == (3, pytest.approx(1 / 3))
+    assert found["choice"]["model"] is None
+    assert _bench(*options, "1%")["choice"]["upstream"] == "instant"
+    table = CliRunner().invoke(bench, [*options, "1%"])
+    assert "cheapest with 1% right answers or more: instant" in table.stdout
+
+
+@pytest.mark.anyio
+async def test_a_judge_is_asked_where_the_words_differ(tmp_path: Path) -> None:
+    prompts = tmp_path / "checked.jsonl"
+    prompts.write_text(json.dumps({"prompt": "Question?", "expect": "nobody says this"}))
+    simulator = Simulator()
+    async with serve(simulator) as url:
+        options = ("--config", str(_configured(tmp_path, url)), "--prompts", str(prompts))
+        found = await anyio.to_thread.run_sync(
+            lambda: _bench(*options, "--calls", "5", "--cold", "0", "--judge", "judge")
+        )
+    assert {record.model for record in simulator.stats.records()} == {"real", "judge"}
+    assert simulator.stats.snapshot().calls == 10
+    assert found["quality"] == [], "a judge that says neither SAME nor DIFFERENT decides nothing"
+
+
+def test_checks_need_prompts_that_expect_something() -> None:
+    for option in (("--quality", "90%"), ("--judge", "m")):
+        result = CliRunner().invoke(bench, ["--simulate", "instant", *option])
+        assert result.exit_code == 2
+        assert "expect" in result.output
 
 
 def _configured(tmp_path: Path, *urls: str) -> Path:

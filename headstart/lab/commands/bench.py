@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 import click
@@ -13,6 +13,7 @@ from headstart.cli.options import (
     COUNT,
     JSON,
     OLD_FILE,
+    Share,
     command,
     config_field,
     flag,
@@ -21,8 +22,11 @@ from headstart.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
+
+    from rich.console import Console
+    from rich.table import Table
 
     from headstart.lab.bench import (
         BenchPrompt,
@@ -31,13 +35,18 @@ if TYPE_CHECKING:
         Sample,
         SampleQuantiles,
     )
+    from headstart.lab.capacity import Capacity, Step
     from headstart.lab.commands.bench_calls import BenchPlan, Source
+    from headstart.lab.quality import Choice, Quality
 
 NAMES = "NAME,NAME"
 PROMPTS_HELP = (
     'Your prompts: a text a line, or .jsonl with "prompt" or "messages".  [default: a mix]'
 )
-PARALLEL = click.IntRange(1, 1000)
+PARALLEL_HELP = "Warm calls at a time, of each provider and model. 1,4,16,64 finds the knee."
+JUDGE_HELP = 'Model that judges answers without the words of "expect".'
+QUALITY_HELP = "Share of right answers that a model must hold: name the cheapest that does."
+MOST_PARALLEL = 1000
 ABOVE_ZERO = click.FloatRange(0, min_open=True)
 
 
@@ -52,7 +61,9 @@ class BenchOptions:
     prompts: Path | None = option(None, PROMPTS_HELP, OLD_FILE)
     calls: int = option(100, "Warm calls of each provider and model.", COUNT)
     cold: int = option(3, "Calls before those, each on a connection of its own.", click.IntRange(0))
-    concurrency: int = option(4, "Warm calls at a time, of each provider and model.", PARALLEL)
+    concurrency: str = option("4", PARALLEL_HELP, metavar="N,N")
+    judge: str | None = option(None, JUDGE_HELP, metavar="MODEL")
+    quality: float | None = option(None, QUALITY_HELP, Share())
     max_tokens: int = option(256, "Longest answer; a prompt may ask for less.", COUNT)
     timeout: float = option(120, "Seconds until a call counts as failed.", ABOVE_ZERO)
     seed: int = option(0, "Of simulated providers.")
@@ -68,23 +79,33 @@ def bench(options: BenchOptions) -> None:
     at a time, after --cold calls on connections of their own. Real providers bill for it. Exits 1
     if nobody answers; Ctrl-C reports what was measured so far and exits 130.
 
+    With several numbers in --concurrency, each is one step, and the report shows the knee: the
+    calls at a time from which more bring no more. Prompts with "expect" are checked: an answer is
+    right if it contains the words of "expect", or if the model of --judge says so.
+
     Examples:
       headstart bench --simulate groq,together
       headstart bench --config headstart.toml --model llama-3.3-70b --prompts prompts.jsonl
       headstart bench --upstream groq --calls 20 --concurrency 1 --json
+      headstart bench --upstream my-gpu --concurrency 1,4,16,64
+      headstart bench --prompts checked.jsonl --model gpt-5 --model gpt-5-mini --quality 90%
     """
     from headstart.lab.bench import figures_of, recommend
+    from headstart.lab.capacity import capacity_of
     from headstart.lab.commands.bench_calls import BenchPlan, configured, simulated
+    from headstart.lab.quality import choose, qualities
 
     plan = BenchPlan(
         prompts=_prompts(options.prompts),
         calls=options.calls,
         cold=options.cold,
-        concurrency=options.concurrency,
+        concurrency=_steps(options.concurrency),
         max_tokens=options.max_tokens,
         timeout_s=options.timeout,
         speed=options.speed,
     )
+    if not any(prompt.expect for prompt in plan.prompts) and (options.judge or options.quality):
+        raise click.UsageError('--judge and --quality need --prompts with "expect" in some lines')
     if options.simulate is not None:
         names = tuple(filter(None, options.simulate.split(",")))
         source = simulated(names, options.seed, options.speed)
@@ -92,19 +113,53 @@ def bench(options: BenchOptions) -> None:
         raise click.UsageError("--speed is for --simulate: real time cannot be compressed")
     else:
         source = configured(options.path, options.upstream, options.model)
-    samples: list[Sample] = []
-    whole = _run(source, plan, samples)
+    run = _Run([], {})
+    whole = _run(source, plan, options.judge, run)
+    samples = run.samples
     subjects = tuple(dict.fromkeys(sample.subject for sample in samples))
-    figures = [figures_of(subject, samples) for subject in subjects]
-    route = recommend(subjects, samples)
+    fewest = [s for s in samples if s.cold or s.concurrency == plan.concurrency[0]]
+    found = _Found(
+        figures=[figures_of(subject, fewest) for subject in subjects],
+        route=recommend(subjects, fewest),
+        capacity=[
+            capacity_of(each, samples, run.usd_per_hour.get(each.upstream)) for each in subjects
+        ],
+        quality=qualities(subjects, samples),
+        choice=None,
+    )
+    if options.quality is not None:
+        found = found._replace(choice=choose(found.quality, options.quality))
     if options.as_json:
-        _print_json(figures, route, plan, whole=whole)
+        _print_json(found, plan, whole=whole)
     else:
-        _print(figures, route)
+        _print(found)
     if not whole:
         raise SystemExit(130)
-    if not any(figure.total_s for figure in figures):
+    if not any(figure.total_s for figure in found.figures):
         raise SystemExit(1)
+
+
+class _Found(NamedTuple):
+    """The results of a run."""
+
+    figures: list[ProviderFigures]
+    route: Recommendation | None
+    capacity: list[Capacity]
+    quality: tuple[Quality, ...]
+    choice: Choice | None
+
+
+def _steps(text: str) -> tuple[int, ...]:
+    """Return the numbers of calls at a time, the smallest first."""
+    try:
+        steps = sorted({int(each) for each in text.split(",")})
+    except ValueError:
+        steps = []
+    if not steps or not 1 <= steps[0] <= steps[-1] <= MOST_PARALLEL:
+        raise click.UsageError(
+            f"--concurrency: {text!r} is no list of numbers from 1 to {MOST_PARALLEL}, as 1,4,16"
+        )
+    return tuple(steps)
 
 
 def _prompts(path: Path | None) -> tuple[BenchPrompt, ...]:
@@ -116,66 +171,113 @@ def _prompts(path: Path | None) -> tuple[BenchPrompt, ...]:
         return read_prompts(path.name, lines)
 
 
-def _run(source: Source, plan: BenchPlan, samples: list[Sample]) -> bool:
-    """Measure into ``samples``, with progress on a terminal's error stream.
+class _Run(NamedTuple):
+    """What a run has brought so far."""
+
+    samples: list[Sample]
+    usd_per_hour: dict[str, float]
+    """The prices of machines of one's own, by upstream."""
+
+
+def _run(source: Source, plan: BenchPlan, judge: str | None, run: _Run) -> bool:
+    """Measure into ``run``, with progress on a terminal's error stream.
 
     Returns False when Ctrl-C ended the measurement early.
     """
     from rich.console import Console
     from rich.progress import Progress
 
-    from headstart.lab.commands.bench_calls import measure
+    from headstart.lab.commands.bench_calls import judge_target, measure
 
     console = Console(stderr=True)
 
-    async def run() -> None:
+    async def call() -> None:
         async with source as (settings, targets, notes):
             for note in notes:
                 console.print(note, highlight=False)
-            total = (plan.calls + plan.cold) * len(targets)
+            total = plan.total * len(targets)
             bar = progress.add_task(f"{total} calls", total=total)
 
             def record(sample: Sample) -> None:
-                samples.append(sample)
+                run.samples.append(sample)
                 progress.advance(bar)
 
-            await measure(settings, targets, plan, record)
+            judging = None if judge is None else judge_target(settings, judge)
+            await measure(settings, targets, plan._replace(judge=judging), record)
 
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         try:
-            anyio.run(run)
+            anyio.run(call)
         except KeyboardInterrupt:
             return False
     return True
 
 
-def _print_json(
-    figures: list[ProviderFigures], route: Recommendation | None, plan: BenchPlan, *, whole: bool
-) -> None:
+def _print_json(found: _Found, plan: BenchPlan, *, whole: bool) -> None:
+    route, choice = found.route, found.choice
     print_json(
         {
             "whole": whole,
             "calls": plan.calls,
             "cold": plan.cold,
             "concurrency": plan.concurrency,
-            "measured": [{**msgspec.to_builtins(f), "error_rate": f.error_rate} for f in figures],
+            "measured": [
+                {**msgspec.to_builtins(f), "error_rate": f.error_rate} for f in found.figures
+            ],
+            "steps": [
+                {
+                    **msgspec.to_builtins(each),
+                    "steps": [
+                        {
+                            **msgspec.to_builtins(step),
+                            "tokens_per_s_per_usd": step.tokens_per_s_per_usd,
+                        }
+                        for step in each.steps
+                    ],
+                }
+                for each in found.capacity
+            ],
+            "quality": msgspec.to_builtins(found.quality),
+            "choice": choice and msgspec.to_builtins(choice),
             "recommended": route and {**msgspec.to_builtins(route), "toml": route.toml()},
         }
     )
 
 
-def _print(figures: list[ProviderFigures], route: Recommendation | None) -> None:
+def _print(found: _Found) -> None:
     from rich.console import Console
-    from rich.table import Table
 
     console = Console()
+    console.print(_figures_table(found.figures))
+    for each in found.figures:
+        for note in _notes(each):
+            click.echo(f"{each.upstream} {each.model}: {note}")
+    for capacity in found.capacity:
+        if len(capacity.steps) > 1:
+            _print_steps(console, capacity)
+    if found.quality:
+        _print_quality(console, found.quality, found.choice)
+    if found.route is None:
+        click.echo("\nno route can be recommended: nobody answered reliably")
+    else:
+        click.echo(f"\nfor headstart.toml:\n\n{found.route.toml()}", nl=False)
+
+
+def _table(names: Sequence[str]) -> Table:
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("\n", min_width=13, max_width=24, overflow="ellipsis")
-    for name in (
+    for name in names:
+        table.add_column(name, justify="right")
+    return table
+
+
+def _figures_table(figures: list[ProviderFigures]) -> Table:
+    table = _table((
         "errs\n", "first\np50", "token\np95", "s\np99", "\ncold", "tokens\np50", "a s\np95",
         "whole\np50", "answer\np95", "s\np99", "$ for\n1,000",
-    ):  # fmt: skip
-        table.add_column(name, justify="right")
+    ))  # fmt: skip
     for found in figures:
         table.add_row(
             f"{found.upstream}\n[dim]{found.model}[/dim]",
@@ -186,14 +288,73 @@ def _print(figures: list[ProviderFigures], route: Recommendation | None) -> None
             *_cells(found.total_s),
             "?" if found.cost_usd is None else f"{found.cost_usd * 1000:.3g}",
         )
+    return table
+
+
+def _print_steps(console: Console, capacity: Capacity) -> None:
+    where = f" in {capacity.region}" if capacity.region else ""
+    console.print(f"\n[bold]{capacity.upstream} {capacity.model}{where}[/], by calls at a time")
+    table = _table((
+        "errs\n", "answers\na s", "tokens\na s", "first\np50", "token\np95", "a call\ntok/s",
+        "whole\np50", "$ an\nhour", "tok/s for\n$1/hour",
+    ))  # fmt: skip
+    for step in capacity.steps:
+        table.add_row(str(step.concurrency), *_step_cells(step))
     console.print(table)
-    for found in figures:
-        for note in _notes(found):
-            click.echo(f"{found.upstream} {found.model}: {note}")
-    if route is None:
-        click.echo("\nno route can be recommended: nobody answered reliably")
+    if capacity.knee is None:
+        console.print("no knee up to here: more calls at a time still bring more")
     else:
-        click.echo(f"\nfor headstart.toml:\n\n{route.toml()}", nl=False)
+        console.print(f"knee: {capacity.knee:.0f} calls at a time; beyond it calls only wait")
+
+
+def _step_cells(step: Step) -> tuple[str, ...]:
+    return (
+        f"{step.errors / step.calls:.1%}",
+        _number(step.answers_per_s),
+        _number(step.tokens_per_s),
+        *_cells(step.ttft_s)[:2],
+        *_cells(step.call_tokens_per_s, ".0f")[:1],
+        *_cells(step.total_s)[:1],
+        _number(step.usd_per_hour),
+        _number(step.tokens_per_s_per_usd),
+    )
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _print_quality(console: Console, found: Sequence[Quality], choice: Choice | None) -> None:
+    console.print("\n[bold]right answers[/] (95 % intervals)")
+    table = _table(
+        ("prompts\n", "right\n", "from\nto", "behind\nthe best", "from\nto", "$ for\n1,000")
+    )
+    for each in found:
+        behind = each.behind_interval
+        table.add_row(
+            f"{each.upstream}\n[dim]{each.model}[/dim]",
+            str(each.prompts),
+            f"{each.right:.1%}",
+            f"{each.interval.low:.1%}\n{each.interval.high:.1%}",
+            f"{each.behind_best:.1%}",
+            "-" if behind is None else f"{behind.low:.1%}\n{behind.high:.1%}",
+            "?" if each.cost_usd is None else f"{each.cost_usd * 1000:.3g}",
+        )
+    console.print(table)
+    if choice is None:
+        return
+    if choice.model is None:
+        console.print(f"no model surely gives {choice.bar:.0%} right answers")
+    else:
+        console.print(
+            f"cheapest with {choice.bar:.0%} right answers or more: "
+            f"[bold]{choice.upstream} {choice.model}[/]"
+        )
+    if choice.possible:
+        console.print(
+            f"cheaper, and not decided by these prompts: {', '.join(choice.possible)}. "
+            "More prompts make the intervals narrower."
+        )
 
 
 def _cells(found: SampleQuantiles | None, form: str = ".2f") -> tuple[str, str, str]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import anyio
 import msgspec
+from msgspec.structs import replace
 
 from headstart.attempts import Tokens
 from headstart.cli.live_check import chat_call, model_for
@@ -26,8 +27,11 @@ from headstart.errors import ConfigError, InvalidRequest, UpstreamError
 from headstart.factory.context import clock
 from headstart.factory.upstreams import open_upstreams, price_of
 from headstart.lab.bench import Sample, Subject
+from headstart.lab.capacity import CALLS_PER_SLOT
+from headstart.lab.quality import contains
 from headstart.lab.simulator import Simulator, find_profile, serve
 from headstart.middleware.upstreams.accounting import UpstreamStates
+from headstart.policies.agreement.judge import judge_request, read_verdict
 from headstart.policies.routing.failures import FailureKind, classify, failure_of
 from headstart.settings import (
     DialectName,
@@ -58,25 +62,10 @@ if TYPE_CHECKING:
 
 _CHARACTERS = 4
 """Characters of a token, for providers that report no token counts."""
+_VERDICT_TOKENS = 64
 _LEAST_DECODING_S = 0.001
 """The speed of a shorter stream is not measured."""
 Content: TypeAlias = TextDelta | ReasoningDelta | RefusalDelta | ToolCallDelta
-
-
-class BenchPlan(NamedTuple):
-    """The calls that each subject gets."""
-
-    prompts: tuple[BenchPrompt, ...]
-    calls: int
-    """Warm calls of each subject."""
-    cold: int
-    concurrency: int
-    """The number of warm calls of a subject at the same time."""
-    max_tokens: int
-    """The longest answer; a prompt may ask for a shorter one."""
-    timeout_s: float
-    speed: float = 1.0
-    """Simulated time runs so many times faster. Samples are in simulated seconds."""
 
 
 class BenchTarget(NamedTuple):
@@ -86,6 +75,34 @@ class BenchTarget(NamedTuple):
     upstream: UpstreamSettings
     sent_model: str
     """The model's name at this upstream."""
+
+
+class BenchPlan(NamedTuple):
+    """The calls that each subject gets."""
+
+    prompts: tuple[BenchPrompt, ...]
+    calls: int
+    """Warm calls of each subject."""
+    cold: int
+    concurrency: tuple[int, ...]
+    """The numbers of warm calls of a subject at the same time, one after the other."""
+    max_tokens: int
+    """The longest answer; a prompt may ask for a shorter one."""
+    timeout_s: float
+    speed: float = 1.0
+    """Simulated time runs so many times faster. Samples are in simulated seconds."""
+    judge: BenchTarget | None = None
+    """The model that compares answers with the expected ones; None: the words decide."""
+
+    def calls_at(self, concurrency: int) -> int:
+        """Return the warm calls of a step: enough of them while all are under way."""
+        alone = len(self.concurrency) == 1
+        return self.calls if alone else max(self.calls, CALLS_PER_SLOT * concurrency)
+
+    @property
+    def total(self) -> int:
+        """All calls of one subject, without those to the judge."""
+        return self.cold + sum(map(self.calls_at, self.concurrency))
 
 
 async def measure(
@@ -101,51 +118,100 @@ async def measure(
     async with AsyncExitStack() as stack:
         opened = await open_upstreams(settings, UpstreamStates(), stack)
         by_name = {each.settings.name: each.http for each in opened}
+        judge = None
+        if plan.judge is not None:
+            judge = _Judge(by_name[plan.judge.upstream.name], plan.judge, plan.timeout_s)
         async with anyio.create_task_group() as group:
             for target in targets:
-                upstream = by_name[target.upstream.name]
-                group.start_soon(_measure_one, upstream, target, plan, record, settings)
+                one = _Measurement(by_name[target.upstream.name], target, plan, record, judge)
+                group.start_soon(one.run, settings)
 
 
-async def _measure_one(
-    upstream: Upstream,
-    target: BenchTarget,
-    plan: BenchPlan,
-    record: Callable[[Sample], None],
-    settings: Settings,
-) -> None:
-    for number in range(plan.cold):
-        alone = msgspec.structs.replace(settings, upstream=(target.upstream,), route=())
-        async with AsyncExitStack() as stack:
-            (fresh,) = await open_upstreams(checked(alone), UpstreamStates(), stack)
-            record(await _ask(fresh.http, target, plan, number, cold=True))
-    numbers = iter(range(plan.cold, plan.cold + plan.calls))
+class _Judge(NamedTuple):
+    """A model that tells whether an answer agrees with a right one."""
 
-    async def work() -> None:
-        for number in numbers:
-            record(await _ask(upstream, target, plan, number, cold=False))
+    upstream: Upstream
+    target: BenchTarget
+    timeout_s: float
 
-    async with anyio.create_task_group() as group:
-        for _ in range(plan.concurrency):
-            group.start_soon(work)
+    async def agrees(self, prompt: BenchPrompt, answer: str) -> bool | None:
+        """Return the judgement; None: the model is not sure, or did not answer."""
+        question = "\n".join(str(each.get("content", "")) for each in prompt.messages)
+        asked = judge_request(question, " / ".join(prompt.expect), answer, self.target.sent_model)
+        reading = _Reading()
+        call = chat_call("bench", self.target.sent_model, asked["messages"], _VERDICT_TOKENS)
+        with anyio.move_on_after(self.timeout_s), suppress(UpstreamError):
+            async with await self.upstream.send(call) as reply:
+                if await _read(reply, reading) is None:
+                    return read_verdict(reading.text)
+        return None
 
 
-async def _ask(
-    upstream: Upstream, target: BenchTarget, plan: BenchPlan, number: int, *, cold: bool
-) -> Sample:
-    """Make one call. An UpstreamError becomes the error of the sample."""
-    prompt = plan.prompts[number % len(plan.prompts)]
-    reading = _Reading()
-    error: str | None = FailureKind.TIMEOUT
-    with anyio.move_on_after(plan.timeout_s):
-        try:
-            async with await upstream.send(_call(target, prompt, plan)) as reply:
-                error = await _read(reply, reading)
-        except UpstreamError as failed:
-            error = failure_of(failed, clock()).kind
-        except InvalidRequest:  # its dialect cannot say this prompt
-            error = FailureKind.BAD_REQUEST
-    return reading.sample(target, prompt, plan.speed, error, cold=cold)
+class _Measurement(NamedTuple):
+    """The calls to one subject."""
+
+    upstream: Upstream
+    target: BenchTarget
+    plan: BenchPlan
+    record: Callable[[Sample], None]
+    judge: _Judge | None
+
+    async def run(self, settings: Settings) -> None:
+        """Make all calls: the cold ones, then each step."""
+        plan = self.plan
+        for number in range(plan.cold):
+            alone = msgspec.structs.replace(settings, upstream=(self.target.upstream,), route=())
+            async with AsyncExitStack() as stack:
+                (fresh,) = await open_upstreams(checked(alone), UpstreamStates(), stack)
+                self.record((await self._ask(fresh.http, number, cold=True))[0])
+        for concurrency in plan.concurrency:
+            await self._step(concurrency)
+
+    async def _step(self, concurrency: int) -> None:
+        plan, began = self.plan, time.perf_counter()
+        numbers = iter(range(plan.cold, plan.cold + plan.calls_at(concurrency)))
+
+        async def work() -> None:
+            for number in numbers:
+                sample, answer = await self._ask(self.upstream, number, cold=False)
+                ended_s = (sample.ended_s - began) * plan.speed
+                sample = replace(sample, concurrency=concurrency, ended_s=ended_s)
+                group.start_soon(self._judge, sample, answer)
+
+        async with anyio.create_task_group() as group:
+            for _ in range(concurrency):
+                group.start_soon(work)
+
+    async def _judge(self, sample: Sample, answer: str) -> None:
+        """Record a sample. A model is asked only where the words do not show a right answer."""
+        prompt = self.plan.prompts[sample.prompt]
+        if prompt.expect and sample.error is None:
+            right: bool | None = any(contains(answer, each) for each in prompt.expect)
+            if not right and self.judge is not None:
+                right = await self.judge.agrees(prompt, answer)
+            sample = replace(sample, right=right)
+        self.record(sample)
+
+    async def _ask(self, upstream: Upstream, number: int, *, cold: bool) -> tuple[Sample, str]:
+        """Make one call; return its sample and the text. An UpstreamError becomes its error.
+
+        ``ended_s`` is the time of the clock.
+        """
+        plan, target = self.plan, self.target
+        place = number % len(plan.prompts)
+        prompt = plan.prompts[place]
+        reading = _Reading()
+        error: str | None = FailureKind.TIMEOUT
+        with anyio.move_on_after(plan.timeout_s):
+            try:
+                async with await upstream.send(_call(target, prompt, plan)) as reply:
+                    error = await _read(reply, reading)
+            except UpstreamError as failed:
+                error = failure_of(failed, clock()).kind
+            except InvalidRequest:  # its dialect cannot say this prompt
+                error = FailureKind.BAD_REQUEST
+        sample = reading.sample(target, prompt, plan.speed, error, cold=cold)
+        return replace(sample, ended_s=reading.ended_at, prompt=place), reading.text
 
 
 def _call(target: BenchTarget, prompt: BenchPrompt, plan: BenchPlan) -> Call:
@@ -183,7 +249,9 @@ class _Reading:
         self._began = time.perf_counter()
         self.first_s: float | None = None
         self._last_s = 0.0
+        self._pieces: list[str] = []
         self._characters = 0
+        self.ended_at = 0.0
         self._thought = False
         self._tokens: Tokens | None = None
 
@@ -196,7 +264,14 @@ class _Reading:
             if self.first_s is None:
                 self.first_s = self._last_s
             self._characters += len(text)
+            if isinstance(event, TextDelta):
+                self._pieces.append(text)
             self._thought = self._thought or isinstance(event, ReasoningDelta)
+
+    @property
+    def text(self) -> str:
+        """The text of the answer."""
+        return "".join(self._pieces)
 
     def sample(
         self,
@@ -208,7 +283,8 @@ class _Reading:
         cold: bool,
     ) -> Sample:
         """Return the measurements, in simulated seconds for simulated providers."""
-        total_s = time.perf_counter() - self._began
+        self.ended_at = time.perf_counter()
+        total_s = self.ended_at - self._began
         tokens = self._tokens or self._estimate(prompt)
         price = price_of(target.upstream, target.sent_model)
         return Sample(
@@ -325,8 +401,17 @@ def _target(upstream: UpstreamSettings, model: str) -> BenchTarget:
         model=model,
         weights=real if weights is None else weights.name,
         cancels_billing=upstream.cancels_billing is True,
+        region=upstream.region or "",
     )
     return BenchTarget(subject, upstream, real)
+
+
+def judge_target(settings: Settings, model: str) -> BenchTarget:
+    """Return the first upstream that knows a model. Raises ConfigError."""
+    for upstream in settings.upstream:
+        if _serves(upstream, model, settings):
+            return _target(upstream, model)
+    raise ConfigError(f"--judge: no upstream knows {model!r}")
 
 
 @asynccontextmanager

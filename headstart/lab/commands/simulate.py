@@ -123,6 +123,8 @@ def _describe(profile: ProviderProfile) -> str:
         parts.append(f"{profile.error:.0%} fail")
     if profile.requests_per_minute:
         parts.append(f"{profile.requests_per_minute} requests a minute and key")
+    if profile.parallel:
+        parts.append(f"{profile.parallel} calls at a time")
     if profile.prefill_ms_per_1k:
         parts.append(f"{profile.prefill_ms_per_1k:g} ms a thousand prompt tokens")
     return ", ".join(parts) or "no delays"

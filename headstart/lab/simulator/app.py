@@ -7,7 +7,7 @@ import math
 import random
 import time
 from collections import Counter, OrderedDict
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qs
@@ -297,6 +297,8 @@ class Simulator:
         )
         self._count = count
         self._prefixes = PrefixCache(count)
+        parallel = self.profile.parallel
+        self._slots = nullcontext() if parallel is None else asyncio.Semaphore(parallel)
         self.reset()
 
     def reset(self) -> None:
@@ -329,7 +331,8 @@ class Simulator:
         seen = self.stats.begin(incoming, facts)
         outcome = PlayOutcome.CANCELLED
         try:
-            outcome = await performance.play()
+            async with self._slots if facts.answer_tokens else nullcontext():
+                outcome = await performance.play()
         finally:
             self.stats.finish(seen, outcome, performance)
         return None

@@ -115,6 +115,7 @@ class ProviderProfile(Frozen, forbid_unknown_fields=True):
     prefix_cache: bool = False
     prefill: Literal["ignored", "continued", "refused"] = "ignored"
     usd_per_million: TokenPrice | None = None
+    parallel: int | None = None
     assumed: tuple[str, ...] = ()
     notes: str = ""
 

@@ -1,0 +1,87 @@
+"""The knee of simulated servers whose number of slots is known."""
+
+from __future__ import annotations
+
+import heapq
+import random
+
+import pytest
+
+from headstart.lab.bench import Sample, Subject
+from headstart.lab.capacity import CALLS_PER_SLOT, capacity_of
+
+ONE = Subject("own", "m", "m", region="eu-1")
+
+
+def played(slots: int, concurrency: int, calls: int, rng: random.Random) -> list[Sample]:
+    """Return the samples of callers who call again at once, before a server with a queue."""
+    free = [0.0] * slots
+    callers = [(0.0, n) for n in range(concurrency)]
+    samples = []
+    for _ in range(calls):
+        asked, caller = heapq.heappop(callers)
+        begins = max(asked, heapq.heappop(free))
+        tokens = rng.randint(20, 200)
+        ends = begins + rng.lognormvariate(-1.5, 0.5) + tokens / 50
+        heapq.heappush(free, ends)
+        heapq.heappush(callers, (ends, caller))
+        samples.append(
+            Sample(
+                subject=ONE, cold=False, ttft_s=begins - asked + 0.2, total_s=ends - asked,
+                completion_tokens=tokens, cost_usd=0.002, concurrency=concurrency, ended_s=ends,
+            )
+        )  # fmt: skip
+    return samples
+
+
+def steps(slots: int, seed: int, *numbers: int) -> list[Sample]:
+    rng = random.Random(seed)
+    return [
+        sample
+        for number in numbers
+        for sample in played(slots, number, max(100, CALLS_PER_SLOT * number), rng)
+    ]
+
+
+@pytest.mark.parametrize("slots", [6, 10, 24, 48])
+def test_the_knee_is_the_number_of_slots(slots: int) -> None:
+    errors = []
+    for seed in range(40):
+        knee = capacity_of(ONE, steps(slots, seed, 1, 4, 16, 64, 256)).knee
+        assert knee is not None
+        errors.append(abs(knee / slots - 1))
+    assert sum(error <= 0.15 for error in errors) >= 38, sorted(errors)[-4:]
+
+
+def test_a_server_that_no_step_fills_has_no_knee() -> None:
+    assert capacity_of(ONE, steps(200, 1, 1, 4, 16, 64)).knee is None
+
+
+def test_one_step_has_no_knee() -> None:
+    found = capacity_of(ONE, steps(8, 1, 16))
+    assert found.knee is None
+    assert [step.concurrency for step in found.steps] == [16]
+
+
+def test_refused_calls_are_no_throughput() -> None:
+    samples = steps(8, 1, 1, 16, 64)
+    for sample in samples[-256:]:
+        sample_error = Sample(subject=ONE, cold=False, concurrency=64, error="rate-limited")
+        samples[samples.index(sample)] = sample_error
+    found = capacity_of(ONE, samples)
+    assert found.steps[-1].errors == found.steps[-1].calls == 256
+    assert found.steps[-1].answers_per_s is None
+    assert found.knee == pytest.approx(8, rel=0.2)
+
+
+def test_metered_calls_cost_by_the_call_and_a_machine_by_the_hour() -> None:
+    samples = steps(8, 3, 1, 64)
+    metered = capacity_of(ONE, samples).steps
+    own = capacity_of(ONE, samples, price_per_hour=3.0).steps
+    for step in metered:
+        assert step.usd_per_hour == pytest.approx((step.answers_per_s or 0) * 0.002 * 3600)
+    assert {step.usd_per_hour for step in own} == {3.0}
+    alone, full = (step.tokens_per_s_per_usd or 0.0 for step in own)
+    assert full / alone == pytest.approx(8, rel=0.2), "a full machine is eight times as good value"
+    alone, full = (step.tokens_per_s_per_usd or 0.0 for step in metered)
+    assert full == pytest.approx(alone, rel=0.2), "metered tokens cost the same at any load"
