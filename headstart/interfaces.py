@@ -164,7 +164,8 @@ class Store(Protocol):
     async def charge(self, charges: Sequence[Charge]) -> Charged:
         """Add amounts to counters, which all processes of the store share: all of them, or none.
 
-        None is added if one would lift its counter above its ``most``. A new counter begins at 0.
+        None is added if one would lift its counter above its ``most``. A new counter begins at 0,
+        and none falls below 0.
         Each counter is named once. What was added is durable on return; after a cancellation it
         may have been added.
         """

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import sys
+import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from headstart.lab.simulator import Simulator
 from support.served import Served, served, start, stop
 
 if TYPE_CHECKING:
@@ -45,6 +48,21 @@ def ask(server: Served, text: str) -> int:
         return reply.status
     finally:
         connection.close()
+
+
+class Held(Simulator):
+    """A provider that keeps all calls waiting until it is open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open = threading.Event()
+        self.began = 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.began += 1
+        while not self.open.is_set():
+            await asyncio.sleep(0.02)
+        await super().__call__(scope, receive, send)
 
 
 @pytest.fixture
@@ -92,6 +110,35 @@ def test_two_workers_share_a_budget_that_reloads_and_restarts_keep(two: Served) 
         two.until(lambda: two.log.count("headstart is ready") == 2)
         assert used(two) == {"usd_per_day": pytest.approx(cost_usd)}
         assert ask(two, "after the restart") == 200
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_reload_in_mid_call_settles_what_was_reserved_once(
+    tmp_path: Path, free_port: int, workers: str
+) -> None:
+    provider = Held()
+    with served(tmp_path, free_port, "--workers", workers, provider=provider) as server:
+        limited(server, usd_per_day=20 * CALL_USD)
+        reload(server)
+        with ThreadPoolExecutor(8) as pool:
+            asked = [pool.submit(ask, server, f"question {number}") for number in range(8)]
+            server.until(lambda: provider.began == 8)
+            for _ in range(2):
+                reload(server)
+                # The new gateway knows what calls of the old one have reserved.
+                assert used(server)["usd_per_day"] > 8 * CALL_USD
+            limited(server, usd_per_day=8.5 * CALL_USD)
+            reload(server)
+            assert ask(server, "one more") == 429
+            provider.open.set()
+            assert {each.result() for each in asked} == {200}
+        server.until(lambda: server.count("headstart_requests_total") == 9)
+        cost_usd = server.count("headstart_cost_usd_total")
+        assert 0 < cost_usd < 8 * CALL_USD
+        server.until(lambda: used(server) == {"usd_per_day": pytest.approx(cost_usd)})
+        reload(server)
+        assert used(server) == {"usd_per_day": pytest.approx(cost_usd)}
+        assert ask(server, "one more") == 200
 
 
 def test_two_workers_share_the_requests_of_a_minute(two: Served) -> None:

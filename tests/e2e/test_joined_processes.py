@@ -18,7 +18,7 @@ from headstart.lab.simulator import Simulator
 from support.patience import PATIENCE_S
 from support.proxied import CHAT
 from support.redis_server import redis_server
-from support.served import Served, start, stop
+from support.served import Load, Served, start, stop
 from support.serving import bind_free_port, serving_in_thread
 from support.simulated import chat, until
 
@@ -190,6 +190,56 @@ async def test_a_worker_goes_on_when_another_one_is_killed_in_mid_stream(tmp_pat
         whole = [text(body) for body in ended if body]
         assert 1 <= len(whole) <= 3  # those of the other worker
         assert len(set(whole)) == 1
+
+
+async def test_followers_go_on_when_the_owner_stands_still_under_load(tmp_path: Path) -> None:
+    """The owner's process is stopped, its sockets open: nobody is told that it does nothing."""
+    with nodes(tmp_path, Simulator("openai"), 3) as found:
+        owner, *others = found.servers
+        async with asyncio.TaskGroup() as tasks:
+            late = tasks.create_task(answer(found.urls(0), stream=True))
+            await until(lambda: found.calls == 1)
+            async with asked(found.urls(1), stream=True) as begun:
+                assert "joined" in begun.headers["cache-status"]
+                head = await begun.content.readany()
+                owner.process.send_signal(signal.SIGSTOP)
+                try:
+                    # Some follow in mid-stream, some begin to, and other questions go their way.
+                    news = [
+                        tasks.create_task(answer(found.urls(i), stream=True)) for i in (1, 2) * 3
+                    ]
+                    with contextlib.ExitStack() as stack:
+                        loads = [stack.enter_context(Load(each.port, 2)) for each in others]
+                        body = head + await begun.content.read()
+                        bodies = [(await task)[1] for task in news]
+                    assert [load.failed for load in loads] == [[], []]
+                    assert all(load.answered > 0 for load in loads)
+                finally:
+                    owner.process.send_signal(signal.SIGCONT)
+            whole = (await late)[1]  # its own client has only waited
+            assert {text(each) for each in (body, *bodies, whole)} == {text(whole)}
+
+
+@pytest.mark.parametrize("stopped", [0, 1])
+async def test_followers_go_on_when_another_worker_stands_still(
+    tmp_path: Path, stopped: int
+) -> None:
+    provider = Simulator("openai")
+    with running(tmp_path, "sqlite:///kept.db", provider, workers=2) as found:
+        [server] = found.servers
+        async with asyncio.TaskGroup() as tasks:
+            asking = [tasks.create_task(answer(found.urls(0), stream=True)) for _ in range(6)]
+            await until(lambda: found.calls == 1)
+            await asyncio.sleep(0.5)  # each worker has some of them
+            process = server.workers[stopped]
+            os.kill(process, signal.SIGSTOP)
+            try:
+                await until(lambda: any(each.done() for each in asking))
+                await answer(found.urls(0), model="another")
+            finally:
+                os.kill(process, signal.SIGCONT)
+        assert len({text(each.result()[1]) for each in asking}) == 1
+        assert found.calls <= 3  # the stopped one's, perhaps once again, and the other model's
 
 
 async def swallowed(asking: Any) -> None:

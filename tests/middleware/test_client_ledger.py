@@ -238,6 +238,58 @@ async def test_a_new_day_and_a_new_month_begin_at_midnight_in_utc() -> None:
         assert await case.reserve(7) is not None
 
 
+async def test_a_clock_that_is_set_back_and_forth_keeps_the_limits_of_each_day() -> None:
+    after_midnight = MIDNIGHT + 1800.0
+    async with running(Clock(after_midnight), usd_per_day=10.0) as case:
+        first = await case.reserve(6)
+        case.clock.now -= 3600.0  # the day before: it has a budget of its own
+        second = await case.reserve(10)
+        assert first is not None
+        assert second is not None
+        first.settle(attempt(5.0))
+        with pytest.raises(OverLimit):
+            await case.reserve(1)
+        case.clock.now = after_midnight
+        second.settle(attempt(9.0))
+        assert await case.used() == {"usd_per_day": 5.0}
+        with pytest.raises(OverLimit):
+            await case.reserve(6)
+        case.clock.now -= 3600.0
+        assert await case.used() == {"usd_per_day": 9.0}
+
+
+async def test_a_clock_that_was_days_ahead_for_a_moment_gives_nobody_credit() -> None:
+    async with running(usd_per_day=10.0) as case:
+        first = await case.reserve(6)
+        assert first is not None
+        case.clock.now += 3 * 86_400.0  # the counters of today are gone
+        first.settle(attempt(1.0))
+        await case.settled()
+        case.clock.now = NOON
+        assert await case.reserve(10) is not None
+        with pytest.raises(OverLimit):
+            await case.reserve(1)
+
+
+async def test_a_clock_that_is_set_back_and_forth_lets_in_no_more_requests_of_a_minute() -> None:
+    clock = Clock(NOON)
+    store = GatedStore(clock)
+    async with (
+        running(clock, store, requests_per_minute=100) as one,
+        running(clock, store, requests_per_minute=100) as other,
+    ):
+        admitted = {NOON: 0, NOON - 60.0: 0}
+        for turn in range(900):
+            clock.now = NOON - 60.0 * (turn // 7 % 2)
+            try:
+                await (one, other)[turn % 2].ledger.admit("a", "m")
+            except OverLimit:
+                continue
+            admitted[clock.now] += 1
+        # What a process had leased is lost with each step.
+        assert all(20 <= each <= 100 for each in admitted.values())
+
+
 async def test_tokens_of_a_minute_are_free_again_in_the_next() -> None:
     async with running(tokens_per_minute=100) as case:
         first = await case.reserve(1, prompt=99)

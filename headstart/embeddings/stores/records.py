@@ -219,8 +219,13 @@ class StoreOptions(TypedDict, total=False):
 
 
 def charge_all(charges: Sequence[Charge], values: Sequence[int]) -> Charged:
-    """Return the counters' values after the charges, if none passes its limit; else ``values``."""
-    after = tuple([value + each.amount for each, value in zip(charges, values, strict=True)])
+    """Return the counters' values after the charges, if none passes its limit; else ``values``.
+
+    A counter that was lost meanwhile is not lowered: what is given back was in the lost one.
+    """
+    after = tuple(
+        [max(value + each.amount, 0) for each, value in zip(charges, values, strict=True)]
+    )
     for each, value in zip(charges, after, strict=True):
         if each.most is not None and each.amount > 0 and value > each.most:
             return Charged(added=False, values=tuple(values))

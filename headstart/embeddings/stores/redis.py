@@ -235,14 +235,20 @@ end
 for at = 1, #ARGV * added, 4 do
     local counter = KEYS[1] .. 'counter:' .. ARGV[at]
     if ARGV[at + 1] ~= '0' then
-        values[(at + 3) / 4] = redis.call('INCRBY', counter, ARGV[at + 1])
-        redis.call('PEXPIRE', counter, ARGV[at + 2])
+        local value = redis.call('INCRBY', counter, ARGV[at + 1])
+        if value < 0 then
+            redis.call('SET', counter, 0, 'KEEPTTL')
+            value = 0
+        end
+        values[(at + 3) / 4] = value
+        if redis.call('PTTL', counter) < 0 then redis.call('PEXPIRE', counter, ARGV[at + 2]) end
     end
 end
 return {added, values}
 """
 """KEYS: prefix. ARGV: counter, amount, TTL in milliseconds and limit ("": none) of each charge.
-Returns 1 if they were added, and the counters' values. Sums are exact up to 2^53."""
+Returns 1 if they were added, and the counters' values. Sums are exact up to 2^53.
+A counter gets its TTL when it begins: a node whose clock is wrong cannot end it for all."""
 
 
 def changes(record: EncodedRecord, now: float, blobs: list[bytes]) -> Iterator[dict[str, Any]]:

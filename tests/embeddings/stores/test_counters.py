@@ -44,6 +44,25 @@ async def test_what_is_given_back_can_be_taken_again(stores: Stores) -> None:
     assert await store.charge([Charge("a", 0, LATER, 5)]) == Charged(added=True, values=(10,))
 
 
+async def test_what_is_given_back_to_a_lost_counter_is_no_credit(stores: Stores) -> None:
+    store = await stores.open()
+    charged = await store.charge([Charge("lost", -4, LATER), Charge("b", 2, LATER)])
+    assert charged == Charged(added=True, values=(0, 2))
+    assert not (await store.charge([Charge("lost", 11, LATER, 10)])).added
+    assert (await store.charge([Charge("lost", 10, LATER, 10)])).values == (10,)
+
+
+async def test_a_node_whose_clock_is_wrong_ends_no_counter_of_the_others(stores: Stores) -> None:
+    if not stores.url.startswith("redis"):
+        pytest.skip("the processes of one machine have one clock")
+    store = await stores.open()
+    await store.charge([Charge("a", 3, LATER)])
+    stores.clock.now = LATER + 1.0
+    await store.charge([Charge("a", -1, LATER)])
+    await anyio.sleep(0.01)  # time enough for a counter that lives for a millisecond
+    assert (await store.charge([Charge("a", 0, LATER)])).values == (2,)
+
+
 async def test_many_charges_at_once_do_not_pass_the_limit(stores: Stores) -> None:
     store = await stores.open()
     other = await stores.open_beside(store)
