@@ -594,6 +594,10 @@ class UpstreamSettings(Section):
     """File of prices for this upstream. None: `prices.file`."""
     price_multiplier: Positive = 1.0
     """Factor on every price: a speed tier, a discount, a mark-up."""
+    price_per_hour: Dollars | None = None
+    """Dollars an hour of a machine of your own, busy or not. Its calls then cost nothing more, and
+    `headstart report` shows [how busy it is and its break-even](report.md#machines-by-the-hour)
+    with `price`, which no call is charged any more."""
     cancels_billing: bool | None = None
     """Whether a cancelled call costs no more from then on. None: the preset decides; for your own
     server or a free one it is true; if it is [not known](providers.md#presets), it counts as

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import anyio
@@ -13,6 +14,7 @@ import msgspec
 from rich.markup import escape
 from rich.table import Table
 
+from headstart.attempts import Tokens
 from headstart.cli.data_sources import existing_store
 from headstart.cli.options import (
     FILE,
@@ -31,6 +33,7 @@ from headstart.errors import ConfigError
 from headstart.observe import Served
 from headstart.report.accounts import Accounts
 from headstart.report.breakdown import Breakdown
+from headstart.report.machines import Machine, MachineAccounts
 from headstart.report.page import render_page
 from headstart.report.reconciliation import Books, read_usage
 from headstart.report.sections import dollars, duration, money_note, percent, sections
@@ -41,8 +44,10 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from headstart.attempts import Attempt
     from headstart.report.reconciliation import ExportRow
     from headstart.report.values import Report
+    from headstart.settings import UpstreamSettings
 
 
 def print_tables(console: Console, found: Report) -> None:
@@ -143,7 +148,8 @@ def report(options: ReportOptions) -> None:
     start = time.time() - since if since is not None else 0.0  # noqa: TID251 - composition root
     export = None if options.reconcile is None else _read_export(options.reconcile)
     breakdown, books = Breakdown(), Books()
-    collectors: list[Collector] = []
+    machines = MachineAccounts(_machines(options.config))
+    collectors: list[Collector] = [machines]
     if options.as_csv is not None:
         collectors.append(breakdown)
     if export is not None:
@@ -153,6 +159,7 @@ def report(options: ReportOptions) -> None:
     else:
         url = store or load_settings(options.config, os.environ).cache.store
         found = anyio.run(report_on_store, url, start, *collectors)
+    found = msgspec.structs.replace(found, machines=machines.machines())
     if options.as_csv is not None:
         _write_csv(options.as_csv, breakdown)
     if export is not None:
@@ -168,6 +175,28 @@ def report(options: ReportOptions) -> None:
         for written in (html, options.as_csv):
             if written is not None:
                 click.echo(f"wrote {written}")
+
+
+def _machines(config: Path | None) -> dict[str, Machine]:
+    """Return the upstreams of a file that are paid by the hour, by name. Raises ConfigError."""
+    if config is None:
+        return {}
+    return {
+        upstream.name: Machine(upstream.price_per_hour, partial(_metered_usd, upstream))
+        for upstream in load_settings(config, os.environ).upstream
+        if upstream.price_per_hour is not None
+    }
+
+
+def _metered_usd(upstream: UpstreamSettings, attempt: Attempt) -> float | None:
+    """Return what a call would have cost at the upstream's price by tokens."""
+    from headstart.factory.upstreams import metered_price
+
+    price = metered_price(upstream, attempt.model)
+    if price is None:
+        return None
+    used = Tokens(attempt.prompt_tokens, attempt.completion_tokens, cached=attempt.cached_tokens)
+    return price.cost_usd(used)
 
 
 class Collector(Protocol):

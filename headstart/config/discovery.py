@@ -141,7 +141,8 @@ def _complete(upstream: UpstreamSettings) -> UpstreamSettings:
         api_key_env=_first(upstream.api_key_env, known.variable or ()),
         models={**model_table().names_at(known.name), **upstream.models},
         cancels_billing=_first(
-            upstream.cancels_billing, _is_free(upstream) or known.cancels_billing
+            upstream.cancels_billing,
+            _is_free(upstream) or upstream.price_per_hour is not None or known.cancels_billing,
         ),
         quirks=quirks,
         include_usage=upstream.include_usage and quirks.stream_usage,
@@ -158,13 +159,13 @@ def _address(upstream: UpstreamSettings, known: Preset) -> str:
 
 
 def sends_no_bill(upstream: UpstreamSettings) -> bool:
-    """Tell whether the upstream costs nothing, or is on no public network."""
+    """Tell whether a call costs nothing, or the upstream is on no public network."""
     host = host_of(upstream.base_url)
     try:
         private = ip_address(host).is_private
     except ValueError:
         private = bool(host) and ("." not in host or host.endswith((".internal", ".local")))
-    return private or _is_free(upstream)
+    return private or _is_free(upstream) or upstream.price_per_hour is not None
 
 
 def _is_free(upstream: UpstreamSettings) -> bool:

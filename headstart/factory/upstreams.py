@@ -240,7 +240,17 @@ def _weights(preset: str | None, model: str) -> str:
 
 
 def price_of(upstream: UpstreamSettings, model: str) -> Price | None:
-    """Return the price of a model, named as it is sent; None if the price is not known."""
+    """Return the price of a model, named as it is sent; None if the price is not known.
+
+    A call to a machine that is paid by the hour costs nothing more.
+    """
+    if upstream.price_per_hour is not None:
+        return Price(input_per_million=0.0, output_per_million=0.0)
+    return metered_price(upstream, model)
+
+
+def metered_price(upstream: UpstreamSettings, model: str) -> Price | None:
+    """Return the price by tokens, also for a machine that is paid by the hour."""
     found = price_at(upstream, model)
     if found is None:
         return None

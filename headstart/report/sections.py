@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         Group,
         Interval,
         LatencyQuantiles,
+        MachineStats,
         OutputExperiment,
         Reconciliation,
         RelayStats,
@@ -87,6 +88,12 @@ def sections(report: Report) -> Iterator[ReportSection]:
         calls = _table(_CALLS, report.calls, short_name=_short_model)
         note = "" if report.extra is None else extra_note(report.extra)
         yield ReportSection("Upstream calls", calls, note)
+    if report.machines:
+        note = (
+            "Their dollars are in no other number. At so many times the present load a machine "
+            "costs as much as the price by tokens."
+        )
+        yield ReportSection("Machines by the hour", _table(_MACHINES, report.machines), note)
     if report.reshaped:
         yield ReportSection("Prompts and answers reshaped", _table(_RESHAPED, report.reshaped))
     if report.trials:
@@ -146,6 +153,18 @@ _RESHAPED: Mapping[str, Callable[[ReshapedTokens], str]] = {
         1 - each.tokens_after / each.tokens_before if each.tokens_before else None
     ),
     "money": lambda each: dollars(each.saved_usd) if each.saved_usd else UNKNOWN,
+}
+_MACHINES: Mapping[str, Callable[[MachineStats], str]] = {
+    "upstream": lambda each: each.name,
+    "calls": lambda each: f"{each.calls:,}",
+    "cost": lambda each: dollars(each.usd),
+    "busy": lambda each: percent(each.busy_share),
+    "at a time": lambda each: f"{each.calls_at_a_time:.2f}",
+    "$/M answer tok": lambda each: dollars(each.usd_per_million),
+    "by tokens": lambda each: dollars(each.metered_usd),
+    "break-even load": lambda each: (
+        UNKNOWN if each.break_even_load is None else f"{each.break_even_load:,.2f} x"
+    ),
 }
 _RELAYS: Mapping[str, Callable[[RelayStats], str]] = {
     "path, upstream": lambda each: each.name,

@@ -11,6 +11,7 @@ import anyio
 import msgspec
 import pytest
 
+from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
 from headstart.cli import main
 from headstart.decisions import Outcome
 from headstart.embeddings.stores.store_urls import open_store
@@ -216,3 +217,32 @@ def test_an_export_is_compared_with_the_books(
 def test_a_file_that_is_no_export_is_refused(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     message = refusal(capsys, "--log", str(log), "--reconcile", str(log))
     assert "--reconcile" in message
+
+
+def test_a_machine_by_the_hour_has_its_own_section(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, log = tmp_path / "headstart.toml", tmp_path / "log.jsonl"
+    config.write_text(
+        '[[upstream]]\nname = "gpu"\nbase_url = "http://10.0.0.5:8000/v1"\nprice_per_hour = 3.6\n'
+        "price.default = { input_per_million = 0.0, output_per_million = 10.0 }\n"
+    )
+    attempt = Attempt(
+        upstream="gpu", model="m", role=AttemptRole.FIRST, outcome=AttemptOutcome.WON, at=0.0,
+        total_s=1.0, completion_tokens=1000, cost_usd=0.0,
+    )  # fmt: skip
+    first, last = row(1, Outcome.MISS), row(2, Outcome.MISS)
+    rows = [
+        msgspec.structs.replace(first, at=0.0, attempts=(attempt,)),
+        msgspec.structs.replace(last, at=98.0),
+    ]
+    log.write_bytes(b"\n".join(map(msgspec.json.encode, rows)))
+    main(["report", "--log", str(log), "--config", str(config), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    (machine,) = found["machines"]
+    assert machine["usd"] == pytest.approx(0.1)
+    assert machine["metered_usd"] == pytest.approx(0.01)
+    assert machine["break_even_load"] == pytest.approx(10.0)
+    assert found["overall"]["costs"]["paid_usd"] in (None, 0.0)
+    main(["report", "--log", str(log), "--config", str(config)])
+    assert "Machines by the hour" in capsys.readouterr().out

@@ -202,6 +202,11 @@ def _run(source: Source, plan: BenchPlan, judge: str | None, run: _Run) -> bool:
                 run.samples.append(sample)
                 progress.advance(bar)
 
+            run.usd_per_hour.update(
+                (target.upstream.name, target.upstream.price_per_hour)
+                for target in targets
+                if target.upstream.price_per_hour is not None
+            )
             judging = None if judge is None else judge_target(settings, judge)
             await measure(settings, targets, plan._replace(judge=judging), record)
 

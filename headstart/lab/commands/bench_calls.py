@@ -286,7 +286,8 @@ class _Reading:
         self.ended_at = time.perf_counter()
         total_s = self.ended_at - self._began
         tokens = self._tokens or self._estimate(prompt)
-        price = price_of(target.upstream, target.sent_model)
+        by_the_hour = target.upstream.price_per_hour is not None
+        price = None if by_the_hour else price_of(target.upstream, target.sent_model)
         return Sample(
             subject=target.subject,
             cold=cold,
