@@ -145,12 +145,11 @@ class SemanticSearch(Generic[P]):
         waiting, own = self._expected.get(query.key.group), query.sketch
         if not waiting or own is None:
             return [*(waiting or ())]
-        gate = self.policy.gate(query.context)
         similarities = _cosines([own if each is None else each for each in waiting.values()], own)
         return [
             arrival
             for (arrival, sketch), similarity in zip(waiting.items(), similarities, strict=True)
-            if sketch is None or similarity >= gate
+            if sketch is None or similarity >= query.gate
         ]
 
     async def _search(self, query: SemanticQuery) -> Lookup:
@@ -186,6 +185,7 @@ class SemanticSearch(Generic[P]):
         query.sketch = self.entries.sketch(query.text)
         if query.sketch is None:
             return query.refuse("too-long")
+        query.gate = self.policy.gate(query.context)
         nearest = await self._near(query.sketch, query, 1)
         if nearest and not self._passes(nearest[0], query):
             return miss("below-threshold", veto="threshold")
@@ -195,7 +195,7 @@ class SemanticSearch(Generic[P]):
     def _passes(self, nearest: Neighbor, query: SemanticQuery) -> bool:
         """Tell whether a question is worth encoding. A few that are not pass the gate, too."""
         query.promise = nearest.similarity
-        if nearest.similarity >= self.policy.gate(query.context):
+        if nearest.similarity >= query.gate:
             query.gated = GateOutcome.PASSED
         elif query.gated is None:
             sampled = self.draw() < GATE_SAMPLE
@@ -249,7 +249,7 @@ class SemanticSearch(Generic[P]):
         """Return the entries without a vector whose sketches reach the gate, the nearest first."""
         if query.sketch is None:
             return []
-        least = min(self.policy.gate(query.context), near[0].similarity)
+        least = min(query.gate, near[0].similarity)
         return [
             neighbor.id
             for neighbor in near
@@ -371,6 +371,8 @@ class SemanticQuery:
     promise: float = 0.0
     """The similarity of the nearest sketch: the most promising questions are encoded first."""
     sketch: bytes | None = None
+    gate: float = 0.0
+    """The least similarity of sketches of a question that is worth encoding, if it has a sketch."""
     encoding: Encoding | None = None
     encodings_left: int = ENCODED_AT_ONCE
     """The number of entries that may still be encoded while the request waits."""

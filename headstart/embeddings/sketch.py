@@ -8,6 +8,7 @@ tokenisation and a sum, about a fiftieth of an encoding. It knows words, but not
 from __future__ import annotations
 
 import functools
+import math
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -113,8 +114,8 @@ class Sketcher:
     def _add(self, ids: list[int]) -> NDArray[np.float32]:
         at = np.array(ids, dtype=np.intp)
         # No product of matrices: its threads would spin for so little work.
-        total: NDArray[np.float32] = np.sum(self._rows[at] * self._scales[at, None], axis=0)
-        length = float(np.sqrt(np.sum(total * total)))
+        total: NDArray[np.float32] = np.add.reduce(self._rows[at] * self._scales[at, None])
+        length = math.sqrt(np.add.reduce(total * total))
         if length > 0:
             total /= length
         total.setflags(write=False)

@@ -1,10 +1,11 @@
 """The gate: the similarity of sketches from which a question is worth encoding.
 
 It is learned from labels, by the similarity of the nearest sketch. A range of similarities is open
-until labels show that hardly any of its questions has the answer of its neighbour. Under the
-learned rule the gate is also at most ``MARGIN`` below the lowest similarity that is served: this is
-the error of a sketch. What the gate costs is measured: a small share of the questions below it
-passes. If too many hits are found in that way, the gate is lowered.
+until labels show that hardly any of its questions has the answer of its neighbour. The labels of
+the ranges above it count, too: a farther neighbour does not have an equal answer more often. Under
+the learned rule the gate is also at most ``MARGIN`` below the lowest similarity that is served:
+this is the error of a sketch. What the gate costs is measured: a small share of the questions below
+it passes. If too many hits are found in that way, the gate is lowered.
 """
 
 from __future__ import annotations
@@ -117,17 +118,26 @@ def gate_of(
     ``least_served`` is the lowest similarity that its learned rule serves, if it has one.
     """
     gate = HIGHEST
+    seen_above = equal_above = 0.0
     counts = zip(labels.compared, labels.same, record.passed, strict=True)
     for place, (compared, same, passed) in reversed(list(enumerate(counts))):
-        errors = noise.false_agree * compared
-        equal = (same - errors) / (1 - noise.false_agree - noise.false_disagree)
-        share = (max(equal, 0.0) + UNKNOWN) / (max(compared, UNLABELLED * passed) + 1)
-        if share < WORTH:
+        seen = max(compared, UNLABELLED * passed)
+        equal = (same - noise.false_agree * compared) / (
+            1 - noise.false_agree - noise.false_disagree
+        )
+        seen_above += seen
+        equal_above += equal
+        if min(_share(equal, seen), _share(equal_above, seen_above)) < WORTH:
             break
         gate = LOWEST + place * WIDTH
     if least_served is not None:
         gate = max(gate, min(least_served - MARGIN, HIGHEST))
     return max(gate - record.lowered, LOWEST)
+
+
+def _share(equal: float, seen: float) -> float:
+    """Return the share of equal answers that is assumed after so many questions."""
+    return (max(equal, 0.0) + UNKNOWN) / (seen + 1)
 
 
 class Gates:

@@ -6,6 +6,7 @@ A hit saves the time to the first byte of a fresh answer. It is learned by route
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import dataclass, field
 
 from headstart.policies.routing.measures import Quantiles
 
@@ -17,15 +18,40 @@ UNKNOWN_S = 0.1
 """The wait while nothing is known. Few providers answer in less than 0.4 s."""
 HALF_LIFE = 50.0
 """Answers after which an old one counts half."""
+RENEWED_EVERY = 8
+"""After so many answers of a route the wait is computed anew; the first eight renew it each."""
 MOST_KNOWN = 1024
 """Pairs of route and model that are remembered, some 2 KB each."""
+
+
+@dataclass(slots=True, eq=False)
+class _Answers:
+    """The times to the first byte of one route and model."""
+
+    times: Quantiles = field(default_factory=lambda: Quantiles(HALF_LIFE))
+    count: int = 0
+    wait_s: float | None = None
+    """None: it must be computed anew."""
+
+    def add(self, first_byte_s: float, at: float) -> None:
+        self.times.add(first_byte_s, at)
+        self.count += 1
+        if self.count <= RENEWED_EVERY or self.count % RENEWED_EVERY == 0:
+            self.wait_s = None
+
+    def wait(self) -> float:
+        if self.wait_s is None:
+            typical_s = self.times.quantile(0.5)
+            wait_s = UNKNOWN_S if typical_s is None else SHARE * typical_s
+            self.wait_s = min(max(wait_s, SHORTEST_S), LONGEST_S)
+        return self.wait_s
 
 
 class LookupPatience:
     """Learns from misses how long a question may wait."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[str, str], Quantiles] = OrderedDict()
+        self._known: OrderedDict[tuple[str, str], _Answers] = OrderedDict()
         self._learned = 0
 
     def learn(self, route: str, model: str, first_byte_s: float) -> None:
@@ -33,7 +59,7 @@ class LookupPatience:
         key = route, model
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = Quantiles(HALF_LIFE)
+            known = self._known[key] = _Answers()
             if len(self._known) > MOST_KNOWN:
                 self._known.popitem(last=False)
         self._known.move_to_end(key)
@@ -43,7 +69,4 @@ class LookupPatience:
     def wait_s(self, route: str, model: str) -> float:
         """Return the longest wait for the encoder."""
         known = self._known.get((route, model))
-        typical_s = None if known is None else known.quantile(0.5)
-        if typical_s is None:
-            return UNKNOWN_S
-        return min(max(SHARE * typical_s, SHORTEST_S), LONGEST_S)
+        return UNKNOWN_S if known is None else known.wait()

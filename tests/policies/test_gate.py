@@ -68,6 +68,13 @@ def test_a_range_without_equal_answers_is_closed_with_all_below_it() -> None:
     assert gate(labelled({0.95: (100, 0), 0.1: (100, 0)})) == LOWEST
 
 
+def test_labels_of_higher_ranges_count_for_the_lower_ones() -> None:
+    assert gate(labelled({0.75: (13, 0)})) == LOWEST
+    assert gate(labelled({0.75: (13, 0), 0.65: (13, 0)})) == pytest.approx(0.7)
+    assert gate(labelled({0.85: (30, 15), 0.75: (13, 0), 0.65: (13, 0)})) == LOWEST
+    assert gate(labelled({0.65: (10, 5), 0.85: (30, 15), 0.55: (25, 0)})) == pytest.approx(0.6)
+
+
 def test_equal_answers_that_only_the_judge_s_errors_explain_do_not_count() -> None:
     labels = labelled({0.55: (50, 6)})
     assert gate(labels) == LOWEST

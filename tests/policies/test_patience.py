@@ -34,6 +34,16 @@ def test_routes_and_models_are_learned_apart() -> None:
     assert patience.wait_s("fast", "other") == UNKNOWN_S
 
 
+def test_a_provider_that_became_slow_is_noticed() -> None:
+    patience = LookupPatience()
+    for _ in range(20):
+        patience.learn("", "model", 0.08)
+    before = patience.wait_s("", "model")
+    for _ in range(32):
+        patience.learn("", "model", 0.8)
+    assert patience.wait_s("", "model") > 5 * before
+
+
 def test_one_slow_answer_does_not_make_it_patient() -> None:
     patience = LookupPatience()
     for first_byte_s in (0.1, 0.1, 60.0, 0.1, 0.1):
