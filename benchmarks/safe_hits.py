@@ -3,7 +3,8 @@
     python -m benchmarks.safe_hits --clinc data_full.json --banking train.csv --pairs pairs.jsonl
         [--orderings 0 1 2] [--requests 6000] [--judges oracle real noise=0.087,0.22]
         [--targets 0.005 0.01 0.02 0.05] [--confidence 0.84]
-        [--streams clinc banking slots mix] [--cache FOLDER] [--processes 2] [--out FILE]
+        [--streams clinc banking slots mix] [--without-sketches] [--cache FOLDER]
+        [--processes 2] [--out FILE]
     python -m benchmarks.safe_hits --files geography.jsonl advising.jsonl [...]
 
 Streams: CLINC150 and Banking77 as ``benchmarks/convert.py`` draws them (same intent, same answer),
@@ -239,6 +240,9 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--static", nargs="*", default=STATIC, help="policies that never learn")
     parser.add_argument("--confidence", type=float, nargs="+", default=[Promise().confidence])
     parser.add_argument("--streams", nargs="*")
+    parser.add_argument(
+        "--without-sketches", action="store_true", help="find neighbours by their encodings"
+    )
     parser.add_argument("--cache", type=Path, help="folder for encodings")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--out", type=Path, help="where to write the numbers as JSON")
@@ -255,7 +259,7 @@ def main(argv: Sequence[str]) -> None:
         for confidence in args.confidence
         for target in args.targets
     ]
-    prompts = Prompts(args.cache)
+    prompts = Prompts(args.cache, sketches=not args.without_sketches)
     source = Source(args.clinc, args.banking, args.requests, {p.stem: p for p in args.files})
     streams = args.streams
     if streams is None:

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 class Prompts:
     """Encodes and parses; ``folder`` keeps the encodings for the next time."""
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, *, sketches: bool = True) -> None:
         self._file = folder / "safe_hits.npz" if folder else None
-        self._encoder, self._sketcher = OnnxEncoder(), load_sketcher()
+        self._encoder = OnnxEncoder()
+        self._sketcher = load_sketcher() if sketches else None
         self._prepared: dict[str, PreparedPrompt[Parse]] = {}
         self._encodings: dict[str, Encoding] = {}
         self._new = False
