@@ -13,9 +13,10 @@ import pytest
 
 from headstart.embeddings.encoder import OnnxEncoder
 from headstart.embeddings.export import PROMPTS
-from headstart.embeddings.model_card import DEFAULT_MODEL, read_card, write_card
-from headstart.embeddings.sketch import CARD_FILE, TABLE_FILE, Sketcher, load_sketcher
+from headstart.embeddings.model_card import DEFAULT_MODEL, read_card, sha256_file, write_card
+from headstart.embeddings.sketch import CARD_FILE, TABLE_FILE, SketchCard, Sketcher, load_sketcher
 from headstart.errors import ConfigError
+from scripts.build_sketch import NOTICE_FILE, SOURCES, TABLE_SHA256
 
 LIGHT = """
 import sys
@@ -53,6 +54,16 @@ def test_a_sketch_has_length_one_and_cannot_be_changed(sketcher: Sketcher) -> No
         assert np.linalg.norm(sketch) == pytest.approx(1, abs=1e-5)
         with pytest.raises(ValueError, match="read-only"):
             sketch[0] = 1
+
+
+def test_the_table_of_the_package_is_the_one_that_the_script_built() -> None:
+    """Who trains a new table writes its digest into the script."""
+    assert sha256_file(DEFAULT_MODEL / TABLE_FILE) == TABLE_SHA256
+    card = msgspec.json.decode((DEFAULT_MODEL / CARD_FILE).read_bytes(), type=SketchCard)
+    assert card.table_sha256 == TABLE_SHA256
+    assert card.encoder == read_card(DEFAULT_MODEL).namespace
+    notice = (DEFAULT_MODEL / NOTICE_FILE).read_text()
+    assert all(f"{source.repository} ({source.licence})" in notice for source in SOURCES)
 
 
 def test_equal_texts_have_equal_sketches(sketcher: Sketcher) -> None:
