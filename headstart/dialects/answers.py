@@ -44,6 +44,12 @@ def decode_document(body: bytes) -> Any:
         return None
 
 
+def decode_first(body: bytes) -> Any:
+    """Return what an answer decodes to, of a list the first: so Google sends errors of streams."""
+    document = decode_document(body)
+    return document[0] if isinstance(document, list) and document else document
+
+
 def decode_event(data: bytes) -> dict[str, Any]:
     """Return the object of an event of a stream. Raises MalformedAnswerError."""
     try:

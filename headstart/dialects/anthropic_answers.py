@@ -10,8 +10,8 @@ from headstart.dialects.answers import (
     MalformedAnswerError,
     as_object,
     as_text,
-    decode_document,
     decode_event,
+    decode_first,
     split_text,
     unreadable,
 )
@@ -223,7 +223,7 @@ class MessagesDecoder:
 
 def decode_body(status: int, body: bytes) -> tuple[StreamEvent, ...]:
     """Read a whole answer: its events and Ended, or ErrorReported alone."""
-    document = decode_document(body)
+    document = decode_first(body)
     if status >= 400:
         return (read_error(document if isinstance(document, dict) else {}, status),)
     if not isinstance(document, dict):

@@ -12,8 +12,8 @@ from headstart.dialects.answers import (
     MalformedAnswerError,
     as_object,
     as_text,
-    decode_document,
     decode_event,
+    decode_first,
     split_text,
     unreadable,
 )
@@ -418,9 +418,7 @@ def _finished(reason: str, index: int, *, called: bool) -> Finished:
 
 def decode_body(status: int, body: bytes) -> tuple[StreamEvent, ...]:
     """Read a whole answer: its events and Ended, or ErrorReported alone."""
-    document = decode_document(body)
-    if isinstance(document, list) and document:
-        document = document[0]  # errors of a stream without alt=sse come in a list
+    document = decode_first(body)
     if status >= 400:
         return (read_error(document if isinstance(document, dict) else {}, status),)
     if not isinstance(document, dict):

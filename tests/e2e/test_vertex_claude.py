@@ -239,3 +239,41 @@ async def test_prompts_are_marked_for_the_cache() -> None:
     assert last.json["tools"][-1]["cache_control"] == {"type": "ephemeral"}
     assert last.json["messages"][-1]["content"][-1]["cache_control"] == {"type": "ephemeral"}
     assert last.path == f"/v1/models/{MODEL}:rawPredict"
+
+
+@pytest.mark.usefixtures("login")
+async def test_googles_errors_are_told_to_clients_of_other_dialects() -> None:
+    upstream = ScriptedUpstream()
+    upstream.status = 429
+    error = {"code": 429, "message": "Quota exceeded for x.", "status": "RESOURCE_EXHAUSTED"}
+    upstream.body = json.dumps([{"error": error}]).encode()  # as before a stream
+    async with (
+        proxied(upstream, provider=google()) as proxy,
+        openai.AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="k", max_retries=0) as asking,
+    ):
+        with pytest.raises(openai.RateLimitError, match="Quota exceeded for x"):
+            await asking.chat.completions.create(
+                model=MODEL, messages=[{"role": "user", "content": "Why?"}], stream=True
+            )
+
+
+@pytest.mark.usefixtures("login")
+async def test_anthropic_takes_over_when_google_fails() -> None:
+    failing = ScriptedUpstream()
+    failing.status, failing.body = 503, b"{}"
+    async with serving(failing) as url:
+        others = (google(base_url=url),)
+        own = {"name": "own", "preset": "anthropic", "api_key_env": "PATH"}
+        names = {"upstreams": ["google", "own"], "strategy": "fallback"}
+        routes = ({"name": "r", **names},)
+        upstream = scripted(stream=False)
+        async with (
+            proxied(upstream, others, routes, provider=own) as proxy,
+            client(proxy) as asking,
+        ):
+            answer = await asking.messages.create(**{**ASKED, "model": "claude-opus-4-6"})
+    assert answer.content[0].text == TEXT
+    assert failing.calls[0].path == "/v1/models/claude-opus-4-6:rawPredict"
+    (call,) = upstream.calls
+    assert (call.path, call.json["model"]) == ("/v1/messages", "claude-opus-4-6")
+    assert "anthropic_version" not in call.json
