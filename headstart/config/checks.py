@@ -91,11 +91,14 @@ def listed_upstreams(settings: Settings) -> Iterator[UpstreamSettings]:
         is_open = len(settings.upstream) > 1 and is_loopback_host(host_of(upstream.base_url))
         has_key = bool(upstream.key_variables or settings.server.client_keys)
         # Azure lists the models that could be deployed, and not the deployments.
-        # Google has no list of Claude's models.
-        listless = upstream.preset == "azure" or upstream.quirks.raw_predict
-        known = BY_SETTING[upstream.speaks].models is not None and not listless
+        known = not has_no_list(upstream) and upstream.preset != "azure"
         if known and (has_key or is_open):
             yield upstream
+
+
+def has_no_list(upstream: UpstreamSettings) -> bool:
+    """Tell whether nobody can ask an upstream for its models. Google has no list of Claude's."""
+    return BY_SETTING[upstream.speaks].models is None or upstream.quirks.raw_predict
 
 
 def listing_note(settings: Settings) -> str:
@@ -103,7 +106,11 @@ def listing_note(settings: Settings) -> str:
     asked = ", ".join(each.name for each in listed_upstreams(settings))
     if asked:
         return f"GET /v1/models: the names in routes and upstreams, and the lists of {asked}"
-    return "GET /v1/models: passes with the caller's key" if settings.upstream else ""
+    if not settings.upstream:
+        return ""
+    if all(map(has_no_list, settings.upstream)):
+        return "GET /v1/models: the names in routes and upstreams"
+    return "GET /v1/models: passes with the caller's key"
 
 
 def _address_notes(upstream: UpstreamSettings) -> Iterator[str]:

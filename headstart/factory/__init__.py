@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from headstart.config.checks import has_no_list
 from headstart.dialects.registry import DIALECTS
 from headstart.errors import ConfigError
 from headstart.factory.caching import make_store, open_cache, open_encoder, open_recorder
@@ -440,6 +441,7 @@ async def _open_relay(
         new_id=partial(new_ulid, clock),
         observer=parts.observers,
         allows=None if parts.ledger is None else parts.ledger.allows,
+        listless=all(has_no_list(each.settings) for each in opened),
     )
     await persist(build, "model-lists", "models", saved=models.saved, load=models.load)
     return Relay(

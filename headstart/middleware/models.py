@@ -92,8 +92,9 @@ class ModelLists:
     """Lists the models that callers may name.
 
     It answers nothing without ``sources``: then a request goes to an upstream with the caller's
-    key. ``rules`` are the ``[[route]]`` tables; ``clock`` gives Unix seconds. ``allows`` tells
-    whether a caller, by the name of its key, may ask for a model.
+    key. ``listless``: no upstream has a list for anybody, so the names in routes and upstreams are
+    the answer. ``rules`` are the ``[[route]]`` tables; ``clock`` gives Unix seconds. ``allows``
+    tells whether a caller, by the name of its key, may ask for a model.
     """
 
     def __init__(
@@ -107,10 +108,12 @@ class ModelLists:
         new_id: Callable[[], str],
         observer: Observer,
         allows: Callable[[str, str], bool] | None = None,
+        listless: bool = False,
     ) -> None:
         self._router = router
         self._rules = rules
         self._sources = {each.name: each for each in sources}
+        self._answers = listless or bool(sources)
         self._spawn = spawn
         self._clock = clock
         self._new_id = new_id
@@ -151,7 +154,7 @@ class ModelLists:
         not exist.
         """
         dialect = DIALECTS.get(call.dialect)
-        if dialect is None or dialect.models is None or not self._sources:
+        if dialect is None or dialect.models is None or not self._answers:
             return None
         if call.method != "GET" or not _PATH.fullmatch(call.path):
             return None

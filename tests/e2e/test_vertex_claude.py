@@ -242,6 +242,19 @@ async def test_prompts_are_marked_for_the_cache() -> None:
 
 
 @pytest.mark.usefixtures("login")
+async def test_the_list_of_models_has_the_names_given() -> None:
+    async with (
+        proxied(provider=google(models={"opus": MODEL})) as proxy,
+        client(proxy) as asking,
+        openai.AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="k", max_retries=0) as other,
+    ):
+        names = [{each.id for each in (await who.models.list()).data} for who in (asking, other)]
+        assert (await asking.models.retrieve("opus")).id == "opus"
+    assert names == [{"opus", "claude-opus-4-6"}] * 2
+    assert proxy.upstream.calls == []
+
+
+@pytest.mark.usefixtures("login")
 async def test_googles_errors_are_told_to_clients_of_other_dialects() -> None:
     upstream = ScriptedUpstream()
     upstream.status = 429
