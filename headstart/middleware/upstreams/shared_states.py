@@ -215,7 +215,7 @@ class SharedBreaker(_OnSharedState, CircuitBreaker):
     _fields = tuple(vars(CircuitBreaker()))
     _format = tuple[
         bool, int, int, dict[int, bool], int, float, float, float, float, bool, float, int, float,
-        float, float, float, float, int,
+        float, float, float, float, int, float,
     ]  # fmt: skip
     """The types of the fields, in their order."""
 

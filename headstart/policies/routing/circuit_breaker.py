@@ -89,6 +89,8 @@ class CircuitBreaker:
         self._limited_until = -math.inf
         self._avoided_until = -math.inf
         self._refusals = 0
+        """Refusals in a row, each of a call that began after the one before."""
+        self._refused_at = -math.inf
 
     def ready_in_s(self, now: float) -> float:
         """Return the seconds until a call would be admitted; 0.0: now."""
@@ -147,7 +149,7 @@ class CircuitBreaker:
             self._avoided_until = now + failure.closes_s
         elif failure.closes_s is not None:
             # This holds for every generation: the provider itself named the time.
-            self.close_for(self._closure_s(failure, failure.closes_s), now)
+            self.close_for(self._closure_s(failure, failure.closes_s, permit, now), now)
             if failure.kind is FailureKind.RATE_LIMITED:
                 self._limited_until = self._closed_until
         if permit.generation != self._generation or permit.insisted:
@@ -198,10 +200,12 @@ class CircuitBreaker:
             return 1.0  # only one call is admitted, to test whether it has recovered
         return min(1.0, max(_LEAST_WEIGHT, (now - self._recovered_at) / _RAMP_S))
 
-    def _closure_s(self, failure: Failure, closes_s: float) -> float:
+    def _closure_s(self, failure: Failure, closes_s: float, permit: Permit, now: float) -> float:
         if failure.kind is not FailureKind.RATE_LIMITED or failure.retry_after_s is not None:
             return closes_s
-        self._refusals = min(self._refusals + 1, 16)
+        if permit.at > self._refused_at:  # other calls of the same burst say nothing new
+            self._refusals = min(self._refusals + 1, 16)
+            self._refused_at = now
         return min(_LONGEST_BACKOFF_S, closes_s * 2.0 ** (self._refusals - 1))
 
     def _trip(self, now: float) -> None:
