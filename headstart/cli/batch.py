@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headstart.cli.batch_files import BatchRequest
+    from headstart.middleware.concurrency import Gate
     from headstart.settings import Settings
     from headstart.types import Headers
 
@@ -207,11 +208,17 @@ async def _run(
 ) -> BatchSummary:
     """Ask what has no answer yet, and return what was done."""
     books = BatchBooks()
-    gateway = build_gateway(settings, not_found, observers=Observers([books]))
+    gates: list[Gate] = []
+    gateway = build_gateway(
+        settings,
+        not_found,
+        observers=Observers([books]),
+        on_start=lambda parts: gates.append(parts.gate),
+    )
     await gateway.running()
     began = time.perf_counter()
     try:
-        run = BatchRun(gateway, books, journal, requests, headers=headers, most=most)
+        run = BatchRun(gateway, gates[0], books, journal, requests, headers=headers, most=most)
         async with anyio.create_task_group() as beside:
             beside.start_soon(_watch_signals, run, beside.cancel_scope)
             beside.start_soon(_show_progress, run, books)

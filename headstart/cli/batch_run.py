@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import Counter, deque
 from dataclasses import dataclass, field
@@ -25,9 +26,12 @@ if TYPE_CHECKING:
 
     from headstart.cli.batch_files import BatchJournal, BatchRequest
     from headstart.middleware.asgi_types import ASGIApp, Message
+    from headstart.middleware.concurrency import Gate
     from headstart.observe import Observation
     from headstart.types import Headers
 
+LOOKUPS = 32
+"""Requests that are looked up at once, beside those whose call runs or may run next."""
 MOST_TRIES = 3
 """How often a request is asked that fails for another reason than a limit."""
 _LIMITED = (FailureKind.RATE_LIMITED, FailureKind.OVERLOADED)
@@ -139,12 +143,15 @@ class BatchRun:
     """One run of a batch.
 
     Equal requests wait for the first of them: so the cache answers them where it may, and no call
-    is made twice. ``stop`` lets the calls in flight end. ``stopped_by`` says why a run ended early.
+    is made twice. The pace sets the places of the engine's ``gate``, so a request holds one for its
+    call alone, not while it is looked up. ``stop`` lets the calls in flight end. ``stopped_by``
+    says why a run ended early.
     """
 
     def __init__(
         self,
         app: ASGIApp,
+        gate: Gate,
         books: BatchBooks,
         journal: BatchJournal,
         requests: Iterable[BatchRequest],
@@ -152,12 +159,14 @@ class BatchRun:
         headers: Headers,
         most: int,
     ) -> None:
-        self._app, self._books, self._journal = app, books, journal
+        self._app, self._gate, self._books, self._journal = app, gate, books, journal
+        gate.hands_on = False  # the answer to one call decides whether the next one may begin
         self._headers = (*headers, (b"content-type", b"application/json"))
         self.pace = BatchPace(most=most)
         self.counts = BatchCounts(0)
         self.stopped_by: str | None = None
-        self.in_flight = 0
+        self._open = 0
+        """Requests that run, with or without a call."""
         self._tries = Counter[int]()
         self._equal: dict[tuple[str, bytes], list[BatchRequest]] = {}
         self._changed = asyncio.Event()
@@ -177,27 +186,42 @@ class BatchRun:
                 self.counts.outcomes[result.outcome] += 1
                 self.counts.resumed += 1
 
+    @property
+    def in_flight(self) -> int:
+        """The calls that run."""
+        return self._gate.active
+
     def stop(self, reason: str) -> None:
         """Begin no further call."""
         self.stopped_by = self.stopped_by or reason
+        self._gate.resize(0)
+        self._gate.turn_away()
         self._changed.set()
 
     async def run(self) -> None:
         """Ask all requests that have no answer yet."""
         async with asyncio.TaskGroup() as group:
             syncing = group.create_task(self._keep_synced())
-            while self.stopped_by is None and (self._waiting or self.in_flight):
-                if self._waiting and self.in_flight < self.pace.calls and self._pause_s() <= 0.0:
-                    self.in_flight += 1
+            while self.stopped_by is None and (self._waiting or self._open):
+                self._gate.resize(self.pace.calls if self._pause_s() <= 0.0 else 0)
+                if self._waiting and self._has_room():
+                    self._open += 1
                     group.create_task(self._answer(self._waiting.popleft()))
                     # A hit ends without a wait of its own, and others shall run beside it.
                     await asyncio.sleep(0)
                 else:
                     await self._change()
-            while self.in_flight:
+            while self._open:
+                self._gate.turn_away()
                 await self._change()
             syncing.cancel()
         await asyncio.to_thread(self._journal.sync)
+
+    def _has_room(self) -> bool:
+        """Return whether another request may be looked up: its call shall not wait for long."""
+        gate = self._gate
+        lookups = self._open - gate.active - gate.waiting
+        return lookups < LOOKUPS and gate.waiting < self.pace.calls
 
     def _pause_s(self) -> float:
         return self.pace.resumes_at - asyncio.get_running_loop().time()
@@ -206,7 +230,7 @@ class BatchRun:
         """Wait until a call ends, the run is stopped, or a pause is over."""
         self._changed.clear()
         pause_s = self._pause_s()
-        with anyio.move_on_after(pause_s if self._waiting and pause_s > 0.0 else None):
+        with anyio.move_on_after(pause_s if pause_s > 0.0 else None):
             await self._changed.wait()
 
     async def _keep_synced(self) -> None:
@@ -222,28 +246,31 @@ class BatchRun:
         try:
             await self._ask(request)
         finally:
-            self.in_flight -= 1
+            self._open -= 1
             self._changed.set()
 
     async def _ask(self, request: BatchRequest) -> None:
-        clock = asyncio.get_running_loop().time
-        began = clock()
-        in_flight = self.in_flight
         reply = await ask(self._app, request.path, self._headers, request.body)
         id = dict(reply.headers).get(_REQUEST_ID, b"").decode()
         booked = self._books.take(id)
-        now = clock()
+        now, unix = asyncio.get_running_loop().time(), time.time()  # noqa: TID251 - as the books
+        attempts = () if booked is None else booked.attempts
+        # Without a call the engine refused it, which says nothing new about the provider.
+        began = now - (unix - attempts[0].at) if attempts else -math.inf
+        if self.stopped_by is not None and not attempts and reply.status in _LIMITED_STATUSES:
+            self._waiting.appendleft(request)  # it was turned away, so the next run asks it
+            return
         if reply.status in _LIMITED_STATUSES and not _is_hopeless(booked):
             self.counts.refusals += 1
-            wait_s = retry_after_s(reply.headers, time.time())  # noqa: TID251 - reads dates
+            wait_s = retry_after_s(reply.headers, unix)
             self.pace = batch_pace.refused(self.pace, began=began, wait_s=wait_s, now=now)
             if not self.pace.gives_up:
                 self._waiting.appendleft(request)
                 return
             self.stop(f"the providers refuse all calls: {error_text(reply)}")
             return
-        if booked is not None and booked.attempts:
-            self._learn(booked, began, in_flight, now)
+        if booked is not None and attempts:
+            self._learn(booked, began, now)
         if _is_hopeless(booked) and reply.status >= 400:
             self.stop(f"a person must correct this: {error_text(reply)}")
             return
@@ -253,7 +280,7 @@ class BatchRun:
             return
         self._keep(request, reply, id, booked)
 
-    def _learn(self, booked: Served, began: float, in_flight: int, now: float) -> None:
+    def _learn(self, booked: Served, began: float, now: float) -> None:
         """Learn from an answer of a provider how many calls it bears."""
         last = booked.attempts[-1]
         limited = {
@@ -268,7 +295,7 @@ class BatchRun:
         if booked.succeeded:
             took_s = booked.total_s if booked.upstream_s is None else booked.upstream_s
             self.pace = batch_pace.answered(
-                self.pace, began=began, took_s=took_s, in_flight=in_flight, now=now
+                self.pace, began=began, took_s=took_s, in_flight=self._gate.active + 1, now=now
             )
 
     def _keep(

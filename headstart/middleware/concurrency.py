@@ -30,6 +30,8 @@ class Gate:
         self._queue = queue
         self._waiting: deque[asyncio.Future[None]] = deque()
         self.active = 0
+        self.hands_on = True
+        """A place that is given back goes to the next call at once; if not, by ``resize``."""
 
     async def __aenter__(self) -> None:
         """Take a place. Raises Overloaded when the queue is full too."""
@@ -48,9 +50,29 @@ class Gate:
         return True
 
     def give_back(self) -> None:
-        """Give a place to the next in the queue."""
+        """Give a place back, for the next in the queue."""
         self.active -= 1
-        self._release()
+        self._free += 1
+        if self._waiting and self.hands_on:
+            self._admit()
+
+    @property
+    def waiting(self) -> int:
+        """The calls that wait for a place."""
+        return len(self._waiting)
+
+    def resize(self, concurrency: int) -> None:
+        """Admit another number of calls at once. Calls that run go on."""
+        self._free += concurrency - self._concurrency
+        self._concurrency = concurrency
+        self._admit()
+
+    def turn_away(self) -> None:
+        """Refuse the calls that wait for a place."""
+        waiting, self._waiting = self._waiting, deque()
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_exception(Overloaded("no further call begins"))
 
     @contextmanager
     def spare(self) -> Iterator[None]:
@@ -74,20 +96,21 @@ class Gate:
         try:
             await waiter
         except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled():
-                self._release()
-            elif waiter in self._waiting:  # else ``_release`` has just removed it
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self._free += 1
+                self._admit()
+            elif waiter in self._waiting:  # else ``_admit`` has just removed it
                 self._waiting.remove(waiter)
             raise
         self.active += 1
 
-    def _release(self) -> None:
-        while self._waiting:
+    def _admit(self) -> None:
+        """Give free places to calls that wait."""
+        while self._free > 0 and self._waiting:
             waiter = self._waiting.popleft()
             if not waiter.done():
+                self._free -= 1
                 waiter.set_result(None)
-                return
-        self._free += 1
 
 
 class Spawn(Protocol):

@@ -14,19 +14,24 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
+from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
 from headstart.cli import main
 from headstart.cli.batch import INTERRUPTED, BatchSummary, duration, told
 from headstart.cli.batch_files import BatchJournal, BatchResult, read_requests
-from headstart.cli.batch_run import MOST_TRIES, BatchBooks, BatchRun
+from headstart.cli.batch_run import LOOKUPS, MOST_TRIES, BatchBooks, BatchRun
+from headstart.errors import Overloaded
 from headstart.lab.simulator import Simulator
+from headstart.middleware.concurrency import Gate
 from headstart.middleware.respond import send_whole
 from headstart.policies.batch_pace import MOST_REFUSALS
+from support.booked import served
 from support.serving import serving_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
     from pathlib import Path
 
+    from headstart.cli.batch_files import BatchRequest
     from headstart.middleware.asgi_types import Receive, Scope, Send
 
 COMMAND = [sys.executable, "-c", "from headstart.cli import main; main()"]
@@ -225,24 +230,56 @@ def test_ctrl_c_keeps_what_was_answered(
 
 
 class ScriptedGateway:
-    """An ASGI app that answers with what ``script`` says; it remembers what was asked, and when."""
+    """An ASGI app that answers with what ``script`` says; it remembers what was asked, and when.
 
-    def __init__(self, script: Callable[[str], Awaitable[tuple[int, dict[bytes, bytes]]]]) -> None:
+    Each call passes its ``gate``, after a lookup that takes ``lookup_s``.
+    """
+
+    def __init__(
+        self,
+        script: Callable[[str], Awaitable[tuple[int, dict[bytes, bytes]]]],
+        lookup_s: float = 0.0,
+    ) -> None:
+        self.gate = Gate(1, 1000)
+        self.books = BatchBooks()
         self.asked: list[tuple[float, str]] = []
-        self.in_flight = self.most_in_flight = 0
+        self.most_in_flight = self.most_open = self._open = 0
         self._script = script
+        self._lookup_s = lookup_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = json.loads((await receive())["body"])
         text = body["messages"][0]["content"]
-        self.asked.append((asyncio.get_running_loop().time(), text))
-        self.in_flight += 1
-        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        self._open += 1
+        self.most_open = max(self.most_open, self._open)
+        if self._lookup_s:
+            await anyio.sleep(self._lookup_s)
         try:
-            status, headers = await self._script(text)
+            async with self.gate:
+                began = asyncio.get_running_loop().time()
+                self.asked.append((began, text))
+                self.most_in_flight = max(self.most_in_flight, self.gate.active)
+                status, headers = await self._script(text)
+                took_s = asyncio.get_running_loop().time() - began
+        except Overloaded:
+            return await send_whole(send, 503, (), b"{}")
         finally:
-            self.in_flight -= 1
+            self._open -= 1
+        at = time.time() - took_s  # noqa: TID251 - the books have Unix seconds
+        call = Attempt(
+            upstream="u", model="m", role=AttemptRole.FIRST, at=at, total_s=took_s,
+            outcome=AttemptOutcome.WON if status == 200 else AttemptOutcome.FAILED, status=status,
+        )  # fmt: skip
+        id = str(len(self.asked))
+        self.books.notify(served(id=id, status=status, total_s=took_s, attempts=(call,)))
+        headers = {**headers, b"x-headstart-request-id": id.encode()}
         await send_whole(send, status, tuple(headers.items()), b"{}")
+
+
+def run_of(
+    gateway: ScriptedGateway, journal: BatchJournal, requests: list[BatchRequest], most: int = 8
+) -> BatchRun:
+    return BatchRun(gateway, gateway.gate, gateway.books, journal, requests, headers=(), most=most)
 
 
 async def played(
@@ -250,7 +287,7 @@ async def played(
 ) -> BatchRun:
     requests = read_requests([json.dumps({"prompt": each}).encode() for each in questions], "m")
     journal = BatchJournal(folder / "journal", requests)
-    found = BatchRun(gateway, BatchBooks(), journal, requests, headers=(), most=most)
+    found = run_of(gateway, journal, requests, most)
     await found.run()
     journal.close()
     return found
@@ -332,6 +369,37 @@ class TestRun:
         await played(tmp_path, gateway, [f"{n}" for n in range(100)], most=3)
         assert gateway.most_in_flight == 3
 
+    async def test_lookups_hold_no_place_of_a_call(self, tmp_path: Path) -> None:
+        async def script(text: str) -> tuple[int, dict[bytes, bytes]]:
+            await anyio.sleep(0.1)
+            return 200, {}
+
+        gateway = ScriptedGateway(script, lookup_s=10.0)
+        began = asyncio.get_running_loop().time()
+        await played(tmp_path, gateway, [f"{n}" for n in range(100)], most=4)
+        assert gateway.most_in_flight == 4
+        assert LOOKUPS <= gateway.most_open <= LOOKUPS + 8
+        assert asyncio.get_running_loop().time() - began < 45.0  # four rounds of lookups
+
+    async def test_a_run_that_is_stopped_in_a_pause_ends_at_once(self, tmp_path: Path) -> None:
+        async def script(text: str) -> tuple[int, dict[bytes, bytes]]:
+            await anyio.sleep(0.1)
+            return 429, {b"retry-after": b"3000"}
+
+        gateway = ScriptedGateway(script, lookup_s=1.0)
+        requests = read_requests([b'{"prompt": "%d"}' % n for n in range(50)], "m")
+        journal = BatchJournal(tmp_path / "journal", requests)
+        found = run_of(gateway, journal, requests)
+        began = asyncio.get_running_loop().time()
+        async with anyio.create_task_group() as group:
+            group.start_soon(found.run)
+            await anyio.sleep(20.0)
+            assert gateway.gate.waiting
+            found.stop(INTERRUPTED)
+        journal.close()
+        assert asyncio.get_running_loop().time() - began < 25.0
+        assert (found.counts.done, len(gateway.asked)) == (0, 4)
+
     async def test_a_full_disk_stops_the_run(self, tmp_path: Path) -> None:
         async def script(text: str) -> tuple[int, dict[bytes, bytes]]:
             journal.full = True
@@ -341,7 +409,7 @@ class TestRun:
         requests = read_requests([b'{"prompt": "%d"}' % n for n in range(50)], "m")
         journal = FullJournal(tmp_path / "journal", requests)
         gateway = ScriptedGateway(script)
-        found = BatchRun(gateway, BatchBooks(), journal, requests, headers=(), most=8)
+        found = run_of(gateway, journal, requests)
         await found.run()
         journal.close()
         assert found.stopped_by == "the journal cannot be written: No space left on device"
@@ -355,7 +423,7 @@ class TestRun:
         gateway = ScriptedGateway(script)
         requests = read_requests([b'{"prompt": "%d"}' % n for n in range(50)], "m")
         journal = BatchJournal(tmp_path / "journal", requests)
-        found = BatchRun(gateway, BatchBooks(), journal, requests, headers=(), most=8)
+        found = run_of(gateway, journal, requests)
         async with anyio.create_task_group() as group:
             group.start_soon(found.run)
             await anyio.sleep(1.0)
