@@ -25,6 +25,7 @@ FIRST = {
     "bench": "Measure providers with your own prompts, and recommend a route.",
 }
 MORE = {
+    "watch": "Measure providers on a schedule, and tell when one becomes worse.",
     "simulate": "Run simulated providers on loopback.",
     "evaluate": "Judge the match policy on labelled pairs or a stream.",
     "replay": "Play a log against several match policies.",
@@ -37,7 +38,7 @@ MORE = {
     "doctor": "Check a deployment, and say what to fix.",
     "prices": "Import the prices of models from a public list.",
 }
-OF_LAB = {"demo", "tune", "bench", "simulate", "evaluate", "replay"}
+OF_LAB = {"demo", "tune", "bench", "watch", "simulate", "evaluate", "replay"}
 """Commands in ``headstart/lab/commands``. An installation may leave out that folder."""
 LAB = Path(__file__).parents[1] / "lab" / "commands"
 

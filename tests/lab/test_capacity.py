@@ -2,54 +2,17 @@
 
 from __future__ import annotations
 
-import heapq
-import random
-
 import pytest
 
-from headstart.lab.bench import Sample, Subject
-from headstart.lab.capacity import CALLS_PER_SLOT, capacity_of
-
-ONE = Subject("own", "m", "m", region="eu-1")
-
-
-def played(slots: int, concurrency: int, calls: int, rng: random.Random) -> list[Sample]:
-    """Return the samples of callers who call again at once, before a server with a queue."""
-    free = [0.0] * slots
-    callers = [(0.0, n) for n in range(concurrency)]
-    samples = []
-    for _ in range(calls):
-        asked, caller = heapq.heappop(callers)
-        begins = max(asked, heapq.heappop(free))
-        tokens = rng.randint(20, 200)
-        ends = begins + rng.lognormvariate(-1.5, 0.5) + tokens / 50
-        heapq.heappush(free, ends)
-        heapq.heappush(callers, (ends, caller))
-        samples.append(
-            Sample(
-                subject=ONE, cold=False, ttft_s=begins - asked + 0.2, total_s=ends - asked,
-                completion_tokens=tokens, cost_usd=0.002, concurrency=concurrency, ended_s=ends,
-            )
-        )  # fmt: skip
-    return samples
-
-
-def steps(slots: int, seed: int, *numbers: int) -> list[Sample]:
-    rng = random.Random(seed)
-    return [
-        sample
-        for number in numbers
-        for sample in played(slots, number, max(100, CALLS_PER_SLOT * number), rng)
-    ]
+from benchmarks.buying import ONE, knee_errors
+from benchmarks.buying import step_samples as steps
+from headstart.lab.bench import Sample
+from headstart.lab.capacity import capacity_of
 
 
 @pytest.mark.parametrize("slots", [6, 10, 24, 48])
 def test_the_knee_is_the_number_of_slots(slots: int) -> None:
-    errors = []
-    for seed in range(40):
-        knee = capacity_of(ONE, steps(slots, seed, 1, 4, 16, 64, 256)).knee
-        assert knee is not None
-        errors.append(abs(knee / slots - 1))
+    errors = knee_errors(slots, 40)
     assert sum(error <= 0.15 for error in errors) >= 38, sorted(errors)[-4:]
 
 

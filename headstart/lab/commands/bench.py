@@ -96,7 +96,7 @@ def bench(options: BenchOptions) -> None:
     from headstart.lab.quality import choose, qualities
 
     plan = BenchPlan(
-        prompts=_prompts(options.prompts),
+        prompts=read_bench_prompts(options.prompts),
         calls=options.calls,
         cold=options.cold,
         concurrency=_steps(options.concurrency),
@@ -162,7 +162,8 @@ def _steps(text: str) -> tuple[int, ...]:
     return tuple(steps)
 
 
-def _prompts(path: Path | None) -> tuple[BenchPrompt, ...]:
+def read_bench_prompts(path: Path | None) -> tuple[BenchPrompt, ...]:
+    """Return the prompts of a file, or the usual mix. Raises ConfigError."""
     from headstart.lab.bench import MIX, read_prompts
 
     if path is None:

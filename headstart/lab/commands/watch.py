@@ -1,0 +1,343 @@
+"""``headstart watch``: measure providers again and again, and tell when one has become worse."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import time
+import tomllib
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import aiohttp
+import anyio
+import click
+import msgspec
+
+from headstart.attempts import Tokens
+from headstart.cli.options import (
+    COUNT,
+    FILE,
+    JSON,
+    OLD_FILE,
+    command,
+    config_field,
+    flag,
+    option,
+    parse_duration,
+)
+from headstart.config.discovery import sends_no_bill
+from headstart.errors import ConfigError
+from headstart.factory.upstreams import metered_price
+from headstart.lab.bench import recommend
+from headstart.lab.commands.bench import ABOVE_ZERO, PROMPTS_HELP, read_bench_prompts
+from headstart.lab.commands.bench_calls import BenchPlan, configured, measure
+from headstart.lab.commands.tune import set_keys
+from headstart.lab.drift import FIGURES, Alarm, Round, Watch, limit_for, round_of, spent_usd
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from headstart.lab.bench import Sample, Subject
+    from headstart.lab.commands.bench_calls import BenchTarget
+    from headstart.policies.cost import Price
+
+DAY_S = 86_400.0
+KEPT_S = 60 * DAY_S
+"""Older rounds of the history are not read."""
+RECENT = 5
+"""A proposal rests on so many rounds of each provider."""
+CHARACTERS = 3
+"""A token of a prompt has at least so many characters: the budget must hold."""
+_ROUTE = re.compile(r"^\s*\[\[\s*route\s*\]\]")
+_TABLE = re.compile(r"^\s*\[(?!\[?\s*route\s*\.)")
+_WEBHOOK_S = 10.0
+
+
+@dataclass(frozen=True)
+class WatchOptions:
+    """The options of ``headstart watch``."""
+
+    path: Path | None = config_field()
+    upstream: tuple[str, ...] = option((), "Watch only this one. Repeat it.", multiple=True)
+    model: tuple[str, ...] = option((), "What to ask for. Repeat it.", multiple=True)
+    prompts: Path | None = option(None, PROMPTS_HELP, OLD_FILE)
+    every: str = option("1h", "Time between two rounds: 10m, 1h, 1d.", metavar="DURATION")
+    budget: float = option(1.0, "Most dollars a day.", ABOVE_ZERO)
+    calls: int = option(8, "Calls of a round, of each provider and model.", COUNT)
+    max_tokens: int = option(64, "Longest answer; a prompt may ask for less.", COUNT)
+    timeout: float = option(60, "Seconds until a call counts as failed.", ABOVE_ZERO)
+    history: Path = option(Path("watch.jsonl"), "File that keeps the rounds.", FILE)
+    webhook: str | None = option(None, "Post alarms to this URL, as JSON.", metavar="URL")
+    once: bool = flag("Measure one round, and exit with 3 if it raises an alarm.")
+    as_json: bool = flag(JSON, "--json")
+
+
+@command(WatchOptions)
+def watch(options: WatchOptions) -> None:
+    """Measure on a schedule, and tell when a provider has become worse.
+
+    A round makes --calls to each provider and model, one at a time. An alarm tells that the time
+    to the first token, the speed, the share of right answers (prompts with "expect") or the price
+    has changed, and shows the route that the last rounds recommend as a diff of headstart.toml.
+    At most one month in twenty has a false alarm. --budget limits what a day costs: if it is
+    small, rounds come less often. Ctrl-C ends it and exits 130; the history goes on next time.
+
+    Examples:
+      headstart watch --budget 0.50
+      headstart watch --prompts checked.jsonl --every 30m --webhook https://hooks.example.com/x
+      headstart watch --once --history /var/lib/headstart/watch.jsonl
+    """
+    try:
+        alarmed = anyio.run(_watch, options)
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    if alarmed:
+        raise SystemExit(3)
+
+
+async def _watch(options: WatchOptions) -> bool:
+    """Measure rounds until cancelled, or one; return whether it raised an alarm."""
+    history = await anyio.to_thread.run_sync(read_history, options.history, _now() - KEPT_S)
+    prompts = await anyio.to_thread.run_sync(read_bench_prompts, options.prompts)
+    plan = BenchPlan(
+        prompts, options.calls, cold=0, concurrency=(1,), max_tokens=options.max_tokens,
+        timeout_s=options.timeout,
+    )  # fmt: skip
+    wanted_s = parse_duration(options.every)
+    async with configured(options.path, options.upstream, options.model) as measured:
+        for note in measured.notes:
+            _say(note)
+        most_usd = sum(dearest_round_usd(each, plan) for each in measured.targets)
+        if most_usd > options.budget:
+            raise ConfigError(
+                f"one round may cost ${most_usd:.3g}, which is more than --budget: give fewer "
+                "--calls, a smaller --max-tokens or a larger --budget"
+            )
+        every_s = max(wanted_s, DAY_S * most_usd / options.budget)
+        if every_s > wanted_s:
+            _say(f"the budget of ${options.budget:g} a day allows a round each {every_s:.0f} s")
+        state = _State(options, history, measured.targets, every_s)
+        while True:
+            alarmed = False
+            if spent_usd(state.history, _now()) + most_usd > options.budget:
+                _say("this round is left out: the budget of the last 24 hours is spent")
+            else:
+                samples: list[Sample] = []
+                await measure(measured.settings, measured.targets, plan, samples.append)
+                alarmed = await state.learn(samples)
+            if options.once:
+                return alarmed
+            await anyio.sleep(every_s)
+
+
+class _State:
+    """The history and what was learned from it."""
+
+    def __init__(
+        self,
+        options: WatchOptions,
+        history: list[Round],
+        targets: Sequence[BenchTarget],
+        every_s: float,
+    ) -> None:
+        self.history = history
+        self._options = options
+        self._targets = targets
+        self._subjects = [target.subject for target in targets]
+        self._tests = Watch(limit_for(every_s, len(FIGURES) * len(targets)))
+        for each in history:
+            self._tests.add(each)
+
+    async def learn(self, samples: Sequence[Sample]) -> bool:
+        """Keep a round, tell of it, and return whether it raised an alarm."""
+        now, alarms = _now(), []
+        for target in self._targets:
+            own = [each for each in samples if each.subject == target.subject]
+            price = metered_price(target.upstream, target.sent_model)
+            found = round_of(own, now, None if price is None else _per_million(price))
+            self.history.append(found)
+            await anyio.to_thread.run_sync(append_round, self._options.history, found)
+            alarms += self._tests.add(found)
+            self._tell(found)
+        for alarm in alarms:
+            await self._alarm(alarm)
+        return bool(alarms)
+
+    def _tell(self, found: Round) -> None:
+        if self._options.as_json:
+            shown = msgspec.structs.replace(found, samples=())
+            fields = {"evidence": self._tests.evidence(found), **msgspec.to_builtins(shown)}
+            click.echo(json.dumps({"round": fields}))
+            return
+        parts = [
+            f"{found.upstream} {found.model}:",
+            "nobody answered" if found.ttft_s is None else f"first token {found.ttft_s:.2f} s",
+        ]
+        if found.tokens_per_s is not None:
+            parts.append(f"{found.tokens_per_s:.0f} tokens a s")
+        if found.right is not None:
+            parts.append(f"{found.right:.0%} right")
+        if found.errors:
+            parts.append(f"{found.errors} of {found.calls} failed")
+        parts.append(f"${found.cost_usd:.4f}, evidence {self._tests.evidence(found):.0%}")
+        click.echo(f"{datetime.fromtimestamp(found.at, UTC):%Y-%m-%dT%H:%MZ} {' '.join(parts)}")
+
+    async def _alarm(self, alarm: Alarm) -> None:
+        path = self._options.path
+        text = "" if path is None else await anyio.Path(path).read_text(encoding="utf-8")
+        recent = [s for subject in self._subjects for s in self._recent(subject)]
+        proposed = propose(text, alarm.upstream, self._subjects, recent)
+        diff = "" if proposed is None else _diff(text, proposed, path)
+        if self._options.as_json:
+            click.echo(json.dumps({"alarm": msgspec.to_builtins(alarm), "proposal": diff}))
+        else:
+            click.echo(
+                f"ALARM {alarm.upstream} {alarm.model}: {alarm.figure} was {alarm.before:.3g}, "
+                f"is {alarm.now:.3g}"
+            )
+            if diff:
+                click.echo(f"the last rounds recommend:\n{diff}", nl=False)
+        if self._options.webhook is not None:
+            await _post(self._options.webhook, alarm, diff)
+
+    def _recent(self, subject: Subject) -> Iterator[Sample]:
+        """Yield the samples of the last rounds of a subject."""
+        own = [
+            each
+            for each in self.history
+            if (each.upstream, each.model) == (subject.upstream, subject.model)
+        ]
+        for round in own[-RECENT:]:
+            for sample in round.samples:
+                yield msgspec.structs.replace(sample, subject=subject)
+
+
+def _now() -> float:
+    return time.time()  # noqa: TID251 - the schedule and the history are of real time
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _per_million(price: Price) -> tuple[float, float]:
+    return (
+        price.input_per_million * price.multiplier,
+        price.output_per_million * price.multiplier,
+    )
+
+
+def dearest_round_usd(target: BenchTarget, plan: BenchPlan) -> float:
+    """Return the most that a round of one target may cost. Raises ConfigError without a price."""
+    if sends_no_bill(target.upstream):
+        return 0.0
+    price = metered_price(target.upstream, target.sent_model)
+    if price is None:
+        raise ConfigError(
+            f"upstream {target.upstream.name!r}: no price of {target.sent_model!r} is known, so "
+            "--budget cannot be kept: set upstream.price"
+        )
+    dearest = 0.0
+    for number in range(plan.calls):
+        prompt = plan.prompts[number % len(plan.prompts)]
+        characters = sum(len(str(each.get("content", ""))) for each in prompt.messages)
+        answer = min(prompt.max_tokens or plan.max_tokens, plan.max_tokens)
+        dearest += price.cost_usd(Tokens(characters // CHARACTERS + 16, answer))
+    return dearest
+
+
+def read_history(path: Path, since: float) -> list[Round]:
+    """Read the rounds of a file, and cut off a last line that is not whole. Raises ConfigError."""
+    try:
+        if not path.exists():
+            return []
+        whole = path.read_bytes()
+        kept = whole[: whole.rfind(b"\n") + 1]
+        if kept != whole:
+            path.write_bytes(kept)
+    except OSError as error:
+        raise ConfigError(f"--history {path}: {error.strerror}") from error
+    found = []
+    for number, line in enumerate(kept.splitlines(), 1):
+        try:
+            found.append(msgspec.json.decode(line, type=Round))
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"--history {path}, line {number}: {error}") from error
+    return [each for each in found if each.at >= since]
+
+
+def append_round(path: Path, found: Round) -> None:
+    """Add a round to the file. Raises ConfigError."""
+    try:
+        with path.open("ab") as file:
+            file.write(msgspec.json.encode(found) + b"\n")
+    except OSError as error:
+        raise ConfigError(f"--history {path}: {error.strerror}") from error
+
+
+def propose(
+    text: str, upstream: str, subjects: Sequence[Subject], samples: Sequence[Sample]
+) -> str | None:
+    """Return the text of headstart.toml with the route that the samples recommend.
+
+    The first route that names the upstream is changed; without one, a route is added. None: the
+    samples recommend what is there, or nothing.
+    """
+    routes = tomllib.loads(text).get("route", [])
+    naming = [n for n, each in enumerate(routes) if upstream in each.get("upstreams", ())]
+    if not naming:
+        found = recommend(subjects, samples)
+        return None if found is None else f"{text.rstrip()}\n\n{found.toml()}".lstrip()
+    place = naming[0]
+    named = routes[place]["upstreams"]
+    found = recommend([each for each in subjects if each.upstream in named], samples)
+    if found is None:
+        return None
+    order = [*found.upstreams, *(name for name in named if name not in found.upstreams)]
+    strategy = "fallback" if found.strategy == "single" and len(order) > 1 else found.strategy
+    values = {
+        "strategy": json.dumps(strategy),
+        "upstreams": json.dumps(order, ensure_ascii=False),
+    }
+    if found.within_s is not None:
+        values["within_s"] = f"{found.within_s:g}"
+    if found.race_billed:
+        values["race_billed"] = "true"
+    lines = text.splitlines(keepends=True)
+    begin = [n for n, line in enumerate(lines) if _ROUTE.match(line)][place]
+    end = next((n for n in range(begin + 1, len(lines)) if _TABLE.match(lines[n])), len(lines))
+    table = "".join(["[route]\n", *lines[begin + 1 : end]])
+    removed = tuple({"within_s", "race_billed"} - values.keys())
+    try:
+        changed = set_keys(table, "route", values, remove=removed)
+    except ConfigError:
+        return None
+    edited = changed.replace("[route]\n", lines[begin], 1)
+    result = "".join([*lines[:begin], edited, *lines[end:]])
+    return None if tomllib.loads(result) == tomllib.loads(text) else result
+
+
+def _diff(old: str, new: str, path: Path | None) -> str:
+    name = "headstart.toml" if path is None else str(path)
+    before, after = old.splitlines(keepends=True), new.splitlines(keepends=True)
+    return "".join(difflib.unified_diff(before, after, name, name))
+
+
+async def _post(url: str, alarm: Alarm, diff: str) -> None:
+    """Post an alarm; a failure is told and changes nothing else."""
+    body = msgspec.json.encode({"alarm": alarm, "proposal": diff})
+    timeout = aiohttp.ClientTimeout(total=_WEBHOOK_S)
+    headers = {"content-type": "application/json"}
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.post(url, data=body, headers=headers) as answer,
+        ):
+            if answer.status >= 400:
+                _say(f"--webhook: the server answered with {answer.status}")
+    except (aiohttp.ClientError, TimeoutError) as error:
+        _say(f"--webhook: {type(error).__name__}")
