@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
@@ -10,9 +11,9 @@ from anyio import to_thread
 
 from headstart.embeddings.stores.redis import RedisStore
 from headstart.errors import ConfigError, StoreError
-from support.nodes import ask_new, nodes, share, verdict
+from support.nodes import NUMBERS, ask_new, nodes, share, verdict
 from support.patience import PATIENCE_S
-from support.redis_server import redis_cluster, redis_failover, redis_server
+from support.redis_server import certificates, redis_cluster, redis_failover, redis_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -170,16 +171,39 @@ async def test_a_redis_that_is_too_old_is_refused() -> None:
         await store.aclose()
 
 
-async def test_a_failover_costs_only_the_cache(caplog: pytest.LogCaptureFixture) -> None:
-    with redis_failover() as failover:
+@pytest.mark.parametrize(
+    "kind", [redis_failover, partial(redis_cluster, replicas=True)], ids=["sentinel", "cluster"]
+)
+async def test_a_failover_costs_only_the_cache(
+    kind: Callable[[], AbstractContextManager[Failover | Cluster]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with kind() as failover:
         async with nodes(failover.url, failover.url) as (one, two):
             await share(one, two)
+            over = anyio.Event()
+
+            async def fail_over() -> None:
+                await to_thread.run_sync(failover.fail_over)
+                over.set()
+
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(to_thread.run_sync, failover.fail_over)
-                for _ in range(10):
+                tasks.start_soon(fail_over)
+                while not over.is_set():
                     await ask_new(one, two)
             await share(one, two)
+            await join(one, two)
     assert len(told(caplog)) <= 8  # a few kinds of failure, once at each node
+
+
+async def test_nodes_join_again_after_a_planned_failover_of_a_cluster() -> None:
+    """The old master goes on as a replica, with the connections over which the nodes listen."""
+    with redis_cluster(replicas=True) as cluster:
+        async with nodes(cluster.url, cluster.url) as (one, two):
+            await join(one, two)
+            await to_thread.run_sync(cluster.hand_over)
+            await share(one, two)
+            await join(one, two)
 
 
 @pytest.mark.parametrize("kind", [redis_failover, redis_cluster])
@@ -189,16 +213,40 @@ async def test_nodes_share_and_join_behind_a_sentinel_and_in_a_cluster(
     with kind() as running:
         async with nodes(running.url, running.url) as (one, two):
             await share(one, two)
-            provider = one.provider
+            await join(one, two)
+
+
+@pytest.mark.parametrize("kind", [redis_server, redis_failover, redis_cluster])
+async def test_nodes_share_and_join_over_the_tls_of_redis(kind: Callable[..., Any]) -> None:
+    with certificates() as tls, kind(tls=tls) as running:
+        assert running.url.startswith("rediss")
+        async with nodes(running.url, running.url) as (one, two):
+            await share(one, two)
+            await join(one, two)
+        without = running.url.partition("&ssl_certfile")[0]
+        store = RedisStore(without)
+        with pytest.raises((ConfigError, StoreError), match=r"cache\.store"):
+            await store.open()
+        await store.aclose()
+
+
+async def join(one: Sidecar, two: Sidecar) -> None:
+    """Ask both nodes new questions until the provider gets one of them once."""
+    provider = one.provider
+    with anyio.fail_after(PATIENCE_S):
+        for number in NUMBERS:
             provider.open.clear()
             before = provider.calls
             async with anyio.create_task_group() as tasks:
                 for node in (one, two) * 5:
-                    tasks.start_soon(verdict, node, "What is joined?")
+                    tasks.start_soon(verdict, node, f"What is joined {number}?")
                 await one.in_flight(5)
                 await two.in_flight(5)
+                await anyio.sleep(0.3)  # who cannot follow the other one asks by itself meanwhile
                 provider.open.set()
-            assert provider.calls == before + 1
+            if provider.calls == before + 1:
+                return
+            await anyio.sleep(0.1)  # the nodes do not hear each other yet
 
 
 # --- one node that is cut off ------------------------------------------------------------------

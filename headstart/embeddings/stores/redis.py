@@ -357,7 +357,14 @@ class RedisStore(RecordStore):
 
     def exchange(self) -> RedisExchange:
         """Return the leases and messages of the processes that share this store."""
-        return RedisExchange(self._client, PREFIX, self._run, self._unpack, self._failing_fast)
+        return RedisExchange(
+            self._client,
+            PREFIX,
+            self._run,
+            self._unpack,
+            self._failing_fast,
+            in_cluster=self._connected.is_cluster,
+        )
 
     async def aclose(self) -> None:
         """Close the connections. The server has everything that was appended."""

@@ -63,6 +63,7 @@ class RedisClient(NamedTuple):
     redis: Redis
     """Of a Cluster, a RedisCluster: it takes the same commands, for keys of one hash tag."""
     sentinel: Sentinel | None = None
+    is_cluster: bool = False
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -157,7 +158,7 @@ def _connect_cluster(url: SplitResult, options: dict[str, Any]) -> RedisClient:
         for node in cluster.startup_nodes:
             node.connection_class = tls["connection_class"]
             node.connection_kwargs["shared"] = tls["shared"]
-    return RedisClient(cast("Redis", cluster))
+    return RedisClient(cast("Redis", cluster), is_cluster=True)
 
 
 def _options_of(url: SplitResult, scheme: str) -> dict[str, Any]:

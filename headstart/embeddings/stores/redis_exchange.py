@@ -12,10 +12,12 @@ inbox:<address>  pub/sub channel of one process
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import secrets
 from typing import TYPE_CHECKING, Any
 
+from headstart.errors import StoreError
 from headstart.types import Lease
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 LEASE_MS = 3000
 """A lease ends so long after it was taken or renewed."""
+CHECK_S = 1.0
+"""Shortest time between two checks that others reach us."""
 
 FIND_OR_LEASE = """
 local id = redis.call('GET', KEYS[1] .. 'exact:' .. ARGV[1])
@@ -82,13 +86,17 @@ class RedisExchange:
         run: Callable[..., Awaitable[Any]],
         unpack: Callable[[bytes | None], Entry | None],
         failing_fast: Callable[[], AbstractContextManager[None]],
+        *,
+        in_cluster: bool = False,
     ) -> None:
         self._client = client
         self._prefix = prefix
         self._run = run
         self._unpack = unpack
         self._failing_fast = failing_fast
+        self._in_cluster = in_cluster
         self._listens = False
+        self._checked = 0.0
         self.address = secrets.token_hex(8)
 
     async def find(self, exact: str, name: str, instead_of: int = 0) -> Entry | Lease | None:
@@ -132,7 +140,23 @@ class RedisExchange:
                         message = await inbox.get_message(timeout=None)
                     if message is not None and message["type"] == "subscribe":
                         self._listens = True
-                    elif message is not None:
+                    elif message is not None and message["data"]:  # "" asks if we are there
                         yield message["data"]
+                        if self._in_cluster:
+                            await self._check_inbox()
             finally:
                 self._listens = False
+
+    async def _check_inbox(self) -> None:
+        """Raise StoreError if others who send us a message are told that we are not there.
+
+        After a planned failover of a Cluster the old master goes on as a replica, and so does our
+        connection. Messages still arrive, but the new master, which counts who gets them, counts
+        nobody.
+        """
+        now = asyncio.get_running_loop().time()
+        if now - self._checked < CHECK_S:
+            return
+        self._checked = now
+        if not await self.send(self.address, b""):
+            raise StoreError("the master of our keys has changed")
