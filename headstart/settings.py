@@ -594,6 +594,9 @@ class UpstreamSettings(Section):
     """File of prices for this upstream. None: `prices.file`."""
     price_multiplier: Positive = 1.0
     """Factor on every price: a speed tier, a discount, a mark-up."""
+    tier: Literal["flex", "priority", "fast"] | None = None
+    """Tier of the provider: its requests say so, and cost what [the tier](providers.md#tiers)
+    costs. A route may name a tier of an upstream without a table of its own: `"openai:flex"`."""
     price_per_hour: Dollars | None = None
     """Dollars an hour of a machine of your own, busy or not. Its calls then cost nothing more, and
     `headstart report` shows [how busy it is and its break-even](report.md#machines-by-the-hour)

@@ -13,7 +13,7 @@ import msgspec
 
 from headstart.config.discovery import host_of, resolved, sends_no_bill
 from headstart.config.names import hint, problem
-from headstart.config.providers import model_at, model_table, preset, providers
+from headstart.config.providers import model_at, model_table, preset, providers, tiers
 from headstart.config.strategies import strategy_of
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.registry import BY_SETTING, KEY_HEADERS
@@ -572,6 +572,9 @@ def _preset_problems(upstreams: Sequence[UpstreamSettings]) -> Iterator[str]:
 
 
 def _upstream_problems(setting: str, upstream: UpstreamSettings) -> Iterator[str]:
+    if upstream.tier is not None and upstream.tier not in tiers(upstream.preset or ""):
+        known = ", ".join(tiers(upstream.preset or "")) or "none"
+        yield f"{setting}.tier: the preset has no tier {upstream.tier!r}; known: {known}"
     yield from _url_problems(f"{setting}.base_url", upstream.base_url)
     if upstream.proxy is not None:
         yield from _url_problems(f"{setting}.proxy", upstream.proxy, may_have_user=True)

@@ -12,12 +12,12 @@ import msgspec
 from msgspec.structs import astuple
 
 from headstart.canonical_request import Quirks
-from headstart.config.providers import model_table, preset, providers
+from headstart.config.providers import model_table, preset, providers, tiers
 from headstart.settings import UpstreamSettings
 from headstart.sockets import is_loopback_host
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from headstart.config.providers import Preset
     from headstart.settings import Settings
@@ -78,11 +78,48 @@ def resolved(settings: Settings) -> Settings:
     """Return the settings with complete upstreams; whole ones stay as they are."""
     upstreams = tuple(
         msgspec.structs.replace(
-            _complete(_recognised(each)), price_file=each.price_file or settings.prices.file
+            _with_tier(_complete(_recognised(each))),
+            price_file=each.price_file or settings.prices.file,
         )
         for each in settings.upstream
     )
-    return msgspec.structs.replace(settings, upstream=upstreams)
+    return msgspec.structs.replace(settings, upstream=(*upstreams, *_tiers(upstreams, settings)))
+
+
+def _tiers(
+    upstreams: tuple[UpstreamSettings, ...], settings: Settings
+) -> Iterator[UpstreamSettings]:
+    """Yield an upstream for each tier that routes name as ``openai:flex``."""
+    known = {each.name: each for each in upstreams}
+    named = (name for route in settings.route for name in _names(route.upstreams or ()))
+    for name in dict.fromkeys(named):
+        base, _, tier = name.rpartition(":")
+        if name not in known and base in known and tier in tiers(known[base].preset or ""):
+            fields = msgspec.structs.asdict(known[base])
+            # A price of the base is that of its standard tier.
+            own = {"name": name, "tier": tier, "price": {}}
+            yield _with_tier(UpstreamSettings(**{**fields, **own}))
+
+
+def _names(upstreams: Iterable[object]) -> Iterator[str]:
+    """Yield the names in an order of upstreams and strategies."""
+    for each in upstreams:
+        if isinstance(each, str):
+            yield each
+        else:
+            yield from _names(getattr(each, "upstreams", ()) or ())
+
+
+def _with_tier(upstream: UpstreamSettings) -> UpstreamSettings:
+    """Return an upstream whose requests ask for its tier."""
+    tier = tiers(upstream.preset or "").get(upstream.tier or "")
+    if tier is None:
+        return upstream
+    return msgspec.structs.replace(
+        upstream,
+        fields={**tier.fields, **upstream.fields},
+        headers={**tier.headers, **upstream.headers},
+    )
 
 
 def host_of(url: str) -> str:

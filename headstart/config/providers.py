@@ -217,6 +217,26 @@ def _read_price_file(path: Path) -> Prices:
         raise ConfigError(f"prices.file: {path}: {error}") from error
 
 
+class Tier(Section):
+    """A tier of a provider: what its requests say, and what its models cost."""
+
+    fields: dict[str, Any]
+    times: dict[str, tuple[str, ...]]
+    """The models by the factor on their standard price."""
+    headers: dict[str, str] = msgspec.field(default_factory=dict)
+
+    def factor(self, model: str) -> float | None:
+        """Return the factor on the standard price of a model; None: it is not known."""
+        names = {model, _SNAPSHOT.sub("", model)}
+        return next((float(n) for n, models in self.times.items() if names & {*models}), None)
+
+
+@cache
+def tiers(provider: str) -> dict[str, Tier]:
+    """Return the tiers of a preset by name."""
+    return msgspec.convert(read_data("tiers.toml").get(provider, {}), dict[str, Tier])
+
+
 def model_at(upstream: UpstreamSettings, model: str) -> str:
     """Return the upstream's name of a model: an alias, else the table's name, else the same."""
     if model in upstream.models:
@@ -238,7 +258,20 @@ def price_at(upstream: UpstreamSettings, model: str) -> PriceSettings | None:
     own = upstream.price.get(model) or upstream.price.get(_DEFAULT)
     if own is not None or upstream.preset is None:
         return own
-    return model_table(upstream.price_file).price(upstream.preset, model)
+    standard = model_table(upstream.price_file).price(upstream.preset, model)
+    if standard is None or upstream.tier is None:
+        return standard
+    tier = tiers(upstream.preset).get(upstream.tier)
+    factor = None if tier is None else tier.factor(model)
+    return None if factor is None else _times(standard, factor)
+
+
+def _times(price: PriceSettings, factor: float) -> PriceSettings:
+    """Return a price with every number multiplied."""
+    fields: dict[str, Any] = {
+        name: getattr(price, name) for name in PriceSettings.__struct_fields__
+    }
+    return PriceSettings(**{n: v and v * factor for n, v in fields.items()})
 
 
 def context_at(upstream: UpstreamSettings, model: str) -> int | None:
