@@ -1,11 +1,13 @@
 """The gate: the similarity of sketches from which a question is worth encoding.
 
 It is learned from labels, by the similarity of the nearest sketch. A range of similarities is open
-until labels show that hardly any of its questions has the answer of its neighbour. The labels of
-the ranges above it count, too: a farther neighbour does not have an equal answer more often. Under
-the learned rule the gate is also at most ``MARGIN`` below the lowest similarity that is served:
-this is the error of a sketch. What the gate costs is measured: a small share of the questions below
-it passes. If too many hits are found in that way, the gate is lowered.
+until labels show that hardly any of its questions has the answer of its neighbour. A farther
+neighbour does not have an equal answer more often, so the labels of all ranges above it show it,
+too. Before a rule is learned, only these count: where near questions have equal answers, the rule
+is learned from far ones as well. Under the learned rule the gate is also at most ``MARGIN`` below
+the lowest similarity that is served: this is the error of a sketch. What the gate costs is
+measured: a small share of the questions below it passes. If too many hits are found in that way,
+the gate is lowered.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ LOWEST, WIDTH, RANGES = 0.3, 0.1, 6
 HIGHEST = LOWEST + RANGES * WIDTH
 WORTH = 0.02
 """A range is closed below this share of equal answers: an encoding costs a hundredth of a call."""
+OPEN = 0.0
+"""The gate that nearly every question passes."""
 UNKNOWN = 0.5
 """A range without labels counts as if it had so many equal answers."""
 UNLABELLED = 0.25
@@ -111,13 +115,19 @@ class GateRecord(Frozen, frozen=True):
 
 
 def gate_of(
-    labels: SketchLabels, record: GateRecord, noise: JudgeNoise, least_served: float | None
+    labels: SketchLabels,
+    record: GateRecord,
+    noise: JudgeNoise,
+    *,
+    learned: bool,
+    least_served: float | None,
 ) -> float:
     """Return the gate of a domain.
 
-    ``least_served`` is the lowest similarity that its learned rule serves, if it has one.
+    ``learned`` tells whether its rule is learned, and ``least_served`` is the lowest similarity
+    that this rule serves, if it serves any.
     """
-    gate = HIGHEST
+    gate = OPEN
     seen_above = equal_above = 0.0
     counts = zip(labels.compared, labels.same, record.passed, strict=True)
     for place, (compared, same, passed) in reversed(list(enumerate(counts))):
@@ -127,12 +137,15 @@ def gate_of(
         )
         seen_above += seen
         equal_above += equal
-        if min(_share(equal, seen), _share(equal_above, seen_above)) < WORTH:
+        own = learned and _share(equal, seen) < WORTH
+        if own or _share(equal_above, seen_above) < WORTH:
+            gate = LOWEST + (place + 1) * WIDTH
             break
-        gate = LOWEST + place * WIDTH
     if least_served is not None:
         gate = max(gate, min(least_served - MARGIN, HIGHEST))
-    return max(gate - record.lowered, LOWEST)
+    if learned:
+        gate = max(gate, LOWEST)
+    return gate if gate == OPEN else max(gate - record.lowered, LOWEST)
 
 
 def _share(equal: float, seen: float) -> float:

@@ -179,7 +179,13 @@ class VerifiedMatch(GuardedMatch):
         """Return the least similarity of sketches of a question that is worth encoding."""
         domain = self._domain_of(context.domain)
         record = self._gates.of(context)
-        return gate_of(domain.sketch_labels, record, domain.noise, domain.least_served)
+        return gate_of(
+            domain.sketch_labels,
+            record,
+            domain.noise,
+            learned=domain.rule is Rule.LEARNED,
+            least_served=domain.least_served,
+        )
 
     def compare(
         self, one: Sequence[Turn], other: Sequence[Turn], max_error: float | None

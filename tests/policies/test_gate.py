@@ -14,6 +14,7 @@ from headstart.policies.gate import (
     LOWEST,
     MARGIN,
     MOST_LOST,
+    OPEN,
     STEP,
     WINDOW,
     GateRecord,
@@ -42,8 +43,11 @@ def gate(
     record: GateRecord | None = None,
     noise: JudgeNoise = EXACT_JUDGE,
     least_served: float | None = None,
+    *,
+    learned: bool = True,
 ) -> float:
-    return gate_of(labels, record or GateRecord(), noise, least_served)
+    record = record or GateRecord()
+    return gate_of(labels, record, noise, learned=learned, least_served=least_served)
 
 
 def noted(record: GateRecord, *, sampled: bool) -> GateRecord:
@@ -57,7 +61,20 @@ def after(record: GateRecord, hits: int, found: int) -> GateRecord:
 
 
 def test_what_is_not_known_is_encoded() -> None:
+    assert gate(learned=False) == OPEN
     assert gate() == LOWEST
+
+
+def test_a_domain_with_equal_answers_gets_all_labels_until_its_rule_is_learned() -> None:
+    labels = labelled({0.85: (50, 20), 0.45: (100, 0)})
+    assert gate(labels, learned=False) == OPEN
+    assert gate(labels, record=GateRecord(lowered=0.1), learned=False) == OPEN
+    assert gate(labels) == pytest.approx(0.5)
+
+
+def test_a_domain_without_equal_answers_has_a_gate_at_once() -> None:
+    assert gate(labelled({0.85: (13, 0), 0.45: (13, 0)}), learned=False) == pytest.approx(0.5)
+    assert gate(labelled({0.85: (25, 0)}), learned=False) == pytest.approx(HIGHEST)
 
 
 def test_a_range_without_equal_answers_is_closed_with_all_below_it() -> None:
@@ -166,4 +183,4 @@ def test_a_verified_match_asks_the_domain_of_the_request() -> None:
     for _ in range(110):
         match.note_encoded(CONTEXT, 0.55, sampled=False, served=False)
     assert match.gate(CONTEXT) == pytest.approx(0.6)
-    assert match.gate(MatchContext(domain="other")) == LOWEST
+    assert match.gate(MatchContext(domain="other")) == OPEN
