@@ -53,6 +53,7 @@ class CacheOptions(TypedDict, total=False):
     share_users: bool
     sampled: str
     cached_tools: str | Sequence[str]
+    never_stored: str | Sequence[str]
     holdout: float
     store: str
     join_processes: bool

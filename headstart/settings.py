@@ -337,6 +337,10 @@ class CacheSettings(Section):
     """Names of tools, with `*` and `?`, whose calls may be replayed: then Headstart stores answers
     that call only these tools, and serves them to exact repeats ([tool
     calls](cache-key.md#answers-that-call-tools)). `"*"`: all tools."""
+    never_stored: str | tuple[str, ...] = ()
+    """Regular expressions over the texts of requests and answers. A request with such a text passes
+    the cache by, and an answer with one is not stored ([what is not
+    stored](cache-key.md#texts-that-are-never-stored))."""
     holdout: Share = 0.0
     """Share of the hits for which Headstart asks upstream nevertheless, to measure the savings of
     hits ([report](report.md))."""
@@ -839,6 +843,8 @@ class RouteSettings(_RouteStrategy, kw_only=True):
     """`false`: serve only exact repeats."""
     cached_tools: str | tuple[str, ...] | None = None
     """The route's own `cache.cached_tools`; `[]` for none."""
+    never_stored: str | tuple[str, ...] | None = None
+    """The route's own `cache.never_stored`; `[]` for none."""
     ttl_s: Seconds | None = None
     """Lifetime of the route's entries in seconds. None: `cache.ttl_s`."""
     on_repeat: OnRepeat = "hit"

@@ -145,6 +145,7 @@ def safety_problems(settings: Settings) -> Iterator[str]:
     cache = settings.cache
     yield from _match_problems(cache)
     yield from _error_problems("cache.max_error", cache.max_error)
+    yield from _expression_problems("cache.never_stored", cache.never_stored)
     if cache.confidence is not None and cache.confidence not in CONFIDENCES:
         yield f"cache.confidence: {cache.confidence} is no choice; use 0.69, 0.84 or 0.95"
     if cache.audit.max_usd_per_day is not None:
@@ -227,6 +228,7 @@ def _route_problems(setting: str, route: RouteSettings, cache: CacheSettings) ->
             yield f"{setting}.match.header: {name!r} is not the name of a header"
     if route.repeat_window_s is not None and route.on_repeat != "fresh":
         yield f'{setting}.repeat_window_s: needs on_repeat = "fresh"'
+    yield from _expression_problems(f"{setting}.never_stored", route.never_stored or ())
     if route.query is None:
         return
     try:
@@ -236,6 +238,17 @@ def _route_problems(setting: str, route: RouteSettings, cache: CacheSettings) ->
         return
     if not named:
         yield f"{setting}.query: name the question's group, as in '(?s).*Question: (?P<query>.+)'"
+
+
+def _expression_problems(setting: str, stated: str | tuple[str, ...]) -> Iterator[str]:
+    for expression in (stated,) if isinstance(stated, str) else stated:
+        try:
+            matches_nothing = re.compile(expression).search("") is not None
+        except re.error as error:
+            yield f"{setting}: {expression!r} is no regular expression: {error}"
+            continue
+        if matches_nothing:
+            yield f"{setting}: {expression!r} matches every text, so nothing would be stored"
 
 
 _CONCURRENT = frozenset({"race", "hedge"})

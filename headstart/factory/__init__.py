@@ -20,11 +20,12 @@ from headstart.factory.learning import (
     open_oversight,
 )
 from headstart.factory.routing import (
+    expressions,
     lifetimes,
     make_router,
+    one_or_more,
     route_rule,
     socket_upstreams,
-    tool_patterns,
 )
 from headstart.factory.shaping import concise_levels, open_shaping
 from headstart.factory.telemetry import open_telemetry
@@ -414,8 +415,9 @@ def _make_preparer(
         observer=parts.observers,
         semantic=cache.mode != "exact-only",
         rules=tuple(map(route_rule, settings.route)),
+        never_stored=expressions(cache.never_stored),
         max_error=cache.max_error,
-        cached_tools=tool_patterns(cache.cached_tools),
+        cached_tools=one_or_more(cache.cached_tools),
         learning=parts.learning,
         lifetimes=lifetimes(cache),
         max_body_values=settings.server.max_body_values,

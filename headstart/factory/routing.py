@@ -54,7 +54,8 @@ def route_rule(route: RouteSettings) -> RouteRule:
         max_error=route.max_error,
         query=None if route.query is None else re.compile(route.query),
         semantic=route.semantic,
-        cached_tools=None if route.cached_tools is None else tool_patterns(route.cached_tools),
+        cached_tools=None if route.cached_tools is None else one_or_more(route.cached_tools),
+        never_stored=None if route.never_stored is None else expressions(route.never_stored),
         ttl_s=route.ttl_s,
         repeat_window_s=None
         if route.on_repeat == "hit"
@@ -62,8 +63,13 @@ def route_rule(route: RouteSettings) -> RouteRule:
     )
 
 
-def tool_patterns(stated: str | tuple[str, ...]) -> tuple[str, ...]:
-    """Return patterns of names; one may be stated alone."""
+def expressions(stated: str | tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
+    """Return regular expressions, which were checked with the settings."""
+    return tuple(map(re.compile, one_or_more(stated)))
+
+
+def one_or_more(stated: str | tuple[str, ...]) -> tuple[str, ...]:
+    """Return what is stated; one may be stated alone."""
     return (stated,) if isinstance(stated, str) else stated
 
 

@@ -44,6 +44,7 @@ from headstart.middleware.respond import NotForOthers, leave_to_retry, send_erro
 from headstart.middleware.router import NO_ROUTE
 from headstart.middleware.upstreams.app import AppUpstream
 from headstart.observe import StageFailed, logger
+from headstart.policies.admission import NEVER_STORED
 from headstart.policies.key import key_of_dialect, variant
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ if TYPE_CHECKING:
     from headstart.types import CacheKey, ChatRequest, Entry, Headers
 
 
-_EDITABLE = frozenset(("disabled", "no-store", "no-identity", "sampled"))
+_EDITABLE = frozenset(("disabled", "no-store", NEVER_STORED, "no-identity", "sampled"))
 """Reasons to bypass the cache that do not forbid racing, rescuing and shaping."""
 _ANEW = frozenset(("no-cache", "repeat"))
 """Reasons of a miss for which the client wants another answer than the last."""
@@ -307,6 +308,8 @@ class Engine:
         """Let the answer be kept as it is sent, if later calls may name it."""
         kept, prepared, chain = self._conversations, context.prepared, context.chain
         if kept is None or not prepared.owner or prepared.directives.no_store:
+            return
+        if prepared.never_stored:  # the answer's text is not known yet
             return
         if context.answer_id and kept.holds(prepared.owner, context.answer_id):
             return

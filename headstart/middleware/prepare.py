@@ -16,6 +16,7 @@ from headstart.middleware.body import ValueLimit
 from headstart.middleware.identity import Callers
 from headstart.middleware.upstreams.wire import OWN_PREFIX
 from headstart.observe import StageFailed
+from headstart.policies.admission import NEVER_STORED, has_match
 from headstart.policies.callers import NameMemo
 from headstart.policies.freshness import (
     FOREVER,
@@ -45,6 +46,7 @@ from headstart.policies.route_rules import (
 )
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Callable, Mapping, Sequence
 
     from headstart.interfaces import AdmissionPolicy
@@ -119,6 +121,8 @@ class Prepared(msgspec.Struct, frozen=True):
     """Name of the ``[[route]]`` that it takes."""
     cached_tools: tuple[str, ...] = ()
     """Patterns of the tools whose calls may be replayed to an exact repeat."""
+    never_stored: tuple[re.Pattern[str], ...] = ()
+    """An answer in which one of them matches is not stored."""
     repeat: Repeat | None = None
     """Set if a repeat by the same caller gets a fresh answer."""
     holder: str = ""
@@ -140,8 +144,8 @@ class Preparer:
 
     ``answerers`` names the upstream that answers for the cache key, and all upstreams that may
     answer, by dialect, model and rule. Unless ``semantic``, only exact repeats share answers.
-    ``rules`` are the ``[[route]]`` tables in order; ``max_error`` and ``cached_tools`` are those of
-    routes without their own.
+    ``rules`` are the ``[[route]]`` tables in order; ``max_error``, ``cached_tools`` and
+    ``never_stored`` are those of routes without their own.
     ``learning`` names the encoder and the guards that a learning domain belongs to. ``lifetimes``
     say how long answers are kept, ``max_body_values`` how many JSON values a body may hold. A step
     that fails is reported to ``observer``, and its request goes on without the cache.
@@ -161,6 +165,7 @@ class Preparer:
         rules: Sequence[RouteRule] = (),
         max_error: float | None = None,
         cached_tools: tuple[str, ...] = (),
+        never_stored: tuple[re.Pattern[str], ...] = (),
         learning: str = "",
         lifetimes: Lifetimes = _ONE_LIFE,
         max_body_values: int = 100_000,
@@ -175,6 +180,7 @@ class Preparer:
         self._rules = rules
         self._max_error = max_error
         self._cached_tools = cached_tools
+        self._never_stored = never_stored
         self._learning = learning
         self._lifetimes = lifetimes
         self._values = ValueLimit(max_body_values)
@@ -372,6 +378,11 @@ class Preparer:
         subdivision = found.get(b"x-headstart-scope")
         party = self._callers.party(identity, envelope.caller, subdivision, request.user, place)
         refusal = "no-store" if directives.no_store else None
+        never_stored = rule.never_stored
+        if never_stored is None:
+            never_stored = self._never_stored
+        if never_stored and has_match(request.document, never_stored):
+            refusal, directives = NEVER_STORED, msgspec.structs.replace(directives, no_store=True)
         if refusal is None and self._depends_on_state(target[0], found):
             refusal = "conditional"
         if refusal is None and route.dialect is not None:
@@ -415,6 +426,7 @@ class Preparer:
             lifetime=lifetime,
             rule=rule.name,
             cached_tools=self._cached_tools if rule.cached_tools is None else rule.cached_tools,
+            never_stored=never_stored,
             repeat=None if window_s is None else _repeat(party.asker, key, window_s),
             holder=party.holder,
             answerers=answerers,

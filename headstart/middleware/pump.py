@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 import anyio
+import msgspec
 from msgspec.structs import replace
 
 from headstart.attempts import AttemptOutcome, Tokens, total_cost_usd
@@ -21,6 +22,7 @@ from headstart.middleware.flights import Head
 from headstart.middleware.learning.learner import PendingComparison
 from headstart.middleware.reading import MAX_DOCUMENT_BYTES
 from headstart.observe import StageFailed
+from headstart.policies.admission import NEVER_STORED, has_match
 from headstart.policies.freshness import StorageVerdict, judge_response
 from headstart.reply import AnswerWithheld
 from headstart.transcript import CHARACTERS_PER_TOKEN, storable
@@ -469,6 +471,8 @@ class PumpedCall:
                     and tells_twice(self._kept)
                 ):
                     self._refusal = "contradictory"
+                if self._refusal is None and self._is_never_stored(self._kept):
+                    self._refusal = NEVER_STORED
                 self._judged = True
             return self._refusal
         transcript = reply.transcript
@@ -485,7 +489,17 @@ class PumpedCall:
             return "incomplete"
         if self._document is not None and not self._document.is_whole(self._raw):
             return "unreadable"
+        if self._is_never_stored(self._raw):
+            return NEVER_STORED
         return None if self._raw else "no-content"
+
+    def _is_never_stored(self, answer: Completion | bytes) -> bool:
+        """Return whether an answer has a text that is never stored."""
+        expressions = self._prepared.never_stored
+        if not expressions:
+            return False
+        is_raw = isinstance(answer, bytes)
+        return has_match(answer if is_raw else msgspec.to_builtins(answer), expressions)
 
     def _entry(self, reply: Reply, origin: Origin, key: CacheKey) -> Entry:
         """Return the entry of a whole answer."""

@@ -133,6 +133,24 @@ class Admission:
         return _refuse_length(request.max_tokens, entry.origin.completion_tokens)
 
 
+NEVER_STORED = "never-stored"
+"""Why a text that matches ``cache.never_stored`` is not stored."""
+
+
+def has_match(value: object, expressions: Sequence[re.Pattern[str]]) -> bool:
+    """Return whether an expression matches in a text of a JSON value, or in raw bytes."""
+    match value:
+        case str():
+            return any(each.search(value) is not None for each in expressions)
+        case bytes():
+            return has_match(value.decode("utf-8", "replace"), expressions)
+        case dict():
+            return any(has_match(each, expressions) for pair in value.items() for each in pair)
+        case list() | tuple():
+            return any(has_match(each, expressions) for each in value)
+    return False
+
+
 def _refuse_length(limit: int, tokens: int) -> str | None:
     if tokens <= 0:
         return "unknown-length"

@@ -39,6 +39,8 @@ class RouteRule:
     semantic: bool = True
     cached_tools: tuple[str, ...] | None = None
     """Patterns of the tools whose calls may be replayed; None: those of all routes."""
+    never_stored: tuple[re.Pattern[str], ...] | None = None
+    """Texts with a match are not stored; None: the expressions of all routes."""
     ttl_s: float | None = None
     repeat_window_s: float | None = None
     """A caller that repeats a request so soon after its answer is answered anew; None: never."""
