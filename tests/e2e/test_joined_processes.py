@@ -139,6 +139,28 @@ async def test_two_workers_ask_once(tmp_path: Path, stream: bool) -> None:
         assert stats["joined"] >= 59
 
 
+async def test_whole_answers_of_all_workers_join_a_stream(tmp_path: Path) -> None:
+    with running(tmp_path, "sqlite:///kept.db", Simulator("openai"), workers=2) as found:
+        async with asked(found.urls(0), stream=True) as stream:
+            begun = await stream.content.readany()
+            answers = await of_all(found, 6)  # each worker has some of them
+            said = text(begun + await stream.content.read())
+        assert found.calls == 1
+        choices = [json.loads(body)["choices"] for _, body in answers]
+        assert {choice["message"]["content"] for [choice] in choices} == {said}
+
+
+async def test_streams_do_not_wait_for_a_whole_answer_of_any_worker(tmp_path: Path) -> None:
+    with running(tmp_path, "sqlite:///kept.db", Simulator("openai"), workers=2) as found:
+        async with asyncio.TaskGroup() as tasks:
+            whole = tasks.create_task(answer(found.urls(0)))
+            await until(lambda: found.calls == 1)
+            streams = await of_all(found, 6, stream=True)
+        assert 2 <= found.calls <= 3  # the streams of each worker are one call
+        [choice] = json.loads(whole.result()[1])["choices"]
+        assert {text(body) for _, body in streams} == {choice["message"]["content"]}
+
+
 async def test_a_follower_goes_on_when_the_owner_is_killed_in_mid_stream(tmp_path: Path) -> None:
     with nodes(tmp_path, Simulator("openai", speed=0.5), 2) as found:
         async with asked(found.urls(0), stream=True) as first:
