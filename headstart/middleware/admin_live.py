@@ -88,6 +88,8 @@ class Overview(Frozen, omit_defaults=False):
     """All that the live page shows."""
 
     view: LiveView
+    wrapped: bool
+    """An app of this process answers, and no provider."""
     upstreams: list[UpstreamStatus]
     calls: list[CallCount]
     safety: Safety | None
@@ -168,6 +170,7 @@ async def _overview(
     limits = await read_limits(engine)
     return Overview(
         view=totals.view(asked.window_s, asked.wanted),
+        wrapped=engine.conditions is None,
         upstreams=recent.upstreams,
         calls=recent.calls,
         safety=_safety(engine),

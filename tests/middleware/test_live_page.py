@@ -160,6 +160,8 @@ def test_it_works_under_any_path_of_an_app(page: Page) -> None:
         page.keyboard.press("Escape")
         ask()
         see(page, "#hits", "50.0 %")
+        see(page, "#money-note", "an app has no price")
+        see(page, "#no-upstreams", "The wrapped app answers. Headstart calls no provider.")
         page.click("text=Review doubtful pairs")
         expect(page).to_have_title("Headstart review", timeout=PATIENCE_MS)
         page.goto("about:blank")
