@@ -27,7 +27,7 @@ MOST_ERRORS = 0.10
 """A step whose calls fail more often tells the limits of a key, and no throughput."""
 
 
-class Step(Frozen, frozen=True, kw_only=True, omit_defaults=False):
+class LoadStep(Frozen, frozen=True, kw_only=True, omit_defaults=False):
     """What one provider and model did at one number of calls at a time."""
 
     concurrency: int
@@ -58,7 +58,7 @@ class Capacity(Frozen, frozen=True, kw_only=True, omit_defaults=False):
     upstream: str
     model: str
     region: str
-    steps: tuple[Step, ...]
+    steps: tuple[LoadStep, ...]
     knee: float | None
     """The calls at a time from which more bring no more; None: no step went beyond it."""
 
@@ -81,7 +81,7 @@ def capacity_of(
     )
 
 
-def knee_of(steps: Sequence[Step]) -> float | None:
+def knee_of(steps: Sequence[LoadStep]) -> float | None:
     """Return the knee of steps in rising order, or None if no step went beyond it."""
     usable = [
         (step.concurrency, step.answers_per_s)
@@ -95,7 +95,7 @@ def knee_of(steps: Sequence[Step]) -> float | None:
     return knee if usable[-1][0] >= SEEN * knee else None
 
 
-def _step(at: int, samples: Sequence[Sample], price_per_hour: float | None) -> Step:
+def _step(at: int, samples: Sequence[Sample], price_per_hour: float | None) -> LoadStep:
     answered = [each for each in samples if each.error is None]
     window = _full_window(at, answered)
     rate = None if window is None else len(window[0]) / window[1]
@@ -104,7 +104,7 @@ def _step(at: int, samples: Sequence[Sample], price_per_hour: float | None) -> S
     usd_per_hour = price_per_hour
     if usd_per_hour is None and costs and rate is not None:
         usd_per_hour = 3600.0 * rate * sum(costs) / len(costs)
-    return Step(
+    return LoadStep(
         concurrency=at,
         calls=len(samples),
         errors=len(samples) - len(answered),

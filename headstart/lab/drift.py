@@ -66,7 +66,7 @@ class Round(Frozen, frozen=True, kw_only=True, omit_defaults=False):
         return None if value is None else -value
 
 
-class Alarm(Frozen, frozen=True, kw_only=True, omit_defaults=False):
+class DriftAlarm(Frozen, frozen=True, kw_only=True, omit_defaults=False):
     """One figure of one provider and model has changed."""
 
     at: float
@@ -150,7 +150,7 @@ class Watch:
         self._tests: dict[tuple[str, str, Figure], DriftTest] = {}
         self._prices: dict[tuple[str, str], tuple[float, float]] = {}
 
-    def add(self, round: Round) -> list[Alarm]:
+    def add(self, round: Round) -> list[DriftAlarm]:
         """Return the alarms that a round raises."""
         alarms = list(self._price(round))
         for figure in FIGURES:
@@ -173,7 +173,7 @@ class Watch:
         place = (round.upstream, round.model)
         return max((t.evidence for key, t in self._tests.items() if key[:2] == place), default=0.0)
 
-    def _price(self, round: Round) -> Iterable[Alarm]:
+    def _price(self, round: Round) -> Iterable[DriftAlarm]:
         place, price = (round.upstream, round.model), round.price
         if price is None:
             return
@@ -189,8 +189,8 @@ def _alarm(
     figure: Figure | Literal["price"],
     before: float,
     now: float,
-) -> Alarm:
-    return Alarm(
+) -> DriftAlarm:
+    return DriftAlarm(
         at=round.at, upstream=round.upstream, model=round.model, figure=figure, before=before,
         now=now,
     )  # fmt: skip

@@ -51,7 +51,7 @@ class Quality(Frozen, frozen=True, kw_only=True, omit_defaults=False):
     """The 95 % interval of this difference, from the paired differences; None: fewer than two."""
 
 
-class Choice(Frozen, frozen=True, kw_only=True, omit_defaults=False):
+class QualityChoice(Frozen, frozen=True, kw_only=True, omit_defaults=False):
     """The cheapest model whose share of right answers is at least ``bar``."""
 
     bar: float
@@ -70,7 +70,7 @@ def qualities(subjects: Iterable[Subject], samples: Sequence[Sample]) -> tuple[Q
     return tuple(_quality(each, judged[each], judged[ordered[0]], samples) for each in ordered)
 
 
-def choose(found: Sequence[Quality], bar: float) -> Choice:
+def choose(found: Sequence[Quality], bar: float) -> QualityChoice:
     """Return the cheapest model that surely holds a bar: the interval lies above it.
 
     A model without a known price counts as the dearest.
@@ -82,7 +82,7 @@ def choose(found: Sequence[Quality], bar: float) -> Choice:
         f"{each.upstream} {each.model}" for each in cheaper if each.interval.high >= bar
     )
     chosen = None if sure is None else cheapest[sure]
-    return Choice(
+    return QualityChoice(
         bar=bar,
         upstream=None if chosen is None else chosen.upstream,
         model=None if chosen is None else chosen.model,

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
         Sample,
         SampleQuantiles,
     )
-    from headstart.lab.capacity import Capacity, Step
+    from headstart.lab.capacity import Capacity, LoadStep
     from headstart.lab.commands.bench_calls import BenchPlan, Source
-    from headstart.lab.quality import Choice, Quality
+    from headstart.lab.quality import Quality, QualityChoice
 
 NAMES = "NAME,NAME"
 PROMPTS_HELP = (
@@ -146,7 +146,7 @@ class _Found(NamedTuple):
     route: Recommendation | None
     capacity: list[Capacity]
     quality: tuple[Quality, ...]
-    choice: Choice | None
+    choice: QualityChoice | None
 
 
 def _steps(text: str) -> tuple[int, ...]:
@@ -313,7 +313,7 @@ def _print_steps(console: Console, capacity: Capacity) -> None:
         console.print(f"knee: {capacity.knee:.0f} calls at a time; beyond it calls only wait")
 
 
-def _step_cells(step: Step) -> tuple[str, ...]:
+def _step_cells(step: LoadStep) -> tuple[str, ...]:
     return (
         f"{step.errors / step.calls:.1%}",
         _number(step.answers_per_s),
@@ -330,7 +330,9 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _print_quality(console: Console, found: Sequence[Quality], choice: Choice | None) -> None:
+def _print_quality(
+    console: Console, found: Sequence[Quality], choice: QualityChoice | None
+) -> None:
     console.print("\n[bold]right answers[/] (95 % intervals)")
     table = _table(
         ("prompts\n", "right\n", "from\nto", "behind\nthe best", "from\nto", "$ for\n1,000")

@@ -36,7 +36,7 @@ from headstart.lab.bench import recommend
 from headstart.lab.commands.bench import ABOVE_ZERO, PROMPTS_HELP, read_bench_prompts
 from headstart.lab.commands.bench_calls import BenchPlan, configured, measure
 from headstart.lab.commands.tune import set_keys
-from headstart.lab.drift import FIGURES, Alarm, Round, Watch, limit_for, round_of, spent_usd
+from headstart.lab.drift import FIGURES, DriftAlarm, Round, Watch, limit_for, round_of, spent_usd
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -120,7 +120,7 @@ async def _watch(options: WatchOptions) -> bool:
         every_s = max(wanted_s, DAY_S * most_usd / options.budget)
         if every_s > wanted_s:
             _say(f"the budget of ${options.budget:g} a day allows a round each {every_s:.0f} s")
-        state = _State(options, history, measured.targets, every_s)
+        state = _WatchState(options, history, measured.targets, every_s)
         while True:
             alarmed = False
             if spent_usd(state.history, _now()) + most_usd > options.budget:
@@ -134,7 +134,7 @@ async def _watch(options: WatchOptions) -> bool:
             await anyio.sleep(every_s)
 
 
-class _State:
+class _WatchState:
     """The history and what was learned from it."""
 
     def __init__(
@@ -186,7 +186,7 @@ class _State:
         parts.append(f"${found.cost_usd:.4f}, evidence {self._tests.evidence(found):.0%}")
         click.echo(f"{datetime.fromtimestamp(found.at, UTC):%Y-%m-%dT%H:%MZ} {' '.join(parts)}")
 
-    async def _alarm(self, alarm: Alarm) -> None:
+    async def _alarm(self, alarm: DriftAlarm) -> None:
         path = self._options.path
         text = "" if path is None else await anyio.Path(path).read_text(encoding="utf-8")
         recent = [s for subject in self._subjects for s in self._recent(subject)]
@@ -327,7 +327,7 @@ def _diff(old: str, new: str, path: Path | None) -> str:
     return "".join(difflib.unified_diff(before, after, name, name))
 
 
-async def _post(url: str, alarm: Alarm, diff: str) -> None:
+async def _post(url: str, alarm: DriftAlarm, diff: str) -> None:
     """Post an alarm; a failure is told and changes nothing else."""
     body = msgspec.json.encode({"alarm": alarm, "proposal": diff})
     timeout = aiohttp.ClientTimeout(total=_WEBHOOK_S)
