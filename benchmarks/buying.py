@@ -24,8 +24,9 @@ from headstart.decisions import Outcome
 from headstart.lab.bench import Sample, Subject
 from headstart.lab.capacity import CALLS_PER_SLOT, capacity_of
 from headstart.lab.drift import FIGURES, Round, Watch, limit_for
+from headstart.machines import Machine
 from headstart.observe import Served
-from headstart.report.machines import Machine, MachineAccounts
+from headstart.report.machines import MachineAccounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

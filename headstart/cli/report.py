@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import anyio
@@ -14,7 +13,6 @@ import msgspec
 from rich.markup import escape
 from rich.table import Table
 
-from headstart.attempts import Tokens
 from headstart.cli.data_sources import existing_store
 from headstart.cli.options import (
     FILE,
@@ -33,7 +31,7 @@ from headstart.errors import ConfigError
 from headstart.observe import Served
 from headstart.report.accounts import Accounts
 from headstart.report.breakdown import Breakdown
-from headstart.report.machines import Machine, MachineAccounts
+from headstart.report.machines import MachineAccounts
 from headstart.report.page import render_page
 from headstart.report.reconciliation import Books, read_usage
 from headstart.report.sections import dollars, duration, money_note, percent, sections
@@ -44,10 +42,9 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from headstart.attempts import Attempt
+    from headstart.machines import Machine
     from headstart.report.reconciliation import ExportRow
     from headstart.report.values import Report
-    from headstart.settings import UpstreamSettings
 
 
 def print_tables(console: Console, found: Report) -> None:
@@ -179,24 +176,9 @@ def report(options: ReportOptions) -> None:
 
 def _machines(config: Path | None) -> dict[str, Machine]:
     """Return the upstreams of a file that are paid by the hour, by name. Raises ConfigError."""
-    if config is None:
-        return {}
-    return {
-        upstream.name: Machine(upstream.price_per_hour, partial(_metered_usd, upstream))
-        for upstream in load_settings(config, os.environ).upstream
-        if upstream.price_per_hour is not None
-    }
+    from headstart.factory.upstreams import machines_of
 
-
-def _metered_usd(upstream: UpstreamSettings, attempt: Attempt) -> float | None:
-    """Return what a call would have cost at the upstream's price by tokens."""
-    from headstart.factory.upstreams import metered_price
-
-    price = metered_price(upstream, attempt.model)
-    if price is None:
-        return None
-    used = Tokens(attempt.prompt_tokens, attempt.completion_tokens, cached=attempt.cached_tokens)
-    return price.cost_usd(used)
+    return {} if config is None else machines_of(load_settings(config, os.environ))
 
 
 class Collector(Protocol):

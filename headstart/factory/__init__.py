@@ -32,6 +32,7 @@ from headstart.factory.telemetry import open_telemetry
 from headstart.factory.upstreams import (
     billing_names,
     list_sources,
+    machines_of,
     open_conditions,
     open_upstreams,
 )
@@ -71,12 +72,13 @@ from headstart.policies.patience import LookupPatience
 from headstart.types import new_ulid
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from headstart.embeddings.cache import SemanticCache
     from headstart.embeddings.encoder_worker import EncoderWorker
     from headstart.factory.upstreams import Opened
     from headstart.interfaces import CallExchange, Store
+    from headstart.machines import Machine
     from headstart.middleware.asgi_types import Scope
     from headstart.middleware.learning.oversight import Oversight
     from headstart.middleware.record import Recorder
@@ -109,6 +111,8 @@ class Parts:
     """What callers have used of the limits of their keys; None: there are none."""
     learning: str
     """The encoder and the guards that a learning domain belongs to."""
+    machines: Mapping[str, Machine]
+    """The upstreams that are paid by the hour, by name."""
 
 
 async def start_engine(
@@ -171,6 +175,7 @@ async def start_engine(
             states,
             ledger,
             "" if encoder is None else f"{encoder.namespace} {policy.version}",
+            machines_of(settings),
         )
         sharing = _sharing_options(settings, router, resolve)
         access = AccessControl(sharing.client_keys, origins)

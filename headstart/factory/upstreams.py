@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from headstart.attempts import Tokens
 from headstart.config.checks import listed_upstreams
 from headstart.config.discovery import sends_no_bill
 from headstart.config.providers import aliases, context_at, model_table, preset, price_at
@@ -17,6 +18,7 @@ from headstart.dialects.registry import BY_SETTING, DIALECTS, spoken_dialects
 from headstart.errors import ConfigError
 from headstart.factory.cloud import cloud_access
 from headstart.factory.context import clock, persist
+from headstart.machines import Machine
 from headstart.middleware.upstreams.accounting import UpstreamStates
 from headstart.policies.cost import Price
 from headstart.settings import masked_variable
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
     from contextlib import AsyncExitStack
 
+    from headstart.attempts import Attempt
     from headstart.dialects.dialect import UpstreamDialect
     from headstart.factory.cloud import CloudAccess
     from headstart.factory.context import BuildContext
@@ -256,3 +259,21 @@ def metered_price(upstream: UpstreamSettings, model: str) -> Price | None:
         return None
     price = msgspec.convert(found, Price, from_attributes=True)
     return msgspec.structs.replace(price, multiplier=upstream.price_multiplier)
+
+
+def machines_of(settings: Settings) -> dict[str, Machine]:
+    """Return the upstreams that are paid by the hour, by name."""
+    return {
+        upstream.name: Machine(upstream.price_per_hour, partial(_metered_usd, upstream))
+        for upstream in settings.upstream
+        if upstream.price_per_hour is not None
+    }
+
+
+def _metered_usd(upstream: UpstreamSettings, attempt: Attempt) -> float | None:
+    """Return what a call would have cost at the upstream's price by tokens."""
+    price = metered_price(upstream, attempt.model)
+    if price is None:
+        return None
+    used = Tokens(attempt.prompt_tokens, attempt.completion_tokens, cached=attempt.cached_tokens)
+    return price.cost_usd(used)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from headstart.embeddings.cache import SemanticCache
     from headstart.embeddings.encoder_worker import EncoderWorker
     from headstart.interfaces import Store
+    from headstart.machines import Machine
     from headstart.middleware.asgi_types import ASGIApp, Receive, Scope, Send
     from headstart.middleware.client_ledger import ClientLedger
     from headstart.middleware.concurrency import Gate
@@ -70,6 +71,9 @@ class EngineParts(Protocol):
 
     @property
     def conditions(self) -> UpstreamStates | None: ...
+
+    @property
+    def machines(self) -> Mapping[str, Machine]: ...
 
 
 @dataclass

@@ -132,7 +132,7 @@ async def _totals(admin: AdminState, engine: EngineParts) -> LiveTotals:
         alone = admin.gather is None
         old = pages.totals is not None and not alone and admin.clock() - pages.read_at > REREAD_S
         if pages.totals is None or old:
-            totals = LiveTotals(admin.clock)
+            totals = LiveTotals(admin.clock, engine.machines)
             if alone:
                 admin.observers.add(totals)
             try:

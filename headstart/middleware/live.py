@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headstart.attempts import PREFIX_TOKENS, PREFIX_TTL_S
 from headstart.decisions import Outcome
+from headstart.machines import MachineStats, MachineUse, machine_name
 from headstart.observe import Served
 from headstart.types import Frozen, ulid_time
 from headstart.usual_calls import SparedCalls, UsualCalls
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from headstart.interfaces import Store
+    from headstart.machines import Machine
     from headstart.observe import Observation
 
 STEP_S = 60
@@ -122,6 +124,8 @@ class LiveView(Frozen, omit_defaults=False):
     bar_s: float
     keys: list[Key]
     """The combinations of caller, route, model, endpoint and tags that were seen."""
+    machines: list[MachineStats]
+    """The upstreams that are paid by the hour, with the calls of all callers and routes."""
 
 
 class SquareSum:
@@ -234,11 +238,16 @@ class BucketSums:
 class LiveTotals:
     """Observes requests, and sums them up in buckets of a minute for a day.
 
-    ``clock`` gives Unix seconds.
+    ``clock`` gives Unix seconds, ``machines`` the prices of upstreams that are paid by the hour.
     """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, clock: Callable[[], float], machines: Mapping[str, Machine] | None = None
+    ) -> None:
         self._clock = clock
+        self._machines = machines or {}
+        self._uses: dict[int, dict[str, MachineUse]] = {}
+        """The calls to machines, by bucket and machine."""
         self._buckets: dict[int, dict[Key, BucketSums]] = {}
         self._keys: set[Key] = set()
         self._usual = UsualCalls(MOST_CALLS)
@@ -287,8 +296,36 @@ class LiveTotals:
             self._held += 1
             self._forget()
         bucket[key].add(row, self._prefix_usd(row))
+        if self._machines:
+            self._add_use(row)
         self._usual.add(row)
         self.version += 1
+
+    def _add_use(self, row: Served) -> None:
+        step = int(row.at // STEP_S)
+        uses = self._uses.setdefault(step, {})
+        for attempt in row.attempts:
+            name = machine_name(attempt.upstream)
+            machine = self._machines.get(name)
+            if machine is not None:
+                uses.setdefault(name, MachineUse()).add(attempt, machine)
+        if len(self._uses) > DAY_S / STEP_S + 1:
+            del self._uses[min(self._uses)]
+
+    def _machine_stats(self, since: float, now: float) -> list[MachineStats]:
+        """Return the figures since then, or since the first request that is known."""
+        steps = [step for step in self._uses if (step + 1) * STEP_S > since]
+        if not steps:
+            return []
+        seconds = max(STEP_S, now - max(since, min(steps) * STEP_S))
+        found = []
+        for name, machine in self._machines.items():
+            whole = MachineUse()
+            for step in steps:
+                if name in self._uses[step]:
+                    whole.merge(self._uses[step][name])
+            found.append(whole.stats(name, machine.usd_per_hour, seconds))
+        return found
 
     def _prefix_usd(self, row: Served) -> float:
         """Return what a hit saves less because its prompt was asked a short time before."""
@@ -329,6 +366,7 @@ class LiveTotals:
             bars=[Bar(start=n * bar_s, outcomes=dict(bars[n])) for n in sorted(bars)],
             bar_s=bar_s,
             keys=sorted(self._keys),
+            machines=self._machine_stats(since, now),
         )
 
 

@@ -15,6 +15,7 @@ from headstart.report.plots import distributions, timeline
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from headstart.machines import MachineStats
     from headstart.report.values import (
         CallStats,
         Estimate,
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
         Group,
         Interval,
         LatencyQuantiles,
-        MachineStats,
         OutputExperiment,
         Reconciliation,
         RelayStats,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from headstart.machines import MachineStats  # noqa: TC001 - msgspec reads it
 from headstart.types import Frozen
 
 
@@ -227,30 +228,6 @@ class Reconciliation(ReportValue):
     theirs: UsageSums
     days_before_the_books: int
     """The days of the export that are older than the books."""
-
-
-class MachineStats(ReportValue):
-    """An upstream that costs dollars an hour, over the time of the report."""
-
-    name: str
-    hours: float
-    usd: float
-    """What it cost in this time, busy or not."""
-    calls: int
-    busy_share: float
-    """The share of the time in which at least one call was under way."""
-    calls_at_a_time: float
-    """The mean number of calls under way."""
-    prompt_tokens: int
-    completion_tokens: int
-    usd_per_million: float | None
-    """Its whole cost for each million answer tokens, at the load of this time."""
-    metered_usd: float | None
-    """What the same calls would have cost at the price by tokens; None: no such price is known."""
-    break_even_load: float | None
-    """At so many times the load of this time it costs as much as the price by tokens."""
-    break_even_tokens_per_hour: float | None
-    """The answer tokens an hour at that load."""
 
 
 class RelayStats(ReportValue):

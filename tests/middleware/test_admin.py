@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from headstart.interfaces import Store
+    from headstart.machines import Machine
     from headstart.types import StoreStats
 
 pytestmark = pytest.mark.anyio
@@ -391,6 +392,7 @@ class Parts:
     sockets: Gate = field(default_factory=lambda: Gate(1, 1))
     ledger: None = None
     conditions: None = None
+    machines: dict[str, Machine] = field(default_factory=dict)
 
 
 class SilentStore(MemoryStore):

@@ -12,6 +12,7 @@ import pytest
 from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
 from headstart.decisions import Outcome
 from headstart.embeddings.stores.memory import MemoryStore
+from headstart.machines import Machine
 from headstart.middleware.admin_front import LivePages
 from headstart.middleware.admin_live import MOST_PAGES
 from headstart.middleware.live import DAY_S, MOST_KEYS, STEP_S, Filter, LiveTotals
@@ -216,3 +217,29 @@ async def test_the_root_leads_to_the_page_for_a_browser_alone() -> None:
     assert get.startswith(b"HTTP/1.1 307")
     assert b"location: /_headstart/\r\n" in get
     assert head.startswith(b"HTTP/1.1 404")
+
+
+def test_machines_by_the_hour_have_their_load_and_break_even() -> None:
+    machine = Machine(3.6, lambda attempt: attempt.completion_tokens * 1e-5)
+    totals = LiveTotals(lambda: NOW, {"gpu": machine})
+
+    def called(upstream: str, at: float, **changes: Any) -> Served:
+        attempt = Attempt(
+            upstream=upstream, model="m", role=AttemptRole.FIRST, outcome=AttemptOutcome.WON,
+            at=at, total_s=30.0, completion_tokens=1000,
+        )  # fmt: skip
+        return served(at=at, attempts=(attempt,), **changes)
+
+    first = NOW // 60 * 60 - 600
+    for row in (called("gpu", first), called("gpu#2", NOW - 30.0), called("api", NOW - 20.0)):
+        totals.notify(row)
+    (found,) = totals.view(3600.0).machines
+    seconds = NOW - first
+    assert (found.name, found.calls, found.completion_tokens) == ("gpu", 2, 2000)
+    assert found.calls_at_a_time == pytest.approx(60 / seconds)
+    assert found.usd == pytest.approx(0.001 * seconds)
+    assert found.metered_usd == pytest.approx(0.02)
+    assert found.break_even_load == pytest.approx(0.001 * seconds / 0.02)
+    (last,) = totals.view(60.0).machines
+    assert last.calls == 1
+    assert LiveTotals(lambda: NOW).view(60.0).machines == []
