@@ -60,7 +60,7 @@ def _earlier(history: Path, upstreams: int, ttft_s: float = 0.001, days: int = 1
 @pytest.mark.anyio
 async def test_a_slower_provider_is_found_and_the_other_is_proposed(tmp_path: Path) -> None:
     history = tmp_path / "history.jsonl"
-    slow, quick = ProviderProfile(model="m", ttft_ms=150), ProviderProfile(model="m", ttft_ms=20)
+    slow, quick = ProviderProfile(model="m", ttft_ms=300), ProviderProfile(model="m", ttft_ms=10)
     posted: list[Any] = []
 
     async def take(request: web.Request) -> web.Response:
@@ -75,10 +75,13 @@ async def test_a_slower_provider_is_found_and_the_other_is_proposed(tmp_path: Pa
     hook = f"http://127.0.0.1:{runner.addresses[0][1]}/hook"
 
     def rounds(*urls: str) -> Result:
-        _earlier(history, 2, ttft_s=0.03)
+        # Many earlier rounds: those of one test are all in one part of the day.
+        _earlier(history, 2, ttft_s=0.06, days=45)
         config = _config(tmp_path / "headstart.toml", *urls)
         for _ in range(15):
-            result = _run(config, "--history", str(history), "--webhook", hook)
+            result = _run(
+                config, "--history", str(history), "--webhook", hook, "--every", "1d"
+            )  # fmt: skip
             if result.exit_code:
                 break
         assert config.read_text().count('"u0", "u1"') == 1, "the file itself is not changed"
@@ -90,7 +93,7 @@ async def test_a_slower_provider_is_found_and_the_other_is_proposed(tmp_path: Pa
     finally:
         await runner.cleanup()
     assert result.exit_code == 3, result.output
-    assert "ALARM u0 m: first token was 0.03" in result.stdout
+    assert "ALARM u0 m: first token was 0.06" in result.stdout
     assert '-upstreams = ["u0", "u1"]\n+upstreams = ["u1", "u0"]' in result.stdout
     assert "ALARM u1" not in result.stdout
     assert posted[0]["alarm"]["upstream"] == "u0"

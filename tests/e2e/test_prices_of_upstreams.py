@@ -10,7 +10,7 @@ from support.raw_upstream import RawUpstream, raw_upstream
 from support.sidecar import sidecar
 
 EXACT = {"mode": "exact-only"}
-REFUSED = b"HTTP/1.1 429 Too Many Requests\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
+REFUSED = b"HTTP/1.1 429 Too Many Requests\r\ncontent-length: 2\r\n\r\n{}"
 
 
 @pytest.mark.anyio
