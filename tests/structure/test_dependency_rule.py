@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 VALUES = {
     "types", "decisions", "interfaces", "errors", "observe", "sockets", "attempts", "reply",
     "transcript", "upload",
-    "canonical_request", "settings", "usual_calls",
+    "canonical_request", "settings", "usual_calls", "machines",
 }  # fmt: skip
 SETTINGS = {"config"}
 COMPONENTS = {"dialects", "report", *ROOMS}
