@@ -33,19 +33,6 @@ class _Answers:
     wait_s: float | None = None
     """None: it must be computed anew."""
 
-    def add(self, first_byte_s: float, at: float) -> None:
-        self.times.add(first_byte_s, at)
-        self.count += 1
-        if self.count <= RENEWED_EVERY or self.count % RENEWED_EVERY == 0:
-            self.wait_s = None
-
-    def wait(self) -> float:
-        if self.wait_s is None:
-            typical_s = self.times.quantile(0.5)
-            wait_s = UNKNOWN_S if typical_s is None else SHARE * typical_s
-            self.wait_s = min(max(wait_s, SHORTEST_S), LONGEST_S)
-        return self.wait_s
-
 
 class LookupPatience:
     """Learns from misses how long a question may wait."""
@@ -64,9 +51,18 @@ class LookupPatience:
                 self._known.popitem(last=False)
         self._known.move_to_end(key)
         self._learned += 1
-        known.add(first_byte_s, float(self._learned))
+        known.times.add(first_byte_s, float(self._learned))
+        known.count += 1
+        if known.count <= RENEWED_EVERY or known.count % RENEWED_EVERY == 0:
+            known.wait_s = None
 
     def wait_s(self, route: str, model: str) -> float:
         """Return the longest wait for the encoder."""
         known = self._known.get((route, model))
-        return UNKNOWN_S if known is None else known.wait()
+        if known is None:
+            return UNKNOWN_S
+        if known.wait_s is None:
+            typical_s = known.times.quantile(0.5)
+            wait_s = UNKNOWN_S if typical_s is None else SHARE * typical_s
+            known.wait_s = min(max(wait_s, SHORTEST_S), LONGEST_S)
+        return known.wait_s
