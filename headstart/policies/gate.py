@@ -137,8 +137,10 @@ def gate_of(
         )
         seen_above += seen
         equal_above += equal
-        own = learned and _share(equal, seen) < WORTH
-        if own or _share(equal_above, seen_above) < WORTH:
+        share = (max(equal_above, 0.0) + UNKNOWN) / (seen_above + 1)
+        if learned:
+            share = min(share, (max(equal, 0.0) + UNKNOWN) / (seen + 1))
+        if share < WORTH:
             gate = LOWEST + (place + 1) * WIDTH
             break
     if least_served is not None:
@@ -146,11 +148,6 @@ def gate_of(
     if learned:
         gate = max(gate, LOWEST)
     return gate if gate == OPEN else max(gate - record.lowered, LOWEST)
-
-
-def _share(equal: float, seen: float) -> float:
-    """Return the share of equal answers that is assumed after so many questions."""
-    return (max(equal, 0.0) + UNKNOWN) / (seen + 1)
 
 
 class Gates:
