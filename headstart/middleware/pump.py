@@ -471,7 +471,8 @@ class PumpedCall:
                     and tells_twice(self._kept)
                 ):
                     self._refusal = "contradictory"
-                if self._refusal is None and self._is_never_stored(self._kept):
+                expressions = self._prepared.never_stored
+                if expressions and has_match(msgspec.to_builtins(self._kept), expressions):
                     self._refusal = NEVER_STORED
                 self._judged = True
             return self._refusal
@@ -489,17 +490,9 @@ class PumpedCall:
             return "incomplete"
         if self._document is not None and not self._document.is_whole(self._raw):
             return "unreadable"
-        if self._is_never_stored(self._raw):
+        if self._prepared.never_stored and has_match(self._raw, self._prepared.never_stored):
             return NEVER_STORED
         return None if self._raw else "no-content"
-
-    def _is_never_stored(self, answer: Completion | bytes) -> bool:
-        """Return whether an answer has a text that is never stored."""
-        expressions = self._prepared.never_stored
-        if not expressions:
-            return False
-        is_raw = isinstance(answer, bytes)
-        return has_match(answer if is_raw else msgspec.to_builtins(answer), expressions)
 
     def _entry(self, reply: Reply, origin: Origin, key: CacheKey) -> Entry:
         """Return the entry of a whole answer."""
