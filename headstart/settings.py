@@ -142,6 +142,9 @@ class ServerSettings(Section):
     """Address to bind."""
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 8080
     """Port to bind; with 0 the system chooses a free port."""
+    profile: Literal["default", "serverless", "edge"] = "default"
+    """Other defaults for [small places](deployment.md#small-places): `serverless` writes nothing to
+    the disk and loads the encoder late, `edge` needs at most 100 MB."""
     workers: Count | Literal["auto"] = 1
     """[Processes that serve](workers.md); `"auto"`: one for each core."""
     admin_token_env: str | None = None
@@ -405,6 +408,9 @@ class EncoderSettings(Section):
     """Threads that encode, each one prompt at a time. None: one for each core, at most four."""
     max_tokens: Count | None = None
     """Longest prompt that Headstart compares by meaning. None: the model's limit."""
+    lazy: bool = False
+    """Load the model when the first question is compared by meaning, not at the start. That saves a
+    tenth of a second and 50 MB until then. The question that loads it is mostly no hit."""
     max_wait_ms: SecondsOrZero | None = None
     """If a prompt waits longer for the encoder, it goes upstream at once. The limit covers its own
     encoding and the encodings of new entries together; the prompt waits for new entries only if no

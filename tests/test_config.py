@@ -11,7 +11,7 @@ import pytest
 from headstart.compression.compress import Profile
 from headstart.config.checks import checked, notes_on
 from headstart.config.discovery import discover_upstreams
-from headstart.config.loading import load_settings
+from headstart.config.loading import PROFILES, load_settings
 from headstart.errors import ConfigError
 from headstart.factory.shaping import compression_by_route
 from headstart.policies.guards.table import GUARDS as POLICY_GUARDS
@@ -70,6 +70,20 @@ def test_file_then_environment_then_overrides(tmp_path: Path) -> None:
         3,
     )
     assert settings.cache.threshold == 0.91
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_a_profile_has_defaults_below_the_users_settings(name: object, tmp_path: Path) -> None:
+    file = tmp_path / "headstart.toml"
+    file.write_text(f'[server]\nprofile = "{name}"\n[cache]\nmax_entries = 7\n', "utf-8")
+    environ = {"HEADSTART_CACHE__STORE": "sqlite:///kept.db"}
+    settings = load_settings(file, environ, {"encoder.threads": 3})
+    assert (settings.cache.store, settings.cache.max_entries) == ("sqlite:///kept.db", 7)
+    assert settings.encoder.threads == 3
+    edge, late = settings.cache.mode == "exact-only", settings.encoder.lazy
+    assert (edge, late) == (name == "edge", name == "serverless")
+    with pytest.raises(ConfigError, match=r"server\.profile"):
+        load_settings(None, {}, {"server.profile": "small"})
 
 
 def test_override_of_none_leaves_the_setting(tmp_path: Path) -> None:

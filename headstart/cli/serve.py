@@ -43,6 +43,7 @@ class ServeOptions:
     host: str | None = setting("server.host")
     port: int | None = setting("server.port")
     workers: str | None = setting("server.workers", metavar="N|auto")
+    profile: str | None = setting("server.profile")
     upstream: str | None = option(
         None, "Base URL of one upstream, which gets the callers' keys.", metavar="URL"
     )
@@ -113,6 +114,7 @@ def chosen_settings(options: ServeOptions) -> tuple[Settings, list[str]]:
         "server.host": options.host,
         "server.port": options.port,
         "server.workers": int(workers) if workers and workers.isdecimal() else workers,
+        "server.profile": options.profile,
         "server.access_log": options.access_log,
         "cache.store": options.store,
         "upstream": None if options.upstream is None else [{"base_url": options.upstream}],

@@ -182,7 +182,7 @@ def load_settings(
     for name, value in (overrides or {}).items():
         if value is not None:
             _put(document, name, value)
-    for name, value in (defaults or {}).items():
+    for name, value in {**(defaults or {}), **_profile(document)}.items():
         _put(document, name, value, replace=False)
     check_document(document)
     check_single_names(environ, frozenset(_texts(document)))
@@ -193,6 +193,25 @@ def load_settings(
     except msgspec.ValidationError as error:
         raise ConfigError(problem(error)) from error
     return checked(settings)
+
+
+PROFILES: dict[object, dict[str, object]] = {
+    "serverless": {"cache.store": "memory:", "encoder.lazy": True, "encoder.threads": 1},
+    "edge": {
+        "cache.mode": "exact-only",
+        "cache.hot_bytes": 4 * 2**20,
+        "cache.max_entries": 20_000,
+        "cache.max_bytes": 64 * 2**20,
+    },
+}
+"""The defaults of ``server.profile``, for settings without another value."""
+
+
+def _profile(document: Mapping[str, Any]) -> Mapping[str, object]:
+    """Return the defaults of the profile. A wrong name has none: the settings' check names it."""
+    table = document.get("server")
+    name = table.get("profile") if isinstance(table, dict) else None
+    return PROFILES.get(name, {}) if isinstance(name, str) else {}
 
 
 def load_address(path: Path | None, environ: Mapping[str, str]) -> ServerSettings:

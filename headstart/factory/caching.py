@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from headstart.embeddings.encoder_worker import EncoderWorker
     from headstart.embeddings.sketch import Sketcher
     from headstart.factory.context import BuildContext
-    from headstart.interfaces import MatchPolicy, Store
+    from headstart.interfaces import Encoder, MatchPolicy, Store
     from headstart.observe import Observers
     from headstart.settings import CacheSettings, EncoderSettings
 
@@ -40,19 +39,29 @@ async def open_encoder(build: BuildContext) -> EncoderWorker | None:
     settings = build.settings
     if not settings.cache.enabled or settings.cache.mode == "exact-only":
         return None
-    from headstart.embeddings.encoder import OnnxEncoder
     from headstart.embeddings.encoder_worker import EncoderWorker, spare_threads
 
     chosen = settings.encoder
-    make = partial(OnnxEncoder, _encoder_folder(chosen), max_tokens=chosen.max_tokens)
     worker = EncoderWorker(
-        await asyncio.to_thread(make),
+        await asyncio.to_thread(_load_encoder, chosen),
         threads=chosen.threads or spare_threads(),
         observer=build.observers,
     )
     build.stack.push_async_callback(worker.aclose)
-    await worker.warm()
+    if not chosen.lazy:
+        await worker.warm()
     return worker
+
+
+def _load_encoder(chosen: EncoderSettings) -> Encoder:
+    folder = _encoder_folder(chosen)
+    if chosen.lazy:
+        from headstart.embeddings.lazy_encoder import LazyEncoder
+
+        return LazyEncoder(folder, max_tokens=chosen.max_tokens)
+    from headstart.embeddings.encoder import OnnxEncoder
+
+    return OnnxEncoder(folder, max_tokens=chosen.max_tokens)
 
 
 def _encoder_folder(chosen: EncoderSettings) -> Path | None:
