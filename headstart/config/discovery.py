@@ -112,7 +112,7 @@ def _names(upstreams: Iterable[object]) -> Iterator[str]:
 
 def _with_tier(upstream: UpstreamSettings) -> UpstreamSettings:
     """Return an upstream whose requests ask for its tier."""
-    tier = tiers(upstream.preset or "").get(upstream.tier or "")
+    tier = tiers(upstream.preset or "").get(upstream.tier) if upstream.tier else None
     if tier is None:
         return upstream
     return msgspec.structs.replace(
