@@ -381,7 +381,8 @@ class Preparer:
         never_stored = rule.never_stored
         if never_stored is None:
             never_stored = self._never_stored
-        if never_stored and has_match(request.document, never_stored):
+        texts = (request.query, request.question, request.document)
+        if never_stored and has_match(texts, never_stored):
             refusal, directives = NEVER_STORED, msgspec.structs.replace(directives, no_store=True)
         if refusal is None and self._depends_on_state(target[0], found):
             refusal = "conditional"

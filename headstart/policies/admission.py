@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headstart.dialects.answers import UNDECODABLE
 from headstart.dialects.registry import form_of
 from headstart.dialects.shared_answers import refuse_in_dialect
 from headstart.errors import ConfigError
@@ -138,12 +139,18 @@ NEVER_STORED = "never-stored"
 
 
 def has_match(value: object, expressions: Sequence[re.Pattern[str]]) -> bool:
-    """Return whether an expression matches in a text of a JSON value, or in raw bytes."""
+    """Return whether an expression matches in a text of a JSON value.
+
+    Bytes are JSON, whose texts may be escaped, or a text.
+    """
     match value:
         case str():
             return any(each.search(value) is not None for each in expressions)
         case bytes():
-            return has_match(value.decode("utf-8", "replace"), expressions)
+            try:
+                return has_match(msgspec.json.decode(value), expressions)
+            except UNDECODABLE:
+                return has_match(value.decode("utf-8", "replace"), expressions)
         case dict():
             return any(has_match(each, expressions) for pair in value.items() for each in pair)
         case list() | tuple():

@@ -5,17 +5,25 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import aiohttp
 import openai
 import pytest
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 
+from headstart import Endpoint, HeadstartMiddleware
 from headstart.config.checks import checked
 from headstart.config.loading import load_settings
 from headstart.errors import ConfigError
 from headstart.lab.simulator import Oracle
+from support.serving import serving
 from support.sidecar import PROMPT, sidecar
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from starlette.requests import Request
 
 pytestmark = pytest.mark.anyio
 
@@ -84,6 +92,43 @@ async def test_an_answer_of_responses_is_not_kept_for_later_calls(tmp_path: Path
         await gateway.finished(1)
     assert WORD in answer.output_text
     assert WORD.encode() not in files_of(tmp_path)
+
+
+async def test_the_prompt_of_an_app_and_its_answer_count(tmp_path: Path) -> None:
+    async def answer(request: Request) -> JSONResponse:
+        return JSONResponse({"answer": f"for {(await request.json())['to']}: Hände"})
+
+    app = Starlette(routes=[Route("/ask", answer, methods=["POST"])])
+    wrapped = HeadstartMiddleware(
+        app,
+        endpoints=[Endpoint("/ask", prompt="question")],
+        store=f"sqlite:///{tmp_path / 'kept.db'}",
+        never_stored=[CARDS, "an [H]ände", "Anna: H"],
+    )
+    async with serving(wrapped) as url, aiohttp.ClientSession() as session:
+
+        async def ask(question: str, to: str) -> str:
+            body, headers = {"question": question, "to": to}, {"authorization": "Bearer k"}
+            async with session.post(f"{url}/ask", json=body, headers=headers) as reply:
+                assert reply.status == 200
+                return reply.headers["cache-status"]
+
+        assert "never-stored" in await ask(f"Is {CARD} right?", "Ben")
+        assert "never-stored" in await ask("Is it right?", CARD)
+        for _ in range(2):  # the answer is JSON, in which the text may be escaped
+            assert "fwd=miss" in await ask("Is it right?", "Anna")
+        await ask("Is it right?", "Ben")
+        assert "hit" in await ask("Is it right?", "Ben")
+    assert CARD.encode() not in files_of(tmp_path)
+
+
+async def test_items_that_are_escaped_in_the_json_count(tmp_path: Path) -> None:
+    body = json.dumps({"model": "m", "input": ["für Hände", "x"]})
+    async with sidecar(cache=store(tmp_path, never_stored="Hände")) as gateway:
+        headers = {"authorization": "Bearer k", "content-type": "application/json"}
+        asked = gateway.session.post(f"{gateway.url}/v1/embeddings", data=body, headers=headers)
+        async with asked as reply:
+            assert "never-stored" in reply.headers["cache-status"]
 
 
 async def test_a_route_has_expressions_of_its_own(tmp_path: Path) -> None:
