@@ -16,6 +16,7 @@ import anyio
 import click
 
 from headstart.cli.batch_files import BatchJournal, read_requests
+from headstart.cli.batch_map import CHUNK_TOKENS, MapOptions
 from headstart.cli.batch_run import BatchBooks, BatchRun
 from headstart.cli.options import (
     COUNT,
@@ -77,6 +78,15 @@ class BatchOptions:
         metavar="SHARE",
     )
     store: str | None = setting("cache.store", metavar="URL")
+    map: str | None = option(
+        None,
+        "Field of a line with a long text or a list: each part of it gets a call.",
+        metavar="FIELD",
+    )
+    reduce: str | None = option(
+        None, "Prompt that joins the answers to the parts.", metavar="PROMPT"
+    )
+    chunk_tokens: int = option(CHUNK_TOKENS, "Most tokens of a part.", click.IntRange(16))
     concurrency: int = option(256, "Most calls at the same time.", COUNT)
     as_json: bool = flag(JSON, "--json")
 
@@ -94,7 +104,15 @@ def batch(options: BatchOptions) -> None:
       headstart batch requests.jsonl
       headstart batch prompts.jsonl --upstream http://127.0.0.1:9090/v1 --model gpt-5-mini
       headstart batch requests.jsonl --output answers.jsonl --max-error 1% --json
+      headstart batch contracts.jsonl --map text --reduce "Write one summary of these notes:"
     """
+    if options.reduce is not None and options.map is None:
+        raise ConfigError("--reduce joins the answers to the parts of --map: add --map FIELD")
+    mapped = None
+    if options.map is not None:
+        mapped = MapOptions(
+            field=options.map, reduce=options.reduce, chunk_tokens=options.chunk_tokens
+        )
     settings = _settings(options)
     headers = _headers(options.key_env)
     output = options.output or options.file.with_suffix(".out.jsonl")
@@ -102,16 +120,17 @@ def batch(options: BatchOptions) -> None:
     if output.exists() and not path.exists():
         raise ConfigError(f"{output} exists: delete it, or name another file with --output")
     try:
-        requests = read_requests(options.file.read_bytes().splitlines(), options.model)
+        lines = options.file.read_bytes().splitlines()
+        requests = read_requests(lines, options.model, options.map)
     except ConfigError as error:
         raise ConfigError(f"{options.file}, {error}") from error
     if not requests:
         raise ConfigError(f"{options.file} has no request")
     logging.basicConfig(level="ERROR", format="%(levelname)s %(name)s: %(message)s")
-    journal = BatchJournal(path, requests)
+    journal = BatchJournal(path, requests, mapped)
     whole = False
     try:
-        summary = anyio.run(_run, settings, journal, requests, headers, options.concurrency)
+        summary = anyio.run(_run, settings, journal, requests, headers, options.concurrency, mapped)
         if summary.unasked == 0:
             _write(journal, output)
             whole = summary.failed == 0
@@ -205,6 +224,7 @@ async def _run(
     requests: list[BatchRequest],
     headers: Headers,
     most: int,
+    mapped: MapOptions | None,
 ) -> BatchSummary:
     """Ask what has no answer yet, and return what was done."""
     books = BatchBooks()
@@ -218,7 +238,9 @@ async def _run(
     await gateway.running()
     began = time.perf_counter()
     try:
-        run = BatchRun(gateway, gates[0], books, journal, requests, headers=headers, most=most)
+        run = BatchRun(
+            gateway, gates[0], books, journal, requests, headers=headers, most=most, mapped=mapped
+        )
         async with anyio.create_task_group() as beside:
             beside.start_soon(_watch_signals, run, beside.cancel_scope)
             beside.start_soon(_show_progress, run, books)
@@ -283,6 +305,8 @@ def progress_line(run: BatchRun, paid_usd: float, rate: float) -> str:
     counts = run.counts
     left = counts.total - counts.done
     parts = [f"{counts.done:,} of {counts.total:,}", f"{run.pace.calls} at once"]
+    if counts.parts:
+        parts.append(f"{counts.parts_done:,} of {counts.parts:,} parts")
     hits = counts.outcomes["exact"] + counts.outcomes["semantic"]
     if hits:
         parts.append(f"{hits:,} from the cache")

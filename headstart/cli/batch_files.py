@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
+from headstart.cli.batch_map import MapOptions, Step, check_request, read_document
 from headstart.dialects.registry import RELAYED_PREFIXES
 from headstart.errors import ConfigError
 from headstart.types import Frozen
@@ -32,6 +33,10 @@ class BatchRequest(NamedTuple):
     custom_id: str
     path: str
     body: bytes
+    document: str | tuple[str, ...] | None = None
+    """What is split into parts, each with a call of its own."""
+    step: Step | None = None
+    """Its place among the calls for one document; None: it is the whole request."""
 
     @property
     def identity(self) -> tuple[str, bytes]:
@@ -39,10 +44,13 @@ class BatchRequest(NamedTuple):
         return self.path, self.body
 
 
-def read_requests(lines: Iterable[bytes], model: str | None) -> list[BatchRequest]:
+def read_requests(
+    lines: Iterable[bytes], model: str | None, map_field: str | None = None
+) -> list[BatchRequest]:
     """Return the requests of a file in OpenAI's batch format or our short one.
 
-    ``model`` is that of requests which name none. Raises ConfigError, which names the line.
+    ``model`` is that of requests which name none; ``map_field`` names the field with the document
+    that is split. Raises ConfigError, which names the line.
     """
     requests: list[BatchRequest] = []
     seen: dict[str, int] = {}
@@ -51,7 +59,13 @@ def read_requests(lines: Iterable[bytes], model: str | None) -> list[BatchReques
             continue
         try:
             row = msgspec.json.decode(line, type=dict[str, Any])
+            document = None
+            if map_field is not None:
+                document = read_document(row.pop(map_field, None), map_field)
             found = _request(row, len(requests), number, model)
+            if document is not None:
+                check_request(found.path, msgspec.json.decode(found.body))
+                found = found._replace(document=document)
         except (msgspec.DecodeError, UnicodeDecodeError, ConfigError) as error:
             raise ConfigError(f"line {number}: {error}") from error
         if (first := seen.setdefault(found.custom_id, number)) != number:
@@ -115,6 +129,8 @@ class BatchResult(Frozen):
     usd: float
     row: msgspec.Raw
     """Its line in the output."""
+    step: Step | None = None
+    """The answer to one call for a document that was split; None: to the whole request."""
 
 
 class _JournalHead(Frozen):
@@ -140,13 +156,18 @@ class BatchJournal:
     where it cannot be opened.
     """
 
-    def __init__(self, path: Path, requests: list[BatchRequest]) -> None:
+    def __init__(
+        self, path: Path, requests: list[BatchRequest], mapped: MapOptions | None = None
+    ) -> None:
+        """Open the journal. ``mapped`` says how documents are split and joined."""
         digest = hashlib.sha256()
         for each in requests:
             digest.update(msgspec.json.encode((each.custom_id, each.path, each.body)))
+            if mapped is not None:
+                digest.update(msgspec.json.encode((each.document, mapped)))
         self.path = path
         self._head = _JournalHead(requests=len(requests), digest=digest.hexdigest())
-        self._kept: dict[int, _JournalPlace] = {}
+        self._kept: dict[tuple[int, Step | None], _JournalPlace] = {}
         self.results: list[BatchResult] = []
         """What it held when it was opened, without ``row``; a later line replaces an earlier."""
         try:
@@ -194,21 +215,29 @@ class BatchJournal:
                 result = msgspec.json.decode(line, type=BatchResult)
             except msgspec.DecodeError as error:
                 raise ConfigError(f"{self.path}, byte {start}: {error}") from error
-            self._kept[result.place] = _JournalPlace(result.succeeded, start, len(line))
-            found[result.place] = msgspec.structs.replace(result, row=msgspec.Raw(b""))
+            kept = _JournalPlace(result.succeeded, start, len(line))
+            self._kept[result.place, result.step] = kept
+            if result.step is None:
+                found[result.place] = msgspec.structs.replace(result, row=msgspec.Raw(b""))
             start += len(line)
         self.results = list(found.values())
 
     def succeeded(self, place: int) -> bool:
         """Return whether the request at this place has its answer."""
-        kept = self._kept.get(place)
+        kept = self._kept.get((place, None))
         return kept is not None and kept.succeeded
+
+    def step(self, place: int, step: Step) -> BatchResult | None:
+        """Return the answer to one call for a document, if it has one."""
+        kept = self._kept.get((place, step))
+        return self._result(kept) if kept is not None and kept.succeeded else None
 
     def add(self, result: BatchResult) -> None:
         """Write a result. Raises OSError, for example where the disk is full."""
         start = self._end
         self._write(msgspec.json.encode(result))
-        self._kept[result.place] = _JournalPlace(result.succeeded, start, self._end - start)
+        kept = _JournalPlace(result.succeeded, start, self._end - start)
+        self._kept[result.place, result.step] = kept
 
     def _write(self, line: bytes) -> None:
         line += b"\n"
@@ -232,15 +261,32 @@ class BatchJournal:
         part.replace(output)
 
     def _rows(self) -> Iterator[bytes]:
-        for _, kept in sorted(self._kept.items()):
-            self._file.seek(kept.start)
-            yield bytes(msgspec.json.decode(self._file.read(kept.length), type=BatchResult).row)
+        whole = [(place, kept) for (place, step), kept in self._kept.items() if step is None]
+        for _, kept in sorted(whole):
+            yield bytes(self._result(kept).row)
+
+    def _result(self, kept: _JournalPlace) -> BatchResult:
+        self._file.seek(kept.start)
+        return msgspec.json.decode(self._file.read(kept.length), type=BatchResult)
 
     def close(self, *, delete: bool = False) -> None:
         """Close the file, and delete it if nothing of it is needed any more."""
         if delete:
             self.path.unlink()
         self._file.close()
+
+
+def body_of(row: msgspec.Raw) -> bytes:
+    """Return the body of the answer in a line of the output."""
+    return bytes(msgspec.json.decode(row, type=_OutputRow).response.body)
+
+
+class _OutputResponse(Frozen):
+    body: msgspec.Raw
+
+
+class _OutputRow(Frozen):
+    response: _OutputResponse
 
 
 def output_row(request: BatchRequest, id: str, status: int, body: bytes) -> msgspec.Raw:

@@ -13,8 +13,11 @@ import anyio
 import msgspec
 
 from headstart.attempts import FAILURES, AttemptOutcome
-from headstart.cli.batch_files import BatchResult, in_prefix_order, output_row
+from headstart.cli.batch_files import BatchResult, body_of, in_prefix_order, output_row
+from headstart.cli.batch_map import MappedRequest, Step, StepError
 from headstart.decisions import Outcome
+from headstart.dialects.registry import DIALECTS
+from headstart.middleware.respond import plain_error
 from headstart.observe import Served
 from headstart.policies import batch_pace
 from headstart.policies.batch_pace import BatchPace
@@ -25,10 +28,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from headstart.cli.batch_files import BatchJournal, BatchRequest
+    from headstart.cli.batch_map import MapOptions
     from headstart.middleware.asgi_types import ASGIApp, Message
     from headstart.middleware.concurrency import Gate
     from headstart.observe import Observation
     from headstart.types import Headers
+
 
 LOOKUPS = 32
 """Requests that are looked up at once, beside those whose call runs or may run next."""
@@ -40,6 +45,12 @@ _HOPELESS = (FailureKind.QUOTA, FailureKind.UNAUTHORIZED)
 _TRANSIENT = frozenset((408, 409, 425, 500, 502, 504))
 _LIMITED_STATUSES = frozenset((429, 503, 529))
 _REQUEST_ID = b"x-headstart-request-id"
+_REQUIRED: dict[str, Headers] = {
+    path: tuple((name.encode(), value.encode()) for name, value in each.required_headers.items())
+    for each in DIALECTS.values()
+    for path in each.paths
+}
+"""The headers that clients of an API always send, by path."""
 
 
 class BatchReply(NamedTuple):
@@ -132,6 +143,9 @@ class BatchCounts:
     """Requests that earlier runs had answered."""
     refusals: int = 0
     """Answers of this run that said to wait."""
+    parts: int = 0
+    """The calls for documents that were split, as far as they are known."""
+    parts_done: int = 0
 
     @property
     def done(self) -> int:
@@ -139,12 +153,33 @@ class BatchCounts:
         return self.outcomes.total() + self.failed
 
 
+@dataclass
+class _SplitRequest:
+    """A request whose document is split, while its calls run."""
+
+    request: BatchRequest
+    mapped: MappedRequest
+    outcome: str = str(Outcome.EXACT)
+    """``exact`` only if no call was answered in another way."""
+    usd: float = 0.0
+    failed: bool = False
+
+    def take(self, step: Step, result: BatchResult) -> None:
+        """Take the answer to a call. Raises StepError."""
+        now = time.time()  # noqa: TID251 - as the books
+        self.mapped.take(step.number, body_of(result.row), now)
+        self.usd += result.usd
+        if result.outcome != Outcome.EXACT:
+            self.outcome = result.outcome
+
+
 class BatchRun:
     """One run of a batch.
 
-    Equal requests wait for the first of them: so the cache answers them where it may, and no call
-    is made twice. The pace sets the places of the engine's ``gate``, so a request holds one for its
-    call alone, not while it is looked up. ``stop`` lets the calls in flight end. ``stopped_by``
+    A request with a document becomes several calls, as ``mapped`` says, and is counted once. Equal
+    requests wait for the first of them: so the cache answers them where it may, and no call is made
+    twice. The pace sets the places of the engine's ``gate``, so a request holds one for its call
+    alone, not while it is looked up. ``stop`` lets the calls in flight end. ``stopped_by``
     says why a run ended early.
     """
 
@@ -158,6 +193,7 @@ class BatchRun:
         *,
         headers: Headers,
         most: int,
+        mapped: MapOptions | None = None,
     ) -> None:
         self._app, self._gate, self._books, self._journal = app, gate, books, journal
         gate.hands_on = False  # the answer to one call decides whether the next one may begin
@@ -167,19 +203,17 @@ class BatchRun:
         self.stopped_by: str | None = None
         self._open = 0
         """Requests that run, with or without a call."""
-        self._tries = Counter[int]()
+        self._tries = Counter[tuple[int, Step | None]]()
+        self._mapped = mapped
+        self._documents: dict[int, _SplitRequest] = {}
+        """By the place of the request."""
         self._equal: dict[tuple[str, bytes], list[BatchRequest]] = {}
         self._changed = asyncio.Event()
         first: list[BatchRequest] = []
         for each in requests:
             self.counts.total += 1
-            if journal.succeeded(each.place):
-                continue
-            if each.identity in self._equal:
-                self._equal[each.identity].append(each)
-            else:
-                self._equal[each.identity] = []
-                first.append(each)
+            if not journal.succeeded(each.place):
+                first += [call for call in self._calls_of(each) if self._is_first(call)]
         self._waiting = deque(in_prefix_order(first))
         for result in journal.results:
             if result.succeeded:
@@ -204,7 +238,9 @@ class BatchRun:
             syncing = group.create_task(self._keep_synced())
             while self.stopped_by is None and (self._waiting or self._open):
                 self._gate.resize(self.pace.calls if self._pause_s() <= 0.0 else 0)
-                if self._waiting and self._has_room():
+                if self._waiting and self._is_dropped(self._waiting[0]):
+                    self._release(self._waiting.popleft())
+                elif self._waiting and self._has_room():
                     self._open += 1
                     group.create_task(self._answer(self._waiting.popleft()))
                     # A hit ends without a wait of its own, and others shall run beside it.
@@ -250,7 +286,8 @@ class BatchRun:
             self._changed.set()
 
     async def _ask(self, request: BatchRequest) -> None:
-        reply = await ask(self._app, request.path, self._headers, request.body)
+        headers = (*self._headers, *_REQUIRED.get(request.path, ()))
+        reply = await ask(self._app, request.path, headers, request.body)
         id = dict(reply.headers).get(_REQUEST_ID, b"").decode()
         booked = self._books.take(id)
         now, unix = asyncio.get_running_loop().time(), time.time()  # noqa: TID251 - as the books
@@ -274,8 +311,9 @@ class BatchRun:
         if _is_hopeless(booked) and reply.status >= 400:
             self.stop(f"a person must correct this: {error_text(reply)}")
             return
-        self._tries[request.place] += 1
-        if reply.status in _TRANSIENT and self._tries[request.place] < MOST_TRIES:
+        tries = request.place, request.step
+        self._tries[tries] += 1
+        if reply.status in _TRANSIENT and self._tries[tries] < MOST_TRIES:
             self._waiting.append(request)
             return
         self._keep(request, reply, id, booked)
@@ -306,18 +344,124 @@ class BatchRun:
         usd = (booked.cost_usd if booked is not None else None) or 0.0
         row = output_row(request, id, reply.status, reply.body)
         result = BatchResult(
-            place=request.place, outcome=outcome, succeeded=succeeded, usd=usd, row=row
+            place=request.place,
+            outcome=outcome,
+            succeeded=succeeded,
+            usd=usd,
+            row=row,
+            step=request.step,
         )
+        if request.step is None:
+            self._end(result)
+        else:
+            self._keep_step(self._documents[request.place], request.step, result, id, reply)
+        self._release(request)
+
+    def _release(self, request: BatchRequest) -> None:
+        """Let the requests go on that waited for an equal one."""
+        self._waiting.extendleft(reversed(self._equal.pop(request.identity, [])))
+
+    def _add(self, result: BatchResult) -> bool:
+        """Write a result, and return whether that was possible."""
         try:
             self._journal.add(result)
         except OSError as error:
             self.stop(f"the journal cannot be written: {error}")
+            return False
+        return True
+
+    def _end(self, result: BatchResult) -> None:
+        """Keep the result of a whole request."""
+        if not self._add(result):
             return
-        if succeeded:
-            self.counts.outcomes[outcome] += 1
+        if result.succeeded:
+            self.counts.outcomes[result.outcome] += 1
         else:
             self.counts.failed += 1
-        self._waiting.extendleft(reversed(self._equal.pop(request.identity, [])))
+
+    # --- documents ---------------------------------------------------------------------------
+
+    def _is_first(self, call: BatchRequest) -> bool:
+        """Return whether no equal call waits or runs; otherwise the call waits for that one."""
+        if call.identity in self._equal:
+            self._equal[call.identity].append(call)
+            return False
+        self._equal[call.identity] = []
+        return True
+
+    def _is_dropped(self, call: BatchRequest) -> bool:
+        """Return whether the call is for a document of which another part failed."""
+        return call.step is not None and self._documents[call.place].failed
+
+    def _calls_of(self, request: BatchRequest) -> list[BatchRequest]:
+        """Return the calls that a request needs: itself, or those for the parts of a document."""
+        if self._mapped is None or request.document is None:
+            return [request]
+        mapped = MappedRequest(request.path, request.body, request.document, self._mapped)
+        self._documents[request.place] = document = _SplitRequest(request, mapped)
+        return self._go_on(document)
+
+    def _go_on(self, document: _SplitRequest) -> list[BatchRequest]:
+        """Return the next calls for a document; none: it is answered, and its answer is kept."""
+        request, mapped = document.request, document.mapped
+        while True:
+            missing: list[BatchRequest] = []
+            for number, body in enumerate(mapped.bodies):
+                step = Step(mapped.level, number)
+                kept = self._journal.step(request.place, step)
+                self.counts.parts += 1
+                if kept is None:
+                    missing.append(request._replace(body=body, document=None, step=step))
+                else:
+                    self.counts.parts_done += 1
+                    document.take(step, kept)
+            if missing:
+                return missing
+            if not mapped.rise():
+                self._end_document(document)
+                return []
+
+    def _keep_step(
+        self, document: _SplitRequest, step: Step, result: BatchResult, id: str, reply: BatchReply
+    ) -> None:
+        """Keep the answer to one call for a document, and go on with the document."""
+        status, reason = reply.status, error_text(reply)
+        if result.succeeded:
+            try:
+                document.take(step, result)
+            except StepError as error:
+                status, reason = 502, str(error)
+            else:
+                self.counts.parts_done += 1
+                if self._add(result) and document.mapped.is_answered and not document.failed:
+                    rises = document.mapped.rise()
+                    calls = self._go_on(document) if rises else []
+                    self._waiting.extendleft(filter(self._is_first, reversed(calls)))
+                    if not rises:
+                        self._end_document(document)
+                return
+        if not document.failed:
+            document.failed = True
+            parts = len(document.mapped.bodies)
+            what = "part" if step.level == 0 else f"--reduce, level {step.level}, call"
+            message = f"{what} {step.number + 1} of {parts}: {reason}"
+            body = plain_error("part_failed", message)
+            row = output_row(document.request, id, status, body)
+            self._end(msgspec.structs.replace(result, succeeded=False, row=row, step=None))
+
+    def _end_document(self, document: _SplitRequest) -> None:
+        request = document.request
+        id = f"map-{request.place + 1}"
+        row = output_row(request, id, 200, document.mapped.joined(id))
+        result = BatchResult(
+            place=request.place,
+            outcome=document.outcome,
+            succeeded=True,
+            usd=document.usd,
+            row=row,
+        )
+        self._end(result)
+        del self._documents[request.place]
 
 
 def _is_hopeless(booked: Served | None) -> bool:

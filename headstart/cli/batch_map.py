@@ -1,0 +1,266 @@
+"""One long document, or a list, as many calls of a batch whose answers are joined in order. Pure.
+
+A document is cut at paragraphs; a paragraph that does not fit is cut at its sentences, and a
+sentence that does not fit at words. Each item of a list is a call of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from headstart.attempts import Tokens
+from headstart.compression.passages import sentences
+from headstart.compression.tokens import count_tokens
+from headstart.dialects.registry import DIALECTS
+from headstart.errors import ConfigError
+from headstart.transcript import Transcript
+from headstart.types import Choice, Frozen, Text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from headstart.dialects.dialect import Dialect
+    from headstart.types import Completion
+
+CHUNK_TOKENS = 8000
+"""The tokens of a part, where nothing else is said."""
+LEAST_GROUP = 2
+"""So many answers are always read together: otherwise long answers would never become fewer."""
+JOINT = "\n\n"
+"""What stands between two answers."""
+_PARAGRAPH = re.compile(r"\n[ \t\r]*\n\s*")
+_WORD = re.compile(r"\s+|(?<=[\u3002\uff01\uff1f])")
+
+
+class MapOptions(Frozen):
+    """How documents are split, and how the answers are joined."""
+
+    field: str
+    reduce: str | None
+    chunk_tokens: int
+
+
+class Step(NamedTuple):
+    """The place of a call among those for one document."""
+
+    level: int
+    """0: it answers a part of the document. Above: it joins answers of the level below."""
+    number: int
+
+
+class StepError(Exception):
+    """A part has an answer that cannot be joined."""
+
+
+# --- parts -----------------------------------------------------------------------------------
+
+
+def split_document(text: str, most: int, count: Callable[[str], int]) -> list[str]:
+    """Return the parts of a text, each of at most ``most`` tokens. Joined, they are the text."""
+    parts: list[str] = []
+    taken: list[str] = []
+    tokens = 0
+    for piece, size in _pieces(text, most, count, (_paragraphs, _sentences, _words)):
+        if taken and tokens + size > most:
+            parts.append("".join(taken))
+            taken, tokens = [], 0
+        taken.append(piece)
+        tokens += size
+    return [*parts, "".join(taken)] if taken else parts
+
+
+def _pieces(
+    text: str,
+    most: int,
+    count: Callable[[str], int],
+    cuts: tuple[Callable[[str], Iterable[str]], ...],
+) -> Iterator[tuple[str, int]]:
+    """Yield pieces that fit, with their tokens: as large as the coarsest cut allows.
+
+    A word that does not fit is cut so that it fits even if each character is a token.
+    """
+    cut, *finer = cuts
+    for piece in cut(text):
+        size = count(piece)
+        if size <= most:
+            yield piece, size
+        elif finer:
+            yield from _pieces(piece, most, count, tuple(finer))
+        else:
+            for start in range(0, len(piece), most):
+                yield piece[start : start + most], min(most, count(piece[start : start + most]))
+
+
+def _paragraphs(text: str) -> Iterator[str]:
+    return _cut_after(_PARAGRAPH, text)
+
+
+def _sentences(text: str) -> Iterator[str]:
+    return (text[start:end] for start, end in sentences(text))
+
+
+def _words(text: str) -> Iterator[str]:
+    return _cut_after(_WORD, text)
+
+
+def _cut_after(end: re.Pattern[str], text: str) -> Iterator[str]:
+    at = 0
+    for found in end.finditer(text):
+        if found.end() > at:
+            yield text[at : found.end()]
+        at = found.end()
+    if at < len(text):
+        yield text[at:]
+
+
+def group_answers(texts: list[str], most: int, count: Callable[[str], int]) -> list[list[str]]:
+    """Return answers in groups of at most ``most`` tokens, or of two where these have more."""
+    groups: list[list[str]] = []
+    tokens = 0
+    for text in texts:
+        size = count(text + JOINT)
+        if groups and (tokens + size <= most or len(groups[-1]) < LEAST_GROUP):
+            groups[-1].append(text)
+            tokens += size
+        else:
+            groups.append([text])
+            tokens = size
+    return groups
+
+
+# --- one document ----------------------------------------------------------------------------
+
+
+def read_document(value: object, field: str) -> str | tuple[str, ...]:
+    """Return the text or the list that stands in the field of a request. Raises ConfigError."""
+    if isinstance(value, str) and value.strip():
+        return value
+    if isinstance(value, list) and value:
+        return tuple(
+            item if isinstance(item, str) else msgspec.json.encode(item).decode() for item in value
+        )
+    raise ConfigError(f"{field}: --map needs a text or a list there, and not an empty one")
+
+
+def check_request(path: str, body: dict[str, Any]) -> None:
+    """Raise ConfigError for a request that has no place for a part."""
+    _with_part(_dialect_of(path), body, "part")
+
+
+def _with_part(dialect: Dialect, request: dict[str, Any], part: str) -> bytes:
+    try:
+        found = dialect.form.with_last_text(request, part.strip("\r\n"))
+    except (AttributeError, KeyError, TypeError, ValueError):
+        found = None
+    if found is None:
+        raise ConfigError("--map: the request has no last message to which a part can be added")
+    return msgspec.json.encode(found)
+
+
+class MappedRequest:
+    """What is known of one request whose document is split.
+
+    ``bodies`` are the calls of the level that is under way.
+    """
+
+    def __init__(
+        self, path: str, body: bytes, document: str | tuple[str, ...], options: MapOptions
+    ) -> None:
+        self._dialect = _dialect_of(path)
+        self._request: dict[str, Any] = msgspec.json.decode(body)
+        self._options = options
+        self._is_list = not isinstance(document, str)
+        self._tokens = Tokens()
+        self._last: Completion | None = None
+        """The answer of the last level, or the first of the parts."""
+        self._cut: str | None = None
+        """Why a part ended early."""
+        parts = (
+            split_document(document, options.chunk_tokens, self._count)
+            if isinstance(document, str)
+            else document
+        )
+        self.level = 0
+        self.bodies = [_with_part(self._dialect, self._request, part) for part in parts]
+        self._texts: list[str | None] = [None] * len(parts)
+
+    def _count(self, text: str) -> int:
+        return count_tokens(text, str(self._request.get("model", ""))).tokens
+
+    def _joining(self, texts: Iterable[str]) -> bytes:
+        """Return the call that reads some answers. System text and settings stay."""
+        form, request = self._dialect.form, self._request
+        said = request.get(form.field)
+        system = [
+            each
+            for each in (said if isinstance(said, list) else ())
+            if isinstance(each, dict) and each.get("role") in ("system", "developer")
+        ]
+        text = JOINT.join((self._options.reduce or "", *texts))
+        return msgspec.json.encode({**request, form.field: [*system, form.turn("user", text)]})
+
+    def take(self, number: int, body: bytes, now: float) -> None:
+        """Take the answer to a call of this level. Raises StepError."""
+        transcript = Transcript()
+        transcript.feed(self._dialect.decode_body(200, body))
+        completion = transcript.completion(now)
+        choice = completion.choices[0] if completion is not None and completion.choices else None
+        text = "" if choice is None else text_of(choice)
+        if completion is None or choice is None or not text:
+            raise StepError("the answer has no text")
+        self._texts[number] = text
+        used = transcript.tokens(self._dialect.tokens) or Tokens()
+        self._tokens = Tokens(*(a + b for a, b in zip(self._tokens, used, strict=True)))
+        if self._last is None or self.level:
+            self._last = completion
+        if choice.finish == "length":
+            self._cut = choice.native_finish or choice.finish
+
+    @property
+    def is_answered(self) -> bool:
+        """All calls of this level have their answers."""
+        return None not in self._texts
+
+    def rise(self) -> bool:
+        """Begin the next level, and return whether there is one: answers that must be joined."""
+        options, texts = self._options, [each or "" for each in self._texts]
+        if options.reduce is None or (self.level and len(texts) == 1):
+            return False
+        groups = group_answers(texts, options.chunk_tokens, self._count)
+        self.level += 1
+        self.bodies = [self._joining(group) for group in groups]
+        self._texts = [None] * len(groups)
+        return True
+
+    def joined(self, id: str) -> bytes:
+        """Return the answer to the whole request, with the tokens of all its calls."""
+        assert self._last is not None
+        texts = [each or "" for each in self._texts]
+        text = JOINT.join(texts)
+        if self._is_list and self._options.reduce is None:
+            text = msgspec.json.encode(texts).decode()
+        choice = msgspec.structs.replace(
+            self._last.choices[0], parts=(Text(text=text),), logprobs=None, extra={}
+        )
+        if self._cut is not None and self._options.reduce is None:
+            choice = msgspec.structs.replace(choice, finish="length", native_finish=self._cut)
+        answer = msgspec.structs.replace(
+            self._last, choices=(choice,), usage=self._dialect.usage(self._tokens), extra={}
+        )
+        return self._dialect.write_body(answer, id, answer.created)
+
+
+def text_of(choice: Choice) -> str:
+    """Return the text of an answer, without reasoning."""
+    return "".join(part.text for part in choice.parts if isinstance(part, Text))
+
+
+def _dialect_of(path: str) -> Dialect:
+    for dialect in DIALECTS.values():
+        if path in dialect.paths and dialect.form.field in ("messages", "input"):
+            return dialect
+    known = "/v1/chat/completions, /v1/messages, /v1/responses"
+    raise ConfigError(f"--map: requests of {path} cannot be split; known paths: {known}")
