@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
-from headstart.cli.batch_map import MapOptions, Step, check_request, read_document
+from headstart.cli.batch_map import MapOptions, MapStep, check_request, read_document
 from headstart.dialects.registry import RELAYED_PREFIXES
 from headstart.errors import ConfigError
 from headstart.types import Frozen
@@ -35,7 +35,7 @@ class BatchRequest(NamedTuple):
     body: bytes
     document: str | tuple[str, ...] | None = None
     """What is split into parts, each with a call of its own."""
-    step: Step | None = None
+    step: MapStep | None = None
     """Its place among the calls for one document; None: it is the whole request."""
 
     @property
@@ -129,7 +129,7 @@ class BatchResult(Frozen):
     usd: float
     row: msgspec.Raw
     """Its line in the output."""
-    step: Step | None = None
+    step: MapStep | None = None
     """The answer to one call for a document that was split; None: to the whole request."""
 
 
@@ -167,7 +167,7 @@ class BatchJournal:
                 digest.update(msgspec.json.encode((each.document, mapped)))
         self.path = path
         self._head = _JournalHead(requests=len(requests), digest=digest.hexdigest())
-        self._kept: dict[tuple[int, Step | None], _JournalPlace] = {}
+        self._kept: dict[tuple[int, MapStep | None], _JournalPlace] = {}
         self.results: list[BatchResult] = []
         """What it held when it was opened, without ``row``; a later line replaces an earlier."""
         try:
@@ -227,7 +227,7 @@ class BatchJournal:
         kept = self._kept.get((place, None))
         return kept is not None and kept.succeeded
 
-    def step(self, place: int, step: Step) -> BatchResult | None:
+    def step(self, place: int, step: MapStep) -> BatchResult | None:
         """Return the answer to one call for a document, if it has one."""
         kept = self._kept.get((place, step))
         return self._result(kept) if kept is not None and kept.succeeded else None

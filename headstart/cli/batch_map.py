@@ -43,7 +43,7 @@ class MapOptions(Frozen):
     chunk_tokens: int
 
 
-class Step(NamedTuple):
+class MapStep(NamedTuple):
     """The place of a call among those for one document."""
 
     level: int

@@ -14,7 +14,7 @@ import msgspec
 
 from headstart.attempts import FAILURES, AttemptOutcome
 from headstart.cli.batch_files import BatchResult, body_of, in_prefix_order, output_row
-from headstart.cli.batch_map import MappedRequest, Step, StepError
+from headstart.cli.batch_map import MappedRequest, MapStep, StepError
 from headstart.decisions import Outcome
 from headstart.dialects.registry import DIALECTS
 from headstart.middleware.respond import plain_error
@@ -164,7 +164,7 @@ class _SplitRequest:
     usd: float = 0.0
     failed: bool = False
 
-    def take(self, step: Step, result: BatchResult) -> None:
+    def take(self, step: MapStep, result: BatchResult) -> None:
         """Take the answer to a call. Raises StepError."""
         now = time.time()  # noqa: TID251 - as the books
         self.mapped.take(step.number, body_of(result.row), now)
@@ -203,7 +203,7 @@ class BatchRun:
         self.stopped_by: str | None = None
         self._open = 0
         """Requests that run, with or without a call."""
-        self._tries = Counter[tuple[int, Step | None]]()
+        self._tries = Counter[tuple[int, MapStep | None]]()
         self._mapped = mapped
         self._documents: dict[int, _SplitRequest] = {}
         """By the place of the request."""
@@ -407,7 +407,7 @@ class BatchRun:
         while True:
             missing: list[BatchRequest] = []
             for number, body in enumerate(mapped.bodies):
-                step = Step(mapped.level, number)
+                step = MapStep(mapped.level, number)
                 kept = self._journal.step(request.place, step)
                 self.counts.parts += 1
                 if kept is None:
@@ -422,7 +422,12 @@ class BatchRun:
                 return []
 
     def _keep_step(
-        self, document: _SplitRequest, step: Step, result: BatchResult, id: str, reply: BatchReply
+        self,
+        document: _SplitRequest,
+        step: MapStep,
+        result: BatchResult,
+        id: str,
+        reply: BatchReply,
     ) -> None:
         """Keep the answer to one call for a document, and go on with the document."""
         status, reason = reply.status, error_text(reply)

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from headstart.lab.simulator.anthropic_messages import AnthropicWire
+from headstart.lab.simulator.batches import SimulatedBatches
 from headstart.lab.simulator.bedrock import CONVERSES, BedrockWire
 from headstart.lab.simulator.chat_request import BadRequest
 from headstart.lab.simulator.cohere import CohereWire
@@ -179,6 +180,8 @@ CHATS: dict[bytes, Wire] = {
 }
 """Dialects by path; the paths of Gemini and Bedrock have the model in them."""
 
+BATCH_S = 60.0
+"""The simulated seconds that a batch takes."""
 _MODELS_CREATED = 1_700_000_000
 
 
@@ -264,8 +267,8 @@ class Simulator:
     faults and ``weather``. With ``api_keys`` only these keys are served. ``fault`` applies to every
     request that names no fault of its own, and takes precedence over the ``weather``. ``clock``
     gives Unix seconds. ``count`` counts the tokens of a text in prompts of Anthropic and Bedrock;
-    without it, and in other dialects, a token is four characters. Raises ConfigError for an unknown
-    profile.
+    without it, and in other dialects, a token is four characters. A batch takes ``batch_s``. Raises
+    ConfigError for an unknown profile.
     """
 
     def __init__(
@@ -280,6 +283,7 @@ class Simulator:
         oracle: Oracle | None = None,
         clock: Callable[[], float] = time.time,  # noqa: TID251 - the default of the injected clock
         count: Callable[[str], int] | None = None,
+        batch_s: float = BATCH_S,
     ) -> None:
         self.profile = find_profile(profile) if isinstance(profile, str) else profile
         self.oracle = oracle or Oracle()
@@ -297,6 +301,7 @@ class Simulator:
         )
         self._count = count
         self._prefixes = PrefixCache(count)
+        self.batches = SimulatedBatches(self._answer_batched, clock, batch_s / speed)
         parallel = self.profile.parallel
         self._slots = nullcontext() if parallel is None else asyncio.Semaphore(parallel)
         self.reset()
@@ -308,6 +313,7 @@ class Simulator:
         self._struck: Counter[str] = Counter()
         self._limit.reset()
         self._prefixes.clear()
+        self.batches.reset()
         self.stats.reset()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -403,6 +409,8 @@ class Simulator:
             )
         elif incoming.draw.fails:
             facts, reply = _refused(dialect, _OVERLOADED)
+        elif (batched := self.batches.reply(incoming)) is not None:
+            facts, reply = CallFacts(endpoint="batches", status=batched.status), batched
         elif wire is None or chat is None:
             facts, reply = answer_other(incoming, self.profile.model)
         else:
@@ -411,6 +419,22 @@ class Simulator:
         return _AnsweredCall(
             facts, reply.with_headers(limit_headers(form, allowance, self._clock()))
         )
+
+    def _answer_batched(
+        self, incoming: SimulatedRequest, path: bytes, body: bytes
+    ) -> tuple[int, bytes]:
+        """Answer one request of a batch. The limits of single calls do not count it."""
+        scope = {"method": "POST", "query_string": b"", "headers": incoming.headers}
+        asked = self._admit(scope, path, body)
+        wire = chat_wire(asked)
+        try:
+            if wire is None:
+                reply = answer_other(asked, self.profile.model).reply
+            else:
+                reply = self._chat(asked, wire, wire.read(asked), WeatherEffect()).reply
+        except (BadRequest, msgspec.DecodeError) as error:
+            reply = _refused(wire or OPENAI, ScriptedError(400, str(error))).reply
+        return reply.status, b"".join(piece.data for piece in reply.pieces)
 
     def _chat(
         self, incoming: SimulatedRequest, wire: Wire, chat: ChatBody, effect: WeatherEffect
