@@ -27,6 +27,10 @@ Pairs are ``{"a", "b", "same_answer"}``. Pairs of equal texts are left out.
     qqp        Quora question pairs as anikl9705/NLP-Project-Paws has them, ``data_qqp/*.tsv``
     sick       kkalouli/SICK-processing, ``SICK.txt``: entailment in both directions is the same
 
+Questions about a text are ``{"context", "question"}``, for ``benchmarks.live``.
+
+    hotpot     noahshinn/reflexion, ``hotpot100.json`` (HotpotQA, CC BY-SA 4.0)
+
 The sample is drawn and shuffled with the seed, so it can be made again. ``--part K/N`` keeps one of
 N equal parts; pairs that share a text are in one part, so another part was never seen.
 """
@@ -176,6 +180,18 @@ def _filled(text: str, values: dict[str, str]) -> str:
     return re.sub(rf"\b(?:{names})\b", lambda found: values[found[0]], text) if names else text
 
 
+def hotpot(path: Path) -> Iterator[dict[str, str]]:
+    """Yield questions with the paragraphs that they are about."""
+    for row in json.loads(path.read_text(encoding="utf-8")):
+        found = row["context"]
+        paragraphs = zip(found["title"], found["sentences"], strict=True)
+        context = "\n\n".join(f"{title}\n{''.join(lines)}" for title, lines in paragraphs)
+        yield {"context": context, "question": row["question"]}
+
+
+QUESTIONS = {"hotpot": hotpot}
+
+
 def _stream_lines(name: str, paths: list[Path]) -> list[dict[str, Any]]:
     rows = [row for path in paths for row in READERS[name](path)]
     if name not in WITH_REPEATS:
@@ -220,7 +236,7 @@ def _hashed(text: str) -> int:
 def main() -> None:
     """Write the lines to standard output."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("set", choices=[*READERS, *PAIRS])
+    parser.add_argument("set", choices=[*READERS, *PAIRS, *QUESTIONS])
     parser.add_argument("paths", type=Path, nargs="+")
     parser.add_argument("--sample", type=int, help="how many lines; without it, all")
     parser.add_argument("--seed", type=int, default=0)
@@ -228,6 +244,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.set in READERS:
         lines = _stream_lines(arguments.set, arguments.paths)
+    elif arguments.set in QUESTIONS:
+        lines = [row for path in arguments.paths for row in QUESTIONS[arguments.set](path)]
     else:
         lines = _pair_lines(arguments.set, arguments.paths, arguments.part)
     random.Random(arguments.seed).shuffle(lines)

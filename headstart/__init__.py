@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from headstart.compression.compress import compress
     from headstart.compression.result import Compression
     from headstart.config.strategies import cascade, cheapest, fallback, fastest, hedge, race, route
+    from headstart.live_draft import LiveDraft
     from headstart.middleware.after_checks import after_checks
     from headstart.middleware.endpoints import Endpoint
     from headstart.mount import HeadstartMiddleware, gateway
@@ -54,6 +55,7 @@ __all__ = [
     "HeadstartError",
     "HeadstartMiddleware",
     "InvalidRequest",
+    "LiveDraft",
     "MissingExtra",
     "NoUpstream",
     "NotCached",
@@ -91,6 +93,7 @@ _LAZY = {
     "Compression": "headstart.compression.result",
     "Endpoint": "headstart.middleware.endpoints",
     "HeadstartMiddleware": "headstart.mount",
+    "LiveDraft": "headstart.live_draft",
     "Settings": "headstart.settings",
     "UpstreamSettings": "headstart.settings",
     "after_checks": "headstart.middleware.after_checks",

@@ -183,6 +183,9 @@ class Outcome(StrEnum):
     BYPASS = "bypass"
     AUDIT = "audit"
     """A call of our own that checks a hit. No client waits for it."""
+    DRAFT = "draft"
+    """A call that was made while its prompt was still being written. Its row has its cost; a client
+    that asked for its answer has a row of its own, as ``joined``."""
     RELAY = "relay"
     """Its path is not cached. It is no request to the cache, so no rate of hits counts it."""
 
@@ -190,6 +193,15 @@ class Outcome(StrEnum):
     def is_hit(self) -> bool:
         """A stored answer was sent."""
         return self is Outcome.EXACT or self is Outcome.SEMANTIC
+
+    @property
+    def is_own_call(self) -> bool:
+        """It is a call of our own: the row has its cost, and no client."""
+        return self is Outcome.AUDIT or self is Outcome.DRAFT
+
+
+LIVE_DRAFT = "live-draft"
+"""The reason of a joined request whose call was made while its prompt was written."""
 
 
 class Lookup(Frozen):

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from headstart.attempts import Attempt, Shaped, extra_cost_usd
-from headstart.decisions import LabelSource, Outcome, Rule
+from headstart.decisions import LabelSource, Outcome, Rule  # noqa: TC001 - msgspec reads them
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class Served(Frozen, tag="served"):
         One call, what a hit or a joined request saved, and what the provider's prompt cache saved
         by our marks; no audit, and no call whose answer no client got.
         """
-        if self.outcome is Outcome.AUDIT:
+        if self.outcome.is_own_call:
             return 0.0
         usd = (self.cost_usd or 0.0) - extra_cost_usd(self.attempts)
         if self.saved_usd is not None and self.succeeded:

@@ -76,6 +76,7 @@ PromptCacheMode: TypeAlias = Literal["off", "auto"]
 StrategyName: TypeAlias = Literal[
     "single", "fallback", "race", "hedge", "fastest", "cheapest", "cascade"
 ]
+LiveStage: TypeAlias = Literal["lookup", "warm", "answer"]
 Use: TypeAlias = Literal["autocomplete", "voice", "chat", "agent", "batch", "regulated"]
 
 GUARDS: tuple[GuardName, ...] = get_args(GuardName)
@@ -860,6 +861,31 @@ class RouteSettings(_RouteStrategy, kw_only=True):
     """For `fresh`: the longest time in seconds between an answer and its repeat. None: 120."""
 
 
+class LiveSettings(Section):
+    """`[live]`: [live drafts](live-drafts.md), whose answers begin while prompts are written."""
+
+    enabled: bool = False
+    """Take live drafts at `/v1/live`. They need an `[[upstream]]` and one worker."""
+    stages: tuple[LiveStage, ...] = ("lookup",)
+    """What may be done while a prompt is written: `"lookup"` asks the cache, `"warm"` fills the
+    provider's prompt cache, `"answer"` makes the whole call. The last two send drafts to providers
+    and cost money."""
+    warm_usd: Dollars = 0.01
+    """Most dollars that a draft may spend on its prompt cache."""
+    answer_usd: Dollars = 0.05
+    """Most dollars that a draft may spend on answers."""
+    max_extra_cost: Share = 0.1
+    """Highest cost of calls that nobody used, as a share of the cost of final calls, by caller."""
+    pause_s: Seconds = 0.6
+    """A text that rests so long is taken to be finished. The end of a sentence is taken at once."""
+    max_calls: Count = 8
+    """Most calls for one draft."""
+    max_drafts: Count = 1000
+    """Most drafts at a time."""
+    ttl_s: Annotated[float, msgspec.Meta(gt=0.0, le=120.0)] = 120.0
+    """A draft ends so many seconds after its last revision."""
+
+
 class Settings(Section):
     """The whole configuration."""
 
@@ -874,6 +900,7 @@ class Settings(Section):
     output: OutputSettings = OutputSettings()
     prices: PricesSettings = PricesSettings()
     otel: OtelSettings = OtelSettings()
+    live: LiveSettings = LiveSettings()
 
 
 def masked(settings: Settings) -> dict[str, Any]:

@@ -123,7 +123,7 @@ class BatchBooks:
         self.would_have_cost_usd += observation.would_have_cost_usd
         if observation.veto is not None and not observation.outcome.is_hit:
             self.vetoes[observation.veto] += 1
-        if observation.outcome is not Outcome.AUDIT:
+        if not observation.outcome.is_own_call:
             self._rows[observation.id] = observation
 
     def take(self, id: str) -> Served | None:

@@ -464,6 +464,7 @@ def _problems(settings: Settings) -> Iterator[str]:
         names.add(upstream.name)
     yield from safety_problems(settings)
     yield from strategy_problems(settings)
+    yield from _live_problems(settings)
     if settings.record.enabled and not settings.cache.enabled:
         yield (
             "record.enabled: a record needs the cache; set cache.enabled = true, and "
@@ -618,6 +619,17 @@ def _url_problems(setting: str, url: str, *, may_have_user: bool = False) -> Ite
         yield f"{setting}: {masked_url(url)!r} must start with http:// or https:// and name a host"
     elif parts.username is not None and not may_have_user:
         yield f"{setting}: put the key into an environment variable and name it in api_key_env"
+
+
+def _live_problems(settings: Settings) -> Iterator[str]:
+    live, workers = settings.live, settings.server.workers
+    if live.enabled and workers != 1:
+        yield (
+            "live.enabled: a live draft is held by one process, so set server.workers = 1, or "
+            "live.enabled = false"
+        )
+    if live.enabled and not live.stages:
+        yield 'live.stages: name at least one stage, such as "lookup"'
 
 
 _FIXED = ("host", "port", "workers")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ from headstart.middleware.asgi import Running
 from headstart.middleware.client_ledger import ClientLedger
 from headstart.middleware.concurrency import Gate, Supervisor
 from headstart.middleware.conversations import Conversations
+from headstart.middleware.endpoints import Routes
 from headstart.middleware.flights import Flights
 from headstart.middleware.held_responses import HeldResponses
 from headstart.middleware.identity import (
@@ -49,6 +51,7 @@ from headstart.middleware.identity import (
     ClientKey,
     SharingOptions,
 )
+from headstart.middleware.live_drafts import LiveDrafts
 from headstart.middleware.lookup import Finder, RecentAnswers
 from headstart.middleware.models import ModelLists
 from headstart.middleware.observers import (
@@ -207,7 +210,10 @@ async def start_engine(
         stack.push_async_callback(engine.drain, server.shutdown_s)
         if sockets is not None:
             stack.push_async_callback(sockets.aclose)
-        return Running(engine, relay, sockets, held, stack.pop_all().aclose, tracing)
+        drafts = None if router is None else _make_drafts(parts, engine)
+        if drafts is not None:
+            stack.push_async_callback(drafts.aclose)
+        return Running(engine, relay, sockets, held, stack.pop_all().aclose, tracing, drafts)
     raise AssertionError("unreachable")  # for type checkers: the stack swallows nothing
 
 
@@ -381,6 +387,23 @@ def _make_held(
                 new_id=partial(new_ulid, clock),
             )
     return None
+
+
+def _make_drafts(parts: Parts, engine: Engine) -> LiveDrafts | None:
+    """Return the live drafts, and give them to the engine; None: they are off."""
+    settings = parts.settings
+    if not settings.live.enabled:
+        return None
+    engine.drafts = drafts = LiveDrafts(
+        settings.live,
+        engine,
+        Routes(DIALECTS.values(), ()),
+        observer=parts.observers,
+        clock=clock,
+        new_id=lambda: secrets.token_urlsafe(18),
+        body_timeout_s=settings.server.body_timeout_s,
+    )
+    return drafts
 
 
 def _make_finder(parts: Parts, admission: Admission) -> Finder | None:

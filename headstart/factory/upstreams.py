@@ -223,6 +223,7 @@ def provider_of(opened: Opened, candidates: Mapping[str, Candidate], relay: Cand
         weights=partial(_weights, chosen.preset),
         further=frozenset(each.name for each in further),
         own_keys=frozenset(target.name for target in opened.targets if target.own_key),
+        connect_early=opened.http.connect_early,
     )
 
 

@@ -37,7 +37,7 @@ def review_page() -> Response[str]:
 
 def page_response(name: str) -> Response[str]:
     """Return a page that may run its own script, and load nothing from other hosts."""
-    page = _page(name)
+    page = page_text(name)
     return Response(
         page,
         media_type="text/html",
@@ -52,7 +52,8 @@ def page_response(name: str) -> Response[str]:
 
 
 @cache
-def _page(name: str) -> str:
+def page_text(name: str) -> str:
+    """Return a file of the pages."""
     return files("headstart.middleware.pages").joinpath(name).read_text(encoding="utf-8")
 
 

@@ -13,7 +13,7 @@ from litestar.params import QueryParameter, SkipValidation
 from litestar.response import ServerSentEvent, ServerSentEventMessage
 
 from headstart.errors import StoreError
-from headstart.middleware.admin_learning import page_response
+from headstart.middleware.admin_learning import page_response, page_text
 from headstart.middleware.admin_state import (
     Admin,
     CallCount,
@@ -122,7 +122,17 @@ async def live_events(admin: Admin, engine: Engine, asked: Asked) -> ServerSentE
     return ServerSentEvent(_events(admin, engine, asked))
 
 
-LIVE_HANDLERS: tuple[Any, ...] = (live_page, live, live_events)
+@get("/live.js", opt={"public": True}, include_in_schema=False, sync_to_thread=True)
+def live_drafts_script() -> Response[str]:
+    """Return the script for browsers that sends live drafts. It holds no data."""
+    return Response(
+        page_text("live_drafts.js"),
+        media_type="text/javascript; charset=utf-8",
+        headers={"cache-control": "no-cache", "x-content-type-options": "nosniff"},
+    )
+
+
+LIVE_HANDLERS: tuple[Any, ...] = (live_page, live, live_events, live_drafts_script)
 
 
 async def _totals(admin: AdminState, engine: EngineParts) -> LiveTotals:

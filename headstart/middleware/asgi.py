@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from headstart.middleware.asgi_types import ASGIApp, Message, Receive, Scope, Send
     from headstart.middleware.endpoints import Route, Routes
     from headstart.middleware.held_responses import HeldResponses
+    from headstart.middleware.live_drafts import LiveDrafts
     from headstart.middleware.pipeline import Engine
     from headstart.middleware.relay import Relay
     from headstart.middleware.telemetry import Tracing
@@ -105,6 +106,7 @@ class Running:
     held: HeldResponses | None
     aclose: Callable[[], Awaitable[None]]
     tracing: Tracing | None = None
+    drafts: LiveDrafts | None = None
 
 
 TRACED = "headstart.tracing"
@@ -203,9 +205,12 @@ class Gateway:
     ) -> None:
         if running is None:
             await answer_json(send, 503, "not_ready", "the gateway cannot start; its log says why")
-        elif running.held is not None and await running.held.answer(scope, send):
             return
-        elif running.relay is not None:
+        if running.held is not None and await running.held.answer(scope, send):
+            return
+        if running.drafts is not None and await running.drafts.answer(scope, receive, send):
+            return
+        if running.relay is not None:
             await running.relay.handle(scope, receive, send)
 
     async def _relay_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -219,6 +224,9 @@ class Gateway:
             scope[TRACED] = tracing
             with tracing.request(scope):
                 return await self._relay_socket(scope, receive, send)
+        drafts = None if running is None else running.drafts
+        if drafts is not None and await drafts.socket(scope, receive, send):
+            return
         if running is not None and running.sockets is not None:
             await running.sockets.handle(scope, receive, send, draining=self.draining)
         else:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from headstart.errors import UpstreamError, UpstreamTimeout
 from headstart.middleware.body import ClientGone
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
     from headstart.attempts import Attempt, Shaped
     from headstart.dialects.embeddings import Vectors
+    from headstart.middleware.prepare import Prepared
     from headstart.reply import Reply
-    from headstart.types import Entry, Headers, Lease, Origin
+    from headstart.types import CacheKey, Entry, Headers, Lease, Origin
 
 LOG_BYTES = 8 * 1024 * 1024
 """The largest size of a flight's log."""
@@ -164,6 +165,16 @@ class Client:
         raise self._gone
 
 
+class UnaskedCall(Protocol):
+    """The call of a live draft, whose answer no client has asked for yet."""
+
+    def adopt(self, key: CacheKey, prepared: Prepared) -> bool:
+        """Let the answer be stored; return whether ``store_adopted`` has to do it."""
+
+    async def store_adopted(self) -> None:
+        """Store the answer of a call that had ended."""
+
+
 class Flight:
     """One upstream call and its readers.
 
@@ -177,7 +188,7 @@ class Flight:
         "_payer", "_room", "_settling", "_size", "attempts", "began", "caller", "done", "end",
         "ended", "entry", "error", "first_content", "followed", "full", "head", "is_read",
         "not_stored", "origin", "owned", "pump", "readers", "reading", "reply", "settled",
-        "shaped", "vectors", "whole",
+        "shaped", "unasked", "vectors", "whole",
     )  # fmt: skip
 
     def __init__(
@@ -211,6 +222,8 @@ class Flight:
         """Another process makes the call, stores the answer and books it."""
         self.owned: OwnedCall | None = None
         """The lease of the call, if other processes may follow it."""
+        self.unasked: UnaskedCall | None = None
+        """Set for the call of a live draft, until a client asks for its answer."""
         self.is_read = False
         """The pump reads the answer now."""
         self.reading: asyncio.Task[None] | None = None
@@ -221,9 +234,8 @@ class Flight:
         """The answer that is read; its ``transforms`` tell what was done to it so far."""
         self.pump: asyncio.Task[None] | None = None
         self._settling: asyncio.Event | None = None
-        self._cut_off = False
+        self._cut_off = self._claimed = False
         self._payer: Client | None = None
-        self._claimed = False
         self._room: asyncio.Future[None] | None = None
         self._deadline = deadline
         self._log_bytes = log_bytes
@@ -300,6 +312,10 @@ class Flight:
         # Flight and reader would keep each other in memory, and with them the whole answer.
         self._payer = None
         return self.attempts
+
+    def book_apart(self) -> None:
+        """Let no reader book the attempts: whoever made the call does."""
+        self._claimed = True
 
     def lasts(self, deadline: float | None) -> bool:
         """Tell whether the call may go on for half as long as a new client would wait.

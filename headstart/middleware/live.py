@@ -176,7 +176,7 @@ class BucketSums:
         if row.cost_usd is not None:
             self.priced += 1
             self.paid_usd += row.cost_usd
-        if row.outcome is Outcome.AUDIT:
+        if row.outcome.is_own_call:
             self.saved_tokens -= row.spent_tokens
             return
         self.outcomes[row.outcome.value] += 1

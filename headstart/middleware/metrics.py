@@ -198,6 +198,9 @@ class PrometheusObserver:
             "stage_errors", "Failures of cache, encoder or store that cost no request.", "stage"
         )
         self._audits = counter("audits", "Calls to providers made only to check hits.", "kind")
+        self._drafts = counter(
+            "draft_calls", "Calls to providers made while a prompt was being written.", "kind"
+        )
         self._labels = counter(
             "labels", "Pairs of answers that were compared to learn.", "source", "judged"
         )
@@ -299,6 +302,8 @@ class PrometheusObserver:
             self._savings.note(observation)
             if observation.outcome is Outcome.AUDIT:
                 self._audits.labels(observation.reason or "").inc()
+            elif observation.outcome is Outcome.DRAFT:
+                self._drafts.labels(observation.reason or "").inc()
             else:
                 self._served(observation)
         elif isinstance(observation, Encoded):
@@ -418,7 +423,7 @@ class PrometheusObserver:
 
     def requests_by_outcome(self) -> dict[str, int]:
         """Return how many requests had each outcome."""
-        found = {each.value: 0 for each in Outcome if each is not Outcome.AUDIT}
+        found = {each.value: 0 for each in Outcome if not each.is_own_call}
         for metric in self._requests.collect():
             for sample in metric.samples:
                 if sample.name.endswith("_total"):

@@ -10,11 +10,11 @@ import random
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from headstart.decisions import Lookup, Outcome
+from headstart.decisions import LIVE_DRAFT, Lookup, Outcome
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.responses_chains import may_refer
 from headstart.errors import (
@@ -39,7 +39,8 @@ from headstart.middleware.learning.oversight import AllowedChecks, HitAction, Hi
 from headstart.middleware.logged_answers import AnswerLog
 from headstart.middleware.pump import PumpedCall
 from headstart.middleware.reading import HELD_DOCUMENT_BYTES
-from headstart.middleware.request_context import RequestContext
+from headstart.middleware.request_context import KeptCall, RequestContext
+from headstart.middleware.request_edits import limited_body
 from headstart.middleware.respond import NotForOthers, leave_to_retry, send_error
 from headstart.middleware.router import NO_ROUTE
 from headstart.middleware.upstreams.app import AppUpstream
@@ -51,9 +52,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import Any
 
+    from headstart.attempts import RoutingEstimate
     from headstart.embeddings.cache import FindExact
     from headstart.interfaces import AdmissionPolicy, Upstream
-    from headstart.middleware.asgi_types import ASGIApp, Receive, Scope, Send
+    from headstart.middleware.asgi_types import ASGIApp, Message, Receive, Scope, Send
     from headstart.middleware.client_ledger import ClientLedger
     from headstart.middleware.concurrency import Spawn, Supervisor
     from headstart.middleware.conversations import Conversations
@@ -93,6 +95,18 @@ _COMPOSED = frozenset(("rescued", "continued"))
 """Transforms of answers that several calls have given."""
 
 
+async def _no_messages() -> Message:
+    raise RuntimeError("nobody reads the messages of a live draft's call")
+
+
+async def _sent_to_nobody(_: Message) -> None:
+    raise RuntimeError("nobody gets the answer of a live draft's call")
+
+
+async def _no_app(_: Scope, __: Receive, ___: Send) -> None:
+    raise RuntimeError("live drafts need an upstream")
+
+
 def _source_of(context: RequestContext) -> AnswerSource:
     reply = None if context.flight is None else context.flight.reply
     return AnswerSource(
@@ -128,6 +142,13 @@ def _identity(prepared: Prepared, key: CacheKey) -> tuple[Any, ...]:
         "" if prepared.readable is None else prepared.holder,
         AnswerForm(request.stream, request.include_usage),
     )
+
+
+class KeptCalls(Protocol):
+    """The calls of live drafts."""
+
+    def take(self, context: RequestContext) -> KeptCall | None:
+        """Return the call that answers a request, if it was made."""
 
 
 class Engine:
@@ -175,6 +196,8 @@ class Engine:
         self._router = router
         self._conversations = conversations
         self._shared = shared
+        self.drafts: KeptCalls | None = None
+        """The live drafts; None: there are none."""
         self._routes = {} if router is None else router.routes
         # Audits and holdouts must not be predictable by a caller.
         self._random = random.SystemRandom()
@@ -255,6 +278,125 @@ class Engine:
         """Return the digest of a request's caller; None: nobody can tell who it is."""
         return self._preparer.owner(scope)
 
+    # --- live drafts: see ``live_drafts.py`` ------------------------------------------------------
+
+    def admitted_owner(self, scope: Scope) -> str | None:
+        """Return the digest of a caller who may come in. Raises Unauthorized or Forbidden."""
+        self._access.admit(scope)
+        return self._preparer.owner(scope)
+
+    def draft(self, scope: Scope, route: Route, body: bytes, affinity: str) -> RequestContext:
+        """Return the request that a draft would be. Raises RequestError.
+
+        Calls of one ``affinity`` should stay with one provider, whose prompt cache they fill.
+        """
+        context = RequestContext(self._new_id(), route, scope, _no_messages, _sent_to_nobody)
+        context.affinity = affinity
+        context.caller = self._access.admit(scope)
+        context.body = body
+        context.prepared = self._preparer.prepare(route, scope, body)
+        return context
+
+    def limited_draft(self, context: RequestContext, tokens: int) -> RequestContext:
+        """Return the same request with a limit on its answer. Raises RequestError."""
+        request = context.prepared.request
+        if request is None:
+            return context
+        body = limited_body(request, tokens)
+        return self.draft(context.scope, context.route, body, context.affinity)
+
+    async def admit_draft(self, context: RequestContext) -> None:
+        """Hold a call to the limits of its caller's key. Raises RequestError."""
+        request = context.prepared.request
+        if self._ledger is not None and request is not None:
+            await self._ledger.admit(context.caller, *_models(request))
+
+    async def look_up_draft(self, context: RequestContext) -> bool | None:
+        """Return whether the cache has the answer; None: it is not asked for such requests."""
+        prepared, finder = context.prepared, self._finder
+        key, request = prepared.key, prepared.request
+        if key is None or finder is None or request is None:
+            return None
+        if self._admission.variants(request) > 1:
+            return None
+        lookup = finder.peek(prepared, key) or await finder.find(prepared, key)
+        return lookup.entry is not None
+
+    def expect_draft(self, context: RequestContext, *, cold: bool = False) -> RoutingEstimate:
+        """Return what the call would take. Raises NoUpstream. ``cold``: if no prompt is cached."""
+        assert self._router is not None
+        prepared = context.prepared
+        candidate, call = self._router.assign(
+            context.call(editable=True), prepared.scope, prepared.rule
+        )
+        return candidate.estimate(msgspec.structs.replace(call, affinity="") if cold else call)
+
+    def connect_early(self, context: RequestContext) -> None:
+        """Open a connection to the upstream that would be asked."""
+        request, dialect = context.prepared.request, context.route.dialect
+        if self._router is not None and request is not None and dialect is not None:
+            found = self._router.answering(dialect.name, request.model, context.prepared.rule)
+            if found:
+                found[0].connect_early(self._supervisor.spawn)
+
+    def start_draft(self, context: RequestContext) -> Flight:
+        """Make the call before its client asks. Nothing is stored, and no reader books it."""
+        reason = context.prepared.bypass
+        editable = reason is None or reason in _EDITABLE
+        flight = self._start(context, None, None, _no_app, editable=editable, unasked=True)
+        flight.book_apart()
+        return flight
+
+    def sends_alike(self, one: Scope, other: Scope) -> bool:
+        """Tell whether two requests agree in the headers that change what a provider is asked."""
+        return self._preparer.conditions(one) == self._preparer.conditions(other)
+
+    async def _serve_draft(self, context: RequestContext) -> bool:
+        """Answer with the call that was made while the prompt was written, if there is one."""
+        drafts, prepared, lookup = self.drafts, context.prepared, context.lookup
+        if drafts is None or prepared.directives.only_if_cached:
+            return False
+        try:
+            kept = drafts.take(context)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the request goes on
+            self._failed("live", error)
+            return False
+        if kept is None:
+            return False
+        self._limit(context)
+        self._adopt(context, kept)
+        context.lookup = Lookup(outcome=Outcome.JOINED, reason=LIVE_DRAFT)
+        try:
+            await self._fly(context, kept.flight)
+        except (NotForOthers, UpstreamError, *_LIMITS_OF_KEYS):
+            if context.status:
+                raise
+            context.lookup = lookup  # the call failed before the client got anything of it
+            return False
+        finally:
+            kept.flight.leave(kept.reader)
+        return True
+
+    def _adopt(self, context: RequestContext, kept: KeptCall) -> None:
+        """Let the answer be stored, if it is the answer to the very same request."""
+        flight, prepared, key = kept.flight, context.prepared, context.prepared.key
+        pumped, flight.unasked = flight.unasked, None
+        if pumped is None or key is None or prepared.request is None or self._finder is None:
+            return
+        first = kept.context.prepared.key
+        if first is None or first.exact != key.exact:
+            return
+        if self._finder.lost_in_dialect(prepared.request, key) is not None:
+            return
+        variants = self._admission.variants(prepared.request)
+        if variants > 1:
+            key = variant(key, self._random.randrange(variants))
+        try:
+            if pumped.adopt(key, prepared):
+                self._spawn(pumped.store_adopted)
+        except Exception as error:  # noqa: BLE001 - the answer serves all the same
+            self._failed("live", error)
+
     async def drain(self, seconds: float) -> None:
         """Wait for the calls in flight and their storing, at most ``seconds``; end the others."""
         if not self._pumps:
@@ -331,6 +473,8 @@ class Engine:
         prepared = context.prepared
         if prepared.has_deadline:  # an invalid one is refused, also if the cache has the answer
             self._limit(context)
+        if prepared.live and await self._serve_draft(context):
+            return None
         key, finder = prepared.key, self._finder
         if key is None or finder is None:
             if prepared.directives.only_if_cached:
@@ -524,11 +668,12 @@ class Engine:
         editable: bool = True,
         body: bytes | None = None,
         stream: Flight | None = None,
+        unasked: bool = False,
     ) -> Flight:
         """Begin an upstream call that belongs to no client. Call ``_fly`` before any await.
 
         ``body`` is sent in place of the client's. ``stream`` is the flight of the same answer as a
-        stream.
+        stream. ``unasked``: it is the call of a live draft.
         """
         route, prepared = context.route, context.prepared
         predicts = self._routes.get(prepared.rule, NO_ROUTE).predicts
@@ -561,6 +706,8 @@ class Engine:
             identity=flight if identity is None else identity,
             sample=sample,
         )
+        if unasked:
+            flight.unasked = pumped
         if identity is not None:
             self._flights.add(identity, flight)
             if context.claim is not None:

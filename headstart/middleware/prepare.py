@@ -74,6 +74,11 @@ TAGS = b"x-headstart-tags"
 DEADLINE = b"x-headstart-deadline-ms"
 """Header in which a caller bounds the time of its request."""
 
+LIVE = b"x-headstart-live"
+"""Header with the id of the live draft that a request is the end of."""
+_OF_ONE_REQUEST = frozenset((LIVE, TAGS, DEADLINE, b"cache-control"))
+"""Headers that do not change what a provider is asked."""
+
 _ANY_TERMS = MatchContext()
 _ONE_LIFE = Lifetimes()
 
@@ -137,6 +142,8 @@ class Prepared(msgspec.Struct, frozen=True):
     """The caller set a deadline in a header of ours."""
     tags: tuple[str, ...] = ()
     """The names that the caller gave the request, for reports, and its answer, for invalidation."""
+    live: str = ""
+    """The id of its live draft; "": it has none."""
 
 
 class Preparer:
@@ -239,6 +246,14 @@ class Preparer:
             return None
         return self._owner(identity, caller, headers)
 
+    def conditions(self, scope: Scope) -> frozenset[tuple[bytes, bytes]]:
+        """Return the headers that change what a provider is asked, or in whose name."""
+        return frozenset(
+            pair
+            for pair in scope["headers"]
+            if self._reads[pair[0]] and pair[0] not in _OF_ONE_REQUEST
+        )
+
     def _owner(self, identity: bytes, caller: Caller, headers: Headers) -> str:
         subdivision = dict(headers).get(b"x-headstart-scope")
         return self._callers.party(identity, caller, subdivision, None, None).asker
@@ -263,6 +278,9 @@ class Preparer:
         if TAGS in envelope.found:
             tags = read_tags(envelope.found[TAGS])
             prepared = msgspec.structs.replace(prepared, tags=tags)
+        if LIVE in envelope.found:
+            live = envelope.found[LIVE].decode("latin-1")
+            prepared = msgspec.structs.replace(prepared, live=live)
         if prepared.bypass == FAILED:
             return prepared
         # Most requests come once and need no memo, so only a mark is kept of them.

@@ -189,7 +189,8 @@ class PumpedCall:
         flight = self._flight
         unseen: Exception | None = None
         try:
-            await (self._attend() if flight.readers else self._audit())
+            asked = flight.readers and flight.unasked is None
+            await (self._attend() if asked else self._audit())
         except Exception as error:  # noqa: BLE001 - told to the clients, or raised below
             self._settle()
             if isinstance(error, UpstreamRefused) and self._key is not None:
@@ -266,7 +267,31 @@ class PumpedCall:
         """Make a call that no client waits for: it gives way to theirs, and it ends."""
         with self._pump.gate.spare(), anyio.move_on_after(UNATTENDED_S):
             return await self._send()
-        raise UpstreamTimeout("the audit took too long")
+        raise UpstreamTimeout("a call that no client waits for took too long")
+
+    def adopt(self, key: CacheKey, prepared: Prepared) -> bool:
+        """Let the answer be stored under a key, for a client that asks after the call has begun.
+
+        Return whether the answer is whole, so that ``store_adopted`` has to store it.
+        """
+        flight, pump, request = self._flight, self._pump, self._call.request
+        self._key, self._prepared = key, prepared
+        reply = flight.reply
+        if reply is None or request is None or pump.cache is None:
+            return False
+        self._storing = self._judge(reply)
+        if flight.origin is None:
+            return False
+        flight.not_stored = self._refuse(reply, request)
+        if flight.not_stored is not None:
+            return False
+        flight.entry = self._entry(reply, flight.origin, key)
+        pump.cache.keep(flight.entry)
+        return flight.pump is None or flight.pump.done()
+
+    async def store_adopted(self) -> None:
+        """Store the answer of a call that had ended before a client asked for it."""
+        await self._store()
 
     async def _send(self) -> None:
         try:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from headstart.middleware.endpoints import Route
     from headstart.middleware.flights import Client, Flight
     from headstart.middleware.shared_flights import Claim
+    from headstart.policies.live_drafts import Trigger
     from headstart.types import Entry, Headers, Origin
 
 RETRY_GRACE_S = 10.0
@@ -115,19 +116,19 @@ class RequestContext:
     """
 
     __slots__ = (
-        "answer_id", "attempts", "begin_by", "body", "caller", "chain", "claim", "deadline",
-        "delivered", "error", "first_byte", "flight", "held_out", "id", "item_hits", "items",
-        "lookup", "not_stored", "origin", "page_headers", "partly_saved", "prepared", "read_at",
-        "receive", "retry_from", "route", "scope", "seat", "send", "started", "status", "stored",
-        "timings", "total_s", "upstream", "upstream_s",
+        "affinity", "answer_id", "attempts", "begin_by", "body", "caller", "chain", "claim",
+        "deadline", "delivered", "error", "first_byte", "flight", "held_out", "id", "item_hits",
+        "items", "lookup", "not_stored", "origin", "page_headers", "partly_saved", "prepared",
+        "read_at", "receive", "retry_from", "route", "scope", "seat", "send", "started", "status",
+        "stored", "timings", "total_s", "upstream", "upstream_s",
     )  # fmt: skip
 
     def __init__(self, id: str, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
         self.id = id
         self.route = route
-        self.scope = scope
-        self.receive = receive
-        self.send = send
+        self.scope, self.receive, self.send = scope, receive, send
+        self.affinity = ""
+        """The live draft that it belongs to, whose calls should stay with one provider."""
         self.started = self.read_at = time.perf_counter()
         self.timings: dict[bytes, float] = {}
         """Seconds by stage, as ``Server-Timing`` names the stages."""
@@ -230,6 +231,7 @@ class RequestContext:
             editable=editable,
             deadline=self.deadline,
             begin_by=self.begin_by,
+            affinity=self.affinity,
             prompt_tokens=max(len(sent), len(read)) // BYTES_PER_TOKEN,
             output_tokens=_expected_tokens(pair, document),
             prediction=answer_text(pair.entry.answer) if near and pair is not None else "",
@@ -243,6 +245,36 @@ class RequestContext:
         """Note that the first content byte goes to the client now."""
         if self.first_byte is None:
             self.first_byte = time.perf_counter() - self.started
+
+    def own_call(self, flight: Flight, outcome: Outcome, id: str, now: float) -> Served:
+        """Return the row of a call that no client of this request waited for."""
+        origin, request = flight.origin, self.prepared.request
+        total_s = time.perf_counter() - flight.began if origin is None else origin.total_s
+        if flight.head is not None:
+            status = flight.head.status
+        else:
+            status = flight.attempts[-1].status if flight.attempts else 0
+        return Served(
+            id=id,
+            at=now - total_s,
+            endpoint=self.route.name,
+            outcome=outcome,
+            status=status,
+            stream=request is not None and request.stream,
+            total_s=total_s,
+            scope=self.prepared.scope,
+            caller=self.caller,
+            tags=booked_tags(self.prepared.tags),
+            route=self.prepared.rule,
+            model="" if request is None else request.model,
+            upstream="" if flight.head is None else flight.head.upstream,
+            prompt_tokens=0 if origin is None else origin.prompt_tokens,
+            completion_tokens=0 if origin is None else origin.completion_tokens,
+            cost_usd=total_cost_usd(flight.attempts),
+            attempts=flight.attempts,
+            estimated=origin is not None and origin.estimated,
+            stored=flight.stored,
+        )
 
     def served(self, now: float) -> Served:
         """Return the row for the books. ``now`` is in Unix seconds."""
@@ -311,6 +343,19 @@ class RequestContext:
             saved_extra_usd=0.0 if spared is None else spared.extra_usd,
             saved_prefix_usd=0.0 if spared is None else spared.prefix_usd,
         )
+
+
+class KeptCall(NamedTuple):
+    """A call that was made before its client asked. ``reader`` keeps the call going."""
+
+    flight: Flight
+    reader: Client
+    context: RequestContext
+    text: str
+    trigger: Trigger | None
+    """None: it only fills the provider's prompt cache."""
+    discount_usd: float
+    """What a cancelled call costs less than is booked, as the provider had its prompt cached."""
 
 
 def booked_tags(tags: tuple[str, ...]) -> tuple[str, ...]:

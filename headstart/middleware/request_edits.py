@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headstart.dialects.registry import DIALECTS
+from headstart.dialects.registry import DIALECTS, form_of
 
 if TYPE_CHECKING:
-    from headstart.types import Call
+    from headstart.types import Call, ChatRequest
 
 _BYTES_PER_TOKEN = 4
 
@@ -36,6 +36,20 @@ def with_document(call: Call, document: dict[str, Any], *, max_tokens: int | Non
         request=msgspec.structs.replace(request, document=document, max_tokens=limit),
         prompt_tokens=max(0, call.prompt_tokens + longer),
     )
+
+
+_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+
+
+def limited_body(request: ChatRequest, tokens: int) -> bytes:
+    """Return the body of a chat request with another limit on its answer."""
+    document = request.document
+    own = {name: tokens for name in _LIMITS if document.get(name) is not None}
+    if own:
+        return msgspec.json.encode({**document, **own})
+    if "contents" in document:  # Gemini's limit stands in an object that may be missing
+        document = {"generationConfig": {}, **document}
+    return msgspec.json.encode(form_of(request).with_limit(document, tokens))
 
 
 def _edit(old: Any, new: Any, raw: msgspec.Raw | None) -> msgspec.Raw:

@@ -482,7 +482,7 @@ def _cache_status(
         ttl = b"" if ttl_s is None else b"; ttl=%d" % ttl_s
         return b"headstart; hit%b; detail=%b" % (ttl, hit)
     if lookup.outcome is Outcome.JOINED:
-        return b"headstart; fwd=miss; collapsed; detail=joined"
+        return b"headstart; fwd=miss; collapsed; detail=" + (lookup.reason or "joined").encode()
     forward = "bypass" if lookup.outcome is Outcome.BYPASS else "miss"
     if lookup.reason in _FORWARDS:
         forward = lookup.reason

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from headstart.dialects.documents import DocumentForm
     from headstart.interfaces import Candidate
+    from headstart.middleware.concurrency import Spawn
     from headstart.types import Call, ChatRequest
 
 
@@ -44,6 +45,8 @@ class Provider:
     """Names of the other wire formats that it understands."""
     weights: Callable[[str], str] = str
     """Returns the name of a model's weights, which are the same whoever serves them."""
+    connect_early: Callable[[Spawn], None] = lambda _: None
+    """Opens a connection for a call that is about to come."""
 
     def speaks(self, dialect: str) -> bool:
         """Tell whether requests in a dialect need no translation."""
@@ -155,7 +158,7 @@ class Router:
         else:
             answerer = self.answerer(call.dialect, request.model, rule)
             candidate = answerer.candidate
-            if answerer.several or self._names_conversations:
+            if (answerer.several or self._names_conversations) and not call.affinity:
                 call = msgspec.structs.replace(call, affinity=conversation(scope, request))
         if self.routes.get(rule, NO_ROUTE).early_200_s is not None:
             # The client gets the status before the answer's encoding is known.

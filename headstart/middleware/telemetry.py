@@ -188,7 +188,7 @@ class Tracing:
         trace = get_value(_REQUEST)
         for attempt in observation.attempts:
             self._end_attempt(attempt)
-        if isinstance(trace, _RequestTrace) and observation.outcome is not Outcome.AUDIT:
+        if isinstance(trace, _RequestTrace) and not observation.outcome.is_own_call:
             self._end_request(trace, observation)
 
     def _end_attempt(self, attempt: Attempt) -> None:
@@ -306,7 +306,7 @@ class OpenTelemetryObserver:
         route = {"headstart.route": row.route}
         self._spent.add(row.cost_usd or 0.0, route)
         self._would_have.add(max(0.0, row.would_have_cost_usd), route)
-        if row.outcome is Outcome.AUDIT:
+        if row.outcome.is_own_call:
             return  # no client waited for it
         attributes = {
             "gen_ai.operation.name": operation_of(row.endpoint),

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from headstart.attempts import FAILURES, AttemptOutcome
-from headstart.decisions import Outcome
+from headstart.decisions import LIVE_DRAFT, Outcome
 from headstart.observe import HELD_OUT
 from headstart.report.estimates import EstimateAccounts, PrefixReads, PrefixSums
 from headstart.report.statistics import (
@@ -178,6 +178,8 @@ class GroupTally:
         self._audits = 0
         self._audit_tokens = 0
         self._audit_usd = 0.0
+        self.drafted = SparedCalls()
+        self._drafts = GainTally()
         self._paid = 0
         self._paid_usd = 0.0
         self._would_have_usd = 0.0
@@ -193,6 +195,9 @@ class GroupTally:
             self._audit_tokens += row.spent_tokens
             self._audit_usd += row.cost_usd or 0.0
             return
+        if row.outcome is Outcome.DRAFT:
+            self._drafts.pay(row)
+            return
         self.outcomes[row.outcome.value] += 1
         if row.outcome is Outcome.MISS and row.overhead_s:
             self._lookups += 1
@@ -207,8 +212,9 @@ class GroupTally:
             self.prefix.most_usd += row.saved_prefix_usd
             self._gains[HITS].add(row)
         elif row.outcome is Outcome.JOINED:
-            self.joined.add(row)
-            self._gains[JOINED].add(row)
+            drafted = row.reason == LIVE_DRAFT
+            (self.drafted if drafted else self.joined).add(row)
+            self._gains[DRAFTED if drafted else JOINED].add(row)
         elif row.saved_tokens or row.saved_usd is not None:
             self._gains[BATCHES].add(row)
         if row.outcome is Outcome.MISS:
@@ -228,7 +234,7 @@ class GroupTally:
             outcomes={
                 outcome.value: self.outcomes[outcome.value]
                 for outcome in Outcome
-                if outcome not in (Outcome.AUDIT, Outcome.RELAY)
+                if outcome is not Outcome.RELAY and not outcome.is_own_call
             },
             failures=self.failures,
             hit_rate=self._rate(exact + semantic),
@@ -246,6 +252,10 @@ class GroupTally:
         times = {
             HITS: (hits.saved_s, first.saved_s),
             JOINED: (joined.saved_s, usual.expected(self.joined, first=True).saved_s),
+            DRAFTED: (
+                usual.expected(self.drafted).saved_s,
+                usual.expected(self.drafted, first=True).saved_s,
+            ),
         }
         lines = [
             gain.line(name, *times.get(name, (0.0, 0.0)), self.prefix.likely_usd * (name == HITS))
@@ -267,7 +277,13 @@ class GroupTally:
                     usd=-self._audit_usd,
                 )
             )
-        priced = self._audit_usd or any(gain.usd is not None for gain in self._gains.values())
+        if self._drafts.requests:
+            lines.append(self._drafts.line("calls of live drafts", 0.0, 0.0, 0.0))
+        priced = (
+            self._audit_usd
+            or self._drafts.usd
+            or any(gain.usd is not None for gain in self._gains.values())
+        )
         usd = sum(line.usd or 0.0 for line in lines) if priced else None
         cold = None if usd is None else usd + self.prefix.likely_usd
         return Savings(
@@ -307,6 +323,7 @@ class GroupTally:
 
 
 HITS, JOINED, BATCHES = "hits", "joined requests", "parts of batches"
+DRAFTED = "answers of live drafts"
 
 
 class GainTally:
@@ -324,6 +341,13 @@ class GainTally:
             self.unpriced += 1
         else:
             self.usd = (self.usd or 0.0) + row.saved_usd
+
+    def pay(self, row: Served) -> None:
+        """Count what a call of our own took."""
+        self.requests += 1
+        self.tokens -= row.spent_tokens
+        if row.cost_usd is not None:
+            self.usd = (self.usd or 0.0) - row.cost_usd
 
     def line(self, name: str, total_s: float, ttft_s: float, less_usd: float) -> SavingsLine:
         """Return the line, with its times. ``less_usd`` is taken off a known sum."""
@@ -425,7 +449,7 @@ class Accounts:
         self._calls.add(row)
         self._prefix.add(row, [tally.prefix for tally in tallies])
         self._estimates.add(row)
-        if row.outcome is Outcome.AUDIT:
+        if row.outcome.is_own_call:
             return
         self._usual.add(row)
         self._arrivals[row.outcome].append(row.at)

@@ -46,7 +46,7 @@ class LineSums:
         """Count a request, or the cost of an audit."""
         self.did_cost_usd += row.cost_usd or 0.0
         self.would_have_cost_usd += row.would_have_cost_usd
-        if row.outcome is Outcome.AUDIT:
+        if row.outcome.is_own_call:
             self.saved_tokens -= row.spent_tokens
             return
         self.requests += 1

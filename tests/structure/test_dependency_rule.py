@@ -26,7 +26,7 @@ SETTINGS = {"config"}
 COMPONENTS = {"dialects", "report", *ROOMS}
 ROOT_MODULES = {
     "factory", "mount", "sidecar", "cli", "__init__", "clients", "httpx_transport",
-    "langchain_cache", "admin_app",
+    "langchain_cache", "admin_app", "live_draft",
 }  # fmt: skip
 ANYTHING = VALUES | SETTINGS | COMPONENTS | ROOT_MODULES
 

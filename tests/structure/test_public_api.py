@@ -13,6 +13,7 @@ PUBLIC = [
     "HeadstartError",
     "HeadstartMiddleware",
     "InvalidRequest",
+    "LiveDraft",
     "MissingExtra",
     "NoUpstream",
     "NotCached",

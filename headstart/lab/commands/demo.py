@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import sys
 import sysconfig
 import tempfile
@@ -11,7 +12,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import aiohttp
 import click
@@ -29,11 +30,15 @@ from headstart.lab.commands.bench_calls import simulated_prices
 from headstart.lab.simulator import Simulator, serve, traffic
 from headstart.lab.simulator.app import serve_app
 from headstart.lab.simulator.faults import Cut, Status
+from headstart.lab.simulator.typist import type_prompt
+from headstart.live_draft import LiveDraft
 from headstart.middleware.reading import SSEDecoder
 from headstart.observe import Served
+from headstart.policies.live_drafts import PLACEHOLDER
 from headstart.settings import (
     CacheSettings,
     EncoderSettings,
+    LiveSettings,
     RouteMatch,
     RouteSettings,
     Settings,
@@ -173,20 +178,31 @@ class Demo:
     oracle: Oracle
     model: str
 
-    async def ask(self, prompt: str, route: str | None = None) -> DemoAnswer:
+    def body(self, prompt: str, context: str = "") -> dict[str, Any]:
+        """Return a request, with a text that it is about."""
+        system = [{"role": "system", "content": context}] if context else []
+        asked = {"role": "user", "content": prompt}
+        return {"model": self.model, "stream": True, "messages": [*system, asked]}
+
+    async def ask(
+        self,
+        prompt: str,
+        route: str | None = None,
+        *,
+        context: str = "",
+        headers: Mapping[str, str] | None = None,
+    ) -> DemoAnswer:
         """Stream one answer and judge it."""
-        body = {
-            "model": self.model,
-            "stream": True,
-            "messages": [{"role": "user", "content": prompt}],
-        }
+        body = self.body(prompt, context)
         sent = time.perf_counter()
         first: float | None = None
         parts: list[str] = []
         frames = SSEDecoder()
-        headers = _KEY if route is None else {**_KEY, ROUTE: route}
+        named = {} if route is None else {ROUTE: route}
         async with self.session.post(
-            self.url, data=msgspec.json.encode(body), headers=headers
+            self.url,
+            data=msgspec.json.encode(body),
+            headers={**_KEY, **named, **(headers or {})},
         ) as response:
             response.raise_for_status()
             async for data in response.content.iter_any():
@@ -243,6 +259,7 @@ async def running_demo(profile: str, seed: int, speed: float, store: str) -> Asy
                 encoder=EncoderSettings(max_wait_ms=PATIENCE_S * 1e3),
                 upstream=(upstream, *failing),
                 route=routes(upstream.name),
+                live=LiveSettings(enabled=True, stages=("lookup", "warm", "answer")),
             )
         )
         app = build_sidecar(settings)
@@ -284,6 +301,7 @@ class DemoOptions:
     seed: int = option(1)
     speed: float = option(1.0, "Run the provider's clock faster.", click.FloatRange(0.1))
     interactive: bool = flag("Type your own prompts instead of the load.")
+    live: bool = flag("Type questions at human speed, with and without live drafts.")
 
 
 @command(DemoOptions)
@@ -297,6 +315,7 @@ def demo(options: DemoOptions) -> None:
       headstart demo
       headstart demo --requests 1000 --profile groq
       headstart demo --interactive
+      headstart demo --live
     """
     console = Console()
     try:
@@ -311,6 +330,8 @@ def demo(options: DemoOptions) -> None:
 async def _run(console: Console, options: DemoOptions, store: str) -> None:
     console.print(f"[bold]Headstart demo[/]  [dim]{NOTE}[/]\n")
     async with running_demo(options.profile, options.seed, options.speed, store) as running:
+        if options.live:
+            return await _type_live(console, running, options)
         await _first_screen(console, running)
         await _second_screen(console, running)
         if options.interactive:
@@ -431,6 +452,55 @@ def _ms(times: list[float], share: float) -> str:
         return "-"
     ordered = sorted(times)
     return f"{ordered[min(len(ordered) - 1, int(share * len(ordered)))] * 1e3:.1f} ms"
+
+
+TYPED = (
+    "What does the report say about the harbour?",
+    "Which part should be read first, and why?",
+    "How many people work at the quarry?",
+)
+REPORT_WORDS = ("harbour", "lantern", "quarry", "meadow", "compass", "granite", "orchard", "signal")
+
+
+async def _type_live(console: Console, running: Demo, options: DemoOptions) -> None:
+    """Type questions about a long text, and show when their answers begin."""
+    console.print(
+        "[bold]Live drafts[/]: questions about a text of 2,000 tokens, typed at 240 characters a "
+        "minute\n"
+    )
+    for number, question in enumerate(TYPED):
+        plain = await running.ask(question, context=_report(f"{options.seed} plain {number}"))
+        answer = await _typed(console, running, question, f"{options.seed} live {number}", options)
+        console.print(f"[italic]{question}[/]")
+        for name, each in (("sent whole", plain), ("live draft", answer)):
+            console.print(
+                f"  {name}  first token {each.ttft_s * 1e3:7.1f} ms  total "
+                f"{each.total_s * 1e3:7.1f} ms after Enter"
+            )
+
+
+async def _typed(
+    console: Console, running: Demo, question: str, seed: str, options: DemoOptions
+) -> DemoAnswer:
+    """Type a question and send it. ``options.speed`` is that of the fingers, too."""
+    context, typed = _report(seed), type_prompt(question, seed)
+    url = running.url.removesuffix("/chat/completions")
+    request = running.body(PLACEHOLDER, context)
+    began = time.perf_counter()
+    with Live(console=console, refresh_per_second=12, transient=True) as screen:
+        async with LiveDraft(url, request, headers=_KEY) as draft:
+            for at, text in (*typed.states, (typed.submitted_s, question)):
+                await asyncio.sleep(max(0.0, began + at / options.speed - time.perf_counter()))
+                draft.write(text)
+                state = draft.state
+                said = ", ".join(f"{name} {state[name]}" for name in ("cache", "warm", "answer"))
+                screen.update(Group(Text(f"> {text}"), Text(f"  {said}", style="dim")))
+            return await running.ask(question, context=context, headers=draft.call_headers)
+
+
+def _report(seed: str) -> str:
+    draw = random.Random(seed)  # noqa: S311 - simulated
+    return f"Report {seed}. " + " ".join(draw.choices(REPORT_WORDS, k=1200))
 
 
 async def _converse(console: Console, running: Demo) -> None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import random
-import time
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from headstart.attempts import total_cost_usd
+import msgspec
+
 from headstart.decisions import Outcome
-from headstart.middleware.request_context import booked_tags
-from headstart.observe import Encoded, Served
+from headstart.observe import Encoded
 
 if TYPE_CHECKING:
     import asyncio
@@ -166,43 +165,17 @@ def book_audit(
 
     No client waits for such a call, but it costs money.
     """
-    origin, error, request = flight.origin, flight.error, context.prepared.request
-    cost_usd = total_cost_usd(flight.attempts)
-    if cost_usd is not None:
-        audits.budget.pay(cost_usd)
-    total_s = time.perf_counter() - flight.began
+    row = context.own_call(flight, Outcome.AUDIT, id, clock())
+    if row.cost_usd is not None:
+        audits.budget.pay(row.cost_usd)
+    error = flight.error
     observer.notify(
-        Served(
-            id=id,
-            at=clock() - total_s,
-            endpoint=context.route.name,
-            outcome=Outcome.AUDIT,
-            status=_status(flight),
-            stream=request is not None and request.stream,
-            total_s=total_s,
-            scope=context.prepared.scope,
-            caller=context.caller,
-            tags=booked_tags(context.prepared.tags),
-            route=context.prepared.rule,
+        msgspec.structs.replace(
+            row,
             domain=pair.domain,
             neighbor=pair.entry.id,
             audit_of=context.id,
             reason=source.value,
-            model=request.model if request is not None else "",
-            upstream="" if flight.head is None else flight.head.upstream,
             error=type(error).__name__ if error is not None and not pump.cancelled() else None,
-            prompt_tokens=0 if origin is None else origin.prompt_tokens,
-            completion_tokens=0 if origin is None else origin.completion_tokens,
-            cost_usd=cost_usd,
-            attempts=flight.attempts,
-            estimated=origin is not None and origin.estimated,
-            stored=flight.stored,
         )
     )
-
-
-def _status(flight: Flight) -> int:
-    """Return the status of the upstream's answer, or of the last attempt if there was none."""
-    if flight.head is not None:
-        return flight.head.status
-    return flight.attempts[-1].status if flight.attempts else 0

@@ -106,7 +106,7 @@ async def audit_report(store: Store, promise: Promise, *, since: float = 0.0) ->
     cold: Counter[tuple[str, str]] = Counter()
     places: dict[str, Served] = {}
     async for row in store.books(since):
-        if row.domain and row.outcome is not Outcome.AUDIT:
+        if row.domain and not row.outcome.is_own_call:
             places[row.domain] = row
             requests[row.domain, _week(row.at)] += 1
             hit = row.outcome is Outcome.SEMANTIC

@@ -272,6 +272,8 @@ class Recording:
             self._state.breaker.superseded(self._permit)
         else:
             self._state.breaker.neutral(self._permit)
+        if self.call.affinity and self.first_at is not None:  # the provider has read the prompt
+            self._states.affinities.served(self.call.affinity, self.key.upstream, now)
         self._cut(AttemptOutcome.ABANDONED, now)
 
     def dropped(self, now: float) -> None:

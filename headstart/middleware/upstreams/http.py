@@ -499,6 +499,12 @@ class HTTPUpstream:
         self._warming = True
         self._spawn(self._warm, session)
 
+    def connect_early(self, spawn: Spawn) -> None:
+        """Open a connection for a call that is about to come."""
+        if not self._warming:
+            self._warming = True
+            spawn(self._warm, self._open())
+
     async def _warm(self, session: aiohttp.ClientSession) -> None:
         timeout = aiohttp.ClientTimeout(total=self._settings.connect_s)
         try:

@@ -1,7 +1,5 @@
 """A person at a keyboard: each state of the text while a prompt is typed, with its time.
 
-    python -m benchmarks.typing_trace "What is the capital of France?"
-
 The speed is 240 characters a minute over the whole text, corrections and pauses included, as in
 LiveMind (arXiv 2406.14319), whose typing is uniform. Here the times between two keys vary: they
 are log-normal, longer before a word and after a sentence, and now and then the writer thinks. Some
@@ -15,7 +13,6 @@ from __future__ import annotations
 
 import math
 import random
-import sys
 from typing import NamedTuple
 
 CHARACTERS_PER_MINUTE = 240
@@ -86,15 +83,3 @@ def _weight(draw: random.Random, prompt: str, place: int) -> float:
         if draw.random() < THOUGHTS:
             weight *= THOUGHT_FACTOR
     return weight
-
-
-def main() -> None:
-    """Print how the words of the command line are typed."""
-    typed = type_prompt(" ".join(sys.argv[1:]), "0")
-    for at, text in typed.states:
-        print(f"{at:7.2f} s  {text}")
-    print(f"{typed.submitted_s:7.2f} s  Enter")
-
-
-if __name__ == "__main__":
-    main()

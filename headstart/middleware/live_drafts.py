@@ -1,0 +1,565 @@
+"""Live drafts: a client tells what is being typed, so that its answer begins before it asks.
+
+``POST /v1/live`` begins a draft, ``PUT /v1/live/{id}`` gives each revision of the text, and a
+WebSocket at ``/v1/live`` does both. The client then makes its ordinary call with the header
+``x-headstart-live: ID``. A draft lives in one process, belongs to its caller, is never logged, and
+is gone two minutes after its last revision. ``docs/live-drafts.md`` describes the stages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import msgspec
+
+from headstart.decisions import Outcome
+from headstart.dialects.responses_chains import may_refer
+from headstart.errors import (
+    HeadstartError,
+    InvalidRequest,
+    Overloaded,
+    RequestError,
+    RequestTooLarge,
+    UnknownReference,
+)
+from headstart.middleware.body import read_body
+from headstart.middleware.endpoints import raw_path
+from headstart.middleware.request_context import KeptCall
+from headstart.middleware.respond import JSON, NO_STORE, error_response, send_whole
+from headstart.middleware.websocket_relay import with_key_header
+from headstart.observe import logger
+from headstart.policies.live_drafts import (
+    MOST_TEXT,
+    DraftTemplate,
+    Trigger,
+    TriggerUse,
+    WasteAccount,
+    ending,
+    read_template,
+    refuse_call,
+    refuse_warming,
+    same_prompt,
+    submitted_text,
+)
+from headstart.settings import LiveStage  # noqa: TC001 - msgspec reads it
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headstart.attempts import RoutingEstimate
+    from headstart.middleware.asgi_types import Receive, Scope, Send
+    from headstart.middleware.endpoints import Route, Routes
+    from headstart.middleware.pipeline import Engine
+    from headstart.middleware.request_context import RequestContext
+    from headstart.observe import Observer
+    from headstart.settings import LiveSettings
+    from headstart.types import Headers
+
+PATH = b"/v1/live"
+_PATH = re.compile(rb"/v1/live(?:/([\w-]{1,64}))?")
+LOOKUP_PAUSE_S = 0.2
+"""A text is looked up once it rests for so long, or at once at the end of a sentence."""
+MOST_ACCOUNTS = 1024
+WARM_TOKENS = 16
+"""The limit on the answer of a call that fills the prompt cache; some models take none below."""
+_NOT_OF_CALL = frozenset((b"content-length", b"content-encoding", b"transfer-encoding", b"expect"))
+"""Headers that concern the message itself, which the call does not share."""
+_HANDSHAKE = b"sec-websocket-"
+
+Progress: TypeAlias = Literal["none", "running", "done", "used"]
+
+
+class _Opening(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of ``POST /v1/live``, and the first message of a WebSocket."""
+
+    request: msgspec.Raw
+    path: str = "/v1/chat/completions"
+    stages: tuple[LiveStage, ...] | None = None
+    budget_usd: float | None = None
+    type: Literal["open"] = "open"
+
+
+class _Revision(msgspec.Struct, forbid_unknown_fields=True):
+    """A revision of the text."""
+
+    rev: int
+    text: str
+    type: Literal["draft", "cancel"] = "draft"
+
+
+class DraftState(msgspec.Struct, frozen=True, omit_defaults=False):
+    """What the client is told about its draft."""
+
+    id: str
+    rev: int
+    cache: Literal["unknown", "hit", "miss", "off"]
+    """Whether the cache has the answer to the text of ``rev``."""
+    warm: str
+    """``none``, ``running``, ``done``, or why the prompt cache is not filled."""
+    answer: str
+    """``none``, ``running``, ``done``, or why no call is made early."""
+    spent_usd: float
+
+
+class PromptDraft:
+    """One prompt that is being written."""
+
+    def __init__(
+        self,
+        id: str,
+        owner: str,
+        scope: Scope,
+        route: Route,
+        template: DraftTemplate,
+        *,
+        stages: frozenset[LiveStage],
+        budget_usd: float | None,
+        account: WasteAccount,
+    ) -> None:
+        self.id = id
+        self.owner = owner
+        self.scope = scope
+        """The ASGI scope of its calls."""
+        self.route = route
+        self.template = template
+        self.stages = stages
+        self.budget_usd = budget_usd
+        self.account = account
+        self.rev = -1
+        self.text = ""
+        self.cache: Literal["unknown", "hit", "miss", "off"] = "unknown"
+        self.warm = self.answer = "none"
+        self.spent_usd = self.reserved_usd = 0.0
+        self.calls = 0
+        self.kept: KeptCall | None = None
+        self.work: asyncio.Task[None] | None = None
+        self.warming: KeptCall | None = None
+        self.ends: asyncio.TimerHandle | None = None
+        self.changed = asyncio.Event()
+        """Set when the state changed, for the WebSocket."""
+
+    def state(self) -> DraftState:
+        """Return its state."""
+        return DraftState(self.id, self.rev, self.cache, self.warm, self.answer, self.spent_usd)
+
+    def left_usd(self, limit_usd: float) -> float:
+        """Return what a stage with a limit may still spend."""
+        most = limit_usd if self.budget_usd is None else min(limit_usd, self.budget_usd)
+        return most - self.spent_usd - self.reserved_usd
+
+    def tell(self, **changes: Any) -> None:
+        """Change parts of the state."""
+        for name, value in changes.items():
+            setattr(self, name, value)
+        self.changed.set()
+
+
+class LiveDrafts:
+    """Holds the drafts of this process, and does what each revision is worth.
+
+    ``routes`` finds the dialect of a path. ``new_id`` returns ids that nobody can guess.
+    """
+
+    def __init__(
+        self,
+        settings: LiveSettings,
+        engine: Engine,
+        routes: Routes,
+        *,
+        observer: Observer,
+        clock: Callable[[], float],
+        new_id: Callable[[], str],
+        body_timeout_s: float | None,
+    ) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._routes = routes
+        self._observer = observer
+        self._clock = clock
+        self._new_id = new_id
+        self._body_timeout_s = body_timeout_s
+        self._drafts: dict[str, PromptDraft] = {}
+        self._accounts: OrderedDict[str, WasteAccount] = OrderedDict()
+        self._use = TriggerUse()
+
+    # --- HTTP and WebSocket ----------------------------------------------------------------------
+
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> bool:
+        """Answer a request to ``/v1/live``, or return False for another path."""
+        match = _PATH.fullmatch(raw_path(scope))
+        if match is None:
+            return False
+        try:
+            status, state = await self._handle(scope, receive, match[1])
+        except (RequestError, HeadstartError) as error:
+            refused, headers, body = error_response(error, None, self._new_id())
+            await send_whole(send, refused, headers, body)
+            return True
+        body = b"" if state is None else msgspec.json.encode(state)
+        lines: Headers = ((b"content-length", b"%d" % len(body)), NO_STORE)
+        if body:
+            lines = ((b"content-type", JSON), *lines)
+        await send_whole(send, status, lines, body)
+        return True
+
+    async def _handle(
+        self, scope: Scope, receive: Receive, id: bytes | None
+    ) -> tuple[int, DraftState | None]:
+        owner, method = self._owner(scope), scope["method"]
+        if id is None:
+            if method != "POST":
+                raise InvalidRequest("begin a draft with POST /v1/live")
+            opening = _decoded(await self._body(receive), _Opening)
+            return 201, self._open(owner, scope, opening).state()
+        draft = self._find(owner, id.decode())
+        match method:
+            case "PUT":
+                self._revise(draft, _decoded(await self._body(receive), _Revision))
+                return 202, draft.state()
+            case "DELETE":
+                self._close(draft)
+                return 204, None
+            case "GET":
+                return 200, draft.state()
+        raise InvalidRequest("a draft takes PUT, GET and DELETE")
+
+    async def socket(self, scope: Scope, receive: Receive, send: Send) -> bool:
+        """Serve a WebSocket at ``/v1/live``, or return False for another path.
+
+        The draft ends with the connection, unless the final call took it.
+        """
+        if raw_path(scope) != PATH:
+            return False
+        await receive()  # websocket.connect
+        own = [pair for pair in with_key_header(scope) if not pair[0].startswith(_HANDSHAKE)]
+        scope = {**scope, "method": "GET", "headers": own}
+        try:
+            owner = self._owner(scope)
+        except HeadstartError:
+            await send({"type": "websocket.close", "code": 1008})
+            return True
+        await send({"type": "websocket.accept"})
+        draft: PromptDraft | None = None
+        telling: asyncio.Task[None] | None = None
+        try:
+            while (message := await receive())["type"] == "websocket.receive":
+                data = message.get("text") or message.get("bytes") or b""
+                if draft is None:
+                    draft = self._open(owner, scope, _decoded(data, _Opening))
+                    telling = self._engine.spawn(_tell, draft, send)
+                    continue
+                revision = _decoded(data, _Revision)
+                self._find(owner, draft.id)  # it may be over
+                if revision.type == "cancel":
+                    break
+                self._revise(draft, revision)
+            else:
+                return True
+            await send({"type": "websocket.close", "code": 1000})
+        except HeadstartError as error:
+            _, _, body = error_response(error, None, self._new_id())
+            with contextlib.suppress(Exception):  # the client may be gone
+                await send({"type": "websocket.send", "text": body.decode()})
+                await send({"type": "websocket.close", "code": 1008})
+        finally:
+            if telling is not None:
+                telling.cancel()
+            if draft is not None:
+                self._close(draft)
+        return True
+
+    def _owner(self, scope: Scope) -> str:
+        owner = self._engine.admitted_owner(scope)
+        if owner is None:
+            raise InvalidRequest(
+                "a draft belongs to its caller: send the same credentials as with the final call"
+            )
+        return owner
+
+    async def _body(self, receive: Receive) -> bytes:
+        limit = self._engine.max_body_bytes
+        body, complete = await read_body(receive, limit, self._body_timeout_s)
+        if not complete:
+            raise RequestTooLarge(f"the body exceeds server.max_body_bytes ({limit})")
+        return body
+
+    # --- drafts ----------------------------------------------------------------------------------
+
+    def _open(self, owner: str, scope: Scope, opening: _Opening) -> PromptDraft:
+        settings = self._settings
+        if len(self._drafts) >= settings.max_drafts:
+            raise Overloaded("too many live drafts are open: live.max_drafts is reached")
+        path, _, query = opening.path.encode().partition(b"?")
+        route = self._routes.match("POST", path, query)
+        if route is None or route.dialect is None or not route.is_chat:
+            raise InvalidRequest(f"path: {opening.path!r} is no path of a chat API")
+        if may_refer(bytes(opening.request)):
+            raise InvalidRequest("request: a draft cannot name an earlier answer by its id")
+        stages = frozenset(settings.stages)
+        if opening.stages is not None:
+            stages = stages.intersection(opening.stages)
+        headers = [pair for pair in scope["headers"] if pair[0] not in _NOT_OF_CALL]
+        headers = [pair for pair in headers if pair[0] != b"content-type"]
+        of_call = {
+            **scope,
+            "type": "http",
+            "method": "POST",
+            "path": path.decode(),
+            "raw_path": path,
+            "root_path": "",
+            "query_string": query,
+            "headers": [*headers, (b"content-type", JSON)],
+        }
+        draft = PromptDraft(
+            self._new_id(),
+            owner,
+            of_call,
+            route,
+            read_template(bytes(opening.request)),
+            stages=stages,
+            budget_usd=opening.budget_usd,
+            account=self._account(owner),
+        )
+        # Whatever is wrong with the request shows now, and not while its text is typed.
+        context = self._engine.draft(of_call, route, draft.template.body("?"), draft.id)
+        self._drafts[draft.id] = draft
+        self._prolong(draft)
+        self._engine.connect_early(context)
+        return draft
+
+    def _account(self, owner: str) -> WasteAccount:
+        account = self._accounts.pop(owner, None)
+        if account is None:
+            account = WasteAccount(self._settings.max_extra_cost)
+        self._accounts[owner] = account
+        if len(self._accounts) > MOST_ACCOUNTS:
+            self._accounts.popitem(last=False)
+        return account
+
+    def _find(self, owner: str, id: str) -> PromptDraft:
+        draft = self._drafts.get(id)
+        if draft is None or draft.owner != owner:
+            raise UnknownReference(
+                f"there is no live draft with the id {id!r}", status=404, param=None
+            )
+        return draft
+
+    def _prolong(self, draft: PromptDraft) -> None:
+        if draft.ends is not None:
+            draft.ends.cancel()
+        loop = asyncio.get_running_loop()
+        draft.ends = loop.call_later(self._settings.ttl_s, self._close, draft)
+
+    def _revise(self, draft: PromptDraft, revision: _Revision) -> None:
+        """Take a revision. One that is not newer than the last one changes nothing."""
+        if len(revision.text) > MOST_TEXT:
+            raise RequestTooLarge(f"text: at most {MOST_TEXT} characters")
+        if revision.rev <= draft.rev:
+            return
+        self._prolong(draft)
+        kept = draft.kept
+        draft.tell(rev=revision.rev, text=revision.text)
+        if kept is not None and same_prompt(kept.text, revision.text):
+            return
+        self._stop(draft)
+        draft.tell(cache="unknown", answer="none")
+        draft.work = self._engine.spawn(self._follow, draft)
+
+    def _stop(self, draft: PromptDraft) -> None:
+        """Stop what runs for a revision, and drop the call that was made for it."""
+        if draft.work is not None:
+            draft.work.cancel()
+            draft.work = None
+        kept, draft.kept = draft.kept, None
+        if kept is not None:
+            self._let_go(draft, kept, used=False)
+
+    def _close(self, draft: PromptDraft) -> None:
+        """End a draft. What its calls cost is booked."""
+        if self._drafts.pop(draft.id, None) is None:
+            return
+        if draft.ends is not None:
+            draft.ends.cancel()
+        self._stop(draft)
+        warming, draft.warming = draft.warming, None
+        if warming is not None and not warming.flight.done:
+            warming.flight.leave(warming.reader)
+        draft.changed.set()
+
+    async def aclose(self) -> None:
+        """End all drafts."""
+        for draft in tuple(self._drafts.values()):
+            self._close(draft)
+
+    # --- stages ----------------------------------------------------------------------------------
+
+    async def _follow(self, draft: PromptDraft) -> None:
+        """Do what the present revision is worth."""
+        trigger = ending(draft.text)
+        try:
+            if "warm" in draft.stages and draft.warm == "none":
+                await self._warm(draft)
+            if trigger is None:
+                await asyncio.sleep(LOOKUP_PAUSE_S)
+            body = draft.template.body(draft.text)
+            context = self._engine.draft(draft.scope, draft.route, body, draft.id)
+            if "lookup" in draft.stages:
+                found = await self._engine.look_up_draft(context)
+                draft.tell(cache="off" if found is None else "hit" if found else "miss")
+            if "answer" not in draft.stages or draft.cache == "hit" or not draft.text.strip():
+                return
+            if trigger is None:
+                await asyncio.sleep(max(0.0, self._settings.pause_s - LOOKUP_PAUSE_S))
+            await self._call(draft, context, trigger or Trigger.PAUSE)
+        except (HeadstartError, OSError) as error:
+            # A draft that fails costs the client nothing: its final call is an ordinary one.
+            draft.tell(answer=getattr(error, "code", "error"))
+
+    async def _warm(self, draft: PromptDraft) -> None:
+        """Fill the provider's prompt cache with the part that stays, if that pays."""
+        body = draft.template.body(draft.text or "?")
+        whole = self._engine.draft(draft.scope, draft.route, body, draft.id)
+        context = self._engine.limited_draft(whole, WARM_TOKENS)
+        estimate = self._engine.expect_draft(context)
+        left_usd = draft.left_usd(self._settings.warm_usd)
+        refusal = refuse_warming(draft.template, estimate, draft.account, budget_usd=left_usd)
+        if refusal is not None:
+            return draft.tell(warm=refusal)
+        await self._engine.admit_draft(context)
+        draft.tell(warm="running")
+        draft.warming = self._begin(draft, context, None, estimate)
+
+    async def _call(self, draft: PromptDraft, context: RequestContext, trigger: Trigger) -> None:
+        """Make the whole call, if that pays."""
+        estimate = self._engine.expect_draft(context)
+        refusal = refuse_call(
+            estimate,
+            self._use.share(trigger),
+            budget_usd=draft.left_usd(self._settings.answer_usd),
+            waste_usd=draft.account.left_usd(estimate.cost_usd or 0.0),
+        )
+        if draft.calls >= self._settings.max_calls:
+            refusal = "max-calls"
+        if refusal is not None:
+            return draft.tell(answer=refusal)
+        await self._engine.admit_draft(context)
+        draft.calls += 1
+        draft.tell(answer="running")
+        draft.kept = self._begin(draft, context, trigger, estimate)
+
+    def _begin(
+        self,
+        draft: PromptDraft,
+        context: RequestContext,
+        trigger: Trigger | None,
+        estimate: RoutingEstimate,
+    ) -> KeptCall:
+        cost_usd = estimate.cost_usd or 0.0
+        cold = self._engine.expect_draft(context, cold=True)
+        discount_usd = (cold.waste_usd or 0.0) - (estimate.waste_usd or 0.0)
+        flight = self._engine.start_draft(context)
+        kept = KeptCall(flight, flight.join(), context, draft.text, trigger, discount_usd)
+        draft.reserved_usd += cost_usd
+        assert flight.pump is not None
+
+        def settled(_: asyncio.Task[None]) -> None:
+            draft.reserved_usd -= cost_usd
+            spent = sum(each.cost_usd or 0.0 for each in flight.attempts)
+            draft.spent_usd += spent
+            if trigger is None:
+                self._note_warm(draft, kept.context, spent)
+                draft.tell(warm="done" if flight.error is None else "failed")
+                self._book(kept, "warm")
+            elif draft.kept is kept:
+                draft.tell(answer="done" if flight.error is None else "failed")
+
+        flight.pump.add_done_callback(settled)
+        return kept
+
+    def _note_warm(self, draft: PromptDraft, context: RequestContext, spent_usd: float) -> None:
+        """Learn what a call that filled the prompt cache costs more in the end."""
+        cold = self._engine.expect_draft(context, cold=True)
+        warm = self._engine.expect_draft(context)
+        discount_usd = (cold.cost_usd or 0.0) - (warm.cost_usd or 0.0)
+        draft.account.warmed(spent_usd, discount_usd)
+
+    # --- the final call --------------------------------------------------------------------------
+
+    def take(self, context: RequestContext) -> KeptCall | None:
+        """Return the call that answers a final request, if it was made; the draft is then over.
+
+        None: the request is made as any other.
+        """
+        draft = self._drafts.get(context.prepared.live)
+        if draft is None or self._engine.owner(context.scope) != draft.owner:
+            return None
+        kept, draft.kept = draft.kept, None
+        self._close(draft)
+        context.affinity = draft.id
+        text = submitted_text(draft.template, context.body)
+        estimate = self._engine.expect_draft(context, cold=True)
+        draft.account.answered(estimate.cost_usd or 0.0)
+        if kept is None:
+            return None
+        fits = (
+            text is not None
+            and same_prompt(kept.text, text)
+            and kept.flight.joinable
+            and raw_path(context.scope) == raw_path(draft.scope)
+            and context.scope["query_string"] == draft.scope["query_string"]
+            and self._engine.sends_alike(context.scope, draft.scope)
+        )
+        self._let_go(draft, kept, used=fits)
+        return kept if fits else None
+
+    def _let_go(self, draft: PromptDraft, kept: KeptCall, *, used: bool) -> None:
+        """Learn and book whether a call was used. One that was not is cancelled."""
+        if kept.trigger is not None:
+            self._use.learn(kept.trigger, used=used)
+        if not used:
+            kept.flight.leave(kept.reader)
+        pump = kept.flight.pump
+        assert pump is not None
+
+        def book(_: asyncio.Task[None] | None) -> None:
+            if not used:
+                draft.account.wasted(_wasted_usd(kept))
+            self._book(kept, "used" if used else "unused")
+
+        pump.add_done_callback(book)
+
+    def _book(self, kept: KeptCall, reason: str) -> None:
+        """Book what a call cost that no client asked for, or that one asked for later."""
+        try:
+            row = kept.context.own_call(kept.flight, Outcome.DRAFT, kept.context.id, self._clock())
+            self._observer.notify(msgspec.structs.replace(row, reason=reason))
+        except Exception:  # noqa: BLE001 - a callback has nobody to raise it to
+            logger.exception("a call of a live draft could not be booked")
+
+
+def _wasted_usd(kept: KeptCall) -> float:
+    """Return what a call cost that nobody used."""
+    attempts = kept.flight.attempts
+    spent = sum(each.cost_usd or 0.0 for each in attempts)
+    cut = any(each.estimated for each in attempts)  # the provider has not told its tokens
+    return max(0.0, spent - kept.discount_usd) if cut else spent
+
+
+def _decoded(data: bytes | str, kind: type[Any]) -> Any:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.DecodeError as error:
+        raise InvalidRequest(str(error)) from None
+
+
+async def _tell(draft: PromptDraft, send: Send) -> None:
+    """Send each new state to the WebSocket."""
+    while True:
+        draft.changed.clear()
+        text = msgspec.json.encode(draft.state()).decode()
+        await send({"type": "websocket.send", "text": text})
+        await draft.changed.wait()

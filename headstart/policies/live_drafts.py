@@ -1,0 +1,242 @@
+"""Live drafts: what a prompt that is still being typed is worth, and which request it became.
+
+The client gives its request once, with ``{{draft}}`` in the place of the text (``DraftTemplate``).
+Each revision of the text fills that place. A call that is made before the client asks pays if the
+text of the final request is the same. How often that is so is learned for each kind of end of the
+text (``TriggerUse``), and the dollars that were wasted stay within a share of those that answers
+cost (``WasteAccount``).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from headstart.attempts import PREFIX_TOKENS
+from headstart.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from headstart.attempts import RoutingEstimate
+
+PLACEHOLDER = "{{draft}}"
+"""Stands for the text in the request that a client gives when it begins a draft."""
+MOST_TEXT = 64 * 1024
+"""Longest text of a draft in characters."""
+_FINAL = ".?!\u3002\uff1f\uff01"
+_BYTES_PER_TOKEN = 4
+
+
+class Trigger(StrEnum):
+    """The reason to make the call before the client asks: how the text ends, or that it rests."""
+
+    QUESTION = "question"
+    SENTENCE = "sentence"
+    PAUSE = "pause"
+
+
+class DraftTemplate(NamedTuple):
+    """A request's JSON body with a hole where the text stands, inside of a JSON string."""
+
+    before: bytes
+    after: bytes
+
+    def body(self, text: str) -> bytes:
+        """Return the request with this text."""
+        return self.before + msgspec.json.encode(text)[1:-1] + self.after
+
+    @property
+    def prefix_tokens(self) -> int:
+        """The estimated tokens before the text, which stay the same while it is typed."""
+        return len(self.before) // _BYTES_PER_TOKEN
+
+
+def read_template(body: bytes) -> DraftTemplate:
+    """Return the template of a JSON body. Raises InvalidRequest unless it has one placeholder."""
+    before, mark, after = body.partition(PLACEHOLDER.encode())
+    if not mark or PLACEHOLDER.encode() in after:
+        raise InvalidRequest(
+            f"request: exactly one text must contain {PLACEHOLDER}, where the draft is to stand"
+        )
+    if not _is_object(before + after):  # also if the placeholder is no part of a string
+        raise InvalidRequest("request: must be a JSON object")
+    return DraftTemplate(before, after)
+
+
+def _is_object(body: bytes) -> bool:
+    try:
+        return isinstance(msgspec.json.decode(body), dict)
+    except msgspec.DecodeError:
+        return False
+
+
+def submitted_text(template: DraftTemplate, body: bytes) -> str | None:
+    """Return the text that a final request has in the place of the draft.
+
+    None: another part of the request differs. Fields that are null, and ``"stream": false``, count
+    as absent.
+    """
+    try:
+        pattern = msgspec.json.decode(template.body(PLACEHOLDER))
+        final = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return None
+    if not isinstance(final, dict):
+        return None
+    found: list[str] = []
+    try:
+        same = _matches(_plain(pattern), _plain(final), found)
+    except RecursionError:
+        return None
+    return found[0] if same and found else None
+
+
+def _plain(document: dict[str, Any]) -> dict[str, Any]:
+    plain = {name: value for name, value in document.items() if value is not None}
+    if plain.get("stream") is False:
+        del plain["stream"]
+    return plain
+
+
+def _matches(pattern: Any, value: Any, found: list[str]) -> bool:
+    if type(pattern) is not type(value):
+        return False
+    if isinstance(pattern, dict):
+        return pattern.keys() == value.keys() and all(
+            _matches(inner, value[name], found) for name, inner in pattern.items()
+        )
+    if isinstance(pattern, list):
+        return len(pattern) == len(value) and all(
+            _matches(inner, other, found) for inner, other in zip(pattern, value, strict=True)
+        )
+    if not isinstance(pattern, str) or PLACEHOLDER not in pattern:
+        return bool(pattern == value)
+    before, _, after = pattern.partition(PLACEHOLDER)
+    fits = value.startswith(before) and value.endswith(after)
+    if not fits or len(value) < len(before) + len(after):
+        return False
+    found.append(value[len(before) : len(value) - len(after)])
+    return True
+
+
+def same_prompt(draft: str, final: str) -> bool:
+    """Tell whether the answer to a draft answers the final text.
+
+    They may differ in space at the end, and in a final ``.``, ``?`` or ``!``.
+    """
+    return draft == final or (bool(_core(draft)) and _core(draft) == _core(final))
+
+
+def _core(text: str) -> str:
+    return text.rstrip().rstrip(_FINAL).rstrip()
+
+
+def ending(text: str) -> Trigger | None:
+    """Return the trigger in how a text ends; None: only a pause is one."""
+    end = text.rstrip()[-1:]
+    if end not in _FINAL or not _core(text):
+        return None
+    return Trigger.QUESTION if end in "?\uff1f" else Trigger.SENTENCE
+
+
+_BEFORE = {Trigger.QUESTION: (1.4, 2.0), Trigger.SENTENCE: (1.0, 2.0), Trigger.PAUSE: (0.6, 2.0)}
+"""What is assumed before anything is learned: so many of so many calls were used."""
+
+
+class TriggerUse:
+    """How often a call that was made early was used, for each trigger."""
+
+    def __init__(self) -> None:
+        self._counts = {each: list(before) for each, before in _BEFORE.items()}
+
+    def share(self, trigger: Trigger) -> float:
+        """Return the share of its calls that are used."""
+        used, made = self._counts[trigger]
+        return used / made
+
+    def learn(self, trigger: Trigger, *, used: bool) -> None:
+        """Learn whether a call was used."""
+        counts = self._counts[trigger]
+        counts[0] += used
+        counts[1] += 1
+
+
+class WasteAccount:
+    """Holds the cost of calls that nobody used to a ``share`` of the cost of answers.
+
+    What is not wasted is saved up, at most for ``_SAVED_UP`` answers; so much is there at first.
+    """
+
+    _SAVED_UP = 20.0
+    _MEMORY = 0.9
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+        self._left_usd: float | None = None
+        self._most_usd = 0.0
+        self.warm_extra = 0.25
+        """What a call that only fills the prompt cache costs more in the end, as a share of its own
+        cost: the final call reads the cache. At most providers a read costs 0.1 to 0.5 of the price
+        of input; it is learned."""
+
+    def left_usd(self, cost_usd: float) -> float:
+        """Return the dollars that may still be wasted, before a call that costs so much."""
+        if self._left_usd is None:
+            self._left_usd = self._most_usd = self._SAVED_UP * self._share * cost_usd
+        return self._left_usd
+
+    def answered(self, cost_usd: float) -> None:
+        """Note an answer that a client asked for, with an estimate of its cost."""
+        self._most_usd = max(self._most_usd, self._SAVED_UP * self._share * cost_usd)
+        left = self.left_usd(cost_usd) + self._share * cost_usd
+        self._left_usd = min(self._most_usd, left)
+
+    def warmed(self, cost_usd: float, discount_usd: float) -> None:
+        """Note a call that filled the prompt cache, and what the next call costs less for it."""
+        extra_usd = max(0.0, cost_usd - discount_usd)
+        self.wasted(extra_usd)
+        if cost_usd:
+            share = extra_usd / cost_usd
+            self.warm_extra = self._MEMORY * self.warm_extra + (1.0 - self._MEMORY) * share
+
+    def wasted(self, cost_usd: float) -> None:
+        """Note what a call cost that nobody used."""
+        self._left_usd = self.left_usd(cost_usd) - cost_usd
+
+
+def refuse_call(
+    estimate: RoutingEstimate, use: float, *, budget_usd: float, waste_usd: float
+) -> str | None:
+    """Return why the call is not made before the client asks, or None.
+
+    ``use`` is the chance that its answer is used. The whole cost must fit in ``budget_usd``. The
+    waste that is to be expected must be small beside ``waste_usd``, the smaller the less likely the
+    answer is used: so calls with a poor chance take only what is left over.
+    """
+    if not estimate.ready:
+        return "not-ready"
+    if estimate.cost_usd is None:
+        return "unknown-price"
+    if estimate.cost_usd > budget_usd:
+        return "budget"
+    waste = estimate.cost_usd if estimate.waste_usd is None else estimate.waste_usd
+    return "extra-cost" if (1.0 - use) * waste > use * waste_usd else None
+
+
+def refuse_warming(
+    template: DraftTemplate, estimate: RoutingEstimate, account: WasteAccount, *, budget_usd: float
+) -> str | None:
+    """Return why the provider's prompt cache is not filled before the client asks, or None."""
+    if template.prefix_tokens < PREFIX_TOKENS:
+        return "short"
+    if estimate.warm:
+        return "warm"
+    if not estimate.ready:
+        return "not-ready"
+    if estimate.cost_usd is None:
+        return "unknown-price"
+    if estimate.cost_usd > budget_usd:
+        return "budget"
+    cost_usd = estimate.cost_usd
+    return "extra-cost" if account.warm_extra * cost_usd > account.left_usd(cost_usd) else None
