@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from headstart.interfaces import CallExchange, Store
     from headstart.middleware.asgi_types import ASGIApp, Receive, Scope, Send
     from headstart.middleware.upstreams.accounting import UpstreamStates
+    from headstart.middleware.upstreams.http import HTTPUpstream
     from headstart.observe import Observer
     from headstart.policies.callers import OriginRules
 
@@ -147,12 +148,13 @@ def build_gateway(
     on_start: Callable[[Parts], None] | None = None,
     states: UpstreamStates | None = None,
     exchange: Callable[[Store], CallExchange] | None = None,
+    make_upstream: Callable[..., HTTPUpstream] | None = None,
 ) -> Gateway:
     """Return ``app`` behind the provider routes of ``settings``.
 
     ``origins`` are the rules for requests of web pages; None where an app around it has its own.
     ``states`` outlive the gateway; None: it begins with those of the store. ``exchange`` reaches
-    the other processes of the machine.
+    the other processes of the machine. ``make_upstream`` takes the place of ``HTTPUpstream``.
     """
     return Gateway(
         app,
@@ -167,6 +169,7 @@ def build_gateway(
             on_start=on_start,
             states=states,
             exchange=exchange,
+            make_upstream=make_upstream,
         ),
         relay_prefixes=RELAYED_PREFIXES,
         socket_prefixes=SOCKET_PREFIXES,

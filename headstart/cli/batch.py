@@ -10,14 +10,17 @@ import sys
 import time
 from collections import deque
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
 import click
+import msgspec
 
 from headstart.cli.batch_files import BatchJournal, read_requests
 from headstart.cli.batch_map import CHUNK_TOKENS, MapOptions
 from headstart.cli.batch_run import BatchBooks, BatchRun
+from headstart.cli.batch_tier import PRICE, BatchTier
 from headstart.cli.options import (
     COUNT,
     FILE,
@@ -36,8 +39,9 @@ from headstart.cli.serve import discovered
 from headstart.config.loading import load_settings
 from headstart.errors import ConfigError, HeadstartError
 from headstart.middleware.asgi import not_found
+from headstart.middleware.upstreams.batched import BatchDesk, BatchedUpstream, InBatch
 from headstart.mount import build_gateway
-from headstart.observe import Observers
+from headstart.observe import Observers, Served
 from headstart.settings import masked_variable
 from headstart.types import Frozen
 
@@ -46,6 +50,7 @@ if TYPE_CHECKING:
 
     from headstart.cli.batch_files import BatchRequest
     from headstart.middleware.concurrency import Gate
+    from headstart.observe import Observation
     from headstart.settings import Settings
     from headstart.types import Headers
 
@@ -87,6 +92,11 @@ class BatchOptions:
         None, "Prompt that joins the answers to the parts.", metavar="PROMPT"
     )
     chunk_tokens: int = option(CHUNK_TOKENS, "Most tokens of a part.", click.IntRange(16))
+    tier: str | None = option(
+        None,
+        "Ask in the provider's batches: within a day, at half the price.",
+        click.Choice(["batch"]),
+    )
     concurrency: int = option(256, "Most calls at the same time.", COUNT)
     as_json: bool = flag(JSON, "--json")
 
@@ -130,7 +140,7 @@ def batch(options: BatchOptions) -> None:
     journal = BatchJournal(path, requests, mapped)
     whole = False
     try:
-        summary = anyio.run(_run, settings, journal, requests, headers, options.concurrency, mapped)
+        summary = anyio.run(_run, settings, journal, requests, headers, options, mapped)
         if summary.unasked == 0:
             _write(journal, output)
             whole = summary.failed == 0
@@ -170,12 +180,21 @@ def _settings(options: BatchOptions) -> Settings:
         "server.max_concurrency": max(512, options.concurrency),
     }
     settings = load_settings(options.config, os.environ, overrides, defaults)
-    if settings.upstream:
-        return settings
-    settings, notes = discovered(settings)
-    for note in notes:
-        click.echo(note, err=True)
-    return settings
+    if not settings.upstream:
+        settings, notes = discovered(settings)
+        for note in notes:
+            click.echo(note, err=True)
+    return settings if options.tier is None else _in_batches(settings)
+
+
+def _in_batches(settings: Settings) -> Settings:
+    """Return settings with the prices of batches, and without comparisons: they need an answer."""
+    replace = msgspec.structs.replace
+    cheaper = tuple(
+        replace(each, price_multiplier=each.price_multiplier * PRICE) for each in settings.upstream
+    )
+    audit = replace(settings.cache.audit, mode="off")
+    return replace(settings, upstream=cheaper, cache=replace(settings.cache, audit=audit))
 
 
 def _headers(variable: str | None) -> Headers:
@@ -223,23 +242,33 @@ async def _run(
     journal: BatchJournal,
     requests: list[BatchRequest],
     headers: Headers,
-    most: int,
+    options: BatchOptions,
     mapped: MapOptions | None,
 ) -> BatchSummary:
     """Ask what has no answer yet, and return what was done."""
     books = BatchBooks()
     gates: list[Gate] = []
+    desk = BatchDesk() if options.tier is not None else None
     gateway = build_gateway(
         settings,
         not_found,
-        observers=Observers([books]),
+        observers=Observers([books]) if desk is None else _WithoutDeferred([books]),
         on_start=lambda parts: gates.append(parts.gate),
+        make_upstream=None if desk is None else partial(BatchedUpstream, desk=desk),
     )
     await gateway.running()
     began = time.perf_counter()
     try:
         run = BatchRun(
-            gateway, gates[0], books, journal, requests, headers=headers, most=most, mapped=mapped
+            gateway,
+            gates[0],
+            books,
+            journal,
+            requests,
+            headers=headers,
+            most=options.concurrency,
+            mapped=mapped,
+            tier=None if desk is None else BatchTier(desk, journal),
         )
         async with anyio.create_task_group() as beside:
             beside.start_soon(_watch_signals, run, beside.cancel_scope)
@@ -265,6 +294,15 @@ async def _run(
         would_have_cost_usd=books.would_have_cost_usd,
         stopped_by=run.stopped_by,
     )
+
+
+class _WithoutDeferred(Observers):
+    """Does not tell of requests that wait for a batch: each is told of when it is answered."""
+
+    def notify(self, observation: Observation) -> None:
+        """Notify all observers."""
+        if not (isinstance(observation, Served) and observation.error == InBatch.code):
+            super().notify(observation)
 
 
 async def _watch_signals(run: BatchRun, scope: anyio.CancelScope) -> None:
@@ -310,6 +348,9 @@ def progress_line(run: BatchRun, paid_usd: float, rate: float) -> str:
     hits = counts.outcomes["exact"] + counts.outcomes["semantic"]
     if hits:
         parts.append(f"{hits:,} from the cache")
+    tier = run.tier
+    if tier is not None and tier.submitted:
+        parts.append(f"{tier.done:,} of {tier.submitted:,} answered in batches of the provider")
     if counts.failed:
         parts.append(f"{counts.failed:,} failed")
     asked = counts.done - counts.resumed

@@ -133,6 +133,27 @@ class BatchResult(Frozen):
     """The answer to one call for a document that was split; None: to the whole request."""
 
 
+class Submission(Frozen):
+    """A batch at a provider, as the journal keeps it. It is written before the batch is made."""
+
+    token: str
+    """Names the submission at the provider."""
+    upstream: str
+    path: str
+    digests: tuple[str, ...]
+    """The calls in it."""
+    at: float
+    """Unix seconds."""
+    batch: str | None = None
+    """The provider's id of the batch; None: it is not known whether there is one."""
+    over: bool = False
+    """The answers were taken."""
+
+
+_SUBMISSION = b'{"token":'
+"""The beginning of a submission's line."""
+
+
 class _JournalHead(Frozen):
     """The first line of a journal."""
 
@@ -170,6 +191,8 @@ class BatchJournal:
         self._kept: dict[tuple[int, MapStep | None], _JournalPlace] = {}
         self.results: list[BatchResult] = []
         """What it held when it was opened, without ``row``; a later line replaces an earlier."""
+        self.submissions: dict[str, Submission] = {}
+        """By their tokens."""
         try:
             self._file: BinaryIO = path.open("a+b", buffering=0)
         except OSError as error:
@@ -212,6 +235,11 @@ class BatchJournal:
         found: dict[int, BatchResult] = {}
         for line in lines[1:]:
             try:
+                if line.startswith(_SUBMISSION):
+                    known = msgspec.json.decode(line, type=Submission)
+                    self.submissions[known.token] = known
+                    start += len(line)
+                    continue
                 result = msgspec.json.decode(line, type=BatchResult)
             except msgspec.DecodeError as error:
                 raise ConfigError(f"{self.path}, byte {start}: {error}") from error
@@ -238,6 +266,12 @@ class BatchJournal:
         self._write(msgspec.json.encode(result))
         kept = _JournalPlace(result.succeeded, start, self._end - start)
         self._kept[result.place, result.step] = kept
+
+    def submit(self, submission: Submission) -> None:
+        """Write a submission, and wait until it is on the disk. Raises OSError."""
+        self._write(msgspec.json.encode(submission))
+        self.submissions[submission.token] = submission
+        self.sync()
 
     def _write(self, line: bytes) -> None:
         line += b"\n"

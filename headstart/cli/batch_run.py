@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from headstart.cli.batch_files import BatchJournal, BatchRequest
     from headstart.cli.batch_map import MapOptions
+    from headstart.cli.batch_tier import BatchTier
     from headstart.middleware.asgi_types import ASGIApp, Message
     from headstart.middleware.concurrency import Gate
     from headstart.observe import Observation
@@ -194,6 +195,7 @@ class BatchRun:
         headers: Headers,
         most: int,
         mapped: MapOptions | None = None,
+        tier: BatchTier | None = None,
     ) -> None:
         self._app, self._gate, self._books, self._journal = app, gate, books, journal
         gate.hands_on = False  # the answer to one call decides whether the next one may begin
@@ -205,6 +207,11 @@ class BatchRun:
         """Requests that run, with or without a call."""
         self._tries = Counter[tuple[int, MapStep | None]]()
         self._mapped = mapped
+        self.tier = tier
+        self._deferred: list[BatchRequest] = []
+        """The requests that wait for the provider's batch."""
+        self._settled: set[tuple[int, MapStep | None]] = set()
+        """The requests whose answer is in a batch that has ended."""
         self._documents: dict[int, _SplitRequest] = {}
         """By the place of the request."""
         self._equal: dict[tuple[str, bytes], list[BatchRequest]] = {}
@@ -233,7 +240,28 @@ class BatchRun:
         self._changed.set()
 
     async def run(self) -> None:
-        """Ask all requests that have no answer yet."""
+        """Ask all requests that have no answer yet. Raises HeadstartError."""
+        await self._ask_all()
+        while self.tier is not None and self._deferred and self.stopped_by is None:
+            settled = await self.tier.settle(self._rest)
+            self._settled = {(each.place, each.step) for each in self._deferred}
+            self._waiting.extend(self._deferred)
+            self._deferred = []
+            if settled:
+                await self._ask_all()
+                if self.stopped_by is None:
+                    await self.tier.close_round()
+
+    async def _rest(self, seconds: float) -> bool:
+        """Wait, and return False if the run is stopped meanwhile."""
+        with anyio.move_on_after(seconds):
+            while self.stopped_by is None:
+                self._changed.clear()
+                await self._changed.wait()
+        return self.stopped_by is None
+
+    async def _ask_all(self) -> None:
+        """Ask the requests that wait, until each has an answer or is deferred."""
         async with asyncio.TaskGroup() as group:
             syncing = group.create_task(self._keep_synced())
             while self.stopped_by is None and (self._waiting or self._open):
@@ -287,8 +315,17 @@ class BatchRun:
 
     async def _ask(self, request: BatchRequest) -> None:
         headers = (*self._headers, *_REQUIRED.get(request.path, ()))
+        settled = (request.place, request.step) in self._settled
+        if settled:  # it has an answer of its own, which is paid
+            headers = (*headers, (b"cache-control", b"no-cache"))
         reply = await ask(self._app, request.path, headers, request.body)
         id = dict(reply.headers).get(_REQUEST_ID, b"").decode()
+        if self.tier is not None and self.tier.defers(id, again=settled):
+            if not settled:
+                self._deferred.append(request)
+                return
+            body = plain_error("no_answer", "the provider's batch has no usable answer to it")
+            reply = BatchReply(422, reply.headers, body)
         booked = self._books.take(id)
         now, unix = asyncio.get_running_loop().time(), time.time()  # noqa: TID251 - as the books
         attempts = () if booked is None else booked.attempts

@@ -89,6 +89,7 @@ if TYPE_CHECKING:
     from headstart.middleware.telemetry import Tracing
     from headstart.middleware.upstreams.accounting import UpstreamStates
     from headstart.middleware.upstreams.draft_judges import JudgePanel
+    from headstart.middleware.upstreams.http import HTTPUpstream
     from headstart.observe import Observers
     from headstart.settings import Settings
 
@@ -128,12 +129,14 @@ async def start_engine(
     on_start: Callable[[Parts], None] | None = None,
     states: UpstreamStates | None = None,
     exchange: Callable[[Store], CallExchange] | None = None,
+    make_upstream: Callable[..., HTTPUpstream] | None = None,
 ) -> Running:
     """Open store, encoder, index and upstreams, and return a running engine.
 
     ``origins`` are the rules for requests of web pages; ``states`` those of the upstreams, if they
     outlive the engine. ``exchange`` reaches the other processes of the machine; a store that all
-    processes share has its own. Raises ConfigError, and closes all parts that were opened by then.
+    processes share has its own. ``make_upstream`` takes the place of ``HTTPUpstream``. Raises
+    ConfigError, and closes all parts that were opened by then.
     """
     async with AsyncExitStack() as stack:
         supervisor = Supervisor()
@@ -148,7 +151,9 @@ async def start_engine(
         tracing = await open_telemetry(build)
         ledger = None if wrapped else _open_ledger(build)
         opened, router = (
-            ((), None) if states is None else await _open_router(build, states, tracing, ledger)
+            ((), None)
+            if states is None
+            else await _open_router(build, states, tracing, ledger, make_upstream)
         )
         second = make_second_opinion(build, opened)
         oversight = await open_oversight(build, domains, encoder, policy.version, second)
@@ -243,11 +248,18 @@ async def _open_router(
     states: UpstreamStates,
     tracing: Tracing | None,
     ledger: ClientLedger | None,
+    make: Callable[..., HTTPUpstream] | None,
 ) -> tuple[tuple[Opened, ...], Router]:
     """Open the upstreams, and return them with their router."""
     settings = build.settings
     opened = await open_upstreams(
-        settings, states, build.stack, build.supervisor.spawn, tracing=tracing, ledger=ledger
+        settings,
+        states,
+        build.stack,
+        build.supervisor.spawn,
+        tracing=tracing,
+        ledger=ledger,
+        make=make,
     )
     panels: dict[str, JudgePanel] = {}
     shaping = await open_shaping(build, opened)

@@ -24,7 +24,7 @@ from headstart.policies.cost import Price
 from headstart.settings import masked_variable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from contextlib import AsyncExitStack
 
     from headstart.attempts import Attempt
@@ -85,11 +85,12 @@ async def open_upstreams(
     *,
     tracing: Tracing | None = None,
     ledger: ClientLedger | None = None,
+    make: Callable[..., HTTPUpstream] | None = None,
 ) -> tuple[Opened, ...]:
     """Return the configured upstreams. ``stack`` closes them. Raises ConfigError.
 
     ``spawn`` starts tasks that outlive a call, for ``upstream.warm``; ``tracing`` traces calls, and
-    ``ledger`` has the limits of callers' keys.
+    ``ledger`` has the limits of callers' keys. ``make`` takes the place of ``HTTPUpstream``.
     """
     if not settings.upstream:
         raise ConfigError(
@@ -102,7 +103,9 @@ async def open_upstreams(
     )
     return tuple(
         [
-            _open(each, settings, conditions, stack, spawn, tracing=tracing, ledger=ledger)
+            _open(
+                each, settings, conditions, stack, spawn, tracing=tracing, ledger=ledger, make=make
+            )
             for each in reached
         ]
     )
@@ -124,6 +127,7 @@ def _open(
     *,
     tracing: Tracing | None,
     ledger: ClientLedger | None,
+    make: Callable[..., HTTPUpstream] | None,
 ) -> Opened:
     from headstart.middleware.upstreams.http import HTTPUpstream
     from headstart.middleware.upstreams.target import Target
@@ -137,7 +141,9 @@ def _open(
             name=chosen.name if number == 1 else f"{chosen.name}#{number}",
             models=aliases(chosen),
         )
-        upstream = HTTPUpstream(used, clock, credential=credential, signer=signer, spawn=spawn)
+        upstream = (make or HTTPUpstream)(
+            used, clock, credential=credential, signer=signer, spawn=spawn
+        )
         stack.push_async_callback(upstream.aclose)
         http.append(upstream)
         target = Target(

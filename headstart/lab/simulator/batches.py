@@ -58,7 +58,7 @@ class _File:
 
 
 @dataclass
-class _Batch:
+class _ProviderBatch:
     id: str
     created: float
     lines: list[_Line]
@@ -95,7 +95,7 @@ class SimulatedBatches:
         self.submitted = 0
         """The batches that were made."""
         self._files: dict[tuple[bytes, str], _File] = {}
-        self._batches: dict[tuple[bytes, str], _Batch] = {}
+        self._batches: dict[tuple[bytes, str], _ProviderBatch] = {}
 
     def reply(self, incoming: SimulatedRequest) -> ScriptedReply | None:
         """Return the reply to a request of these endpoints; None for any other request.
@@ -162,7 +162,7 @@ class SimulatedBatches:
             found.cancelled = self._clock()
         return self._document(incoming, found)
 
-    def _make(self, incoming: SimulatedRequest) -> _Batch:
+    def _make(self, incoming: SimulatedRequest) -> _ProviderBatch:
         asked = msgspec.json.decode(incoming.body, type=dict[str, Any])
         file = self._files.get((incoming.credential, str(asked.get("input_file_id"))))
         if file is None or file.purpose != "batch":
@@ -172,16 +172,16 @@ class SimulatedBatches:
         if asked.get("completion_window") != "24h":
             raise BadRequest("completion_window: use '24h'")
         lines, errors = _read_lines(file.data, asked["endpoint"])
-        batch = _Batch(f"batch_{incoming.id[:20]}", self._clock(), lines, asked, errors)
+        batch = _ProviderBatch(f"batch_{incoming.id[:20]}", self._clock(), lines, asked, errors)
         return self._submit(incoming, batch)
 
-    def _submit(self, incoming: SimulatedRequest, batch: _Batch) -> _Batch:
+    def _submit(self, incoming: SimulatedRequest, batch: _ProviderBatch) -> _ProviderBatch:
         self._batches[incoming.credential, batch.id] = batch
         self.submitted += 1
         self.asked.update(line.body for line in batch.lines)
         return batch
 
-    def _document(self, incoming: SimulatedRequest, batch: _Batch) -> dict[str, Any]:
+    def _document(self, incoming: SimulatedRequest, batch: _ProviderBatch) -> dict[str, Any]:
         self._finish(incoming, batch)
         if not batch.asked:
             return {}
@@ -216,7 +216,7 @@ class SimulatedBatches:
             "metadata": batch.asked.get("metadata"),
         }
 
-    def _finish(self, incoming: SimulatedRequest, batch: _Batch) -> None:
+    def _finish(self, incoming: SimulatedRequest, batch: _ProviderBatch) -> None:
         """Answer the requests of a batch whose time has come."""
         over = self._clock() >= batch.created + self.takes_s
         if batch.answers is not None or batch.errors or not (over or batch.cancelled is not None):
@@ -260,7 +260,7 @@ class SimulatedBatches:
             raise BadRequest("the batch has not ended, so it has no results")
         return b"".join(map(_result, _with_cancelled(batch)))
 
-    def _make_messages(self, incoming: SimulatedRequest) -> _Batch:
+    def _make_messages(self, incoming: SimulatedRequest) -> _ProviderBatch:
         asked = msgspec.json.decode(incoming.body, type=dict[str, Any])
         requests = asked.get("requests")
         if not isinstance(requests, list) or not requests:
@@ -273,10 +273,10 @@ class SimulatedBatches:
             lines.append(_Line(id, b"/v1/messages", msgspec.json.encode(each.get("params"))))
         if len({line.custom_id for line in lines}) < len(lines):
             raise BadRequest("requests: custom_id must be unique")
-        batch = _Batch(f"msgbatch_{incoming.id[:20]}", self._clock(), lines, {})
+        batch = _ProviderBatch(f"msgbatch_{incoming.id[:20]}", self._clock(), lines, {})
         return self._submit(incoming, batch)
 
-    def _message_batch(self, incoming: SimulatedRequest, batch: _Batch) -> dict[str, Any]:
+    def _message_batch(self, incoming: SimulatedRequest, batch: _ProviderBatch) -> dict[str, Any]:
         self._finish(incoming, batch)
         ended = batch.answers is not None
         succeeded = sum(status == 200 for _, status, _ in batch.answers or ())
@@ -302,7 +302,7 @@ class SimulatedBatches:
         }
 
 
-def _with_cancelled(batch: _Batch) -> Iterable[tuple[str, int, Any]]:
+def _with_cancelled(batch: _ProviderBatch) -> Iterable[tuple[str, int, Any]]:
     answers = batch.answers or []
     return answers or [(line.custom_id, 0, None) for line in batch.lines]
 
@@ -317,7 +317,7 @@ def _result(answer: tuple[str, int, Any]) -> bytes:
     return msgspec.json.encode({"custom_id": id, "result": result}) + b"\n"
 
 
-def _row(batch: _Batch, answer: tuple[str, int, Any]) -> bytes:
+def _row(batch: _ProviderBatch, answer: tuple[str, int, Any]) -> bytes:
     id, status, document = answer
     response = {"status_code": status, "request_id": f"req_{id}", "body": document}
     row = {"id": f"{batch.id}_{id}", "custom_id": id, "response": response, "error": None}

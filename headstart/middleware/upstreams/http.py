@@ -393,7 +393,7 @@ class HTTPUpstream:
         if incoming.own is not None and head.status >= 400:
             read = await self._read_ahead(response)
             headers = with_retry_after(headers, read)
-            pieces = _pieces_of(read, reader, transcript)
+            pieces = pieces_of(read, reader, transcript)
         else:
             at_finish = incoming.own is not None and incoming.own.ends_at_finish
             pieces = self._pieces(response, reader, transcript, ends_at_finish=at_finish)
@@ -528,7 +528,7 @@ class HTTPUpstream:
         return IncomingAnswer(call, client, own, self._clock(), real)
 
 
-async def _pieces_of(
+async def pieces_of(
     body: bytes, reader: BodyReader, transcript: Transcript
 ) -> AsyncGenerator[Piece]:
     """Yield the pieces of a body that was read ahead."""

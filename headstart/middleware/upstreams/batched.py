@@ -1,0 +1,438 @@
+"""Upstreams whose calls go to the provider's batch endpoint: within a day, at half the price.
+
+A call is not answered at once. ``BatchDesk`` keeps it, and the request fails with ``InBatch``. When
+the provider has answered the batch, the same request is made again and gets its answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from datetime import datetime
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from urllib.parse import quote
+
+import aiohttp
+import msgspec
+
+from headstart.errors import (
+    ConfigError,
+    InvalidRequest,
+    RequestError,
+    UpstreamProtocolError,
+    UpstreamRefused,
+    UpstreamUnreachable,
+)
+from headstart.middleware.upstreams.http import HTTPUpstream, pieces_of
+from headstart.middleware.upstreams.wire import read_head
+from headstart.reply import Reply
+from headstart.transcript import Transcript
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+
+    from headstart.middleware.concurrency import Spawn
+    from headstart.middleware.upstreams.signers import Signer
+    from headstart.middleware.upstreams.wire import OutgoingRequest
+    from headstart.settings import UpstreamSettings
+    from headstart.types import Call, Headers
+
+WINDOW = "24h"
+MARK = "headstart"
+"""The name under which a batch of OpenAI's carries the token of its submission, in its metadata."""
+CLOCKS_DIFFER_S = 600.0
+"""A batch may be so much older by the provider's clock than its submission by ours."""
+ANSWER_S = 300.0
+"""The longest wait for an answer of the batch endpoint itself. Files take their time."""
+_MESSAGES = b"/v1/messages"
+_OPENAI = frozenset(
+    (b"/v1/chat/completions", b"/v1/responses", b"/v1/embeddings", b"/v1/completions",
+     b"/v1/moderations")
+)  # fmt: skip
+_OF_A_BODY = frozenset(("content-type", "content-length", "accept-encoding", "accept"))
+_GONE = {"batch_expired": "the provider did not answer it within a day"}
+
+
+class InBatch(RequestError):
+    """The provider has not answered the batch of this request."""
+
+    status = 425
+    code = "in_batch"
+
+
+class BatchedCall(NamedTuple):
+    """A call as it goes out."""
+
+    upstream: BatchedUpstream
+    path: str
+    model: str
+    headers: list[tuple[str, str]]
+    body: bytes
+
+    @property
+    def digest(self) -> str:
+        """Equal for calls that are the same."""
+        return sha256(self.path.encode() + b"\0" + self.body).hexdigest()[:32]
+
+
+class BatchedAnswer(NamedTuple):
+    """The provider's answer to one request of a batch."""
+
+    status: int
+    body: bytes
+
+
+class BatchDesk:
+    """The calls that wait for a batch, and the answers that came.
+
+    An answer is handed out once: of equal calls each gets its own. An error stays, so that a retry
+    gets it again.
+    """
+
+    def __init__(self) -> None:
+        self.waiting: dict[str, BatchedCall] = {}
+        """By the id of the request that made them; of several, the first."""
+        self._answers: defaultdict[str, list[BatchedAnswer]] = defaultdict(list)
+
+    def answered(self, digest: str, answer: BatchedAnswer) -> None:
+        """Take the answer to a call."""
+        self._answers[digest].append(answer)
+
+    def take(self, request: str, call: BatchedCall) -> BatchedAnswer:
+        """Return the answer to a call. Raises InBatch if there is none."""
+        known = self._answers.get(call.digest)
+        if not known:
+            self.waiting.setdefault(request, call)
+            raise InBatch("the provider answers this request in a batch")
+        return known[0] if known[0].status >= 400 else known.pop(0)
+
+
+class BatchedUpstream(HTTPUpstream):
+    """An upstream that sends no single calls. ``desk`` has the answers.
+
+    Raises ConfigError for an upstream whose calls are signed: they have no batch endpoint.
+    """
+
+    def __init__(
+        self,
+        settings: UpstreamSettings,
+        clock: Callable[[], float],
+        *,
+        desk: BatchDesk,
+        credential: Headers | None = None,
+        signer: Signer | None = None,
+        spawn: Spawn | None = None,
+    ) -> None:
+        if signer is not None:
+            raise ConfigError(
+                f"upstream {settings.name!r}: --tier batch knows the batch endpoints of OpenAI and "
+                "Anthropic alone; leave this upstream out"
+            )
+        super().__init__(settings, clock, credential=credential, spawn=spawn)
+        self._desk = desk
+
+    async def send(self, call: Call) -> Reply:
+        """Return the answer of the batch. Raises InBatch, and InvalidRequest."""
+        incoming = self._incoming(call)
+        sent = self._writer.write(call, incoming.client, incoming.own)
+        answer = self._desk.take(call.id, self._batched(sent))
+        length = b"%d" % len(answer.body)
+        head = read_head(
+            answer.status, ((b"content-type", b"application/json"), (b"content-length", length))
+        )
+        transcript = Transcript()
+        status, headers, reader = incoming.begin(head, transcript, strip=False)
+        pieces = pieces_of(answer.body, reader, transcript)
+        return Reply(
+            self.name, status, headers, pieces, transforms=sent.transforms, transcript=transcript
+        )
+
+    def _batched(self, sent: OutgoingRequest) -> BatchedCall:
+        document: Any = msgspec.json.decode(sent.body) if sent.body else None
+        model = document.get("model") if isinstance(document, dict) else None
+        if (sent.path not in _OPENAI and sent.path != _MESSAGES) or not isinstance(model, str):
+            raise InvalidRequest(
+                f"upstream {self.name!r} has no batch endpoint for {sent.path.decode('latin-1')} "
+                "that Headstart knows: leave out --tier batch"
+            )
+        headers = [(name, value) for name, value in sent.headers if name not in _OF_A_BODY]
+        return BatchedCall(self, sent.path.decode(), model, headers, sent.body)
+
+    async def exchange(
+        self,
+        method: str,
+        path: str,
+        headers: Iterable[tuple[str, str]],
+        body: bytes | None = None,
+        content_type: str = "application/json",
+        query: str = "",
+    ) -> bytes:
+        """Return the whole answer of the provider. Raises UpstreamError."""
+        sent = [*headers, ("accept-encoding", "identity")]
+        if body is not None:
+            sent.append(("content-type", content_type))
+        try:
+            async with (
+                asyncio.timeout(ANSWER_S),
+                self._open().request(
+                    method,
+                    self.url(path.encode(), query.encode()),
+                    data=body,
+                    headers=sent,
+                    allow_redirects=False,
+                    proxy=self._settings.proxy,
+                ) as response,
+            ):
+                read = await response.read()
+        except (aiohttp.ClientError, OSError) as error:
+            raise UpstreamUnreachable(
+                f"upstream {self.name}: {method} {path} failed: {type(error).__name__}"
+            ) from error
+        if response.status >= 300:
+            raise UpstreamRefused(
+                f"upstream {self.name}: {method} {path}: {response.status}: {_message(read)}",
+                status=response.status,
+                headers=(),
+                body=read,
+                code="upstream_error",
+                upstream=self.name,
+            )
+        return read
+
+
+def _message(body: bytes) -> str:
+    try:
+        document: Any = msgspec.json.decode(body)
+        return str(document["error"]["message"])
+    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):
+        return "without a message"
+
+
+# --- the endpoints ---------------------------------------------------------------------------
+
+
+class BatchState(NamedTuple):
+    """How far the provider is."""
+
+    done: int
+    ended: bool
+
+
+class BatchEndpoint(Protocol):
+    """The batch endpoint of a provider, for calls with one upstream, path and model.
+
+    Each request of a batch is named by the token of its submission and the digest of its call.
+    Methods raise UpstreamError.
+    """
+
+    most: int
+    """The most requests of a batch."""
+    most_bytes: int
+
+    async def submit(self, token: str, calls: Mapping[str, BatchedCall]) -> str:
+        """Make a batch of calls, by name, and return its id."""
+
+    async def find(self, token: str, since: float, count: int) -> str | None:
+        """Return the batch that was made with a token since this Unix time; None: there is none.
+
+        ``count`` is the number of its requests.
+        """
+
+    async def state(self, id: str) -> BatchState:
+        """Return how far a batch is."""
+
+    def results(self, id: str) -> AsyncIterator[tuple[str, BatchedAnswer]]:
+        """Yield name and answer of each request of a batch that has ended."""
+
+
+def endpoint_of(call: BatchedCall) -> BatchEndpoint:
+    """Return the endpoint for a call and those like it."""
+    form = _Anthropic if call.path.encode() == _MESSAGES else _OpenAI
+    return form(call)
+
+
+class _EndpointForm:
+    """What both endpoints have in common."""
+
+    def __init__(self, call: BatchedCall) -> None:
+        self._call = call
+
+    async def _ask(self, method: str, path: str, body: bytes | None = None, query: str = "") -> Any:
+        read = await self._read(method, path, body, query)
+        try:
+            return msgspec.json.decode(read)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise self._unreadable(path) from error
+
+    async def _read(
+        self, method: str, path: str, body: bytes | None = None, query: str = ""
+    ) -> bytes:
+        call = self._call
+        return await call.upstream.exchange(method, path, call.headers, body, query=query)
+
+    def _unreadable(self, path: str) -> UpstreamProtocolError:
+        name = self._call.upstream.name
+        return UpstreamProtocolError(f"upstream {name}: the answer of {path} cannot be read")
+
+    async def _pages(self, path: str, after: str) -> AsyncIterator[dict[str, Any]]:
+        """Yield the batches of a list, the newest first."""
+        query = "limit=100"
+        while True:
+            page = await self._ask("GET", path, query=query)
+            for each in page["data"]:
+                yield each
+            if not page.get("has_more") or not page["data"]:
+                return
+            query = f"limit=100&{after}={quote(page['data'][-1]['id'], safe='')}"
+
+
+class _OpenAI(_EndpointForm):
+    most, most_bytes = 50_000, 150 * 2**20
+
+    async def submit(self, token: str, calls: Mapping[str, BatchedCall]) -> str:
+        path = self._call.path
+        lines = [
+            msgspec.json.encode(
+                {"custom_id": name, "method": "POST", "url": path, "body": msgspec.Raw(call.body)}
+            )
+            for name, call in calls.items()
+        ]
+        boundary = f"headstart-{token}"
+        body = _form(boundary, f"headstart-{token}.jsonl", b"\n".join(lines) + b"\n")
+        kind = f"multipart/form-data; boundary={boundary}"
+        upstream, headers = self._call.upstream, self._call.headers
+        read = await upstream.exchange("POST", "/v1/files", headers, body, kind)
+        asked = {
+            "input_file_id": msgspec.json.decode(read)["id"],
+            "endpoint": path,
+            "completion_window": WINDOW,
+            "metadata": {MARK: token},
+        }
+        made = await self._ask("POST", "/v1/batches", msgspec.json.encode(asked))
+        return str(made["id"])
+
+    async def find(self, token: str, since: float, count: int) -> str | None:  # noqa: ARG002
+        async for batch in self._pages("/v1/batches", "after"):
+            if batch["created_at"] < since - CLOCKS_DIFFER_S:
+                return None
+            if (batch.get("metadata") or {}).get(MARK) == token:
+                return str(batch["id"])
+        return None
+
+    async def state(self, id: str) -> BatchState:
+        batch = await self._ask("GET", f"/v1/batches/{id}")
+        counts = batch.get("request_counts") or {}
+        if batch["status"] == "failed":
+            errors = (batch.get("errors") or {}).get("data") or [{}]
+            raise UpstreamRefused(
+                f"upstream {self._call.upstream.name} refused the batch: "
+                f"{errors[0].get('message') or 'without a message'}",
+                status=400,
+                headers=(),
+                body=b"",
+                code="upstream_error",
+            )
+        done = counts.get("completed", 0) + counts.get("failed", 0)
+        return BatchState(done, batch["status"] in ("completed", "expired", "cancelled"))
+
+    async def results(self, id: str) -> AsyncIterator[tuple[str, BatchedAnswer]]:
+        batch = await self._ask("GET", f"/v1/batches/{id}")
+        for file in (batch.get("output_file_id"), batch.get("error_file_id")):
+            if file:
+                path = f"/v1/files/{file}/content"
+                for line in (await self._read("GET", path)).splitlines():
+                    yield self._row(path, line)
+
+    def _row(self, path: str, line: bytes) -> tuple[str, BatchedAnswer]:
+        try:
+            row = msgspec.json.decode(line)
+            response = row.get("response")
+            if response:
+                body = msgspec.json.encode(response["body"])
+                return row["custom_id"], BatchedAnswer(response["status_code"], body)
+            error = row["error"] or {}
+            message = _GONE.get(str(error.get("code")), error.get("message"))
+            return row["custom_id"], _failed(message)
+        except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+            raise self._unreadable(path) from error
+
+
+class _Anthropic(_EndpointForm):
+    most, most_bytes = 50_000, 150 * 2**20
+    _PATH = "/v1/messages/batches"
+
+    async def submit(self, token: str, calls: Mapping[str, BatchedCall]) -> str:  # noqa: ARG002 - in the names
+        requests = [
+            {"custom_id": name, "params": msgspec.Raw(call.body)} for name, call in calls.items()
+        ]
+        made = await self._ask("POST", self._PATH, msgspec.json.encode({"requests": requests}))
+        return str(made["id"])
+
+    async def find(self, token: str, since: float, count: int) -> str | None:
+        """Look at the names in the results: a batch of this API carries no mark of its own.
+
+        So this waits for the end of each batch that has as many requests.
+        """
+        async for batch in self._pages(self._PATH, "after_id"):
+            if datetime.fromisoformat(batch["created_at"]).timestamp() < since - CLOCKS_DIFFER_S:
+                return None
+            if sum(batch["request_counts"].values()) != count:
+                continue
+            while not (await self.state(batch["id"])).ended:  # noqa: ASYNC110 - only the provider knows
+                await asyncio.sleep(LOOK_S)
+            async for name, _ in self.results(batch["id"]):
+                if name.startswith(f"{token}-"):
+                    return str(batch["id"])
+                break
+        return None
+
+    async def state(self, id: str) -> BatchState:
+        batch = await self._ask("GET", f"{self._PATH}/{id}")
+        counts = batch["request_counts"]
+        done = sum(counts.values()) - counts["processing"]
+        return BatchState(done, batch["processing_status"] == "ended")
+
+    async def results(self, id: str) -> AsyncIterator[tuple[str, BatchedAnswer]]:
+        # Not results_url: the key goes to the configured address alone.
+        path = f"{self._PATH}/{id}/results"
+        for line in (await self._read("GET", path)).splitlines():
+            yield self._row(path, line)
+
+    def _row(self, path: str, line: bytes) -> tuple[str, BatchedAnswer]:
+        try:
+            row = msgspec.json.decode(line)
+            result = row["result"]
+            match result["type"]:
+                case "succeeded":
+                    answer = BatchedAnswer(200, msgspec.json.encode(result["message"]))
+                case "errored":
+                    kind = result["error"]["error"]["type"]
+                    status = 400 if kind == "invalid_request_error" else 500
+                    answer = BatchedAnswer(status, msgspec.json.encode(result["error"]))
+                case "expired":
+                    answer = _failed(_GONE["batch_expired"])
+                case other:
+                    answer = _failed(f"the provider says that it is {other}")
+            return row["custom_id"], answer
+        except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+            raise self._unreadable(path) from error
+
+
+LOOK_S = 30.0
+"""The time between two looks at a batch that may be ours."""
+
+
+def _failed(message: str | None) -> BatchedAnswer:
+    error = {"type": "batch_error", "message": message or "the provider gave no answer"}
+    return BatchedAnswer(500, msgspec.json.encode({"type": "error", "error": error}))
+
+
+def _form(boundary: str, filename: str, data: bytes) -> bytes:
+    """Return a form with a file for a batch."""
+    head = (
+        f'--{boundary}\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+        f'--{boundary}\r\ncontent-disposition: form-data; name="file"; filename="{filename}"\r\n'
+        "content-type: application/jsonl\r\n\r\n"
+    )
+    return head.encode() + data + f"\r\n--{boundary}--\r\n".encode()
