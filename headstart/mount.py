@@ -57,6 +57,8 @@ class CacheOptions(TypedDict, total=False):
     never_stored: str | Sequence[str]
     holdout: float
     store: str
+    encryption_key_env: str | Sequence[str] | None
+    encryption_key_command: str | None
     join_processes: bool
     on_corrupt: Literal["fail", "fresh"]
     ttl_s: float | None

@@ -351,6 +351,13 @@ class CacheSettings(Section):
     store: str = "sqlite:///headstart.db"
     """`sqlite:///relative/path`, `sqlite:////absolute/path`, `memory:`, `redis://host:6379/0`, or
     [a store of your own](#a-store-of-your-own)."""
+    encryption_key_env: str | tuple[str, ...] | None = None
+    """Variable with the key that encrypts entries in SQLite or Redis: 32 random bytes, as
+    `openssl rand -hex 32` prints them. Of several variables, the first key encrypts and all decrypt
+    ([encryption](security.md#encryption-at-rest)). Needs `headstart[encryption]`."""
+    encryption_key_command: str | None = None
+    """Command that prints the key, or several keys, one a line. It runs at the start, without a
+    shell."""
     join_processes: bool = True
     """Join equal calls of all [workers](workers.md) of a machine, and of all nodes that share a
     Redis: one process asks the provider, and the others get its answer while it comes. `false`:

@@ -101,7 +101,7 @@ async def audit_of_store(url: str | None, path: Path | None, since: float) -> Au
     from headstart.middleware.learning.certificates import audit_report
 
     cache = load_settings(path, os.environ).cache
-    async with existing_store(url or cache.store) as store:
+    async with existing_store(url or cache.store, path) as store:
         return await audit_report(store, promise_of(cache), since=since)
 
 

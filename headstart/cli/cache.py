@@ -112,7 +112,7 @@ def stats(options: StatsOptions) -> None:
       headstart cache stats
       headstart cache stats --store redis://127.0.0.1:6379/0 --json
     """
-    found = anyio.run(_summarise, _url(options.store, options.config))
+    found = anyio.run(_summarise, _url(options.store, options.config), options.config)
     if options.as_json:
         return print_json(found)
     click.echo(
@@ -135,10 +135,10 @@ def _age(seconds: float) -> str:
     return f"{max(0.0, seconds):.0f} seconds"
 
 
-async def _summarise(url: str) -> StoreSummary:
+async def _summarise(url: str, config: Path | None) -> StoreSummary:
     models, tags, scopes = Counter[str](), Counter[str](), set[str]()
     oldest = newest = None
-    async with existing_store(url) as store:
+    async with existing_store(url, config) as store:
         size = await store.stats()
         async for entries in store.entries():
             for entry in entries:
@@ -215,16 +215,16 @@ def export(options: CacheExportOptions) -> None:
     except OSError as error:
         raise ConfigError(f"{options.file} cannot be made: {error.strerror}") from error
     with os.fdopen(descriptor, "wb") as file:
-        entries, labels = anyio.run(_export, url, file)
+        entries, labels = anyio.run(_export, url, options.config, file)
     click.echo(f"{entries:,} entries and {labels:,} labels were written to {options.file}")
 
 
-async def _export(url: str, file: IO[bytes]) -> tuple[int, int]:
+async def _export(url: str, config: Path | None, file: IO[bytes]) -> tuple[int, int]:
     def write(line: _Line) -> None:
         file.write(msgspec.json.encode(line) + b"\n")
 
     entries = labels = 0
-    async with existing_store(url) as store:
+    async with existing_store(url, config) as store:
         write(_Head(format=FORMAT, secret=await store.secret()))
         vectors: dict[str, VectorRow] = {}
         async for rows in store.scan():
@@ -288,7 +288,7 @@ def import_(options: CacheImportOptions) -> None:
     if url == "memory:":
         raise ConfigError(NOT_IN_MEMORY)
     with options.file.open("rb") as file:
-        entries, known, labels = anyio.run(_import, url, file)
+        entries, known, labels = anyio.run(_import, url, options.config, file)
     click.echo(
         f"{entries:,} entries and {labels:,} labels were read into {masked_url(url)}; "
         f"{known:,} entries were left out"
@@ -324,7 +324,7 @@ NO_EXPORT = (
 NOT_IN_MEMORY = "cache.store: a store in memory ends with its server"
 
 
-async def _import(url: str, file: IO[bytes]) -> tuple[int, int, int]:
+async def _import(url: str, config: Path | None, file: IO[bytes]) -> tuple[int, int, int]:
     from headstart.embeddings.stores.store_urls import open_store
 
     lines = _read(file)
@@ -332,7 +332,8 @@ async def _import(url: str, file: IO[bytes]) -> tuple[int, int, int]:
     if not isinstance(head, _Head) or head.format != FORMAT:
         raise ConfigError(NO_EXPORT)
     entries = known = labels = 0
-    store = open_store(url, new_secret=head.secret)
+    cipher = data_sources.configured_cipher(config)
+    store = open_store(url, new_secret=head.secret, cipher=cipher)
     await store.open()
     try:
         if await store.secret() != head.secret:
@@ -439,13 +440,13 @@ def invalidate(options: InvalidateOptions) -> None:
     if chosen.is_empty and not options.all:
         raise click.UsageError("say which entries: --id, --tag, --model, …, or --all")
     url = _url(options.store, options.config)
-    deleted = anyio.run(_invalidate, url, chosen, options.dry_run)
+    deleted = anyio.run(_invalidate, url, options.config, chosen, options.dry_run)
     click.echo(f"{deleted:,} entries {'would be' if options.dry_run else 'were'} deleted")
 
 
-async def _invalidate(url: str, chosen: EntryFilter, dry_run: bool) -> int:
+async def _invalidate(url: str, config: Path | None, chosen: EntryFilter, dry_run: bool) -> int:
     deleted = 0
-    async with existing_store(url) as store:
+    async with existing_store(url, config) as store:
         ids = [entry.id async for page in store.entries() for entry in page if chosen.fits(entry)]
         for start in range(0, len(ids), AT_ONCE):
             batch = tuple(ids[start : start + AT_ONCE])

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from headstart.embeddings.stores.records import StoreCipher
     from headstart.interfaces import Store
     from headstart.settings import ServerSettings
 
@@ -97,17 +98,28 @@ def _message(body: bytes) -> str | None:
 
 
 @contextlib.asynccontextmanager
-async def existing_store(url: str) -> AsyncIterator[Store]:
-    """Open a store that some server has filled. Raises ConfigError when there is none to read."""
+async def existing_store(url: str, config: Path | None = None) -> AsyncIterator[Store]:
+    """Open a store that some server has filled, with the key of its configuration, if it has one.
+
+    Raises ConfigError when there is none to read.
+    """
     from headstart.embeddings.stores.store_urls import open_store
 
     await _refuse_what_is_empty(url)
-    store = open_store(url)
+    store = open_store(url, cipher=configured_cipher(config))
     await store.open()
     try:
         yield store
     finally:
         await store.aclose()
+
+
+def configured_cipher(config: Path | None) -> StoreCipher | None:
+    """Return the cipher of the configuration's store, or None. Raises ConfigError."""
+    from headstart.config.loading import load_settings
+    from headstart.factory.caching import store_cipher
+
+    return store_cipher(load_settings(config, os.environ).cache)
 
 
 async def _refuse_what_is_empty(url: str) -> None:

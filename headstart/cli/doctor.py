@@ -293,10 +293,11 @@ def _sqlite_place(path: Path) -> Iterator[Finding]:
 
 async def _opened_store(cache: CacheSettings) -> AsyncIterator[Finding]:
     from headstart.embeddings.stores.store_urls import open_store
+    from headstart.factory.caching import store_cipher
 
     shown = masked_url(cache.store)
     try:
-        store = open_store(cache.store)
+        store = open_store(cache.store, cipher=store_cipher(cache))
         async with asyncio.timeout(LIMIT_S):
             await store.open()
             try:

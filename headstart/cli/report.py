@@ -155,7 +155,7 @@ def report(options: ReportOptions) -> None:
         found = report_on_log(log, start, *collectors)
     else:
         url = store or load_settings(options.config, os.environ).cache.store
-        found = anyio.run(report_on_store, url, start, *collectors)
+        found = anyio.run(report_on_store, url, options.config, start, *collectors)
     found = msgspec.structs.replace(found, machines=machines.machines())
     if options.as_csv is not None:
         _write_csv(options.as_csv, breakdown)
@@ -200,13 +200,15 @@ def report_on_log(path: Path, since: float = 0.0, *collectors: Collector) -> Rep
     return accounts.report()
 
 
-async def report_on_store(url: str, since: float = 0.0, *collectors: Collector) -> Report:
+async def report_on_store(
+    url: str, config: Path | None = None, since: float = 0.0, *collectors: Collector
+) -> Report:
     """Compute the report over a store's books. Raises ConfigError or StoreError.
 
     ``collectors`` get the same rows.
     """
     accounts = Accounts()
-    async with existing_store(url) as store:
+    async with existing_store(url, config) as store:
         async for row in store.books(since):
             for each in (accounts, *collectors):
                 each.add(row)

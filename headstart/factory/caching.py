@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +15,20 @@ if TYPE_CHECKING:
     from headstart.embeddings.cache import SemanticCache
     from headstart.embeddings.encoder_worker import EncoderWorker
     from headstart.embeddings.sketch import Sketcher
+    from headstart.embeddings.stores.records import StoreCipher
     from headstart.factory.context import BuildContext
     from headstart.interfaces import Encoder, MatchPolicy, Store
     from headstart.observe import Observers
     from headstart.settings import CacheSettings, EncoderSettings
+
+
+def store_cipher(cache: CacheSettings) -> StoreCipher | None:
+    """Return what encrypts the entries of the store; None: nothing. Raises ConfigError."""
+    if cache.encryption_key_env is None and cache.encryption_key_command is None:
+        return None
+    from headstart.embeddings.stores.encryption import cipher_of
+
+    return cipher_of(cache, os.environ)
 
 
 def make_store(cache: CacheSettings, observers: Observers) -> Store:
@@ -31,6 +42,7 @@ def make_store(cache: CacheSettings, observers: Observers) -> Store:
         on_corrupt=cache.on_corrupt,
         clock=clock,
         observer=observers,
+        cipher=store_cipher(cache),
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 
+from headstart.embeddings.stores.records import StoreLimits, encode_put
 from headstart.embeddings.stores.store_urls import open_store
 from headstart.observe import Committed
 from support.entries import NOW
@@ -17,9 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from contextlib import AsyncExitStack
 
+    from headstart.embeddings.stores.records import StoreCipher
     from headstart.interfaces import Store
     from headstart.observe import Observation
-    from headstart.types import Logged
+    from headstart.types import Logged, Put
 
 
 @dataclass
@@ -37,13 +39,21 @@ class Stores:
     url: str
     exits: AsyncExitStack
     clock: Clock = field(default_factory=Clock)
+    cipher: StoreCipher | None = None
     committed: list[Committed] = field(default_factory=list)
 
     async def open(self, **limits: Any) -> Store:
+        limits = {"cipher": self.cipher, **limits}
         store = open_store(self.url, clock=self.clock, observer=self, **limits)
         await store.open()
         self.exits.push_async_callback(store.aclose)
         return store
+
+    def size(self, record: Put) -> int:
+        """Return the bytes that a record counts for."""
+        sealed = 0 if self.cipher is None else len(self.cipher.seal(b"", b""))
+        parts = 1 + (record.vector is not None) + (record.sketch is not None)
+        return encode_put(record, StoreLimits()).size + sealed * parts
 
     async def open_beside(self, store: Store) -> Store:
         """Return another store of the same data; one in memory shares it with nobody."""

@@ -2,7 +2,9 @@
 
 A value is stored in a versioned envelope: one version byte, then MessagePack. A store may hold
 values of a newer version, or damaged ones. Decoding skips them, so a rollback or a bad row costs a
-miss and never a crash.
+miss and never a crash. With a cipher, entries with their vectors and sketches are sealed in an
+envelope of another version (``encryption.py``); the names of their encoders then begin with
+``SEALED``.
 
 The log has one row for each entry that was stored or removed. Rows hold ids and no values: a reader
 gets the vector beside them. The log keeps ``LOG_ROWS`` rows and is never empty, so a cursor always
@@ -18,25 +20,29 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypedDict, TypeVar
 
 import anyio
 import msgspec
 
 from headstart.decisions import Label
-from headstart.errors import StoreError
-from headstart.observe import Committed, Observers, Served
-from headstart.types import Charged, Delete, Entry, Logged, Put, VectorRow
+from headstart.errors import ConfigError, StoreError
+from headstart.observe import Committed, Observers, Served, logger
+from headstart.types import Charged, Delete, Entry, Logged, Put, Sketch, VectorRow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 
     from headstart.observe import Observer
-    from headstart.types import Charge, Lease, Record, Sketch
+    from headstart.types import Charge, Lease, Record
 
 T = TypeVar("T")
 
 VERSION = b"\x01"
+SEALED_VERSION = b"\x02"
+SEALED = "sealed:"
+ENCRYPTION = "encryption"
+"""The name of the document with the ids of the keys with which a store was written."""
 LABEL_ROWS = 200_000
 """The labels that a store keeps: about 100 MB, in memory, on disk or in Redis."""
 DOCUMENTS = 100_000
@@ -105,6 +111,35 @@ def index_row(
 
 
 EncodedRecord: TypeAlias = EncodedPut | Delete
+
+
+class StoreCipher(Protocol):
+    """Seals and opens values: ``encryption.Cipher``."""
+
+    @property
+    def key_ids(self) -> tuple[str, ...]:
+        """The ids of the keys, that of the first one first."""
+
+    def seal(self, value: bytes, place: bytes) -> bytes:
+        """Return the value in a sealed envelope."""
+
+    def open(self, value: bytes, place: bytes) -> bytes | None:
+        """Return the value of a sealed envelope; None if it cannot be opened."""
+
+
+def _sealed(put: EncodedPut, cipher: StoreCipher) -> EncodedPut:
+    vector, sketch, id = put.vector, put.sketch, put.id.encode()
+    if vector is not None:
+        vector = cipher.seal(vector, b"vector " + id)
+    if sketch is not None:
+        row = cipher.seal(sketch.row, b"sketch " + id)
+        sketch = msgspec.structs.replace(sketch, table=SEALED + sketch.table, row=row)
+    return put._replace(
+        value=cipher.seal(put.value, b"entry"),
+        encoder=put.encoder if vector is None else SEALED + put.encoder,
+        vector=vector,
+        sketch=sketch,
+    )
 
 
 def encode_put(put: Put, limits: StoreLimits) -> EncodedPut:
@@ -216,6 +251,8 @@ class StoreOptions(TypedDict, total=False):
     observer: Observer | None
     new_secret: bytes | None
     """The secret of a store that has none yet; None: a random one."""
+    cipher: StoreCipher | None
+    """Encrypts entries; None: they are stored as they are."""
 
 
 def charge_all(charges: Sequence[Charge], values: Sequence[int]) -> Charged:
@@ -242,8 +279,11 @@ class RecordStore(ABC):
         clock: Callable[[], float] = time.time,  # noqa: TID251 - the default
         observer: Observer | None = None,
         new_secret: bytes | None = None,
+        cipher: StoreCipher | None = None,
     ) -> None:
         self._new_secret = new_secret
+        self._cipher = cipher
+        self._told_unreadable = False
         self._limits = limits or StoreLimits()
         self._clock = clock
         self._observer = observer or Observers()
@@ -257,11 +297,78 @@ class RecordStore(ABC):
             encode_put(record, self._limits) if isinstance(record, Put) else record
             for record in records
         ]
+        if (cipher := self._cipher) is not None:
+            encoded = [
+                _sealed(each, cipher) if isinstance(each, EncodedPut) else each for each in encoded
+            ]
         cursor = await self._append(encoded)
         for record in encoded:
             if isinstance(record, EncodedPut) and not record.amends:
                 self._observer.notify(Committed(id=record.id, bytes=record.size))
         return cursor
+
+    def _entry(self, value: bytes) -> Entry | None:
+        """Return the entry of an envelope; None if it cannot be read. Any thread may call it."""
+        if value[:1] == SEALED_VERSION:
+            opened = None if self._cipher is None else self._cipher.open(value, b"entry")
+            if opened is None:
+                self._tell_unreadable()
+                return None
+            value = opened
+        return decode(Entry, value)
+
+    def _entry_of(self, exact: str, value: bytes) -> Entry | None:
+        """Return the entry of an exact key: not one that somebody put into its place."""
+        entry = self._entry(value)
+        moved = entry is not None and self._cipher is not None and entry.key.exact != exact
+        return None if moved else entry
+
+    def _opened(self, row: VectorRow) -> VectorRow | None:
+        """Return a row with its vector and sketch opened; None if nothing of it can be read."""
+        cipher, id = self._cipher, row.id.encode()
+        vector, sketch, encoder = row.vector, row.sketch, row.encoder
+        if encoder.startswith(SEALED) and vector is not None:
+            encoder = encoder.removeprefix(SEALED)
+            vector = None if cipher is None else cipher.open(vector, b"vector " + id)
+        if sketch is not None and sketch.table.startswith(SEALED):
+            opened = None if cipher is None else cipher.open(sketch.row, b"sketch " + id)
+            table = sketch.table.removeprefix(SEALED)
+            sketch = None if opened is None else Sketch(table=table, row=opened)
+        if vector is row.vector and sketch is row.sketch:
+            return row
+        return index_row(row.id, row.partition, encoder, vector, sketch)
+
+    def _tell_unreadable(self) -> None:
+        if not self._told_unreadable:
+            self._told_unreadable = True
+            logger.warning(
+                "the store has entries that were encrypted with another key: they are misses; to "
+                "read them, name their key in cache.encryption_key_env after the new one"
+            )
+
+    async def _check_cipher(self) -> None:
+        """Keep the ids of the keys in the store. Raises ConfigError where a key is missing."""
+        try:
+            kept = await self.kept(ENCRYPTION)
+            ids = () if kept is None else msgspec.json.decode(kept, type=tuple[str, ...])
+            cipher = self._cipher
+            if cipher is None and ids:
+                raise ConfigError(
+                    "cache.encryption_key_env: the entries of this store are encrypted: name the "
+                    f"variable with their key (its id is {ids[0]})"
+                )
+            if cipher is not None and ids != cipher.key_ids:
+                await self.keep(ENCRYPTION, msgspec.json.encode(cipher.key_ids))
+        except (StoreError, msgspec.DecodeError):
+            return  # lookups report the failure
+
+    @abstractmethod
+    async def keep(self, name: str, value: bytes) -> None:
+        """Keep a document."""
+
+    @abstractmethod
+    async def kept(self, name: str) -> bytes | None:
+        """Return a document, or None."""
 
     async def follow(self, after: str, *, poll_s: float = 0.2) -> AsyncIterator[Logged]:
         """Yield the changes by all processes after a cursor. Raises StoreError if it is lost."""

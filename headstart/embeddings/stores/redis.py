@@ -354,6 +354,7 @@ class RedisStore(RecordStore):
             )
         if not version:
             raise ConfigError(f"cache.store: {TOO_OLD}")
+        await self._check_cipher()
 
     def exchange(self) -> RedisExchange:
         """Return the leases and messages of the processes that share this store."""
@@ -372,7 +373,7 @@ class RedisStore(RecordStore):
 
     async def find(self, exact: str) -> Entry | None:
         """Return the live entry under an exact key."""
-        return self._unpack(await self._run(FIND, exact))
+        return self._unpack(await self._run(FIND, exact), exact)
 
     async def load(self, ids: Sequence[str]) -> Sequence[Entry | None]:
         """Return entries in the order of ``ids``; None for an entry that is gone."""
@@ -531,6 +532,7 @@ class RedisStore(RecordStore):
             for id, (*fields, expires) in zip(ids, found, strict=True)
             if expires is None or float(expires) > now
             if (row := _vector_row(id, *fields)) is not None
+            if (row := self._opened(row)) is not None
         ]
 
     async def _read_labels(
@@ -550,8 +552,10 @@ class RedisStore(RecordStore):
         vectors = await self._vectors(ids) if ids else ()
         return rows, {vector.id: vector for vector in vectors}
 
-    def _unpack(self, value: bytes | None) -> Entry | None:
-        entry = None if value is None else decode(Entry, value)
+    def _unpack(self, value: bytes | None, exact: str | None = None) -> Entry | None:
+        if value is None:
+            return None
+        entry = self._entry(value) if exact is None else self._entry_of(exact, value)
         if entry is None or (entry.expires is not None and entry.expires <= self._clock()):
             return None
         return entry

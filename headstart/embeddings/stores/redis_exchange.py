@@ -84,7 +84,7 @@ class RedisExchange:
         client: Redis,
         prefix: str,
         run: Callable[..., Awaitable[Any]],
-        unpack: Callable[[bytes | None], Entry | None],
+        unpack: Callable[[bytes | None, str], Entry | None],
         failing_fast: Callable[[], AbstractContextManager[None]],
         *,
         in_cluster: bool = False,
@@ -104,7 +104,7 @@ class RedisExchange:
         address = self.address if self._listens else ""
         value, *held = await self._run(FIND_OR_LEASE, exact, name, address, LEASE_MS, instead_of)
         if value is not None:
-            return self._unpack(value)
+            return self._unpack(value, exact)
         if not held or not self._listens:  # messages of the owner would not arrive
             return None
         owner, token = held

@@ -92,6 +92,7 @@ class SQLiteStore(RecordStore):
         writer = SQLiteWriter(writing, self._limits, self._clock)
         self._writer = BatchWorker("headstart-store-writer", writer.commit, tick_s=TICK_S)
         self._reader = BatchWorker("headstart-store-reader", partial(_run_queries, reading))
+        await self._check_cipher()
 
     async def aclose(self) -> None:
         """Commit everything that was appended, then close. A cancellation waits for it."""
@@ -105,12 +106,13 @@ class SQLiteStore(RecordStore):
 
     async def find(self, exact: str) -> Entry | None:
         """Return the live entry under an exact key."""
-        (entry,) = await self._read(_load, BY_EXACT, (exact,), self._clock())
+        read = partial(self._entry_of, exact)
+        (entry,) = await self._read(_load, read, BY_EXACT, (exact,), self._clock())
         return entry
 
     async def load(self, ids: Sequence[str]) -> Sequence[Entry | None]:
         """Return entries in the order of ``ids``; None for an entry that is gone."""
-        return await self._read(_load, BY_ID, ids, self._clock())
+        return await self._read(_load, self._entry, BY_ID, ids, self._clock())
 
     async def cursor(self) -> str:
         """Return the log's end, with the commits of other processes."""
@@ -123,14 +125,15 @@ class SQLiteStore(RecordStore):
             rows = await self._read(_fetch, SCAN, (self._clock(), last, batch))
             if not rows:
                 return
-            yield [_vector_row(row) for row in rows]
+            opened = (self._opened(_vector_row(row)) for row in rows)
+            yield [row for row in opened if row is not None]
             last = rows[-1][0]
 
     async def entries(self, batch: int = 256) -> AsyncIterator[Sequence[Entry]]:
         """Yield live entries, oldest first, with one short query a batch."""
         last: int | None = 0
         while last is not None:
-            page, last = await self._read(_page, Entry, PAGE, (last, self._clock(), batch))
+            page, last = await self._read(_page, self._entry, PAGE, (last, self._clock(), batch))
             yield page
 
     async def touch(self, ids: Sequence[str]) -> None:
@@ -173,7 +176,8 @@ class SQLiteStore(RecordStore):
         """Yield the rows of the books in their order, with one short query a batch."""
         last: int | None = 0
         while last is not None:
-            page, last = await self._read(_page, Served, BOOKS, (last, since, BATCH_ROWS))
+            read = partial(decode, Served)
+            page, last = await self._read(_page, read, BOOKS, (last, since, BATCH_ROWS))
             for served in page:
                 yield served
 
@@ -182,7 +186,9 @@ class SQLiteStore(RecordStore):
 
     async def _read_log(self, cursor: str) -> tuple[Sequence[LogRow], Mapping[str, VectorRow]]:
         rows, vectors = await self._read(_log_rows, cursor, self._clock())
-        return after_cursor(rows, cursor), vectors
+        opened = {id: self._opened(row) for id, row in vectors.items()}
+        live = {id: row for id, row in opened.items() if row is not None}
+        return after_cursor(rows, cursor), live
 
     async def _read_labels(
         self, after: str, limit: int, domain: str | None
@@ -268,19 +274,26 @@ def _read_value(connection: sqlite3.Connection, query: str, values: tuple[object
 
 
 def _load(
-    connection: sqlite3.Connection, query: str, keys: Sequence[str], now: float
+    connection: sqlite3.Connection,
+    read: Callable[[bytes], Entry | None],
+    query: str,
+    keys: Sequence[str],
+    now: float,
 ) -> list[Entry | None]:
     """Return the live entries under keys, in their order."""
     values = [_read_value(connection, query, (key, now)) for key in keys]
-    return [None if value is None else decode(Entry, value) for value in values]
+    return [None if value is None else read(value) for value in values]
 
 
 def _page(
-    connection: sqlite3.Connection, kind: type[T], query: str, values: tuple[object, ...]
+    connection: sqlite3.Connection,
+    read: Callable[[bytes], T | None],
+    query: str,
+    values: tuple[object, ...],
 ) -> tuple[list[T], int | None]:
     """Return a page of decoded values and the place of its last row; None: that was all."""
     rows = _fetch(connection, query, values)
-    page = [item for _, value in rows if (item := decode(kind, value)) is not None]
+    page = [item for _, value in rows if (item := read(value)) is not None]
     return page, rows[-1][0] if rows else None
 
 

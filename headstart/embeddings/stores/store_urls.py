@@ -14,6 +14,7 @@ from headstart.interfaces import REDIS_SCHEMES, STORES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headstart.embeddings.stores.records import StoreCipher
     from headstart.interfaces import Store
     from headstart.observe import Observer
     from headstart.settings import OnCorrupt
@@ -29,14 +30,15 @@ def open_store(
     observer: Observer | None = None,
     on_corrupt: OnCorrupt = "fail",
     new_secret: bytes | None = None,
+    cipher: StoreCipher | None = None,
 ) -> Store:
     """Return the store of a URL. Its method ``open`` makes the connection.
 
     The URL is ``memory:``, ``sqlite:///relative.db``, ``sqlite:////absolute.db``, one of Redis
     (``redis_client``), or it has a scheme of an installed distribution (``interfaces.STORES``).
     ``ttl_s`` is the life of entries that have no end of their own, ``new_secret`` the secret of a
-    store of the package that has none yet. Raises ConfigError, which never
-    quotes the URL, because a URL may hold a password.
+    store of the package that has none yet. ``cipher`` encrypts entries in SQLite and Redis. Raises
+    ConfigError, which never quotes the URL, because a URL may hold a password.
     """
     limits = StoreLimits(ttl_s=ttl_s, max_entries=max_entries, max_bytes=max_bytes)
     scheme, _, rest = url.partition(":")
@@ -56,11 +58,24 @@ def open_store(
             observer=observer,
             on_corrupt=on_corrupt,
             new_secret=new_secret,
+            cipher=cipher,
         )
     if scheme in REDIS_SCHEMES:
         from headstart.embeddings.stores.redis import RedisStore
 
-        return RedisStore(url, limits=limits, clock=clock, observer=observer, new_secret=new_secret)
+        return RedisStore(
+            url,
+            limits=limits,
+            clock=clock,
+            observer=observer,
+            new_secret=new_secret,
+            cipher=cipher,
+        )
+    if cipher is not None:
+        raise ConfigError(
+            "cache.encryption_key_env: only the stores of the package (sqlite and redis) encrypt, "
+            f"not {scheme!r}"
+        )
     offered = {each.value: each for each in entry_points(group=STORES, name=scheme)}
     if len(offered) > 1:
         names = ", ".join(sorted(offered))

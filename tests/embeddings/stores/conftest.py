@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from headstart.embeddings.stores.encryption import Cipher
 from support.patience import PATIENCE_S
 from support.redis_server import behind_tls, redis_cluster, redis_failover, redis_server
 from support.stores import Stores
@@ -59,25 +60,30 @@ REDIS = "redis", "redis_acl", "redis_tls", "redis_sentinel", "redis_nodes"
 """The fixtures of servers."""
 
 
-@pytest.fixture(params=["memory", "sqlite", *REDIS])
+SEALED = "-sealed"
+"""The end of the names of stores that encrypt."""
+
+
+@pytest.fixture(params=["memory", "sqlite", f"sqlite{SEALED}", *REDIS, f"redis{SEALED}"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "memory":
+    name = request.param.removesuffix(SEALED)
+    if name == "memory":
         return "memory:"
-    if request.param == "sqlite":
+    if name == "sqlite":
         return f"sqlite:///{tmp_path / 'store.db'}"
-    return _url(request)
+    return _url(request, name)
 
 
 @pytest.fixture(params=REDIS)
 def redis_url(request: pytest.FixtureRequest) -> str:
-    return _url(request)
+    return _url(request, request.param)
 
 
-def _url(request: pytest.FixtureRequest) -> str:
+def _url(request: pytest.FixtureRequest, name: str) -> str:
     """Return the URL of a server, which is empty."""
-    server: RedisServer | Failover | Cluster = request.getfixturevalue(request.param)
+    server: RedisServer | Failover | Cluster = request.getfixturevalue(name)
     server.flush()
-    if request.param == "redis_acl":
+    if name == "redis_acl":
         return server.url.replace("//", "//headstart:secret@")
     return server.url
 
@@ -90,8 +96,12 @@ def durable_url(url: str) -> str:
 
 
 @pytest.fixture
-async def stores(url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stores]:
+async def stores(
+    url: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Stores]:
     # However busy the machine is, a server that works answers.
     monkeypatch.setattr("headstart.embeddings.stores.redis_client.TIMEOUT_S", PATIENCE_S)
     async with AsyncExitStack() as exits:
-        yield Stores(url, exits)
+        called = getattr(request.node, "callspec", None)
+        seals = called is not None and str(called.params.get("url")).endswith(SEALED)
+        yield Stores(url, exits, cipher=Cipher([bytes(32)]) if seals else None)

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from headstart.decisions import Outcome
-from headstart.embeddings.stores.records import LOG_ROWS, StoreLimits, encode_put
+from headstart.embeddings.stores.records import LOG_ROWS
 from headstart.errors import StoreError
 from headstart.observe import Committed, Served
 from headstart.types import Delete, Entry, Logged, Put, StoreStats, VectorRow
@@ -14,10 +14,6 @@ from support.entries import NOW, SKETCH, entry, full_entry, put, raw_entry, row,
 from support.stores import Stores, follow, scan
 
 pytestmark = pytest.mark.anyio
-
-
-def size(record: Put) -> int:
-    return encode_put(record, StoreLimits()).size
 
 
 def booked(id: str, at: float) -> Served:
@@ -57,7 +53,7 @@ async def test_an_entry_under_the_same_exact_key_replaces_the_old_one(stores: St
     await store.append([put("new", exact="key")])
     assert await store.find("key") == entry("new", exact="key")
     assert await store.load(["old"]) == [None]
-    assert await store.stats() == StoreStats(entries=1, bytes=size(put("new", exact="key")))
+    assert await store.stats() == StoreStats(entries=1, bytes=stores.size(put("new", exact="key")))
 
 
 async def test_an_entry_with_the_same_id_replaces_the_old_one(stores: Stores) -> None:
@@ -77,7 +73,7 @@ async def test_deleted_entries_are_gone(stores: Stores) -> None:
     assert await store.load(["a", "b", "c"]) == [None, entry("b"), None]
     assert await store.find("exact-a") is None
     assert await scan(store) == ["b"]
-    assert await store.stats() == StoreStats(entries=1, bytes=size(put("b")))
+    assert await store.stats() == StoreStats(entries=1, bytes=stores.size(put("b")))
 
 
 async def test_records_of_one_append_apply_in_order(stores: Stores) -> None:
@@ -91,15 +87,15 @@ async def test_each_stored_entry_is_acknowledged_once(stores: Stores) -> None:
     store = await stores.open()
     await store.append([put("a"), Delete(ids=("a",)), put("b")])
     assert stores.committed == [
-        Committed(id="a", bytes=size(put("a"))),
-        Committed(id="b", bytes=size(put("b"))),
+        Committed(id="a", bytes=stores.size(put("a"))),
+        Committed(id="b", bytes=stores.size(put("b"))),
     ]
 
 
 async def test_an_append_with_an_entry_that_cannot_be_stored_writes_nothing(
     stores: Stores,
 ) -> None:
-    store = await stores.open(max_bytes=2 * size(put("a")))
+    store = await stores.open(max_bytes=2 * stores.size(put("a")))
     with pytest.raises(StoreError, match="max_bytes"):
         await store.append([put("a"), put("b", text="long" * 1000)])
     assert await store.stats() == StoreStats(entries=0, bytes=0)
@@ -126,7 +122,7 @@ async def test_expired_entries_leave_with_the_next_append(stores: Stores) -> Non
     cursor = await store.append([put("brief", expires=NOW + 60)])
     stores.clock.now = NOW + 61
     await store.append([put("next")])
-    assert await store.stats() == StoreStats(entries=1, bytes=size(put("next")))
+    assert await store.stats() == StoreStats(entries=1, bytes=stores.size(put("next")))
     assert [logged.record for logged in await follow(store, cursor, 2)] == [
         Delete(ids=("brief",)),
         row("next"),
@@ -162,19 +158,23 @@ async def test_the_least_recently_used_entry_leaves_first(stores: Stores) -> Non
     assert await store.load(["a", "b", "c"]) == [entry("a"), None, entry("c")]
     assert await store.find("exact-b") is None
     assert await scan(store) == ["a", "c"]
-    assert await store.stats() == StoreStats(entries=2, bytes=size(put("a")) + size(put("c")))
+    assert await store.stats() == StoreStats(
+        entries=2, bytes=stores.size(put("a")) + stores.size(put("c"))
+    )
 
 
 async def test_entries_leave_until_max_bytes_holds(stores: Stores) -> None:
     large = put("large", text="x" * 1000)
-    store = await stores.open(max_bytes=size(large) + size(put("a")))
+    store = await stores.open(max_bytes=stores.size(large) + stores.size(put("a")))
     for id in ("a", "b", "c"):
         stores.clock.now += 1
         await store.append([put(id)])
     stores.clock.now += 1
     await store.append([large])
     assert await store.load(["a", "b", "c", "large"]) == [None, None, entry("c"), large.entry]
-    assert await store.stats() == StoreStats(entries=2, bytes=size(large) + size(put("c")))
+    assert await store.stats() == StoreStats(
+        entries=2, bytes=stores.size(large) + stores.size(put("c"))
+    )
 
 
 async def test_one_append_beyond_max_entries_keeps_its_last(stores: Stores) -> None:
@@ -351,13 +351,16 @@ async def test_an_amended_entry_keeps_its_place_and_is_seen_again(stores: Stores
     assert [logged.record for logged in await follow(store, cursor, 1)] == [now]
     assert await store.find("exact-a") == amended.entry
     assert await scan(store) == ["a", "b", "c"]
-    sizes = [size(amended), *(size(Put(entry=entry(id), sketch=SKETCH)) for id in "bc")]
+    sizes = [
+        stores.size(amended),
+        *(stores.size(Put(entry=entry(id), sketch=SKETCH)) for id in "bc"),
+    ]
     assert await store.stats() == StoreStats(entries=3, bytes=sum(sizes))
     assert [seen.id for seen in stores.committed] == ["a", "b", "c"]
     stores.clock.now += 1
     await store.append([put("d")])
     assert await scan(store) == ["b", "c", "d"]
-    assert (await store.stats()).bytes == sum(sizes[1:]) + size(put("d"))
+    assert (await store.stats()).bytes == sum(sizes[1:]) + stores.size(put("d"))
 
 
 async def test_an_entry_may_lose_its_vector_and_its_sketch(stores: Stores) -> None:
@@ -365,7 +368,7 @@ async def test_an_entry_may_lose_its_vector_and_its_sketch(stores: Stores) -> No
     await store.append([Put(entry=entry("a"), vector=vector(), sketch=SKETCH)])
     await store.append([Put(entry=entry("a"), amends=True)])
     assert await scan(store) == []
-    assert await store.stats() == StoreStats(entries=1, bytes=size(Put(entry=entry("a"))))
+    assert await store.stats() == StoreStats(entries=1, bytes=stores.size(Put(entry=entry("a"))))
 
 
 async def test_an_entry_that_is_gone_is_not_amended(stores: Stores) -> None:
@@ -389,7 +392,7 @@ async def test_an_amended_entry_still_ends_when_it_should(stores: Stores) -> Non
     assert await store.find("exact-a") == ending
     stores.clock.now = NOW + 61
     await store.append([put("next")])
-    assert await store.stats() == StoreStats(entries=1, bytes=size(put("next")))
+    assert await store.stats() == StoreStats(entries=1, bytes=stores.size(put("next")))
 
 
 async def test_a_sketch_is_there_after_reopening(durable_url: str, stores: Stores) -> None:
