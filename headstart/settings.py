@@ -893,6 +893,24 @@ class LiveSettings(Section):
     """A draft ends so many seconds after its last revision."""
 
 
+class BatchSettings(Section):
+    """`[batches]`: [batches of clients](batch.md#batches-of-clients), which Headstart runs."""
+
+    dir: str | None = None
+    """Folder for the files of batches. None: `/v1/files` and `/v1/batches` are relayed to the
+    provider. It holds prompts and answers; only the user of the server may read it."""
+    concurrency: Count = 64
+    """Most calls of one batch at the same time. Their number follows the provider's limit."""
+    max_running: Count = 4
+    """Batches that run at the same time; the others wait."""
+    max_file_bytes: Count = 100 * 1024 * 1024
+    """The largest input file; on a larger one the answer is 413."""
+    max_bytes: Count = 4 * 1024 * 1024 * 1024
+    """Bytes of all files in the folder; if they are reached, the answer to an upload is 413."""
+    keep_days: Count = 30
+    """Files and batches are deleted after so many days."""
+
+
 class Settings(Section):
     """The whole configuration."""
 
@@ -908,6 +926,7 @@ class Settings(Section):
     prices: PricesSettings = PricesSettings()
     otel: OtelSettings = OtelSettings()
     live: LiveSettings = LiveSettings()
+    batches: BatchSettings = BatchSettings()
 
 
 def masked(settings: Settings) -> dict[str, Any]:

@@ -17,9 +17,6 @@ import anyio
 import click
 import msgspec
 
-from headstart.cli.batch_files import BatchJournal, read_requests
-from headstart.cli.batch_map import CHUNK_TOKENS, MapOptions
-from headstart.cli.batch_run import BatchBooks, BatchRun
 from headstart.cli.batch_tier import PRICE, BatchTier
 from headstart.cli.options import (
     COUNT,
@@ -39,6 +36,9 @@ from headstart.cli.serve import discovered
 from headstart.config.loading import load_settings
 from headstart.errors import ConfigError, HeadstartError
 from headstart.middleware.asgi import not_found
+from headstart.middleware.batches.documents import CHUNK_TOKENS, MapOptions
+from headstart.middleware.batches.journal import BatchJournal, read_requests
+from headstart.middleware.batches.run import BatchBooks, BatchRun
 from headstart.middleware.upstreams.batched import BatchDesk, BatchedUpstream, InBatch
 from headstart.mount import build_gateway
 from headstart.observe import Observers, Served
@@ -48,7 +48,7 @@ from headstart.types import Frozen
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from headstart.cli.batch_files import BatchRequest
+    from headstart.middleware.batches.journal import BatchRequest
     from headstart.middleware.concurrency import Gate
     from headstart.observe import Observation
     from headstart.settings import Settings

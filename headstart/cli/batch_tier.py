@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import anyio
 import msgspec
 
-from headstart.cli.batch_files import Submission
 from headstart.errors import HeadstartError, UpstreamError, UpstreamRefused
+from headstart.middleware.batches.journal import Submission
 from headstart.middleware.upstreams.batched import endpoint_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
 
-    from headstart.cli.batch_files import BatchJournal
+    from headstart.middleware.batches.journal import BatchJournal
     from headstart.middleware.upstreams.batched import BatchDesk, BatchedCall, BatchEndpoint
 
 PRICE = 0.5

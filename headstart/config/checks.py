@@ -465,6 +465,11 @@ def _problems(settings: Settings) -> Iterator[str]:
     yield from safety_problems(settings)
     yield from strategy_problems(settings)
     yield from _live_problems(settings)
+    if settings.batches.dir is not None and settings.cache.store.startswith("memory:"):
+        yield (
+            "batches.dir: callers are told apart by a secret of the store, which has to outlive a "
+            "restart, so set cache.store to a SQLite file or Redis"
+        )
     if settings.record.enabled and not settings.cache.enabled:
         yield (
             "record.enabled: a record needs the cache; set cache.enabled = true, and "

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headstart.config.checks import has_no_list
+from headstart.dialects.documents import DOCUMENTS
 from headstart.dialects.registry import DIALECTS
 from headstart.errors import ConfigError
 from headstart.factory.caching import make_store, open_cache, open_encoder, open_recorder
@@ -38,7 +41,7 @@ from headstart.factory.upstreams import (
     open_upstreams,
 )
 from headstart.interfaces import SharedStore
-from headstart.middleware.asgi import Running
+from headstart.middleware.asgi import Running, not_found
 from headstart.middleware.client_ledger import ClientLedger
 from headstart.middleware.concurrency import Gate, Supervisor
 from headstart.middleware.conversations import Conversations
@@ -82,7 +85,8 @@ if TYPE_CHECKING:
     from headstart.factory.upstreams import Opened
     from headstart.interfaces import CallExchange, Store
     from headstart.machines import Machine
-    from headstart.middleware.asgi_types import Scope
+    from headstart.middleware.asgi_types import Receive, Scope, Send
+    from headstart.middleware.batches.service import BatchService
     from headstart.middleware.learning.oversight import Oversight
     from headstart.middleware.record import Recorder
     from headstart.middleware.router import Router
@@ -218,7 +222,12 @@ async def start_engine(
         drafts = None if router is None else _make_drafts(parts, engine)
         if drafts is not None:
             stack.push_async_callback(drafts.aclose)
-        return Running(engine, relay, sockets, held, stack.pop_all().aclose, tracing, drafts)
+        batches = None if router is None else await _open_batches(parts, engine)
+        if batches is not None:
+            stack.push_async_callback(batches.aclose)
+        return Running(
+            engine, relay, sockets, held, stack.pop_all().aclose, tracing, drafts, batches
+        )
     raise AssertionError("unreachable")  # for type checkers: the stack swallows nothing
 
 
@@ -416,6 +425,40 @@ def _make_drafts(parts: Parts, engine: Engine) -> LiveDrafts | None:
         body_timeout_s=settings.server.body_timeout_s,
     )
     return drafts
+
+
+async def _open_batches(parts: Parts, engine: Engine) -> BatchService | None:
+    """Return what runs batches of clients; None: they are relayed. Raises ConfigError."""
+    settings = parts.settings
+    if settings.batches.dir is None:
+        return None
+    from headstart.middleware.batches.folder import BatchFolder
+    from headstart.middleware.batches.service import BatchService
+
+    folder = BatchFolder(Path(settings.batches.dir))
+    try:
+        await asyncio.to_thread(folder.prepare)
+    except OSError as error:
+        raise ConfigError(f"batches.dir: {folder.root}: {error.strerror}") from error
+    routes = Routes(DIALECTS.values(), (), DOCUMENTS.values())
+
+    async def ask(scope: Scope, receive: Receive, send: Send) -> None:
+        route = routes.match("POST", scope["raw_path"])
+        assert route is not None  # the service takes no other path
+        await engine.handle(route, scope, receive, send, not_found)
+
+    service = BatchService(
+        settings.batches,
+        folder,
+        ask,
+        owner=engine.admitted_owner,
+        spawn=parts.supervisor.spawn,
+        clock=clock,
+        request_id=partial(new_ulid, clock),
+        body_timeout_s=settings.server.body_timeout_s,
+    )
+    parts.observers.add(service.books)
+    return service
 
 
 def _make_finder(parts: Parts, admission: Admission) -> Finder | None:

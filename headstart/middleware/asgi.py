@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from headstart.middleware.asgi_types import ASGIApp, Message, Receive, Scope, Send
+    from headstart.middleware.batches.service import BatchService
     from headstart.middleware.endpoints import Route, Routes
     from headstart.middleware.held_responses import HeldResponses
     from headstart.middleware.live_drafts import LiveDrafts
@@ -107,6 +108,7 @@ class Running:
     aclose: Callable[[], Awaitable[None]]
     tracing: Tracing | None = None
     drafts: LiveDrafts | None = None
+    batches: BatchService | None = None
 
 
 TRACED = "headstart.tracing"
@@ -209,6 +211,8 @@ class Gateway:
         if running.held is not None and await running.held.answer(scope, send):
             return
         if running.drafts is not None and await running.drafts.answer(scope, receive, send):
+            return
+        if running.batches is not None and await running.batches.answer(scope, receive, send):
             return
         if running.relay is not None:
             await running.relay.handle(scope, receive, send)

@@ -17,10 +17,10 @@ import pytest
 from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
 from headstart.cli import main
 from headstart.cli.batch import INTERRUPTED, BatchSummary, duration, told
-from headstart.cli.batch_files import BatchJournal, BatchResult, read_requests
-from headstart.cli.batch_run import LOOKUPS, MOST_TRIES, BatchBooks, BatchRun
 from headstart.errors import Overloaded
 from headstart.lab.simulator import Simulator
+from headstart.middleware.batches.journal import BatchJournal, BatchResult, read_requests
+from headstart.middleware.batches.run import LOOKUPS, MOST_TRIES, BatchBooks, BatchRun
 from headstart.middleware.concurrency import Gate
 from headstart.middleware.respond import send_whole
 from headstart.policies.batch_pace import MOST_REFUSALS
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
     from pathlib import Path
 
-    from headstart.cli.batch_files import BatchRequest
     from headstart.middleware.asgi_types import Receive, Scope, Send
+    from headstart.middleware.batches.journal import BatchRequest
 
 COMMAND = [sys.executable, "-c", "from headstart.cli import main; main()"]
 FILE, OUTPUT = "questions.jsonl", "questions.out.jsonl"

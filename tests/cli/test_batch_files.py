@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headstart.cli.batch_files import (
+from headstart.errors import ConfigError
+from headstart.middleware.batches.journal import (
     BatchJournal,
     BatchRequest,
     BatchResult,
@@ -17,7 +18,6 @@ from headstart.cli.batch_files import (
     output_row,
     read_requests,
 )
-from headstart.errors import ConfigError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -126,7 +126,7 @@ def test_the_journal_of_other_requests_is_refused(tmp_path: Path) -> None:
 
 def test_two_processes_cannot_work_on_one_batch(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from headstart.cli.batch_files import *\n"
+        "import sys; from pathlib import Path; from headstart.middleware.batches.journal import *\n"
         "BatchJournal(Path(sys.argv[1]), [])"
     )
     journal = BatchJournal(tmp_path / "j", [])

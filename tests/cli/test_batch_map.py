@@ -19,11 +19,11 @@ from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
 
 from headstart.cli import main
-from headstart.cli.batch_files import BatchJournal, read_requests
-from headstart.cli.batch_map import MapOptions, group_answers, split_document
 from headstart.compression.tokens import count_tokens
 from headstart.errors import ConfigError
 from headstart.lab.simulator import Simulator
+from headstart.middleware.batches.documents import MapOptions, group_answers, split_document
+from headstart.middleware.batches.journal import BatchJournal, read_requests
 from headstart.middleware.respond import send_whole
 from support.serving import serving_in_thread
 

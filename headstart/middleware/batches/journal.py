@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
-from headstart.cli.batch_map import MapOptions, MapStep, check_request, read_document
 from headstart.dialects.registry import RELAYED_PREFIXES
 from headstart.errors import ConfigError
+from headstart.middleware.batches.documents import MapOptions, MapStep, check_request, read_document
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ class BatchJournal:
 
     def _lock(self) -> None:
         try:
-            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise ConfigError(
                 f"another process works on this batch: it holds {self.path}"
@@ -255,6 +255,10 @@ class BatchJournal:
         kept = self._kept.get((place, None))
         return kept is not None and kept.succeeded
 
+    def holds(self, place: int) -> bool:
+        """Return whether the request at this place has an answer or an error."""
+        return (place, None) in self._kept
+
     def step(self, place: int, step: MapStep) -> BatchResult | None:
         """Return the answer to one call for a document, if it has one."""
         kept = self._kept.get((place, step))
@@ -284,18 +288,29 @@ class BatchJournal:
         """Wait until all lines are on the disk."""
         os.fsync(self._file.fileno())
 
-    def write_output(self, output: Path) -> None:
-        """Write the rows to ``output`` in the order of the input. It appears as a whole."""
+    def write_output(self, output: Path, *, succeeded: bool | None = None) -> int:
+        """Write rows to ``output`` in the order of the input, and return how many.
+
+        They are those of requests that ``succeeded`` or failed; None: both. The file appears as a
+        whole.
+        """
+        count = 0
         part = output.with_name(output.name + ".part")
         with part.open("wb") as file:
-            for row in self._rows():
+            for row in self._rows(succeeded):
                 file.write(row + b"\n")
+                count += 1
             file.flush()
             os.fsync(file.fileno())
         part.replace(output)
+        return count
 
-    def _rows(self) -> Iterator[bytes]:
-        whole = [(place, kept) for (place, step), kept in self._kept.items() if step is None]
+    def _rows(self, succeeded: bool | None) -> Iterator[bytes]:  # noqa: FBT001
+        whole = [
+            (place, kept)
+            for (place, step), kept in self._kept.items()
+            if step is None and succeeded in (None, kept.succeeded)
+        ]
         for _, kept in sorted(whole):
             yield bytes(self._result(kept).row)
 
@@ -321,6 +336,17 @@ class _OutputResponse(Frozen):
 
 class _OutputRow(Frozen):
     response: _OutputResponse
+
+
+def unanswered_row(request: BatchRequest, code: str, message: str) -> msgspec.Raw:
+    """Return the line of a request that was not asked."""
+    row = {
+        "id": f"batch_req_{request.place + 1}",
+        "custom_id": request.custom_id,
+        "response": None,
+        "error": {"code": code, "message": message},
+    }
+    return msgspec.Raw(msgspec.json.encode(row))
 
 
 def output_row(request: BatchRequest, id: str, status: int, body: bytes) -> msgspec.Raw:

@@ -7,16 +7,16 @@ import math
 import time
 from collections import Counter, deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import anyio
 import msgspec
 
 from headstart.attempts import FAILURES, AttemptOutcome
-from headstart.cli.batch_files import BatchResult, body_of, in_prefix_order, output_row
-from headstart.cli.batch_map import MappedRequest, MapStep, StepError
 from headstart.decisions import Outcome
 from headstart.dialects.registry import DIALECTS
+from headstart.middleware.batches.documents import MappedRequest, MapStep, StepError
+from headstart.middleware.batches.journal import BatchResult, body_of, in_prefix_order, output_row
 from headstart.middleware.respond import plain_error
 from headstart.observe import Served
 from headstart.policies import batch_pace
@@ -25,12 +25,11 @@ from headstart.policies.routing.failures import FailureKind
 from headstart.policies.routing.rate_limits import retry_after_s
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
-    from headstart.cli.batch_files import BatchJournal, BatchRequest
-    from headstart.cli.batch_map import MapOptions
-    from headstart.cli.batch_tier import BatchTier
     from headstart.middleware.asgi_types import ASGIApp, Message
+    from headstart.middleware.batches.documents import MapOptions
+    from headstart.middleware.batches.journal import BatchJournal, BatchRequest
     from headstart.middleware.concurrency import Gate
     from headstart.observe import Observation
     from headstart.types import Headers
@@ -52,6 +51,26 @@ _REQUIRED: dict[str, Headers] = {
     for path in each.paths
 }
 """The headers that clients of an API always send, by path."""
+
+
+class DeferredCalls(Protocol):
+    """Calls that are answered together later (``headstart batch --tier batch``)."""
+
+    submitted: int
+    done: int
+    """Of those submitted: the calls that are answered."""
+
+    def defers(self, request: str, *, again: bool) -> bool:
+        """Return whether the call of a request has no answer; not ``again``, it is submitted."""
+
+    async def settle(self, rest: Callable[[float], Awaitable[bool]]) -> bool:
+        """Wait for the answers to all calls; return False if the run was stopped.
+
+        ``rest`` waits for some seconds, and returns False if it is. Raises HeadstartError.
+        """
+
+    async def close_round(self) -> None:
+        """Note that the answers are in the journal."""
 
 
 class BatchReply(NamedTuple):
@@ -195,7 +214,7 @@ class BatchRun:
         headers: Headers,
         most: int,
         mapped: MapOptions | None = None,
-        tier: BatchTier | None = None,
+        tier: DeferredCalls | None = None,
     ) -> None:
         self._app, self._gate, self._books, self._journal = app, gate, books, journal
         gate.hands_on = False  # the answer to one call decides whether the next one may begin

@@ -1,0 +1,644 @@
+"""``/v1/files`` and ``/v1/batches``: batches of clients, which run here in the background.
+
+A batch takes the path of all requests: cache, routes, books, limits of the caller's key. It runs
+with the headers of its owner, which are in memory alone. So after a restart it goes on as soon as
+its owner asks for any file or batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import re
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from headstart.dialects.documents import DOCUMENTS
+from headstart.dialects.openai_chat import OPENAI_CHAT
+from headstart.dialects.registry import DIALECTS
+from headstart.errors import (
+    ConfigError,
+    Forbidden,
+    HeadstartError,
+    InvalidRequest,
+    Overloaded,
+    RequestTooLarge,
+    UnknownReference,
+)
+from headstart.middleware.batches.folder import (
+    BatchFolder,
+    KeptBatch,
+    KeptFile,
+    RequestCounts,
+    new_id,
+    read_upload,
+)
+from headstart.middleware.batches.journal import BatchJournal, read_requests, unanswered_row
+from headstart.middleware.batches.run import BatchBooks, BatchRun
+from headstart.middleware.body import iterate_body, paced
+from headstart.middleware.concurrency import Gate
+from headstart.middleware.endpoints import raw_path
+from headstart.middleware.respond import (
+    JSON,
+    NO_STORE,
+    error_response,
+    response_start,
+    send_whole,
+)
+from headstart.observe import Served, logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from headstart.middleware.asgi_types import ASGIApp, Receive, Scope, Send
+    from headstart.middleware.batches.journal import BatchRequest
+    from headstart.middleware.concurrency import Spawn
+    from headstart.observe import Observation
+    from headstart.settings import BatchSettings
+    from headstart.types import Headers
+
+_PATH = re.compile(rb"/v1/(files|batches)(?:/([^/]+)(/[a-z]+)?)?")
+ENDPOINTS = (
+    *(path for each in DIALECTS.values() for path in each.paths),
+    *(path for document in DOCUMENTS.values() for path in document.paths),
+)
+"""The paths that a batch may ask."""
+WINDOW, WINDOW_S = "24h", 24 * 3600
+PURPOSE, OUTPUT = "batch", "batch_output"
+SMALL_BODY = 64 * 1024
+"""The longest JSON body."""
+FORM_BYTES = 64 * 1024
+"""What a form may take beside its file."""
+PIECE = 2**20
+LOOK_S = 1.0
+"""The time between two looks of a batch at its cancellation and its end."""
+AGAIN_S = 10.0
+"""The time until a batch that could not start here is tried again."""
+SWEEP_S = 3600.0
+PAGE, LARGEST_PAGE = 20, 100
+MOST_METADATA, LONGEST_KEY, LONGEST_VALUE = 16, 64, 512
+CANCELLED, EXPIRED, STOPPED = "cancelled", "batch_expired", "batch_stopped"
+_OF_ONE_REQUEST = re.compile(
+    rb"content-.*|connection|transfer-encoding|expect|te|accept.*|user-agent|x-stainless-.*"
+    rb"|idempotency-key|x-headstart-(?!scope$).*"
+)
+"""Headers that say nothing about the requests of a batch."""
+
+
+class _TaggedBooks:
+    """Gives each row of the books to the batch whose tag it has."""
+
+    def __init__(self) -> None:
+        self.batches: dict[str, BatchBooks] = {}
+
+    def notify(self, observation: Observation) -> None:
+        """Take an observation."""
+        if isinstance(observation, Served) and self.batches:
+            for tag in observation.tags:
+                if (books := self.batches.get(tag)) is not None:
+                    books.notify(observation)
+
+
+class BatchService:
+    """Answers ``/v1/files`` and ``/v1/batches``, and runs the batches.
+
+    ``app`` answers the requests of batches. ``owner`` returns the digest of a caller, and raises
+    Unauthorized or Forbidden. ``books`` has to observe the engine. ``aclose`` stops the batches;
+    their journals keep the answers.
+    """
+
+    def __init__(
+        self,
+        settings: BatchSettings,
+        folder: BatchFolder,
+        app: ASGIApp,
+        *,
+        owner: Callable[[Scope], str | None],
+        spawn: Spawn,
+        clock: Callable[[], float],
+        request_id: Callable[[], str],
+        body_timeout_s: float | None,
+    ) -> None:
+        self.books = _TaggedBooks()
+        self._settings = settings
+        self._folder = folder
+        self._app = app
+        self._owner = owner
+        self._spawn = spawn
+        self._clock = clock
+        self._request_id = request_id
+        self._body_timeout_s = body_timeout_s
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._runs: dict[str, BatchRun] = {}
+        """Those of this process, by the ids of their batches."""
+        self._slots = asyncio.Semaphore(settings.max_running)
+        self._looks_at: dict[str, float] = {}
+        """When the batches of an owner are looked for next; inf: all of them run here or ended."""
+        self._sweeping = spawn(self._sweep)
+
+    async def aclose(self) -> None:
+        """Stop all batches. They go on with the next process."""
+        tasks = [self._sweeping, *self._tasks.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+    async def _sweep(self) -> None:
+        """Delete what is too old, now and every hour."""
+        while True:
+            before = self._clock() - self._settings.keep_days * 86400
+            try:
+                await asyncio.to_thread(self._folder.sweep, before)
+            except OSError as error:
+                logger.warning("batches.dir cannot be cleaned: %s", error.strerror)
+            await asyncio.sleep(SWEEP_S)
+
+    # --- requests ----------------------------------------------------------------------------
+
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> bool:
+        """Answer a request to one of these paths, or return False for another path."""
+        match = _PATH.fullmatch(raw_path(scope))
+        if match is None or scope["method"] == "OPTIONS":
+            return False
+        request_id = self._request_id()
+        receive = paced(receive, self._body_timeout_s)
+        kind, id, end = (part.decode("latin-1") if part else "" for part in match.groups())
+        try:
+            owner = self._owner(scope)
+            if owner is None:
+                raise Forbidden("nobody can tell who asks, so no files are kept for the caller")
+            await self._go_on(owner, scope)
+            answer = self._file if kind == "files" else self._batch
+            found = await answer(owner, scope, receive, id, end)
+            if isinstance(found, KeptFile):
+                await self._send_data(owner, found, send, request_id)
+                return True
+        except OSError as error:
+            logger.error("batches.dir: %s", error.strerror)
+            failed = HeadstartError("the folder of batches.dir cannot be used; the log says why")
+            await _refuse(send, failed, request_id)
+        except HeadstartError as error:
+            await _refuse(send, error, request_id)
+        else:
+            body = msgspec.json.encode(found)
+            headers = (
+                (b"content-type", JSON),
+                (b"content-length", b"%d" % len(body)),
+                (b"x-headstart-request-id", request_id.encode()),
+                NO_STORE,
+            )
+            await send_whole(send, 200, headers, body)
+        return True
+
+    async def _file(
+        self, owner: str, scope: Scope, receive: Receive, id: str, end: str
+    ) -> KeptFile | KeptBatch | dict[str, Any]:
+        """Return a document, or the file whose data is asked for."""
+        method = scope["method"]
+        if not id:
+            if method == "POST":
+                return (await self._upload(owner, scope, receive)).document()
+            _only(method, "GET")
+            files = await asyncio.to_thread(self._folder.listed, owner, KeptFile)
+            purpose = _query(scope).get("purpose")
+            shown = [each.document() for each in files if purpose in (None, each.purpose)]
+            return _page(shown, _query(scope), 10_000)
+        file = await asyncio.to_thread(self._folder.find, owner, id, KeptFile)
+        if file is None or end not in ("", "/content"):
+            raise _not_found("file", id)
+        if end:
+            _only(method, "GET")
+            return file
+        if method == "DELETE":
+            await asyncio.to_thread(self._folder.delete, owner, id)
+            return {"id": id, "object": "file", "deleted": True}
+        _only(method, "GET")
+        return file.document()
+
+    async def _upload(self, owner: str, scope: Scope, receive: Receive) -> KeptFile:
+        """Keep the file of a form. It is written to the disk while it comes."""
+        folder, most = self._folder, self._settings.max_file_bytes
+        length = dict(scope["headers"]).get(b"content-length", b"0")
+        stated = int(length) if length.isdigit() else 0
+        used = await asyncio.to_thread(folder.used_bytes)
+        if used + stated > self._settings.max_bytes:
+            raise RequestTooLarge(
+                "the files of all batches take as much as batches.max_bytes allows "
+                f"({self._settings.max_bytes}): delete some, or raise it"
+            )
+        whole, data = folder.root / f"{new_id('form-')}.part", folder.root / new_id("data-")
+        try:
+            with await asyncio.to_thread(_opened, whole) as out:
+                size, waiting = 0, bytearray()
+                async for piece in iterate_body(receive):
+                    size += len(piece)
+                    if size > min(most + FORM_BYTES, self._settings.max_bytes - used):
+                        raise RequestTooLarge(
+                            f"the file exceeds batches.max_file_bytes ({most}), or there is no "
+                            "room for it in batches.max_bytes"
+                        )
+                    waiting += piece
+                    if len(waiting) >= PIECE:
+                        await asyncio.to_thread(out.write, bytes(waiting))
+                        waiting.clear()
+                await asyncio.to_thread(out.write, bytes(waiting))
+                await asyncio.to_thread(out.flush)
+                kind = dict(scope["headers"]).get(b"content-type", b"").decode("latin-1")
+                name, purpose = await asyncio.to_thread(read_upload, whole, kind, data)
+                if purpose != PURPOSE:
+                    raise InvalidRequest(
+                        f"purpose: {purpose!r} is not kept here, only {PURPOSE!r}: this server "
+                        "runs batches itself (batches.dir)"
+                    )
+                now = self._clock()
+                return await asyncio.to_thread(folder.keep, owner, data, name, purpose, now)
+        finally:
+            await asyncio.to_thread(_remove, whole, data)
+
+    async def _send_data(self, owner: str, file: KeptFile, send: Send, request_id: str) -> None:
+        path = self._folder.path(owner, file.id, "data")
+        try:
+            source = await asyncio.to_thread(path.open, "rb")
+        except FileNotFoundError:
+            return await _refuse(send, _not_found("file", file.id), request_id)
+        with source:
+            headers = [
+                (b"content-type", b"application/octet-stream"),
+                (b"content-length", b"%d" % file.bytes),
+                (b"x-headstart-request-id", request_id.encode()),
+                NO_STORE,
+            ]
+            await send(response_start(200, headers))
+            while piece := await asyncio.to_thread(source.read, PIECE):
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _batch(
+        self, owner: str, scope: Scope, receive: Receive, id: str, end: str
+    ) -> KeptFile | KeptBatch | dict[str, Any]:
+        method = scope["method"]
+        if not id:
+            if method == "POST":
+                return await self._create(owner, scope, receive)
+            _only(method, "GET")
+            batches = await asyncio.to_thread(self._folder.listed, owner, KeptBatch)
+            shown = [msgspec.to_builtins(self._now(each)) for each in batches]
+            return _page(shown, _query(scope), PAGE)
+        batch = await asyncio.to_thread(self._folder.find, owner, id, KeptBatch)
+        if batch is None or end not in ("", "/cancel"):
+            raise _not_found("batch", id)
+        if end:
+            _only(method, "POST")
+            return await self._cancel(owner, batch)
+        _only(method, "GET")
+        return self._now(batch)
+
+    def _now(self, batch: KeptBatch) -> KeptBatch:
+        """Return a batch with the counts of its run, if that is here."""
+        run = self._runs.get(batch.id)
+        if run is None or batch.has_ended:
+            return batch
+        return msgspec.structs.replace(batch, request_counts=_counts(run))
+
+    async def _create(self, owner: str, scope: Scope, receive: Receive) -> KeptBatch:
+        asked = await _read_json(receive)
+        file_id, endpoint, window = (
+            asked.get(name) for name in ("input_file_id", "endpoint", "completion_window")
+        )
+        if endpoint not in ENDPOINTS:
+            raise InvalidRequest(f"endpoint: use one of {', '.join(ENDPOINTS)}")
+        if window != WINDOW:
+            raise InvalidRequest(f"completion_window: use {WINDOW!r}")
+        file = None
+        if isinstance(file_id, str):
+            file = await asyncio.to_thread(self._folder.find, owner, file_id, KeptFile)
+        if file is None or file.purpose != PURPOSE:
+            raise InvalidRequest("input_file_id: there is no such file with the purpose 'batch'")
+        now = int(self._clock())
+        batch = KeptBatch(
+            id=new_id("batch_"),
+            endpoint=str(endpoint),
+            input_file_id=file.id,
+            completion_window=WINDOW,
+            created_at=now,
+            expires_at=now + WINDOW_S,
+            metadata=_metadata(asked.get("metadata")),
+        )
+        await asyncio.to_thread(self._folder.save, owner, batch)
+        self._start(owner, batch, scope)
+        return batch
+
+    async def _cancel(self, owner: str, batch: KeptBatch) -> KeptBatch:
+        """Ask the process that runs the batch to stop it; calls that run are waited for."""
+        if batch.has_ended:
+            raise InvalidRequest(f"a batch that is {batch.status} cannot be cancelled")
+        await asyncio.to_thread(self._folder.cancel, owner, batch.id)
+        run = self._runs.get(batch.id)
+        if run is not None:
+            run.stop(CANCELLED)
+        found = await asyncio.to_thread(self._folder.find, owner, batch.id, KeptBatch)
+        return self._now(batch if found is None else found)
+
+    # --- runs --------------------------------------------------------------------------------
+
+    async def _go_on(self, owner: str, scope: Scope) -> None:
+        """Start the batches of an owner that no process runs."""
+        if self._clock() < self._looks_at.get(owner, 0.0):
+            return
+        self._looks_at[owner] = math.inf
+        for batch in await asyncio.to_thread(self._folder.listed, owner, KeptBatch):
+            if not batch.has_ended and batch.id not in self._tasks:
+                self._start(owner, batch, scope)
+
+    def _start(self, owner: str, batch: KeptBatch, scope: Scope) -> None:
+        headers: Headers = (
+            *((name, value) for name, value in scope["headers"] if not _OF_ONE_REQUEST.match(name)),
+            (b"x-headstart-tags", batch.id.encode()),
+        )
+        self._tasks[batch.id] = self._spawn(self._attend, owner, batch, headers)
+
+    async def _attend(self, owner: str, batch: KeptBatch, headers: Headers) -> None:
+        """Run a batch to its end. If the process ends first, the batch goes on later."""
+        try:
+            async with self._slots:
+                await self._run(owner, batch, headers)
+        except ConfigError as error:  # another process runs it, and may hand it on
+            logger.info("batch %s does not start here: %s", batch.id, error)
+            self._looks_at[owner] = self._clock() + AGAIN_S
+        except (OSError, HeadstartError) as error:
+            logger.error("batch %s stopped: %s", batch.id, error)
+            self._looks_at[owner] = self._clock() + AGAIN_S
+        finally:
+            del self._tasks[batch.id]
+
+    async def _run(self, owner: str, batch: KeptBatch, headers: Headers) -> None:
+        folder = self._folder
+        data = folder.path(owner, batch.input_file_id, "data")
+        try:
+            requests = await asyncio.to_thread(_read, data, batch.endpoint)
+        except FileNotFoundError:
+            return await self._fail(owner, batch, "the input file was deleted", None)
+        except ConfigError as error:
+            found = re.match(r"line (\d+): ", str(error))
+            line = None if found is None else int(found[1])
+            return await self._fail(owner, batch, str(error), line)
+        journal = await asyncio.to_thread(
+            BatchJournal, folder.path(owner, batch.id, "journal"), requests
+        )
+        ended = False
+        try:
+            # While this waited for its place, another process may have ended it.
+            known = await asyncio.to_thread(folder.find, owner, batch.id, KeptBatch)
+            if known is None or known.has_ended:
+                return
+            batch = msgspec.structs.replace(
+                batch, status="in_progress", in_progress_at=int(self._clock())
+            )
+            reason, counts = await self._ask(owner, batch, requests, journal, headers)
+            await self._finish(owner, batch, requests, journal, reason, counts)
+            ended = True
+        finally:
+            await asyncio.shield(asyncio.to_thread(journal.close, delete=ended))
+
+    async def _ask(
+        self,
+        owner: str,
+        batch: KeptBatch,
+        requests: list[BatchRequest],
+        journal: BatchJournal,
+        headers: Headers,
+    ) -> tuple[str | None, RequestCounts]:
+        """Ask all requests; return why it stopped early, and the counts."""
+        gate = Gate(1, len(requests) + 1)
+        books = self.books.batches[batch.id] = BatchBooks()
+        begin = partial(  # it orders all requests, which takes a second for 50,000
+            BatchRun, headers=headers, most=self._settings.concurrency
+        )
+        app = _gated(self._app, gate)
+        run = await asyncio.to_thread(begin, app, gate, books, journal, requests)
+        self._runs[batch.id] = run
+        watching = self._spawn(self._watch, owner, batch, run)
+        try:
+            await run.run()
+        finally:
+            watching.cancel()
+            await asyncio.wait([watching])
+            del self._runs[batch.id], self.books.batches[batch.id]
+        return run.stopped_by, _counts(run)
+
+    async def _watch(self, owner: str, batch: KeptBatch, run: BatchRun) -> None:
+        """Save the counts for other processes; stop a run that is cancelled or too late."""
+        saved = None
+        while True:
+            now = msgspec.structs.replace(batch, request_counts=_counts(run))
+            if now != saved:
+                await asyncio.to_thread(self._folder.save, owner, now)
+                saved = now
+            if await asyncio.to_thread(self._folder.is_cancelled, owner, batch.id):
+                run.stop(CANCELLED)
+            elif self._clock() >= batch.expires_at:
+                run.stop(EXPIRED)
+            await asyncio.sleep(LOOK_S)
+
+    async def _finish(
+        self,
+        owner: str,
+        batch: KeptBatch,
+        requests: list[BatchRequest],
+        journal: BatchJournal,
+        reason: str | None,
+        counts: RequestCounts,
+    ) -> None:
+        """Write the output, and say how the batch ended."""
+        now = self._clock()
+        unanswered = [
+            unanswered_row(each, EXPIRED if reason == EXPIRED else STOPPED, _told(reason))
+            for each in requests
+            if reason not in (None, CANCELLED) and not journal.holds(each.place)
+        ]
+        output, errors = await asyncio.to_thread(
+            self._write_output, owner, batch.id, journal, unanswered, now
+        )
+        at = int(now)
+        done = msgspec.structs.replace(
+            batch, output_file_id=output, error_file_id=errors, request_counts=counts,
+            finalizing_at=at,
+        )  # fmt: skip
+        match reason:
+            case None:
+                done = msgspec.structs.replace(done, status="completed", completed_at=at)
+            case "cancelled":
+                done = msgspec.structs.replace(
+                    done, status="cancelled", cancelling_at=at, cancelled_at=at
+                )
+            case "batch_expired":
+                done = msgspec.structs.replace(done, status="expired", expired_at=at)
+            case _:
+                found = _errors(STOPPED, reason, None)
+                done = msgspec.structs.replace(done, status="failed", failed_at=at, errors=found)
+        await asyncio.to_thread(self._folder.save, owner, done)
+
+    def _write_output(
+        self,
+        owner: str,
+        id: str,
+        journal: BatchJournal,
+        unanswered: list[msgspec.Raw],
+        now: float,
+    ) -> tuple[str | None, str | None]:
+        """Write the file of answers and that of errors, and return their ids. It blocks."""
+        ids: list[str | None] = []
+        for name, succeeded in (("output", True), ("error", False)):
+            place = self._folder.root / new_id("data-")
+            count = journal.write_output(place, succeeded=succeeded)
+            if not succeeded and unanswered:
+                with place.open("ab") as out:
+                    out.write(b"\n".join(map(bytes, unanswered)) + b"\n")
+            if count or (unanswered and not succeeded):
+                place.chmod(0o600)
+                kept = self._folder.keep(owner, place, f"{id}_{name}.jsonl", OUTPUT, now)
+                ids.append(kept.id)
+            else:
+                place.unlink()
+                ids.append(None)
+        return ids[0], ids[1]
+
+    async def _fail(self, owner: str, batch: KeptBatch, message: str, line: int | None) -> None:
+        failed = msgspec.structs.replace(
+            batch,
+            status="failed",
+            failed_at=int(self._clock()),
+            errors=_errors("invalid_request", message, line),
+        )
+        await asyncio.to_thread(self._folder.save, owner, failed)
+
+
+def _gated(app: ASGIApp, gate: Gate) -> ASGIApp:
+    """Return an app whose requests hold a place of a gate."""
+
+    async def gated(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            async with gate:
+                await app(scope, receive, send)
+        except Overloaded as error:
+            await _refuse(send, error, "")
+
+    return gated
+
+
+def _read(data: Path, endpoint: str) -> list[BatchRequest]:
+    """Return the requests of a file. Raises ConfigError, which names the line. It blocks."""
+    requests = read_requests(data.read_bytes().splitlines(), None)
+    if not requests:
+        raise ConfigError("the file has no requests")
+    for each in requests:
+        if each.path != endpoint:
+            raise ConfigError(
+                f"line {each.place + 1}: url: {each.path!r} is not the batch's endpoint {endpoint}"
+            )
+    return requests
+
+
+def _counts(run: BatchRun) -> RequestCounts:
+    counts = run.counts
+    return RequestCounts(
+        total=counts.total, completed=counts.outcomes.total(), failed=counts.failed
+    )
+
+
+def _told(reason: str | None) -> str:
+    if reason == EXPIRED:
+        return "it was not asked within the 24 hours of the batch"
+    return f"the batch was stopped before it was asked: {reason}"
+
+
+def _errors(code: str, message: str, line: int | None) -> dict[str, Any]:
+    error = {"code": code, "message": message, "param": None, "line": line}
+    return {"object": "list", "data": [error]}
+
+
+def _opened(path: Path) -> Any:
+    path.touch(0o600)
+    return path.open("wb")
+
+
+def _remove(*paths: Path) -> None:
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
+
+
+async def _read_json(receive: Receive) -> dict[str, Any]:
+    body = bytearray()
+    async for piece in iterate_body(receive):
+        body += piece
+        if len(body) > SMALL_BODY:
+            raise RequestTooLarge(f"the body exceeds {SMALL_BODY} bytes")
+    try:
+        return msgspec.json.decode(bytes(body), type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"the body is no JSON object: {error}") from error
+
+
+def _metadata(value: object) -> dict[str, str] | None:
+    if value is None:
+        return None
+    pairs = cast("dict[object, object]", value) if isinstance(value, dict) else None
+    if pairs is None or len(pairs) > MOST_METADATA:
+        raise InvalidRequest(f"metadata: an object of at most {MOST_METADATA} texts")
+    kept: dict[str, str] = {}
+    for key, text in pairs.items():
+        if not (isinstance(key, str) and isinstance(text, str)):
+            raise InvalidRequest("metadata: its values must be texts")
+        if len(key) > LONGEST_KEY or len(text) > LONGEST_VALUE:
+            raise InvalidRequest(
+                f"metadata: a key has at most {LONGEST_KEY} characters, a value {LONGEST_VALUE}"
+            )
+        kept[key] = text
+    return kept
+
+
+def _query(scope: Scope) -> dict[str, str]:
+    return dict(parse_qsl(scope["query_string"].decode("latin-1")))
+
+
+def _page(listed: list[dict[str, Any]], query: dict[str, str], size: int) -> dict[str, Any]:
+    """Return a page of a list. Raises InvalidRequest."""
+    limit = query.get("limit", str(size))
+    if not (limit.isdecimal() and 1 <= int(limit) <= max(size, LARGEST_PAGE)):
+        raise InvalidRequest(f"limit: must be a number from 1 to {max(size, LARGEST_PAGE)}")
+    if query.get("order") == "asc":
+        listed.reverse()
+    ids = [each["id"] for each in listed]
+    after = query.get("after")
+    if after is not None and after not in ids:
+        raise InvalidRequest("after: there is no such id in this list")
+    start = 0 if after is None else ids.index(after) + 1
+    page = listed[start : start + int(limit)]
+    return {
+        "object": "list",
+        "data": page,
+        "first_id": page[0]["id"] if page else None,
+        "last_id": page[-1]["id"] if page else None,
+        "has_more": start + int(limit) < len(listed),
+    }
+
+
+def _only(method: str, allowed: str) -> None:
+    if method != allowed:
+        raise InvalidRequest(f"this path takes {allowed}")
+
+
+def _not_found(kind: str, id: str) -> UnknownReference:
+    return UnknownReference(f"No such {kind}: {id[:80]}", status=404, param="id")
+
+
+async def _refuse(send: Send, error: HeadstartError, request_id: str) -> None:
+    status, headers, body = error_response(error, OPENAI_CHAT, request_id)
+    headers.append((b"x-headstart-request-id", request_id.encode()))
+    await send_whole(send, status, headers, body)
