@@ -224,6 +224,8 @@ class BatchSummary(Frozen, omit_defaults=False):
     """Requests that an earlier run had answered."""
     calls: int
     """Calls to providers."""
+    batches: int
+    """The batches of providers that had these calls."""
     refusals: int
     """Times a provider said to wait."""
     refused_rewordings: dict[str, int]
@@ -256,6 +258,7 @@ async def _run(
         on_start=lambda parts: gates.append(parts.gate),
         make_upstream=None if desk is None else partial(BatchedUpstream, desk=desk),
     )
+    tier = None if desk is None else BatchTier(desk, journal)
     await gateway.running()
     began = time.perf_counter()
     try:
@@ -268,7 +271,7 @@ async def _run(
             headers=headers,
             most=options.concurrency,
             mapped=mapped,
-            tier=None if desk is None else BatchTier(desk, journal),
+            tier=tier,
         )
         async with anyio.create_task_group() as beside:
             beside.start_soon(_watch_signals, run, beside.cancel_scope)
@@ -286,6 +289,7 @@ async def _run(
         unasked=counts.total - counts.done,
         resumed=counts.resumed,
         calls=books.calls,
+        batches=0 if tier is None else tier.batches,
         refusals=counts.refusals,
         refused_rewordings=dict(books.vetoes.most_common()),
         concurrency=run.pace.calls,
@@ -387,10 +391,16 @@ def told(summary: BatchSummary) -> str:
     if summary.refused_rewordings:
         refused = ", ".join(f"{n:,} {name}" for name, n in summary.refused_rewordings.items())
         lines.append(f"rewordings not merged: {refused}")
-    lines.append(
-        f"{summary.calls:,} calls to providers in {duration(summary.seconds)}, at last "
-        f"{summary.concurrency} at once; {summary.refusals:,} times a provider said to wait"
-    )
+    took = duration(summary.seconds)
+    if summary.batches:
+        lines.append(
+            f"{summary.calls:,} calls in {summary.batches:,} batches of providers, in {took}"
+        )
+    else:
+        lines.append(
+            f"{summary.calls:,} calls to providers in {took}, at last {summary.concurrency} at "
+            f"once; {summary.refusals:,} times a provider said to wait"
+        )
     if summary.would_have_cost_usd:
         share = 1 - summary.paid_usd / summary.would_have_cost_usd
         lines.append(

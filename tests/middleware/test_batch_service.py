@@ -1,0 +1,234 @@
+"""``/v1/batches`` in one event loop: nothing blocks it, and batches end as they should."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import openai
+import pytest
+
+from headstart.config.loading import load_settings
+from headstart.lab.simulator import Simulator
+from headstart.middleware.asgi import not_found
+from headstart.middleware.batches.folder import BatchFolder, KeptBatch
+from headstart.middleware.batches.service import WINDOW_S, BatchService
+from headstart.middleware.concurrency import Supervisor
+from headstart.middleware.respond import send_whole
+from headstart.mount import build_gateway
+from headstart.observe import Observers
+from headstart.settings import BatchSettings
+from support.serving import serving
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from headstart.middleware.asgi_types import Message, Receive, Scope, Send
+
+pytestmark = pytest.mark.anyio
+CHAT = "/v1/chat/completions"
+
+
+def line(id: str, text: str) -> dict[str, Any]:
+    messages = [{"role": "user", "content": text}]
+    return {
+        "custom_id": id, "method": "POST", "url": CHAT,
+        "body": {"model": "gpt-4o", "messages": messages},
+    }  # fmt: skip
+
+
+def lines(count: int) -> bytes:
+    return "\n".join(
+        json.dumps(line(f"q{n}", f"Where is town {n}?")) for n in range(count)
+    ).encode()
+
+
+@contextlib.asynccontextmanager
+async def asked(folder: Path, simulator: Simulator) -> AsyncIterator[openai.AsyncOpenAI]:
+    """Yield a client of a sidecar before a simulated provider, all in this loop."""
+    async with serving(simulator, lifespan="off") as url:
+        upstream = {"name": "p", "preset": "openai", "base_url": f"{url}/v1", "api_key_env": []}
+        overrides = {
+            "upstream": [upstream],
+            "cache.store": f"sqlite:///{folder}/store.db",
+            "batches.dir": str(folder / "batches"),
+        }
+        settings = await anyio.to_thread.run_sync(load_settings, None, {}, overrides)
+        app = build_gateway(settings, not_found, observers=Observers())
+        async with (
+            serving(app) as served,
+            openai.AsyncOpenAI(api_key="sk-a", base_url=f"{served}/v1", max_retries=0) as client,
+        ):
+            yield client
+
+
+async def ended(client: openai.AsyncOpenAI, data: bytes) -> openai.types.Batch:
+    file = await client.files.create(file=("in.jsonl", data), purpose="batch")
+    batch = await client.batches.create(
+        input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
+    )
+    with anyio.fail_after(60):
+        while (batch := await client.batches.retrieve(batch.id)).status not in (
+            "completed", "failed", "cancelled", "expired",
+        ):  # fmt: skip
+            await anyio.sleep(0.05)
+    return batch
+
+
+async def test_a_large_batch_never_blocks_the_event_loop(tmp_path: Path) -> None:
+    async with asked(tmp_path, Simulator("instant")) as client:
+        done = await ended(client, lines(3) + b"\n" * 3_000_000)
+        assert done.status == "completed"
+        content = await client.files.content(str(done.output_file_id))
+        assert content.text.count("\n") == 3
+
+
+async def test_a_key_that_is_refused_fails_the_batch(tmp_path: Path) -> None:
+    async with asked(tmp_path, Simulator("instant", api_keys=["sk-right"])) as client:
+        done = await ended(client, lines(30))
+        assert done.status == "failed"
+        assert done.errors
+        [error] = done.errors.data or []
+        assert "a person must correct this" in (error.message or "")
+        content = await client.files.content(str(done.error_file_id))
+        rows = [json.loads(each) for each in content.text.splitlines()]
+        assert len(rows) == 30
+        assert {row["error"]["code"] for row in rows} == {"batch_stopped"}
+
+
+# --- without a gateway -----------------------------------------------------------------------
+
+
+class Caller:
+    """Asks services on one folder; ``app`` answers the requests of their batches."""
+
+    def __init__(self, folder: Path) -> None:
+        self.now = 1_800_000_000.0
+        self.open = anyio.Event()
+        self.answered = 0
+        self.supervisor = Supervisor()
+        self.folder = BatchFolder(folder / "batches")
+
+    async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        if self.answered >= 2:
+            await self.open.wait()
+        self.answered += 1
+        await send_whole(send, 200, (), b'{"object": "chat.completion"}')
+
+    def service(self, **options: Any) -> BatchService:
+        return BatchService(
+            BatchSettings(dir="x", **options),
+            self.folder,
+            self.app,
+            owner=lambda _: "me",
+            spawn=self.supervisor.spawn,
+            clock=lambda: self.now,
+            request_id=lambda: "id",
+            body_timeout_s=None,
+        )
+
+    async def ask(self, service: BatchService, method: str, path: str, body: bytes = b"") -> Any:
+        sent: list[Message] = []
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        scope = {
+            "type": "http",
+            "method": method,
+            "raw_path": path.encode(),
+            "path": path,
+            "query_string": b"",
+            "headers": [(b"content-type", b"multipart/form-data; boundary=b")],
+        }
+        assert await service.answer(scope, receive, send)
+        return json.loads(b"".join(each.get("body", b"") for each in sent))
+
+    async def begin(self, service: BatchService, count: int) -> str:
+        form = (
+            b'--b\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--b\r\n'
+            b'content-disposition: form-data; name="file"; filename="f"\r\n\r\n'
+            + lines(count)
+            + b"\r\n--b--"
+        )
+        file = await self.ask(service, "POST", "/v1/files", form)
+        asked = {"input_file_id": file["id"], "endpoint": CHAT, "completion_window": "24h"}
+        batch = await self.ask(service, "POST", "/v1/batches", json.dumps(asked).encode())
+        return str(batch["id"])
+
+    async def until(self, service: BatchService, id: str, *statuses: str) -> Any:
+        with anyio.fail_after(30):
+            while True:
+                batch = await self.ask(service, "GET", f"/v1/batches/{id}")
+                if batch["status"] in statuses:
+                    return batch
+                await anyio.sleep(0.02)
+
+    async def until_stopped(self, service: BatchService, id: str) -> None:
+        with anyio.fail_after(30):
+            while service._runs[id].stopped_by is None:
+                await anyio.sleep(0.01)
+
+    async def aclose(self, *services: BatchService) -> None:
+        for each in services:
+            await each.aclose()
+        await self.supervisor.aclose()
+
+
+@pytest.fixture
+def caller(tmp_path: Path) -> Caller:
+    found = Caller(tmp_path)
+    found.folder.prepare()
+    return found
+
+
+async def test_after_a_day_a_batch_is_expired(caller: Caller) -> None:
+    service = caller.service(concurrency=1)
+    id = await caller.begin(service, 5)
+    while caller.answered < 2:
+        await anyio.sleep(0.01)
+    caller.now += WINDOW_S
+    await caller.until_stopped(service, id)
+    caller.open.set()
+    batch = await caller.until(service, id, "expired")
+    answered = batch["request_counts"]["completed"]
+    assert answered < 5
+    place = caller.folder.path("me", batch["error_file_id"], "data")
+    text = await anyio.to_thread.run_sync(place.read_text)
+    rows = [json.loads(each) for each in text.splitlines()]
+    assert [row["error"]["code"] for row in rows] == ["batch_expired"] * (5 - answered)
+    await caller.aclose(service)
+
+
+async def test_another_process_shows_and_cancels_a_batch(caller: Caller) -> None:
+    first, second = caller.service(concurrency=1), caller.service()
+    id = await caller.begin(first, 5)
+    await caller.until(first, id, "in_progress")
+    assert [each["id"] for each in (await caller.ask(second, "GET", "/v1/batches"))["data"]] == [id]
+    cancelled = await caller.ask(second, "POST", f"/v1/batches/{id}/cancel")
+    assert cancelled["status"] == "cancelling"
+    assert (await caller.ask(first, "GET", f"/v1/batches/{id}"))["status"] == "cancelling"
+    await caller.until_stopped(first, id)
+    caller.open.set()
+    batch = await caller.until(second, id, "cancelled")
+    assert batch["request_counts"]["completed"] == caller.answered < 5
+    await caller.aclose(first, second)
+
+
+async def test_one_batch_waits_for_another(caller: Caller) -> None:
+    service = caller.service(max_running=1, concurrency=2)
+    first, second = await caller.begin(service, 5), await caller.begin(service, 1)
+    await caller.until(service, first, "in_progress")
+    assert (await caller.ask(service, "GET", f"/v1/batches/{second}"))["status"] == "validating"
+    caller.open.set()
+    await caller.until(service, second, "completed")
+    assert (await caller.ask(service, "GET", f"/v1/batches/{first}"))["status"] == "completed"
+    assert len(await anyio.to_thread.run_sync(caller.folder.listed, "me", KeptBatch)) == 2
+    await caller.aclose(service)
