@@ -7,7 +7,8 @@ wordings, and the others are new; many of these differ from another one in a num
 simulated provider refuses (429, without a time to wait) what exceeds its slots. Equal meaning gets
 the equal text, so an answer that belongs to another question is a wrong merge. A fixed client asks
 a refused request again after 1, 2, 4 ... 8 s, up to eight times. The batch is killed when a third
-is done, and started again.
+is done, and started again. With ``--tier batch`` it is killed when its batch is made at the
+provider, which takes 20 s for a batch.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 REPEATS, REWORDINGS = 0.3, 0.2
 LATENCY_S = 0.4
+BATCH_S = 20.0
 MOST_TRIES, LONGEST_PAUSE_S = 8, 8.0
 COMMAND = [sys.executable, "-c", "from headstart.cli import main; main()", "batch"]
 
@@ -142,8 +144,13 @@ def body_of(asked: Scripted) -> dict[str, Any]:
     return {"model": "gpt-4o", "messages": [{"role": "user", "content": asked.prompt}]}
 
 
-def run_batch(url: str, asked: Sequence[Scripted], key: AnswerKey, folder: Path) -> dict[str, Any]:
-    """Run the command, kill it when a third is done, run it again, and check the answers."""
+def run_batch(
+    url: str, asked: Sequence[Scripted], key: AnswerKey, folder: Path, *, tier: bool = False
+) -> dict[str, Any]:
+    """Run the command, kill it, run it again, and check the answers.
+
+    It is killed when a third is done, or with ``tier`` when the batch at the provider is made.
+    """
     (folder / "headstart.toml").write_text(
         f'[cache]\nstore = "sqlite:///{folder}/store.db"\n'
         f'[[upstream]]\npreset = "openai"\nbase_url = "{url}/v1"\napi_key_env = []\n'
@@ -151,17 +158,17 @@ def run_batch(url: str, asked: Sequence[Scripted], key: AnswerKey, folder: Path)
     file, output = folder / "in.jsonl", folder / "out.jsonl"
     file.write_text("".join(json.dumps({"body": body_of(each)}) + "\n" for each in asked))
     words = [*COMMAND, str(file), "--output", str(output), "--json"]
-    words += ["--config", str(folder / "headstart.toml")]
+    words += ["--config", str(folder / "headstart.toml"), *(["--tier", "batch"] if tier else [])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     journal = Path(f"{output}.journal")
     began = time.perf_counter()
     with subprocess.Popen(words, env=environment, stderr=subprocess.DEVNULL) as first:
-        while not journal.exists() or journal.read_bytes().count(b"\n") <= len(asked) // 3:
+        while not journal.exists() or not _is_far_enough(journal.read_bytes(), asked, tier=tier):
             if first.poll() is not None:
                 raise RuntimeError("the batch ended before it was killed")
             time.sleep(0.2)
         first.kill()
-    kept = journal.read_bytes().count(b"\n") - 1
+    kept = journal.read_bytes().count(b'"place"')
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
     seconds = round(time.perf_counter() - began, 1)
     summary = json.loads(done.stdout)
@@ -179,6 +186,10 @@ def run_batch(url: str, asked: Sequence[Scripted], key: AnswerKey, folder: Path)
         "wrong_merges": wrong,
         "second_run": summary,
     }
+
+
+def _is_far_enough(journal: bytes, asked: Sequence[Scripted], *, tier: bool) -> bool:
+    return b'"batch":"' in journal if tier else journal.count(b"\n") > len(asked) // 3
 
 
 @contextmanager
@@ -209,7 +220,8 @@ def main() -> None:
     key = AnswerKey(asked)
     instant = find_profile("instant")
     profile = msgspec.structs.replace(instant, ttft_ms=LATENCY_S * 1e3, ttft_sigma=0.3)
-    provider = LimitedProvider(Simulator(profile, oracle=key), given.slots)
+    simulator = Simulator(profile, oracle=key, batch_s=BATCH_S)
+    provider = LimitedProvider(simulator, given.slots)
     found: dict[str, Any] = {
         "requests": len(asked),
         "distinct": len({each.prompt for each in asked}),
@@ -226,6 +238,14 @@ def main() -> None:
             row = run_batch(url, asked, key, Path(folder)) | provider.taken()
         print(f"headstart batch: {json.dumps(row)}", flush=True)
         found["batch"] = row
+        with tempfile.TemporaryDirectory(prefix="batch-") as folder:
+            row = run_batch(url, asked, key, Path(folder), tier=True)
+        batches = simulator.batches
+        row["batches"], row["requests_in_them"] = batches.submitted, batches.asked.total()
+        row["most_often_submitted"] = max(batches.asked.values())
+        row |= provider.taken()
+        print(f"headstart batch --tier batch: {json.dumps(row)}", flush=True)
+        found["tier"] = row
     if given.json is not None:
         given.json.write_text(json.dumps(found, indent=1) + "\n")
 

@@ -439,8 +439,8 @@ def summary_of(**given: Any) -> BatchSummary:
     fields: dict[str, Any] = {
         "requests": 100, "outcomes": {"miss": 60, "exact": 30, "semantic": 10}, "failed": 0,
         "unasked": 0, "resumed": 0, "calls": 61, "batches": 0, "refusals": 2,
-        "refused_rewordings": {}, "concurrency": 12, "seconds": 200.0, "paid_usd": 0.6, "would_have_cost_usd": 1.0,
-        "stopped_by": None,
+        "refused_rewordings": {}, "concurrency": 12, "seconds": 200.0, "paid_usd": 0.6,
+        "would_have_cost_usd": 1.0, "stopped_by": None,
     }  # fmt: skip
     return BatchSummary(**fields | given)
 
