@@ -37,6 +37,7 @@ from headstart.middleware.items import Flying, ItemAnswers
 from headstart.middleware.learning.audits import book_audit
 from headstart.middleware.learning.oversight import AllowedChecks, HitAction, HitDecision
 from headstart.middleware.logged_answers import AnswerLog
+from headstart.middleware.paced_answers import SentencePace
 from headstart.middleware.pump import PumpedCall
 from headstart.middleware.reading import HELD_DOCUMENT_BYTES
 from headstart.middleware.request_context import KeptCall, RequestContext
@@ -438,6 +439,8 @@ class Engine:
         if chain is not None and chain.refers:
             context.body = chain.sent(self._answerers(context))
         context.timings[b"parse"] = time.perf_counter() - context.read_at
+        if context.prepared.in_sentences and dialect is not None:
+            context.send = SentencePace(context.send, dialect)
         if self._ledger is not None:
             request = context.prepared.request
             models = [] if request is None else _models(request)

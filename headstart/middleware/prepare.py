@@ -76,7 +76,10 @@ DEADLINE = b"x-headstart-deadline-ms"
 
 LIVE = b"x-headstart-live"
 """Header with the id of the live draft that a request is the end of."""
-_OF_ONE_REQUEST = frozenset((LIVE, TAGS, DEADLINE, b"cache-control"))
+PACE = b"x-headstart-pace"
+"""Header that asks for an answer in whole sentences."""
+SENTENCES = b"sentences"
+_OF_ONE_REQUEST = frozenset((LIVE, PACE, TAGS, DEADLINE, b"cache-control"))
 """Headers that do not change what a provider is asked."""
 
 _ANY_TERMS = MatchContext()
@@ -142,6 +145,8 @@ class Prepared(msgspec.Struct, frozen=True):
     """The caller set a deadline in a header of ours."""
     tags: tuple[str, ...] = ()
     """The names that the caller gave the request, for reports, and its answer, for invalidation."""
+    in_sentences: bool = False
+    """The answer is to come in whole sentences."""
     live: str = ""
     """The id of its live draft; "": it has none."""
 
@@ -278,6 +283,10 @@ class Preparer:
         if TAGS in envelope.found:
             tags = read_tags(envelope.found[TAGS])
             prepared = msgspec.structs.replace(prepared, tags=tags)
+        if PACE in envelope.found:
+            if envelope.found[PACE].strip().lower() != SENTENCES:
+                raise InvalidRequest('X-Headstart-Pace must be "sentences"')
+            prepared = msgspec.structs.replace(prepared, in_sentences=True)
         if LIVE in envelope.found:
             live = envelope.found[LIVE].decode("latin-1")
             prepared = msgspec.structs.replace(prepared, live=live)
