@@ -56,12 +56,21 @@ class BatchTier:
         self._taken: list[Submission] = []
         """The batches whose answers the desk has."""
 
-    def defers(self, request: str, *, again: bool) -> bool:
-        """Return whether the call of a request has no answer; not ``again``, it is submitted."""
+    def defers(self, request: str, *, again: bool) -> str | None:
+        """Return the digest of a request's call if that has no answer.
+
+        The call is submitted with the next batch, but not ``again``.
+        """
         call = self._desk.waiting.pop(request, None)
-        if call is not None and not again:
+        if call is None:
+            return None
+        if not again:
             self._calls[call.digest].append(call)
-        return call is not None
+        return call.digest
+
+    def error(self, digest: str) -> tuple[int, bytes] | None:
+        """Return status and body of the error that the provider gave to a call."""
+        return self._desk.error(digest)
 
     async def settle(self, rest: Callable[[float], Awaitable[bool]]) -> bool:
         """Submit all calls that wait, and take the answers; return False if the run was stopped.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -181,6 +182,29 @@ def test_requests_that_the_provider_refuses_fail_and_are_submitted_again(
     assert sorted(provider.batches.asked.values()) == [1, 2]
 
 
+def test_many_errors_in_a_batch_fail_their_requests_alone(
+    tmp_path: Path, provider: Provider, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = prepare(tmp_path, provider.url, [f"Where is {n}?" for n in range(60)])
+    whole = provider.batches._answer
+
+    def answer(incoming: Any, path: bytes, body: bytes) -> tuple[int, bytes]:
+        number = int(re.findall(rb"\d+", json.loads(body)["messages"][0]["content"].encode())[0])
+        broken = b'{"error": {"message": "it is broken"}}'
+        return (500, broken) if number % 3 else whole(incoming, path, body)
+
+    provider.batches._answer = answer
+    status, summary = run(arguments, capsys)
+    assert (status, summary["failed"], summary["outcomes"]) == (1, 40, {"miss": 20})
+    assert summary["stopped_by"] is None
+    rows = rows_of(tmp_path)
+    assert rows[1]["response"]["body"] == {"error": {"message": "it is broken"}}
+    provider.batches._answer = whole
+    status, summary = run(arguments, capsys)
+    assert (status, summary["resumed"], summary["outcomes"]) == (0, 20, {"miss": 60})
+    assert provider.batches.asked.total() == 100
+
+
 @pytest.mark.parametrize("lost", ["files", "batches"])
 @pytest.mark.parametrize("api", APIS)
 def test_a_lost_answer_submits_nothing_twice(
@@ -198,7 +222,7 @@ def started(arguments: list[str]) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.parametrize("api", APIS)
-@pytest.mark.parametrize("when", ["before the answer", "while it waits"])
+@pytest.mark.parametrize("when", ["before the answer", "while it waits", "by Ctrl-C"])
 def test_a_killed_run_finds_its_batch(
     tmp_path: Path,
     provider: Provider,
@@ -211,14 +235,15 @@ def test_a_killed_run_finds_its_batch(
     provider.batches.takes_s = 3600.0
     provider.held = "batches" if when == "before the answer" else ""
     journal = tmp_path / "in.out.jsonl.journal"
-    known = re.compile(rb'"batch":"') if when == "while it waits" else re.compile(rb'"token":')
+    known = re.compile(rb'"token":' if when == "before the answer" else rb'"batch":"')
     with started(arguments) as process:
         while not (
             provider.batches.submitted and journal.exists() and known.search(journal.read_bytes())
         ):
             assert process.poll() is None
             time.sleep(0.02)
-        process.kill()
+        process.send_signal(signal.SIGINT if when == "by Ctrl-C" else signal.SIGKILL)
+    assert process.returncode == (130 if when == "by Ctrl-C" else -signal.SIGKILL)
     provider.held, provider.batches.takes_s = "", 0.0
     status, summary = run(arguments, capsys)
     assert (status, summary["outcomes"]) == (0, {"miss": 5})

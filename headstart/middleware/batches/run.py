@@ -60,8 +60,14 @@ class DeferredCalls(Protocol):
     done: int
     """Of those submitted: the calls that are answered."""
 
-    def defers(self, request: str, *, again: bool) -> bool:
-        """Return whether the call of a request has no answer; not ``again``, it is submitted."""
+    def defers(self, request: str, *, again: bool) -> str | None:
+        """Return the digest of a request's call if that has no answer.
+
+        The call is submitted with the next ones, but not ``again``.
+        """
+
+    def error(self, digest: str) -> tuple[int, bytes] | None:
+        """Return status and body of the error that the provider gave to a call."""
 
     async def settle(self, rest: Callable[[float], Awaitable[bool]]) -> bool:
         """Wait for the answers to all calls; return False if the run was stopped.
@@ -227,8 +233,8 @@ class BatchRun:
         self._tries = Counter[tuple[int, MapStep | None]]()
         self._mapped = mapped
         self.tier = tier
-        self._deferred: list[BatchRequest] = []
-        """The requests that wait for the provider's batch."""
+        self._deferred: list[tuple[BatchRequest, str]] = []
+        """The requests that wait for the provider's batch, with the digests of their calls."""
         self._settled: set[tuple[int, MapStep | None]] = set()
         """The requests whose answer is in a batch that has ended."""
         self._documents: dict[int, _SplitRequest] = {}
@@ -263,10 +269,15 @@ class BatchRun:
         await self._ask_all()
         while self.tier is not None and self._deferred and self.stopped_by is None:
             settled = await self.tier.settle(self._rest)
-            self._settled = {(each.place, each.step) for each in self._deferred}
-            self._waiting.extend(self._deferred)
-            self._deferred = []
+            deferred, self._deferred = self._deferred, []
             if settled:
+                self._settled = {(each.place, each.step) for each, _ in deferred}
+                for request, digest in deferred:
+                    error = self.tier.error(digest)
+                    if error is None:
+                        self._waiting.append(request)
+                    else:
+                        self._keep(request, BatchReply(error[0], (), error[1]), "", None)
                 await self._ask_all()
                 if self.stopped_by is None:
                     await self.tier.close_round()
@@ -339,9 +350,10 @@ class BatchRun:
             headers = (*headers, (b"cache-control", b"no-cache"))
         reply = await ask(self._app, request.path, headers, request.body)
         id = dict(reply.headers).get(_REQUEST_ID, b"").decode()
-        if self.tier is not None and self.tier.defers(id, again=settled):
+        digest = None if self.tier is None else self.tier.defers(id, again=settled)
+        if digest is not None:
             if not settled:
-                self._deferred.append(request)
+                self._deferred.append((request, digest))
                 return
             body = plain_error("no_answer", "the provider's batch has no usable answer to it")
             reply = BatchReply(422, reply.headers, body)

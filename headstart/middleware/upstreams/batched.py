@@ -86,18 +86,25 @@ class BatchedAnswer(NamedTuple):
 class BatchDesk:
     """The calls that wait for a batch, and the answers that came.
 
-    An answer is handed out once: of equal calls each gets its own. An error stays, so that a retry
-    gets it again.
+    An answer is handed out once: of equal calls each gets its own. Errors never reach the engine:
+    there they would open the circuit breaker of a provider that answers other calls well.
     """
 
     def __init__(self) -> None:
         self.waiting: dict[str, BatchedCall] = {}
         """By the id of the request that made them; of several, the first."""
         self._answers: defaultdict[str, list[BatchedAnswer]] = defaultdict(list)
+        self._errors: defaultdict[str, list[BatchedAnswer]] = defaultdict(list)
 
     def answered(self, digest: str, answer: BatchedAnswer) -> None:
-        """Take the answer to a call."""
-        self._answers[digest].append(answer)
+        """Take the answer to a call, or its error."""
+        kept = self._errors if answer.status >= 400 else self._answers
+        kept[digest].append(answer)
+
+    def error(self, digest: str) -> BatchedAnswer | None:
+        """Return the error that is the provider's answer to a call, if it is one."""
+        known = self._errors.get(digest)
+        return known.pop() if known else None
 
     def take(self, request: str, call: BatchedCall) -> BatchedAnswer:
         """Return the answer to a call. Raises InBatch if there is none."""
@@ -105,7 +112,7 @@ class BatchDesk:
         if not known:
             self.waiting.setdefault(request, call)
             raise InBatch("the provider answers this request in a batch")
-        return known[0] if known[0].status >= 400 else known.pop(0)
+        return known.pop(0)
 
 
 class BatchedUpstream(HTTPUpstream):
