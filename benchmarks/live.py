@@ -22,7 +22,8 @@ import json
 import random
 import sys
 import time
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -75,6 +76,8 @@ class Result:
     text: str
     live: bool
     """An early call answered it."""
+    state: str = ""
+    """What had become of the stages ``warm`` and ``answer`` at Enter."""
 
 
 def made_up(count: int, tokens: int, seed: int) -> list[Prompt]:
@@ -126,7 +129,8 @@ async def type_and_send(running: Site, prompt: Prompt, number: int, *, live: boo
             await asyncio.sleep(max(0.0, began + at - time.perf_counter()))
             draft.write(text)
         await asyncio.sleep(max(0.0, began + typed.submitted_s - time.perf_counter()))
-        return await send(running, prompt, {**headers, **draft.call_headers})
+        state = "{warm}/{answer}".format(**draft.state)
+        return replace(await send(running, prompt, {**headers, **draft.call_headers}), state=state)
 
 
 async def send(running: Site, prompt: Prompt, headers: dict[str, str]) -> Result:
@@ -192,6 +196,7 @@ async def run_stage(
         "calls": len(records),
         "early_calls": early,
         "used": sum(each.live for each in results),
+        "states": Counter(each.state for each in results),
         "usd": bill(records),
         "sidecar_usd": _sum(metrics, "headstart_spent_usd_total"),
         "by_kind": {

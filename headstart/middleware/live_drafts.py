@@ -39,6 +39,7 @@ from headstart.policies.live_drafts import (
     TriggerUse,
     WasteAccount,
     ending,
+    expected_waste,
     read_template,
     refuse_call,
     refuse_warming,
@@ -134,6 +135,9 @@ class PromptDraft:
         self.cache: Literal["unknown", "hit", "miss", "off"] = "unknown"
         self.warm = self.answer = "none"
         self.spent_usd = self.reserved_usd = 0.0
+        self.wasted_usd = 0.0
+        """The cost of its unused calls, until it ends."""
+        self.over = False
         self.calls = 0
         self.kept: KeptCall | None = None
         self.work: asyncio.Task[None] | None = None
@@ -378,13 +382,16 @@ class LiveDrafts:
         if kept is not None:
             self._let_go(draft, kept, used=False)
 
-    def _close(self, draft: PromptDraft) -> None:
-        """End a draft. What its calls cost is booked."""
+    def _close(self, draft: PromptDraft, *, asked: bool = False) -> None:
+        """End a draft. What its calls cost is booked. ``asked``: the final request came."""
         if self._drafts.pop(draft.id, None) is None:
             return
         if draft.ends is not None:
             draft.ends.cancel()
         self._stop(draft)
+        if not asked:
+            draft.account.wasted(draft.wasted_usd)
+        draft.over = True
         warming, draft.warming = draft.warming, None
         if warming is not None and not warming.flight.done:
             warming.flight.leave(warming.reader)
@@ -425,22 +432,28 @@ class LiveDrafts:
         whole = self._engine.draft(draft.scope, draft.route, body, draft.id)
         context = self._engine.limited_draft(whole, WARM_TOKENS)
         estimate = self._engine.expect_draft(context)
-        left_usd = draft.left_usd(self._settings.warm_usd)
-        refusal = refuse_warming(draft.template, estimate, draft.account, budget_usd=left_usd)
+        refusal = refuse_warming(
+            draft.template,
+            estimate,
+            draft.account,
+            budget_usd=draft.left_usd(self._settings.warm_usd),
+            alone="answer" not in draft.stages,
+        )
         if refusal is not None:
             return draft.tell(warm=refusal)
         await self._engine.admit_draft(context)
         draft.tell(warm="running")
-        draft.warming = self._begin(draft, context, None, estimate)
+        waste_usd = draft.account.warm_extra * (estimate.cost_usd or 0.0)
+        draft.warming = self._begin(draft, context, None, estimate, waste_usd)
 
     async def _call(self, draft: PromptDraft, context: RequestContext, trigger: Trigger) -> None:
         """Make the whole call, if that pays."""
-        estimate = self._engine.expect_draft(context)
+        estimate, use = self._engine.expect_draft(context), self._use.share(trigger)
         refusal = refuse_call(
             estimate,
-            self._use.share(trigger),
+            use,
+            draft.account,
             budget_usd=draft.left_usd(self._settings.answer_usd),
-            waste_usd=draft.account.left_usd(estimate.cost_usd or 0.0),
         )
         if draft.calls >= self._settings.max_calls:
             refusal = "max-calls"
@@ -449,7 +462,8 @@ class LiveDrafts:
         await self._engine.admit_draft(context)
         draft.calls += 1
         draft.tell(answer="running")
-        draft.kept = self._begin(draft, context, trigger, estimate)
+        waste_usd = expected_waste(estimate, use, draft.account)
+        draft.kept = self._begin(draft, context, trigger, estimate, waste_usd)
 
     def _begin(
         self,
@@ -457,13 +471,17 @@ class LiveDrafts:
         context: RequestContext,
         trigger: Trigger | None,
         estimate: RoutingEstimate,
+        waste_usd: float,
     ) -> KeptCall:
         cost_usd = estimate.cost_usd or 0.0
         cold = self._engine.expect_draft(context, cold=True)
         discount_usd = (cold.waste_usd or 0.0) - (estimate.waste_usd or 0.0)
         flight = self._engine.start_draft(context)
-        kept = KeptCall(flight, flight.join(), context, draft.text, trigger, discount_usd)
+        kept = KeptCall(
+            flight, flight.join(), context, draft.text, trigger, discount_usd, waste_usd
+        )
         draft.reserved_usd += cost_usd
+        draft.account.reserve(waste_usd)
         assert flight.pump is not None
 
         def settled(_: asyncio.Task[None]) -> None:
@@ -471,7 +489,7 @@ class LiveDrafts:
             spent = sum(each.cost_usd or 0.0 for each in flight.attempts)
             draft.spent_usd += spent
             if trigger is None:
-                self._note_warm(draft, kept.context, spent)
+                self._note_warm(draft, kept, spent)
                 draft.tell(warm="done" if flight.error is None else "failed")
                 self._book(kept, "warm")
             elif draft.kept is kept:
@@ -480,8 +498,10 @@ class LiveDrafts:
         flight.pump.add_done_callback(settled)
         return kept
 
-    def _note_warm(self, draft: PromptDraft, context: RequestContext, spent_usd: float) -> None:
+    def _note_warm(self, draft: PromptDraft, kept: KeptCall, spent_usd: float) -> None:
         """Learn what a call that filled the prompt cache costs more in the end."""
+        context = kept.context
+        draft.account.reserve(-kept.reserved_usd)
         cold = self._engine.expect_draft(context, cold=True)
         warm = self._engine.expect_draft(context)
         discount_usd = (cold.cost_usd or 0.0) - (warm.cost_usd or 0.0)
@@ -498,12 +518,11 @@ class LiveDrafts:
         if draft is None or self._engine.owner(context.scope) != draft.owner:
             return None
         kept, draft.kept = draft.kept, None
-        self._close(draft)
+        self._close(draft, asked=True)
         context.affinity = draft.id
         text = submitted_text(draft.template, context.body)
-        estimate = self._engine.expect_draft(context, cold=True)
-        draft.account.answered(estimate.cost_usd or 0.0)
         if kept is None:
+            self._note_answer(draft, context, None)
             return None
         fits = (
             text is not None
@@ -514,7 +533,24 @@ class LiveDrafts:
             and self._engine.sends_alike(context.scope, draft.scope)
         )
         self._let_go(draft, kept, used=fits)
+        self._note_answer(draft, context, kept if fits else None)
         return kept if fits else None
+
+    def _note_answer(
+        self, draft: PromptDraft, context: RequestContext, used: KeptCall | None
+    ) -> None:
+        """Note what the answer costs, and what wasted calls of its draft have saved on it."""
+        cold = self._engine.expect_draft(context, cold=True)
+        if used is None:
+            estimate = self._engine.expect_draft(context)
+            discount_usd = (cold.cost_usd or 0.0) - (estimate.cost_usd or 0.0)
+        else:
+            discount_usd = used.discount_usd
+        if draft.warm in ("running", "done"):  # counted with the call that filled the cache
+            discount_usd = 0.0
+        draft.account.answered(cold.cost_usd or 0.0)
+        wasted_usd, draft.wasted_usd = draft.wasted_usd, 0.0
+        draft.account.wasted_before(wasted_usd, discount_usd)
 
     def _let_go(self, draft: PromptDraft, kept: KeptCall, *, used: bool) -> None:
         """Learn and book whether a call was used. One that was not is cancelled."""
@@ -526,8 +562,11 @@ class LiveDrafts:
         assert pump is not None
 
         def book(_: asyncio.Task[None] | None) -> None:
-            if not used:
+            draft.account.reserve(-kept.reserved_usd)
+            if not used and draft.over:
                 draft.account.wasted(_wasted_usd(kept))
+            elif not used:
+                draft.wasted_usd += _wasted_usd(kept)
             self._book(kept, "used" if used else "unused")
 
         pump.add_done_callback(book)

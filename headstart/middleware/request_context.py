@@ -356,6 +356,8 @@ class KeptCall(NamedTuple):
     """None: it only fills the provider's prompt cache."""
     discount_usd: float
     """What a cancelled call costs less than is booked, as the provider had its prompt cached."""
+    reserved_usd: float
+    """What was set aside for its waste."""
 
 
 def booked_tags(tags: tuple[str, ...]) -> tuple[str, ...]:

@@ -140,7 +140,7 @@ def ending(text: str) -> Trigger | None:
     return Trigger.QUESTION if end in "?\uff1f" else Trigger.SENTENCE
 
 
-_BEFORE = {Trigger.QUESTION: (1.4, 2.0), Trigger.SENTENCE: (1.0, 2.0), Trigger.PAUSE: (0.6, 2.0)}
+_BEFORE = {Trigger.QUESTION: (4.0, 5.0), Trigger.SENTENCE: (2.0, 4.0), Trigger.PAUSE: (1.0, 4.0)}
 """What is assumed before anything is learned: so many of so many calls were used."""
 
 
@@ -175,44 +175,69 @@ class WasteAccount:
         self._share = share
         self._left_usd: float | None = None
         self._most_usd = 0.0
+        self._reserved_usd = 0.0
         self.warm_extra = 0.25
         """What a call that only fills the prompt cache costs more in the end, as a share of its own
         cost: the final call reads the cache. At most providers a read costs 0.1 to 0.5 of the price
         of input; it is learned."""
+        self.net_waste = 0.5
+        """The share of a wasted call's cost that is lost in the end: mostly the next call finds the
+        prompt in the provider's cache, and costs less. It is learned, too."""
 
     def left_usd(self, cost_usd: float) -> float:
         """Return the dollars that may still be wasted, before a call that costs so much."""
         if self._left_usd is None:
             self._left_usd = self._most_usd = self._SAVED_UP * self._share * cost_usd
-        return self._left_usd
+        return self._left_usd - self._reserved_usd
+
+    def reserve(self, usd: float) -> None:
+        """Set the waste aside that is to be expected of a call that begins; negative: give back."""
+        self._reserved_usd = max(0.0, self._reserved_usd + usd)
+
+    def spare_usd(self, cost_usd: float) -> float:
+        """Return what is left beyond half of the most: early answers save more time for it."""
+        return self.left_usd(cost_usd) - self._most_usd / 2.0
 
     def answered(self, cost_usd: float) -> None:
         """Note an answer that a client asked for, with an estimate of its cost."""
         self._most_usd = max(self._most_usd, self._SAVED_UP * self._share * cost_usd)
-        left = self.left_usd(cost_usd) + self._share * cost_usd
-        self._left_usd = min(self._most_usd, left)
+        self._change(self._share * cost_usd)
 
     def warmed(self, cost_usd: float, discount_usd: float) -> None:
         """Note a call that filled the prompt cache, and what the next call costs less for it."""
         extra_usd = max(0.0, cost_usd - discount_usd)
         self.wasted(extra_usd)
-        if cost_usd:
-            share = extra_usd / cost_usd
-            self.warm_extra = self._MEMORY * self.warm_extra + (1.0 - self._MEMORY) * share
+        self.warm_extra = self._learned(self.warm_extra, extra_usd, cost_usd)
+
+    def wasted_before(self, cost_usd: float, discount_usd: float) -> None:
+        """Note what the unused calls of a draft cost that then got its answer.
+
+        ``discount_usd``: what the call for the answer cost less because of them.
+        """
+        lost_usd = max(0.0, cost_usd - discount_usd)
+        self.wasted(lost_usd)
+        self.net_waste = self._learned(self.net_waste, lost_usd, cost_usd)
+
+    def _learned(self, share: float, part: float, whole: float) -> float:
+        return self._MEMORY * share + (1.0 - self._MEMORY) * part / whole if whole else share
 
     def wasted(self, cost_usd: float) -> None:
         """Note what a call cost that nobody used."""
-        self._left_usd = self.left_usd(cost_usd) - cost_usd
+        self._change(-cost_usd)
+
+    def _change(self, usd: float) -> None:
+        left = self._most_usd if self._left_usd is None else self._left_usd
+        self._left_usd = min(self._most_usd, left + usd)
 
 
 def refuse_call(
-    estimate: RoutingEstimate, use: float, *, budget_usd: float, waste_usd: float
+    estimate: RoutingEstimate, use: float, account: WasteAccount, *, budget_usd: float
 ) -> str | None:
     """Return why the call is not made before the client asks, or None.
 
     ``use`` is the chance that its answer is used. The whole cost must fit in ``budget_usd``. The
-    waste that is to be expected must be small beside ``waste_usd``, the smaller the less likely the
-    answer is used: so calls with a poor chance take only what is left over.
+    waste that is to be expected must be small beside what is left for it, the smaller the less
+    likely the answer is used: so calls with a poor chance take only what is left over.
     """
     if not estimate.ready:
         return "not-ready"
@@ -220,14 +245,28 @@ def refuse_call(
         return "unknown-price"
     if estimate.cost_usd > budget_usd:
         return "budget"
+    left_usd = account.left_usd(estimate.cost_usd)
+    return "extra-cost" if expected_waste(estimate, use, account) > use * left_usd else None
+
+
+def expected_waste(estimate: RoutingEstimate, use: float, account: WasteAccount) -> float:
+    """Return the dollars that a call is expected to waste, as its answer may not be used."""
     waste = estimate.cost_usd if estimate.waste_usd is None else estimate.waste_usd
-    return "extra-cost" if (1.0 - use) * waste > use * waste_usd else None
+    return (1.0 - use) * account.net_waste * (waste or 0.0)
 
 
 def refuse_warming(
-    template: DraftTemplate, estimate: RoutingEstimate, account: WasteAccount, *, budget_usd: float
+    template: DraftTemplate,
+    estimate: RoutingEstimate,
+    account: WasteAccount,
+    *,
+    budget_usd: float,
+    alone: bool,
 ) -> str | None:
-    """Return why the provider's prompt cache is not filled before the client asks, or None."""
+    """Return why the provider's prompt cache is not filled before the client asks, or None.
+
+    Unless ``alone``, whole answers may be asked for early, too, and have the first claim.
+    """
     if template.prefix_tokens < PREFIX_TOKENS:
         return "short"
     if estimate.warm:
@@ -239,4 +278,5 @@ def refuse_warming(
     if estimate.cost_usd > budget_usd:
         return "budget"
     cost_usd = estimate.cost_usd
-    return "extra-cost" if account.warm_extra * cost_usd > account.left_usd(cost_usd) else None
+    left_usd = account.left_usd(cost_usd) if alone else account.spare_usd(cost_usd)
+    return "extra-cost" if account.warm_extra * cost_usd > left_usd else None

@@ -17,6 +17,7 @@ from headstart.policies.live_drafts import (
     TriggerUse,
     WasteAccount,
     ending,
+    expected_waste,
     read_template,
     refuse_call,
     refuse_warming,
@@ -137,13 +138,15 @@ def estimate(**fields: Any) -> RoutingEstimate:
 def test_a_call_is_made_where_it_pays(
     fields: dict[str, Any], use: float, refusal: str | None
 ) -> None:
-    assert refuse_call(estimate(**fields), use, budget_usd=1.0, waste_usd=0.01) == refusal
+    account = WasteAccount(0.05)
+    account.left_usd(0.01)
+    assert refuse_call(estimate(**fields), use, account, budget_usd=1.0) == refusal
 
 
 def test_what_is_wasted_stays_a_share_of_what_answers_cost() -> None:
     account, wasted, answered = WasteAccount(0.15), 0.0, 0.0
     for _ in range(2000):
-        while refuse_call(estimate(), 0.5, budget_usd=1, waste_usd=account.left_usd(0.01)) is None:
+        while refuse_call(estimate(), 0.5, account, budget_usd=1.0) is None:
             account.wasted(0.004)
             wasted += 0.004
         account.answered(0.01)
@@ -154,17 +157,17 @@ def test_what_is_wasted_stays_a_share_of_what_answers_cost() -> None:
 
 def test_nothing_is_wasted_where_nothing_may_be() -> None:
     account = WasteAccount(0.0)
-    assert refuse_call(estimate(), 0.9, budget_usd=1, waste_usd=account.left_usd(1.0)) is not None
+    assert refuse_call(estimate(), 0.9, account, budget_usd=1.0) is not None
 
 
 def test_a_short_or_warm_prompt_is_not_warmed() -> None:
     long = read_template(body("x" * 8000 + PLACEHOLDER))
     account = WasteAccount(1.0)
-    assert refuse_warming(long, estimate(), account, budget_usd=1.0) is None
-    assert refuse_warming(long, estimate(warm=True), account, budget_usd=1.0) == "warm"
-    assert refuse_warming(long, estimate(), account, budget_usd=0.001) == "budget"
+    assert refuse_warming(long, estimate(), account, alone=True, budget_usd=1.0) is None
+    assert refuse_warming(long, estimate(warm=True), account, alone=True, budget_usd=1.0) == "warm"
+    assert refuse_warming(long, estimate(), account, alone=True, budget_usd=0.001) == "budget"
     short = read_template(body(PLACEHOLDER))
-    assert refuse_warming(short, estimate(), account, budget_usd=1.0) == "short"
+    assert refuse_warming(short, estimate(), account, alone=True, budget_usd=1.0) == "short"
 
 
 def test_what_warming_costs_is_learned() -> None:
@@ -173,3 +176,22 @@ def test_what_warming_costs_is_learned() -> None:
     for _ in range(50):
         account.warmed(0.01, 0.009)
     assert account.warm_extra == pytest.approx(0.1, abs=0.01)
+
+
+def test_early_answers_have_the_first_claim() -> None:
+    long = read_template(body("x" * 8000 + PLACEHOLDER))
+    account = WasteAccount(0.15)
+    assert refuse_warming(long, estimate(), account, alone=False, budget_usd=1.0) is None
+    account.wasted(0.6 * account.left_usd(0.01))
+    assert refuse_warming(long, estimate(), account, alone=False, budget_usd=1.0) == "extra-cost"
+    assert refuse_warming(long, estimate(), account, alone=True, budget_usd=1.0) is None
+
+
+def test_calls_at_the_same_time_share_what_may_be_wasted() -> None:
+    account, begun = WasteAccount(0.15), 0
+    while refuse_call(estimate(), 0.5, account, budget_usd=1.0) is None:
+        account.reserve(expected_waste(estimate(), 0.5, account))
+        begun += 1
+    assert 10 < begun < 40  # a full account has three answers' cost
+    account.reserve(-begun * expected_waste(estimate(), 0.5, account))
+    assert account.left_usd(0.01) == pytest.approx(0.03)
