@@ -76,7 +76,7 @@ PromptCacheMode: TypeAlias = Literal["off", "auto"]
 StrategyName: TypeAlias = Literal[
     "single", "fallback", "race", "hedge", "fastest", "cheapest", "cascade"
 ]
-LiveStage: TypeAlias = Literal["lookup", "warm", "answer"]
+LiveStage: TypeAlias = Literal["lookup", "warm", "answer", "infer"]
 Use: TypeAlias = Literal["autocomplete", "voice", "chat", "agent", "batch", "regulated"]
 
 GUARDS: tuple[GuardName, ...] = get_args(GuardName)
@@ -875,12 +875,15 @@ class LiveSettings(Section):
     """Take live drafts at `/v1/live`. They need an `[[upstream]]` and one worker."""
     stages: tuple[LiveStage, ...] = ("lookup",)
     """What may be done while a prompt is written: `"lookup"` asks the cache, `"warm"` fills the
-    provider's prompt cache, `"answer"` makes the whole call. The last two send drafts to providers
-    and cost money."""
+    provider's prompt cache, `"answer"` makes the whole call, `"infer"` works out parts of long
+    prompts ([more](live-drafts.md#inferences)). The last three send drafts to providers and cost
+    money."""
     warm_usd: Dollars = 0.01
     """Most dollars that a draft may spend on its prompt cache."""
     answer_usd: Dollars = 0.05
     """Most dollars that a draft may spend on answers."""
+    infer_usd: Dollars = 0.01
+    """Most dollars that a draft may spend on inferences."""
     max_extra_cost: Share = 0.1
     """Highest cost of calls that nobody used, as a share of the cost of final calls, by caller."""
     pause_s: Seconds = 0.6

@@ -32,19 +32,28 @@ from headstart.middleware.request_context import KeptCall
 from headstart.middleware.respond import JSON, NO_STORE, error_response, send_whole
 from headstart.middleware.websocket_relay import with_key_header
 from headstart.observe import logger
+from headstart.policies.agreement.answers import answer_text
 from headstart.policies.live_drafts import (
+    INFER_TOKENS,
     MOST_TEXT,
     DraftTemplate,
+    Inference,
     Trigger,
     TriggerUse,
     WasteAccount,
     ending,
     expected_waste,
+    inference_prompt,
+    kept_inferences,
+    next_segment,
+    read_inference,
     read_template,
     refuse_call,
+    refuse_inference,
     refuse_warming,
     same_prompt,
     submitted_text,
+    with_inferences,
 )
 from headstart.settings import LiveStage  # noqa: TC001 - msgspec reads it
 
@@ -71,7 +80,7 @@ _NOT_OF_CALL = frozenset((b"content-length", b"content-encoding", b"transfer-enc
 """Headers that concern the message itself, which the call does not share."""
 _HANDSHAKE = b"sec-websocket-"
 
-Progress: TypeAlias = Literal["none", "running", "done", "used"]
+Purpose: TypeAlias = Literal["answer", "warm", "inference"]
 
 
 class _Opening(msgspec.Struct, forbid_unknown_fields=True):
@@ -142,6 +151,8 @@ class PromptDraft:
         self.kept: KeptCall | None = None
         self.work: asyncio.Task[None] | None = None
         self.warming: KeptCall | None = None
+        self.inferring: KeptCall | None = None
+        self.inferences: list[Inference] = []
         self.ends: asyncio.TimerHandle | None = None
         self.changed = asyncio.Event()
         """Set when the state changed, for the WebSocket."""
@@ -389,6 +400,9 @@ class LiveDrafts:
         if draft.ends is not None:
             draft.ends.cancel()
         self._stop(draft)
+        inferring, draft.inferring = draft.inferring, None
+        if inferring is not None and not inferring.flight.done:
+            inferring.flight.leave(inferring.reader)
         if not asked:
             draft.account.wasted(draft.wasted_usd)
         draft.over = True
@@ -417,7 +431,11 @@ class LiveDrafts:
             if "lookup" in draft.stages:
                 found = await self._engine.look_up_draft(context)
                 draft.tell(cache="off" if found is None else "hit" if found else "miss")
-            if "answer" not in draft.stages or draft.cache == "hit" or not draft.text.strip():
+            if draft.cache == "hit":
+                return
+            if "infer" in draft.stages:
+                await self._infer(draft)
+            if "answer" not in draft.stages or not draft.text.strip():
                 return
             if trigger is None:
                 await asyncio.sleep(max(0.0, self._settings.pause_s - LOOKUP_PAUSE_S))
@@ -444,7 +462,41 @@ class LiveDrafts:
         await self._engine.admit_draft(context)
         draft.tell(warm="running")
         waste_usd = draft.account.warm_extra * (estimate.cost_usd or 0.0)
-        draft.warming = self._begin(draft, context, None, estimate, waste_usd)
+        draft.warming = self._begin(draft, context, "warm", estimate, waste_usd=waste_usd)
+
+    async def _infer(self, draft: PromptDraft) -> None:
+        """Ask what can be worked out from the finished sentences, if nobody was asked yet."""
+        draft.inferences = kept_inferences(draft.inferences, draft.text)
+        segment = next_segment(draft.text, draft.inferences)
+        dialect = draft.route.dialect
+        if segment is None or draft.inferring is not None or dialect is None:
+            return
+        asked = inference_prompt(segment, draft.inferences)
+        body = draft.template.body(asked)
+        whole = self._engine.draft(draft.scope, draft.route, body, draft.id)
+        context = self._engine.limited_draft(whole, INFER_TOKENS)
+        estimate = self._engine.expect_draft(context)
+        left_usd = draft.left_usd(self._settings.infer_usd)
+        if refuse_inference(estimate, budget_usd=left_usd) is None:
+            await self._engine.admit_draft(context)
+            kept = self._begin(draft, context, "inference", estimate, text=segment)
+            draft.inferring = kept
+
+    def _inferred(self, draft: PromptDraft, kept: KeptCall) -> None:
+        """Take what a model said about the beginning of the prompt, and go on with the rest."""
+        draft.inferring = None
+        reply = kept.flight.reply
+        answer = None if reply is None else reply.transcript.completion(self._clock())
+        if answer is None or draft.over:
+            return
+        inference = read_inference(kept.text, answer_text(answer))
+        draft.inferences = kept_inferences([*draft.inferences, inference], draft.text)
+        self._engine.spawn(self._infer_more, draft)
+
+    async def _infer_more(self, draft: PromptDraft) -> None:
+        with contextlib.suppress(HeadstartError, OSError):
+            if not draft.over:
+                await self._infer(draft)
 
     async def _call(self, draft: PromptDraft, context: RequestContext, trigger: Trigger) -> None:
         """Make the whole call, if that pays."""
@@ -463,23 +515,29 @@ class LiveDrafts:
         draft.calls += 1
         draft.tell(answer="running")
         waste_usd = expected_waste(estimate, use, draft.account)
-        draft.kept = self._begin(draft, context, trigger, estimate, waste_usd)
+        draft.kept = self._begin(
+            draft, context, "answer", estimate, trigger=trigger, waste_usd=waste_usd
+        )
 
     def _begin(
         self,
         draft: PromptDraft,
         context: RequestContext,
-        trigger: Trigger | None,
+        purpose: Purpose,
         estimate: RoutingEstimate,
-        waste_usd: float,
+        *,
+        trigger: Trigger = Trigger.PAUSE,
+        text: str | None = None,
+        waste_usd: float = 0.0,
     ) -> KeptCall:
+        """Make a call. ``text`` is the part of the draft that it is about; None: all of it."""
         cost_usd = estimate.cost_usd or 0.0
         cold = self._engine.expect_draft(context, cold=True)
         discount_usd = (cold.waste_usd or 0.0) - (estimate.waste_usd or 0.0)
         flight = self._engine.start_draft(context)
-        kept = KeptCall(
-            flight, flight.join(), context, draft.text, trigger, discount_usd, waste_usd
-        )
+        about = draft.text if text is None else text
+        reader = flight.join()
+        kept = KeptCall(flight, reader, context, about, trigger, discount_usd, waste_usd)
         draft.reserved_usd += cost_usd
         draft.account.reserve(waste_usd)
         assert flight.pump is not None
@@ -488,12 +546,17 @@ class LiveDrafts:
             draft.reserved_usd -= cost_usd
             spent = sum(each.cost_usd or 0.0 for each in flight.attempts)
             draft.spent_usd += spent
-            if trigger is None:
+            became = "done" if flight.error is None else "failed"
+            if purpose == "answer":
+                if draft.kept is kept:
+                    draft.tell(answer=became)
+                return
+            self._book(kept, purpose)
+            if purpose == "inference":
+                self._inferred(draft, kept)
+            else:
                 self._note_warm(draft, kept, spent)
-                draft.tell(warm="done" if flight.error is None else "failed")
-                self._book(kept, "warm")
-            elif draft.kept is kept:
-                draft.tell(answer="done" if flight.error is None else "failed")
+                draft.tell(warm=became)
 
         flight.pump.add_done_callback(settled)
         return kept
@@ -509,10 +572,11 @@ class LiveDrafts:
 
     # --- the final call --------------------------------------------------------------------------
 
-    def take(self, context: RequestContext) -> KeptCall | None:
+    def take(self, context: RequestContext) -> KeptCall | bytes | None:
         """Return the call that answers a final request, if it was made; the draft is then over.
 
-        None: the request is made as any other.
+        Or the body that asks the same with what was worked out. None: the request is made as any
+        other.
         """
         draft = self._drafts.get(context.prepared.live)
         if draft is None or self._engine.owner(context.scope) != draft.owner:
@@ -523,7 +587,7 @@ class LiveDrafts:
         text = submitted_text(draft.template, context.body)
         if kept is None:
             self._note_answer(draft, context, None)
-            return None
+            return _with_inferences(draft, text)
         fits = (
             text is not None
             and same_prompt(kept.text, text)
@@ -534,7 +598,7 @@ class LiveDrafts:
         )
         self._let_go(draft, kept, used=fits)
         self._note_answer(draft, context, kept if fits else None)
-        return kept if fits else None
+        return kept if fits else _with_inferences(draft, text)
 
     def _note_answer(
         self, draft: PromptDraft, context: RequestContext, used: KeptCall | None
@@ -554,8 +618,7 @@ class LiveDrafts:
 
     def _let_go(self, draft: PromptDraft, kept: KeptCall, *, used: bool) -> None:
         """Learn and book whether a call was used. One that was not is cancelled."""
-        if kept.trigger is not None:
-            self._use.learn(kept.trigger, used=used)
+        self._use.learn(kept.trigger, used=used)
         if not used:
             kept.flight.leave(kept.reader)
         pump = kept.flight.pump
@@ -578,6 +641,19 @@ class LiveDrafts:
             self._observer.notify(msgspec.structs.replace(row, reason=reason))
         except Exception:  # noqa: BLE001 - a callback has nobody to raise it to
             logger.exception("a call of a live draft could not be booked")
+
+
+def _with_inferences(draft: PromptDraft, text: str | None) -> bytes | None:
+    """Return the body of a final request with what was worked out; None: nothing was.
+
+    A dialect whose answers are named by later requests is left out: these would quote another
+    prompt than the client's.
+    """
+    dialect = draft.route.dialect
+    if text is None or "infer" not in draft.stages or dialect is None or dialect.names_answers:
+        return None
+    whole = with_inferences(text, kept_inferences(draft.inferences, text))
+    return None if whole is None else draft.template.body(whole)
 
 
 def _wasted_usd(kept: KeptCall) -> float:

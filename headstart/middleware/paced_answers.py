@@ -33,14 +33,14 @@ _NUMBERED = b'"sequence_number"'
 """The sign of events with numbers, which none may share."""
 
 
-class _Place(NamedTuple):
+class _TextPlace(NamedTuple):
     """The text that is written into one place of the answer: a choice, and a block of it."""
 
     choice: int
     block: int | None
 
 
-class _Held(NamedTuple):
+class _TakenText(NamedTuple):
     """A frame whose text, in a place, was taken out of it."""
 
     frame: bytes
@@ -56,8 +56,8 @@ class SentencePace:
         self._frames: SSEDecoder | None = None
         """None: the answer passes as it is."""
         self._decoder = dialect.decoder()
-        self._cutters: dict[_Place, SentenceCutter] = {}
-        self._last: dict[_Place, _Held] = {}
+        self._cutters: dict[_TextPlace, SentenceCutter] = {}
+        self._last: dict[_TextPlace, _TakenText] = {}
         """The last frame of each place: it carries what is left."""
 
     async def __call__(self, message: Message) -> None:
@@ -100,13 +100,13 @@ class SentencePace:
         if len(texts) != 1:
             return (self._flush() if _says_more(events) else b"") + frame.raw
         [text] = texts
-        place = _Place(text.choice, text.block)
+        place = _TextPlace(text.choice, text.block)
         written = _write(frame.raw, text.text, text.text)
         if written is None:  # its text stands elsewhere
             return self._flush() + frame.raw
         cutter = self._cutters.setdefault(place, SentenceCutter())
         sentences = cutter.feed(text.text)
-        self._last[place] = _Held(frame.raw, text.text)
+        self._last[place] = _TakenText(frame.raw, text.text)
         if _says_more(events):  # such as the reason why it ended
             others = self._flush(but=place)
             rest = "".join(sentences) + cutter.rest()
@@ -116,7 +116,7 @@ class SentencePace:
             sentences = ["".join(sentences)]
         return b"".join(_write(frame.raw, text.text, each) or b"" for each in sentences)
 
-    def _flush(self, but: _Place | None = None) -> bytes:
+    def _flush(self, but: _TextPlace | None = None) -> bytes:
         """Return frames with all text that is held."""
         out = []
         for place in [place for place in self._last if place != but]:

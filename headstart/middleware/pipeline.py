@@ -74,7 +74,11 @@ if TYPE_CHECKING:
     from headstart.types import CacheKey, ChatRequest, Entry, Headers
 
 
-_EDITABLE = frozenset(("disabled", "no-store", NEVER_STORED, "no-identity", "sampled"))
+LIVE_INFERENCES = "live-inferences"
+"""The reason of an answer that was made of a prompt and of inferences over its beginning."""
+_EDITABLE = frozenset(
+    (LIVE_INFERENCES, "disabled", "no-store", NEVER_STORED, "no-identity", "sampled")
+)
 """Reasons to bypass the cache that do not forbid racing, rescuing and shaping."""
 _ANEW = frozenset(("no-cache", "repeat"))
 """Reasons of a miss for which the client wants another answer than the last."""
@@ -148,8 +152,8 @@ def _identity(prepared: Prepared, key: CacheKey) -> tuple[Any, ...]:
 class KeptCalls(Protocol):
     """The calls of live drafts."""
 
-    def take(self, context: RequestContext) -> KeptCall | None:
-        """Return the call that answers a request, if it was made."""
+    def take(self, context: RequestContext) -> KeptCall | bytes | None:
+        """Return the call that answers a request, if it was made, or a better body for it."""
 
 
 class Engine:
@@ -352,7 +356,7 @@ class Engine:
         """Tell whether two requests agree in the headers that change what a provider is asked."""
         return self._preparer.conditions(one) == self._preparer.conditions(other)
 
-    async def _serve_draft(self, context: RequestContext) -> bool:
+    async def _serve_draft(self, context: RequestContext, app: ASGIApp) -> bool:
         """Answer with the call that was made while the prompt was written, if there is one."""
         drafts, prepared, lookup = self.drafts, context.prepared, context.lookup
         if drafts is None or prepared.directives.only_if_cached:
@@ -364,6 +368,11 @@ class Engine:
             return False
         if kept is None:
             return False
+        if isinstance(kept, bytes):
+            whole = self._preparer.prepare(context.route, context.scope, kept)
+            context.body, context.prepared = kept, msgspec.structs.replace(whole, key=None)
+            await self._bypass(context, app, LIVE_INFERENCES)
+            return True
         self._limit(context)
         self._adopt(context, kept)
         context.lookup = Lookup(outcome=Outcome.JOINED, reason=LIVE_DRAFT)
@@ -476,7 +485,7 @@ class Engine:
         prepared = context.prepared
         if prepared.has_deadline:  # an invalid one is refused, also if the cache has the answer
             self._limit(context)
-        if prepared.live and await self._serve_draft(context):
+        if prepared.live and await self._serve_draft(context, app):
             return None
         key, finder = prepared.key, self._finder
         if key is None or finder is None:

@@ -352,8 +352,8 @@ class KeptCall(NamedTuple):
     reader: Client
     context: RequestContext
     text: str
-    trigger: Trigger | None
-    """None: it only fills the provider's prompt cache."""
+    trigger: Trigger
+    """Why it was made."""
     discount_usd: float
     """What a cancelled call costs less than is booked, as the provider had its prompt cached."""
     reserved_usd: float

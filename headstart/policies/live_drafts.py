@@ -16,8 +16,11 @@ import msgspec
 
 from headstart.attempts import PREFIX_TOKENS
 from headstart.errors import InvalidRequest
+from headstart.policies.output.sentences import SentenceCutter
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headstart.attempts import RoutingEstimate
 
 PLACEHOLDER = "{{draft}}"
@@ -253,6 +256,82 @@ def expected_waste(estimate: RoutingEstimate, use: float, account: WasteAccount)
     """Return the dollars that a call is expected to waste, as its answer may not be used."""
     waste = estimate.cost_usd if estimate.waste_usd is None else estimate.waste_usd
     return (1.0 - use) * account.net_waste * (waste or 0.0)
+
+
+INFER_TOKENS = 160
+"""The limit on one inference."""
+_SEGMENT = 60
+"""Fewest characters of a segment. Shorter sentences are joined to one."""
+_LONG = 200
+"""A prompt with fewer characters than this is answered without inferences."""
+_INFER = (
+    "Somebody is still writing the prompt below. Do not answer it. Say in one or two sentences "
+    "what can be worked out from it already and will be needed for the answer: intermediate "
+    "results, facts, constraints. If there is nothing to work out yet, say only: wait."
+)
+_NOTES = "Worked out already, while this was being written (check it; it may be wrong):"
+
+
+class Inference(NamedTuple):
+    """What a model has worked out from the beginning of a prompt."""
+
+    prefix: str
+    """The beginning, in whole sentences."""
+    text: str
+    """"": nothing yet."""
+
+
+def kept_inferences(inferences: Sequence[Inference], text: str) -> list[Inference]:
+    """Return the inferences that still hold, as the text still begins with what they read."""
+    return [each for each in inferences if text.startswith(each.prefix)]
+
+
+def next_segment(text: str, inferences: Sequence[Inference]) -> str | None:
+    """Return the beginning of a text that the next inference should read; None: there is none yet.
+
+    It ends with a finished sentence that no inference has read. The last segment is held back: what
+    follows may change it (LiveMind, arXiv 2406.14319, section 3).
+    """
+    if len(text) < _LONG:
+        return None
+    read = len(inferences[-1].prefix) if inferences else 0
+    cutter, end = SentenceCutter(), read
+    for sentence in cutter.feed(text[read:]):
+        end += len(sentence)
+    return text[:end] if end - read >= _SEGMENT else None
+
+
+def inference_prompt(segment: str, inferences: Sequence[Inference]) -> str:
+    """Return the text that asks for an inference over the beginning of a prompt."""
+    parts = [_INFER, f"The prompt so far:\n\n{segment}"]
+    if notes := _notes(inferences):
+        parts.append(f"You said about it so far:\n\n{notes}")
+    return "\n\n".join(parts)
+
+
+def read_inference(prefix: str, answer: str) -> Inference:
+    """Return what a model said about the beginning of a prompt."""
+    said = answer.strip()
+    return Inference(prefix, "" if said.lower().strip(".\"' ") in ("", "wait") else said)
+
+
+def with_inferences(text: str, inferences: Sequence[Inference]) -> str | None:
+    """Return a final text with what was worked out from it; None: nothing was."""
+    notes = _notes(inferences)
+    return f"{text}\n\n{_NOTES}\n\n{notes}" if notes else None
+
+
+def _notes(inferences: Sequence[Inference]) -> str:
+    return "\n".join(f"- {each.text}" for each in inferences if each.text)
+
+
+def refuse_inference(estimate: RoutingEstimate, *, budget_usd: float) -> str | None:
+    """Return why no inference is asked for, or None."""
+    if not estimate.ready:
+        return "not-ready"
+    if estimate.cost_usd is None:
+        return "unknown-price"
+    return "budget" if estimate.cost_usd > budget_usd else None
 
 
 def refuse_warming(

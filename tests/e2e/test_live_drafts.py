@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import shutil
 from typing import TYPE_CHECKING, Any
@@ -51,10 +52,19 @@ class Asked(Provider):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.chats = 0
+        self.bodies: list[bytes] = []
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        self.chats += scope["type"] == "http" and scope["method"] == "POST"
-        await super().__call__(scope, receive, send)
+        if scope["type"] != "http" or scope["method"] != "POST":
+            return await super().__call__(scope, receive, send)
+        self.chats += 1
+
+        async def reading() -> Any:
+            message = await receive()
+            self.bodies.append(message.get("body", b""))
+            return message
+
+        return await super().__call__(scope, reading, send)
 
 
 @contextlib.asynccontextmanager
@@ -522,9 +532,11 @@ async def test_the_python_client_sends_drafts() -> None:
                 draft.write(QUESTION[:end])
                 await asyncio.sleep(0.003)
             async with asyncio.timeout(20):
-                while draft.state["answer"] != "done":
-                    draft.write(QUESTION + " " * (draft.state["rev"] % 2))  # news ask for the state
-                    await asyncio.sleep(0.02)
+                for spaces in itertools.cycle((1, 0)):
+                    if draft.state["answer"] == "done":
+                        break
+                    draft.write(QUESTION + " " * spaces)  # each text is answered with the state
+                    await asyncio.sleep(0.15)
             reply = await running.ask(QUESTION, headers=draft.call_headers)
         assert "detail=live-draft" in reply.headers["cache-status"]
 
@@ -564,3 +576,47 @@ async def test_the_report_has_wasted_calls_in_its_sum() -> None:
     drafts, answers = lines["calls of live drafts"], lines["answers of live drafts"]
     assert (drafts.requests, answers.requests) == (2, 1)
     assert (answers.usd or 0.0) + (drafts.usd or 0.0) < 0.0  # one of two was wasted
+
+
+STORY = (
+    "A train leaves at nine with 240 passengers on board. At the first stop 35 people leave it and "
+    "12 get on. At the second stop half of all passengers leave. Nobody gets on there. The third "
+    "stop is in the mountains, where the train waits for ten minutes. Then 20 more people get on. "
+    "How many passengers are on the train now?"
+)
+
+
+async def test_a_long_prompt_is_worked_out_while_it_is_written() -> None:
+    async with live(stages=["lookup", "infer"]) as running:
+        typist = Typist(running)
+        await typist.begin()
+        for end in range(60, len(STORY), 60):
+            await typist.type(STORY[:end])
+            await asyncio.sleep(0.25)
+        await typist.type(STORY)
+        await until(lambda: len(rows(running, Outcome.DRAFT)) >= 2)
+        reply = await typist.submit(STORY)
+        assert reply.status == 200
+        assert "detail=live-inferences" in reply.headers["cache-status"]
+        assert "stored" not in reply.headers["cache-status"]
+        drafts = rows(running, Outcome.DRAFT)
+        assert {row.reason for row in drafts} == {"inference"}
+        assert all(row.completion_tokens <= 160 for row in drafts)
+        assert isinstance(running.provider, Asked)
+        final = json.loads(running.provider.bodies[-1])["messages"][-1]["content"]
+        assert final.startswith(STORY)
+        assert "Worked out already" in final
+        # It is no answer to the prompt itself.
+        again = await running.ask(STORY)
+        assert "hit" not in again.headers["cache-status"]
+
+
+async def test_inferences_keep_their_budget() -> None:
+    async with live(stages=["infer"], infer_usd=1e-9) as running:
+        typist = Typist(running)
+        await typist.begin()
+        await typist.type(STORY)
+        await asyncio.sleep(0.4)
+        reply = await typist.submit(STORY)
+        assert "live-inferences" not in reply.headers["cache-status"]
+        assert chats(running) == 1

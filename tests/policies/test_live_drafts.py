@@ -13,16 +13,22 @@ from headstart.attempts import RoutingEstimate
 from headstart.errors import InvalidRequest
 from headstart.policies.live_drafts import (
     PLACEHOLDER,
+    Inference,
     Trigger,
     TriggerUse,
     WasteAccount,
     ending,
     expected_waste,
+    inference_prompt,
+    kept_inferences,
+    next_segment,
+    read_inference,
     read_template,
     refuse_call,
     refuse_warming,
     same_prompt,
     submitted_text,
+    with_inferences,
 )
 
 
@@ -195,3 +201,57 @@ def test_calls_at_the_same_time_share_what_may_be_wasted() -> None:
     assert 10 < begun < 40  # a full account has three answers' cost
     account.reserve(-begun * expected_waste(estimate(), 0.5, account))
     assert account.left_usd(0.01) == pytest.approx(0.03)
+
+
+LONG = (
+    "A train leaves at nine with 240 passengers on board. At the first stop 35 people leave it and "
+    "12 get on. At the second stop half of all passengers leave. Nobody gets on there. The third "
+    "stop is in the mountains, where the train waits for ten minutes. Then 20 more people get on. "
+    "How many passengers are on the train now?"
+)
+
+
+def test_inferences_read_finished_sentences_in_turn() -> None:
+    inferences: list[Inference] = []
+    read = []
+    for end in range(len(LONG) + 1):
+        segment = next_segment(LONG[:end], inferences)
+        if segment is not None:
+            read.append(segment)
+            inferences.append(read_inference(segment, f"Fact {len(read)}."))
+    assert all(LONG.startswith(each) and each.endswith((".", "?")) for each in read)
+    assert read == sorted(read, key=len)
+    assert len(read) >= 2
+    assert not read[-1].endswith(
+        "now?"
+    )  # the last segment is held back: what follows may change it
+    final = with_inferences(LONG, inferences)
+    assert final is not None
+    assert final.startswith(LONG)
+    assert "- Fact 1." in final
+
+
+def test_a_short_prompt_needs_no_inference() -> None:
+    assert next_segment("One. Two. Three. Four.", []) is None
+
+
+def test_an_edit_drops_what_was_inferred_from_the_old_text() -> None:
+    segment = next_segment(LONG, [])
+    assert segment is not None
+    old = [read_inference(segment[:60], "a"), read_inference(segment, "b")]
+    edited = LONG[:70].replace("nine", "nine") + "XXXX" + LONG[74:]
+    assert [each.text for each in kept_inferences(old, edited)] == ["a"]
+
+
+@pytest.mark.parametrize("said", ["wait", "Wait.", ' "wait" ', "", "  "])
+def test_a_model_may_wait(said: str) -> None:
+    assert read_inference("x", said).text == ""
+    assert with_inferences("x", [read_inference("x", said)]) is None
+
+
+def test_the_question_for_an_inference_has_what_was_said() -> None:
+    asked = inference_prompt(
+        "Part one.", [Inference("Part", "It is one."), Inference("Part o", "")]
+    )
+    assert "Part one." in asked
+    assert asked.count("- ") == 1
