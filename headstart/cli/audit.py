@@ -55,7 +55,7 @@ class AuditOptions:
         Share(),
     )
     as_json: bool = flag(JSON, "--json")
-    token_env: str = token_field()
+    token_env: str | None = token_field()
 
 
 @command(AuditOptions)
@@ -73,7 +73,8 @@ def audit(options: AuditOptions) -> None:
         raise click.UsageError("--url asks a server: it excludes --store and --config")
     start = time.time() - since if since is not None else 0.0  # noqa: TID251 - composition root
     if url is not None:
-        found = anyio.run(audit_of_server, url, start, options.token_env)
+        token_env = data_sources.chosen_token_env(options.token_env, None)
+        found = anyio.run(audit_of_server, url, start, token_env)
     else:
         found = anyio.run(audit_of_store, store, options.config, start)
     if options.as_json:

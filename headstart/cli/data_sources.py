@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TIMEOUT_S = 60.0
+ADMIN_TOKEN_ENV = "HEADSTART_ADMIN_TOKEN"  # noqa: S105 - a variable's name
 ANY_HOST = ("0.0.0.0", "::", "")  # noqa: S104 - it is compared, not bound
 
 
@@ -39,6 +40,16 @@ def chosen_url(url: str | None, config: Path | None) -> str:
     from headstart.config.loading import load_address
 
     return url or url_of(load_address(config, os.environ))
+
+
+def chosen_token_env(name: str | None, config: Path | None) -> str:
+    """Return the variable of the admin token: ``name``, else that of the configuration.
+
+    Raises ConfigError.
+    """
+    from headstart.config.loading import load_address
+
+    return name or load_address(config, os.environ).admin_token_env or ADMIN_TOKEN_ENV
 
 
 async def ask_server(

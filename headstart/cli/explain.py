@@ -58,7 +58,7 @@ class ExplainOptions:
     url: str | None = url_field()
     config: Path | None = config_field()
     as_json: bool = flag(JSON, "--json")
-    token_env: str = token_field()
+    token_env: str | None = token_field()
 
 
 @command(ExplainOptions)
@@ -78,7 +78,8 @@ def explain(options: ExplainOptions) -> None:
     """
     path = f"explain/{quote(options.request_id, safe='')}"
     url = data_sources.chosen_url(options.url, options.config)
-    body = anyio.run(data_sources.ask_server, url, path, options.token_env)
+    token_env = data_sources.chosen_token_env(options.token_env, options.config)
+    body = anyio.run(data_sources.ask_server, url, path, token_env)
     if options.as_json:
         click.echo(msgspec.json.format(body).decode())
         return
@@ -108,7 +109,16 @@ def print_explained(console: Console, served: Served, verdict: Explanation | Non
     if served.not_stored:
         console.print(f"the answer is not stored: {escape(served.not_stored)}")
     if served.entry:
-        console.print(f"answered by entry {served.entry}")
+        role = "would have been" if served.holdout else "was"
+        console.print(f"the answer {role} that of entry {served.entry}")
+    if served.outcome.is_hit:
+        _print_saved(console, served)
+    elif served.prompt_tokens or served.completion_tokens:
+        estimated = " (estimated)" if served.estimated else ""
+        console.print(
+            f"tokens    {served.prompt_tokens:,} of the prompt, "
+            f"{served.completion_tokens:,} of the answer{estimated}"
+        )
     relayed = served.outcome == "relay"
     _print_attempts(console, served.attempts, priced=not relayed)
     if relayed:
@@ -131,6 +141,21 @@ def print_explained(console: Console, served: Served, verdict: Explanation | Non
     console.print(f"to flip   {verdict.flips}")
     _print_contributions(console, verdict)
     _print_domain(console, verdict.domain)
+
+
+def _print_saved(console: Console, served: Served) -> None:
+    """Print what the call for the answer took: the hit made none."""
+    usd = "" if served.saved_usd is None else f", ${served.saved_usd:.6f}"
+    taken_s = served.saved_total_s + served.total_s - served.read_s
+    first = ""
+    if served.saved_ttft_s is not None and served.ttft_s is not None:
+        first = (
+            f", first token {1000 * (served.saved_ttft_s + served.ttft_s - served.read_s):.0f} ms"
+        )
+    console.print(
+        f"saved     the call for this answer: {served.saved_tokens:,} tokens{usd}{first}, "
+        f"{1000 * taken_s:.0f} ms"
+    )
 
 
 def _print_attempts(console: Console, attempts: Sequence[Attempt], *, priced: bool) -> None:

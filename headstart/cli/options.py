@@ -181,8 +181,11 @@ def url_field() -> Any:
 
 def token_field() -> Any:
     """Return a dataclass field that is ``--token-env``."""
-    text = "Variable with the admin token, if the server requires one."
-    return option("HEADSTART_ADMIN_TOKEN", text, metavar="NAME")
+    text = (
+        "Variable with the admin token, if the server requires one.  [default: that of "
+        "server.admin_token_env, or HEADSTART_ADMIN_TOKEN]"
+    )
+    return option(None, text, metavar="NAME")
 
 
 def config_field() -> Any:

@@ -22,7 +22,7 @@ class ReloadOptions:
 
     url: str | None = url_field()
     config: Path | None = config_field()
-    token_env: str = token_field()
+    token_env: str | None = token_field()
 
 
 @command(ReloadOptions)
@@ -39,5 +39,6 @@ def reload(options: ReloadOptions) -> None:
     """
     ask = partial(data_sources.ask_server, method="POST", timeout_s=600.0)
     url = data_sources.chosen_url(options.url, options.config)
-    anyio.run(ask, url, "reload", options.token_env)
+    token_env = data_sources.chosen_token_env(options.token_env, options.config)
+    anyio.run(ask, url, "reload", token_env)
     click.echo("the configuration was reloaded")

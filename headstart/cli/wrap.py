@@ -92,7 +92,7 @@ class WrapOptions:
     )
     url: str | None = url_field()
     config: Path | None = config_field()
-    token_env: str = token_field()
+    token_env: str | None = token_field()
 
 
 @command(
@@ -121,10 +121,11 @@ def wrap(options: WrapOptions) -> None:
     if program is None:
         raise click.UsageError(f"{name!r} is no program on the PATH; is it installed?")
     tool = TOOLS.get(Path(name).stem, _OTHER)
+    token_env = data_sources.chosen_token_env(options.token_env, options.config)
     with _handling(_leave, *_ENDINGS), sidecar(options, tool) as url:
-        before = _sums(url, options.token_env)
+        before = _sums(url, token_env)
         status = run([program, *tool.arguments(url), *given], environment(url))
-        after = before if isinstance(before, HeadstartError) else _sums(url, options.token_env)
+        after = before if isinstance(before, HeadstartError) else _sums(url, token_env)
     if isinstance(before, HeadstartError) or isinstance(after, HeadstartError):
         click.echo(f"headstart: what was saved cannot be told: {after}", err=True)
     else:
@@ -174,7 +175,8 @@ def sidecar(options: WrapOptions, tool: WrappedTool) -> Iterator[str]:
     """Yield the URL of a sidecar: of the one that runs, else of one that ends with the block."""
     running = data_sources.chosen_url(options.url, options.config)
     try:
-        anyio.run(data_sources.ask_server, running, "ready", options.token_env)
+        token_env = data_sources.chosen_token_env(options.token_env, options.config)
+        anyio.run(data_sources.ask_server, running, "ready", token_env)
     except HeadstartError:
         if options.url is not None:
             raise

@@ -215,14 +215,17 @@ def _profile(document: Mapping[str, Any]) -> Mapping[str, object]:
 
 
 def load_address(path: Path | None, environ: Mapping[str, str]) -> ServerSettings:
-    """Return settings of which only ``server.host`` and ``server.port`` are read, for a client.
+    """Return settings of which only those are read with which a client finds the server.
+
+    These are ``server.host``, ``server.port`` and ``server.admin_token_env``.
 
     Whatever else is wrong with the file, or is set for the server alone, does not matter to the
     client. Raises ConfigError.
     """
     table = _read(path).get("server") if path is not None else None
     own = table if isinstance(table, dict) else {}
-    variables = {name: f"{PREFIX}SERVER__{name.upper()}" for name in ("host", "port")}
+    names = ("host", "port", "admin_token_env")
+    variables = {name: f"{PREFIX}SERVER__{name.upper()}" for name in names}
     named = {each: environ[each] for each in variables.values() if each in environ}
     defaults = {f"server.{name}": own[name] for name in variables if name in own}
     return load_settings(None, named, defaults=defaults).server

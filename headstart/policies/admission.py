@@ -141,11 +141,13 @@ NEVER_STORED = "never-stored"
 def has_match(value: object, expressions: Sequence[re.Pattern[str]]) -> bool:
     """Return whether an expression matches in a text of a JSON value.
 
-    Bytes are JSON, whose texts may be escaped, or a text.
+    Bytes are JSON, whose texts may be escaped, or a text. So is a text that is JSON itself, such as
+    the arguments of a tool call.
     """
     match value:
         case str():
-            return any(each.search(value) is not None for each in expressions)
+            found = any(each.search(value) is not None for each in expressions)
+            return found or (_is_escaped(value) and has_match(_decoded(value), expressions))
         case bytes():
             try:
                 return has_match(msgspec.json.decode(value), expressions)
@@ -156,6 +158,18 @@ def has_match(value: object, expressions: Sequence[re.Pattern[str]]) -> bool:
         case list() | tuple():
             return any(has_match(each, expressions) for each in value)
     return False
+
+
+def _is_escaped(text: str) -> bool:
+    return "\\" in text and text.lstrip()[:1] in ("{", "[")
+
+
+def _decoded(text: str) -> object:
+    """Return the JSON value of a text; None if it is none."""
+    try:
+        return msgspec.json.decode(text)
+    except UNDECODABLE:
+        return None
 
 
 def _refuse_length(limit: int, tokens: int) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,6 +57,8 @@ def test_a_hit_names_its_neighbour_and_what_each_feature_gave(
     shown = explain(capsys, sidecar.ask(REWORDED), "--url", sidecar.url)
     assert shown.startswith("semantic, status 200, model m")
     assert f"neighbour {stored}" in shown
+    assert f"the answer was that of entry {stored}" in shown
+    assert re.search(r"saved     the call for this answer: [1-9]\d* tokens.*, \d+ ms", shown)
     assert "rule      cold start" in shown
     assert "may answer: similarity 0.968 ≥ threshold" in shown
     assert "to flip   a threshold above 0.968" in shown
@@ -69,6 +72,8 @@ def test_a_miss_names_the_guard_and_what_would_flip_it(
 ) -> None:
     shown = explain(capsys, vetoed, "--url", sidecar.url + "/")
     assert shown.startswith("miss (veto), status 200")
+    assert re.search(r"tokens    \d+ of the prompt, \d+ of the answer", shown)
+    assert "saved " not in shown
     assert "refused by the guard negation" in shown
     assert "to flip   the guard 'negation' switched off" in shown
     assert "negation            " in shown
@@ -172,7 +177,7 @@ def test_it_lists_the_upstreams_that_were_asked(
 
 
 def test_the_token_is_read_from_a_variable(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SERVER_TOKEN", "secret")
     with remote(token_env="SERVER_TOKEN", token="secret") as guarded:
@@ -182,6 +187,10 @@ def test_the_token_is_read_from_a_variable(
         assert "put it in the variable HEADSTART_ADMIN_TOKEN" in error
         assert code == 2
         asked = (id, "--url", guarded.url, "--token-env", "SERVER_TOKEN")
+        assert "empty-partition" in explain(capsys, *asked)
+        config = tmp_path / "headstart.toml"
+        config.write_text('[server]\nadmin_token_env = "SERVER_TOKEN"\n', "utf-8")
+        asked = (id, "--url", guarded.url, "--config", str(config))
         assert "empty-partition" in explain(capsys, *asked)
         monkeypatch.setenv("HEADSTART_ADMIN_TOKEN", "secret")
         assert "empty-partition" in explain(capsys, id, "--url", guarded.url)

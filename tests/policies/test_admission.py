@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from headstart.errors import ConfigError
-from headstart.policies.admission import Admission
+from headstart.policies.admission import Admission, has_match
 from headstart.types import (
     CacheKey,
     ChatRequest,
@@ -359,3 +360,12 @@ def test_calls_are_served_only_where_their_tools_are_named() -> None:
         for tools in ((), ("mail",), ("mail", "get_weather"))
     ]
     assert verdicts == ["tool-calls", "tool-calls", None]
+
+
+def test_arguments_of_tool_calls_are_read_as_json() -> None:
+    expressions = (re.compile("Hände"), re.compile("4111"))
+    assert has_match({"arguments": '{"text": "H\\u00e4nde"}'}, expressions)
+    assert has_match('["\\u0034111"]', expressions)
+    assert not has_match('{"text": "\\u00e4"}', expressions)
+    assert not has_match('{"text": "\\u00', expressions)
+    assert not has_match("H\\u00e4nde", expressions)  # no JSON
