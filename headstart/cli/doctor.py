@@ -297,7 +297,8 @@ async def _opened_store(cache: CacheSettings) -> AsyncIterator[Finding]:
 
     shown = masked_url(cache.store)
     try:
-        store = open_store(cache.store, cipher=store_cipher(cache))
+        cipher = await asyncio.to_thread(store_cipher, cache)
+        store = open_store(cache.store, cipher=cipher)
         async with asyncio.timeout(LIMIT_S):
             await store.open()
             try:
@@ -315,7 +316,9 @@ async def _opened_store(cache: CacheSettings) -> AsyncIterator[Finding]:
             "check its server and the network",
         )
     else:
-        yield ok("store", f"{shown} has {stats.entries:,} answers ({stats.bytes / 1e6:,.1f} MB)")
+        sealed = "" if cipher is None else ", encrypted from now on"
+        size = f"{stats.entries:,} answers ({stats.bytes / 1e6:,.1f} MB)"
+        yield ok("store", f"{shown} has {size}{sealed}")
         if took_s > SLOW_STORE_S:
             yield warning(
                 "store",
