@@ -479,8 +479,9 @@ class LiveDrafts:
         left_usd = draft.left_usd(self._settings.infer_usd)
         if refuse_inference(estimate, budget_usd=left_usd) is None:
             await self._engine.admit_draft(context)
-            kept = self._begin(draft, context, "inference", estimate, text=segment)
-            draft.inferring = kept
+            if draft.over or draft.inferring is not None:  # meanwhile
+                return
+            draft.inferring = self._begin(draft, context, "inference", estimate, text=segment)
 
     def _inferred(self, draft: PromptDraft, kept: KeptCall) -> None:
         """Take what a model said about the beginning of the prompt, and go on with the rest."""
