@@ -43,6 +43,7 @@ SEALED_VERSION = b"\x02"
 SEALED = "sealed:"
 ENCRYPTION = "encryption"
 """The name of the document with the ids of the keys with which a store was written."""
+MOST_KEYS = 16
 LABEL_ROWS = 200_000
 """The labels that a store keeps: about 100 MB, in memory, on disk or in Redis."""
 DOCUMENTS = 100_000
@@ -323,6 +324,11 @@ class RecordStore(ABC):
         moved = entry is not None and self._cipher is not None and entry.key.exact != exact
         return None if moved else entry
 
+    def _in_place(self, id: str, entry: Entry | None) -> Entry | None:
+        """Return the entry of an id: not one that somebody put into its place."""
+        moved = entry is not None and self._cipher is not None and entry.id != id
+        return None if moved else entry
+
     def _opened(self, row: VectorRow) -> VectorRow | None:
         """Return a row with its vector and sketch opened; None if nothing of it can be read."""
         cipher, id = self._cipher, row.id.encode()
@@ -357,8 +363,10 @@ class RecordStore(ABC):
                     "cache.encryption_key_env: the entries of this store are encrypted: name the "
                     f"variable with their key (its id is {ids[0]})"
                 )
-            if cipher is not None and ids != cipher.key_ids:
-                await self.keep(ENCRYPTION, msgspec.json.encode(cipher.key_ids))
+            if cipher is not None:
+                known = (*cipher.key_ids, *(id for id in ids if id not in cipher.key_ids))
+                if known != ids:
+                    await self.keep(ENCRYPTION, msgspec.json.encode(known[:MOST_KEYS]))
         except (StoreError, msgspec.DecodeError):
             return  # lookups report the failure
 

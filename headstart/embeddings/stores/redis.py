@@ -377,7 +377,10 @@ class RedisStore(RecordStore):
 
     async def load(self, ids: Sequence[str]) -> Sequence[Entry | None]:
         """Return entries in the order of ``ids``; None for an entry that is gone."""
-        return [self._unpack(value) for (value,) in await self._fields(ids, "value")]
+        found = await self._fields(ids, "value")
+        return [
+            self._in_place(id, self._unpack(value)) for id, (value,) in zip(ids, found, strict=True)
+        ]
 
     async def cursor(self) -> str:
         """Return the log's end."""

@@ -112,7 +112,8 @@ class SQLiteStore(RecordStore):
 
     async def load(self, ids: Sequence[str]) -> Sequence[Entry | None]:
         """Return entries in the order of ``ids``; None for an entry that is gone."""
-        return await self._read(_load, self._entry, BY_ID, ids, self._clock())
+        found = await self._read(_load, self._entry, BY_ID, ids, self._clock())
+        return [self._in_place(id, entry) for id, entry in zip(ids, found, strict=True)]
 
     async def cursor(self) -> str:
         """Return the log's end, with the commits of other processes."""

@@ -158,6 +158,7 @@ async def test_nobody_can_pass_one_row_off_as_another(tmp_path: Path) -> None:
     connection.close()
     store = await opened(url_of(tmp_path), KEY)
     assert await store.find(one.entry.key.exact) is None
+    assert await store.load(["a", "b"]) == [None, other.entry]
     vectors = {row.id: row.vector for row in await rows(store)}
     assert vectors == {"a": None, "b": other.vector}
     await store.aclose()
