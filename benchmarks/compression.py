@@ -36,6 +36,8 @@ def evidence(args: argparse.Namespace) -> dict[str, Any]:
             out[f"{name}, {method}"] = shares | {"ms per 1k": round(ms, 2)}
         shipped = compression_evidence.as_shipped(cases)
         out[f"{name}, as shipped"] = {key: round(value, 3) for key, value in shipped.items()}
+        asked = compression_evidence.recovered(cases)
+        out[f"{name}, recoverable"] = {key: round(value, 3) for key, value in asked.items()}
     if (args.data / "qmsum").is_dir():
         found = compression_evidence.of_meetings(args.data)
         out["QMSum, as shipped"] = {key: round(value, 3) for key, value in found.items()}

@@ -212,13 +212,47 @@ def as_shipped(cases: Sequence[Case]) -> dict[str, float]:
         after += done.tokens_after
         gated += not done.spans
         text = done.messages[0]["content"]
-        kept.append(np.mean([piece.strip() in text for piece in case.evidence]))
+        kept.append(_evidence_in(case, text))
     return {
         "ratio": before / after,
         "evidence": float(np.mean(kept)),
         "left alone": gated / len(cases),
         "ms per 1k": seconds * 1e6 / before,
     }
+
+
+def recovered(cases: Sequence[Case]) -> dict[str, float]:
+    """Return what a model reads in mode ``recoverable`` that misses evidence, and asks for it.
+
+    It asks for each text that was cut with the question as its query, and then without a query.
+    """
+    before = after = 0
+    kept, found, calls = [], [], 0
+    for case in cases:
+        messages = [{"role": "user", "content": prompt_of(case)}]
+        done = compress(messages, model=MODEL, mode="recoverable")
+        before += done.tokens_before
+        after += done.tokens_after
+        read = done.messages[0]["content"]
+        kept.append(_evidence_in(case, read))
+        for id in done.cut_texts:
+            for asked in ({"id": id, "query": case.question}, {"id": id}):
+                if _evidence_in(case, read) < 1:
+                    result = done.retrieve(json.dumps(asked))
+                    after += count_tokens(result, MODEL).tokens
+                    read += result
+                    calls += 1
+        found.append(_evidence_in(case, read))
+    return {
+        "evidence": float(np.mean(kept)),
+        "with retrievals": float(np.mean(found)),
+        "calls": calls / len(cases),
+        "ratio": before / after,
+    }
+
+
+def _evidence_in(case: Case, text: str) -> float:
+    return float(np.mean([piece.strip() in text for piece in case.evidence]))
 
 
 def meetings(folder: Path) -> Iterator[tuple[str, str, list[str]]]:

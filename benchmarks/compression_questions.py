@@ -6,6 +6,11 @@
 No model is asked. Each document is generated, so it is known which text an answer needs, and which
 text would be a wrong fact. *Asked first*: the question stands before the document, as it does in a
 turn with a tool call. *Asked later*: the document was read for another reason before.
+
+With ``--mode recoverable`` the model calls ``headstart_retrieve`` where the answer is missing:
+first with the question as its query, then without one; if it is missing still, the prompt goes up
+whole. ``with retrievals`` tells how many questions are answered then, how many needed a call, and
+the tokens of prompts and results.
 ``--headroom`` is the interpreter of an environment with headroom-ai.
 """
 
@@ -24,11 +29,13 @@ from headstart import compress
 from headstart.compression.tokens import count_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from benchmarks.compression_documents import Document, Question
+    from headstart.compression.result import Compression
     from headstart.settings import CompressionMode
 
+MODES = ("safe", "recoverable", "balanced", "aggressive")
 LATER = "Please have a look at this."
 
 
@@ -38,20 +45,43 @@ class Trial(NamedTuple):
     document: Document
     question: Question
     sent: str
+    results: tuple[str, ...] = ()
+    """What the model got back of the text that was cut, in its order."""
+
+    @property
+    def read(self) -> str:
+        """All that the model read."""
+        return "\n".join((self.sent, *self.results))
 
 
 def ours(kind: str, count: int, mode: CompressionMode, later: str = "") -> list[Trial]:
     """Compress each document for each of its questions, or once for the words ``later``."""
     trials = []
     for document in documents(kind, count):
-        forms: dict[str, str] = {}
+        forms: dict[str, Compression] = {}
         for question in document.questions:
             words = later or question.words
             if words not in forms:
-                done = compress(conversation(document.text, words), mode=mode)
-                forms[words] = done.messages[-1]["content"]
-            trials.append(Trial(document, question, forms[words]))
+                forms[words] = compress(conversation(document.text, words), mode=mode)
+            done = forms[words]
+            sent = done.messages[-1]["content"]
+            results = tuple(looked_up(done, question, sent)) if mode == "recoverable" else ()
+            trials.append(Trial(document, question, sent, results))
     return trials
+
+
+def looked_up(done: Compression, question: Question, sent: str) -> Iterator[str]:
+    """Yield the results of the calls that a model makes which misses the answer in ``sent``."""
+    read = sent
+    for id in done.cut_texts:
+        for arguments in ({"id": id, "query": question.words}, {"id": id}):
+            if question.is_answered(read):
+                return
+            result = done.retrieve(json.dumps(arguments))
+            read += "\n" + result
+            yield result
+    if not question.is_answered(read):
+        yield str(done.source[-1]["content"])
 
 
 def theirs(kind: str, count: int, python: Path) -> list[Trial]:
@@ -69,19 +99,38 @@ def theirs(kind: str, count: int, python: Path) -> list[Trial]:
 
 def row(trials: Sequence[Trial]) -> dict[str, Any]:
     """Return the shares of answered and falsified questions, and of saved tokens."""
-    sizes = {trial.document.text: 0 for trial in trials}
-    sizes = {text: count_tokens(text, MODEL).tokens for text in sizes}
-    sent = {trial.sent: 0 for trial in trials}
-    sent = {text: count_tokens(text, MODEL).tokens for text in sent}
+    sizes = Counts()
     before = sum(sizes[trial.document.text] for trial in trials)
-    after = sum(sent[trial.sent] for trial in trials)
+    after = sum(sizes[trial.sent] for trial in trials)
     return {
-        "documents": len(sizes),
+        "documents": len({trial.document.text for trial in trials}),
         "questions": len(trials),
         "answered": round(_share(trial.question.is_answered(trial.sent) for trial in trials), 4),
         "wrong facts": sum(trial.question.is_falsified(trial.sent) for trial in trials),
         "tokens": round(after / before - 1, 3),
     }
+
+
+def row_with_retrievals(trials: Sequence[Trial]) -> dict[str, Any]:
+    """Return what the model answers with the texts that it got back, and the tokens of all."""
+    sizes = Counts()
+    before = sum(sizes[trial.document.text] for trial in trials)
+    after = sum(sizes[text] for trial in trials for text in (trial.sent, *trial.results))
+    return {
+        "answered": round(_share(trial.question.is_answered(trial.read) for trial in trials), 4),
+        "wrong facts": sum(trial.question.is_falsified(trial.read) for trial in trials),
+        "asked back": round(_share(bool(trial.results) for trial in trials), 4),
+        "calls": round(sum(len(trial.results) for trial in trials) / max(1, len(trials)), 3),
+        "tokens": round(after / before - 1, 3),
+    }
+
+
+class Counts(dict[str, int]):
+    """The tokens of texts, each counted once."""
+
+    def __missing__(self, text: str) -> int:
+        self[text] = count_tokens(text, MODEL).tokens
+        return self[text]
 
 
 def by_topic(trials: Sequence[Trial]) -> dict[str, float]:
@@ -104,7 +153,7 @@ def main() -> None:
     )
     parser.add_argument("kinds", nargs="*", help=", ".join(KINDS))
     parser.add_argument("--documents", type=int, default=200)
-    parser.add_argument("--mode", default="balanced", choices=("safe", "balanced", "aggressive"))
+    parser.add_argument("--mode", default="balanced", choices=MODES)
     parser.add_argument("--headroom", type=Path)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
@@ -117,11 +166,13 @@ def main() -> None:
             "asked first": row(first) | {"topics": by_topic(first)},
             "asked later": row(later) | {"topics": by_topic(later)},
         }
+        if args.mode == "recoverable":
+            results[kind]["with retrievals"] = row_with_retrievals([*first, *later])
         if args.headroom:
             results[kind]["headroom"] = row(theirs(kind, args.documents, args.headroom))
         if not args.json:
             for name, found in results[kind].items():
-                print(f"{kind:6} {name:12} {found}", flush=True)
+                print(f"{kind:6} {name:15} {found}", flush=True)
     if args.json:
         print(json.dumps(results, indent=2))
 

@@ -52,6 +52,8 @@ class AttemptRole(StrEnum):
     """The call continues an answer of another upstream that broke off."""
     CONTINUE = "continue"
     """The call continues an answer that our own token limit cut."""
+    RETRIEVE = "retrieve"
+    """The call gives the model a text that compression had cut, because the model asked for it."""
     DRAFT = "draft"
     ESCALATION = "escalation"
     JUDGE = "judge"
@@ -181,7 +183,8 @@ class Shaped(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
 
     kind: str
     """``compress``, ``concise``, ``guard``, ``tight``, ``edits``, ``quotes``, ``prediction``,
-    ``prompt-cache``."""
+    ``prompt-cache``, ``retrieve`` (the tokens of the further calls in which the model read what
+    compression had cut)."""
     tokens_before: int
     tokens_after: int
     """For ``prompt-cache``: the tokens at full price that would cost as much."""

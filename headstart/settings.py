@@ -51,7 +51,7 @@ Dollars: TypeAlias = Annotated[float, msgspec.Meta(ge=0.0)]
 AuditMode: TypeAlias = Literal["background", "sync", "off"]
 CacheMode: TypeAlias = Literal["serve", "shadow", "exact-only"]
 ColdStart: TypeAlias = Literal["strict", "optimistic"]
-CompressionMode: TypeAlias = Literal["off", "safe", "balanced", "aggressive"]
+CompressionMode: TypeAlias = Literal["off", "safe", "recoverable", "balanced", "aggressive"]
 AuthName: TypeAlias = Literal["key", "aws", "google"]
 DialectName: TypeAlias = Literal[
     "openai", "responses", "anthropic", "gemini", "cohere", "bedrock", "completions"
@@ -456,7 +456,12 @@ class CompressionSettings(Section):
     mode: CompressionMode = "safe"
     """`off`; `safe`: only changes that can be undone byte for byte; `balanced` (lossy): also
     removes repeated passages, usual lines of logs and HTML markup; `aggressive` (lossy): also
-    removes text that has nothing to do with the question."""
+    removes text that has nothing to do with the question; `recoverable`: as `aggressive`, but the
+    model gets a tool with which it can read what was cut
+    ([recoverable](compression.md#recoverable-compression))."""
+    retrievals: CountOrZero = 3
+    """With `recoverable`: how often the model may ask for cut text within one request. After that
+    the request is sent without cuts."""
     dry_run: bool = False
     """Count the possible savings, and send every prompt unchanged."""
     clear_history: bool = False

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, TypedDict, get_args
 
 import msgspec
 
@@ -28,6 +28,8 @@ from headstart.compression.messages import (
 )
 from headstart.compression.passages import CLEARED, Passages, without_marks
 from headstart.compression.protection import DocumentSpan, find_documents, shows_file, understand
+from headstart.compression.recoverable import RETRIEVE, mark
+from headstart.compression.recoverable import cleared as cleared_mark
 from headstart.compression.rereads import Reads
 from headstart.compression.result import Compression, Span
 from headstart.compression.tokens import CHARS_PER_TOKEN
@@ -80,6 +82,17 @@ class Profile(Frozen):
 _DEFAULT = Profile()
 
 
+class CompressOptions(TypedDict):
+    """Arguments of ``compress`` that follow from the settings and the request."""
+
+    model: str
+    profile: Profile
+    clear_history: bool
+    strip_comments: bool
+    pointers: bool
+    repeated_reads: bool
+
+
 def compress(
     messages: Sequence[Mapping[str, Any] | Dumpable],
     *,
@@ -98,7 +111,8 @@ def compress(
     touched; ``docs/compression.md`` lists the protected texts. ``off`` changes nothing. ``safe``
     makes only changes that ``restore`` undoes byte for byte. ``balanced`` also leaves out repeated
     passages, repeated log lines and HTML markup. ``aggressive`` also leaves out English sentences
-    that do not concern the question.
+    that do not concern the question. ``recoverable`` makes the changes of ``aggressive``, and names
+    the id of each cut text, for ``Compression.retrieve``.
 
     ``clear_history`` also omits old tool results, many at a time. Only with this option may a later
     request send an earlier message in another form, where the saving pays for it.
@@ -178,7 +192,7 @@ class ConversationCompressor:
             return self._omit(number, message)
         sent = message if isinstance(message, dict) else dict(message)
         call = call_of(message, self._calls) if places else ("", "")
-        if not places:
+        if not places or call[0] == RETRIEVE:
             for _, text in indexed_texts(message):
                 self._remember(text)
             return sent, []
@@ -211,16 +225,17 @@ class ConversationCompressor:
 
     def _omit(self, number: int, message: Mapping[str, Any]) -> tuple[dict[str, Any], list[Span]]:
         ((part, text),) = indexed_texts(message)
+        sent = cleared_mark(text) if self.allowed.recoverable else CLEARED
         span = Span(
             start=0,
-            end=len(CLEARED),
+            end=len(sent),
             source_start=0,
             source_end=len(text),
             transforms=("history",),
             message=number,
             part=part,
         )
-        return with_text(message, part, self._remember(CLEARED)), [span]
+        return with_text(message, part, self._remember(sent)), [span]
 
     def _shorten(
         self, text: str, places: Sequence[DocumentSpan], asked: Asked | None, arguments: str
@@ -261,6 +276,9 @@ class ConversationCompressor:
             short = self._shorten_file(source, arguments)
         else:
             short = shorten_text(source, asked, self.allowed, self.passages, self.memo)
+        if self.allowed.recoverable and short.applied and short.layout is None:
+            text = f"{short.text.rstrip()}\n{mark(source)}"
+            short = msgspec.structs.replace(short, text=text)
         cost_ms = sum(COST_MS_PER_1K[transform] for transform in short.applied)
         worth = is_worth(
             before=len(source),
@@ -282,7 +300,7 @@ class ConversationCompressor:
 
     def _remember(self, text: str) -> str:
         self.sent_chars += len(text)
-        if self.allowed.pointers and self.allowed.mode in {"balanced", "aggressive"}:
+        if self.allowed.pointers and self.allowed.mode not in {"off", "safe"}:
             self.passages.add(text)
         return text
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from headstart.compression.json_text import Layout, expand
 from headstart.compression.listing import Padding, pad
 from headstart.compression.messages import text_at, texts, with_text
+from headstart.compression.recoverable import id_of, retrieve
 from headstart.compression.tokens import TokenCount, count_tokens
 from headstart.types import Frozen
 
@@ -80,6 +81,23 @@ class Compression:
     def lossless(self) -> bool:
         """Whether ``restore`` gives back the source byte for byte."""
         return all(span.lossless for span in self.spans)
+
+    @cached_property
+    def cut_texts(self) -> dict[str, str]:
+        """The whole texts of which something was left out, by the ids in their marks."""
+        spans = [span for span in self.spans if not span.lossless]
+        texts = [
+            text_at(self.source[span.message], span.part)[span.source_start : span.source_end]
+            for span in spans
+        ]
+        return {id_of(text): text for text in texts}
+
+    def retrieve(self, arguments: str) -> str:
+        """Return the result of a call of ``headstart_retrieve`` with these JSON arguments.
+
+        The mode ``recoverable`` writes the ids into the messages.
+        """
+        return retrieve(self.cut_texts, arguments)
 
     def restore(self) -> list[dict[str, Any]]:
         """Undo all lossless spans, with the sent messages and the layouts of the spans."""

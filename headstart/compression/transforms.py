@@ -110,6 +110,11 @@ class AllowedTransforms(NamedTuple):
     repeated_reads: bool = False
     """Point to lines of files above, too."""
 
+    @property
+    def recoverable(self) -> bool:
+        """Whether the model can get back what was cut."""
+        return self.mode == "recoverable"
+
 
 def shorten_text(
     text: str, asked: Asked, extent: AllowedTransforms, sent: Passages, memo: Memo
@@ -177,7 +182,7 @@ def _shorten_prose(
     if memo.call(_is_data, short.text):
         return _pointed(short, sent)
     short = _then(short, "space", _without_waste(short.text))
-    if extent.mode == "aggressive" and not asked.whole:
+    if extent.mode in {"aggressive", "recoverable"} and not asked.whole:
         # Before duplicates: a pointer's target must not be left out after it was pointed to.
         short = _then(short, "selection", memo.call(select, short.text, asked.topic) or short.text)
     return _deduplicated(short, sent, memo)

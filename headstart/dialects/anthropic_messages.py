@@ -148,10 +148,14 @@ def _canonical(body: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
 class _MessagesForm(RequestForm):
     always_limited = True
     takes_prediction = False
+    joins_results = True
 
     def with_system_text(self, document: dict[str, Any], text: str) -> dict[str, Any] | None:
         system = self._extended_system(document.get("system"), text)
         return None if system is None else {**document, "system": system}
+
+    def answer_message(self, answer: dict[str, Any]) -> PromptMessage:
+        return {"role": "assistant", "content": answer["content"]}
 
     def system(self, document: dict[str, Any]) -> list[PromptMessage]:
         return [{"role": "system", "content": document.get("system")}]

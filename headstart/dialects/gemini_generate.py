@@ -328,6 +328,7 @@ class _ContentsForm(RequestForm):
     names_model = False
     takes_prediction = False
     tool_result = "functionResponse"
+    joins_results = True
     telling = RequestForm.telling | {"generationConfig"}
     sources = ("groundingMetadata", "urlContextMetadata")
 
@@ -345,6 +346,19 @@ class _ContentsForm(RequestForm):
     def with_limit(self, document: dict[str, Any], tokens: int) -> dict[str, Any]:
         config = {**document["generationConfig"], "maxOutputTokens": tokens}
         return {**document, "generationConfig": config}
+
+    def with_tool(self, document: dict[str, Any], tool: dict[str, Any]) -> dict[str, Any]:
+        tools = document.get("tools") or []
+        for place, own in enumerate(tools):
+            if isinstance(own, dict) and "functionDeclarations" in own:
+                declared = [*own["functionDeclarations"], *tool["functionDeclarations"]]
+                extended = {**own, "functionDeclarations": declared}
+                return {**document, "tools": [*tools[:place], extended, *tools[place + 1 :]]}
+        return {**document, "tools": [*tools, tool]}
+
+    def answer_message(self, answer: dict[str, Any]) -> PromptMessage:
+        content: PromptMessage = answer["candidates"][0]["content"]
+        return content
 
     def turn(self, role: str, text: str) -> PromptMessage:
         return {"role": role, "parts": [self.block(text)]}

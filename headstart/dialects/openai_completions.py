@@ -68,6 +68,7 @@ class CompletionsForm(RequestForm):
     """A request of prompts. No part of it is a message."""
 
     field = "prompt"
+    hides_rounds = False
     prefills = False
     takes_prediction = False
     telling = frozenset()

@@ -277,6 +277,7 @@ def _spoken(item: object) -> object:
 
 class _ItemsForm(RequestForm):
     field = "input"
+    hides_rounds = False
     prefills = False
     takes_prediction = False
     telling = frozenset(

@@ -290,6 +290,10 @@ class RequestForm:
     """An answer that its limit cut may serve the same request, since the limit is keyed."""
     sources: tuple[str, ...] = ()
     """Fields beside an answer that name what the provider's own search found."""
+    joins_results = False
+    """All tool results of a turn stand in one message, together with what the user says."""
+    hides_rounds = True
+    """A request may hold tool calls that the client never saw: answers stand in it as they came."""
 
     def read(self, document: dict[str, Any]) -> PromptMessages | None:
         """Return the prompt of a document; None if it is malformed: its provider refuses that."""
@@ -365,6 +369,26 @@ class RequestForm:
     ) -> dict[str, Any]:
         """Return the document with more messages at its end."""
         return {**document, self.field: [*document[self.field], *turns]}
+
+    def with_tool(self, document: dict[str, Any], tool: dict[str, Any]) -> dict[str, Any]:
+        """Return the document with one more tool, behind the client's own."""
+        return {**document, "tools": [*(document.get("tools") or ()), tool]}
+
+    def answer_message(self, answer: dict[str, Any]) -> PromptMessage:
+        """Return the body of an answer as the message that later requests hold."""
+        message = answer["choices"][0]["message"]
+        return {n: value for n, value in message.items() if value is not None or n == self.content}
+
+    def before(
+        self, results: Sequence[PromptMessage], following: PromptMessage
+    ) -> list[PromptMessage]:
+        """Return a message with more tool results before its own."""
+        if not self.joins_results:
+            return [*results, following]
+        content = following.get(self.content)
+        parts = content if isinstance(content, list) else [self.block(str(content))]
+        before = [part for each in results for part in each[self.content]]
+        return [{**following, self.content: [*before, *parts]}]
 
     def _extended_system(self, content: Any, text: str) -> Any:
         return text if not content and content is not False else self._extended(content, text)

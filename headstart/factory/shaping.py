@@ -80,7 +80,12 @@ class Shaping:
         if self._worker is not None and compression.mode != "off":
             from headstart.middleware.shaping.prompt_compression import CompressPrompts
 
-            yield CompressPrompts(compression, self._worker)
+            recoverable = None
+            if compression.mode == "recoverable":
+                from headstart.middleware.shaping.recoverable import RecoverableCalls
+
+                recoverable = RecoverableCalls(compression)
+            yield CompressPrompts(compression, self._worker, recoverable)
 
 
 def concise_levels(settings: Settings) -> dict[str, int]:

@@ -81,11 +81,12 @@ def _edit_members(old: dict[str, Any], new: dict[str, Any], raw: msgspec.Raw) ->
 def _edit_items(old: list[Any], new: list[Any], raw: msgspec.Raw) -> msgspec.Raw:
     written = msgspec.json.decode(raw, type=list[msgspec.Raw])
     by_identity = {id(item): its for item, its in zip(old, written, strict=True)}
+    same_places = len(old) == len(new)
     items = []
     for place, item in enumerate(new):
         if id(item) in by_identity:
             items.append(by_identity[id(item)])
-        elif place < len(old):
+        elif same_places:
             items.append(_edit(old[place], item, written[place]))
         else:
             items.append(msgspec.Raw(msgspec.json.encode(item)))

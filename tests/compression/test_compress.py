@@ -76,7 +76,7 @@ def test_parts_are_shortened_in_place() -> None:
     assert done.restore() == messages
 
 
-@pytest.mark.parametrize("mode", ["safe", "balanced", "aggressive"])
+@pytest.mark.parametrize("mode", ["safe", "recoverable", "balanced", "aggressive"])
 def test_marks_of_the_prompt_cache_stay_and_change_nothing(mode: CompressionMode) -> None:
     mark: Message = {"cache_control": {"type": "ephemeral"}}
     plain = compress([ask("Cheapest?"), call(), result(TABLE)], mode=mode)
@@ -98,7 +98,9 @@ def test_off_changes_nothing() -> None:
 
 
 def test_unknown_mode_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match="'fast' is none of off, safe, balanced, aggressive"):
+    with pytest.raises(
+        ConfigError, match="'fast' is none of off, safe, recoverable, balanced, aggressive"
+    ):
         compress([], mode="fast")  # type: ignore[arg-type]
 
 

@@ -132,7 +132,9 @@ async def test_an_unknown_mode_is_a_400_that_names_the_modes() -> None:
     async with proxied() as proxy:
         reply = await post(proxy, chat(), "on")
     assert reply.status == 400
-    assert "off, safe, balanced, aggressive" in json.loads(reply.body)["error"]["message"]
+    assert (
+        "off, safe, recoverable, balanced, aggressive" in json.loads(reply.body)["error"]["message"]
+    )
     assert proxy.upstream.calls == []
 
 

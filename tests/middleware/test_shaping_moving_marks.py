@@ -133,7 +133,7 @@ ALL = ["1", "2", "results", "within results", "automatic"]
 
 
 @pytest.mark.parametrize("marks", ALL)
-@pytest.mark.parametrize("mode", ["safe", "balanced", "aggressive"])
+@pytest.mark.parametrize("mode", ["safe", "recoverable", "balanced", "aggressive"])
 def test_a_conversation_costs_less_than_as_it_came(marks: str, mode: CompressionMode) -> None:
     asked = prompts(marks)
     sent = [flat(compressed(each, mode, clear_history=False)) for each in asked]

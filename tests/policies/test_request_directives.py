@@ -59,7 +59,7 @@ def test_the_strictest_mode_of_compression_asked_for_counts(
 
 
 def test_a_mode_of_compression_that_is_none_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match="off, safe, balanced, aggressive"):
+    with pytest.raises(InvalidRequest, match="off, safe, recoverable, balanced, aggressive"):
         parse_directives(((b"x-headstart-compress", b"on"),))
 
 
@@ -71,8 +71,9 @@ def test_the_modes_of_compression_are_the_same_everywhere() -> None:
     ("asked", "refused"),
     [
         (None, set()),
-        ("off", {"safe", "balanced", "aggressive"}),
-        ("safe", {"balanced", "aggressive"}),
+        ("off", {"safe", "recoverable", "balanced", "aggressive"}),
+        ("safe", {"recoverable", "balanced", "aggressive"}),
+        ("recoverable", {"balanced", "aggressive"}),
         ("balanced", {"aggressive"}),
         ("aggressive", set()),
     ],

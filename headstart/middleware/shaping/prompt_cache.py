@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from headstart.transcript import Transcript
     from headstart.types import Call, ChatRequest
 
-_PRIMARY = (AttemptRole.FIRST, AttemptRole.RETRY, AttemptRole.FALLBACK)
+_PRIMARY = (AttemptRole.FIRST, AttemptRole.RETRY, AttemptRole.FALLBACK, AttemptRole.RETRIEVE)
 """The roles of calls whose answer is likely to be read. Others may be cancelled at any time."""
 _MARKED_MODELS = "claude"
 """Part of the names of models whose providers cache only what is marked."""

@@ -17,17 +17,20 @@ from headstart.compression.memo import Memo
 from headstart.compression.result import count_messages
 from headstart.compression.tokens import count_tokens, estimate_tokens, is_loaded
 from headstart.dialects.registry import DIALECTS
+from headstart.errors import UpstreamRefused
 from headstart.middleware.request_edits import with_document
 from headstart.middleware.tokenizers import load_soon
 from headstart.observe import DRY_RUN
 from headstart.policies.freshness import asked_compression, compressed, stricter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from typing import TypeVar
 
+    from headstart.compression.compress import CompressOptions
     from headstart.compression.result import Compression
     from headstart.compression.tokens import TokenCount
+    from headstart.middleware.shaping.recoverable import RecoverableCalls
     from headstart.middleware.shaping.steps import RestOfSteps, Send, StepContext
     from headstart.reply import Reply
     from headstart.settings import CompressionMode, CompressionSettings
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
 
 INLINE_BYTES: dict[CompressionMode, int] = {
     "safe": 64_000,
+    "recoverable": 12_000,
     "balanced": 16_000,
     "aggressive": 12_000,
 }
@@ -103,6 +107,8 @@ class CompressPrompts:
     settings: CompressionSettings
     """The settings of one route. A caller's ``x-headstart-compress`` may ask for a weaker mode."""
     worker: TextWorker
+    recoverable: RecoverableCalls | None = None
+    """Sends prompts with cuts that the model can recover; None: the route does not."""
 
     @cached_property
     def profile(self) -> Profile:
@@ -116,33 +122,92 @@ class CompressPrompts:
         mode = stricter(self.settings.mode, asked_compression(call.headers))
         if mode == "off":
             return None
-        work = partial(self._shorten, call, request, mode)
+        if mode != "recoverable" or self.settings.dry_run:
+            return self._compressed(call, request, mode, context)
+        recoverable = self.recoverable
+        if recoverable is None or not recoverable.may_send(call, request, context):
+            return self._compressed(call, request, "safe", context)
+        return self._recoverable(call, request, recoverable, context)
+
+    def _compressed(
+        self, call: Call, request: ChatRequest, mode: CompressionMode, context: StepContext
+    ) -> Send | None:
         began = time.perf_counter()
-        shorter: _Shorter | asyncio.Future[_Shorter | None] | None
-        if len(call.body) > INLINE_BYTES[mode]:
-            shorter = self.worker.on_thread(work)
-        else:
-            shorter = self.worker.here(work)
-            if shorter is None:
-                return None
+        shorter = self._work(call, mode, partial(self._shorten, call, request, mode))
+        if shorter is None:
+            return None
 
         async def send(rest: RestOfSteps) -> Reply:
             done = await shorter if isinstance(shorter, asyncio.Future) else shorter
             if done is None:
                 return await rest.send(call)
-            return await self._send(call, done, time.perf_counter() - began, context, rest)
+            own_s = time.perf_counter() - began
+            if self.settings.dry_run:
+                sending = rest.send(call)
+            else:
+                sending = rest.send(done.call, compressed(mode))
+            return await self._counted(call, done.done, own_s, context, sending)
 
         return send
 
-    async def _send(
-        self, call: Call, shorter: _Shorter, own_s: float, context: StepContext, rest: RestOfSteps
+    def _recoverable(
+        self,
+        call: Call,
+        request: ChatRequest,
+        recoverable: RecoverableCalls,
+        context: StepContext,
+    ) -> Send | None:
+        """Return how to send the prompt with cuts and the tool; else as in the mode ``safe``."""
+        began = time.perf_counter()
+        work = partial(recoverable.prepare, call, request, self._options(request))
+        prepared = self._work(call, "recoverable", work)
+        if prepared is None:
+            return self._compressed(call, request, "safe", context)
+
+        async def plain(rest: RestOfSteps) -> Reply:
+            send = self._compressed(call, request, "safe", context)
+            return await (rest.send(call) if send is None else send(rest))
+
+        async def send(rest: RestOfSteps) -> Reply:
+            ready = await prepared if isinstance(prepared, asyncio.Future) else prepared
+            if ready is None:
+                return await plain(rest)
+            own_s = time.perf_counter() - began
+            sending = recoverable.send(ready, rest, context, call)
+            try:
+                return await self._counted(call, ready.done, own_s, context, sending)
+            except UpstreamRefused as error:
+                if not recoverable.may_refuse_tools(request, call, error.status):
+                    raise
+                reply = await plain(rest)
+                # Only after a success: if the plain request is refused, too, the tool is no reason.
+                recoverable.note_refusal(request.model)
+                return reply
+
+        return send
+
+    def _work(
+        self, call: Call, mode: CompressionMode, work: Callable[[Memo], T | None]
+    ) -> T | asyncio.Future[T | None] | None:
+        """Do the work on the loop, or begin it on the thread where the body is long."""
+        if len(call.body) > INLINE_BYTES[mode]:
+            return self.worker.on_thread(work)
+        return self.worker.here(work)
+
+    async def _counted(
+        self,
+        call: Call,
+        done: Compression,
+        own_s: float,
+        context: StepContext,
+        sending: Awaitable[Reply],
     ) -> Reply:
-        counting = self.worker.count(shorter.done)
-        if self.settings.dry_run:
-            reply, kind = await rest.send(call), "compress" + DRY_RUN
-        else:
-            reply, kind = await rest.send(shorter.call, compressed(shorter.mode)), "compress"
-        reply.on_close(partial(load_soon, shorter.done.model))
+        """Return the answer, and book the tokens that were removed from its prompt."""
+        if not done.spans:
+            return await sending
+        counting = self.worker.count(done)
+        reply = await sending
+        reply.on_close(partial(load_soon, done.model))
         try:
             # By the first content of an answer, the counting is long done.
             counts = await counting
@@ -150,7 +215,7 @@ class CompressPrompts:
             context.note_failure(self.stage, error)
             return reply
         row = Shaped(
-            kind=kind,
+            kind="compress" + DRY_RUN * self.settings.dry_run,
             tokens_before=counts.before,
             tokens_after=counts.after,
             own_s=own_s,
@@ -165,22 +230,23 @@ class CompressPrompts:
         prompt = DIALECTS[call.dialect].form.read(request.document)
         if prompt is None:
             return None
-        done = compress(
-            prompt.messages,
-            model=request.model,
-            mode=mode,
-            profile=self.profile,
-            clear_history=self.settings.clear_history,
-            strip_comments=self.settings.strip_comments,
-            # The provider removes old messages itself, and would remove what a pointer names.
-            pointers=not request.document.get("context_management"),
-            repeated_reads=self.settings.repeated_reads,
-            memo=memo,
-        )
+        options = self._options(request)
+        done = compress(prompt.messages, mode=mode, memo=memo, **options)
         if not done.spans:
             return None
         shorter = with_document(call, prompt.with_messages(done.messages))
         return _Shorter(shorter, done, mode)
+
+    def _options(self, request: ChatRequest) -> CompressOptions:
+        return {
+            "model": request.model,
+            "profile": self.profile,
+            "clear_history": self.settings.clear_history,
+            "strip_comments": self.settings.strip_comments,
+            # The provider removes old messages itself, and would remove what a pointer names.
+            "pointers": not request.document.get("context_management"),
+            "repeated_reads": self.settings.repeated_reads,
+        }
 
 
 def _has_long_text(body: bytes) -> bool:

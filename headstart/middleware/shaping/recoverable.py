@@ -1,0 +1,608 @@
+"""Prompts whose cut texts the model can read: a tool of ours, answered inside the same request.
+
+The client never sees the tool. If the model calls it, we send the result in a further call, and the
+client gets the texts of all calls as one answer. In later requests of the conversation, the hidden
+calls and results stand again in their places, so that the provider's prefix cache and signatures
+hold. ``docs/compression.md`` describes the rules.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import msgspec
+
+from headstart.attempts import AttemptRole, Shaped
+from headstart.canonical_request import (
+    CanonicalRequest,
+    Message,
+    Quirks,
+    ResultPart,
+    TextPart,
+    Tool,
+)
+from headstart.compression import recoverable
+from headstart.compression.compress import compress
+from headstart.compression.messages import calls_in, texts
+from headstart.compression.recoverable import RETRIEVE
+from headstart.compression.tokens import CHARS_PER_TOKEN
+from headstart.dialects.registry import DIALECTS
+from headstart.errors import HeadstartError, UpstreamProtocolError
+from headstart.middleware.request_edits import with_document
+from headstart.middleware.router import conversation
+from headstart.middleware.shaping.answer_parts import answer_writer, ending_of
+from headstart.middleware.shaping.steps import without_length
+from headstart.policies.freshness import compressed
+from headstart.policies.output.recovery import RecoveryBalance, may_recover, offers_tool
+from headstart.transcript import Transcript
+from headstart.types import (
+    CONTENT_BLOCKS,
+    Ended,
+    ErrorReported,
+    ExtraDelta,
+    Finished,
+    ReasoningDelta,
+    Started,
+    Text,
+    TextDelta,
+    ToolCall,
+    ToolCallDelta,
+    UsageReported,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
+
+    from headstart.attempts import Tokens
+    from headstart.compression.compress import CompressOptions
+    from headstart.compression.memo import Memo
+    from headstart.compression.result import Compression
+    from headstart.dialects.dialect import Dialect
+    from headstart.dialects.request_form import PromptMessage, RequestForm
+    from headstart.middleware.shaping.steps import RestOfSteps, StepContext
+    from headstart.reply import Reply
+    from headstart.settings import CompressionSettings
+    from headstart.types import Call, ChatRequest, Completion, Piece, StreamEvent
+
+MODE: Literal["recoverable"] = "recoverable"
+TOOL = Tool(name=RETRIEVE, description=recoverable.DESCRIPTION, parameters=recoverable.PARAMETERS)
+KEPT_S = 3600.0
+"""How long the hidden calls of an answer are kept after their last use."""
+KEPT_BYTES = 32 * 2**20
+"""Memory for the hidden calls of all conversations."""
+_CONVERSATIONS = 10_000
+"""Conversations that go on with cuts when new ones get none."""
+_MODELS = 256
+"""Models of which something is learned. Clients name them, so their number is bounded."""
+REFUSED = (400, 404, 405, 422, 501)
+"""Statuses with which a provider may refuse tools."""
+_ENDINGS = (Finished, UsageReported, Ended)
+_CREDENTIALS = frozenset({b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key"})
+
+
+class HiddenTurn(NamedTuple):
+    """What stands in the place of an answer in later requests, in the messages of its dialect."""
+
+    messages: list[PromptMessage]
+    results: list[PromptMessage]
+    """Results of ours that stand beside the results that the client sends."""
+    size: int
+    until: float
+
+
+class HiddenTurns:
+    """The hidden calls of answers, under digests of the conversation up to the answer.
+
+    The digest covers the caller's credentials, so no caller gets another one's. Bounded: the turns
+    that were not used for longest go first. A turn that is gone costs the provider's prefix cache
+    of what follows it, and perhaps another retrieval; never an answer.
+    """
+
+    def __init__(self, most_bytes: int = KEPT_BYTES) -> None:
+        self._most = most_bytes
+        self._size = 0
+        self._turns: OrderedDict[bytes, HiddenTurn] = OrderedDict()
+        self._lock = Lock()
+        """Long prompts are prepared on a thread."""
+
+    def keep(
+        self,
+        key: bytes,
+        messages: list[PromptMessage],
+        results: list[PromptMessage],
+        now: float,
+    ) -> None:
+        """Keep the messages of an answer."""
+        size = len(msgspec.json.encode([messages, results]))
+        with self._lock:
+            self._drop(key)
+            self._turns[key] = HiddenTurn(messages, results, size, now + KEPT_S)
+            self._size += size
+            while self._turns:
+                oldest, turn = next(iter(self._turns.items()))
+                if self._size <= self._most and turn.until >= now:
+                    break
+                self._drop(oldest)
+
+    def find(self, key: bytes, now: float) -> HiddenTurn | None:
+        """Return what is kept of an answer, if anything is."""
+        with self._lock:
+            turn = self._turns.get(key)
+            if turn is None or turn.until < now:
+                return None
+            self._turns[key] = turn._replace(until=now + KEPT_S)
+            self._turns.move_to_end(key)
+            return turn
+
+    def _drop(self, key: bytes) -> None:
+        turn = self._turns.pop(key, None)
+        if turn is not None:
+            self._size -= turn.size
+
+
+class _SeenConversation:
+    """A digest of a conversation as its client sees it, message by message."""
+
+    def __init__(self, caller: bytes) -> None:
+        self._digest = blake2b(caller, digest_size=16)
+
+    def add(self, messages: Iterable[PromptMessage]) -> bytes:
+        """Add a message, as its parts in OpenAI's form; return the digest up to its end."""
+        for each in messages:
+            calls = [id for id, _ in calls_in(each)]
+            self._digest.update(_line(str(each.get("role")), *_said(each), calls))
+        return self._digest.digest()
+
+    def answered(self, answer: Completion) -> bytes:
+        """Return the digest after an answer that the client got."""
+        parts = answer.choices[0].parts
+        said = "".join(part.text for part in parts if isinstance(part, Text)).strip()
+        calls = [part.id for part in parts if isinstance(part, ToolCall)]
+        digest = self._digest.copy()
+        digest.update(_line("assistant", said, [], calls))
+        return digest.digest()
+
+
+def _said(message: PromptMessage) -> tuple[str, list[Any]]:
+    """Return the text of a message, and what else a user or a tool gave, such as images."""
+    content = message.get("content")
+    said = "".join(texts({"content": content})).strip()
+    if not isinstance(content, list) or message.get("role") == "assistant":
+        return said, []
+    return said, [each for each in content if not (isinstance(each, dict) and "text" in each)]
+
+
+def _line(role: str, said: str, beside: Sequence[Any], calls: Sequence[str]) -> bytes:
+    return msgspec.json.encode([role, said, beside, calls])
+
+
+class PromptWithTool(NamedTuple):
+    """A request with cuts and with our tool."""
+
+    call: Call
+    done: Compression
+    seen: _SeenConversation
+
+
+@dataclass
+class RecoverableCalls:
+    """Sends prompts with cuts and with the tool; one instance for each route."""
+
+    settings: CompressionSettings
+    turns: HiddenTurns = field(default_factory=HiddenTurns)
+    _balances: dict[str, RecoveryBalance] = field(default_factory=dict)
+    _no_tools: set[str] = field(default_factory=set)
+    """Models that refused a request with our tool."""
+    _begun: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    """Conversations with cuts, by their digests."""
+
+    def may_send(self, call: Call, request: ChatRequest, context: StepContext) -> bool:
+        """Tell whether a request may have cuts that the model can recover."""
+        form = DIALECTS[call.dialect].form
+        if not form.hides_rounds or request.model in self._no_tools or not self.settings.retrievals:
+            return False
+        asked = context.read(call, request)
+        if asked is None or not may_recover(asked, RETRIEVE):
+            return False
+        if form.continues_answer(request.document):
+            return False
+        balance = self._balances.get(request.model)
+        if conversation(call.caller, request) in self._begun:
+            return True
+        return balance is None or not balance.is_resting()
+
+    def prepare(
+        self, call: Call, request: ChatRequest, options: CompressOptions, memo: Memo
+    ) -> PromptWithTool | None:
+        """Return the request with hidden calls, cuts and the tool; None: no cut, or no tool.
+
+        ``options`` are the other arguments of ``compress``.
+        """
+        form = DIALECTS[call.dialect].form
+        seen = _SeenConversation(_caller(call))
+        document = self._with_hidden(request.document, form, seen)
+        prompt = None if document is None else form.read(document)
+        if document is None or prompt is None:
+            return None
+        done = compress(prompt.messages, mode=MODE, memo=memo, **options)
+        if not offers_tool(
+            has_tools=form.has_tools(document),
+            opening=_opening_chars(prompt.messages),
+            before_cut=_chars_before_cut(done),
+        ):
+            return None
+        if document is not request.document:
+            call = with_document(call, document)
+        if done.spans:
+            document = prompt.with_messages(done.messages)
+            call = with_document(call, document)
+        tools = _written(call, tools=(TOOL,))["tools"]
+        return PromptWithTool(with_document(call, form.with_tool(document, tools[0])), done, seen)
+
+    def _with_hidden(
+        self, document: dict[str, Any], form: RequestForm, seen: _SeenConversation
+    ) -> dict[str, Any] | None:
+        """Return the document with the hidden calls of earlier answers; None: it is malformed."""
+        now = time.monotonic()
+        messages: list[PromptMessage] = []
+        results: list[PromptMessage] = []
+        previous: PromptMessage = {}
+        changed = False
+        try:
+            seen.add(form.system(document))
+            for own in document[form.field]:
+                digest = seen.add(form.split(own, previous))
+                previous = own
+                turn = self.turns.find(digest, now) if own.get("role") == form.assistant else None
+                if turn is not None:
+                    changed = True
+                    messages += turn.messages
+                    results = turn.results
+                    continue
+                messages += form.before(results, own) if results else [own]
+                results = []
+        except (AttributeError, KeyError, TypeError):
+            return None
+        return {**document, form.field: messages} if changed else document
+
+    async def send(
+        self, ready: PromptWithTool, rest: RestOfSteps, context: StepContext, plain: Call
+    ) -> Reply:
+        """Send a request with cuts. Raises UpstreamError. ``plain`` is the client's own request."""
+        assert plain.request is not None
+        reply = await rest.send(ready.call, compressed(MODE))
+        if not reply.is_plain:
+            await rest.leave()
+            return await rest.send(plain)
+        self._begin(conversation(plain.caller, plain.request))
+        reply.headers = without_length(reply.headers)
+        answer = _RecoveredAnswer(self, ready, rest, context, plain, reply.upstream, reply.pieces)
+        answer.parts.append(reply.transcript)
+        reply.rewrite(answer.pieces())
+        return reply
+
+    def may_refuse_tools(self, request: ChatRequest, call: Call, status: int) -> bool:
+        """Tell whether our tool, the only one of a request, may be why it was refused."""
+        own = DIALECTS[call.dialect].form.has_tools(request.document)
+        return status in REFUSED and not own
+
+    def note_refusal(self, model: str) -> None:
+        """Note that a model takes no tools: its requests get no cuts from now on."""
+        if len(self._no_tools) < _MODELS:
+            self._no_tools.add(model)
+
+    def book(self, model: str, saved: float, rounds: Sequence[Tokens]) -> None:
+        """Add what a request saved and what its retrievals cost."""
+        if model in self._balances or len(self._balances) < _MODELS:
+            balance = self._balances.setdefault(model, RecoveryBalance())
+            balance.add(saved, rounds, self.settings.cached_share)
+
+    def _begin(self, name: str) -> None:
+        self._begun[name] = None
+        self._begun.move_to_end(name)
+        if len(self._begun) > _CONVERSATIONS:
+            self._begun.popitem(last=False)
+
+
+@dataclass
+class _RecoveredAnswer:
+    """The answer to a request with cuts: one call, and one more for each round of retrievals."""
+
+    calls: RecoverableCalls
+    ready: PromptWithTool
+    rest: RestOfSteps
+    context: StepContext
+    plain: Call
+    upstream: str
+    source: AsyncIterator[Piece]
+    parts: list[Transcript] = field(default_factory=list)
+    """The calls of the model, each with its answer."""
+    hidden: list[PromptMessage] = field(default_factory=list)
+    """Messages since the client's last one."""
+
+    @property
+    def dialect(self) -> Dialect:
+        return DIALECTS[self.plain.dialect]
+
+    async def pieces(self) -> AsyncGenerator[Piece]:
+        """Yield the answer; from the first call of our tool on, as we write it anew."""
+        request = self.plain.request
+        assert request is not None
+        shown, late = Transcript(), None
+        held: list[Piece] = []
+        async for piece in self.source:
+            if held or not request.stream or _calls_us(piece.events):
+                held.append(piece)
+                continue
+            if late is not None:
+                yield late
+                late = None
+            if piece.events or not shown.content:
+                shown.add(piece)
+                yield piece
+            else:
+                # The end of a block: if our call follows, the writer below says it.
+                late = piece
+        first = self.parts[0]
+        if late is not None and not held:
+            yield late
+        if not any(_calls_us((event,)) for piece in held for event in piece.events):
+            for piece in held:
+                yield piece
+            self._done(first)
+            return
+        write = answer_writer(
+            self.dialect, request, self.context.clock(), first.start, shown.events
+        )
+        filtered = _VisibleEvents(shown.events)
+        if news := filtered.take(event for piece in held for event in piece.events):
+            yield write(news)
+        async with aclosing(self._rounds(filtered)) as rounds:
+            async for events in rounds:
+                yield write(events)
+
+    async def _rounds(self, visible: _VisibleEvents) -> AsyncGenerator[list[StreamEvent]]:
+        """Yield the events of the further calls. Raises HeadstartError."""
+        call = self.ready.call
+        for number in range(self.calls.settings.retrievals + 1):
+            completion = self._completion()
+            own, others = _split_calls(completion)
+            if not own or others:
+                break
+            if number == self.calls.settings.retrievals:
+                call = self._as_round(self.plain)
+            else:
+                call = self._next(call, completion, own)
+            async with await self._send(call) as reply:
+                self.parts.append(reply.transcript)
+                visible.begin()
+                async for piece in reply.pieces:
+                    if news := visible.take(piece.events):
+                        yield news
+        ending = ending_of(self.parts, self.dialect)
+        visible.transcript.feed(ending)
+        self._done(visible.transcript)
+        yield ending
+
+    async def _send(self, call: Call) -> Reply:
+        """Ask the upstream that made the first call, because it has read the prompt; or others."""
+        others = self.rest.names - {self.upstream}
+        if others:
+            try:
+                return await self.rest.send(
+                    msgspec.structs.replace(call, avoid=call.avoid | others)
+                )
+            except HeadstartError:
+                pass
+        return await self.rest.send(call)
+
+    def _as_round(self, call: Call) -> Call:
+        log = self.plain.log.branch()
+        return msgspec.structs.replace(call, role=AttemptRole.RETRIEVE, log=log)
+
+    def _next(self, call: Call, completion: Completion, own: Sequence[ToolCall]) -> Call:
+        """Return the call with the model's calls and their results at its end."""
+        assert call.request is not None
+        news = [self._message(completion), *self._results(own)]
+        self.hidden += news
+        document = self.dialect.form.with_turns(call.request.document, news)
+        return self._as_round(with_document(call, document))
+
+    def _completion(self) -> Completion:
+        part = self.parts[-1]
+        if part.finished and not part.ended:
+            part.feed((Ended(),))  # some dialects have no terminal event
+        completion = part.completion(self.context.clock())
+        if completion is None:
+            raise UpstreamProtocolError("the answer to a request with cuts did not come to an end")
+        return completion
+
+    def _message(self, completion: Completion) -> PromptMessage:
+        body = self.dialect.write_body(completion, self.dialect.new_id(), completion.created)
+        return self.dialect.form.answer_message(msgspec.json.decode(body))
+
+    def _results(self, own: Sequence[ToolCall]) -> list[PromptMessage]:
+        cut = self.ready.done.cut_texts
+        parts = [
+            ResultPart(
+                id=each.id,
+                name=each.name,
+                content=(TextPart(text=recoverable.retrieve(cut, each.arguments)),),
+            )
+            for each in own
+        ]
+        messages = tuple(Message(role="tool", parts=(part,)) for part in parts)
+        written: list[PromptMessage] = _written(self.plain, messages=messages)[
+            self.dialect.form.field
+        ]
+        return written
+
+    def _done(self, visible: Transcript) -> None:
+        """Keep the hidden calls for later requests, and book the rounds. Never raises."""
+        try:
+            self._book()
+            self._keep(visible)
+        except Exception as error:  # noqa: BLE001 - the answer is good all the same
+            self.context.note_failure("compression", error)
+
+    def _book(self) -> None:
+        done, request = self.ready.done, self.plain.request
+        rounds = [self.dialect.tokens(part.usage or {}) for part in self.parts[1:]]
+        if done.spans and request is not None:
+            saved = _tokens_saved(done, self.calls.settings.cached_share)
+            self.calls.book(request.model, saved, rounds)
+        if rounds:
+            spent = sum(each.prompt + each.completion for each in rounds)
+            row = Shaped(kind="retrieve", tokens_before=0, tokens_after=spent, estimated=False)
+            self.plain.log.shaped.append(row)
+
+    def _keep(self, visible: Transcript) -> None:
+        now = self.context.clock()
+        answer, last = visible.completion(now), self.parts[-1].completion(now)
+        if answer is None or last is None:
+            return
+        own, _ = _split_calls(last)
+        if self.hidden or own:
+            messages = [*self.hidden, self._message(last)]
+            results = self._results(own) if own else []
+            self.calls.turns.keep(
+                self.ready.seen.answered(answer), messages, results, time.monotonic()
+            )
+
+
+class _VisibleEvents:
+    """The events of all calls of the model without our tool, as one answer."""
+
+    def __init__(self, shown: Sequence[StreamEvent]) -> None:
+        self.transcript = Transcript()
+        """The answer that the client gets."""
+        self.transcript.feed(shown)
+        self._base = 0
+        self._calls = 0
+        self._first = True
+        self._numbers: dict[int, int] = {}
+        """The client's number of each tool call of this round; -1: our own."""
+        for event in shown:
+            if isinstance(event, ToolCallDelta):
+                self._number(event)
+
+    def begin(self) -> None:
+        """Begin the next call of the model."""
+        blocks = [_block_of(event) for event in self.transcript.events]
+        self._base = max(blocks, default=-1) + 1
+        self._numbers = {}
+        self._first = False
+
+    def take(self, events: Iterable[StreamEvent]) -> list[StreamEvent]:
+        """Return what the client gets of these events. Raises UpstreamProtocolError."""
+        news = list(self._visible(events))
+        self.transcript.feed(news)
+        return news
+
+    def _visible(self, events: Iterable[StreamEvent]) -> Iterator[StreamEvent]:
+        for event in events:
+            match event:
+                case ErrorReported():
+                    raise UpstreamProtocolError(event.message)
+                case ToolCallDelta():
+                    number = self._number(event)
+                    if number >= 0:
+                        yield msgspec.structs.replace(event, index=number)
+                case Started() if not self._first:
+                    continue
+                case ExtraDelta(choice=None) if not self._first:
+                    continue
+                case ExtraDelta():
+                    yield self._moved(event)
+                case TextDelta() | ReasoningDelta() if event.block is not None:
+                    yield msgspec.structs.replace(event, block=event.block + self._base)
+                case _ if not isinstance(event, _ENDINGS):
+                    yield event
+
+    def _number(self, event: ToolCallDelta) -> int:
+        known = self._numbers.get(event.index)
+        if known is None:
+            known = -1 if event.name == RETRIEVE else self._calls
+            self._calls += known >= 0
+            self._numbers[event.index] = known
+        return known
+
+    def _moved(self, event: ExtraDelta) -> ExtraDelta:
+        details = event.fields.get(CONTENT_BLOCKS)
+        if not self._base or not isinstance(details, list):
+            return event
+        moved = [
+            {**each, "index": each["index"] + self._base} if "index" in each else each
+            for each in details
+        ]
+        return msgspec.structs.replace(event, fields={**event.fields, CONTENT_BLOCKS: moved})
+
+
+def _calls_us(events: Iterable[StreamEvent]) -> bool:
+    return any(type(event) is ToolCallDelta and event.name == RETRIEVE for event in events)
+
+
+def _split_calls(answer: Completion) -> tuple[list[ToolCall], list[ToolCall]]:
+    """Return the calls of our tool, and the calls of the client's tools."""
+    calls = [part for part in answer.choices[0].parts if isinstance(part, ToolCall)]
+    own = [call for call in calls if call.name == RETRIEVE]
+    return own, [call for call in calls if call.name != RETRIEVE]
+
+
+def _block_of(event: StreamEvent) -> int:
+    if isinstance(event, TextDelta | ReasoningDelta):
+        return -1 if event.block is None else event.block
+    if isinstance(event, ExtraDelta) and isinstance(event.fields.get(CONTENT_BLOCKS), list):
+        return max((each.get("index", -1) for each in event.fields[CONTENT_BLOCKS]), default=-1)
+    return -1
+
+
+def _written(call: Call, **fields: Any) -> dict[str, Any]:
+    """Return a body of the call's dialect with these fields of a canonical request."""
+    request = CanonicalRequest(**{"model": "m", "messages": (), "dialect": call.dialect, **fields})
+    written = DIALECTS[call.dialect].write_request(request, Quirks(default_max_tokens=1))
+    body: dict[str, Any] = msgspec.json.decode(written.body)
+    return body
+
+
+def _caller(call: Call) -> bytes:
+    held = [value for name, value in call.headers if name in _CREDENTIALS]
+    return msgspec.json.encode([call.caller, call.route, [v.decode("latin-1") for v in held]])
+
+
+def _opening_chars(messages: Sequence[PromptMessage]) -> int:
+    total = 0
+    for message in messages:
+        total += sum(map(len, texts(message)))
+        if message.get("role") == "user":
+            break
+    return total
+
+
+def _chars_before_cut(done: Compression) -> int | None:
+    """Return the characters of the messages before the first one with a cut; None: no cut."""
+    cut = [span.message for span in done.spans if not span.lossless]
+    if not cut:
+        return None
+    return sum(len(text) for message in done.source[: min(cut)] for text in texts(message))
+
+
+def _tokens_saved(done: Compression, cached_share: float) -> float:
+    """Return the estimated saving in tokens at full price.
+
+    What stands before the last answer was cut in earlier requests, too: the provider would have
+    most of it in its prefix cache.
+    """
+    answered = [n for n, each in enumerate(done.source) if each.get("role") == "assistant"]
+    last = max(answered, default=-1)
+    saved = 0.0
+    for span in done.spans:
+        removed = (span.source_end - span.source_start) - (span.end - span.start)
+        saved += removed * (1.0 if span.message > last else cached_share)
+    return saved / CHARS_PER_TOKEN
