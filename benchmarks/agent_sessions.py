@@ -1,4 +1,4 @@
-"""Sessions of agents: generated ones that work on real code, and those of tau-bench.
+"""Sessions of agents: generated ones that work on real code, those of tau-bench and of SWE-agent.
 
 What a coding agent reads, searches and edits are the files of Python's standard library; which
 step comes next is drawn. The weights follow the shares of tokens in published sessions of Claude
@@ -201,6 +201,21 @@ def airline(data: Path, count: int) -> Iterator[list[Message]]:
     for number, session in enumerate(compression_cache.sessions(data / "longctx", 1)[:count]):
         first = {**session[0], "content": f"{session[0]['content']}\n\nSession {number}."}
         yield [first, *map(_plain, session[1:])]
+
+
+def swe_agent(folder: Path) -> Iterator[list[Message]]:
+    """Yield the sessions of SWE-agent's trajectory files (``*.traj``), as they are.
+
+    Its repository has such files, of models and of people. Older ones hold the results of commands
+    in the user's messages.
+    """
+    for path in sorted(folder.rglob("*.traj")):
+        history = json.loads(path.read_text("utf-8")).get("history", [])
+        ids = [(message.get("tool_call_ids") or [None])[0] for message in history]
+        yield [
+            _plain(message if id is None else {**message, "tool_call_id": id})
+            for message, id in zip(history, ids, strict=True)
+        ]
 
 
 def _plain(message: Message) -> Message:

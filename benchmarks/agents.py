@@ -1,9 +1,11 @@
 """What agents pay and wait for, through the whole proxy, before a provider with a prompt cache.
 
-    python -m benchmarks.agents [DATA] [--sessions N] [--headroom PYTHON] [--json]
+    python -m benchmarks.agents [DATA] [--sessions N] [--transcripts FOLDER] [--headroom PYTHON]
+                                [--json]
 
 ``DATA`` is the folder whose longctx/taubench holds tau-bench's transcripts; without it only coding
-sessions are played (``benchmarks.agent_sessions`` tells what they are). ``--headroom`` is the
+sessions are played (``benchmarks.agent_sessions`` tells what they are). ``--transcripts`` is a
+folder with trajectory files of SWE-agent; then only these are played. ``--headroom`` is the
 interpreter of an environment with headroom-ai.
 
 Proxy and provider run on real sockets in one process. The provider caches prompts as Anthropic
@@ -32,7 +34,7 @@ import aiohttp
 import msgspec
 import uvicorn
 
-from benchmarks.agent_sessions import airline, coding, shares, tools
+from benchmarks.agent_sessions import airline, coding, shares, swe_agent, tools
 from benchmarks.load import percentile
 from headstart.canonical_request import Quirks
 from headstart.compression.tokens import count_tokens, load
@@ -63,6 +65,7 @@ COMPRESSION: dict[str, dict[str, str]] = {
     "off": {"mode": "off"},
     "safe": {"mode": "safe"},
     "safe, prompt cache": {"mode": "safe", "prompt_cache": "auto"},
+    "recoverable, prompt cache": {"mode": "recoverable", "prompt_cache": "auto"},
     "headroom": {"mode": "off"},
 }
 STEP_S = (8.0, 0.8)
@@ -270,8 +273,11 @@ def measure(kind: Kind, modes: Sequence[str], headroom: Path | None) -> dict[str
     return {mode: summary(rows, played["off"]) for mode, rows in played.items()}
 
 
-def kinds(data: Path | None, count: int) -> dict[str, Kind]:
+def kinds(data: Path | None, transcripts: Path | None, count: int) -> dict[str, Kind]:
     """Return the sessions by kind."""
+    if transcripts is not None:
+        sessions = list(swe_agent(transcripts))[:count]
+        return {"SWE-agent, OpenAI's dialect": Kind(sessions, tools(), marked=False)}
     found = {
         "coding, OpenAI's dialect": Kind(list(coding(count)), tools(), marked=False),
         "coding, own marks": Kind(list(coding(count)), tools(), marked=True),
@@ -284,7 +290,7 @@ def kinds(data: Path | None, count: int) -> dict[str, Kind]:
 def line(mode: str, row: dict[str, float]) -> str:
     """Return the figures of a mode as text."""
     return (
-        f"  {mode:20}{row['tokens']:+7.1%} tokens {row['cost']:+7.1%} cost"
+        f"  {mode:26}{row['tokens']:+7.1%} tokens {row['cost']:+7.1%} cost"
         f" {row['cached']:6.1%} cached, first token p50 {row['ttft_p50_s']:.2f} s,"
         f" p95 {row['ttft_p95_s']:.2f} s,"
         f" ours {1e3 * row['own_p50_s']:.1f} ms; {row['dearer']:.0f} of {row['sessions']:.0f}"
@@ -297,12 +303,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="measure what agents pay and wait for")
     parser.add_argument("data", type=Path, nargs="?")
     parser.add_argument("--sessions", type=int, default=40)
+    parser.add_argument("--transcripts", type=Path)
     parser.add_argument("--headroom", type=Path)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     load("gpt-4o")
     results: dict[str, Any] = {"shares of coding sessions": shares(args.sessions)}
-    for name, kind in kinds(args.data, args.sessions).items():
+    for name, kind in kinds(args.data, args.transcripts, args.sessions).items():
         results[name] = measure(kind, list(COMPRESSION), args.headroom)
         if args.json:
             continue
