@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import headstart
 from headstart.cli import FIRST, MORE
 from scripts import demo_svg, site
 from support.repository import PACKAGE, ROOT
@@ -124,3 +125,19 @@ def test_the_picture_of_the_demo_ends_with_what_was_saved_and_loads_nothing() ->
     for picture in (drawn, kept):
         assert re.findall(r"https?://[^\"]+", picture) == ["http://www.w3.org/2000/svg"]
     assert len(kept) < 64 * 1024
+
+
+def test_the_python_of_the_connect_pages_compiles_and_names_what_exists() -> None:
+    pages = sorted((ROOT / "docs/connect").glob("*.md"))
+    blocks = [
+        (page.name, block)
+        for page in pages
+        for block in re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+    ]
+    assert len(pages) == 19
+    assert len(blocks) > 10
+    for name, block in blocks:
+        tree = ast.parse(block, name)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module == "headstart":
+                assert {alias.name for alias in node.names} <= set(headstart.__all__), name
