@@ -58,17 +58,38 @@ class Mean(NamedTuple):
         return sqrt(self.variance) / self.value if self.value > 0 else 0.0
 
 
-def mean_of(values: Sequence[float], hits: int, known: float = 0.0) -> Mean | None:
+class Spread(NamedTuple):
+    """The variance of single values, and their kurtosis: 3 if they are normal."""
+
+    variance: float = 0.0
+    kurtosis: float = 1.0
+
+
+def mean_of(values: Sequence[float], hits: int, known: Spread) -> Mean | None:
     """Return the mean of a sample; None if it is too small.
 
-    It stands for the mean of so many hits, which are a sample, too. ``known`` is the variance of
-    such values in a larger sample: a small one may lack the few large values.
+    It stands for the mean of so many hits, which are a sample, too. ``known`` is the spread of such
+    values in a larger sample: a small one may lack the few large values.
     """
     if len(values) < MIN_SAMPLE:
         return None
     mean = fmean(values)
-    spread = max(known, variance(values, mean)) * (1 / len(values) + 1 / hits)
-    return Mean(mean, spread, freedom_of([value - mean for value in values]))
+    spread = max(known.variance, variance(values, mean)) * (1 / len(values) + 1 / hits)
+    freedom = freedom_of([value - mean for value in values])
+    if known.kurtosis > 1.0:
+        freedom = min(freedom, 2 * len(values) / (known.kurtosis - 1))
+    return Mean(mean, spread, freedom)
+
+
+def spread_of(values: Sequence[tuple[int, float]]) -> Spread:
+    """Return the spread of values, each of which counts so many times."""
+    total = sum(number for number, _ in values)
+    if not total:
+        return Spread()
+    mean = sum(number * value for number, value in values) / total
+    squares = sum(number * (value - mean) ** 2 for number, value in values)
+    fourth = sum(number * (value - mean) ** 4 for number, value in values)
+    return Spread(squares / total, total * fourth / squares**2 if squares else 1.0)
 
 
 def interval(found: Mean, times: float, less: float = 0.0) -> Interval:
@@ -395,7 +416,7 @@ class EstimateAccounts:
         With the cache off, its prompt could have been in the provider's cache more often.
         """
         values: dict[str, list[float]] = {name: [] for name in MEASURES}
-        known: dict[str, list[float]] = {name: [0.0] for name in MEASURES}
+        known: dict[str, list[float]] = {"total_s": [0.0], "ttft_s": [0.0]}
         for held in self._held_out:
             call, usd = held.call, held.usd
             for name, seconds in (("total_s", call.total_s), ("ttft_s", call.ttft_s)):
@@ -407,9 +428,12 @@ class EstimateAccounts:
             if usd is not None:
                 read = prefix.share_at(held.entry, call.at) if held.prefix_usd else 0.0
                 values["usd"].append(usd - held.prefix_usd * read)
-        means = {
-            name: mean_of(each, self._hits, fmean(known[name])) for name, each in values.items()
-        }
+        spreads = {name: Spread(fmean(each)) for name, each in known.items()}
+        # Hits and held-out requests ask the same questions, and there are more hits.
+        answers = self._entries.values()
+        spreads["tokens"] = spread_of([(each.hits, float(each.tokens)) for each in answers])
+        spreads["usd"] = spread_of([(e.priced, e.usd) for e in answers if e.usd is not None])
+        means = {name: mean_of(each, self._hits, spreads[name]) for name, each in values.items()}
         return {name: mean for name, mean in means.items() if mean is not None}
 
 
