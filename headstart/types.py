@@ -490,6 +490,24 @@ class Charged(NamedTuple):
     """The values of their counters now, in the order of the charges."""
 
 
+class LimitUse(Frozen, omit_defaults=False):
+    """How much of one limit is used, with what calls in flight may still use."""
+
+    caller: str
+    limit: str
+    """The name of its setting."""
+    used: float
+    """Dollars or tokens."""
+    most: float
+    resets_at: float
+    """Unix seconds."""
+
+    @property
+    def share(self) -> float:
+        """The part that is used: 1 is all of it."""
+        return self.used / self.most if self.most else 1.0
+
+
 # --- ids: ULIDs, sortable by time and unique without coordination (github.com/ulid/spec) -------
 
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"

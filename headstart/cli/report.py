@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from headstart.machines import Machine
     from headstart.report.reconciliation import ExportRow
     from headstart.report.values import Report
+    from headstart.types import LimitUse
 
 
 def print_tables(console: Console, found: Report) -> None:
@@ -156,6 +157,7 @@ def report(options: ReportOptions) -> None:
     else:
         url = store or load_settings(options.config, os.environ).cache.store
         found = anyio.run(report_on_store, url, options.config, start, *collectors)
+        found = msgspec.structs.replace(found, limits=anyio.run(_limits, url, options.config))
     found = msgspec.structs.replace(found, machines=machines.machines())
     if options.as_csv is not None:
         _write_csv(options.as_csv, breakdown)
@@ -179,6 +181,19 @@ def _machines(config: Path | None) -> dict[str, Machine]:
     from headstart.factory.upstreams import machines_of
 
     return {} if config is None else machines_of(load_settings(config, os.environ))
+
+
+async def _limits(url: str, config: Path | None) -> tuple[LimitUse, ...]:
+    """Return what is used of the limits that the configuration sets for client keys."""
+    from headstart.middleware.client_ledger import limit_uses
+    from headstart.policies.client_limits import spending
+
+    settings = load_settings(config, os.environ)
+    callers = {name: spending(each) for name, each in settings.server.client_limits.items()}
+    if not any(callers.values()):
+        return ()
+    async with existing_store(url, config) as store:
+        return tuple(await limit_uses(callers, store, time.time()))  # noqa: TID251 - as above
 
 
 class Collector(Protocol):

@@ -44,7 +44,6 @@ from headstart.middleware.admin_state import (
     UpstreamsView,
     choose_entries,
 )
-from headstart.middleware.client_ledger import LimitUse  # noqa: TC001 - msgspec reads it
 from headstart.middleware.metrics import Levels  # noqa: TC001 - msgspec reads it
 from headstart.middleware.worker_figures import (
     COUNTS,
@@ -58,7 +57,10 @@ from headstart.middleware.worker_figures import (
 )
 from headstart.observe import logger
 from headstart.policies.callers import forwarded
-from headstart.types import Frozen
+from headstart.types import (
+    Frozen,
+    LimitUse,
+)
 
 if TYPE_CHECKING:
     from litestar.connection import ASGIConnection

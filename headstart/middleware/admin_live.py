@@ -23,11 +23,13 @@ from headstart.middleware.admin_state import (
     UpstreamStatus,
     read_limits,
 )
-from headstart.middleware.client_ledger import LimitUse  # noqa: TC001 - msgspec reads it
 from headstart.middleware.live import Filter, LiveTotals, LiveView
 from headstart.middleware.worker_figures import recent_calls
 from headstart.observe import logger
-from headstart.types import Frozen
+from headstart.types import (
+    Frozen,
+    LimitUse,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -26,10 +26,10 @@ from headstart.types import Delete, Entry, Frozen, RawResponse, Text
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from headstart.middleware.client_ledger import LimitUse
     from headstart.middleware.upstreams.accounting import UpstreamState
     from headstart.observe import Served
     from headstart.policies.routing.measures import Measures
+    from headstart.types import LimitUse
 
 
 def read_hedges(engine: EngineParts) -> tuple[Hedging, ...]:

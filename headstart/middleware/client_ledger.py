@@ -29,7 +29,7 @@ from headstart.policies.client_limits import (
     window,
 )
 from headstart.policies.routing.rate_limits import tells_limit
-from headstart.types import Charged, Frozen
+from headstart.types import Charged, LimitUse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -50,24 +50,6 @@ _AWAY = (
     "the store that counts what this API key uses (cache.store) does not answer, so no call can "
     "be charged to it; try again"
 )
-
-
-class LimitUse(Frozen, omit_defaults=False):
-    """How much of one limit is used, with what calls in flight may still use."""
-
-    caller: str
-    limit: str
-    """The name of its setting."""
-    used: float
-    """Dollars or tokens."""
-    most: float
-    resets_at: float
-    """Unix seconds."""
-
-    @property
-    def share(self) -> float:
-        """The part that is used: 1 is all of it."""
-        return self.used / self.most if self.most else 1.0
 
 
 class _Caller(NamedTuple):
@@ -156,6 +138,34 @@ class _Lease:
         """``rest``: what nobody had leased when the store was asked."""
         self.lock = asyncio.Lock()
         """Held while the store is asked for more."""
+
+
+async def limit_uses(
+    callers: Mapping[str, Sequence[Allowance]], store: Store, now: float
+) -> list[LimitUse]:
+    """Return how much of their limits callers have used, by name of their keys.
+
+    ``now`` is in Unix seconds. Raises StoreError.
+    """
+    limited = [
+        (caller, each, each.most, each.charge(caller, 0, now))
+        for caller, spent in callers.items()
+        for each in spent
+        if each.most is not None
+    ]
+    if not limited:
+        return []
+    charged = await store.charge([charge for *_, charge in limited])
+    return [
+        LimitUse(
+            caller=caller,
+            limit=allowance.setting,
+            used=max(0.0, value / allowance.unit),
+            most=most / allowance.unit,
+            resets_at=window(allowance.period, now).ends,
+        )
+        for (caller, allowance, most, _), value in zip(limited, charged.values, strict=True)
+    ]
 
 
 class ClientLedger:
@@ -467,26 +477,8 @@ class ClientLedger:
 
     async def uses(self) -> list[LimitUse]:
         """Return how much of the limits of days, months and minutes is used. Raises StoreError."""
-        now = self._clock()
-        limited = [
-            (caller, each, each.most, each.charge(caller, 0, now))
-            for caller, found in self._callers.items()
-            for each in found.spending
-            if each.most is not None
-        ]
-        if not limited:
-            return []
-        charged = await self._store.charge([charge for *_, charge in limited])
-        return [
-            LimitUse(
-                caller=caller,
-                limit=allowance.setting,
-                used=max(0.0, value / allowance.unit),
-                most=most / allowance.unit,
-                resets_at=window(allowance.period, now).ends,
-            )
-            for (caller, allowance, most, _), value in zip(limited, charged.values, strict=True)
-        ]
+        spending = {name: found.spending for name, found in self._callers.items()}
+        return await limit_uses(spending, self._store, self._clock())
 
     async def aclose(self) -> None:
         """Settle what is left."""

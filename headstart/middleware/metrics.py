@@ -10,9 +10,11 @@ from prometheus_client import Counter, Gauge, Histogram, ProcessCollector, gener
 
 from headstart.attempts import PROMPT_CACHE
 from headstart.decisions import Outcome
-from headstart.middleware.client_ledger import LimitUse  # noqa: TC001 - msgspec reads it
 from headstart.observe import DRY_RUN, Committed, Encoded, Gated, Labelled, Served, StageFailed
-from headstart.types import Frozen
+from headstart.types import (
+    Frozen,
+    LimitUse,
+)
 from headstart.usual_calls import SparedCalls, UsualCalls
 
 if TYPE_CHECKING:

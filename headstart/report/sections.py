@@ -6,6 +6,7 @@ readers.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         SavingsLine,
         UsageSums,
     )
+    from headstart.types import LimitUse
 
 T = TypeVar("T")
 
@@ -154,6 +156,20 @@ _RESHAPED: Mapping[str, Callable[[ReshapedTokens], str]] = {
     ),
     "money": lambda each: dollars(each.saved_usd) if each.saved_usd else UNKNOWN,
 }
+_LIMITS: Mapping[str, Callable[[LimitUse], str]] = {
+    "key": lambda each: each.caller,
+    "limit": lambda each: each.limit,
+    "used": lambda each: _limited(each, each.used),
+    "of": lambda each: _limited(each, each.most),
+    "share": lambda each: percent(each.share),
+    "begins anew": lambda each: f"{datetime.fromtimestamp(each.resets_at, UTC):%Y-%m-%d %H:%M}",
+}
+
+
+def _limited(use: LimitUse, amount: float) -> str:
+    return dollars(amount) if use.limit.startswith("usd") else f"{amount:,.0f}"
+
+
 _MACHINES: Mapping[str, Callable[[MachineStats], str]] = {
     "upstream": lambda each: each.name,
     "calls": lambda each: f"{each.calls:,}",
@@ -196,7 +212,10 @@ _BILL: Mapping[str, Callable[[Group], str]] = {
 
 
 def _bills(report: Report) -> Iterator[ReportSection]:
-    """Yield the providers' bill by caller, route, tag and day, where there are several of them."""
+    """Yield the providers' bill by caller, route, tag and day, where there are several of them.
+
+    And what client keys have used of their limits.
+    """
     for name, groups in (
         ("caller", report.callers),
         ("route", report.routes),
@@ -206,6 +225,9 @@ def _bills(report: Report) -> Iterator[ReportSection]:
         if len(groups) > 1 or (groups and groups[0].name != NONE and name != "day"):
             columns = {name: lambda group: group.name, **_BILL}
             yield ReportSection(f"Bill by {name}", _table(columns, groups))
+    if report.limits:
+        note = "What is used by now, with the calls in flight. Times are in UTC."
+        yield ReportSection("Limits of client keys", _table(_LIMITS, report.limits), note)
 
 
 def _latencies(group: Group) -> Table:

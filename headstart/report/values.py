@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headstart.machines import MachineStats  # noqa: TC001 - msgspec reads it
-from headstart.types import Frozen
+from headstart.types import Frozen, LimitUse
 
 
 class ReportValue(Frozen, omit_defaults=False):
@@ -290,3 +290,5 @@ class Report(ReportValue):
     """None: the books were not compared with an export."""
     machines: tuple[MachineStats, ...] = ()
     """The upstreams with ``price_per_hour``. Their dollars are in no other number."""
+    limits: tuple[LimitUse, ...] = ()
+    """What is used of the limits of client keys, now: not of the time that the report is about."""

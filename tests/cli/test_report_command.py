@@ -13,9 +13,12 @@ import pytest
 
 from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
 from headstart.cli import main
+from headstart.cli.data_sources import existing_store
 from headstart.decisions import Outcome
 from headstart.embeddings.stores.store_urls import open_store
 from headstart.observe import Served
+from headstart.policies.client_limits import spending
+from headstart.settings import ClientLimits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -246,3 +249,37 @@ def test_a_machine_by_the_hour_has_its_own_section(
     assert found["overall"]["costs"]["paid_usd"] in (None, 0.0)
     main(["report", "--log", str(log), "--config", str(config)])
     assert "Machines by the hour" in capsys.readouterr().out
+
+
+def test_the_limits_of_client_keys_are_shown_with_what_is_used(
+    tmp_path: Path,
+    store: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("KEY_A", "a-key-of-team-a-0123456789")
+    config = tmp_path / "limits.toml"
+    config.write_text(
+        '[server]\nclient_keys = { team-a = "env:KEY_A" }\n'
+        "[server.client_limits.team-a]\nusd_per_month = 40.0\ntokens_per_day = 200000\n"
+    )
+    limits = ClientLimits(usd_per_month=40.0, tokens_per_day=200_000)
+
+    async def spend() -> None:
+        async with existing_store(store) as books:
+            now = time.time()  # noqa: TID251 - the command compares with the real clock
+            found = {each.setting: each for each in spending(limits)}
+            month, day = found["usd_per_month"], found["tokens_per_day"]
+            await books.charge(
+                [month.charge("team-a", 10 * month.unit, now), day.charge("team-a", 50_000, now)]
+            )
+
+    anyio.run(spend)
+    found = json.loads(report(capsys, "--store", store, "--config", str(config), "--json"))
+    used = {each["limit"]: (each["used"], each["most"]) for each in found["limits"]}
+    assert used["usd_per_month"] == (10.0, 40.0)
+    assert used["tokens_per_day"] == (50_000.0, 200_000.0)
+    text = report(capsys, "--store", store, "--config", str(config))
+    assert "Limits of client keys" in text
+    assert "25.0 %" in text
+    assert "Limits of client keys" not in report(capsys, "--store", store)

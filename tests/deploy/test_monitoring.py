@@ -16,7 +16,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headstart.attempts import Attempt, AttemptOutcome, AttemptRole, Shaped
 from headstart.decisions import LabelSource, Outcome, Rule
-from headstart.middleware.client_ledger import LimitUse
 from headstart.middleware.metrics import Hedging, Levels, PrometheusObserver
 from headstart.observe import (
     Committed,
@@ -30,6 +29,7 @@ from headstart.observe import (
 )
 from headstart.settings import CacheSettings, ServerSettings, Settings, UpstreamSettings
 from headstart.sidecar import build_sidecar
+from headstart.types import LimitUse
 from support.patience import PATIENCE_S
 from support.repository import ROOT
 from support.serving import serving_in_thread
