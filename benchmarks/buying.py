@@ -26,7 +26,7 @@ from headstart.lab.capacity import CALLS_PER_SLOT, capacity_of
 from headstart.lab.drift import FIGURES, Round, Watch, limit_for
 from headstart.machines import Machine
 from headstart.observe import Served
-from headstart.report.machines import MachineAccounts
+from headstart.report.accounts import MachineAccounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

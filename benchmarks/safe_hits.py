@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from headstart.lab.rates import PairReport
     from headstart.lab.stream import PlayedPrompt
-    from headstart.policies.guards.parse import Parse
+    from headstart.policies.guards.words import Parse
 
 STATIC = ("bare:0.80", "bare:0.90", "bare:0.95", "static:0.90")
 SHIFT_AT = 4000

@@ -22,15 +22,14 @@ from headstart.decisions import Label, LabelSource, MatchContext, Neighbor, Rank
 from headstart.policies.guards.scope import exchanged_maxsim
 from headstart.policies.guards.table import parse_prompt
 from headstart.policies.match import VerifiedMatch
-from headstart.policies.ratchet.domain import Domain
+from headstart.policies.ratchet.domain import Domain, redrawn
 from headstart.policies.ratchet.features import unpack_features
 from headstart.policies.ratchet.settings import MEMORY, MOST_ENTRY_RECORDS, Promise
-from headstart.policies.ratchet.state import redrawn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headstart.policies.guards.parse import Parse
+    from headstart.policies.guards.words import Parse
 
 PAIRS = 400
 ROUNDS = 5

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from headstart.policies.guards.parse import Parse
+    from headstart.policies.guards.words import Parse
 
 
 class Prompts:

@@ -29,12 +29,9 @@ from headstart.cli.options import (
 from headstart.config.loading import load_settings
 from headstart.errors import ConfigError
 from headstart.observe import Served
-from headstart.report.accounts import Accounts
-from headstart.report.breakdown import Breakdown
-from headstart.report.machines import MachineAccounts
-from headstart.report.page import render_page
+from headstart.report.accounts import Accounts, Breakdown, MachineAccounts
 from headstart.report.reconciliation import Books, read_usage
-from headstart.report.sections import dollars, duration, money_note, percent, sections
+from headstart.report.sections import dollars, duration, money_note, percent, render_page, sections
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

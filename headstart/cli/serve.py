@@ -285,12 +285,12 @@ def _learned(cache: CacheSettings) -> str:
         return "off"
     if cache.effective_match == "static":
         return "off: a static threshold promises no error rate"
-    from headstart.policies.ratchet.cold_start import (
+    from headstart.policies.ratchet.settings import (
         STRICT,
+        Promise,
         cold_start_threshold,
         expected_hit_rate,
     )
-    from headstart.policies.ratchet.settings import Promise
 
     target = Promise().max_error if cache.max_error is None else cache.max_error
     of = "semantic hits" if cache.error_of == "hits" else "requests"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headstart.interfaces import MatchPolicy
-    from headstart.policies.guards.parse import Parse
+    from headstart.policies.guards.words import Parse
     from headstart.policies.ratchet.settings import JudgeNoise
     from headstart.settings import ColdStart
 

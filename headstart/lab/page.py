@@ -7,7 +7,6 @@ from math import log10
 from typing import TYPE_CHECKING
 
 from headstart.decisions import Rule
-from headstart.report.page import render_document
 from headstart.report.plots import (
     LEFT,
     curve_through,
@@ -18,7 +17,7 @@ from headstart.report.plots import (
     place_y,
     tick,
 )
-from headstart.report.sections import ReportSection, Table
+from headstart.report.sections import ReportSection, Table, render_document
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

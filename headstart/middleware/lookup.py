@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headstart.decisions import Lookup, Outcome
-from headstart.dialects.shared_answers import refuse_in_dialect
+from headstart.dialects.registry import refuse_in_dialect
 from headstart.policies.output.concise import refuses_concise
 from headstart.policies.vetoes import question_of
 

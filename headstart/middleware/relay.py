@@ -37,8 +37,7 @@ from headstart.middleware.router import NO_ROUTE
 from headstart.observe import Served
 from headstart.policies.route_rules import first_rule
 from headstart.policies.routing.failures import FailureKind
-from headstart.types import Call
-from headstart.upload import KEPT_BYTES, Upload
+from headstart.types import KEPT_BYTES, Call, Upload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

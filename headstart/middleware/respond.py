@@ -14,8 +14,8 @@ import msgspec
 
 from headstart.attempts import extra_cost_usd
 from headstart.decisions import Lookup, Outcome
+from headstart.dialects.registry import in_dialect
 from headstart.dialects.responses_chains import own_id
-from headstart.dialects.shared_answers import in_dialect
 from headstart.errors import (
     HeadstartError,
     LimitsUnavailable,

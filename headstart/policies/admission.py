@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headstart.dialects.answers import UNDECODABLE
-from headstart.dialects.registry import form_of
-from headstart.dialects.shared_answers import refuse_in_dialect
+from headstart.dialects.registry import form_of, refuse_in_dialect
 from headstart.errors import ConfigError
 from headstart.types import CONTENT_BLOCKS, Completion, Refusal, Text, ToolCall
 

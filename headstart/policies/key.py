@@ -10,7 +10,7 @@ two different documents together.
 
 In a conversation, everything up to the last message that is not plain text (instructions, tool
 calls and results, images) must be equal. The plain turns after it, without courtesies, are the
-history; ``conversation_match`` decides whether two histories mean the same.
+history; ``policies.match`` decides whether two histories mean the same.
 """
 
 from __future__ import annotations

@@ -2,30 +2,293 @@
 
 The static policy asks for a similarity threshold. The verified policy applies the learned rule of a
 domain. In both, guards veto.
+
+**Conversations.** Two histories must mean the same for the last question. Turns that are equal
+except for case, spaces and punctuation are ignored. For the other turns these rules hold:
+
+- no number, date or name of one history may replace another one of the other history, and no number
+  or date may stand in one history alone;
+- no user turn may be an edit of a turn of the other history if a guard vetoes the two;
+- no history may hold a refusal, a correction or a reported action that the other does not;
+- each history must be contained in the other (with ``additions``, one of them): each of its user
+  turns uses only words that the other user used too, or means the same as a turn of the other.
+  That only the encoder can tell: ``HistoryComparison.unmatched``.
 """
 
 from __future__ import annotations
 
+import re
+from difflib import SequenceMatcher
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from headstart.decisions import Rule, Verdict
+import numpy as np
+
+from headstart.decisions import Encoding, HistoryComparison, Rule, UnmatchedTurn, Verdict
 from headstart.errors import ConfigError
-from headstart.policies.conversation_match import compare_histories
 from headstart.policies.gate import MARGIN, Gates, gate_of
-from headstart.policies.guards.parse import PARSE_VERSION, pack_parse, unpack_parse
+from headstart.policies.guards.negation import negations_differ
+from headstart.policies.guards.scope import MOST_EXCHANGED
 from headstart.policies.guards.table import GUARDS, parse_prompt
+from headstart.policies.guards.words import (
+    PARSE_VERSION,
+    is_function_word,
+    listed,
+    pack_parse,
+    split_words,
+    stem,
+    stems_of,
+    unpack_parse,
+)
 from headstart.policies.ratchet.features import VERSION, measure, pack_features
 from headstart.policies.ratchet.settings import SOFT_GUARDS
 from headstart.settings import static_threshold
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
-    from headstart.decisions import HistoryComparison, MatchContext, RankedNeighbor
-    from headstart.policies.guards.parse import Parse
+    from headstart.decisions import MatchContext, RankedNeighbor
+    from headstart.policies.guards.words import Parse
     from headstart.policies.ratchet.domain import Domain
     from headstart.policies.ratchet.settings import Promise
     from headstart.types import Turn
+
+
+MOST_UNMATCHED = 4
+"""Most user turns that may be reworded in one comparison."""
+MOST_COUNTERPARTS = 2
+"""Each of them is compared with so many turns of the other, most words in common first."""
+
+_NOTHING = Encoding(
+    sentence=np.zeros(0, np.float32), tokens=np.zeros((0, 0), np.float32), spans=(), complete=False
+)
+_CODE = re.compile(r"[={}\\|^~`]|(?<!\w)-\d")
+"""In such turns signs count as much as words, so they must be equal."""
+_CLOSING = re.compile(r"(?<![.,!?;:])[.,!?;:]+(?=\s|$)")
+"""The lookbehind keeps it linear: a long run of signs is tried only from its first sign."""
+_YES = frozenset(listed("yes yeah yep yup correct"))
+_NO = frozenset(listed("no nope nah not none"))
+_SMALL_TALK = (
+    _YES
+    | _NO
+    | stems_of(
+        """
+        ok okay thanks cheers great lovely perfect brilliant cool nice ah oh ha haha lol hi hello
+        hey hiya morning right fine sure sorry ugh btw way bit just
+        """
+    )
+)
+_CORRECTIONS = stems_of("actually instead rather correction meant")
+_DONE = re.compile(
+    r"\b(?:I've|I have|we've|we have|that's|it's|all|done,?)\s+(?:just |now |been |also )*"
+    r"(add|book|chang|updat|remov|cancel|switch|mov|submit|order|sent|set|refund|reserv|log|arrang"
+    r"|paus|froz|block|register|rais|amend|renew|clos|open|upgrad|downgrad)\w*",
+    re.IGNORECASE,
+)
+
+
+def compare_histories(
+    one: Sequence[Turn],
+    other: Sequence[Turn],
+    veto: Callable[[Parse, Parse], str | None],
+    *,
+    additions: bool,
+) -> HistoryComparison:
+    """Compare two histories. Symmetric, except for the side of the ``unmatched`` turns on a draw.
+
+    ``veto`` asks the guards about two turns that are nearly the same. With ``additions`` one user
+    may have said more than the other.
+    """
+    mine, theirs = _differing(one, other)
+    if not mine and not theirs:
+        return HistoryComparison(None)
+    conflict = (
+        _end_differs(one, other, mine, theirs)
+        or _speech_differs(mine, theirs)
+        or _facts_differ(_HistoryFacts(one, mine), _HistoryFacts(other, theirs))
+        or _edited(mine, theirs, veto)
+    )
+    if conflict is not None:
+        return HistoryComparison(conflict)
+    of_one, of_other = _unmatched(mine, other, theirs), _unmatched(theirs, one, mine)
+    unmatched = min(of_one, of_other, key=len) if additions else of_one + of_other
+    if len(unmatched) > MOST_UNMATCHED or not all(turn.counterparts for turn in unmatched):
+        return HistoryComparison("unmatched")
+    return HistoryComparison(None, unmatched)
+
+
+def _differing(one: Sequence[Turn], other: Sequence[Turn]) -> tuple[list[Turn], list[Turn]]:
+    """Return the turns of each history that the other does not have in the same order."""
+    matcher = SequenceMatcher(
+        None, [_spoken(turn) for turn in one], [_spoken(turn) for turn in other], autojunk=False
+    )
+    mine: list[Turn] = []
+    theirs: list[Turn] = []
+    for tag, begin, end, other_begin, other_end in matcher.get_opcodes():
+        if tag != "equal":
+            mine += one[begin:end]
+            theirs += other[other_begin:other_end]
+    return mine, theirs
+
+
+def _spoken(turn: Turn) -> tuple[bool, str]:
+    """Return a turn without case, spaces and closing punctuation."""
+    text = turn.text.replace("\u2019", "'").casefold()
+    return turn.user, " ".join(_CLOSING.sub(" ", text).split())
+
+
+def _end_differs(
+    one: Sequence[Turn], other: Sequence[Turn], mine: Sequence[Turn], theirs: Sequence[Turn]
+) -> str | None:
+    """Find a last topic that only one history has: a question like "how much?" is about it."""
+    ends = one[-1:] and one[-1] in mine, other[-1:] and other[-1] in theirs
+    return "end" if ends[0] != ends[1] else None
+
+
+def _speech_differs(mine: Sequence[Turn], theirs: Sequence[Turn]) -> str | None:
+    texts, their_texts = ([turn.text for turn in turns if turn.user] for turns in (mine, theirs))
+    if not texts and not their_texts:
+        return "answer"
+    if any(_CODE.search(turn.text) for turn in (*mine, *theirs)):
+        return "code"
+    if {_stance(texts), _stance(their_texts)} == {"yes", "no"}:
+        return "polarity"
+    if _stems(texts) & _CORRECTIONS != _stems(their_texts) & _CORRECTIONS:
+        return "correction"
+    if _actions(mine) != _actions(theirs):
+        return "action"
+    return None
+
+
+def _stance(texts: Iterable[str]) -> str | None:
+    """Return the "yes" or "no" with which turns begin. A "no" counts more than a "yes"."""
+    first = {word.text for text in texts for word in split_words(text)[:1]}
+    return "no" if first & _NO else "yes" if first & _YES else None
+
+
+def _stems(texts: Iterable[str]) -> set[str]:
+    return {stemmed for text in texts for stemmed in _parse(text).stems}
+
+
+def _actions(turns: Sequence[Turn]) -> set[str]:
+    """Return the actions that the assistant reports."""
+    reports = (_DONE.finditer(turn.text) for turn in turns if not turn.user)
+    return {match.group(1).lower() for found in reports for match in found}
+
+
+class _HistoryFacts:
+    """The facts in the differing turns of a history, and those in all its user turns."""
+
+    def __init__(self, history: Sequence[Turn], differing: Sequence[Turn]) -> None:
+        self.user = _Facts(turn.text for turn in differing if turn.user)
+        self.assistant = _Facts(turn.text for turn in differing if not turn.user)
+        self.ever = _Facts(turn.text for turn in history if turn.user)
+
+
+class _Facts:
+    def __init__(self, texts: Iterable[str]) -> None:
+        parses = [_parse(text) for text in texts]
+        self.numbers = {value for parse in parses for value, _ in parse.quantities}
+        self.dates = {date for parse in parses for date in parse.dates}
+        self.names = {name for parse in parses for name in parse.names}
+
+    def exchanged(self, other: _Facts) -> bool:
+        """Tell whether each side holds a fact of one kind that the other lacks."""
+        kinds = zip(self._kinds(), other._kinds(), strict=True)
+        return any(ours - theirs and theirs - ours for ours, theirs in kinds)
+
+    def exceed(self, other: _Facts) -> bool:
+        """Tell whether a number or a date is here that the other lacks."""
+        return bool(self.numbers - other.numbers or self.dates - other.dates)
+
+    def _kinds(self) -> tuple[set[str], set[str], set[str]]:
+        return self.numbers, self.dates, self.names
+
+
+def _facts_differ(one: _HistoryFacts, other: _HistoryFacts) -> str | None:
+    if one.user.exceed(other.ever) or other.user.exceed(one.ever):
+        return "fact"
+    if one.user.exchanged(other.user) or one.assistant.exchanged(other.assistant):
+        return "fact"
+    return None
+
+
+def _edited(
+    mine: Sequence[Turn], theirs: Sequence[Turn], veto: Callable[[Parse, Parse], str | None]
+) -> str | None:
+    """Find a user turn that is an edit of a turn of the other history and that a guard stops."""
+    for turn in mine:
+        for other in theirs:
+            if turn.user and other.user:
+                conflict = _edit_conflict(turn.text, other.text, veto)
+                if conflict is not None:
+                    return conflict
+    return None
+
+
+def _edit_conflict(text: str, other: str, veto: Callable[[Parse, Parse], str | None]) -> str | None:
+    one, two = _parse(text), _parse(other)
+    words, other_words = _content(one), _content(two)
+    shared = len(words & other_words)
+    fewest, most = sorted((len(words - other_words), len(other_words - words)))
+    if not shared or fewest > 1:
+        return None
+    if negations_differ(one, two):
+        return "negation"
+    if most > shared:
+        return None
+    return "substitution" if _exchanged(text, other) else veto(one, two)
+
+
+def _exchanged(text: str, other: str) -> bool:
+    """Tell whether a few words replace a few others: in an edit, that changes a detail."""
+    words, other_words = _words(text), _words(other)
+    only, only_other = words - other_words, other_words - words
+    if not 0 < len(only) <= MOST_EXCHANGED or not 0 < len(only_other) <= MOST_EXCHANGED:
+        return False
+    return {stem(word) for word in only} != {stem(word) for word in only_other}
+
+
+def _words(text: str) -> set[str]:
+    """Return the content words as they are written: "weekly" is not "week"."""
+    return {
+        word.text
+        for word in split_words(text)
+        if not is_function_word(word.text) and stem(word.text) not in _SMALL_TALK
+    }
+
+
+def _unmatched(
+    turns: Sequence[Turn], other: Sequence[Turn], differing: Sequence[Turn]
+) -> tuple[UnmatchedTurn, ...]:
+    """Return the user turns with words that the other user never used."""
+    used = _stems(turn.text for turn in other if turn.user)
+    return tuple(
+        UnmatchedTurn(turn.text, _counterparts(turn, differing))
+        for turn in turns
+        if turn.user and not _content(_parse(turn.text)) <= used
+    )
+
+
+def _counterparts(turn: Turn, differing: Sequence[Turn]) -> tuple[str, ...]:
+    content = _content(_parse(turn.text))
+    shared = [
+        (len(content & _content(_parse(other.text))), other.text)
+        for other in differing
+        if other.user
+    ]
+    shared.sort(key=lambda pair: -pair[0])
+    return tuple(text for count, text in shared[:MOST_COUNTERPARTS] if count)
+
+
+def _content(parse: Parse) -> frozenset[str]:
+    return parse.content - _SMALL_TALK
+
+
+@lru_cache(maxsize=4096)
+def _parse(text: str) -> Parse:
+    """Parse a turn without an encoding. The guard that needs vectors then vetoes."""
+    return parse_prompt(text, _NOTHING)
 
 
 class GuardedMatch:

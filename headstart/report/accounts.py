@@ -1,15 +1,21 @@
-"""From booked requests to a Report: the sums, the upstream calls, and the experiments."""
+"""From booked requests to a Report: the sums, the upstream calls, and the experiments.
+
+``Breakdown`` gives the bill line by line, for a spreadsheet. ``MachineAccounts`` tells how busy
+machines are that cost dollars an hour.
+"""
 
 from __future__ import annotations
 
+import csv
 from array import array
 from collections import Counter, defaultdict
 from datetime import UTC, datetime
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from headstart.attempts import FAILURES, AttemptOutcome
 from headstart.decisions import LIVE_DRAFT, Outcome
+from headstart.machines import MachineUse, machine_name
 from headstart.observe import HELD_OUT
 from headstart.report.estimates import EstimateAccounts, PrefixReads, PrefixSums
 from headstart.report.statistics import (
@@ -38,7 +44,141 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from headstart.attempts import Attempt, Shaped
+    from headstart.machines import Machine, MachineStats
     from headstart.observe import Served
+
+
+MOST_LINES = 50_000
+"""Clients choose the names of models, and tags. After so many lines all models are ``other``, and
+requests have no tags."""
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""A spreadsheet reads a cell that begins so as a formula."""
+
+
+class Line(NamedTuple):
+    """What the requests of a line share."""
+
+    day: str
+    caller: str
+    route: str
+    model: str
+    endpoint: str
+    tags: str
+    """Separated by commas."""
+
+
+class LineSums:
+    """The sums of a line. ``failed`` requests count as requests, too. Audits save less than 0."""
+
+    def __init__(self) -> None:
+        self.requests = self.hits = self.failed = 0
+        self.prompt_tokens = self.completion_tokens = self.saved_tokens = 0
+        self.did_cost_usd = self.would_have_cost_usd = 0.0
+
+    def add(self, row: Served) -> None:
+        """Count a request, or the cost of an audit."""
+        self.did_cost_usd += row.cost_usd or 0.0
+        self.would_have_cost_usd += row.would_have_cost_usd
+        if row.outcome.is_own_call:
+            self.saved_tokens -= row.spent_tokens
+            return
+        self.requests += 1
+        self.hits += row.outcome.is_hit
+        if not row.succeeded:
+            self.failed += 1
+            return
+        self.saved_tokens += row.saved_tokens
+        if not row.outcome.is_hit:
+            self.prompt_tokens += row.prompt_tokens
+            self.completion_tokens += row.completion_tokens
+
+
+class Breakdown:
+    """Collects booked requests; ``write`` writes the lines as CSV, the earliest day first."""
+
+    def __init__(self) -> None:
+        self._lines: dict[Line, LineSums] = {}
+        self._prefix: dict[Line, PrefixSums] = {}
+        self._reads = PrefixReads()
+
+    def add(self, row: Served) -> None:
+        """Count a request. One of a path that is not cached has no line: it has no known price."""
+        if row.outcome is Outcome.RELAY:
+            return
+        line = Line(
+            day_of(row.at),
+            row.caller or NONE,
+            row.route or NONE,
+            row.model or NONE,
+            row.endpoint,
+            ",".join(row.tags),
+        )
+        if line not in self._lines and len(self._lines) >= MOST_LINES:
+            line = line._replace(model="other", tags="")
+        self._lines.setdefault(line, LineSums()).add(row)
+        self._reads.add(row, [self._prefix.setdefault(line, PrefixSums())])
+
+    def write(self, file: TextIO) -> None:
+        """Write a header and the lines. Dollars have eight digits after the point."""
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow((*Line._fields, *vars(LineSums()), "saved_usd"))
+        self._reads.settle()
+        for line, sums in sorted(self._lines.items()):
+            sums.would_have_cost_usd -= self._prefix[line].likely_usd
+            saved = sums.would_have_cost_usd - sums.did_cost_usd
+            numbers = (*vars(sums).values(), saved)
+            writer.writerow(
+                (
+                    *map(_as_text, line),
+                    *(f"{each:.8f}" if isinstance(each, float) else each for each in numbers),
+                )
+            )
+
+
+def _as_text(name: str) -> str:
+    return f"'{name}" if name.startswith(_FORMULA) else name
+
+
+class MachineAccounts:
+    """Sums the calls to machines, from booked requests in any order."""
+
+    def __init__(self, machines: Mapping[str, Machine]) -> None:
+        self._machines = machines
+        self._uses = {name: MachineUse() for name in machines}
+        self._began = {name: array("d") for name in machines}
+        self._ended = {name: array("d") for name in machines}
+        self._first, self._last = float("inf"), float("-inf")
+
+    def add(self, row: Served) -> None:
+        """Count the calls of a request. Requests without a call tell how long the time is."""
+        self._first = min(self._first, row.at)
+        self._last = max(self._last, row.at + row.total_s)
+        for attempt in row.attempts:
+            name = machine_name(attempt.upstream)
+            machine = self._machines.get(name)
+            if machine is not None:
+                self._uses[name].add(attempt, machine)
+                self._began[name].append(attempt.at)
+                self._ended[name].append(attempt.at + attempt.total_s)
+
+    def machines(self) -> tuple[MachineStats, ...]:
+        """Return the figures over the time from the first request to the end of the last."""
+        seconds = self._last - self._first
+        if seconds <= 0:
+            return ()
+        return tuple(
+            use.stats(name, self._machines[name].usd_per_hour, seconds, self._busy_s(name))
+            for name, use in self._uses.items()
+        )
+
+    def _busy_s(self, name: str) -> float:
+        """Return the seconds in which at least one call was under way."""
+        busy, until = 0.0, float("-inf")
+        for began, ended in sorted(zip(self._began[name], self._ended[name], strict=True)):
+            busy += max(0.0, ended - max(began, until))
+            until = max(until, ended)
+        return busy
+
 
 MAX_NAMES = 40
 """A request may name any model. All models after the first 40 share one row, ``other``."""

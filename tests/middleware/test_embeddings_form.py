@@ -12,8 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headstart.dialects.documents import EMBEDDINGS, MOST_ITEMS, RERANK, read_items, read_usage
-from headstart.dialects.embeddings import read_vectors, write_vectors
+from headstart.dialects.documents import (
+    EMBEDDINGS,
+    MOST_ITEMS,
+    RERANK,
+    read_items,
+    read_usage,
+    read_vectors,
+    write_vectors,
+)
 from headstart.errors import InvalidRequest
 
 doubles = st.floats(allow_nan=False, allow_infinity=False)

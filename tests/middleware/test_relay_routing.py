@@ -12,7 +12,7 @@ import pytest
 
 from headstart.decisions import Outcome
 from headstart.middleware.relay import resource_of
-from headstart.upload import KEPT_BYTES, Upload
+from headstart.types import KEPT_BYTES, Upload
 from support.raw_upstream import RawUpstream, ask_raw, open_raw
 from support.relaying import EMBED, house, request, says
 from support.simulated import until

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headstart.policies.conversation_match import MOST_UNMATCHED, compare_histories
-from headstart.policies.match import StaticMatch
+from headstart.policies.match import MOST_UNMATCHED, StaticMatch, compare_histories
 from headstart.types import Turn
 
 VETO = StaticMatch().veto

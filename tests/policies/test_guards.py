@@ -14,7 +14,7 @@ from headstart.policies.guards.table import GUARDS, MOST_VECTORS, parse_prompt
 from headstart.policies.guards.words import listed, split_words, stem
 
 if TYPE_CHECKING:
-    from headstart.policies.guards.parse import Parse
+    from headstart.policies.guards.words import Parse
     from headstart.settings import GuardName
 
 ALIKE = {"automobile": "car", "purchase": "buy", "terminate": "stop"}

@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 
 from headstart.decisions import Encoding
-from headstart.policies.guards.parse import (
+from headstart.policies.guards.scope import exchanged_maxsim, words_substituted
+from headstart.policies.guards.table import parse_prompt
+from headstart.policies.guards.words import (
     Parse,
     from_nibbles,
     pack_parse,
     quantize_rows,
+    split_words,
     to_nibbles,
     unit_rows,
     unpack_parse,
 )
-from headstart.policies.guards.scope import exchanged_maxsim, words_substituted
-from headstart.policies.guards.table import parse_prompt
-from headstart.policies.guards.words import split_words
 
 AXES = {"capital": 0, "town": 0, "peru": 1, "chile": 2, "old": 3, "big": 4}
 """One direction a word; "capital" and "town" share theirs."""

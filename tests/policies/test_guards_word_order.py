@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headstart.decisions import Encoding, MatchContext, Neighbor, RankedNeighbor
-from headstart.policies.guards.parse import Parse, pack_parse, unpack_parse
 from headstart.policies.guards.table import GUARDS
 from headstart.policies.guards.word_order import MOST_WORDS, words_crossed
+from headstart.policies.guards.words import Parse, pack_parse, unpack_parse
 from headstart.policies.match import StaticMatch, VerifiedMatch
 from headstart.policies.ratchet.domain import Domain
 from headstart.policies.ratchet.settings import Promise

@@ -17,7 +17,7 @@ from headstart.policies.match import StaticMatch
 
 if TYPE_CHECKING:
     from headstart.interfaces import MatchPolicy
-    from headstart.policies.guards.parse import Parse
+    from headstart.policies.guards.words import Parse
 
 EMPTY = Encoding(
     sentence=np.ones(4, np.float32), tokens=np.empty((0, 4), np.float32), spans=(), complete=True

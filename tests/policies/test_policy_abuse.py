@@ -16,9 +16,8 @@ from headstart.decisions import (
     RankedNeighbor,
     Rule,
 )
-from headstart.policies.conversation_match import compare_histories
 from headstart.policies.guards.table import GUARDS
-from headstart.policies.match import VerifiedMatch
+from headstart.policies.match import VerifiedMatch, compare_histories
 from headstart.policies.ratchet.domain import Domain
 from headstart.policies.ratchet.features import NAMES, VERSION, pack_features
 from headstart.policies.ratchet.settings import EXACT_JUDGE, SOFT_GUARDS, Promise

@@ -12,16 +12,17 @@ import pytest
 from headstart.decisions import Label, LabelSource, MatchContext, Neighbor, RankedNeighbor, Rule
 from headstart.policies.guards.table import parse_prompt
 from headstart.policies.match import VerifiedMatch
-from headstart.policies.ratchet.cold_start import (
+from headstart.policies.ratchet.domain import Domain, SnapshotError, load_snapshot
+from headstart.policies.ratchet.features import NAMES, VERSION, pack_features
+from headstart.policies.ratchet.settings import (
     BAND,
     ENOUGH_COMPARED,
+    EXACT_JUDGE,
     STRICT,
+    Promise,
     Trust,
     cold_start_threshold,
 )
-from headstart.policies.ratchet.domain import Domain, SnapshotError, load_snapshot
-from headstart.policies.ratchet.features import NAMES, VERSION, pack_features
-from headstart.policies.ratchet.settings import EXACT_JUDGE, Promise
 from policies.test_verified import QUESTION, encoded
 
 PROMISE = Promise(max_error=0.02, judge=EXACT_JUDGE)

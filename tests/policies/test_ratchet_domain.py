@@ -11,12 +11,7 @@ import pytest
 from headstart.decisions import Label, LabelSource, Rule
 from headstart.errors import ConfigError
 from headstart.policies.ratchet import settings
-from headstart.policies.ratchet.cold_start import (
-    STRICT,
-    expected_hit_rate,
-)
 from headstart.policies.ratchet.domain import Domain, SnapshotError
-from headstart.policies.ratchet.evidence import Alarm
 from headstart.policies.ratchet.features import (
     NAMES,
     VERSION,
@@ -24,8 +19,15 @@ from headstart.policies.ratchet.features import (
     pack_features,
     unpack_features,
 )
-from headstart.policies.ratchet.settings import EXACT_JUDGE, MEMORY, MOST_ENTRY_RECORDS, Promise
-from headstart.policies.ratchet.threshold import Row, no_memory, remembered
+from headstart.policies.ratchet.settings import (
+    EXACT_JUDGE,
+    MEMORY,
+    MOST_ENTRY_RECORDS,
+    STRICT,
+    Promise,
+    expected_hit_rate,
+)
+from headstart.policies.ratchet.threshold import Alarm, Row, no_memory, remembered
 
 PROMISE = Promise(max_error=0.05, judge=EXACT_JUDGE)
 SETTLED = Promise(max_error=0.05, judge=EXACT_JUDGE, cold_start="optimistic")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headstart.policies.routing.splice import OVERLAP, PrefillSplice, RestartSplice
+from headstart.policies.output.continuation import OVERLAP, PrefillSplice, RestartSplice
 
 
 def feed(shown: str, pieces: list[str]) -> str | None:

@@ -26,7 +26,7 @@ from headstart.policies.ratchet.settings import EXACT_JUDGE, Promise
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from headstart.policies.guards.parse import Parse
+    from headstart.policies.guards.words import Parse
 
 PROMISE = Promise(max_error=0.02, judge=EXACT_JUDGE, cold_start="optimistic")
 

@@ -10,7 +10,7 @@ import pytest
 
 from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
 from headstart.decisions import Outcome
-from headstart.report.breakdown import Breakdown
+from headstart.report.accounts import Breakdown
 from headstart.report.values import Report
 from support.booked import hit, report_on, served
 

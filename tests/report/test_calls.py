@@ -11,7 +11,7 @@ from headstart.attempts import Attempt, AttemptOutcome, AttemptRole, Shaped
 from headstart.decisions import Outcome
 from headstart.observe import Served
 from headstart.report.accounts import Accounts
-from headstart.report.page import render_page
+from headstart.report.sections import render_page
 
 if TYPE_CHECKING:
     from headstart.report.values import Report

@@ -14,7 +14,7 @@ from headstart.cli.report import print_tables
 from headstart.decisions import Outcome
 from headstart.observe import Served
 from headstart.report.accounts import Accounts
-from headstart.report.page import render_page
+from headstart.report.sections import render_page
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

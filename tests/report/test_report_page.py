@@ -11,8 +11,7 @@ import pytest
 from headstart.decisions import Outcome
 from headstart.observe import Served
 from headstart.report.accounts import Accounts
-from headstart.report.page import render_page
-from headstart.report.sections import dollars, duration, estimate, percent, verdict
+from headstart.report.sections import dollars, duration, estimate, percent, render_page, verdict
 from headstart.report.values import Estimate, Estimates, Interval
 
 VOID = {"meta", "br"}

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from headstart.lab.labelled import LabelledPrompt, LoggedExchange
     from headstart.lab.rates import Rates
     from headstart.lab.stream import Judge, PlayedPrompt
-    from headstart.policies.guards.parse import Parse
+    from headstart.policies.guards.words import Parse
     from headstart.types import CacheKey, ChatRequest, Completion
 
 T = TypeVar("T")

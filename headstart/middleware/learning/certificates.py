@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from headstart.decisions import LabelSource, Outcome, Rule
-from headstart.policies.ratchet.evidence import audits_needed, certify
+from headstart.policies.ratchet.threshold import audits_needed, certify
 from headstart.types import Frozen
 
 if TYPE_CHECKING:

@@ -18,10 +18,9 @@ from headstart.errors import (
 )
 from headstart.middleware.request_edits import with_document
 from headstart.middleware.shared_flights import OwnerLost
-from headstart.policies.output.continuation import continuing
+from headstart.policies.output.continuation import OVERLAP, PrefillSplice, RestartSplice, continuing
 from headstart.policies.routing.failures import FailureKind
 from headstart.policies.routing.measures import ExpectedPace
-from headstart.policies.routing.splice import OVERLAP, PrefillSplice, RestartSplice
 from headstart.reply import AnswerWithheld
 from headstart.transcript import CHARACTERS_PER_TOKEN
 from headstart.types import (

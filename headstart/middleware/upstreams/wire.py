@@ -17,10 +17,10 @@ from headstart.dialects.registry import (
     BY_SETTING,
     DIALECTS,
     KEY_HEADERS,
+    TRANSLATED,
     UPSTREAM_DIALECTS,
 )
 from headstart.dialects.requests import may_hold_marks
-from headstart.dialects.shared_answers import TRANSLATED
 from headstart.errors import InvalidRequest, UpstreamProtocolError
 from headstart.middleware.reading import BodyReader, DocumentReader, FrameReader, WholeReader
 from headstart.middleware.translated_reading import DocumentTranslator, Folder, Naming, Reencoder

@@ -12,8 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headstart.decisions import Rule
-from headstart.policies.ratchet.cold_start import is_near_miss
-from headstart.policies.ratchet.settings import LEAST_DRAWN
+from headstart.policies.ratchet.settings import LEAST_DRAWN, is_near_miss
 
 if TYPE_CHECKING:
     from headstart.decisions import Verdict

@@ -15,8 +15,7 @@ from headstart.policies.guards.words import is_function_word, listed, stem
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from headstart.policies.guards.parse import Parse
-    from headstart.policies.guards.words import Word
+    from headstart.policies.guards.words import Parse, Word
 
 # --- numbers and units ---------------------------------------------------------------------------
 

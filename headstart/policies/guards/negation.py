@@ -14,8 +14,7 @@ from headstart.policies.guards.words import is_negated_verb, listed, stem, stems
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headstart.policies.guards.parse import Parse
-    from headstart.policies.guards.words import Word
+    from headstart.policies.guards.words import Parse, Word
 
 # --- opposites -------------------------------------------------------------------------------
 

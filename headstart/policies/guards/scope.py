@@ -10,13 +10,12 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from headstart.policies.guards.parse import different, unit_rows
-from headstart.policies.guards.words import stem, stems_of
+from headstart.policies.guards.words import different, stem, stems_of, unit_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headstart.policies.guards.parse import Parse
+    from headstart.policies.guards.words import Parse
 
 MOST_EXCHANGED = 2
 """With more words of its own a prompt is a new sentence, which the similarity judges."""

@@ -25,10 +25,15 @@ from headstart.policies.guards.facts import (
     units_differ,
 )
 from headstart.policies.guards.negation import negation, negations_differ, opposites_used
-from headstart.policies.guards.parse import Parse, quantize_rows
 from headstart.policies.guards.scope import scopes_differ, words_substituted
 from headstart.policies.guards.word_order import roles, roles_swapped, words_crossed
-from headstart.policies.guards.words import is_function_word, split_words, stem
+from headstart.policies.guards.words import (
+    Parse,
+    is_function_word,
+    quantize_rows,
+    split_words,
+    stem,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

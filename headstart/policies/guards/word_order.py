@@ -18,14 +18,12 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from headstart.policies.guards.facts import number_values
-from headstart.policies.guards.parse import Role
-from headstart.policies.guards.words import is_function_word, listed, stem, stems_of
+from headstart.policies.guards.words import Role, is_function_word, listed, stem, stems_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from headstart.policies.guards.parse import Parse
-    from headstart.policies.guards.words import Word
+    from headstart.policies.guards.words import Parse, Word
 
 # --- roles -----------------------------------------------------------------------------------
 

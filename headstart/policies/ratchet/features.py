@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headstart.policies.guards.parse import PARSE_VERSION, different, unit_rows
+from headstart.policies.guards.words import PARSE_VERSION, different, unit_rows
 from headstart.policies.ratchet.settings import MOST_ENTRY_RECORDS
 from headstart.types import Frozen
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from headstart.decisions import Neighbor, RankedNeighbor
-    from headstart.policies.guards.parse import Parse
+    from headstart.policies.guards.words import Parse
 
 VERSION = f"verified-1.{PARSE_VERSION}"
 """Change it whenever a feature or a guard changes meaning: older labels are then of no use."""
