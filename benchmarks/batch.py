@@ -33,8 +33,8 @@ import uvicorn
 
 from benchmarks.slots import slots_stream
 from headstart.lab.simulator import Simulator, find_profile
-from headstart.lab.simulator.answer_key import AnswerKey, Scripted
 from headstart.lab.simulator.chat_request import AskedMessage
+from headstart.lab.simulator.oracle import AnswerKey, Scripted
 from headstart.middleware.respond import send_whole
 from headstart.sockets import bind, url_of
 

@@ -13,7 +13,7 @@ from headstart.config.checks import checked, notes_on
 from headstart.config.discovery import discover_upstreams
 from headstart.config.loading import PROFILES, load_settings
 from headstart.errors import ConfigError
-from headstart.factory.shaping import compression_by_route
+from headstart.factory.routing import compression_by_route
 from headstart.policies.guards.table import GUARDS as POLICY_GUARDS
 from headstart.policies.match import StaticMatch
 from headstart.settings import (

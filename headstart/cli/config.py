@@ -141,7 +141,7 @@ def start_problems(settings: Settings, environ: Mapping[str, str]) -> Iterator[s
 
 def _cloud_problems(upstream: UpstreamSettings, environ: Mapping[str, str]) -> Iterator[str]:
     """Yield what is missing for an upstream at a cloud provider."""
-    from headstart.factory.cloud import cloud_access
+    from headstart.factory.upstreams import cloud_access
 
     try:
         cloud_access(upstream, environ)

@@ -1,25 +1,280 @@
-"""``headstart prices``: bring today's prices of models."""
+"""``headstart prices``: bring today's prices of models.
+
+It reads public lists of prices, and writes the file that ``prices.file`` names.
+"""
 
 from __future__ import annotations
 
+import math
+import re
 import tomllib
+from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 import msgspec
+from msgspec.structs import replace
 
 from headstart.cli.options import FILE, OLD_FILE, argument, command, flag, option
-from headstart.config.price_import import read_prices, write_prices
-from headstart.config.providers import model_table, providers
+from headstart.config.providers import BookPrice, model_table, providers
 from headstart.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from headstart.config.price_import import ImportedPrices
+
+PER_MILLION = 1e6
+_TEXT_MODES = frozenset({"chat", "responses", "completion", "embedding"})
+"""What LiteLLM calls models that are billed by tokens of text."""
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+_FIELDS = BookPrice.__struct_fields__
+
+
+class ImportedPrices(NamedTuple):
+    """The prices that were read from a list."""
+
+    form: str
+    """Whose form the list has, in words."""
+    prices: Mapping[str, Mapping[str, BookPrice]]
+    """By preset and model."""
+    skipped: Counter[str]
+    """The number of entries that were left out, by reason."""
+
+
+def read_prices(document: object, *, today: str) -> ImportedPrices:
+    """Read LiteLLM's price map, OpenRouter's list of models, genai-prices, or a table of our own.
+
+    ``today`` (``2026-11-22``) tells which models are retired, and which prices have begun. Raises
+    ConfigError for anything else.
+    """
+    match document:
+        case [{"id": str(), "models": list()}, *_]:
+            return _gathered("the data of genai-prices", _genai_prices(document, today))
+        case {"data": list(models)} if all(isinstance(each, dict) for each in models):
+            return _gathered("OpenRouter's list of models", _openrouter(models))
+        case {} if not document:
+            raise ConfigError("the file is empty")
+        case dict() if any(
+            isinstance(each, dict) and "litellm_provider" in each for each in document.values()
+        ):
+            return _gathered("LiteLLM's price map", _litellm(document, today))
+        case dict():
+            return _gathered("Headstart's own form", _own(document))
+    raise ConfigError(
+        "the file is no list of prices: give LiteLLM's model_prices_and_context_window.json, "
+        "OpenRouter's answer at /api/v1/models, prices/data.json of genai-prices, or a table by "
+        "provider and model"
+    )
+
+
+class _Entry(NamedTuple):
+    provider: str
+    model: str
+    price: BookPrice | None
+    reason: str = ""
+    """Why there is no price."""
+
+
+def _gathered(form: str, entries: Iterable[_Entry]) -> ImportedPrices:
+    prices: dict[str, dict[str, BookPrice]] = {}
+    skipped: Counter[str] = Counter()
+    for entry in entries:
+        if entry.price is None:
+            skipped[entry.reason] += 1
+        else:
+            prices.setdefault(entry.provider, {}).setdefault(entry.model, entry.price)
+    return ImportedPrices(form, prices, skipped)
+
+
+def _litellm(document: Mapping[str, Any], today: str) -> Iterator[_Entry]:
+    presets = {name: each.name for each in providers().values() for name in each.litellm}
+    for key, entry in document.items():
+        if key == "sample_spec" or not isinstance(entry, dict):
+            continue
+        theirs = entry.get("litellm_provider")
+        provider = presets.get(theirs) if isinstance(theirs, str) else None
+        price = _litellm_price(entry)
+        reason = ""
+        if provider is None or not isinstance(theirs, str):
+            provider, theirs, reason = "", "", "a provider without a preset"
+        elif entry.get("mode") not in _TEXT_MODES:
+            reason = "not billed by tokens of text"
+        elif isinstance(retired := entry.get("deprecation_date"), str) and retired <= today:
+            reason = "retired"
+        elif price is None:
+            reason = "no price by tokens"
+        yield _Entry(provider, _bare(key, theirs), None if reason else price, reason)
+
+
+def _bare(key: str, provider: str) -> str:
+    """Return the model's own name: the map's keys begin with the provider's."""
+    for prefix in (provider, provider.partition("-")[0]):
+        if key.startswith(f"{prefix}/"):
+            return key.removeprefix(f"{prefix}/")
+    return key
+
+
+def _litellm_price(entry: Mapping[str, Any]) -> BookPrice | None:
+    tiers = entry.get("tiered_pricing")
+    first = tiers[0] if isinstance(tiers, list) and tiers and isinstance(tiers[0], dict) else {}
+    entry = {**first, **entry}
+    per_request = _number(entry.get("input_cost_per_request")) or 0.0
+    return _price(
+        entry.get("input_cost_per_token"),
+        entry.get("output_cost_per_token", 0.0),
+        entry.get("cache_read_input_token_cost"),
+        entry.get("cache_creation_input_token_cost"),
+        per_request=per_request,
+        context=entry.get("max_input_tokens"),
+    )
+
+
+def _openrouter(models: Iterable[Mapping[str, Any]]) -> Iterator[_Entry]:
+    for model in models:
+        id, asked = model.get("id"), model.get("pricing")
+        if not isinstance(id, str) or not isinstance(asked, dict):
+            yield _Entry("", "", None, "no id or no price")
+            continue
+        price = _price(
+            asked.get("prompt"),
+            asked.get("completion"),
+            asked.get("input_cache_read"),
+            asked.get("input_cache_write"),
+            per_request=_number(asked.get("request")) or 0.0,
+            context=model.get("context_length"),
+        )
+        reason = "" if price is not None else "free, or no fixed price"
+        yield _Entry("openrouter", id, price, reason)
+
+
+_GENAI_NAMES = {"google": "gemini", "x-ai": "xai", "moonshotai": "moonshot"}
+"""Providers that genai-prices names otherwise than our presets do."""
+_HUGGING_FACE = "huggingface_"
+"""It has a provider for each company to which Hugging Face's router sends calls."""
+
+
+def _genai_prices(document: Iterable[Any], today: str) -> Iterator[_Entry]:
+    routed: dict[str, list[BookPrice]] = {}
+    for provider in document:
+        theirs = provider["id"]
+        company = theirs.removeprefix(_HUGGING_FACE) if theirs.startswith(_HUGGING_FACE) else ""
+        name = "huggingface" if company else _GENAI_NAMES.get(theirs, theirs)
+        for model in provider["models"]:
+            if name not in providers():
+                yield _Entry("", "", None, "a provider without a preset")
+                continue
+            price = _genai_price(model, today)
+            reason = "" if price is not None else "free, or no price by tokens"
+            yield _Entry(
+                name, f"{model['id']}:{company}" if company else model["id"], price, reason
+            )
+            if company and price is not None:
+                routed.setdefault(model["id"], []).append(price)
+    for id, prices in routed.items():
+        # Without a company in its name, the router chooses one: the price in the middle is likely.
+        prices.sort(key=lambda each: (each.input_per_million, each.output_per_million))
+        yield _Entry("huggingface", id, replace(prices[len(prices) // 2], assumed=True))
+
+
+def _genai_price(model: Mapping[str, Any], today: str) -> BookPrice | None:
+    prices = model["prices"]
+    if isinstance(prices, list):  # the last one that has begun
+        begun = [each for each in prices if (_begins(each) or "") <= today]
+        prices = begun[-1]["prices"] if begun else {}
+    names = ("input_mtok", "output_mtok", "cache_read_mtok", "cache_write_mtok")
+    numbers = [_number(_base(prices.get(name))) for name in names]
+    tokens = [None if each is None else each / PER_MILLION for each in numbers]
+    return _price(*tokens, per_request=0.0, context=model.get("context_window"))
+
+
+def _begins(price: Mapping[str, Any]) -> str | None:
+    begins = (price.get("constraint") or {}).get("start_date")
+    return begins if isinstance(begins, str) else None
+
+
+def _base(price: object) -> object:
+    """Return the price of short prompts, where long ones cost more."""
+    return price.get("base") if isinstance(price, dict) else price
+
+
+def _own(document: Mapping[str, Any]) -> Iterator[_Entry]:
+    """Read our own form. Raises ConfigError that names the entry at fault."""
+    for provider, models in document.items():
+        if not isinstance(models, dict):  # a date, or the name of a source
+            continue
+        if provider not in providers():
+            known = ", ".join(providers())
+            raise ConfigError(f"{provider}: no preset has this name; known: {known}")
+        for model, fields in models.items():
+            try:
+                yield _Entry(provider, model, msgspec.convert(fields, BookPrice))
+            except msgspec.ValidationError as error:
+                raise ConfigError(f"{provider}.{model}: {error}") from error
+
+
+def _price(
+    input: object,
+    output: object,
+    cached: object,
+    written: object,
+    *,
+    per_request: float,
+    context: object,
+) -> BookPrice | None:
+    """Return dollars per million from dollars per token; None where they are not known, or 0."""
+    prompt, answer = _number(input), _number(output)
+    if prompt is None or answer is None or not (prompt or answer or per_request):
+        return None
+    read, write = _number(cached), _number(written)
+    return BookPrice(
+        input_per_million=_million(prompt),
+        output_per_million=_million(answer),
+        cached_per_million=_million(read) if read else None,
+        cache_write_per_million=_million(write) if write else None,
+        per_request=per_request,
+        context_tokens=context if type(context) is int and context > 0 else None,
+    )
+
+
+def _number(value: object) -> float | None:
+    """Return a price of 0 or more; OpenRouter writes texts, and -1 for a price that varies."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) and number >= 0 else None
+
+
+def _million(per_token: float) -> float:
+    return float(f"{per_token * PER_MILLION:.6g}")
+
+
+def write_prices(prices: Mapping[str, Mapping[str, BookPrice]], head: Iterable[str]) -> str:
+    """Return prices as TOML, below ``head``, which are lines of comments and the date."""
+    lines = [*head]
+    for provider, models in prices.items():
+        lines += ["", f"[{provider}]"]
+        lines += [f"{_quoted(model)} = {_inline(price)}" for model, price in models.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(key: str) -> str:
+    return key if _BARE.fullmatch(key) else msgspec.json.encode(key).decode()
+
+
+def _inline(price: BookPrice) -> str:
+    fields = {name: getattr(price, name) for name in _FIELDS}
+    known = {n: v for n, v in fields.items() if v is not None and v is not False}
+    if not price.per_request:
+        known.pop("per_request")
+    pairs = (f"{name} = {msgspec.json.encode(value).decode()}" for name, value in known.items())
+    return f"{{ {', '.join(pairs)} }}"
+
 
 MARK = "# Prices of models in dollars per million tokens, written by: headstart prices import"
 """The first line of a file that may be overwritten."""

@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from headstart.cli.options import command, config_field, option, setting
-from headstart.cli.sighup import Reloads
+from headstart.cli.reload import Reloads
 from headstart.cli.workers import run_workers, worker_count
 from headstart.config.checks import billing_note, checked, notes_on
 from headstart.config.discovery import discover_local, discover_upstreams

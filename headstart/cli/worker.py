@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from headstart.cli.acceptor import ConnectionShare
-from headstart.cli.sidecar_server import SidecarServer
-from headstart.cli.worker_channel import Channel
-from headstart.cli.worker_exchange import SupervisorLink, WorkerExchange
+from headstart.cli.sidecar_server import ConnectionShare, SidecarServer
+from headstart.cli.worker_channel import Channel, SupervisorLink, WorkerExchange
 from headstart.cli.workers import WorkerTask, connection_counts, lease_table, share_of
 from headstart.errors import ConfigError, HeadstartError
 from headstart.middleware.admin_front import Gathered

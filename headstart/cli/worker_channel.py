@@ -1,20 +1,238 @@
-"""The channel between the supervisor process and a worker: either side asks, the other answers."""
+"""The channel between the supervisor process and a worker: either side asks, the other answers.
+
+Over it go the leases and messages of the workers of one machine. The leases lie in memory that all
+workers share (``LeaseTable``). The supervisor passes messages on; a worker reaches it by its
+channel (``WorkerExchange``, a ``CallExchange``). The address of an exchange begins with the number
+of its worker.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import itertools
+import mmap
+import secrets
+import struct
+from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from headstart.errors import HeadstartError
+from headstart.errors import HeadstartError, StoreError
+from headstart.middleware.upstreams.shared_states import SharedLock
 from headstart.observe import logger
+from headstart.types import Lease
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+
+    from headstart.interfaces import Store
+    from headstart.types import Entry
+
+
+LEASE_S = 3.0
+"""A lease ends so long after it was taken or renewed."""
+_LEASE = struct.Struct("<20s16sQd")
+"""Digest of the name, address of the owner, token, and the time of its end."""
+_TOKEN = struct.Struct("<Q")
+"""The last token, at the place before the first lease."""
+BUCKET = 4
+"""The places in which a lease may lie, one after the other."""
+BUCKETS = 2048
+_BUCKET_BYTES = BUCKET * _LEASE.size
+LEASES_BYTES = _LEASE.size + BUCKETS * _BUCKET_BYTES
+
+
+class Mail(msgspec.Struct, frozen=True):
+    """A message to an exchange."""
+
+    address: str
+    message: bytes
+
+    @property
+    def worker(self) -> int:
+        """The number of the worker that has the exchange."""
+        return int(self.address.partition(":")[0])
+
+
+class LeaseTable:
+    """The leases of all workers, in the bytes of an open file from ``offset`` on.
+
+    ``clock`` gives seconds, the same in all processes. Where all places for a name are taken, there
+    is no lease, and each process makes its own call.
+    """
+
+    def __init__(self, file: int, offset: int, clock: Callable[[], float]) -> None:
+        self._memory = mmap.mmap(file, offset + LEASES_BYTES)
+        self._offset = offset
+        self._lock = SharedLock(file, offset)
+        self._clock = clock
+
+    def take(self, name: str, owner: str, instead_of: int = 0) -> Lease | None:
+        """Return the lease of a name, which ``owner`` takes if nobody has it.
+
+        It may replace the one with the token ``instead_of``.
+        """
+        digest, now, memory = _digest(name), self._clock(), self._memory
+        with self._lock:
+            if not self._lock.taken:
+                return None
+            at = self._find(digest)
+            if at is None:
+                at = self._free(digest, now)
+            else:
+                _, holder, token, until = _LEASE.unpack_from(memory, at)
+                if until > now and token != instead_of:
+                    return Lease(name=name, owner=holder.rstrip(b"\0").decode(), token=token)
+            if at is None:
+                return None
+            token = 1 + _TOKEN.unpack_from(memory, self._offset)[0]
+            _TOKEN.pack_into(memory, self._offset, token)
+            _LEASE.pack_into(memory, at, digest, owner.encode(), token, now + LEASE_S)
+        return Lease(name=name, owner=owner, token=token)
+
+    def renew(self, leases: Iterable[Lease]) -> None:
+        """Let leases last for another while."""
+        until = self._clock() + LEASE_S
+        for lease in leases:
+            self._end_at(lease, until)
+
+    def release(self, lease: Lease) -> None:
+        """End a lease."""
+        self._end_at(lease, 0.0)
+
+    def drop(self, worker: int) -> None:
+        """End the leases of a worker that has ended."""
+        own = f"{worker}:".encode()
+        with self._lock:
+            for at in range(self._offset + _LEASE.size, self._offset + LEASES_BYTES, _LEASE.size):
+                digest, holder, token, _ = _LEASE.unpack_from(self._memory, at)
+                if holder.startswith(own):
+                    _LEASE.pack_into(self._memory, at, digest, holder, token, 0.0)
+
+    def _end_at(self, lease: Lease, until: float) -> None:
+        digest = _digest(lease.name)
+        with self._lock:
+            at = self._find(digest)
+            if at is None:
+                return
+            _, holder, token, _ = _LEASE.unpack_from(self._memory, at)
+            if token == lease.token:
+                _LEASE.pack_into(self._memory, at, digest, holder, token, until)
+
+    def _find(self, digest: bytes) -> int | None:
+        """Return the place of a lease that was taken before and not replaced."""
+        bucket = self._bucket(digest)
+        at = self._memory.find(digest, bucket, bucket + _BUCKET_BYTES)
+        return at if at >= 0 and (at - bucket) % _LEASE.size == 0 else None
+
+    def _free(self, digest: bytes, now: float) -> int | None:
+        """Return a place that a new lease may have."""
+        bucket = self._bucket(digest)
+        for at in range(bucket, bucket + _BUCKET_BYTES, _LEASE.size):
+            if _LEASE.unpack_from(self._memory, at)[3] <= now:
+                return at
+        return None
+
+    def _bucket(self, digest: bytes) -> int:
+        number = int.from_bytes(digest[:4], "little") % BUCKETS
+        return self._offset + _LEASE.size + number * _BUCKET_BYTES
+
+
+def _digest(name: str) -> bytes:
+    return blake2b(name.encode(), digest_size=20).digest()
+
+
+class SupervisorLink:
+    """What the exchanges of one worker share: the channel to the supervisor, and their inboxes."""
+
+    def __init__(self) -> None:
+        self.channel: Channel | None = None
+        """None: it is not open yet, or the supervisor has ended."""
+        self.opened = asyncio.Event()
+        self.inboxes: dict[str, asyncio.Queue[bytes | None]] = {}
+        """Messages by address; None: no more will come."""
+
+    def open(self, channel: Channel) -> None:
+        """Use a channel."""
+        self.channel = channel
+        self.opened.set()
+
+    def close(self) -> None:
+        """Note that the supervisor has ended."""
+        self.channel = None
+        for inbox in self.inboxes.values():
+            inbox.put_nowait(None)
+
+    def deliver(self, payload: bytes) -> bytes:
+        """Take a message; return b"" if nobody has its address."""
+        mail = msgspec.msgpack.decode(payload, type=Mail)
+        inbox = self.inboxes.get(mail.address)
+        if inbox is None:
+            return b""
+        inbox.put_nowait(mail.message)
+        return b"delivered"
+
+
+class WorkerExchange:
+    """The exchange of one engine of a worker."""
+
+    def __init__(self, worker: int, store: Store, link: SupervisorLink, leases: LeaseTable) -> None:
+        self.address = f"{worker}:{secrets.token_hex(4)}"
+        self._store = store
+        self._link = link
+        self._leases = leases
+
+    async def find(self, exact: str, name: str, instead_of: int = 0) -> Entry | Lease | None:
+        """Return the entry, or else the lease. The lease comes first: its owner may end meanwhile.
+
+        An owner stores the answer before it gives its lease up, so no answer is missed.
+        """
+        lease, entry = None, None
+        if self.address in self._link.inboxes:
+            lease = self._leases.take(name, self.address, instead_of)
+        try:
+            entry = await self._store.find(exact)
+        finally:
+            if entry is not None and lease is not None and lease.owner == self.address:
+                self._leases.release(lease)
+        return lease if entry is None else entry
+
+    async def renew(self, leases: Sequence[Lease]) -> None:
+        """Renew leases."""
+        self._leases.renew(leases)
+
+    async def release(self, lease: Lease, *, stored: bool) -> None:
+        """End a lease."""
+        self._leases.release(lease)
+
+    async def send(self, address: str, message: bytes) -> bool:
+        """Send a message, and wait until its worker has it."""
+        return bool(await self._ask("send", msgspec.msgpack.encode(Mail(address, message))))
+
+    async def messages(self) -> AsyncGenerator[bytes]:
+        """Yield the messages. Raises StoreError when the supervisor has ended."""
+        await self._link.opened.wait()
+        inbox = self._link.inboxes[self.address] = asyncio.Queue()
+        try:
+            while self._link.channel is not None:
+                if (message := await inbox.get()) is not None:
+                    yield message
+        finally:
+            del self._link.inboxes[self.address]
+        raise StoreError("the supervisor process has ended")
+
+    async def _ask(self, kind: str, payload: bytes) -> bytes:
+        channel = self._link.channel
+        if channel is None:
+            raise StoreError("the supervisor process has ended")
+        try:
+            return await channel.ask(kind, payload)
+        except HeadstartError as error:
+            raise StoreError(f"the supervisor process failed: {error}") from error
+
 
 _LENGTH_BYTES = 4
 

@@ -22,10 +22,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from headstart.cli.acceptor import GONE
-from headstart.cli.sighup import Reloads
-from headstart.cli.worker_channel import Channel, ChannelClosed
-from headstart.cli.worker_exchange import LEASES_BYTES, LeaseTable, Mail
+from headstart.cli.reload import Reloads
+from headstart.cli.sidecar_server import GONE
+from headstart.cli.worker_channel import LEASES_BYTES, Channel, ChannelClosed, LeaseTable, Mail
 from headstart.config.checks import refuse_fixed
 from headstart.errors import ConfigError, HeadstartError
 from headstart.middleware.upstreams.shared_states import MEMORY_BYTES

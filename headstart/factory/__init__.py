@@ -24,14 +24,15 @@ from headstart.factory.learning import (
     open_oversight,
 )
 from headstart.factory.routing import (
+    concise_levels,
     expressions,
     lifetimes,
     make_router,
     one_or_more,
+    open_shaping,
     route_rule,
     socket_upstreams,
 )
-from headstart.factory.shaping import concise_levels, open_shaping
 from headstart.factory.telemetry import open_telemetry
 from headstart.factory.upstreams import (
     billing_names,

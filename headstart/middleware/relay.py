@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headstart.attempts import AttemptOutcome
-from headstart.compression.prompt_tokens import count_prompt
+from headstart.compression.tokens import count_prompt
 from headstart.decisions import Outcome
 from headstart.dialects.registry import DIALECTS, claiming
 from headstart.dialects.requests import decode_object

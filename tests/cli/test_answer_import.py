@@ -10,7 +10,7 @@ import pytest
 from anyio import to_thread
 
 from headstart.cli import main
-from headstart.cli.answer_import import read_calls
+from headstart.cli.cache import read_calls
 from support.sidecar import PROMPT, REWORDED, sidecar
 from support.simulated import chat
 

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from headstart.cli.worker_channel import Channel
-from headstart.cli.worker_exchange import (
+from headstart.cli.worker_channel import (
     BUCKET,
     BUCKETS,
     LEASE_S,
     LEASES_BYTES,
+    Channel,
     LeaseTable,
     Mail,
     SupervisorLink,

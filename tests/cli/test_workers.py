@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from headstart.cli.acceptor import GONE, Acceptor
+from headstart.cli.sidecar_server import GONE, Acceptor
 from headstart.cli.workers import share_of, worker_count
 from headstart.config.checks import checked
 from headstart.lab.simulator import Simulator
@@ -310,7 +310,7 @@ def test_a_terminal_that_is_closed_stops_the_server(tmp_path: Path, free_port: i
 async def test_the_worker_with_the_fewest_connections_takes_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("headstart.cli.acceptor.YIELD_S", 0.02)  # however busy the machine is
+    monkeypatch.setattr("headstart.cli.sidecar_server.YIELD_S", 0.02)  # however busy the machine is
     made: list[list[asyncio.Protocol]] = [[], [], []]
     counts = memoryview(array("q", [0, 0, 0, GONE]))
     with socket.create_server(("127.0.0.1", 0)) as listening:

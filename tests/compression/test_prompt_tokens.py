@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from headstart.compression.prompt_tokens import FRAME_TOKENS, MEDIA_TOKENS, count_prompt
-from headstart.compression.tokens import count_tokens
+from headstart.compression.tokens import FRAME_TOKENS, MEDIA_TOKENS, count_prompt, count_tokens
 
 MODEL = "gpt-4o"
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from headstart import compress
-from headstart.compression.terminal import fold_steps, play_back
+from headstart.compression.transforms import fold_steps, play_back
 
 
 def test_a_bar_that_was_overwritten_keeps_its_last_state() -> None:

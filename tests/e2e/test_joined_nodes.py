@@ -13,8 +13,14 @@ import pytest
 
 from headstart import Endpoint, HeadstartMiddleware
 from headstart.decisions import Outcome
-from headstart.embeddings.stores.redis import APPEND, FIND
-from headstart.embeddings.stores.redis_exchange import FIND_OR_LEASE, RELEASE, RENEW, RedisExchange
+from headstart.embeddings.stores.redis import (
+    APPEND,
+    FIND,
+    FIND_OR_LEASE,
+    RELEASE,
+    RENEW,
+    RedisExchange,
+)
 from headstart.lab.simulator.faults import Status
 from headstart.middleware import shared_flights
 from support.patience import PATIENCE_S

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from headstart.cli.config import report_on
 from headstart.config.checks import checked
 from headstart.errors import ConfigError
-from headstart.factory.cloud import cloud_access
+from headstart.factory.upstreams import cloud_access
 from headstart.settings import Settings, UpstreamSettings
 from support.patience import PATIENCE_S
 from support.proxied import proxied

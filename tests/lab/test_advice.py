@@ -6,9 +6,8 @@ import tomllib
 
 import pytest
 
-from headstart.lab.advice import advise, advise_static
 from headstart.lab.rates import Ordering, count_rates
-from headstart.lab.tuning import Advice, Static, TargetResult
+from headstart.lab.tuning import Advice, Static, TargetResult, advise, advise_static
 
 
 def rates(n: int, hits: int, wrong: int) -> Ordering:

@@ -6,8 +6,7 @@ import pytest
 
 from benchmarks.buying import ONE, knee_errors
 from benchmarks.buying import step_samples as steps
-from headstart.lab.bench import Sample
-from headstart.lab.capacity import capacity_of
+from headstart.lab.bench import Sample, capacity_of
 
 
 @pytest.mark.parametrize("slots", [6, 10, 24, 48])

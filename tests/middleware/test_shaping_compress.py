@@ -11,7 +11,7 @@ import pytest
 from headstart.compression import tokens
 from headstart.compression.json_text import expand
 from headstart.errors import InvalidRequest
-from headstart.middleware import tokenizers
+from headstart.middleware.shaping import prompt_compression
 from headstart.middleware.shaping import prompt_compression as module
 from headstart.middleware.shaping.prompt_compression import (
     CompressPrompts,
@@ -108,7 +108,7 @@ async def test_the_loop_and_the_thread_make_the_same_bytes(
 async def test_the_first_answer_has_the_tokenizer_loaded_for_those_after_it(
     bench: TextWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tokenizers, "LOAD_AFTER_S", 0.0)
+    monkeypatch.setattr(prompt_compression, "LOAD_AFTER_S", 0.0)
     scene = Scene(bench)
     await scene.ask(call_of(chat()))
     await until(lambda: tokens.is_loaded("gpt-4o"))

@@ -10,9 +10,8 @@ import pytest
 
 from headstart.errors import ConfigError
 from headstart.lab.simulator import AnswerKey, Oracle, Scripted, read_answer_key
-from headstart.lab.simulator.answer_key import FORMS, draw_facts, write_answer
 from headstart.lab.simulator.chat_request import AskedMessage
-from headstart.lab.simulator.oracle import split_tokens
+from headstart.lab.simulator.oracle import FORMS, draw_facts, split_tokens, write_answer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 VALUES = {
-    "types", "decisions", "interfaces", "errors", "observe", "sockets", "attempts", "reply", "transcript",
-    "canonical_request", "settings", "usual_calls", "machines",
+    "types", "decisions", "interfaces", "errors", "observe", "sockets", "attempts", "reply",
+    "transcript", "canonical_request", "settings", "usual_calls", "machines",
 }  # fmt: skip
 SETTINGS = {"config"}
 COMPONENTS = {"dialects", "report", *ROOMS}

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeV
 import anyio
 from anyio.to_thread import run_sync
 
-from headstart.embeddings.stores.batch_worker import BatchWorker
 from headstart.embeddings.stores.records import (
     BATCH_ROWS,
     BOOK_ROWS,
@@ -35,7 +34,7 @@ from headstart.embeddings.stores.records import (
     row_number,
     stored_ids,
 )
-from headstart.embeddings.stores.sqlite_file import open_file
+from headstart.embeddings.stores.sqlite_file import BatchWorker, open_file
 from headstart.errors import StoreError
 from headstart.observe import Served
 from headstart.types import Entry, Sketch, StoreStats, VectorRow

@@ -30,12 +30,13 @@ if TYPE_CHECKING:
 
     from headstart.lab.bench import (
         BenchPrompt,
+        Capacity,
+        LoadStep,
         ProviderFigures,
         Recommendation,
         Sample,
         SampleQuantiles,
     )
-    from headstart.lab.capacity import Capacity, LoadStep
     from headstart.lab.commands.bench_calls import BenchPlan, Source
     from headstart.lab.quality import Quality, QualityChoice
 
@@ -90,8 +91,7 @@ def bench(options: BenchOptions) -> None:
       headstart bench --upstream my-gpu --concurrency 1,4,16,64
       headstart bench --prompts checked.jsonl --model gpt-5 --model gpt-5-mini --quality 90%
     """
-    from headstart.lab.bench import figures_of, recommend
-    from headstart.lab.capacity import capacity_of
+    from headstart.lab.bench import capacity_of, figures_of, recommend
     from headstart.lab.commands.bench_calls import BenchPlan, configured, simulated
     from headstart.lab.quality import choose, qualities
 

@@ -26,8 +26,7 @@ from headstart.dialects.registry import BY_SETTING
 from headstart.errors import ConfigError, InvalidRequest, UpstreamError
 from headstart.factory.context import clock
 from headstart.factory.upstreams import open_upstreams, price_of
-from headstart.lab.bench import Sample, Subject
-from headstart.lab.capacity import CALLS_PER_SLOT
+from headstart.lab.bench import CALLS_PER_SLOT, Sample, Subject
 from headstart.lab.quality import contains
 from headstart.lab.simulator import Simulator, find_profile, serve
 from headstart.middleware.upstreams.accounting import UpstreamStates

@@ -10,10 +10,9 @@ import click
 
 from headstart.cli.options import OLD_FILE, command, flag, option
 from headstart.errors import ConfigError
-from headstart.lab.simulator.answer_key import AnswerKey, read_answer_key
 from headstart.lab.simulator.app import Simulator
 from headstart.lab.simulator.faults import WEATHERS, Spell, find_weather, read_weather
-from headstart.lab.simulator.oracle import Oracle
+from headstart.lab.simulator.oracle import AnswerKey, Oracle, read_answer_key
 from headstart.lab.simulator.profiles import FIGURES_AS_OF, PROFILES, ProviderProfile
 from headstart.sockets import bind, url_of
 

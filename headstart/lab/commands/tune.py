@@ -25,7 +25,6 @@ from headstart.cli.options import (
     print_json,
 )
 from headstart.errors import ConfigError
-from headstart.lab.advice import advise, advise_static
 from headstart.lab.cascade import read_rows, study_cascade
 from headstart.lab.commands import playing
 from headstart.lab.commands.playing import (
@@ -41,6 +40,8 @@ from headstart.lab.tuning import (
     TARGETS,
     THRESHOLDS,
     Tuning,
+    advise,
+    advise_static,
     best_static,
     borderline,
     course,

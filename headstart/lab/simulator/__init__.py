@@ -5,10 +5,17 @@ The tests, the benchmarks and the demo use them as upstreams. Nothing here impor
 
 from __future__ import annotations
 
-from headstart.lab.simulator.answer_key import AnswerKey, Scripted, read_answer_key
 from headstart.lab.simulator.app import Simulator, serve
 from headstart.lab.simulator.faults import Spell, find_weather
-from headstart.lab.simulator.oracle import Oracle, TrafficPrompt, Truth, traffic
+from headstart.lab.simulator.oracle import (
+    AnswerKey,
+    Oracle,
+    Scripted,
+    TrafficPrompt,
+    Truth,
+    read_answer_key,
+    traffic,
+)
 from headstart.lab.simulator.profiles import PROFILES, ProviderProfile, find_profile
 from headstart.lab.simulator.stats import Record
 

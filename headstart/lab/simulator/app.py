@@ -1,10 +1,14 @@
-"""The simulated provider: an ASGI app that answers in every dialect, and its server."""
+"""The simulated provider: an ASGI app that answers in every dialect, and its server.
+
+It also counts the tokens of a prompt, as Anthropic, Gemini and Bedrock do before a call.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import random
+import re
 import time
 from collections import Counter, OrderedDict
 from contextlib import asynccontextmanager, nullcontext, suppress
@@ -22,7 +26,6 @@ from headstart.lab.simulator.batches import SimulatedBatches
 from headstart.lab.simulator.bedrock import CONVERSES, BedrockWire
 from headstart.lab.simulator.chat_request import BadRequest
 from headstart.lab.simulator.cohere import CohereWire
-from headstart.lab.simulator.completions import CompletionsWire
 from headstart.lab.simulator.documents import answer_document
 from headstart.lab.simulator.faults import (
     HEADER,
@@ -33,14 +36,17 @@ from headstart.lab.simulator.faults import (
 )
 from headstart.lab.simulator.gemini import GENERATES, GeminiWire
 from headstart.lab.simulator.generation import generate
-from headstart.lab.simulator.openai_chat import OpenAIWire, render_model, render_models
-from headstart.lab.simulator.openai_responses import ResponsesWire
+from headstart.lab.simulator.openai_chat import (
+    CompletionsWire,
+    OpenAIWire,
+    render_model,
+    render_models,
+)
+from headstart.lab.simulator.openai_responses import ResponsesWire, serve_responses
 from headstart.lab.simulator.oracle import Oracle
 from headstart.lab.simulator.player import Message, Performance, PlayOutcome, Receive, Send
 from headstart.lab.simulator.profiles import ProviderProfile, RateLimit, find_profile, limit_headers
-from headstart.lab.simulator.responses_socket import serve_responses
 from headstart.lab.simulator.stats import CallFacts, SimulatorStats
-from headstart.lab.simulator.token_counts import count_tokens, counting_wire
 from headstart.lab.simulator.wire import (
     Pace,
     ScriptedError,
@@ -61,6 +67,58 @@ if TYPE_CHECKING:
     from headstart.lab.simulator.faults import Spell
     from headstart.lab.simulator.wire import PromptBlock, Wire
     from headstart.types import Headers
+
+
+_ANTHROPIC: Wire = AnthropicWire()
+_GEMINI: Wire = GeminiWire()
+_BEDROCK: Wire = BedrockWire()
+_PATHS: tuple[tuple[re.Pattern[bytes], Wire], ...] = (
+    (re.compile(rb"/v1/messages/count_tokens"), _ANTHROPIC),
+    (re.compile(rb"(/(?:v1|v1beta)/models/[^/:]+:)countTokens"), _GEMINI),
+    (re.compile(rb"(/model/[^/]+/)count-tokens"), _BEDROCK),
+)
+
+
+class CountedPrompt(NamedTuple):
+    """The chat request whose prompt was counted, and the body of the answer."""
+
+    chat: ChatBody
+    body: bytes
+
+
+def counting_wire(incoming: SimulatedRequest) -> Wire | None:
+    """Return the dialect of a request for a count, or None."""
+    if incoming.method != "POST":
+        return None
+    return next((wire for path, wire in _PATHS if path.fullmatch(incoming.path)), None)
+
+
+def count_tokens(incoming: SimulatedRequest) -> CountedPrompt | None:
+    """Count a prompt; None for other requests. Raises BadRequest and msgspec.DecodeError."""
+    wire = counting_wire(incoming)
+    if wire is None:
+        return None
+    document = msgspec.json.decode(incoming.body, type=dict[str, Any])
+    path = incoming.path
+    if wire is _GEMINI:
+        path = path.replace(b":countTokens", b":generateContent")
+        document = document.get("generateContentRequest", document)
+    elif wire is _BEDROCK:
+        path = path.replace(b"/count-tokens", b"/converse")
+        document = (document.get("input") or {}).get("converse", {})
+    else:
+        document = {"max_tokens": 1, **document}
+    asked = msgspec.structs.replace(incoming, path=path, body=msgspec.json.encode(document))
+    chat = wire.read(asked)
+    return CountedPrompt(chat, msgspec.json.encode(_answer(wire, chat.prompt_tokens)))
+
+
+def _answer(wire: Wire, tokens: int) -> dict[str, Any]:
+    if wire is _GEMINI:
+        details = [{"modality": "TEXT", "tokenCount": tokens}]
+        return {"totalTokens": tokens, "promptTokensDetails": details}
+    return {"inputTokens" if wire is _BEDROCK else "input_tokens": tokens}
+
 
 BLOCK_TOKENS = 128
 MINIMUM_TOKENS = 1024

@@ -1,8 +1,14 @@
-"""Prompts made shorter before they go up, where ``headstart.compression`` finds that it pays."""
+"""Prompts made shorter before they go up, where ``headstart.compression`` finds that it pays.
+
+A tokenizer is loaded when no answer has to wait for it. Many processes never need one: none is
+loaded for models of other families, or as long as no prompt was shortened. Where a provider reports
+no tokens, an estimate by length is booked.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,11 +21,10 @@ from headstart.attempts import Shaped
 from headstart.compression.compress import MIN_TEXT_CHARS, Profile, compress
 from headstart.compression.memo import Memo
 from headstart.compression.result import count_messages
-from headstart.compression.tokens import count_tokens, estimate_tokens, is_loaded
+from headstart.compression.tokens import count_tokens, estimate_tokens, is_loaded, load
 from headstart.dialects.registry import DIALECTS
 from headstart.errors import UpstreamRefused
 from headstart.middleware.request_edits import with_document
-from headstart.middleware.tokenizers import load_soon
 from headstart.observe import DRY_RUN
 from headstart.policies.freshness import asked_compression, compressed, stricter
 
@@ -37,6 +42,32 @@ if TYPE_CHECKING:
     from headstart.types import Call, ChatRequest
 
     T = TypeVar("T")
+
+
+LOAD_AFTER_S = 1.0
+"""Time from an answer's end to the load of its tokenizer, which stops the loop for 0.1 s."""
+
+_at_work = threading.Lock()
+
+
+def load_soon(model: str) -> None:
+    """Load the model's tokenizer in the background, after the present answer is delivered."""
+    if not is_loaded(model):
+        asyncio.get_running_loop().call_later(LOAD_AFTER_S, _start, model)
+
+
+def _start(model: str) -> None:
+    if not is_loaded(model) and _at_work.acquire(blocking=False):
+        # A daemon thread, so that a process which stops does not wait for it.
+        threading.Thread(target=_load, args=(model,), name="headstart-tokens", daemon=True).start()
+
+
+def _load(model: str) -> None:
+    try:
+        load(model)
+    finally:
+        _at_work.release()
+
 
 INLINE_BYTES: dict[CompressionMode, int] = {
     "safe": 64_000,

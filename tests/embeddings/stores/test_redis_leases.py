@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from headstart.embeddings.stores import redis_exchange
+from headstart.embeddings.stores import redis as redis_store
 from headstart.embeddings.stores.redis import RedisStore
 from headstart.errors import StoreError
 from headstart.types import Delete, Entry, Lease
@@ -23,7 +23,7 @@ from support.stores import Stores, follow
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from headstart.embeddings.stores.redis_exchange import RedisExchange
+    from headstart.embeddings.stores.redis import RedisExchange
     from headstart.interfaces import Store
     from support.redis_server import RedisServer
 
@@ -104,14 +104,14 @@ async def test_only_one_takes_a_lost_lease_over(store: Store) -> None:
 async def test_a_lease_ends_unless_it_is_renewed(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_exchange, "LEASE_MS", 500)  # a busy machine renews in this time
+    monkeypatch.setattr(redis_store, "LEASE_MS", 500)  # a busy machine renews in this time
     async with exchanges(store) as (one, two):
         lease = await taken(one)
-        monkeypatch.setattr(redis_exchange, "LEASE_MS", 60_000)
+        monkeypatch.setattr(redis_store, "LEASE_MS", 60_000)
         await one.exchange.renew([lease])
         await asyncio.sleep(0.6)
         assert await taken(two) == lease
-        monkeypatch.setattr(redis_exchange, "LEASE_MS", 20)
+        monkeypatch.setattr(redis_store, "LEASE_MS", 20)
         await one.exchange.renew([lease])
         while (await taken(two)).owner != two.exchange.address:
             await asyncio.sleep(0.005)
