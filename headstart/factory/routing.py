@@ -1,4 +1,5 @@
 """Builds route rules, candidates and steps of each route, and the router from settings."""
+
 from __future__ import annotations
 
 import random

@@ -1,4 +1,5 @@
 """OpenAI's chat and legacy completions on the wire: chunks, answers, errors and models."""
+
 from __future__ import annotations
 
 from itertools import zip_longest
