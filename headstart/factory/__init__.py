@@ -45,10 +45,9 @@ from headstart.interfaces import SharedStore
 from headstart.middleware.asgi import Running, not_found
 from headstart.middleware.client_ledger import ClientLedger
 from headstart.middleware.concurrency import Gate, Supervisor
-from headstart.middleware.conversations import Conversations
+from headstart.middleware.conversations import Conversations, HeldResponses
 from headstart.middleware.endpoints import Routes
 from headstart.middleware.flights import Flights
-from headstart.middleware.held_responses import HeldResponses
 from headstart.middleware.identity import (
     AcceptedCredentials,
     AccessControl,
@@ -93,7 +92,7 @@ if TYPE_CHECKING:
     from headstart.middleware.router import Router
     from headstart.middleware.telemetry import Tracing
     from headstart.middleware.upstreams.accounting import UpstreamStates
-    from headstart.middleware.upstreams.draft_judges import JudgePanel
+    from headstart.middleware.upstreams.cascade import JudgePanel
     from headstart.middleware.upstreams.http import HTTPUpstream
     from headstart.observe import Observers
     from headstart.settings import Settings

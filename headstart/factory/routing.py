@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from headstart.middleware.shaping.prompt_compression import TextWorker
     from headstart.middleware.shaping.steps import Step
     from headstart.middleware.upstreams.accounting import UpstreamStates
-    from headstart.middleware.upstreams.draft_judges import JudgePanel
+    from headstart.middleware.upstreams.cascade import JudgePanel
     from headstart.middleware.upstreams.http import HTTPUpstream
     from headstart.middleware.upstreams.target import Target
     from headstart.policies.output.answer_limits import Lengths
@@ -317,7 +317,7 @@ class CandidateBuilder:
 
     def relay(self, name: str, *members: Opened) -> Candidate:
         """Return what answers relayed requests: each upstream in turn, under each of its keys."""
-        from headstart.middleware.upstreams.relayed import RelayedInTurn
+        from headstart.middleware.upstreams.attempt_group import RelayedInTurn
 
         targets = [target for each in members for target in each.targets]
         return RelayedInTurn(name, targets, draw=_draw)

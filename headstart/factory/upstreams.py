@@ -24,14 +24,14 @@ from headstart.errors import ConfigError
 from headstart.factory.context import clock, persist
 from headstart.machines import Machine
 from headstart.middleware.upstreams.accounting import UpstreamStates
-from headstart.middleware.upstreams.aws_signature import AwsKeys
-from headstart.middleware.upstreams.google_tokens import (
+from headstart.middleware.upstreams.signers import (
+    AwsKeys,
+    AwsSigner,
     Gcloud,
     GoogleTokens,
     MetadataServer,
     from_file,
 )
-from headstart.middleware.upstreams.signers import AwsSigner
 from headstart.policies.cost import Price
 from headstart.settings import masked_variable
 
@@ -48,9 +48,8 @@ if TYPE_CHECKING:
     from headstart.middleware.models import ListSource
     from headstart.middleware.router import Provider
     from headstart.middleware.telemetry import Tracing
-    from headstart.middleware.upstreams.google_tokens import TokenSource
     from headstart.middleware.upstreams.http import HTTPUpstream
-    from headstart.middleware.upstreams.signers import Signer
+    from headstart.middleware.upstreams.signers import Signer, TokenSource
     from headstart.middleware.upstreams.target import Target
     from headstart.settings import Settings, UpstreamSettings
     from headstart.types import Headers

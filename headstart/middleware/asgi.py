@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from headstart.errors import ConfigError, HeadstartError
 from headstart.middleware.after_checks import Visit, looked_up_before
-from headstart.middleware.azure_paths import as_openai
-from headstart.middleware.endpoints import raw_path
+from headstart.middleware.endpoints import as_openai, raw_path
 from headstart.middleware.respond import (
     JSON,
     SANDBOX,
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
 
     from headstart.middleware.asgi_types import ASGIApp, Message, Receive, Scope, Send
     from headstart.middleware.batches.service import BatchService
+    from headstart.middleware.conversations import HeldResponses
     from headstart.middleware.endpoints import Route, Routes
-    from headstart.middleware.held_responses import HeldResponses
     from headstart.middleware.live_drafts import LiveDrafts
     from headstart.middleware.pipeline import Engine
     from headstart.middleware.relay import Relay

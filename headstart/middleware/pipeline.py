@@ -29,9 +29,9 @@ from headstart.errors import (
     UpstreamError,
     booked_code,
 )
-from headstart.middleware.azure_paths import DEPLOYMENT, with_deployment
 from headstart.middleware.body import CLIENT_GONE, ClientGone, discard_body, paced, read_body
 from headstart.middleware.conversations import AnswerSource, refuse_compressed
+from headstart.middleware.endpoints import DEPLOYMENT, with_deployment
 from headstart.middleware.flights import LOG_BYTES, AnswerForm, Flight, Flights
 from headstart.middleware.items import Flying, ItemAnswers
 from headstart.middleware.learning.audits import book_audit

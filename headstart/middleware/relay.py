@@ -26,10 +26,9 @@ from headstart.errors import (
     UpstreamTimeout,
     booked_code,
 )
-from headstart.middleware.azure_paths import DEPLOYMENT, with_deployment
 from headstart.middleware.body import CLIENT_GONE, ClientGone, iterate_body, paced, watch
 from headstart.middleware.conversations import refuse_compressed
-from headstart.middleware.endpoints import has_dot_segment, raw_path
+from headstart.middleware.endpoints import DEPLOYMENT, has_dot_segment, raw_path, with_deployment
 from headstart.middleware.models import chat_path, model_in
 from headstart.middleware.request_context import deadlines
 from headstart.middleware.respond import error_response, foreign, response_start, send_whole
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
     from headstart.middleware.asgi_types import Message, Receive, Scope, Send
     from headstart.middleware.client_ledger import ClientLedger
     from headstart.middleware.concurrency import Gate, Spawn
-    from headstart.middleware.held_responses import HeldResponses
+    from headstart.middleware.conversations import HeldResponses
     from headstart.middleware.identity import AccessControl
     from headstart.middleware.models import ModelLists
     from headstart.middleware.respond import HeaderList

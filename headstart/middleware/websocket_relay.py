@@ -29,7 +29,7 @@ from headstart.errors import (
 from headstart.middleware.body import ClientGone
 from headstart.middleware.endpoints import raw_path
 from headstart.middleware.respond import answer_handshake, error_response, foreign
-from headstart.middleware.upstreams.websocket import (
+from headstart.middleware.upstreams.http import (
     ABNORMAL,
     CLOSE_S,
     FAILED,
@@ -50,8 +50,7 @@ if TYPE_CHECKING:
     from headstart.middleware.concurrency import Gate, Spawn
     from headstart.middleware.identity import AccessControl
     from headstart.middleware.relay import RelayPaths
-    from headstart.middleware.upstreams.http import HTTPUpstream
-    from headstart.middleware.upstreams.websocket import UpstreamSocket
+    from headstart.middleware.upstreams.http import HTTPUpstream, UpstreamSocket
     from headstart.observe import Observer
     from headstart.settings import ServerSettings
     from headstart.types import Headers

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from headstart.middleware.upstreams.aws_signature import AwsKeys, SignedRequest, sign
+from headstart.middleware.upstreams.signers import AwsKeys, SignedRequest, sign
 
 KEYS = AwsKeys("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY")
 AT = datetime(2015, 8, 30, 12, 36, tzinfo=UTC).timestamp()

@@ -19,14 +19,14 @@ from headstart.dialects.registry import DIALECTS
 from headstart.errors import HeadstartError, UpstreamProtocolError, UpstreamRefused
 from headstart.middleware.request_edits import with_document
 from headstart.middleware.router import conversation
-from headstart.middleware.shaping.answer_parts import (
+from headstart.middleware.shaping.steps import (
     answer_writer,
     ending_of,
     length_of,
     measure,
     was_cut,
+    without_length,
 )
-from headstart.middleware.shaping.steps import without_length
 from headstart.observe import HELD_OUT, StageFailed
 from headstart.policies.output.answer_limits import (
     MOST_CONTINUATIONS,
@@ -60,8 +60,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 
     from headstart.dialects.dialect import Dialect
-    from headstart.middleware.shaping.answer_parts import AnswerLength
-    from headstart.middleware.shaping.steps import RestOfSteps, Send, StepContext
+    from headstart.middleware.shaping.steps import AnswerLength, RestOfSteps, Send, StepContext
     from headstart.policies.output.answer_limits import Lengths
     from headstart.policies.output.continuation import Prefill
     from headstart.reply import Reply

@@ -20,8 +20,7 @@ from headstart.compression.tokens import estimate_tokens
 from headstart.dialects.registry import DIALECTS
 from headstart.errors import UpstreamRefused
 from headstart.middleware.request_edits import with_document
-from headstart.middleware.shaping.answer_parts import answer_writer, when_read
-from headstart.middleware.shaping.steps import without_length
+from headstart.middleware.shaping.steps import answer_writer, when_read, without_length
 from headstart.policies.output.document_edits import (
     MIN_TOKENS,
     EditReader,

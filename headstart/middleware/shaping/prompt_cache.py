@@ -15,7 +15,7 @@ from headstart.dialects.cache_marks import KEY_SIGNS, MARKED, SIGNS
 from headstart.dialects.registry import DIALECTS, form_of
 from headstart.errors import UpstreamRefused
 from headstart.middleware.identity import credential_of
-from headstart.middleware.shaping.answer_parts import when_read
+from headstart.middleware.shaping.steps import when_read
 from headstart.policies.routing.prompt_cache import (
     LATER,
     OPENING,

@@ -23,8 +23,7 @@ from headstart.compression.protection import find_documents, is_code
 from headstart.compression.tokens import CHARS_PER_TOKEN
 from headstart.dialects.registry import DIALECTS
 from headstart.middleware.request_edits import with_document
-from headstart.middleware.shaping.answer_parts import answer_writer, when_read
-from headstart.middleware.shaping.steps import without_length
+from headstart.middleware.shaping.steps import answer_writer, when_read, without_length
 from headstart.policies.output.quote_marks import QuoteExpander, Sources, may_quote
 from headstart.reply import HELD_BYTES
 from headstart.transcript import Transcript
@@ -42,9 +41,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 
     from headstart.compression.memo import Memo
-    from headstart.middleware.shaping.answer_parts import WriteEvents
     from headstart.middleware.shaping.prompt_compression import TextWorker
-    from headstart.middleware.shaping.steps import RestOfSteps, Send, StepContext
+    from headstart.middleware.shaping.steps import RestOfSteps, Send, StepContext, WriteEvents
     from headstart.reply import Reply
     from headstart.types import Call, ChatRequest, Piece, StreamEvent
 

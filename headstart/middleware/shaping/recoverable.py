@@ -36,8 +36,7 @@ from headstart.dialects.registry import DIALECTS
 from headstart.errors import HeadstartError, UpstreamProtocolError
 from headstart.middleware.request_edits import with_document
 from headstart.middleware.router import conversation
-from headstart.middleware.shaping.answer_parts import answer_writer, ending_of
-from headstart.middleware.shaping.steps import without_length
+from headstart.middleware.shaping.steps import answer_writer, ending_of, without_length
 from headstart.policies.freshness import compressed
 from headstart.policies.output.recovery import RecoveryBalance, may_recover, offers_tool
 from headstart.transcript import Transcript

@@ -1,17 +1,21 @@
-"""Candidates that answer together: single, fallback, race, hedge, fastest and cheapest."""
+"""Candidates that answer together: single, fallback, race, hedge, fastest and cheapest.
+
+Their calls run in tasks of their own, while another task reads the answers. ``RelayedInTurn`` asks
+for relayed calls: one upstream after the other, until one does not fail.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from headstart.attempts import AttemptOutcome, AttemptRole, RoutingEstimate
-from headstart.errors import HeadstartError, UpstreamRefused, UpstreamUnavailable
-from headstart.middleware.upstreams.call_tasks import CallTask, all_ended
+from headstart.errors import HeadstartError, UpstreamError, UpstreamRefused, UpstreamUnavailable
 from headstart.middleware.upstreams.target import classify_failure
 from headstart.policies.routing.ordering import as_given, by_cost, by_speed
 from headstart.policies.routing.schedule import (
@@ -21,17 +25,18 @@ from headstart.policies.routing.schedule import (
     hedge_delay_s,
     hedge_usd,
 )
-from headstart.reply import AnswerWithheld
+from headstart.reply import AnswerWithheld, read_whole
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 
     from headstart.interfaces import Candidate, Upstream
     from headstart.policies.routing.circuit_breaker import RetryBudget
     from headstart.policies.routing.schedule import ExtraBudget
-    from headstart.reply import Reply
+    from headstart.reply import Closing, Reply
     from headstart.settings import Strategy
     from headstart.types import Call, Piece
+
 
 logger = logging.getLogger("headstart")
 
@@ -452,3 +457,164 @@ def _wants_whole(call: Call) -> bool:
 
 def _never() -> bool:
     return False
+
+
+class CallTask:
+    """One call, sent and closed in one task, though another task reads its answer.
+
+    ``changed`` is called once, on the loop, when ``reply`` or ``error`` is known. With ``whole``
+    the answer counts only once it was read to its end. An error while the reply is closed fails
+    nobody: the answer was read, or given up.
+    """
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        call: Call,
+        changed: Callable[[CallTask], None] | None = None,
+        *,
+        whole: bool = False,
+    ) -> None:
+        self.call = call
+        self.reply: Reply | None = None
+        self.error: Exception | None = None
+        self._changed = changed
+        self._whole = whole
+        self._known = asyncio.Event()
+        self._released = asyncio.Event()
+        self._cancelled = False
+        self._closing: Closing | None = None
+        keeping = asyncio.create_task(  # noqa: TID251 - its maker owns it, and awaits its end
+            self._keep(upstream)
+        )
+        self._task: asyncio.Task[None] | None = keeping
+
+    async def answer(self) -> Reply:
+        """Return the answer once it has begun, or ended if ``whole``. Raises its error."""
+        await self._known.wait()
+        if self.reply is None:
+            assert self.error is not None
+            raise self.error
+        return self.reply
+
+    def hand_on(self, closing: Closing) -> Reply:
+        """Return the reply to a reader who closes it by ``closing``; this task waits for that."""
+        reply = self.reply
+        assert reply is not None
+        self._closing, reply.closing = reply.closing, closing
+        return reply
+
+    def release(self) -> None:
+        """Close the reply in order."""
+        self._released.set()
+
+    def cancel(self) -> None:
+        """Abort the call now. Only once, because closing may take some turns of the loop."""
+        if self._task is not None and not self._cancelled:
+            self._cancelled = True
+            self._task.cancel()
+
+    async def ended(self) -> None:
+        """Wait until the call was closed, and so is booked."""
+        if self._task is not None:
+            await asyncio.wait((self._task,))
+
+    async def _keep(self, upstream: Upstream) -> None:
+        try:
+            reply = await upstream.send(self.call)
+            self._closing = reply.aclose
+            failure: BaseException | None = None
+            try:
+                if self._whole:
+                    await read_whole(reply)
+                self.reply = reply
+                self._tell()
+                await self._released.wait()
+            except BaseException as error:
+                failure = error
+                raise
+            finally:
+                if self._closing is not None:
+                    await self._closing(failure)
+        except Exception as error:  # noqa: BLE001 - handed over, whatever it is
+            if self.reply is None:
+                self.error = error
+                self._tell()
+        finally:
+            # A cancelled task keeps its traceback, which leads back here: a cycle for each loser.
+            self._task = None
+
+    def _tell(self) -> None:
+        self._known.set()
+        if self._changed is not None:
+            self._changed(self)
+
+
+async def all_ended(tasks: Iterable[CallTask]) -> None:
+    """Wait until all calls were closed, also when the waiting task is cancelled meanwhile."""
+    cancelled: asyncio.CancelledError | None = None
+    for task in tasks:
+        while True:
+            try:
+                await task.ended()
+            except asyncio.CancelledError as error:
+                cancelled = error
+            else:
+                break
+    if cancelled is not None:
+        raise cancelled
+
+
+class RelayedInTurn:
+    """Asks upstreams of one dialect in their order, whatever the strategy of the route is.
+
+    Nothing is asked twice, and no two upstreams are asked at once: a relayed call may create
+    something. A call moves on if an upstream fails before its answer has begun
+    (``failures.fails_relayed``), and if the body of the request is kept. Upstreams that fail these
+    days are asked last. ``draw`` gives random numbers in [0, 1).
+    """
+
+    def __init__(
+        self, name: str, members: Sequence[Candidate], *, draw: Callable[[], float]
+    ) -> None:
+        self.name = name
+        self.identity = ",".join(sorted({each.identity for each in members}))
+        self.names = frozenset().union(*(each.names for each in members))
+        self._members = tuple(members)
+        self._draw = draw
+
+    def estimate(self, call: Call) -> RoutingEstimate:
+        """Return the estimate of the upstream that would be asked first."""
+        members = self._ordered(call)
+        if not members:
+            return RoutingEstimate(name=self.name, ready=False)
+        return msgspec.structs.replace(members[0].estimate(call), name=self.name)
+
+    async def send(self, call: Call) -> Reply:
+        """Send the call, and wait for an answer to begin. Raises UpstreamError if all fail."""
+        members = deque((each, False) for each in self._ordered(call))
+        if not members:
+            raise UpstreamUnavailable("no upstream is left to ask")
+        errors, role, place = AttemptErrors(range(2 * len(members))), call.role, 0
+        while members and (call.upload is None or call.upload.whole):
+            member, insists = members.popleft()
+            try:
+                return await member.send(
+                    msgspec.structs.replace(call, role=role, ignore_breaker=insists)
+                )
+            except UpstreamUnavailable as error:
+                errors.add(place, error, blames_caller=False)
+                if not (error.limited or insists):
+                    members.append((member, True))
+            except UpstreamError as error:
+                errors.add(place, error, blames_caller=False)
+                role = AttemptRole.FALLBACK
+            place += 1
+        raise errors.most_useful()
+
+    def _ordered(self, call: Call) -> list[Candidate]:
+        members = [each for each in self._members if not each.names <= call.avoid]
+        if len(members) < 2:
+            return members
+        estimates = [each.estimate(call) for each in members]
+        return [members[place] for place in as_given(estimates, draw=self._draw)]

@@ -1,18 +1,31 @@
-"""Proofs of who asks that differ from call to call, where a fixed header does not do."""
+"""Headers that authorise calls to AWS and to Google Cloud: they differ from call to call.
+
+AWS gets Signature Version 4. The code is our own, because botocore's signer comes with 16 MB of
+descriptions of all services. Google Cloud gets access tokens, which are renewed before they end.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+import asyncio
+import base64
+import hmac
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from urllib.parse import quote, unquote_plus
 
-from headstart.errors import InvalidRequest
-from headstart.middleware.upstreams.aws_signature import SignedRequest, sign
+import aiohttp
+import msgspec
+
+from headstart.errors import ConfigError, InvalidRequest, MissingExtra, UpstreamUnreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from yarl import URL
 
-    from headstart.middleware.upstreams.aws_signature import AwsKeys
+    from headstart.middleware.concurrency import Spawn
 
 
 class Signer(Protocol):
@@ -51,3 +64,341 @@ class AwsSigner:
         return sign(
             asked, self._keys, region=self._region, service=self._service, now=self._clock()
         )
+
+
+_ALGORITHM = "AWS4-HMAC-SHA256"
+
+
+class AwsKeys(NamedTuple):
+    """The keys of one AWS identity."""
+
+    id: str
+    secret: str
+    session_token: str | None = None
+
+    def __repr__(self) -> str:
+        return "AwsKeys(***)"
+
+
+class SignedRequest(NamedTuple):
+    """The parts of a request that a signature covers."""
+
+    method: str
+    host: str
+    path: str
+    """As it goes out, percent-encoded."""
+    query: str
+    headers: tuple[tuple[str, str], ...]
+    """Further headers to sign."""
+    body: bytes
+
+
+def sign(
+    request: SignedRequest, keys: AwsKeys, *, region: str, service: str, now: float
+) -> tuple[tuple[str, str], ...]:
+    """Return the headers that authorise a request. ``now`` is in Unix seconds."""
+    moment = datetime.fromtimestamp(now, UTC).strftime("%Y%m%dT%H%M%SZ")
+    added = [("x-amz-date", moment)]
+    if keys.session_token is not None:
+        added.append(("x-amz-security-token", keys.session_token))
+    headers = _canonical_headers((("host", request.host), *request.headers, *added))
+    names = ";".join(headers)
+    canonical = "\n".join(
+        (
+            request.method,
+            quote(request.path or "/", safe="/~"),
+            _canonical_query(request.query),
+            *(f"{name}:{value}" for name, value in headers.items()),
+            "",
+            names,
+            sha256(request.body).hexdigest(),
+        )
+    )
+    scope = f"{moment[:8]}/{region}/{service}/aws4_request"
+    text = "\n".join((_ALGORITHM, moment, scope, sha256(canonical.encode()).hexdigest()))
+    key = f"AWS4{keys.secret}".encode()
+    for part in scope.split("/"):
+        key = hmac.digest(key, part.encode(), "sha256")
+    signature = hmac.digest(key, text.encode(), "sha256").hex()
+    credential = f"Credential={keys.id}/{scope}"
+    proof = f"{_ALGORITHM} {credential}, SignedHeaders={names}, Signature={signature}"
+    return (*added, ("authorization", proof))
+
+
+def _canonical_headers(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return headers by lower-case name, sorted; values of one name are joined by commas."""
+    values: dict[str, list[str]] = {}
+    for name, value in headers:
+        values.setdefault(name.lower(), []).append(" ".join(value.split()))
+    return {name: ",".join(values[name]) for name in sorted(values)}
+
+
+def _canonical_query(query: str) -> str:
+    if not query:
+        return ""
+    pairs = [pair.partition("=") for pair in query.split("&")]
+    encoded = [(_encoded(name), _encoded(value)) for name, _, value in pairs]
+    return "&".join(f"{name}={value}" for name, value in sorted(encoded))
+
+
+def _encoded(text: str) -> str:
+    return quote(unquote_plus(text), safe="~")
+
+
+EARLY_S = 300.0
+"""A token is renewed so long before its end."""
+REST_S = 5.0
+"""Time after a failure in which nobody asks again."""
+PATIENCE_S = 20.0
+"""Longest wait for a token."""
+GCLOUD_S = EARLY_S + 300.0
+"""How long a token of gcloud's is used. It does not say when it ends, and hands out fresh ones."""
+TOKEN_URL = "https://oauth2.googleapis.com/token"  # noqa: S105 - an address
+SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+_LIFE_S = 3600
+_FLAVOR = {"Metadata-Flavor": "Google"}
+
+
+class AccessToken(NamedTuple):
+    """A token and the seconds for which it is valid."""
+
+    value: str
+    life_s: float
+
+    def __repr__(self) -> str:
+        return f"AccessToken(***, {self.life_s})"
+
+
+class TokenSource(Protocol):
+    """Hands out access tokens."""
+
+    async def fetch(self) -> AccessToken:
+        """Return a new token. Raises UpstreamUnreachable, OSError or aiohttp's errors."""
+
+
+class GoogleTokens:
+    """A signer that sends an access token with each call.
+
+    One fetch serves all calls that wait for it. ``spawn`` starts a fetch in the background shortly
+    before a token ends; without it a call waits.
+    """
+
+    def __init__(self, upstream: str, source: TokenSource, spawn: Spawn | None) -> None:
+        self._upstream = upstream
+        self._source = source
+        self._spawn = spawn
+        self._fetching = asyncio.Lock()
+        self._token = ""
+        self._ends_at = self._rests_until = float("-inf")
+        self._failure = ""
+
+    async def headers(
+        self,
+        method: str,  # noqa: ARG002 - a token is for all requests
+        url: URL,  # noqa: ARG002
+        headers: Sequence[tuple[str, str]],  # noqa: ARG002
+        body: bytes | None,  # noqa: ARG002
+    ) -> Sequence[tuple[str, str]]:
+        """Return the header with the token. Raises UpstreamUnreachable without one."""
+        left_s = self._ends_at - asyncio.get_running_loop().time()
+        if left_s <= 0:
+            await self._renew(0.0)
+        elif left_s < EARLY_S and not self._fetching.locked() and not self._rests:
+            if self._spawn is None:
+                await self._renew(EARLY_S)
+            else:
+                self._spawn(self._renew_quietly)
+        return (("authorization", f"Bearer {self._token}"),)
+
+    @property
+    def _rests(self) -> bool:
+        return asyncio.get_running_loop().time() < self._rests_until
+
+    async def _renew_quietly(self) -> None:
+        """Renew a token that is still valid. A failure waits for the next call to meet it."""
+        try:
+            await self._renew(EARLY_S)
+        except UpstreamUnreachable:
+            return
+
+    async def _renew(self, least_s: float) -> None:
+        """Fetch a token, unless another call has done so or failed just now."""
+        loop = asyncio.get_running_loop()
+        async with self._fetching:
+            if self._ends_at - loop.time() > least_s:
+                return
+            if self._rests:
+                raise self._error()
+            try:
+                async with asyncio.timeout(PATIENCE_S):
+                    token = await self._source.fetch()
+            except UpstreamUnreachable as error:
+                raise self._failed(str(error)) from error
+            except TimeoutError as error:
+                raise self._failed(f"no answer within {PATIENCE_S:g} s") from error
+            except (aiohttp.ClientError, OSError) as error:
+                raise self._failed(str(error) or type(error).__name__) from error
+            self._token, self._ends_at = token.value, loop.time() + token.life_s
+
+    def _failed(self, reason: str) -> UpstreamUnreachable:
+        self._failure = reason
+        self._rests_until = asyncio.get_running_loop().time() + REST_S
+        return self._error()
+
+    def _error(self) -> UpstreamUnreachable:
+        return UpstreamUnreachable(
+            f"upstream {self._upstream}: Google gives no access token: {self._failure}"
+        )
+
+
+class Exchange:
+    """Exchanges what ``form`` returns for a token, at a token endpoint."""
+
+    def __init__(self, url: str, form: Callable[[], Mapping[str, str]], proxy: str | None) -> None:
+        self._url = url
+        self._form = form
+        self._proxy = proxy
+
+    async def fetch(self) -> AccessToken:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(self._url, data=dict(self._form()), proxy=self._proxy) as response,
+        ):
+            return _read(response.status, await response.read())
+
+
+class MetadataServer:
+    """Asks the metadata server of a machine in Google Cloud."""
+
+    def __init__(self, host: str) -> None:
+        self._url = f"http://{host}/computeMetadata/v1/instance/service-accounts/default/token"
+
+    async def fetch(self) -> AccessToken:
+        async with (
+            aiohttp.ClientSession(headers=_FLAVOR) as session,
+            session.get(self._url) as response,
+        ):
+            return _read(response.status, await response.read())
+
+
+class Gcloud:
+    """Asks the command line of Google Cloud, whose user has logged in."""
+
+    def __init__(self, program: str) -> None:
+        self._program = program
+
+    async def fetch(self) -> AccessToken:
+        running = await asyncio.create_subprocess_exec(
+            self._program, "auth", "print-access-token",
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        try:
+            out, told = await running.communicate()
+        except BaseException:
+            if running.returncode is None:
+                running.kill()
+            raise
+        token = out.decode("utf-8", "replace").strip()
+        if running.returncode or not token:
+            lines = told.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"]
+            raise UpstreamUnreachable(f"gcloud auth print-access-token failed: {lines[0][:200]}")
+        return AccessToken(token, GCLOUD_S)
+
+
+def _read(status: int, body: bytes) -> AccessToken:
+    """Read the answer of a token endpoint. Raises UpstreamUnreachable."""
+    try:
+        document = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        document = None
+    match document:
+        case {"access_token": str(token), **rest} if token and status == 200:
+            life_s = rest.get("expires_in")
+            return AccessToken(token, life_s if isinstance(life_s, int | float) else _LIFE_S)
+        case {"error_description": str(reason)} | {"error": str(reason)}:
+            raise UpstreamUnreachable(f"{reason[:200]} (status {status})")
+    raise UpstreamUnreachable(f"status {status} without a token")
+
+
+def from_file(
+    path: Path, *, setting: str, proxy: str | None, clock: Callable[[], float]
+) -> tuple[Exchange, str | None]:
+    """Return the source that a file of credentials describes, and its project.
+
+    Raises ConfigError that begins with ``setting``.
+    """
+    try:
+        known = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except OSError as error:
+        raise ConfigError(f"{setting}: {path}: {error.strerror or error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{setting}: {path} is no JSON object") from error
+    wanted = _WANTED.get(str(known.get("type")))
+    if wanted is None:
+        raise ConfigError(
+            f"{setting}: {path}: credentials of type {known.get('type')!r} are not known; use the "
+            "key of a service account, or what gcloud auth application-default login writes"
+        )
+    if missing := [name for name in wanted if not isinstance(known.get(name), str)]:
+        raise ConfigError(f"{setting}: {path} lacks {', '.join(missing)}")
+    url = known.get("token_uri") or TOKEN_URL
+    form = _refresh_form(known) if "refresh_token" in wanted else _signed_form(
+        known, url, setting=f"{setting}: {path}", clock=clock
+    )  # fmt: skip
+    project = known.get("project_id") or known.get("quota_project_id")
+    return Exchange(url, form, proxy), project
+
+
+_WANTED = {
+    "service_account": ("client_email", "private_key"),
+    "authorized_user": ("client_id", "client_secret", "refresh_token"),
+}
+"""The fields of a file of credentials, by its type."""
+
+
+def _refresh_form(known: Mapping[str, str]) -> Callable[[], Mapping[str, str]]:
+    form = {name: known[name] for name in _WANTED["authorized_user"]}
+    return lambda: {**form, "grant_type": "refresh_token"}
+
+
+def _signed_form(
+    known: Mapping[str, str], url: str, *, setting: str, clock: Callable[[], float]
+) -> Callable[[], Mapping[str, str]]:
+    """Return what makes a signed JWT for the service account (RFC 7523). Raises ConfigError."""
+    try:
+        from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+        from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+        from cryptography.hazmat.primitives.hashes import SHA256
+        from cryptography.hazmat.primitives.serialization import load_pem_private_key
+    except ImportError as error:
+        raise ConfigError(str(MissingExtra("google", "the key of a service account"))) from error
+    try:
+        key = load_pem_private_key(known["private_key"].encode(), password=None)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{setting}: private_key is no key in PEM format") from error
+    if not isinstance(key, RSAPrivateKey):
+        raise ConfigError(f"{setting}: private_key is no RSA key")
+    id = known.get("private_key_id")
+    head = {"alg": "RS256", "typ": "JWT", **({"kid": id} if id else {})}
+
+    def form() -> Mapping[str, str]:
+        now = int(clock())
+        claims = {
+            "iss": known["client_email"],
+            "scope": SCOPE,
+            "aud": url,
+            "iat": now,
+            "exp": now + _LIFE_S,
+        }
+        text = b".".join(_base64(msgspec.json.encode(each)) for each in (head, claims))
+        signature = _base64(key.sign(text, PKCS1v15(), SHA256()))
+        grant = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+        return {"grant_type": grant, "assertion": (text + b"." + signature).decode()}
+
+    return form
+
+
+def _base64(data: bytes) -> bytes:
+    return base64.urlsafe_b64encode(data).rstrip(b"=")
