@@ -230,7 +230,7 @@ def fitted(text: str, counters: Counters, reason: str | None = None) -> str:
     rows: dict[str, int] = {}
     table = ""
     for line in text.splitlines():
-        if header := re.fullmatch(r"\[(\w+)\]", line):
+        if header := re.fullmatch(r"\[(\w+)\](?: *#.*)?", line):
             _add_rows(lines, table, rows, reason)
             table = header[1]
             rows = waiting.pop(table, {})

@@ -45,9 +45,10 @@ from headstart.interfaces import SharedStore
 from headstart.middleware.asgi import Running, not_found
 from headstart.middleware.client_ledger import ClientLedger
 from headstart.middleware.concurrency import Gate, Supervisor
-from headstart.middleware.conversations import Conversations, HeldResponses
+from headstart.middleware.conversations import Conversations
 from headstart.middleware.endpoints import Routes
 from headstart.middleware.flights import Flights
+from headstart.middleware.held_responses import HeldResponses
 from headstart.middleware.identity import (
     AcceptedCredentials,
     AccessControl,

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from headstart.middleware.asgi_types import ASGIApp, Message, Receive, Scope, Send
     from headstart.middleware.batches.service import BatchService
-    from headstart.middleware.conversations import HeldResponses
     from headstart.middleware.endpoints import Route, Routes
+    from headstart.middleware.held_responses import HeldResponses
     from headstart.middleware.live_drafts import LiveDrafts
     from headstart.middleware.pipeline import Engine
     from headstart.middleware.relay import Relay

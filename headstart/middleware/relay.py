@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from headstart.middleware.asgi_types import Message, Receive, Scope, Send
     from headstart.middleware.client_ledger import ClientLedger
     from headstart.middleware.concurrency import Gate, Spawn
-    from headstart.middleware.conversations import HeldResponses
+    from headstart.middleware.held_responses import HeldResponses
     from headstart.middleware.identity import AccessControl
     from headstart.middleware.models import ModelLists
     from headstart.middleware.respond import HeaderList
