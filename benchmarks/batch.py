@@ -41,7 +41,7 @@ from headstart.sockets import bind, url_of
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-    from headstart.middleware.asgi_types import Receive, Scope, Send
+    from headstart.types import Receive, Scope, Send
 
 REPEATS, REWORDINGS = 0.3, 0.2
 LATENCY_S = 0.4

@@ -34,10 +34,18 @@ from benchmarks.safe_hits_table import Run, print_pairs, print_shift, print_tabl
 from benchmarks.safe_hits_vectors import Prompts
 from benchmarks.slots import slots_stream
 from headstart.decisions import Rule
-from headstart.lab.contenders import Contender, Setup, contender_of
 from headstart.lab.labelled import LabelledPrompt, Pairs, read_labelled
 from headstart.lab.rates import judge_pairs
-from headstart.lab.stream import ReplayRun, history_judge, judge_noise, noisy, play
+from headstart.lab.stream import (
+    Contender,
+    ReplayRun,
+    Setup,
+    contender_of,
+    history_judge,
+    judge_noise,
+    noisy,
+    play,
+)
 from headstart.policies.match import VerifiedMatch
 from headstart.policies.ratchet.domain import Domain
 from headstart.policies.ratchet.settings import Promise

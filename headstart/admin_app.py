@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headstart.factory import Parts
-    from headstart.middleware.asgi_types import ASGIApp
     from headstart.observe import Observer
     from headstart.settings import Settings
+    from headstart.types import ASGIApp
 
 STREAM_S = 5.0
 """A server that stops waits for its streams of events, and does not say that it stops. So the live

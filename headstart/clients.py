@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Unpack
 
-    from headstart.middleware.asgi_types import ASGIApp
     from headstart.mount import CacheOptions
     from headstart.settings import DialectName
+    from headstart.types import ASGIApp
 
 POLL_S = 0.01
 

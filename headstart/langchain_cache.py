@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
     from langchain_core.messages import BaseMessage
 
-    from headstart.middleware.asgi_types import Receive, Scope, Send
     from headstart.mount import CacheOptions
     from headstart.settings import Settings
+    from headstart.types import Receive, Scope, Send
 
 _ANSWER = "x-langchain-answer"
 """The header that names the answer that is to be stored."""

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from headstart.admin_app import AdminApp
     from headstart.factory import Parts
     from headstart.interfaces import CallExchange, Store
-    from headstart.middleware.asgi_types import ASGIApp, Receive, Scope, Send
     from headstart.middleware.upstreams.accounting import UpstreamStates
     from headstart.middleware.upstreams.http import HTTPUpstream
     from headstart.observe import Observer
     from headstart.policies.callers import OriginRules
+    from headstart.types import ASGIApp, Receive, Scope, Send
 
 
 AnyASGIApp: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]

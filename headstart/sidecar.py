@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from headstart.interfaces import CallExchange, Store
     from headstart.middleware.admin_front import Gather
     from headstart.middleware.asgi import Gateway
-    from headstart.middleware.asgi_types import ASGIApp, Receive, Scope, Send
     from headstart.observe import Observer
     from headstart.settings import ServerSettings, Settings
+    from headstart.types import ASGIApp, Receive, Scope, Send
 
 COLLECT_AFTER = 10_000
 """New containers after which Python looks for cycles in the server's process.

@@ -3,33 +3,42 @@
 ``docs/encoder.md`` describes the folder. ``encode`` takes one prompt, because dynamic int8 scales
 activations over the whole batch: in a batch, a prompt's vector would depend on the other prompts.
 A prompt is encoded on one thread, its caller's. Several callers at once share the cores and the
-weights.
+weights. ``LazyEncoder`` loads the model when the first prompt is encoded, not at the start.
+
+The encoder and the sketcher share a tokenizer (``load_tokenizer``).
 """
 
 from __future__ import annotations
 
+import functools
+import threading
 from typing import TYPE_CHECKING
 
 import numpy as np
-import onnxruntime as ort
+from tokenizers import Tokenizer
 
 from headstart.decisions import Encoding
 from headstart.embeddings.model_card import (
     DEFAULT_MODEL,
     GRAPH_FILE,
+    TOKENIZER_FILE,
     read_card,
     sha256_file,
 )
-from headstart.embeddings.tokenizer import CHARS_PER_TOKEN, load_tokenizer, token_limit
 from headstart.errors import ConfigError, EncoderError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import onnxruntime as ort
     from numpy.typing import NDArray
     from tokenizers import Encoding as Tokenized
 
     from headstart.embeddings.model_card import ModelCard
+
+CHARS_PER_TOKEN = 10
+"""The characters to keep for each token of the limit. English has about 4.7 a token, and each
+character costs 0.4 µs in the tokenizer."""
 
 
 class OnnxEncoder:
@@ -105,6 +114,8 @@ def _find_graph(folder: Path, card: ModelCard) -> Path:
 
 
 def _open_session(graph: Path) -> ort.InferenceSession:
+    import onnxruntime as ort
+
     options = ort.SessionOptions()
     options.inter_op_num_threads = 1
     options.intra_op_num_threads = 1
@@ -129,3 +140,65 @@ def _own_tokens(tokenized: Tokenized, skip: int) -> tuple[list[int], tuple[tuple
 def _frozen(array: NDArray[np.float32]) -> NDArray[np.float32]:
     array.setflags(write=False)
     return array
+
+
+class LazyEncoder:
+    """The encoder in ``path``. Raises ConfigError if its card cannot be read. Thread-safe."""
+
+    def __init__(self, path: Path | None = None, *, max_tokens: int | None = None) -> None:
+        self._path = path
+        self._max_tokens = max_tokens
+        self._card = read_card(path or DEFAULT_MODEL)
+        self._loading = threading.Lock()
+        self._encoder: OnnxEncoder | None = None
+
+    @property
+    def namespace(self) -> str:
+        """That of the encoder."""
+        return self._card.namespace
+
+    @property
+    def dimension(self) -> int:
+        """That of the encoder."""
+        return self._card.dimension
+
+    def encode(self, text: str) -> Encoding:
+        """Encode one prompt. Raises EncoderError, also if the model cannot be loaded."""
+        encoder = self._encoder
+        return (self._load() if encoder is None else encoder).encode(text)
+
+    def _load(self) -> OnnxEncoder:
+        with self._loading:
+            if self._encoder is None:
+                try:
+                    self._encoder = OnnxEncoder(self._path, max_tokens=self._max_tokens)
+                except ConfigError as error:
+                    raise EncoderError(str(error)) from error
+            return self._encoder
+
+
+def token_limit(card: ModelCard, wanted: int | None) -> int:
+    """Return how many tokens of a text are read. Raises ConfigError."""
+    if wanted is None:
+        return card.max_tokens
+    if not 0 < wanted <= card.max_tokens:
+        raise ConfigError(
+            f"encoder.max_tokens is {wanted}: {card.name} takes from 1 to {card.max_tokens}"
+        )
+    return wanted
+
+
+@functools.lru_cache(maxsize=2)
+def load_tokenizer(folder: Path, limit: int) -> Tokenizer:
+    """Return the tokenizer of a folder, which cuts texts at ``limit`` tokens.
+
+    It is loaded once and thread-safe; nobody may change it. Raises ConfigError.
+    """
+    path = folder / TOKENIZER_FILE
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # tokenizers raises bare Exception
+        raise ConfigError(f"encoder.model: {path} cannot be read: {error}") from error
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(limit)
+    return tokenizer

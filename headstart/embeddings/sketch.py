@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from headstart.embeddings.encoder import CHARS_PER_TOKEN, load_tokenizer, token_limit
 from headstart.embeddings.model_card import DEFAULT_MODEL, read_card, sha256_file
-from headstart.embeddings.tokenizer import CHARS_PER_TOKEN, load_tokenizer, token_limit
 from headstart.errors import ConfigError
 from headstart.types import Frozen
 

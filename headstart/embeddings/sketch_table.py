@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from headstart.embeddings.encoder import OnnxEncoder
+from headstart.embeddings.encoder import CHARS_PER_TOKEN, OnnxEncoder, load_tokenizer
 from headstart.embeddings.model_card import read_card, sha256_file
 from headstart.embeddings.sketch import CARD_FILE, FORMAT, TABLE_FILE, SketchCard, row_type
-from headstart.embeddings.tokenizer import CHARS_PER_TOKEN, load_tokenizer
 from headstart.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -86,7 +86,6 @@ if TYPE_CHECKING:
     from headstart.factory.upstreams import Opened
     from headstart.interfaces import CallExchange, Store
     from headstart.machines import Machine
-    from headstart.middleware.asgi_types import Receive, Scope, Send
     from headstart.middleware.batches.service import BatchService
     from headstart.middleware.learning.oversight import Oversight
     from headstart.middleware.record import Recorder
@@ -97,6 +96,7 @@ if TYPE_CHECKING:
     from headstart.middleware.upstreams.http import HTTPUpstream
     from headstart.observe import Observers
     from headstart.settings import Settings
+    from headstart.types import Receive, Scope, Send
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ async def open_encoder(build: BuildContext) -> EncoderWorker | None:
 def _load_encoder(chosen: EncoderSettings) -> Encoder:
     folder = _encoder_folder(chosen)
     if chosen.lazy:
-        from headstart.embeddings.lazy_encoder import LazyEncoder
+        from headstart.embeddings.encoder import LazyEncoder
 
         return LazyEncoder(folder, max_tokens=chosen.max_tokens)
     from headstart.embeddings.encoder import OnnxEncoder

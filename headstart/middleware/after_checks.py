@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, cast
 import anyio
 
 from headstart.errors import ConfigError
-from headstart.middleware.asgi_types import Message
 from headstart.middleware.body import watch
 from headstart.middleware.upstreams.app import for_all
 from headstart.observe import logger
+from headstart.types import Message
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
-    from headstart.middleware.asgi_types import ASGIApp, Receive, Scope, Send
     from headstart.middleware.endpoints import Route
     from headstart.middleware.pipeline import Engine
+    from headstart.types import ASGIApp, Receive, Scope, Send
 
     P = ParamSpec("P")
     R = TypeVar("R")

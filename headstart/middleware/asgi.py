@@ -24,7 +24,6 @@ from headstart.observe import logger
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from headstart.middleware.asgi_types import ASGIApp, Message, Receive, Scope, Send
     from headstart.middleware.batches.service import BatchService
     from headstart.middleware.endpoints import Route, Routes
     from headstart.middleware.held_responses import HeldResponses
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from headstart.middleware.telemetry import Tracing
     from headstart.middleware.websocket_relay import WebSocketRelay
     from headstart.policies.callers import OriginRules
-    from headstart.types import Headers
+    from headstart.types import ASGIApp, Headers, Message, Receive, Scope, Send
 
 PREFLIGHT_S = 600
 """Seconds for which a browser remembers the answer to a preflight request."""

@@ -11,7 +11,7 @@ from headstart.errors import HeadstartError, RequestTimeout
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator
 
-    from headstart.middleware.asgi_types import Message, Receive
+    from headstart.types import Message, Receive
 
 
 SLOWEST_BYTES_PER_S = 1024

@@ -37,12 +37,11 @@ if TYPE_CHECKING:
     from headstart.attempts import Attempt
     from headstart.dialects.dialect import LimitHeaders
     from headstart.interfaces import Store
-    from headstart.middleware.asgi_types import Message, Send
     from headstart.middleware.concurrency import Spawn
     from headstart.observe import Observer
     from headstart.policies.cost import Price
     from headstart.settings import ClientLimits
-    from headstart.types import Call, Charge
+    from headstart.types import Call, Charge, Message, Send
 
 RETRY_S = 1.0
 """Time until what could not be settled is tried again."""

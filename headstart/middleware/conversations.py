@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
     from headstart.dialects.responses_chains import ChainedRequest
     from headstart.interfaces import Store
-    from headstart.middleware.asgi_types import Message, Send
     from headstart.middleware.concurrency import Spawn
     from headstart.observe import Observer
     from headstart.settings import ConversationSettings
+    from headstart.types import Message, Send
 
 TAG = "conversation"
 """The tag of the store's entries that hold answers for chains."""

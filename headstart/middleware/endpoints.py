@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from headstart.dialects.dialect import Dialect
     from headstart.dialects.documents import DocumentForm
-    from headstart.middleware.asgi_types import Scope
     from headstart.settings import OnRepeat
+    from headstart.types import Scope
 
 
 METHODS = ("POST", "GET", "PUT", "PATCH", "QUERY")

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headstart.dialects.dialect import Dialect
-    from headstart.middleware.asgi_types import Scope, Send
     from headstart.middleware.conversations import Conversations, KeptTurn
     from headstart.middleware.identity import AccessControl
     from headstart.observe import Observer
+    from headstart.types import Scope, Send
 
 _PATH = re.compile(rb"/v1/+responses/+([^/]+)(/.*)?", re.IGNORECASE)
 """Some servers take paths in other spellings, too."""

@@ -26,9 +26,8 @@ from headstart.policies.key import scope_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from headstart.middleware.asgi_types import Scope
     from headstart.policies.callers import OriginRules
-    from headstart.types import Headers
+    from headstart.types import Headers, Scope
 
 ACCEPTED_FOR_S = 3600.0
 """How long a credential that an upstream accepted may read shared answers."""

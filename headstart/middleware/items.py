@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from headstart.dialects.documents import Vectors
-    from headstart.middleware.asgi_types import ASGIApp
     from headstart.middleware.concurrency import Spawn
     from headstart.middleware.flights import Flight, Head
     from headstart.middleware.lookup import Finder
     from headstart.middleware.pump import Pump
     from headstart.middleware.request_context import RequestContext
     from headstart.middleware.respond import Compose, Responder
+    from headstart.types import ASGIApp
 
     class Start(Protocol):
         """Begins an upstream call that belongs to no client."""

@@ -61,13 +61,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headstart.attempts import RoutingEstimate
-    from headstart.middleware.asgi_types import Receive, Scope, Send
     from headstart.middleware.endpoints import Route, Routes
     from headstart.middleware.pipeline import Engine
     from headstart.middleware.request_context import RequestContext
     from headstart.observe import Observer
     from headstart.settings import LiveSettings
-    from headstart.types import Headers
+    from headstart.types import Headers, Receive, Scope, Send
 
 PATH = b"/v1/live"
 _PATH = re.compile(rb"/v1/live(?:/([\w-]{1,64}))?")

@@ -22,8 +22,7 @@ from headstart.types import ExtraDelta, Started, TextDelta, UsageReported
 
 if TYPE_CHECKING:
     from headstart.dialects.dialect import Dialect, Frame
-    from headstart.middleware.asgi_types import Message, Send
-    from headstart.types import StreamEvent
+    from headstart.types import Message, Send, StreamEvent
 
 _FIELD = re.compile(rb'"(?:%b)" ?: ?(?=")' % "|".join(sorted(TEXT_FIELDS)).encode())
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')

@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from headstart.attempts import RoutingEstimate
     from headstart.embeddings.cache import FindExact
     from headstart.interfaces import AdmissionPolicy, Upstream
-    from headstart.middleware.asgi_types import ASGIApp, Message, Receive, Scope, Send
     from headstart.middleware.client_ledger import ClientLedger
     from headstart.middleware.concurrency import Spawn, Supervisor
     from headstart.middleware.conversations import Conversations
@@ -71,7 +70,17 @@ if TYPE_CHECKING:
     from headstart.middleware.router import Router
     from headstart.middleware.shared_flights import Claim, SharedFlights
     from headstart.observe import Observer
-    from headstart.types import CacheKey, ChatRequest, Entry, Headers
+    from headstart.types import (
+        ASGIApp,
+        CacheKey,
+        ChatRequest,
+        Entry,
+        Headers,
+        Message,
+        Receive,
+        Scope,
+        Send,
+    )
 
 
 LIVE_INFERENCES = "live-inferences"

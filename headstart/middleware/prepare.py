@@ -50,12 +50,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from headstart.interfaces import AdmissionPolicy
-    from headstart.middleware.asgi_types import Scope
     from headstart.middleware.endpoints import Route
     from headstart.middleware.identity import AcceptedCredentials, Caller, SharingOptions
     from headstart.observe import Observer
     from headstart.policies.key import Question
-    from headstart.types import CacheKey, ChatRequest, Headers
+    from headstart.types import CacheKey, ChatRequest, Headers, Scope
 
 FAILED = "prepare-error"
 """The reason why a request bypasses the cache if its preparation failed."""

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
     from headstart.attempts import Attempt
     from headstart.dialects.dialect import CountForm
-    from headstart.middleware.asgi_types import Message, Receive, Scope, Send
     from headstart.middleware.client_ledger import ClientLedger
     from headstart.middleware.concurrency import Gate, Spawn
     from headstart.middleware.held_responses import HeldResponses
@@ -53,7 +52,7 @@ if TYPE_CHECKING:
     from headstart.middleware.router import Router
     from headstart.observe import Observer
     from headstart.policies.route_rules import RouteRule
-    from headstart.types import Headers
+    from headstart.types import Headers, Message, Receive, Scope, Send
 
 PIECES_AHEAD = 4
 """Number of pieces of a request's body that are read before the upstream takes them."""

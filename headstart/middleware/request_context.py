@@ -22,13 +22,12 @@ if TYPE_CHECKING:
     from headstart.attempts import Attempt
     from headstart.decisions import UnlabelledPair
     from headstart.dialects.documents import DocumentForm
-    from headstart.middleware.asgi_types import Receive, Scope, Send
     from headstart.middleware.conversations import Chain
     from headstart.middleware.endpoints import Route
     from headstart.middleware.flights import Client, Flight
     from headstart.middleware.shared_flights import Claim
     from headstart.policies.live_drafts import Trigger
-    from headstart.types import Entry, Headers, Origin
+    from headstart.types import Entry, Headers, Origin, Receive, Scope, Send
 
 RETRY_GRACE_S = 10.0
 """How long a call goes on after an SDK gave it up, so that the SDK's retry can join it.

@@ -39,11 +39,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from headstart.dialects.dialect import Dialect, Rendered
-    from headstart.middleware.asgi_types import ASGIApp, Message, Scope, Send
     from headstart.middleware.concurrency import Spawn
     from headstart.middleware.flights import Client, Flight, Head
     from headstart.middleware.request_context import RequestContext
-    from headstart.types import ChatRequest, Entry, Headers
+    from headstart.types import ASGIApp, ChatRequest, Entry, Headers, Message, Scope, Send
 
 HeaderList: TypeAlias = "list[tuple[bytes, bytes]]"
 Compose: TypeAlias = "Callable[[Flight, Head, bytes | None], Awaitable[bytes | None]]"

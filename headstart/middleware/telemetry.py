@@ -40,10 +40,9 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
     from headstart.attempts import Attempt
-    from headstart.middleware.asgi_types import Scope
     from headstart.observe import Observation
     from headstart.settings import UpstreamSettings
-    from headstart.types import Call
+    from headstart.types import Call, Scope
 
 MOST_OPEN = 10_000
 """Attempts whose end is not booked yet. The oldest are forgotten past it."""

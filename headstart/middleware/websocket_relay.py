@@ -45,7 +45,6 @@ from headstart.types import Call
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from headstart.middleware.asgi_types import Receive, Scope, Send
     from headstart.middleware.client_ledger import ClientLedger
     from headstart.middleware.concurrency import Gate, Spawn
     from headstart.middleware.identity import AccessControl
@@ -53,7 +52,7 @@ if TYPE_CHECKING:
     from headstart.middleware.upstreams.http import HTTPUpstream, UpstreamSocket
     from headstart.observe import Observer
     from headstart.settings import ServerSettings
-    from headstart.types import Headers
+    from headstart.types import Headers, Receive, Scope, Send
 
 ENDPOINT = "websocket"
 """The name of all WebSockets in the books."""

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
     from pathlib import Path
 
-    from headstart.middleware.asgi_types import Receive, Scope, Send
     from headstart.middleware.batches.journal import BatchRequest
+    from headstart.types import Receive, Scope, Send
 
 COMMAND = [sys.executable, "-c", "from headstart.cli import main; main()"]
 FILE, OUTPUT = "questions.jsonl", "questions.out.jsonl"

@@ -30,7 +30,7 @@ from support.serving import serving_in_thread
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headstart.middleware.asgi_types import Receive, Scope, Send
+    from headstart.types import Receive, Scope, Send
 
 DOCS = Path(__file__).parents[2] / "docs"
 COMMAND = [sys.executable, "-c", "from headstart.cli import main; main()"]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from headstart.middleware.asgi_types import Receive, Scope, Send
+    from headstart.types import Receive, Scope, Send
 
 COMMAND = [sys.executable, "-c", "from headstart.cli import main; main()"]
 

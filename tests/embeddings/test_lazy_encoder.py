@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from headstart.embeddings.encoder import OnnxEncoder
-from headstart.embeddings.lazy_encoder import LazyEncoder
+from headstart.embeddings.encoder import LazyEncoder, OnnxEncoder
 from headstart.embeddings.model_card import DEFAULT_MODEL, GRAPH_FILE
 from headstart.errors import ConfigError, EncoderError
 

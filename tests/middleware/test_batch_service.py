@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from headstart.middleware.asgi_types import Message, Receive, Scope, Send
+    from headstart.types import Message, Receive, Scope, Send
 
 pytestmark = pytest.mark.anyio
 CHAT = "/v1/chat/completions"

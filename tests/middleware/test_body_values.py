@@ -19,7 +19,7 @@ from support.proxied import CHAT, proxied, reply_of
 from support.serving import serving
 
 if TYPE_CHECKING:
-    from headstart.middleware.asgi_types import Receive, Scope, Send
+    from headstart.types import Receive, Scope, Send
 
 MEGABYTE = 2**20
 LEAVES = st.none() | st.integers() | st.text('ab",[{}]\\: \n', max_size=5)

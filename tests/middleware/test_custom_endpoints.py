@@ -28,8 +28,8 @@ from support.serving import serving
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from headstart.middleware.asgi_types import Receive, Scope, Send
     from headstart.observe import Observation
+    from headstart.types import Receive, Scope, Send
 
 pytestmark = pytest.mark.anyio
 

@@ -19,8 +19,8 @@ from support.proxied import CHAT, Reply, proxied, reply_of
 from support.serving import serving
 
 if TYPE_CHECKING:
-    from headstart.middleware.asgi_types import Receive, Scope, Send
     from headstart.observe import Observation
+    from headstart.types import Receive, Scope, Send
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,7 @@ from headstart.middleware.endpoints import Route
 from headstart.middleware.request_context import RequestContext
 
 if TYPE_CHECKING:
-    from headstart.middleware.asgi_types import Message
+    from headstart.types import Message
 
 
 async def receive() -> Message:

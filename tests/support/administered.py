@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from headstart.decisions import Label
     from headstart.interfaces import Store
-    from headstart.middleware.asgi_types import ASGIApp
     from headstart.middleware.learning.oversight import Oversight
+    from headstart.types import ASGIApp
     from support.sidecar import Sidecar
 
 CHATGPT = "How can I sign up for ChatGPT?"

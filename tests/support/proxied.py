@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from headstart.factory import Parts
-    from headstart.middleware.asgi_types import ASGIApp
     from headstart.observe import Observation
+    from headstart.types import ASGIApp
 
 CHAT = "/v1/chat/completions"
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from headstart.decisions import Outcome
     from headstart.factory import Parts
     from headstart.lab.simulator.faults import Fault
-    from headstart.middleware.asgi_types import ASGIApp
+    from headstart.types import ASGIApp
 
 PROMPT = "How can I sign up for ChatGPT?"
 REWORDED = "I want to sign up for ChatGPT"

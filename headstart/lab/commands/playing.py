@@ -42,10 +42,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headstart.dialects.dialect import Dialect
-    from headstart.lab.contenders import Contender
     from headstart.lab.labelled import LabelledPrompt, LoggedExchange
     from headstart.lab.rates import Rates
-    from headstart.lab.stream import Judge, PlayedPrompt
+    from headstart.lab.stream import Contender, Judge, PlayedPrompt
     from headstart.policies.guards.words import Parse
     from headstart.types import CacheKey, ChatRequest, Completion
 

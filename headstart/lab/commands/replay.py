@@ -16,8 +16,8 @@ from headstart.lab.commands.playing import (
     question_pattern,
     read_material,
 )
-from headstart.lab.contenders import Setup, contender_of
 from headstart.lab.rates import ordering_report
+from headstart.lab.stream import Setup, contender_of
 from headstart.policies.ratchet.settings import JudgeNoise
 
 if TYPE_CHECKING:

@@ -34,8 +34,8 @@ from headstart.lab.commands.playing import (
     question_pattern,
     read_material,
 )
-from headstart.lab.contenders import Contender, Setup, contender_of
 from headstart.lab.rates import ordering_report
+from headstart.lab.stream import Contender, Setup, contender_of
 from headstart.lab.tuning import (
     TARGETS,
     THRESHOLDS,

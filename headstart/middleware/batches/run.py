@@ -27,12 +27,11 @@ from headstart.policies.routing.rate_limits import retry_after_s
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
-    from headstart.middleware.asgi_types import ASGIApp, Message
     from headstart.middleware.batches.documents import MapOptions
     from headstart.middleware.batches.journal import BatchJournal, BatchRequest
     from headstart.middleware.concurrency import Gate
     from headstart.observe import Observation
-    from headstart.types import Headers
+    from headstart.types import ASGIApp, Headers, Message
 
 
 LOOKUPS = 32

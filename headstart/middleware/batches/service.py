@@ -55,12 +55,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from headstart.middleware.asgi_types import ASGIApp, Receive, Scope, Send
     from headstart.middleware.batches.journal import BatchRequest
     from headstart.middleware.concurrency import Spawn
     from headstart.observe import Observation
     from headstart.settings import BatchSettings
-    from headstart.types import Headers
+    from headstart.types import ASGIApp, Headers, Receive, Scope, Send
 
 _PATH = re.compile(rb"/v1/(files|batches)(?:/([^/]+)(/[a-z]+)?)?")
 ENDPOINTS = (

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 import anyio
 
 from headstart.errors import UpstreamProtocolError
-from headstart.middleware.asgi_types import Message
 from headstart.middleware.reading import BodyReader, body_reader
 from headstart.reply import Reply
 from headstart.transcript import Transcript
-from headstart.types import ErrorReported, Piece
+from headstart.types import ErrorReported, Message, Piece
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -20,9 +19,8 @@ if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
     from headstart.dialects.dialect import Dialect
-    from headstart.middleware.asgi_types import ASGIApp, Scope
     from headstart.middleware.concurrency import Spawn
-    from headstart.types import Call, Headers
+    from headstart.types import ASGIApp, Call, Headers, Scope
 
 
 _OF_ONE_CLIENT = frozenset(
