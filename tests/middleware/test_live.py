@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import socket
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -13,6 +15,7 @@ from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
 from headstart.decisions import Outcome
 from headstart.embeddings.stores.memory import MemoryStore
 from headstart.machines import Machine
+from headstart.middleware import admin
 from headstart.middleware.admin import MOST_PAGES
 from headstart.middleware.admin_front import LivePages
 from headstart.middleware.live import DAY_S, MOST_KEYS, STEP_S, Filter, LiveTotals
@@ -22,7 +25,7 @@ from support.administered import CHATGPT, administered
 from support.raw_upstream import RawUpstream, ask_raw, sidecar_before
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 NOW = 1_700_000_000.0
 
@@ -199,6 +202,50 @@ async def test_too_many_pages_are_refused_and_a_closed_page_makes_room() -> None
                 await _close([(reader, writer)])
                 if taken:
                     return
+
+
+@pytest.mark.anyio
+async def test_a_page_that_reads_nothing_fills_no_memory_and_holds_up_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(admin, "EVERY_S", 0.0)
+    monkeypatch.setattr(admin, "ALIVE_S", 0.0)  # an event as soon as the last one was taken
+    views = 0
+    view = LiveTotals.view
+
+    def counted(self: LiveTotals, *args: Any) -> Any:
+        nonlocal views
+        views += 1
+        return view(self, *args)
+
+    monkeypatch.setattr(LiveTotals, "view", counted)
+    async with administered() as running:
+        with stalled(running.gateway.url) as silent:
+            await asyncio.to_thread(silent.recv, 1)  # the answer has begun
+            async with asyncio.timeout(60):
+                before = -1
+                while before != views:  # until the buffers of both sides are full
+                    before = views
+                    await asyncio.sleep(0.5)
+            for asked in range(3):
+                await running.ask(f"{CHATGPT} {asked}")
+            assert views == before
+            reader, writer = await opened(running.gateway.url)
+            assert (await events(reader, 1))[0]["view"]["totals"]["requests"] == 3
+            await _close([(reader, writer)])
+
+
+@contextlib.contextmanager
+def stalled(url: str) -> Iterator[socket.socket]:
+    """Open a page whose reader takes nothing more than its caller reads."""
+    host, _, port = url.removeprefix("http://").partition(":")
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect((host, int(port)))
+        client.sendall(
+            f"GET /_headstart/live/events HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode()
+        )
+        yield client
 
 
 async def _close(pages: Sequence[tuple[asyncio.StreamReader, asyncio.StreamWriter]]) -> None:
