@@ -41,7 +41,7 @@ format: $(DEV)/.installed  ## put the code into the house's format
 bench: $(DEV)/.installed  ## measure the hit path and the miss path against what costs nothing
 	@$(DEV)/bin/python -m benchmarks.overhead $(ARGS)
 
-COMPILE = $(DEV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+COMPILE = $(DEV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-strip-extras \
 	--no-emit-index-url --no-emit-find-links --no-header
 
 lock: $(DEV)/.installed  ## renew the locks (ARGS=--upgrade takes new versions)

@@ -116,7 +116,7 @@ def test_the_lock_of_the_image_has_the_package_its_extras_and_its_builder() -> N
         *project["build-system"]["requires"],
     ]  # fmt: skip
     lock = (DEPLOY / "requirements.txt").read_text("utf-8")
-    pinned = dict(re.findall(r"^([\w.-]+)==([^\s;]+)", lock, re.MULTILINE))
+    pinned = dict(re.findall(r"^([\w.-]+(?:\[.*\])?)==([^\s;]+)", lock, re.MULTILINE))
     assert {re.split(r"[\[<>=;! ]", line)[0].lower() for line in wanted} <= pinned.keys()
     tested = (ROOT / "requirements-dev.txt").read_text("utf-8")
     other = [name for name, number in pinned.items() if f"\n{name}=={number}" not in f"\n{tested}"]

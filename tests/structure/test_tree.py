@@ -6,9 +6,12 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from support.repository import PACKAGE, ROOMS, ROOT, tracked_files
 
@@ -67,7 +70,9 @@ def test_lock_pins_versions_and_hashes_alone(name: str) -> None:
     text = (ROOT / name).read_text("utf-8")
     pins = re.findall(r"^[a-z0-9].*(?:\n    --hash=sha256:.*)*", text, re.MULTILINE)
     assert pins
-    assert all(re.match(r"[\w.-]+==\S+.* \\\n    --hash=sha256:[0-9a-f]{64}", pin) for pin in pins)
+    assert all(
+        re.match(r"[\w.\[\],-]+==\S+.* \\\n    --hash=sha256:[0-9a-f]{64}", pin) for pin in pins
+    )
     assert not re.search(r"^--|://|^torch\b", text, re.MULTILINE)
 
 
@@ -77,5 +82,30 @@ def test_lock_covers_what_pyproject_asks_for(name: str) -> None:
     wanted = list(project["dependencies"])
     if name == "requirements-dev.txt":
         wanted += project["optional-dependencies"]["dev"]
-    locked = set(re.findall(r"^([\w.-]+)==", (ROOT / name).read_text("utf-8"), re.MULTILINE))
+    text = (ROOT / name).read_text("utf-8")
+    locked = set(re.findall(r"^([\w.-]+)(?:\[.*\])?==", text, re.MULTILINE))
     assert {re.split(r"[\[<>=;! ]", line)[0].lower() for line in wanted} <= locked
+
+
+LOCKED = re.compile(r"^([\w.-]+)(?:\[(.*)\])?==", re.MULTILINE)
+
+
+def test_lock_pins_the_extras_that_a_package_asks_of_another() -> None:
+    """With a pin of `name` only, pip 23 takes the newest `name[extra]`, and then refuses it."""
+    found = LOCKED.findall((ROOT / "requirements-dev.txt").read_text("utf-8"))
+    locked = {name: set(filter(None, extras.split(","))) for name, extras in found}
+    missing = []
+    for name, own_extras in locked.items():
+        try:
+            needed = map(Requirement, requires(name) or ())
+        except PackageNotFoundError:
+            continue  # of another platform
+        for need in needed:
+            asked = any(
+                need.marker is None or need.marker.evaluate({"extra": extra})
+                for extra in ("", *own_extras)
+            )
+            lacks = need.extras - locked.get(canonicalize_name(need.name), set())
+            if asked and lacks:
+                missing.append(f"{name} asks for {need}")
+    assert missing == []
