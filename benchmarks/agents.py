@@ -39,8 +39,8 @@ from benchmarks.load import percentile
 from headstart.canonical_request import Quirks
 from headstart.compression.tokens import count_tokens, load
 from headstart.config.loading import load_settings
-from headstart.dialects.cache_marks import mark_anthropic
 from headstart.dialects.registry import DIALECTS
+from headstart.dialects.request_form import mark_anthropic
 from headstart.lab.simulator import PROFILES, ProviderProfile, Simulator, serve
 from headstart.lab.simulator.app import serve_app
 from headstart.middleware.asgi import not_found

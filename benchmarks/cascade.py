@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from headstart.lab.cascade import CascadeRow, tune_cascade
+from headstart.lab.quality import CascadeRow, tune_cascade
 from headstart.policies.drafts import (
     CALIBRATION_BINS,
     CALIBRATION_PRIORS,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headstart import compress
 from headstart.compression.memo import Memo
-from headstart.compression.messages import texts
+from headstart.compression.result import texts
 from headstart.compression.selection import parse_query, rank
 from headstart.compression.tokens import _loaded
 

@@ -31,8 +31,7 @@ from headstart.middleware.shaping.edits import INSTRUCTION, AskForEdits
 from headstart.middleware.shaping.steps import ShapedCandidate, StepContext
 from headstart.observe import Observers
 from headstart.policies.output.document_edits import EditReader
-from headstart.reply import Reply
-from headstart.transcript import Transcript
+from headstart.reply import Reply, Transcript
 from headstart.types import Call, Ended, Finished, Piece, Started, TextDelta
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
     python -m benchmarks.live [--prompts FILE.jsonl] [--count 100] [--concurrency 25] [--out FILE]
 
-Prompts are typed as ``headstart.lab.simulator.typist`` says (240 characters a minute, with
+Prompts are typed as ``headstart.lab.simulator.oracle`` says (240 characters a minute, with
 corrections) and sent with Enter as an ordinary streamed call. A sidecar stands before a simulated
 provider with a prompt cache. Each stage of the live drafts is off in one run and on in another,
 with the same prompts, the same typing and a fresh provider: the time from Enter to the first token
@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarks.racing_site import WORDS, Provider, load, quantiles, site
+from headstart.clients import LiveDraft
 from headstart.lab.simulator import find_profile
-from headstart.lab.simulator.typist import type_prompt
-from headstart.live_draft import LiveDraft
+from headstart.lab.simulator.oracle import type_prompt
 from headstart.policies.live_drafts import PLACEHOLDER
 
 if TYPE_CHECKING:

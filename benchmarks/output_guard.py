@@ -34,9 +34,8 @@ from headstart.observe import Observers
 from headstart.policies.output.answer_limits import LengthKey, Lengths
 from headstart.policies.output.continuation import INSTRUCTION
 from headstart.policies.routing.failures import FailureKind
-from headstart.reply import AnswerWithheld, Reply
+from headstart.reply import AnswerWithheld, Reply, Transcript
 from headstart.settings import OutputSettings
-from headstart.transcript import Transcript
 from headstart.types import Call, Ended, Finished, Piece, Started, TextDelta, UsageReported
 
 if TYPE_CHECKING:

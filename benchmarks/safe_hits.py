@@ -34,8 +34,7 @@ from benchmarks.safe_hits_table import Run, print_pairs, print_shift, print_tabl
 from benchmarks.safe_hits_vectors import Prompts
 from benchmarks.slots import slots_stream
 from headstart.decisions import Rule
-from headstart.lab.labelled import LabelledPrompt, Pairs, read_labelled
-from headstart.lab.rates import judge_pairs
+from headstart.lab.rates import LabelledPrompt, Pairs, judge_pairs, read_labelled
 from headstart.lab.stream import (
     Contender,
     ReplayRun,

@@ -6,8 +6,19 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.safe_hits_scores import text_table
-from headstart.report.plots import LEFT, curve_through, frame, grid, key, place_x, place_y, tick
-from headstart.report.sections import ReportSection, Table, render_document
+from headstart.report.sections import (
+    LEFT,
+    ReportSection,
+    Table,
+    curve_through,
+    frame,
+    grid,
+    key,
+    place_x,
+    place_y,
+    render_document,
+    tick,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from benchmarks.load import percentile
-from headstart.report.statistics import wilson_interval
+from headstart.report.estimates import wilson_interval
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headstart.report.statistics import least_share
+from headstart.report.estimates import least_share
 from headstart.types import Frozen
 
 if TYPE_CHECKING:

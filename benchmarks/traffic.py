@@ -38,7 +38,7 @@ import aiohttp
 from benchmarks.load import Timings, percentile, run_load
 from benchmarks.overhead import chat, relay_to, start
 from benchmarks.peers_site import add_peer_options, peers_of, wait_for
-from headstart.middleware.learning.audits import COMPARED
+from headstart.middleware.learning.learner import COMPARED
 from headstart.observe import Encoded, Observers
 
 if TYPE_CHECKING:

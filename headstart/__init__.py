@@ -33,15 +33,13 @@ from headstart.errors import (
 )
 
 if TYPE_CHECKING:
-    from headstart.admin_app import AdminApp
-    from headstart.clients import wrap
+    from headstart.clients import LiveDraft, wrap
     from headstart.compression.compress import compress
     from headstart.compression.result import Compression
     from headstart.config.strategies import cascade, cheapest, fallback, fastest, hedge, race, route
-    from headstart.live_draft import LiveDraft
     from headstart.middleware.after_checks import after_checks
     from headstart.middleware.endpoints import Endpoint
-    from headstart.mount import HeadstartMiddleware, gateway
+    from headstart.mount import AdminApp, HeadstartMiddleware, gateway
     from headstart.settings import Settings, UpstreamSettings
 
 __version__ = "0.1.0"
@@ -89,11 +87,11 @@ __all__ = [
 ]
 
 _LAZY = {
-    "AdminApp": "headstart.admin_app",
+    "AdminApp": "headstart.mount",
     "Compression": "headstart.compression.result",
     "Endpoint": "headstart.middleware.endpoints",
     "HeadstartMiddleware": "headstart.mount",
-    "LiveDraft": "headstart.live_draft",
+    "LiveDraft": "headstart.clients",
     "Settings": "headstart.settings",
     "UpstreamSettings": "headstart.settings",
     "after_checks": "headstart.middleware.after_checks",

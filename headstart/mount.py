@@ -1,35 +1,44 @@
-"""The front doors for ASGI apps: a middleware around yours, a gateway to mount inside it."""
+"""The front doors for ASGI apps: a middleware, a gateway to mount, and the admin pages.
+
+The admin pages are the same that the sidecar has under ``/_headstart/``.
+"""
 
 from __future__ import annotations
 
 import inspect
 import os
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, cast
 
+from prometheus_client import CollectorRegistry
+
 from headstart.config.loading import load_settings, override_cache
-from headstart.dialects.documents import DOCUMENTS
-from headstart.dialects.registry import DIALECTS, RELAYED_PREFIXES, SOCKET_PREFIXES
+from headstart.dialects.registry import DIALECTS, DOCUMENTS, RELAYED_PREFIXES, SOCKET_PREFIXES
 from headstart.errors import ConfigError
 from headstart.factory import start_engine
-from headstart.middleware.asgi import Gateway, not_found
+from headstart.middleware.admin_front import AdminFront, AdminState, LivePages
+from headstart.middleware.asgi import ADMIN_PREFIX, Gateway, answer_json, not_found
 from headstart.middleware.endpoints import Endpoint, Routes
+from headstart.middleware.metrics import PrometheusObserver
+from headstart.middleware.observers import RecentRequests
+from headstart.middleware.respond import send_whole
 from headstart.observe import Observers
-from headstart.settings import Settings
+from headstart.policies.callers import OriginRules
+from headstart.settings import Settings, masked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Unpack
 
-    from headstart.admin_app import AdminApp
     from headstart.factory import Parts
     from headstart.interfaces import CallExchange, Store
     from headstart.middleware.upstreams.accounting import UpstreamStates
     from headstart.middleware.upstreams.http import HTTPUpstream
     from headstart.observe import Observer
-    from headstart.policies.callers import OriginRules
     from headstart.types import ASGIApp, Receive, Scope, Send
 
 
@@ -275,3 +284,85 @@ def resolve_settings(
             f"{type(settings).__name__}"
         )
     return load_settings(Path(settings), os.environ, overrides)
+
+
+# --- the admin pages in one's own app -------------------------------------------------------------
+
+STREAM_S = 5.0
+"""A server that stops waits for its streams of events, and does not say that it stops. So the live
+page opens a new one after this time."""
+
+
+class AdminApp:
+    """ASGI app with the admin pages of one middleware or gateway, to mount at any path.
+
+    ``app.add_middleware(HeadstartMiddleware, admin=admin)`` and ``app.mount("/headstart", admin)``.
+    With a ``token`` all data asks for it as a bearer. Without one only this machine may ask, over a
+    loopback address and through no proxy; others get 403. An empty token raises ConfigError.
+    """
+
+    def __init__(self, *, token: str | None = None) -> None:
+        if token is not None and not token.strip():
+            raise ConfigError("AdminApp(token=…): the token is empty")
+        self._token = None if token is None else token.strip().encode()
+        self._front: AdminFront | None = None
+        self._parts: Parts | None = None
+
+    def attach(self, settings: Settings, observers: Sequence[Observer]) -> Observers:
+        """Show an engine with these settings, once ``started`` was called with its parts.
+
+        Return ``observers`` and those of the pages. The engine that was attached last is shown.
+        """
+        metrics, recent = PrometheusObserver(CollectorRegistry()), RecentRequests()
+        all_of_them = Observers([*observers, metrics, recent])
+        clock = time.time  # noqa: TID251 - the composition root
+        state = AdminState(
+            engine=lambda: self._parts,
+            metrics=metrics,
+            recent=recent,
+            observers=all_of_them,
+            config=masked(settings),
+            clock=clock,
+            started=clock(),
+            pages=LivePages(stream_s=STREAM_S),
+        )
+
+        def build() -> ASGIApp:
+            from headstart.middleware.admin import admin_app
+
+            rules = OriginRules(instead="AdminApp(token=…)")
+            # The same calls in Litestar's own types.
+            return cast("ASGIApp", admin_app(state, token=self._token, rules=rules))
+
+        self._front = AdminFront(state, build)
+        return all_of_them
+
+    def started(self, parts: Parts) -> None:
+        """Show these parts of an engine that has started."""
+        self._parts = parts
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Serve one ASGI scope."""
+        if scope["type"] != "http":
+            await not_found(scope, receive, send)
+        elif self._front is None:
+            why = "give this AdminApp to a HeadstartMiddleware or to gateway(): admin=…"
+            await answer_json(send, 503, "not_ready", why)
+        elif self._token is None and not _is_local(scope):
+            why = "the admin pages of a server that others can reach need AdminApp(token=…)"
+            await answer_json(send, 403, "forbidden", why)
+        elif not (path := scope["path"].removeprefix(scope.get("root_path", ""))):
+            place = scope["path"].encode() + b"/"
+            await send_whole(send, 307, ((b"location", place), (b"content-length", b"0")), b"")
+        else:
+            own = ADMIN_PREFIX.decode() + path.lstrip("/")
+            below = {"path": own, "raw_path": own.encode(), "root_path": ""}
+            await self._front({**scope, **below}, receive, send)
+
+
+def _is_local(scope: Any) -> bool:
+    """Tell whether the connection was made from this machine to a loopback address."""
+    try:
+        return all(ip_address(scope[end][0]).is_loopback for end in ("client", "server"))
+    except (KeyError, TypeError, ValueError):  # a Unix socket, or a server that does not say
+        return False

@@ -1,20 +1,553 @@
-"""One upstream's answer, as the value that goes from a provider's socket to the client."""
+"""One upstream's answer, on its way from the provider's socket to the client, and its record.
+
+The ``Transcript`` is the record of one answer: its events, the facts that decisions need, and the
+Completion. Whoever makes the pieces of the answer adds them to it.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import msgspec
 
 from headstart.errors import UpstreamError
-from headstart.transcript import Transcript
+from headstart.types import (
+    Choice,
+    Completion,
+    Ended,
+    ErrorReported,
+    ExtraDelta,
+    Finished,
+    LogprobsDelta,
+    Piece,
+    Reasoning,
+    ReasoningDelta,
+    Refusal,
+    RefusalDelta,
+    Started,
+    Text,
+    TextDelta,
+    ToolCall,
+    ToolCallDelta,
+    UsageReported,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
     from types import TracebackType
-    from typing import Self, TypeAlias
+    from typing import Self
 
-    from headstart.types import Headers, Origin, Piece
+    from headstart.attempts import Tokens
+    from headstart.types import Headers, Origin, Part, StreamEvent
 
     Closing: TypeAlias = Callable[[BaseException | None], Awaitable[None]]
+    CountTokens: TypeAlias = Callable[[dict[str, Any]], Tokens]
+
+
+KEPT_BYTES = 2 * 2**20
+"""An answer that is longer is not continued by another one."""
+FILTER_REASON = "content_filter"
+LIMIT_REASON = "length"
+CHARACTERS_PER_TOKEN = 4.0
+"""Estimates of unreported lengths use this (OpenAI's rule of thumb for English)."""
+_TextEvent: TypeAlias = TextDelta | ReasoningDelta | RefusalDelta
+
+_UNNAMED = Started()
+_LEAST, _MOST = -(2**63), 2**63 - 1
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Transcript:
+    """What has passed of one answer. It never raises, and never grows past ``max_bytes``.
+
+    An answer is whole when its terminal event came (``ended``). Some providers close the body
+    without a terminal event. Such an answer is whole for the client too. It may be stored only if
+    every choice that began has a finish reason (``finished``) and the body itself ended as
+    announced. Whoever knows that feeds an ``Ended`` then.
+
+    A transcript may be ahead of the pieces that a reader has received, because the beginning of an
+    answer is held until its first content.
+    """
+
+    __slots__ = (
+        "_begun", "_counted", "_entries", "_finished", "_first", "_room", "_run", "_usage_at",
+        "characters",
+        "content", "cut", "ended", "error", "extras", "failure", "filtered", "finish",
+        "overflowed", "signed", "size", "usage",
+    )  # fmt: skip
+
+    def __init__(self, max_bytes: int = 8 * 2**20) -> None:
+        self.size = 0
+        """Bytes for the client."""
+        self.characters = 0
+        """Length of all text, reasoning, refusals and arguments of tool calls."""
+        self.content = False
+        """Text, reasoning, a tool call or a refusal came: not a role, nor an empty text."""
+        self.extras = False
+        """Content came that this version does not know, such as sound."""
+        self.signed = False
+        """A signature of reasoning came, which may have no text."""
+        self.ended = False
+        """The terminal event came."""
+        self.filtered = False
+        """The provider's filter ended a choice."""
+        self.cut = False
+        """A limit on the answer's length ended a choice."""
+        self.finish: Finished | None = None
+        """The last finish reason."""
+        self.error: ErrorReported | None = None
+        """The first error that the answer reported."""
+        self.usage: dict[str, Any] | None = None
+        self.overflowed = False
+        """The answer exceeded ``max_bytes``; its content is not kept."""
+        self.failure: Exception | None = None
+        """An event that could not be read. The answer cannot be stored."""
+        self._room = max_bytes
+        self._entries: list[Any] = []
+        """Events in order; a run of texts is a list of its first event and the further texts."""
+        self._run: list[Any] = []
+        """The last run, which goes on until another part begins."""
+        self._first: TextDelta | None = None
+        """Its first event, if it is a run of texts that are content."""
+        self._usage_at: int | None = None
+        self._counted: tuple[dict[str, Any], CountTokens, Tokens] | None = None
+        """The usage that was counted last, by whom, and the result."""
+        self._begun: set[int] = set()
+        self._finished: set[int] = set()
+
+    def feed(self, events: Sequence[StreamEvent]) -> None:
+        """Add events, in order."""
+        self.add(Piece(b"", tuple(events)))
+
+    def add(self, piece: Piece) -> None:
+        """Add a piece that goes to the client, and its events, in order."""
+        self.size += len(piece.data)
+        for event in piece.events:
+            first = self._first
+            if (
+                first is not None
+                and type(event) is TextDelta
+                and first.choice == event.choice
+                and first.block == event.block
+            ):
+                text = event.text
+                self._run.append(text)
+                self.characters += len(text)
+                self._room -= len(text) if text.isascii() else len(text.encode())
+                if self._room < 0:
+                    self._overflow()
+                continue
+            try:
+                self._add(event)
+            except Exception as error:  # noqa: BLE001 - the answer passes all the same
+                self.failure = error
+
+    @property
+    def is_empty(self) -> bool:
+        """No byte went to the client, so another answer can take the place of this one."""
+        return self.size == 0
+
+    @property
+    def is_continuable(self) -> bool:
+        """The transcript holds all that the client has, and that is not too long."""
+        return self.size <= KEPT_BYTES and not self.overflowed
+
+    @property
+    def content_started(self) -> bool:
+        """Something came that a reader would see."""
+        return self.content or self.extras or self.signed
+
+    @property
+    def finished(self) -> bool:
+        """At least one choice began, and each choice that began has a finish reason."""
+        return bool(self._finished) and self._begun <= self._finished
+
+    @property
+    def whole(self) -> bool:
+        """The answer has ended, or each choice has a finish reason."""
+        return self.ended or self.finished
+
+    def has_finished(self, choices: int) -> bool:
+        """Tell whether this number of choices, and no other one, have their finish reasons."""
+        return len(self._begun) >= choices and self.finished
+
+    @property
+    def events(self) -> list[StreamEvent]:
+        """All events so far but errors; texts that followed each other are one event."""
+        return [_joined(entry) if type(entry) is list else entry for entry in self._entries]
+
+    @property
+    def text(self) -> str:
+        """All text so far."""
+        return "".join([event.text for event in self.events if type(event) is TextDelta])
+
+    def tokens(self, count: CountTokens) -> Tokens | None:
+        """Return the tokens that the answer reported; None: it has reported none so far, or zeros.
+
+        ``count`` reads a usage object of the answer's dialect.
+        """
+        usage, counted = self.usage, self._counted
+        if usage is None:
+            return None
+        if counted is None or counted[0] is not usage or counted[1] is not count:
+            counted = self._counted = (usage, count, count(usage))
+        tokens = counted[2]
+        return tokens if tokens.prompt or tokens.completion else None
+
+    @property
+    def estimated_tokens(self) -> int:
+        """Length of the answer, by estimate."""
+        return round(self.characters / CHARACTERS_PER_TOKEN)
+
+    @property
+    def start(self) -> Started:
+        """What the answer said of itself; later events fill in what earlier ones left out."""
+        start = _UNNAMED
+        for entry in self._entries:
+            if type(entry) is Started:
+                start = _merge_starts(start, entry)
+        return start
+
+    def completion(self, now: float) -> Completion | None:
+        """Return the answer, or None unless it ended cleanly, whole and within bounds.
+
+        ``now`` (Unix seconds) stands in for a creation time that the upstream did not give.
+        """
+        unfinished = not (self.ended and self.finished)
+        if unfinished or self.error or self.overflowed or self.failure:
+            return None
+        try:
+            return _fold(self.events, self.usage, now)
+        except Exception as error:  # noqa: BLE001 - the answer passes all the same
+            self.failure = error
+            return None
+
+    def _add(self, event: Any) -> None:
+        # Not ``match``: a class pattern takes four times as long where it does not match.
+        kind = type(event)
+        if kind is TextDelta or kind is ReasoningDelta or kind is RefusalDelta:
+            return self._add_text(event)
+        if kind is UsageReported:
+            return self._add_usage(event)
+        if kind is ToolCallDelta:
+            return self._add_call(event)
+        if kind is ErrorReported:
+            self.error = self.error or event
+            return None
+        if kind is Finished:
+            self._begun.add(event.choice)
+            self._finished.add(event.choice)
+            self.finish = event
+            self.filtered |= FILTER_REASON in (event.reason, event.native)
+            self.cut |= event.reason == LIMIT_REASON
+        elif kind is Ended:
+            if self.ended:
+                return None
+            self.ended = True
+        elif kind is LogprobsDelta:
+            self._begun.add(event.choice)
+            self._account("", event.value)
+        elif kind is ExtraDelta:
+            self._account("", event.fields)
+            if event.choice is not None:
+                self._begun.add(event.choice)
+                self.extras |= not event.beside and any(event.fields.values())
+        if not self.overflowed:
+            self._entries.append(event)
+        return None
+
+    def _add_text(self, event: _TextEvent) -> None:
+        self._begun.add(event.choice)
+        text = event.text
+        if text:
+            self.content = True
+            self.characters += len(text)
+            self._account(text)
+        if type(event) is ReasoningDelta and event.signature:
+            self.signed = True
+        if self._run and _goes_on(self._run[0], event):
+            self._run.append(text)
+        else:
+            self._begin_run(event)
+        # From now on, texts that go on need not be looked at.
+        if text and self._run and type(event) is TextDelta:
+            self._first = self._run[0]
+
+    def _add_call(self, event: ToolCallDelta) -> None:
+        self._begun.add(event.choice)
+        self.content = True
+        self.characters += len(event.arguments)
+        self._account(event.arguments, event.extra)
+        if self._run and _goes_on(self._run[0], event):
+            self._run.append(event.arguments)
+        else:
+            self._begin_run(event)
+
+    def _add_usage(self, event: UsageReported) -> None:
+        """Keep the last report alone: some providers send one with every chunk."""
+        self.usage = event.usage
+        if self._usage_at is not None:
+            self._entries[self._usage_at] = event
+        elif not self.overflowed:
+            self._usage_at = len(self._entries)
+            self._entries.append(event)
+
+    def _begin_run(self, event: StreamEvent) -> None:
+        """Keep an event that begins a part; the texts that follow are added to it."""
+        if not self.overflowed:
+            self._run = [event]
+            self._first = None
+            self._entries.append(self._run)
+
+    def _account(self, text: str, fields: dict[str, Any] | None = None) -> None:
+        """Account for content that is about to be kept."""
+        self._room -= len(text) if text.isascii() else len(text.encode())
+        if fields:
+            self._room -= len(msgspec.json.encode(fields))
+        if self._room < 0:
+            self._overflow()
+
+    def _overflow(self) -> None:
+        self.overflowed = True
+        self._run, self._entries = [], []
+        self._first = self._usage_at = None
+
+
+def _goes_on(first: StreamEvent, event: StreamEvent) -> bool:
+    """Tell whether an event only adds text to what a run of events began."""
+    if type(first) is TextDelta and type(event) is TextDelta:
+        return (first.choice, first.block) == (event.choice, event.block)
+    if type(first) is ReasoningDelta and type(event) is ReasoningDelta:
+        if first.signature is not None or event.signature is not None:
+            return False
+        same_place = (first.choice, first.block) == (event.choice, event.block)
+        return same_place and first.field == event.field
+    if type(first) is ToolCallDelta and type(event) is ToolCallDelta:
+        adds = event.id is None and event.name is None and not event.extra
+        return adds and (first.choice, first.index) == (event.choice, event.index)
+    return False
+
+
+def _joined(run: list[Any]) -> StreamEvent:
+    first: StreamEvent = run[0]
+    further: list[str] = run[1:]
+    if not further:
+        return first
+    if type(first) is ToolCallDelta:
+        return msgspec.structs.replace(first, arguments="".join([first.arguments, *further]))
+    if type(first) is TextDelta or type(first) is ReasoningDelta:
+        return msgspec.structs.replace(first, text="".join([first.text, *further]))
+    return first
+
+
+def _fold(events: Sequence[Any], usage: dict[str, Any] | None, now: float) -> Completion:
+    """Return the answer that these events make; each choice of it has finished."""
+    start = _UNNAMED
+    extra: dict[str, Any] = {}
+    choices: dict[int, list[Any]] = {}
+    for event in events:
+        kind = type(event)
+        if kind is Started:
+            start = _merge_starts(start, event)
+        elif kind is ExtraDelta and event.choice is None:
+            _fill_in(extra, event.fields)
+        elif kind is not UsageReported and kind is not Ended:
+            choices.setdefault(event.choice or 0, []).append(event)
+    return Completion(
+        model=start.model or "",
+        choices=tuple([_fold_choice(index, choices[index]) for index in sorted(choices)]),
+        created=start.created or int(now),
+        usage=usage,
+        fingerprint=start.fingerprint,
+        tier=start.tier,
+        extra=extra,
+    )
+
+
+def _fold_choice(index: int, events: Sequence[Any]) -> Choice:
+    """Return the choice that these events make. Its parts keep the order of their arrival."""
+    parts: list[list[Any]] = []
+    calls: dict[int, list[Any]] = {}
+    extra: dict[str, Any] = {}
+    beside: dict[str, Any] = {}
+    logprobs: dict[str, Any] | None = None
+    finish = Finished(reason="")
+    for event in events:
+        kind = type(event)
+        if kind is Finished:
+            finish = event
+        elif kind is ToolCallDelta:
+            if event.index not in calls:
+                calls[event.index] = []
+                parts.append(calls[event.index])
+            calls[event.index].append(event)
+        elif kind is LogprobsDelta:
+            logprobs = logprobs or {}
+            _merge_fields(logprobs, event.value)
+        elif kind is ExtraDelta:
+            _merge_fields(beside if event.beside else extra, event.fields)
+        elif event.text or (kind is ReasoningDelta and event.signature):
+            _add_to_part(parts, event)
+    return Choice(
+        index=index,
+        parts=tuple([_part(part) for part in parts]),
+        finish=finish.reason,
+        native_finish=finish.native,
+        logprobs=logprobs,
+        extra=extra,
+        beside=beside,
+    )
+
+
+def _add_to_part(parts: list[list[Any]], event: _TextEvent) -> None:
+    """Add a text to the part that it continues, or begin a part.
+
+    Some providers send reasoning under two names at once, so those parts may interleave.
+    """
+    if not parts:
+        parts.append([event])
+        return
+    reasoning = type(event) is ReasoningDelta
+    place = _place(event)
+    for part in reversed(parts):
+        if _place(part[0]) == place:
+            part.append(event)
+            return
+        if not (reasoning and type(part[0]) is ReasoningDelta):
+            break
+    parts.append([event])
+
+
+def _place(event: StreamEvent) -> tuple[object, ...]:
+    """Return what the events of one part have in common."""
+    if type(event) is ReasoningDelta:
+        return ReasoningDelta, event.field, event.block
+    if type(event) is TextDelta:
+        return TextDelta, event.block
+    return (type(event),)
+
+
+def _part(events: Sequence[Any]) -> Part:
+    """Return the part that these events make; they are of one kind."""
+    first = events[0]
+    if type(first) is ToolCallDelta:
+        extra: dict[str, Any] = {}
+        for event in events:
+            extra.update(event.extra)
+        return ToolCall(
+            id=next((event.id for event in events if event.id), ""),
+            name=next((event.name for event in events if event.name), ""),
+            arguments="".join([event.arguments for event in events]),
+            kind=first.kind,
+            extra=extra,
+        )
+    text = "".join([event.text for event in events])
+    if type(first) is ReasoningDelta:
+        signatures = [event.signature for event in events if event.signature]
+        signature = signatures[-1] if signatures else None
+        return Reasoning(text=text, field=first.field, signature=signature)
+    return Refusal(text=text) if type(first) is RefusalDelta else Text(text=text)
+
+
+def storable(completion: Completion) -> Completion | None:
+    """Return the answer with all its integers within 64 bits; None if no store could keep it.
+
+    A provider may send any number, in its usage or in fields that are yet unknown.
+    """
+    try:
+        _encode(completion)
+    except OverflowError:
+        return msgspec.convert(_bounded(msgspec.to_builtins(completion)), Completion)
+    except RecursionError:
+        return None
+    return completion
+
+
+def _bounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _bounded(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_bounded(each) for each in value]
+    if type(value) is int:
+        return max(_LEAST, min(value, _MOST))
+    return value
+
+
+def _merge_starts(known: Started, news: Started) -> Started:
+    """Later chunks may name what the first did not; what they leave out stands."""
+    if known is _UNNAMED:
+        return news
+    return Started(
+        id=known.id or news.id,
+        model=news.model or known.model,
+        created=known.created or news.created,
+        fingerprint=news.fingerprint or known.fingerprint,
+        tier=news.tier or known.tier,
+    )
+
+
+def _fill_in(into: dict[str, Any], fields: dict[str, Any]) -> None:
+    """Add a chunk's own fields, which chunks repeat whole: the latest stands, objects add up."""
+    for name, value in fields.items():
+        known = into.get(name)
+        if isinstance(value, dict) and isinstance(known, dict):
+            into[name] = {**known, **value}
+        else:
+            into[name] = value
+
+
+_FRAGMENTS = frozenset({"text", "summary"})
+"""Texts of an indexed item that arrive in pieces, as its lists do; others repeat or come once."""
+
+
+def _merge_fields(into: dict[str, Any], fields: dict[str, Any]) -> None:
+    """Add a delta's fields: lists grow, objects add up, null says nothing, the rest replaces.
+
+    ``into`` owns its lists, so growing them is linear.
+    """
+    for name, value in fields.items():
+        known = into.get(name)
+        if value is None:
+            into.setdefault(name, None)
+        elif isinstance(value, list):
+            if not isinstance(known, list):
+                known = into[name] = []
+            for item in value:
+                _merge_item(known, item)
+        elif isinstance(value, dict) and isinstance(known, dict):
+            into[name] = {**known, **value}
+        else:
+            into[name] = value
+
+
+def _merge_item(known: list[Any], item: Any) -> None:
+    """Append an item, unless it goes on with one already there.
+
+    Fragments carry the index of their item, as in OpenRouter's ``reasoning_details``.
+    """
+    if not isinstance(item, dict) or "index" not in item:
+        known.append(item)
+        return
+    identity = (item["index"], item.get("type"))
+    for whole in known:
+        if isinstance(whole, dict) and (whole.get("index"), whole.get("type")) == identity:
+            break
+    else:
+        known.append(
+            {n: [*value] if isinstance(value, list) else value for n, value in item.items()}
+        )
+        return
+    for name, value in item.items():
+        held = whole.get(name)
+        if name in _FRAGMENTS and isinstance(value, str) and isinstance(held, str):
+            whole[name] = held + value
+        elif isinstance(value, list) and isinstance(held, list):
+            held.extend(value)
+        elif value is not None:
+            whole[name] = value
+
+
+# --- the reply ------------------------------------------------------------------------------------
 
 HELD_BYTES = 8 * 2**20
 """An answer that is longer before its first content is let through unread."""

@@ -26,22 +26,22 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from safetensors.numpy import load
 
-from headstart.embeddings.encoder import OnnxEncoder
-from headstart.embeddings.export import (
-    encode_prompts,
-    measure_fidelity,
-    quantize_graph,
-    require_fidelity,
-)
-from headstart.embeddings.model_card import (
+from headstart.embeddings.encoder import (
     DEFAULT_MODEL,
     FORMAT,
     GRAPH_FILE,
     TOKENIZER_FILE,
     ModelCard,
+    OnnxEncoder,
     Precision,
     sha256_file,
     write_card,
+)
+from headstart.embeddings.export import (
+    encode_prompts,
+    measure_fidelity,
+    quantize_graph,
+    require_fidelity,
 )
 from headstart.types import Frozen
 

@@ -23,8 +23,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from headstart.embeddings.model_card import DEFAULT_MODEL
-from headstart.embeddings.sketch_table import make_table
+from headstart.embeddings.encoder import DEFAULT_MODEL
+from headstart.embeddings.sketch import make_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

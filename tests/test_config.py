@@ -10,8 +10,8 @@ import pytest
 
 from headstart.compression.compress import Profile
 from headstart.config.checks import checked, notes_on
-from headstart.config.discovery import discover_upstreams
 from headstart.config.loading import PROFILES, load_settings
+from headstart.config.providers import discover_upstreams
 from headstart.errors import ConfigError
 from headstart.factory.routing import compression_by_route
 from headstart.policies.guards.table import GUARDS as POLICY_GUARDS

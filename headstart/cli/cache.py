@@ -19,7 +19,7 @@ import click
 import msgspec
 
 from headstart.cli import data_sources
-from headstart.cli.data_sources import existing_store
+from headstart.cli.data_sources import as_log_lines, existing_store
 from headstart.cli.options import (
     COUNT,
     FILE,
@@ -35,17 +35,15 @@ from headstart.cli.options import (
     store_field,
     url_field,
 )
-from headstart.cli.request_logs import as_log_lines
 from headstart.config.loading import load_settings
 from headstart.decisions import Label  # noqa: TC001 - msgspec reads it
 from headstart.dialects.registry import DIALECTS
 from headstart.errors import ConfigError, HeadstartError
 from headstart.factory import start_engine
-from headstart.middleware.logged_answers import LoggedAnswer
+from headstart.middleware.record import LoggedAnswer
 from headstart.observe import Observers
-from headstart.policies.entry_filter import EntryFilter
 from headstart.settings import masked_url, masked_variable
-from headstart.types import Delete, Entry, Frozen, Put, VectorRow
+from headstart.types import Delete, Entry, EntryFilter, Frozen, Put, VectorRow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator

@@ -1,10 +1,18 @@
-"""Where commands read data: a store that a server filled, or a running server's admin API."""
+"""The data that commands read: a store, a running server's admin API, or logs of other tools.
+
+``LiteLLM`` logs one object for each call (``StandardLoggingPayload``, or a row of its spend logs),
+Langfuse exports observations, of which those of the type GENERATION are calls, and Helicone exports
+requests with both bodies. Calls of OpenAI's chat completions that brought an answer are read. A
+spreadsheet saved as CSV has one call, one labelled prompt or one pair in each row.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import csv
 import os
-from typing import TYPE_CHECKING, TypeVar
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import msgspec
@@ -12,12 +20,13 @@ import msgspec
 from headstart.errors import ConfigError, HeadstartError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterable, Iterator
     from pathlib import Path
 
     from headstart.embeddings.stores.records import StoreCipher
     from headstart.interfaces import Store
     from headstart.settings import ServerSettings
+
 
 T = TypeVar("T")
 
@@ -144,3 +153,168 @@ async def _refuse_what_is_empty(url: str) -> None:
     path = url.removeprefix("sqlite:///")
     if path != url and not await anyio.Path(path).is_file():
         raise ConfigError(f"cache.store: there is no store at {path} yet; name one with --store")
+
+
+# --- logs of other tools --------------------------------------------------------------------------
+
+LONGEST_CELL = 16 * 1024 * 1024
+_PROMPTS = ("prompt", "question", "input")
+_ANSWERS = ("answer", "response", "output")
+"""The columns of a log in CSV, under the names that people give them."""
+_TRUE = frozenset(("1", "true", "yes"))
+
+
+def read_lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a file of JSON lines, or the rows of a ``.csv`` as such lines.
+
+    Raises ConfigError for a CSV without the columns that are needed.
+    """
+    if path.suffix.lower() != ".csv":
+        yield from path.read_bytes().splitlines()
+        return
+    csv.field_size_limit(LONGEST_CELL)
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        try:
+            for row in csv.DictReader(file):
+                yield msgspec.json.encode(_csv_line(path, row))
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path.name}: no CSV in UTF-8: {error}") from error
+
+
+def _csv_line(path: Path, row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row as a line of labelled prompts, of pairs, or of a log."""
+    cells = {
+        name.strip().lower(): cell for name, cell in row.items() if name and isinstance(cell, str)
+    }
+    if {"a", "b", "same_answer"} <= cells.keys():
+        return {**cells, "same_answer": cells["same_answer"].strip().lower() in _TRUE}
+    prompt = next((cells[name] for name in _PROMPTS if name in cells), None)
+    if prompt is not None and "class" in cells:
+        return {"category": cells.get("category"), "prompt": prompt, "class": cells["class"]}
+    answer = next((cells[name] for name in _ANSWERS if name in cells), None)
+    if prompt is None or answer is None:
+        found = ", ".join(cells) or "no column"
+        raise ConfigError(
+            f"{path.name}: found {found}; a CSV needs the columns prompt and answer, prompt and "
+            "class, or a, b and same_answer"
+        )
+    said = [("system", cells.get("system", "")), ("user", prompt), ("assistant", answer)]
+    messages = [{"role": role, "content": text} for role, text in said if text or role != "system"]
+    seconds = _seconds(_number(cells.get("at")))
+    known = {name: cells[name] for name in ("model", "scope") if cells.get(name)}
+    return {"messages": messages, **known, **({} if seconds is None else {"at": seconds})}
+
+
+def _number(text: str | None) -> float | str | None:
+    """Return the number in a cell; other texts stay."""
+    try:
+        return float(text or "")
+    except ValueError:
+        return text
+
+
+def as_log_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield each line in the shape of our own log.
+
+    It is empty for a call that brought no answer or is no chat. Other lines stay as they are.
+    """
+    for line in lines:
+        try:
+            row = msgspec.json.decode(line, type=dict[str, Any])
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            yield line
+            continue
+        convert = next((read for marks, read in _SHAPES if marks <= row.keys()), None)
+        if convert is None:
+            yield line
+        else:
+            found = convert(row)
+            yield b"" if found is None else msgspec.json.encode(found)
+
+
+def _litellm(row: dict[str, Any]) -> dict[str, Any] | None:
+    if row.get("status", "success") != "success":
+        return None
+    given = _document(row.get("model_parameters"))
+    request = {**given, "model": row.get("model"), "messages": _decoded(row["messages"])}
+    return _exchange(request, _decoded(row["response"]), row.get("startTime"))
+
+
+def _langfuse(row: dict[str, Any]) -> dict[str, Any] | None:
+    if row.get("type") != "GENERATION" or row.get("level") == "ERROR":
+        return None
+    asked, answered = _decoded(row["input"]), _decoded(row["output"])
+    if isinstance(asked, dict):
+        asked = asked.get("messages")
+    elif isinstance(asked, str):
+        asked = [{"role": "user", "content": asked}]
+    given = _document(row.get("modelParameters"))
+    request = {**given, "model": row.get("model"), "messages": asked}
+    return _exchange(request, answered, row.get("startTime"))
+
+
+def _helicone(row: dict[str, Any]) -> dict[str, Any] | None:
+    if row.get("response_status", 200) != 200:
+        return None
+    request, response = _decoded(row["request_body"]), _decoded(row["response_body"])
+    at = row.get("request_created_at")
+    return _exchange(request, response, at) if isinstance(request, dict) else None
+
+
+_SHAPES = (
+    (frozenset(("request_body", "response_body")), _helicone),
+    (frozenset(("type", "input", "output")), _langfuse),
+    (frozenset(("messages", "response")), _litellm),
+)
+"""The fields that tell a shape, and what reads it."""
+
+
+def _exchange(request: dict[str, Any], response: Any, at: Any) -> dict[str, Any] | None:
+    """Return a line of our own log; None without messages, or without an answer to them."""
+    messages, model = request.get("messages"), request.get("model")
+    response = _completion(response)
+    if not isinstance(messages, list) or not messages or response is None:
+        return None
+    model = model if isinstance(model, str) else "unknown"
+    line = {"request": {**request, "model": model}, "response": {"model": model, **response}}
+    seconds = _seconds(at)
+    return line if seconds is None else {**line, "at": seconds}
+
+
+def _completion(response: Any) -> dict[str, Any] | None:
+    """Return the body of an answer that was logged as body, message or text."""
+    if isinstance(response, str) and response:
+        response = {"role": "assistant", "content": response}
+    if not isinstance(response, dict):
+        return None
+    if "choices" in response:
+        return response
+    if "content" not in response and "tool_calls" not in response:
+        return None
+    message = {"role": "assistant", **response}
+    return {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+
+
+def _decoded(value: Any) -> Any:
+    """Return what a text of JSON says; other texts and values stay."""
+    if not isinstance(value, str) or value[:1] not in ("{", "["):
+        return value
+    try:
+        return msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        return value
+
+
+def _document(value: Any) -> dict[str, Any]:
+    found = _decoded(value)
+    return found if isinstance(found, dict) else {}
+
+
+def _seconds(at: Any) -> float | None:
+    """Return Unix seconds of a number or an ISO 8601 text; None: it is neither."""
+    if isinstance(at, (int, float)):
+        return float(at)
+    try:
+        return datetime.fromisoformat(at).timestamp()
+    except (TypeError, ValueError):
+        return None

@@ -21,8 +21,8 @@ from headstart.cli import data_sources
 from headstart.cli.config import start_problems
 from headstart.cli.options import JSON, command, config_field, flag, print_json
 from headstart.config.checks import checked
-from headstart.config.discovery import discover_local, discover_upstreams
 from headstart.config.loading import load_settings
+from headstart.config.providers import discover_local, discover_upstreams
 from headstart.errors import ConfigError, HeadstartError, MissingExtra, StoreError
 from headstart.settings import masked_url
 from headstart.sockets import bind

@@ -11,11 +11,11 @@ import click
 import msgspec
 
 from headstart.cli.options import OLD_FILE, argument, command, flag, option
-from headstart.embeddings.model_card import DEFAULT_MODEL, read_card
+from headstart.embeddings.encoder import DEFAULT_MODEL, read_card
 from headstart.errors import HeadstartError
 
 if TYPE_CHECKING:
-    from headstart.embeddings.model_card import ModelCard, Pooling, Precision
+    from headstart.embeddings.encoder import ModelCard, Pooling, Precision
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 _JSON = "Report as JSON."

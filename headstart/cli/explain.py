@@ -24,7 +24,7 @@ from headstart.cli.options import (
 )
 from headstart.middleware.learning.oversight import Explained
 from headstart.observe import Served
-from headstart.policies.vetoes import FEEDBACK
+from headstart.policies.match import FEEDBACK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -183,7 +183,7 @@ def _machines(config: Path | None) -> dict[str, Machine]:
 async def _limits(url: str, config: Path | None) -> tuple[LimitUse, ...]:
     """Return what is used of the limits that the configuration sets for client keys."""
     from headstart.middleware.client_ledger import limit_uses
-    from headstart.policies.client_limits import spending
+    from headstart.policies.callers import spending
 
     settings = load_settings(config, os.environ)
     callers = {name: spending(each) for name, each in settings.server.client_limits.items()}

@@ -17,9 +17,14 @@ from headstart.cli.options import command, config_field, option, setting
 from headstart.cli.reload import Reloads
 from headstart.cli.workers import run_workers, worker_count
 from headstart.config.checks import billing_note, checked, notes_on
-from headstart.config.discovery import discover_local, discover_upstreams
 from headstart.config.loading import load_settings
-from headstart.config.providers import model_table, preset, providers
+from headstart.config.providers import (
+    discover_local,
+    discover_upstreams,
+    model_table,
+    preset,
+    providers,
+)
 from headstart.config.strategies import strategy_of
 from headstart.errors import ConfigError
 from headstart.settings import RouteMatch, RouteSettings, UpstreamSettings, masked_url

@@ -12,7 +12,7 @@ from html import unescape
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING, NamedTuple
 
-from headstart.compression.json_text import minify
+from headstart.compression.lossless import minify
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,20 +1,293 @@
-"""The result of compression: the messages to send, and each span that was shortened."""
+"""The messages of a chat, their compressed form, and the texts that were cut from them.
+
+Messages are in OpenAI's form. A message of another form counts as empty. It is left to the provider
+to refuse it.
+
+**Recoverable compression:** each text that was cut has an id, with which the model gets it back.
+The id is a digest of the text. The caller sends the whole conversation with each request, so the
+source of every cut stands in the request itself: nothing is stored, and any process can answer.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
-from headstart.compression.json_text import Layout, expand
-from headstart.compression.listing import Padding, pad
-from headstart.compression.messages import text_at, texts, with_text
-from headstart.compression.recoverable import id_of, retrieve
+import msgspec
+import numpy as np
+
+from headstart.compression.lossless import Layout, Padding, expand, pad
+from headstart.compression.passages import omitted
+from headstart.compression.selection import parse_query, rank
 from headstart.compression.tokens import TokenCount, count_tokens
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
+
+RETRIEVE = "headstart_retrieve"
+"""The name of the tool."""
+DESCRIPTION = (
+    "Returns text that was cut from this conversation to keep it short. A mark such as "
+    f'[… all 8,000 characters: {RETRIEVE}("4f1c09aa") …] stands at the end of a shortened text. '
+    "Call this tool when the answer may need what is missing there."
+)
+PARAMETERS: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "string", "description": "The id in the mark."},
+        "query": {
+            "type": "string",
+            "description": "Words to search for. Only the parts of the text that fit best are "
+            "returned. Without a query the text is returned from its beginning.",
+        },
+    },
+    "required": ["id"],
+}
+"""The JSON schema of the tool's arguments."""
+MOST_CHARS = 24_000
+"""The longest result of a call without a query: some 6,000 tokens."""
+MOST_FOUND_CHARS = 6_000
+"""The longest result of a call with a query."""
+_LONG_LINE = 400
+"""A longer line is searched in pieces."""
+_AROUND = 2
+"""Lines before and after one that fits, which are returned with it."""
+_LEAST_SHARE = 0.5
+"""A line with a smaller share of the best score does not fit."""
+_BREAK = re.compile(r"[,;|}\]]\s*|\s+")
+
+
+def id_of(text: str) -> str:
+    """Return the id of a text that was cut: eight hexadecimal digits of its SHA-256."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+
+
+def mark(text: str) -> str:
+    """Return the mark at the end of a shortened text, which names the whole one."""
+    return f'[… all {len(text):,} characters: {RETRIEVE}("{id_of(text)}") …]'
+
+
+def cleared(text: str) -> str:
+    """Return what stands in the place of an old tool result."""
+    return f'[… a result of {len(text):,} characters was cut: {RETRIEVE}("{id_of(text)}") …]'
+
+
+def retrieve(texts: Mapping[str, str], arguments: str) -> str:
+    """Return the result of a call with these arguments, in JSON. Never raises.
+
+    ``texts`` are the whole texts by their ids.
+    """
+    try:
+        asked = msgspec.json.decode(arguments or "{}")
+    except msgspec.DecodeError:
+        return f'The arguments are no JSON. Example: {{"id": "{next(iter(texts), "4f1c09aa")}"}}'
+    id = asked.get("id") if isinstance(asked, dict) else None
+    text = texts.get(id.strip().lower()) if isinstance(id, str) else None
+    if text is None:
+        return f"No text has the id {id!r}. The ids in this conversation: {', '.join(texts)}."
+    query = asked.get("query")
+    if isinstance(query, str) and query.strip():
+        return find(text, query)
+    if len(text) <= MOST_CHARS:
+        return text
+    rest = len(text) - MOST_CHARS
+    return f"{text[:MOST_CHARS]}\n[… {rest:,} more characters: call again with a query …]"
+
+
+def find(text: str, query: str) -> str:
+    """Return the parts of a text that fit a query best, in their order, with marks for the gaps.
+
+    Lines that hold the query as it is come first, then those with the best score of BM25
+    (``selection.rank``).
+    """
+    spans = list(_units(text))
+    chosen = _fitting(text, spans, query, MOST_FOUND_CHARS)
+    if not chosen:
+        return f"Nothing in this text fits {query!r}. Try other words, or no query."
+    return _written(text, spans, chosen)
+
+
+def _written(text: str, spans: Sequence[tuple[int, int]], chosen: set[int]) -> str:
+    """Return the chosen lines, and marks in the place of the others."""
+    written, last = [], -1
+    for number in [*sorted(chosen), len(spans)]:
+        if gap := number - last - 1:
+            written.append(omitted(gap, "line"))
+        if number < len(spans):
+            start, end = spans[number]
+            written.append(text[start:end])
+        last = number
+    return "\n".join(written)
+
+
+def _fitting(text: str, spans: Sequence[tuple[int, int]], query: str, most: int) -> set[int]:
+    """Return the numbers of the lines that fit a query, with those around them."""
+    scores = _scores(text, spans, query)
+    chosen: set[int] = set()
+    size = 0
+    for best in np.argsort(-scores, kind="stable").tolist():
+        if scores[best] <= 0 or scores[best] < _LEAST_SHARE * scores.max():
+            break
+        around = range(max(0, best - _AROUND), min(len(spans), best + _AROUND + 1))
+        news = [number for number in around if number not in chosen]
+        size += sum(spans[number][1] - spans[number][0] for number in news)
+        if chosen and size > most:
+            break
+        chosen.update(news)
+    return chosen
+
+
+def _scores(text: str, spans: Sequence[tuple[int, int]], query: str) -> Any:
+    parsed, lowered, exact = parse_query(query), text.lower(), query.strip().lower()
+    scores = np.zeros(len(spans))
+    if parsed.terms and spans:
+        scores += rank(text, spans, [0] * len(spans), [""], parsed).scores
+    for number, (start, end) in enumerate(spans):
+        line = lowered[start:end]
+        if exact in line:
+            scores[number] += 10.0
+        elif not parsed.terms:
+            # Words that the parser leaves out, as those of other scripts.
+            scores[number] += sum(word in line for word in exact.split())
+    return scores
+
+
+def _units(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the place of each line; a long line in pieces that end at white space or a comma."""
+    start = 0
+    for line in text.splitlines(keepends=True):
+        end, at = start + len(line.rstrip("\r\n")), start
+        while end - at > _LONG_LINE:
+            found = _BREAK.search(text, at + _LONG_LINE // 2, at + _LONG_LINE)
+            cut = found.end() if found else at + _LONG_LINE
+            yield at, cut
+            at = cut
+        if end > at:
+            yield at, end
+        start += len(line)
+
+
+TOOL_ROLES = ("tool", "function")
+
+
+class Dumpable(Protocol):
+    """A message, or a call, as the openai SDK returns it."""
+
+    def model_dump(self, *, mode: str, exclude_unset: bool) -> dict[str, Any]:
+        """Return the fields that were set, as JSON values."""
+
+
+def read_message(given: Mapping[str, Any] | Dumpable) -> Mapping[str, Any]:
+    """Return a message as the openai SDK would send it; a mapping of plain values stays the same.
+
+    Raises TypeError for a value that is no mapping and has no ``model_dump``.
+    """
+    if type(given) is dict and "tool_calls" not in given:
+        return given
+    if not isinstance(given, Mapping):
+        if not hasattr(given, "model_dump"):
+            raise TypeError(
+                f"a {type(given).__name__} is no chat message: give OpenAI's chat messages, as "
+                "dicts or as the openai SDK returns them"
+            )
+        message: Mapping[str, Any] = _plain(given)
+        return message
+    calls = _calls(given)
+    if not any(hasattr(call, "model_dump") for call in calls):
+        return given
+    return {**given, "tool_calls": [_plain(call) for call in calls]}
+
+
+def _plain(given: Any) -> Any:
+    if hasattr(given, "model_dump"):
+        return given.model_dump(mode="json", exclude_unset=True)
+    return given
+
+
+def text_at(message: Mapping[str, Any], part: int | None) -> str:
+    """Return the text of a message, or the text of one of its parts."""
+    content = message["content"]
+    return str(content if part is None else content[part]["text"])
+
+
+def with_text(message: Mapping[str, Any], part: int | None, text: str) -> dict[str, Any]:
+    """Return a copy of the message with another text in this place."""
+    if part is None:
+        return {**message, "content": text}
+    content = list(message["content"])
+    content[part] = {**content[part], "text": text}
+    return {**message, "content": content}
+
+
+def indexed_texts(message: Mapping[str, Any]) -> Iterator[tuple[int | None, str]]:
+    """Yield each text of a message with the index of its part; None if the content is a text."""
+    content = message.get("content")
+    if isinstance(content, str):
+        yield None, content
+    elif isinstance(content, list):
+        for index, part in enumerate(content):
+            match part:
+                case {"type": "text", "text": str(text)}:
+                    yield index, text
+
+
+def only_text(message: Mapping[str, Any]) -> str:
+    """Return the text of a message if its content is one text, else ""."""
+    content = message.get("content")
+    if isinstance(content, list) and len(content) > 1:
+        return ""
+    return next((text for part, text in indexed_texts(message) if is_plain_text(message, part)), "")
+
+
+def is_plain_text(message: Mapping[str, Any], part: int | None) -> bool:
+    """Return whether a part has no fields beside its text, which would have to change with it.
+
+    Marks of the provider's prefix cache do not count: they move from one request to the next, and
+    a message must always be sent in the same form.
+    """
+    return part is None or message["content"][part].keys() - {"cache_control"} == {"type", "text"}
+
+
+def texts(message: Mapping[str, Any]) -> Iterator[str]:
+    """Yield all that the model reads of a message: texts, and names and arguments of calls."""
+    content = message.get("content")
+    for part in content if isinstance(content, list) else [{"text": content}]:
+        if isinstance(part, dict) and isinstance(part.get("text"), str):
+            yield part["text"]
+    for call in _calls(message):
+        match call:
+            case {"function": {"name": str(name), "arguments": str(arguments)}}:
+                yield name
+                yield arguments
+
+
+def calls_in(message: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield the id of each call that a message makes, with its name and arguments."""
+    for call in _calls(message):
+        match call:
+            case {"id": str(id), "function": {"name": str(name), "arguments": str(arguments)}}:
+                yield id, (name, arguments)
+
+
+def call_of(message: Mapping[str, Any], calls: Mapping[object, tuple[str, str]]) -> tuple[str, str]:
+    """Return name and arguments of the call that a message answers, as far as known."""
+    id = message.get("tool_call_id")
+    known = calls.get(id) if isinstance(id, str) else None
+    return known or (str(message.get("name") or ""), "")
+
+
+def _calls(message: Mapping[str, Any]) -> Sequence[object]:
+    calls = message.get("tool_calls")
+    return calls if isinstance(calls, list | tuple) else ()
+
+
+# --- the result -----------------------------------------------------------------------------------
 
 Transform: TypeAlias = Literal[
     "json", "padding", "minify", "html", "progress", "log", "space", "comments", "duplicate",

@@ -13,22 +13,20 @@ import tokenize
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from headstart.compression import json_text
+from headstart.compression import lossless
 from headstart.compression.html_text import html_to_text, is_html, is_markup
-from headstart.compression.listing import strip_padding
 from headstart.compression.logs import collapse_log, is_log
+from headstart.compression.lossless import strip_padding
 from headstart.compression.passages import has_mark, omitted
-from headstart.compression.protection import is_code
-from headstart.compression.selection import select
+from headstart.compression.selection import is_code, select
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
-    from headstart.compression.json_text import Layout
-    from headstart.compression.listing import Padding
+    from headstart.compression.lossless import Layout, Padding
     from headstart.compression.memo import Memo
     from headstart.compression.passages import Passages
-    from headstart.compression.protection import Asked
     from headstart.compression.result import Transform
+    from headstart.compression.selection import Asked
     from headstart.settings import CompressionMode
 
 
@@ -196,10 +194,10 @@ def shorten_text(
     listing = unpadded(text, memo)
     if listing.applied or has_mark(text):
         return listing
-    table = memo.call(json_text.shorten_json, text)
+    table = memo.call(lossless.shorten_json, text)
     if extent.mode == "safe":
         return _lossless(table) if table else Shortened(text=text)
-    minified = None if table else memo.call(json_text.minify, text)
+    minified = None if table else memo.call(lossless.minify, text)
     if table or minified is not None:
         short = _lossless(table) if table else _minified(text, minified or "", memo)
         return short if asked.verbatim else _pointed(short, sent)
@@ -216,13 +214,13 @@ def unpadded(text: str, memo: Memo) -> Shortened:
     return Shortened(text=listing.text, applied=("padding",), layout=listing.padding)
 
 
-def _lossless(table: json_text.CompactJSON) -> Shortened:
+def _lossless(table: lossless.CompactJSON) -> Shortened:
     return Shortened(text=table.text, applied=("json",), layout=table.layout)
 
 
 def _minified(text: str, minified: str, memo: Memo) -> Shortened:
     short = _then(Shortened(text=text), "minify", minified)
-    table = memo.call(json_text.shorten_json, minified)
+    table = memo.call(lossless.shorten_json, minified)
     return _then(short, "json", table.text) if table else short
 
 
@@ -281,7 +279,7 @@ def _without_waste(text: str) -> str:
 
 def _is_data(text: str) -> bool:
     """Return whether the text may hold data of a program: no sentence may leave it."""
-    return json_text.holds_json(text) or is_markup(text)
+    return lossless.holds_json(text) or is_markup(text)
 
 
 def _deduplicated(short: Shortened, sent: Passages, memo: Memo) -> Shortened:

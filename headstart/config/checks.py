@@ -11,9 +11,17 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from headstart.config.discovery import host_of, resolved, sends_no_bill
 from headstart.config.names import hint, problem
-from headstart.config.providers import model_at, model_table, preset, providers, tiers
+from headstart.config.providers import (
+    host_of,
+    model_at,
+    model_table,
+    preset,
+    providers,
+    resolved,
+    sends_no_bill,
+    tiers,
+)
 from headstart.config.strategies import strategy_of
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.registry import BY_SETTING, KEY_HEADERS

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from headstart.dialects.answers import (
+from headstart.dialects.dialect import (
     MalformedAnswerError,
+    Rendered,
     as_object,
     as_text,
     decode_event,
@@ -15,7 +16,6 @@ from headstart.dialects.answers import (
     split_text,
     unreadable,
 )
-from headstart.dialects.dialect import Rendered
 from headstart.types import (
     CONTENT_BLOCKS,
     Ended,

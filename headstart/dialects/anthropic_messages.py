@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headstart.attempts import Tokens
-from headstart.dialects.answers import as_count
 from headstart.dialects.anthropic_answers import (
     THINKING,
     MessagesDecoder,
@@ -26,17 +25,23 @@ from headstart.dialects.anthropic_requests import (
     read_request,
     write_request,
 )
-from headstart.dialects.cache_marks import mark_anthropic
 from headstart.dialects.dialect import (
+    ANTHROPIC_MODELS,
     ContentTypes,
     CountForm,
     Dialect,
     KeyForm,
     LimitHeaders,
     Use,
+    as_count,
 )
-from headstart.dialects.model_lists import ANTHROPIC_MODELS
-from headstart.dialects.request_form import RequestForm, add_part, as_tool_call, canonical_body
+from headstart.dialects.request_form import (
+    RequestForm,
+    add_part,
+    as_tool_call,
+    canonical_body,
+    mark_anthropic,
+)
 from headstart.dialects.requests import apply_quirks
 from headstart.types import random_bytes
 

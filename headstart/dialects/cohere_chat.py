@@ -17,8 +17,9 @@ from headstart.canonical_request import (
     Tool,
     WrittenRequest,
 )
-from headstart.dialects.answers import (
+from headstart.dialects.dialect import (
     MalformedAnswerError,
+    UpstreamDialect,
     as_count,
     as_object,
     as_text,
@@ -26,7 +27,6 @@ from headstart.dialects.answers import (
     decode_event,
     unreadable,
 )
-from headstart.dialects.dialect import UpstreamDialect
 from headstart.dialects.requests import (
     Losses,
     budget_of,

@@ -2,15 +2,31 @@
 
 ``registry.py`` holds the records. Code outside this folder asks a record, and never compares the
 name of a dialect.
+
+The functions below the record are what several dialects share: lists of models, and the common
+parts of answers.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
+
+from headstart.dialects.requests import mark
+from headstart.types import (
+    ErrorReported,
+    ExtraDelta,
+    Frozen,
+    LogprobsDelta,
+    ReasoningDelta,
+    Started,
+    ToolCallDelta,
+    UsageReported,
+)
 
 if TYPE_CHECKING:
     import re
@@ -18,18 +34,10 @@ if TYPE_CHECKING:
 
     from headstart.attempts import Tokens
     from headstart.canonical_request import CanonicalRequest, Quirks, WrittenRequest
-    from headstart.dialects.model_lists import ModelsForm
     from headstart.dialects.request_form import RequestForm
     from headstart.errors import HeadstartError
     from headstart.settings import DialectName
-    from headstart.types import (
-        CacheMarks,
-        ChatRequest,
-        Completion,
-        ErrorReported,
-        Headers,
-        StreamEvent,
-    )
+    from headstart.types import CacheMarks, ChatRequest, Completion, Headers, StreamEvent
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):
@@ -374,3 +382,350 @@ class Dialect(UpstreamDialect):
     """Returns the body of an error answer; the text is the request's id."""
     error_frame: Callable[[HeadstartError | ErrorReported, str], bytes]
     """Returns the one event that reports an error inside a stream. Nothing may follow it."""
+
+
+# --- lists of models, in the forms of the providers' APIs -----------------------------------------
+
+
+class ListedModel(Frozen):
+    """A model that callers may name."""
+
+    id: str
+    owner: str = ""
+    """The upstream that answers."""
+    created: int = 0
+    """Unix seconds; 0: not known."""
+    title: str = ""
+    """Its name for people."""
+    form: str = ""
+    """The name of the form of ``fields``."""
+    fields: dict[str, Any] | None = None
+    """The provider's own description."""
+
+
+class ModelsForm(NamedTuple):
+    """How an API lists its models."""
+
+    name: str
+    path: bytes
+    query: bytes
+    """It asks for all models at once."""
+    read: Callable[[Any], list[ListedModel]]
+    """Reads a decoded list. It leaves out what it cannot read."""
+    write: Callable[[ListedModel], dict[str, Any]]
+    write_list: Callable[[Sequence[ListedModel]], dict[str, Any]]
+
+
+def _objects(document: Any, field: str) -> list[dict[str, Any]]:
+    found = document.get(field) if isinstance(document, dict) else document
+    found = found if isinstance(found, list) else []
+    return [each for each in found if isinstance(each, dict)]
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _own_fields(model: ListedModel, form: str) -> dict[str, Any]:
+    return model.fields or {} if model.form == form else {}
+
+
+_OPENAI = "openai"
+
+
+def _read_openai(document: Any) -> list[ListedModel]:
+    return [
+        ListedModel(
+            id=each["id"],
+            created=created if isinstance(created := each.get("created"), int) else 0,
+            title=_text(each.get("display_name") or each.get("name")),
+            form=_OPENAI,
+            fields=each,
+        )
+        for each in _objects(document, "data")
+        if _text(each.get("id"))
+    ]
+
+
+def _write_openai(model: ListedModel) -> dict[str, Any]:
+    return {
+        **_own_fields(model, _OPENAI),
+        "id": model.id,
+        "object": "model",
+        "created": model.created,
+        "owned_by": model.owner,
+    }
+
+
+def _list_openai(models: Sequence[ListedModel]) -> dict[str, Any]:
+    return {"object": "list", "data": list(map(_write_openai, models))}
+
+
+OPENAI_MODELS = ModelsForm(_OPENAI, b"/v1/models", b"", _read_openai, _write_openai, _list_openai)
+
+_ANTHROPIC = "anthropic"
+
+
+def _read_anthropic(document: Any) -> list[ListedModel]:
+    return [
+        ListedModel(
+            id=each["id"],
+            created=_unix(each.get("created_at")),
+            title=_text(each.get("display_name")),
+            form=_ANTHROPIC,
+            fields=each,
+        )
+        for each in _objects(document, "data")
+        if _text(each.get("id"))
+    ]
+
+
+def _unix(time: Any) -> int:
+    try:
+        return int(datetime.fromisoformat(time).timestamp())
+    except (TypeError, ValueError):
+        return 0
+
+
+def _write_anthropic(model: ListedModel) -> dict[str, Any]:
+    created = datetime.fromtimestamp(model.created, UTC)
+    return {
+        **_own_fields(model, _ANTHROPIC),
+        "type": "model",
+        "id": model.id,
+        "display_name": model.title or model.id,
+        "created_at": created.isoformat().replace("+00:00", "Z"),
+        "owned_by": model.owner,
+    }
+
+
+def _list_anthropic(models: Sequence[ListedModel]) -> dict[str, Any]:
+    return {
+        "data": list(map(_write_anthropic, models)),
+        "has_more": False,
+        "first_id": models[0].id if models else None,
+        "last_id": models[-1].id if models else None,
+    }
+
+
+ANTHROPIC_MODELS = ModelsForm(
+    _ANTHROPIC, b"/v1/models", b"limit=1000", _read_anthropic, _write_anthropic, _list_anthropic
+)
+
+_GEMINI = "gemini"
+_PREFIX = "models/"
+
+
+def _read_gemini(document: Any) -> list[ListedModel]:
+    return [
+        ListedModel(
+            id=each["name"].removeprefix(_PREFIX),
+            title=_text(each.get("displayName")),
+            form=_GEMINI,
+            fields=each,
+        )
+        for each in _objects(document, "models")
+        if _text(each.get("name"))
+    ]
+
+
+def _write_gemini(model: ListedModel) -> dict[str, Any]:
+    """Return the model in Gemini's form, which has no field for its owner but the description."""
+    return {
+        "displayName": model.title or model.id,
+        "supportedGenerationMethods": ["generateContent", "countTokens"],
+        **_own_fields(model, _GEMINI),
+        "name": _PREFIX + model.id,
+        "description": f"Answered by {model.owner}.",
+    }
+
+
+def _list_gemini(models: Sequence[ListedModel]) -> dict[str, Any]:
+    return {"models": list(map(_write_gemini, models))}
+
+
+GEMINI_MODELS = ModelsForm(
+    _GEMINI, b"/v1beta/models", b"pageSize=1000", _read_gemini, _write_gemini, _list_gemini
+)
+
+
+# --- the common parts of answers: JSON, stored answers, translation -------------------------------
+
+UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""The errors of decoding bytes that are no JSON."""
+MOST_TOKENS = 1_000_000_000
+"""More than any model reads or writes at once: a larger number is no count of tokens."""
+
+
+_decode = msgspec.json.Decoder().decode
+
+
+class MalformedAnswerError(Exception):
+    """The answer has a shape that its API does not send."""
+
+
+def decode_document(body: bytes) -> Any:
+    """Return what a whole answer decodes to, None if it is no JSON."""
+    try:
+        return msgspec.json.decode(body)
+    except UNDECODABLE:
+        return None
+
+
+def decode_first(body: bytes) -> Any:
+    """Return what an answer decodes to, of a list the first: so Google sends errors of streams."""
+    document = decode_document(body)
+    return document[0] if isinstance(document, list) and document else document
+
+
+def decode_event(data: bytes) -> dict[str, Any]:
+    """Return the object of an event of a stream. Raises MalformedAnswerError."""
+    try:
+        event = _decode(data)
+    except UNDECODABLE:
+        raise MalformedAnswerError("an event of the stream is not JSON") from None
+    if type(event) is not dict:
+        raise MalformedAnswerError("an event of the stream is not an object")
+    return event
+
+
+def as_object(value: Any, what: str) -> dict[str, Any]:
+    """Return an object. Raises MalformedAnswerError that says ``what`` is none."""
+    if not isinstance(value, dict):
+        raise MalformedAnswerError(f"{what} is not an object")
+    return value
+
+
+def as_text(value: Any) -> str | None:
+    """Return a text, None for an empty one and for anything else."""
+    return value if value and isinstance(value, str) else None
+
+
+def as_count(value: Any) -> int:
+    """Return a number of tokens, 0 for whatever cannot be one.
+
+    Budgets, books and the store rely on its bound. Some APIs write whole numbers as floats.
+    """
+    if not value:  # most counts of an answer are left out
+        return 0
+    return int(value) if type(value) in (int, float) and 0 < value <= MOST_TOKENS else 0
+
+
+def unreadable(message: str) -> ErrorReported:
+    """Return what is reported of an answer that cannot be read."""
+    return ErrorReported(message=message, code="upstream_protocol_error")
+
+
+CHUNK_CHARACTERS = 200
+"""Clients spend about 0.3 ms on a chunk: one a token, as providers send them, wastes that."""
+
+
+def split_text(text: str) -> list[str]:
+    """Return the text in pieces of ``CHUNK_CHARACTERS``, the last shorter; none for no text."""
+    starts = range(0, len(text), CHUNK_CHARACTERS)
+    return [text[start : start + CHUNK_CHARACTERS] for start in starts]
+
+
+_CAPACITY = frozenset({498, 529})
+"""Statuses of providers that have no capacity: Groq's and Anthropic's own."""
+_OF_THE_BODY = frozenset(
+    {
+        b"content-type",
+        b"content-length",
+        b"content-encoding",
+        b"content-md5",
+        b"digest",
+        b"etag",
+        b"set-cookie",
+    }
+)
+
+
+def translate_events(
+    events: Sequence[StreamEvent],
+    source: UpstreamDialect,
+    target: Dialect,
+    *,
+    shows_reasoning: bool = True,
+) -> tuple[StreamEvent, ...]:
+    """Return what ``events`` of one dialect say in another's canonical form.
+
+    Usage becomes the target's, and so does the name under which reasoning comes if the client
+    asked to see it. Signatures and all that only one provider knows are left out; ids and the
+    native finish reason stay.
+    """
+    if source.name == target.name:
+        return tuple(events)
+    return tuple(
+        translated
+        for event in events
+        if (translated := _translate(event, source, target, shows_reasoning)) is not None
+    )
+
+
+def _translate(
+    event: StreamEvent,
+    source: UpstreamDialect,
+    target: Dialect,
+    shows_reasoning: bool,  # noqa: FBT001
+) -> StreamEvent | None:
+    translated: StreamEvent | None = event
+    match event:
+        case UsageReported(usage=usage):
+            translated = UsageReported(usage=target.usage(source.tokens(usage)))
+        case Started(id=id, model=model, created=created):
+            translated = Started(id=id, model=model, created=created)
+        case ReasoningDelta():
+            translated = _translate_reasoning(event, target) if shows_reasoning else _hidden(event)
+        case ToolCallDelta(extra=extra) if extra:
+            translated = msgspec.structs.replace(event, extra={})
+        case ErrorReported(status=int(status)):
+            translated = msgspec.structs.replace(event, status=translate_status(status, target))
+        case LogprobsDelta(value=value, choice=choice):
+            translated = _translate_logprobs(value, choice, source, target)
+        case ExtraDelta():
+            translated = None
+    return translated
+
+
+def _translate_logprobs(
+    value: dict[str, Any], choice: int, source: UpstreamDialect, target: Dialect
+) -> LogprobsDelta | None:
+    if source.logprobs is None or target.logprobs is None:
+        return None
+    return LogprobsDelta(value=target.logprobs.write(source.logprobs.read(value)), choice=choice)
+
+
+def _translate_reasoning(event: ReasoningDelta, target: Dialect) -> ReasoningDelta:
+    return ReasoningDelta(
+        text=event.text,
+        choice=event.choice,
+        field=target.reasoning_field,
+        signature=mark(event.field) if target.marks_reasoning else None,
+        block=event.block,
+    )
+
+
+def _hidden(event: ReasoningDelta) -> ReasoningDelta:
+    """Return reasoning under a name under which only OpenAI's clients look for it."""
+    return ReasoningDelta(text=event.text, choice=event.choice, block=event.block)
+
+
+def translate_status(status: int, target: Dialect) -> int:
+    """Return an error's status as the target's clients know it."""
+    return 503 if status in _CAPACITY and status not in target.own_statuses else status
+
+
+def translate_headers(
+    headers: Headers, source: UpstreamDialect, target: Dialect, *, content_type: bytes
+) -> Headers:
+    """Return an answer's headers for a body in another dialect.
+
+    The provider's request id goes under the name that the target's clients read.
+    """
+    kept = [(name, value) for name, value in headers if name not in _OF_THE_BODY]
+    names = {name for name, _ in kept}
+    if target.request_id_header not in names:
+        ids = [value for name, value in kept if name == source.request_id_header]
+        kept += [(target.request_id_header, value) for value in ids[:1]]
+    return (*kept, (b"content-type", content_type))

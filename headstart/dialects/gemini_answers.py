@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headstart.dialects.answers import (
+from headstart.dialects.dialect import (
     MalformedAnswerError,
+    Rendered,
     as_object,
     as_text,
     decode_event,
@@ -17,7 +18,6 @@ from headstart.dialects.answers import (
     split_text,
     unreadable,
 )
-from headstart.dialects.dialect import Rendered
 from headstart.types import (
     CONTENT_BLOCKS,
     Ended,

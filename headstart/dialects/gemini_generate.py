@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from headstart.attempts import Tokens
-from headstart.dialects.answers import as_count
 from headstart.dialects.dialect import (
+    GEMINI_MODELS,
     ContentTypes,
     CountForm,
     Dialect,
@@ -17,6 +17,7 @@ from headstart.dialects.dialect import (
     LogprobsForm,
     Operations,
     Use,
+    as_count,
 )
 from headstart.dialects.gemini_answers import (
     THOUGHT,
@@ -36,7 +37,6 @@ from headstart.dialects.gemini_requests import (
     read_request,
     write_request,
 )
-from headstart.dialects.model_lists import GEMINI_MODELS
 from headstart.dialects.request_form import (
     RequestForm,
     add_part,

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from headstart.dialects.answers import (
+from headstart.dialects.dialect import (
     CHUNK_CHARACTERS,
     MalformedAnswerError,
+    Rendered,
     as_text,
     decode_document,
     decode_event,
     split_text,
     unreadable,
 )
-from headstart.dialects.dialect import Rendered
 from headstart.types import (
     CONTENT_BLOCKS,
     Ended,

@@ -7,17 +7,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headstart.attempts import Tokens
-from headstart.dialects.answers import as_count
-from headstart.dialects.cache_marks import add_cache_key
 from headstart.dialects.dialect import (
+    OPENAI_MODELS,
     ContentTypes,
     Dialect,
     KeyForm,
     LimitHeaders,
     LogprobsForm,
     Use,
+    as_count,
 )
-from headstart.dialects.model_lists import OPENAI_MODELS
 from headstart.dialects.openai_answers import (
     ChatDecoder,
     ChatEncoder,
@@ -34,7 +33,7 @@ from headstart.dialects.openai_requests import (
     read_request,
     write_request,
 )
-from headstart.dialects.request_form import RequestForm, canonical_body
+from headstart.dialects.request_form import RequestForm, add_cache_key, canonical_body
 from headstart.dialects.requests import apply_quirks
 from headstart.types import ExtraDelta, Started, UsageReported, random_bytes
 

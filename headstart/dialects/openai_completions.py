@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headstart.dialects.answers import (
+from headstart.dialects.dialect import (
+    Dialect,
+    KeyForm,
     MalformedAnswerError,
+    Rendered,
+    Use,
     decode_document,
     decode_event,
     split_text,
     unreadable,
 )
-from headstart.dialects.dialect import Dialect, KeyForm, Rendered, Use
 from headstart.dialects.openai_answers import ChatDecoder, error_body, error_frame, read_error
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.openai_requests import add_usage

@@ -5,23 +5,33 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headstart.attempts import Tokens
-from headstart.dialects.answers import as_count
-from headstart.dialects.cache_marks import add_cache_key
-from headstart.dialects.dialect import ContentTypes, Dialect, KeyForm, SharedForm, Use
-from headstart.dialects.model_lists import OPENAI_MODELS
+from headstart.dialects.dialect import (
+    OPENAI_MODELS,
+    ContentTypes,
+    Dialect,
+    KeyForm,
+    SharedForm,
+    Use,
+    as_count,
+)
 from headstart.dialects.openai_answers import error_body
 from headstart.dialects.openai_chat import OPENAI_CHAT, token_details
 from headstart.dialects.request_form import (
     PromptMessages,
     RequestForm,
+    add_cache_key,
     canonical_tools,
     decoded_digest,
     keep_property_order,
     ordinal,
 )
-from headstart.dialects.responses_answers import ResponsesDecoder, decode_body, error_frame
+from headstart.dialects.responses_answers import (
+    ResponsesDecoder,
+    contradicts,
+    decode_body,
+    error_frame,
+)
 from headstart.dialects.responses_chains import OWN
-from headstart.dialects.responses_items import contradicts
 from headstart.dialects.responses_requests import (
     LOGPROBS,
     NAME,

@@ -1,34 +1,48 @@
-"""All dialects, by their names, and the answers that two of them share.
+"""All wire formats, by their names: the dialects of chats, and the calls that are no chat.
 
 A new dialect has its line here. Requests of two dialects may have one cache key
 (``KeyForm.shared``). The answer to one of them then serves the other one, if that loses nothing: it
 is text, and says nothing beside it.
+
+**Calls that are no chat** have one JSON document as their answer. They are not translated: a
+provider gets the body as it came, with its own name of the model.
+
+The answers to embeddings requests are taken apart into vectors and put together again.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+import re
+from array import array
+from base64 import b64decode, b64encode
+from dataclasses import dataclass
+from sys import byteorder
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
+from headstart.attempts import Tokens
 from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
 from headstart.dialects.bedrock_converse import BEDROCK_CONVERSE
 from headstart.dialects.cohere_chat import COHERE_CHAT
+from headstart.dialects.dialect import UNDECODABLE, as_count
 from headstart.dialects.gemini_generate import GEMINI_GENERATE
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.openai_completions import OPENAI_COMPLETIONS
 from headstart.dialects.openai_responses import OPENAI_RESPONSES
-from headstart.types import Choice, Completion, Text
+from headstart.dialects.requests import decode_object, repeats_keys
+from headstart.errors import InvalidRequest
+from headstart.types import ChatRequest, Choice, Completion, Text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from headstart.dialects.dialect import Dialect, UpstreamDialect
     from headstart.dialects.request_form import RequestForm
     from headstart.settings import DialectName
-    from headstart.types import ChatRequest, Entry, Headers
+    from headstart.types import Entry, Headers
 
 
 TRANSLATED = "translated:"
@@ -165,3 +179,273 @@ def with_retry_after(headers: Headers, body: bytes) -> Headers:
         if delay_s is not None:
             return (*headers, (b"retry-after", b"%d" % math.ceil(delay_s)))
     return headers
+
+
+# --- calls that are no chat: embeddings, rerank, moderations --------------------------------------
+
+_SINGLE, _DOUBLE, _BASE64, _AS_IT_CAME = range(4)
+"""How a vector is kept: as numbers of 4 or 8 bytes, as the bytes that base64 holds, or as JSON."""
+_EMPTY = frozenset({b"null", b'""', b"[]"})
+"""What some providers give in place of a vector that they failed to make."""
+_OWN = ("object", "index", "embedding")
+_NO_USAGE = msgspec.Raw(b'{"prompt_tokens":0,"total_tokens":0}')
+
+
+class Vectors(NamedTuple):
+    """A whole answer, taken apart."""
+
+    head: dict[str, msgspec.Raw]
+    """All fields but the vectors."""
+    items: list[bytes]
+    """The packed vectors, in the order of the items that were asked for."""
+
+    @property
+    def model(self) -> str:
+        """The model's name in the answer, or an empty one."""
+        try:
+            return msgspec.json.decode(self.head.get("model", b'""'), type=str)
+        except UNDECODABLE:
+            return ""
+
+
+def read_vectors(body: bytes, count: int) -> Vectors | None:
+    """Return an answer's vectors; None unless it has exactly one for each of ``count`` items."""
+    try:
+        head = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        rows = msgspec.json.decode(head.pop("data", b""), type=list[dict[str, msgspec.Raw]])
+        if len(rows) != count or "error" in head:
+            return None
+        packed = {msgspec.json.decode(row["index"], type=int): _pack(row) for row in rows}
+        return Vectors(head, [packed[index] for index in range(count)])
+    except (*UNDECODABLE, KeyError, ValueError):  # ValueError: no base64
+        return None
+
+
+def write_vectors(
+    items: Sequence[bytes], *, head: dict[str, msgspec.Raw] | None = None, model: str = ""
+) -> bytes:
+    """Return an answer with these packed vectors.
+
+    ``head`` has the other fields of a provider's answer to some of them. Without it no provider
+    was asked, so the answer reports no tokens.
+    """
+    data = msgspec.Raw(b"[%b]" % b",".join(_unpacked(items)))
+    if head is None:
+        known = {"model": msgspec.Raw(msgspec.json.encode(model)), "usage": _NO_USAGE}
+        return msgspec.json.encode({"object": "list", "data": data, **known})
+    first = {"object": head["object"]} if "object" in head else {}
+    return msgspec.json.encode({**first, "data": data, **head})
+
+
+def _pack(row: dict[str, msgspec.Raw]) -> bytes:
+    """Return a vector and what stands beside it in as few bytes as say exactly the same."""
+    vector = bytes(row["embedding"])
+    if vector in _EMPTY:
+        raise KeyError("embedding")
+    kind, kept = _pack_vector(vector)
+    more = {name: value for name, value in row.items() if name not in _OWN}
+    return msgspec.msgpack.encode((kind, kept, msgspec.json.encode(more) if more else b""))
+
+
+def _pack_vector(text: bytes) -> tuple[int, bytes]:
+    if text.startswith(b'"'):
+        encoded = msgspec.json.decode(text, type=str)
+        decoded = b64decode(encoded, validate=True)
+        return (_BASE64, decoded) if b64encode(decoded).decode() == encoded else (_AS_IT_CAME, text)
+    if b"." not in text:  # whole numbers, as of a quantised vector
+        return _AS_IT_CAME, text
+    exact = array("d", msgspec.json.decode(text, type=list[float]))
+    try:
+        single = array("f", exact)
+    except OverflowError:
+        return _DOUBLE, _little(exact)
+    return (_SINGLE, _little(single)) if array("d", single) == exact else (_DOUBLE, _little(exact))
+
+
+def _unpacked(items: Iterable[bytes]) -> Iterable[bytes]:
+    """Yield packed vectors as the rows of an answer."""
+    for index, item in enumerate(items):
+        kind, kept, more = msgspec.msgpack.decode(item, type=tuple[int, bytes, bytes])
+        vector: Any
+        if kind == _BASE64:
+            vector = b'"%b"' % b64encode(kept)
+        elif kind == _AS_IT_CAME:
+            vector = kept
+        else:
+            numbers = array("f" if kind == _SINGLE else "d", kept)
+            if byteorder == "big":
+                numbers.byteswap()
+            vector = msgspec.json.encode(numbers.tolist())
+        rest = b"," + more[1:-1] if more else b""
+        yield b'{"object":"embedding","index":%d,"embedding":%b%b}' % (index, vector, rest)
+
+
+def _little(numbers: array[float]) -> bytes:
+    if byteorder == "big":
+        numbers = array(numbers.typecode, numbers)
+        numbers.byteswap()
+    return numbers.tobytes()
+
+
+MOST_ITEMS = 8192
+"""A request with more items bypasses the cache. Providers accept up to 2,048."""
+_TOKENS = re.compile(rb"\[[\d\s,]*+\]")
+"""A list of tokens, which is read as one value."""
+_SPACE = b" \t\r\n"
+_USAGE = re.compile(rb'"usage" ?: ?(\{[^{}]*\})')
+_END, _LONG = 2048, 512 * 1024
+"""Bytes at the ends of a long answer, and the length of one."""
+_encode = msgspec.json.Encoder().encode
+
+
+class _Usage(msgspec.Struct):
+    usage: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DocumentForm:
+    """The wire format of one kind of these calls."""
+
+    name: str
+    """Its name in calls and cache keys."""
+    paths: tuple[str, ...]
+    spoken_by: tuple[str, ...]
+    """The dialects of the providers that have these paths, the likeliest first."""
+    results: str
+    """The field of every whole answer that holds the list of results."""
+    items: str | None = None
+    """The field of a request with its items, each of which is cached alone; None: the answer is
+    cached as a whole."""
+    ignored: frozenset[str] = frozenset({"user", "cache"})
+    """The fields that are not keyed: the user joins the scope, and ``cache`` is litellm's own."""
+
+    def countable(self, body: bytes) -> bytes:
+        """Return a body in which each value costs as much as it costs to read this one."""
+        return body if self.items is None else _TOKENS.sub(b"[]", body)
+
+    def parse(self, body: bytes) -> ChatRequest:
+        """Read a request. Raises InvalidRequest for what is no JSON object.
+
+        ``document`` has the keyed fields as ``rest``, and the ``items`` as JSON: none if they are
+        in a form that is not known.
+        """
+        if self.items is None:
+            document = decode_object(body)
+            return self._request(document, document, {}, repeats=repeats_keys(body, document))
+        try:
+            raw = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        except UNDECODABLE as error:
+            raise InvalidRequest(f"the body is not a JSON object: {error}") from error
+        counted = self.countable(body)
+        repeats = repeats_keys(counted, decode_object(counted))
+        fields = {n: msgspec.json.decode(value) for n, value in raw.items() if n != self.items}
+        items = read_items(bytes(raw.get(self.items, b"")))
+        return self._request(fields, fields, {"items": items}, repeats=repeats)
+
+    def _request(
+        self, fields: dict[str, Any], keyed: dict[str, Any], more: dict[str, Any], *, repeats: bool
+    ) -> ChatRequest:
+        model, user = fields.get("model"), fields.get("user")
+        rest = {name: value for name, value in keyed.items() if name not in self.ignored}
+        return ChatRequest(
+            model=model if isinstance(model, str) else "",
+            stream=False,
+            document={"rest": rest, **more},
+            query=None,
+            user=user if isinstance(user, str) else None,
+            duplicate_keys=repeats,
+        )
+
+    def with_items(self, body: bytes, items: list[bytes]) -> bytes:
+        """Return a body that asks for these items alone."""
+        assert self.items is not None
+        fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        fields[self.items] = msgspec.Raw(b"[%b]" % b",".join(items))
+        return msgspec.json.encode(fields)
+
+    def tokens(self, usage: dict[str, Any]) -> Tokens:
+        """Return the counts of a usage object; some providers report the total alone."""
+        prompt = usage.get("prompt_tokens") or usage.get("total_tokens")
+        return Tokens(prompt=as_count(prompt))
+
+    def is_whole(self, body: bytes) -> bool:
+        """Tell whether a body under status 200 is such an answer."""
+        try:
+            document = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        except UNDECODABLE:
+            return False
+        results = bytes(document.get(self.results, b""))
+        has_any = results.startswith(b"[") and not results[1:].lstrip(_SPACE).startswith(b"]")
+        return has_any and "error" not in document
+
+
+def read_usage(body: bytes) -> dict[str, Any] | None:
+    """Return the usage that an answer reports, or None.
+
+    In a long answer it is looked for at both ends first: to decode 66 MB takes a tenth of a second.
+    """
+    ends = (body[-_END:], body[:_END]) if len(body) > _LONG else ()
+    found = next(filter(None, map(_USAGE.search, ends)), None)
+    try:
+        if found is not None:
+            return msgspec.json.decode(found[1], type=dict[str, Any])
+        return msgspec.json.decode(body, type=_Usage).usage
+    except UNDECODABLE:
+        return None
+
+
+def read_items(field: bytes) -> list[bytes] | None:
+    """Return the items of a request, each as JSON; None for a form that is not known.
+
+    A string or a list of tokens is one item; a list of either has one item each.
+    """
+    if field.startswith(b'"'):
+        return [_encode(msgspec.json.decode(field, type=str))]
+    inner = field[1:].lstrip(_SPACE)[:1] if field.startswith(b"[") else b""
+    if inner.isdigit():
+        return [field.translate(None, _SPACE)] if _TOKENS.fullmatch(field) else None
+    if inner not in (b'"', b"["):
+        return None
+    try:
+        if inner == b'"':
+            items = list(map(_encode, msgspec.json.decode(field, type=list[str])))
+        else:
+            items = [bytes(raw) for raw in msgspec.json.decode(field, type=list[msgspec.Raw])]
+            if not all(map(_TOKENS.fullmatch, items)):
+                return None
+            items = [item.translate(None, _SPACE) for item in items]
+    except UNDECODABLE:
+        return None
+    return items if len(items) <= MOST_ITEMS else None
+
+
+EMBEDDINGS = DocumentForm(
+    name="openai-embeddings",
+    paths=("/v1/embeddings",),
+    spoken_by=(OPENAI_CHAT.name,),
+    results="data",
+    items="input",
+)
+MODERATIONS = DocumentForm(
+    name="openai-moderations",
+    paths=("/v1/moderations",),
+    spoken_by=(OPENAI_CHAT.name,),
+    results="results",
+)
+RERANK = DocumentForm(
+    name="rerank",
+    paths=("/v1/rerank",),
+    spoken_by=(OPENAI_CHAT.name, COHERE_CHAT.name),
+    results="results",
+)
+COHERE_RERANK = DocumentForm(
+    name="cohere-rerank",
+    paths=("/v2/rerank",),
+    spoken_by=(COHERE_CHAT.name, OPENAI_CHAT.name),
+    results="results",
+)
+
+DOCUMENTS: Mapping[str, DocumentForm] = {
+    each.name: each for each in (EMBEDDINGS, MODERATIONS, RERANK, COHERE_RERANK)
+}
+"""All these calls, by name."""

@@ -6,28 +6,25 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headstart.dialects.answers import as_text, split_text
-from headstart.dialects.dialect import Rendered
+from headstart.dialects.dialect import Rendered, as_text, split_text
 from headstart.dialects.responses_answers import (
-    EVENTS,
-    MOST_PARTS,
-    REASONS,
-    ResponsesDecoder,
-    error_frame,
-    other_fields,
-)
-from headstart.dialects.responses_items import (
     CALLS,
+    EVENTS,
     IN_PROGRESS,
     ITEMS,
     KINDS,
+    MOST_PARTS,
     RAW,
+    REASONS,
     RESPONSE_ID,
     SUMS,
+    ResponsesDecoder,
     annotations_of,
     awaits_texts,
+    error_frame,
     new_item,
     new_part,
+    other_fields,
     output_items,
     parts_of,
     seed_of,

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any, get_args
 import msgspec
 import numpy as np
 
-from headstart.embeddings.encoder import OnnxEncoder
-from headstart.embeddings.model_card import (
+from headstart.embeddings.encoder import (
     FORMAT,
     GRAPH_FILE,
     TOKENIZER_FILE,
     ModelCard,
+    OnnxEncoder,
     Pooling,
     Precision,
     sha256_file,
     write_card,
 )
-from headstart.embeddings.sketch_table import make_table, mix_words
+from headstart.embeddings.sketch import make_table, mix_words
 from headstart.errors import ConfigError, MissingExtra
 from headstart.types import Frozen
 

@@ -41,7 +41,7 @@ from headstart.decisions import (
     RankedNeighbor,
     UnlabelledPair,
 )
-from headstart.embeddings.histories import HistoryComparer
+from headstart.embeddings.entry_encoder import HistoryComparer
 from headstart.embeddings.index import LARGEST_COSINE, pack_vector
 from headstart.embeddings.replica import report_failure
 from headstart.errors import StageError
@@ -52,8 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from headstart.decisions import Encoding, MatchContext
-    from headstart.embeddings.entry_encoder import EntryEncoder
-    from headstart.embeddings.histories import PromptEncoder
+    from headstart.embeddings.entry_encoder import EntryEncoder, PromptEncoder
     from headstart.embeddings.replica import Replica
     from headstart.interfaces import MatchPolicy
     from headstart.types import CacheKey, Entry

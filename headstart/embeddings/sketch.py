@@ -2,31 +2,52 @@
 
 A sketch imitates the encoder: two texts with similar encodings have similar sketches. It costs one
 tokenisation and a sum, about a fiftieth of an encoding. It knows words, but not their order.
-``docs/encoder.md`` says how near it comes. ``sketch_table.py`` makes the table.
+``docs/encoder.md`` says how near it comes.
+
+**The table** has token vectors whose sums imitate an encoder's sentence vectors. The encoder
+encodes every word of its vocabulary, and the texts. Training makes the similarity of two sketches
+equal to the similarity of the two encodings. It first trains what all words share: one linear map
+from the words' vectors to rows, and a weight for each word. So words that no text has get a good
+row, too. Then it trains the rows themselves. A batch has texts and some of their nearest
+neighbours: near texts are rare among all pairs, and only they matter to a cache. No labels are
+needed. The same encoder and texts give the same bytes on the same machine.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
 
-from headstart.embeddings.encoder import CHARS_PER_TOKEN, load_tokenizer, token_limit
-from headstart.embeddings.model_card import DEFAULT_MODEL, read_card, sha256_file
+from headstart.embeddings.encoder import (
+    CHARS_PER_TOKEN,
+    DEFAULT_MODEL,
+    OnnxEncoder,
+    load_tokenizer,
+    read_card,
+    sha256_file,
+    token_limit,
+)
 from headstart.errors import ConfigError
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
     from typing import Any
 
     from numpy.typing import NDArray
     from tokenizers import Tokenizer
 
-    from headstart.embeddings.model_card import ModelCard
+    from headstart.embeddings.encoder import ModelCard
+
+    Floats = NDArray[np.float32]
+    Integers = NDArray[np.int64]
+
 
 FORMAT = 1
 TABLE_FILE = "sketch.npy"
@@ -165,3 +186,239 @@ def _read_table(folder: Path, card: SketchCard, encoder: ModelCard) -> NDArray[A
     if table.dtype != row_type(card.dimension):
         raise ConfigError(f"encoder.model: {path} does not have {card.dimension} dimensions")
     return table
+
+
+# --- making the table -----------------------------------------------------------------------------
+
+DIMENSION = 128
+STEPS = 1000
+MAP_SHARE = 0.6
+"""The share of the steps that train the linear map; the others train the rows."""
+MAP_RATE, WEIGHT_RATE, ROW_RATE = 0.004, 0.02, 0.0015
+BATCH = 170
+"""The texts that are drawn for a batch. Each brings two of its nearest texts."""
+COMPANIONS = 2
+NEAREST = 12
+COMMON = 0.001
+"""A word that makes up this share of all words starts with half the weight of a rare one."""
+FAR = 0.03
+"""How much pairs without any similarity count, beside pairs of equal texts."""
+BLOCK = 2000
+MOST_MIXED = 15_000
+
+
+class _Texts(NamedTuple):
+    """The tokens of all texts in one row; where each text starts, and how many it has."""
+
+    tokens: Integers
+    starts: Integers
+    lengths: Integers
+
+    def select(self, chosen: Integers) -> _Texts:
+        """Return some of the texts."""
+        lengths = self.lengths[chosen]
+        starts = np.cumsum(lengths) - lengths
+        at = np.arange(lengths.sum()) + np.repeat(self.starts[chosen] - starts, lengths)
+        return _Texts(self.tokens[at], starts, lengths)
+
+
+def make_table(
+    folder: Path, texts: Iterable[str], *, steps: int = STEPS, report: Callable[[str], None]
+) -> SketchCard:
+    """Write ``sketch.npy`` and ``sketch.json`` into an encoder folder; replaces what is there.
+
+    ``report`` gets lines about the progress. For the packaged encoder it takes one CPU minute for
+    the vocabulary, and one for 30,000 questions. Raises ConfigError if no text can be used.
+    """
+    encoder = OnnxEncoder(folder)
+    limit = encoder.card.max_tokens
+    tokenizer = load_tokenizer(folder, limit)
+    kept = list(dict.fromkeys(text[: limit * CHARS_PER_TOKEN] for text in texts))
+    tokens = [tokenizer.encode(text, add_special_tokens=False).ids for text in kept]
+    kept = [text for text, own in zip(kept, tokens, strict=True) if own]
+    if len(kept) <= NEAREST:
+        raise ConfigError(f"a table needs more texts than {len(kept)}")
+    size = max(tokenizer.get_vocab().values()) + 1
+    report(f"encoding {size} words")
+    # WordPiece marks a word's later parts with ##.
+    parts = [tokenizer.decode([id]).removeprefix("##") for id in range(size)]
+    words = _encode(encoder, parts)
+    report(f"encoding {len(kept)} texts")
+    trainer = _Trainer(_arrange([own for own in tokens if own]), _encode(encoder, kept))
+    table = trainer.train(words, steps, report)
+    table[list(tokenizer.get_added_tokens_decoder())] = 0  # [CLS], [UNK] and the like mean nothing
+    return _write(folder, encoder.namespace, table, kept)
+
+
+def mix_words(folder: Path) -> list[str]:
+    """Return texts of drawn words, for a model whose users have no list of texts.
+
+    They teach less than real questions: a table that is made from them is less exact. Vocabularies
+    begin with the most frequent words, so the draws follow Zipf's law.
+    """
+    tokenizer = load_tokenizer(folder, read_card(folder).max_tokens)
+    special = tokenizer.get_added_tokens_decoder()
+    ids = [id for id in sorted(tokenizer.get_vocab().values()) if id not in special]
+    words = [word for word in (tokenizer.decode([id]) for id in ids) if word.isalpha()]
+    shares = 1 / (np.arange(len(words)) + 50)
+    random = np.random.default_rng(0)
+    count = min(MOST_MIXED, 4 * len(words))
+    lengths = random.integers(2, 10, count)
+    drawn = random.choice(len(words), lengths.sum(), p=shares / shares.sum())
+    ends = np.cumsum(lengths)
+    return [
+        " ".join(words[place] for place in drawn[end - length : end])
+        for end, length in zip(ends, lengths, strict=True)
+    ]
+
+
+def _encode(encoder: OnnxEncoder, texts: Sequence[str]) -> Floats:
+    vectors = np.empty((len(texts), encoder.dimension), np.float32)
+    for row, text in enumerate(texts):
+        vectors[row] = encoder.encode(text).sentence
+    return vectors
+
+
+def _arrange(tokens: Sequence[Sequence[int]]) -> _Texts:
+    lengths = np.array([len(own) for own in tokens])
+    return _Texts(
+        np.concatenate([np.array(own) for own in tokens]), np.cumsum(lengths) - lengths, lengths
+    )
+
+
+def _write(folder: Path, encoder: str, table: Floats, texts: Sequence[str]) -> SketchCard:
+    """Round each row to 8 bits, with a scale of its own."""
+    size, dimension = table.shape
+    packed = np.zeros(size, row_type(dimension))
+    largest = np.abs(table).max(axis=1)
+    packed["scale"] = largest / 127
+    packed["row"] = np.rint(table * (127 / np.maximum(largest, 1e-9))[:, None])
+    np.save(folder / TABLE_FILE, packed)
+    card = SketchCard(
+        format=FORMAT,
+        dimension=dimension,
+        encoder=encoder,
+        texts=len(texts),
+        texts_sha256=hashlib.sha256("\0".join(texts).encode()).hexdigest(),
+        table_sha256=sha256_file(folder / TABLE_FILE),
+    )
+    text = msgspec.json.format(msgspec.json.encode(card), indent=2)
+    (folder / CARD_FILE).write_bytes(text + b"\n")
+    return card
+
+
+class _Trainer:
+    """Trains a table on texts and their encodings. Its draws are seeded."""
+
+    def __init__(self, texts: _Texts, encodings: Floats) -> None:
+        self._texts = texts
+        self._encodings = encodings
+        self._directions = _main_directions(encodings)
+        self._nearest = _nearest_texts(encodings @ self._directions)
+        self._random = np.random.default_rng(0)
+
+    def train(self, words: Floats, steps: int, report: Callable[[str], None]) -> Floats:
+        """Return a row for each word."""
+        turn = self._directions.copy()
+        counts = np.bincount(self._texts.tokens, minlength=len(words))[:, None]
+        weights = (-np.log1p(counts / len(self._texts.tokens) / COMMON)).astype(np.float32)
+        turning, weighing = _Adam(turn), _Adam(weights)
+        for rate, batch in self._batches(round(steps * MAP_SHARE), report):
+            used, places = np.unique(batch.texts.tokens, return_inverse=True)
+            plain, factors = words[used] @ turn, np.exp(weights[used])
+            slopes = batch.find_slopes(plain * factors, places)
+            turning.step(turn, ..., words[used].T @ (slopes * factors), rate * MAP_RATE)
+            weight_slopes = (slopes * plain).sum(axis=1, keepdims=True) * factors
+            weighing.step(weights, used, weight_slopes, rate * WEIGHT_RATE)
+        table: Floats = (words @ turn) * np.exp(weights)
+        stepping = _Adam(table)
+        for rate, batch in self._batches(round(steps * (1 - MAP_SHARE)), report):
+            used, places = np.unique(batch.texts.tokens, return_inverse=True)
+            slopes = batch.find_slopes(table[used], places)
+            stepping.step(table, used, slopes, rate * ROW_RATE)
+        return table
+
+    def _batches(
+        self, steps: int, report: Callable[[str], None]
+    ) -> Iterator[tuple[float, _TrainingBatch]]:
+        """Yield batches with the rate of their steps, which falls from 1 to 0."""
+        count = len(self._encodings)
+        order = np.empty(0, np.int64)
+        for step in range(steps):
+            if len(order) < min(BATCH, count):
+                order = self._random.permutation(count)
+            drawn, order = order[:BATCH], order[BATCH:]
+            which = self._random.integers(0, NEAREST, (len(drawn), COMPANIONS))
+            near = self._nearest[drawn[:, None], which].ravel()
+            chosen = np.unique(np.concatenate([drawn, near]))
+            batch = _TrainingBatch(self._texts.select(chosen), self._encodings[chosen])
+            yield 1 - step / steps, batch
+            if step % 100 == 99 or step == steps - 1:
+                report(f"step {step + 1} of {steps}: error {batch.error:.4f}")
+
+
+class _TrainingBatch:
+    """Some texts, which are compared in pairs. ``error`` is the mean error of a similarity."""
+
+    def __init__(self, texts: _Texts, encodings: Floats) -> None:
+        self.texts = texts
+        self._wanted = encodings @ encodings.T
+        self.error = 0.0
+
+    def find_slopes(self, rows: Floats, places: Integers) -> Floats:
+        """Return how the loss changes with each row. ``places`` is the row of each token.
+
+        The loss is the squared error of the similarities. Near pairs weigh more.
+        """
+        texts = self.texts
+        sums = np.add.reduceat(rows[places], texts.starts, axis=0)
+        lengths = np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-9)
+        sketches = sums / lengths
+        found = sketches @ sketches.T
+        weights = np.maximum(np.maximum(found, self._wanted), 0) ** 3 + np.float32(FAR)
+        np.fill_diagonal(weights, 0)
+        errors = found - self._wanted
+        self.error = float(np.sqrt((weights * errors**2).sum() / weights.sum()))
+        slopes = (weights * errors) @ sketches / np.float32(len(sketches))
+        along = (slopes * sketches).sum(axis=1, keepdims=True)
+        by_sum = (slopes - along * sketches) / lengths  # a sketch keeps its length of 1
+        order = np.argsort(places, kind="stable")
+        first = np.searchsorted(places[order], np.arange(len(rows)))
+        by_token = np.repeat(by_sum, texts.lengths, axis=0)[order]
+        found_slopes: Floats = np.add.reduceat(by_token, first, axis=0)
+        return found_slopes
+
+
+class _Adam:
+    """The steps of Adam (Kingma and Ba 2015), for the rows that a batch has."""
+
+    def __init__(self, values: Floats) -> None:
+        self._mean = np.zeros_like(values)
+        self._square = np.zeros_like(values)
+        self._steps = np.zeros((len(values), 1), np.float32)
+
+    def step(self, values: Floats, rows: Any, slopes: Floats, rate: float) -> None:
+        """Change the rows of ``values``."""
+        mean = self._mean[rows] = 0.9 * self._mean[rows] + 0.1 * slopes
+        square = self._square[rows] = 0.98 * self._square[rows] + 0.02 * slopes**2
+        self._steps[rows] += 1
+        steps = self._steps[rows]
+        spread = np.sqrt(square / (1 - 0.98**steps)) + 1e-8
+        values[rows] -= np.float32(rate) * (mean / (1 - 0.9**steps)) / spread
+
+
+def _main_directions(encodings: Floats) -> Floats:
+    """Return the directions, at most ``DIMENSION``, in which the encodings are longest."""
+    _, directions = np.linalg.eigh(encodings.T @ encodings)
+    return np.ascontiguousarray(directions[:, ::-1][:, :DIMENSION])
+
+
+def _nearest_texts(vectors: Floats) -> Integers:
+    """Return the places of the ``NEAREST`` other texts of each text."""
+    vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
+    found = np.empty((len(vectors), NEAREST), np.int64)
+    for start in range(0, len(vectors), BLOCK):
+        near = vectors[start : start + BLOCK] @ vectors.T
+        near[np.arange(len(near)), np.arange(start, start + len(near))] = -2
+        found[start : start + BLOCK] = np.argpartition(near, -NEAREST, axis=1)[:, -NEAREST:]
+    return found

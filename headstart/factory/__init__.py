@@ -12,17 +12,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headstart.config.checks import has_no_list
-from headstart.dialects.documents import DOCUMENTS
-from headstart.dialects.registry import DIALECTS
+from headstart.dialects.registry import DIALECTS, DOCUMENTS
 from headstart.errors import ConfigError
-from headstart.factory.caching import make_store, open_cache, open_encoder, open_recorder
-from headstart.factory.context import BuildContext, clock, follow_secret, persist
-from headstart.factory.learning import (
+from headstart.factory.caching import (
     make_domains,
     make_policy,
     make_second_opinion,
+    make_store,
+    open_cache,
+    open_encoder,
     open_oversight,
+    open_recorder,
 )
+from headstart.factory.context import BuildContext, clock, follow_secret, persist
 from headstart.factory.routing import (
     concise_levels,
     expressions,
@@ -48,7 +50,6 @@ from headstart.middleware.concurrency import Gate, Supervisor
 from headstart.middleware.conversations import Conversations
 from headstart.middleware.endpoints import Routes
 from headstart.middleware.flights import Flights
-from headstart.middleware.held_responses import HeldResponses
 from headstart.middleware.identity import (
     AcceptedCredentials,
     AccessControl,
@@ -57,7 +58,6 @@ from headstart.middleware.identity import (
 )
 from headstart.middleware.live_drafts import LiveDrafts
 from headstart.middleware.lookup import Finder, RecentAnswers
-from headstart.middleware.models import ModelLists
 from headstart.middleware.observers import (
     AccessLog,
     Bookkeeper,
@@ -68,14 +68,15 @@ from headstart.middleware.observers import (
 from headstart.middleware.pipeline import Engine, EngineOptions
 from headstart.middleware.prepare import Preparer
 from headstart.middleware.pump import Pump
-from headstart.middleware.relay import Relay, RelayPaths
+from headstart.middleware.relay import HeldResponses, Relay, RelayPaths
 from headstart.middleware.respond import RenderedAnswers, Responder
+from headstart.middleware.router import ModelLists
 from headstart.middleware.shared_flights import SharedFlights
 from headstart.middleware.upstreams.app import AppUpstream
 from headstart.middleware.websocket_relay import WebSocketRelay
 from headstart.policies.admission import Admission
 from headstart.policies.callers import OriginRules
-from headstart.policies.patience import LookupPatience
+from headstart.policies.gate import LookupPatience
 from headstart.types import new_ulid
 
 if TYPE_CHECKING:
@@ -433,7 +434,7 @@ async def _open_batches(parts: Parts, engine: Engine) -> BatchService | None:
     settings = parts.settings
     if settings.batches.dir is None:
         return None
-    from headstart.middleware.batches.folder import BatchFolder
+    from headstart.middleware.batches.journal import BatchFolder
     from headstart.middleware.batches.service import BatchService
 
     folder = BatchFolder(Path(settings.batches.dir))

@@ -11,8 +11,8 @@ import msgspec
 
 from headstart.config.providers import aliases
 from headstart.config.strategies import strategy_of
-from headstart.dialects.cache_marks import CACHE_POINT
 from headstart.dialects.registry import DIALECTS, claiming
+from headstart.dialects.request_form import CACHE_POINT
 from headstart.factory.context import clock, persist
 from headstart.factory.upstreams import dialects_of, price_of, provider_of
 from headstart.middleware.router import Router, RouteTaken

@@ -17,8 +17,14 @@ import msgspec
 
 from headstart.attempts import Tokens
 from headstart.config.checks import listed_upstreams
-from headstart.config.discovery import sends_no_bill
-from headstart.config.providers import aliases, context_at, model_table, preset, price_at
+from headstart.config.providers import (
+    aliases,
+    context_at,
+    model_table,
+    preset,
+    price_at,
+    sends_no_bill,
+)
 from headstart.dialects.registry import BY_SETTING, DIALECTS, spoken_dialects
 from headstart.errors import ConfigError
 from headstart.factory.context import clock, persist
@@ -45,8 +51,7 @@ if TYPE_CHECKING:
     from headstart.interfaces import Candidate
     from headstart.middleware.client_ledger import ClientLedger
     from headstart.middleware.concurrency import Spawn
-    from headstart.middleware.models import ListSource
-    from headstart.middleware.router import Provider
+    from headstart.middleware.router import ListSource, Provider
     from headstart.middleware.telemetry import Tracing
     from headstart.middleware.upstreams.http import HTTPUpstream
     from headstart.middleware.upstreams.signers import Signer, TokenSource
@@ -324,7 +329,7 @@ def _credential(upstream: UpstreamSettings, variable: str) -> Headers:
 
 def list_sources(opened: Sequence[Opened], settings: Settings) -> tuple[ListSource, ...]:
     """Return the upstreams that are asked for their lists of models."""
-    from headstart.middleware.models import ListSource
+    from headstart.middleware.router import ListSource
 
     names = {each.name for each in listed_upstreams(settings)}
     forms = [(each, dialects_of(each)[0].models) for each in opened]

@@ -23,7 +23,7 @@ from headstart.decisions import (
     Neighbor,
     RankedNeighbor,
 )
-from headstart.embeddings.histories import LEAST_SIMILARITY, MOST_ENCODINGS
+from headstart.embeddings.entry_encoder import LEAST_SIMILARITY, MOST_ENCODINGS
 from headstart.embeddings.semantic_search import MOST_JUDGED, NEIGHBORS
 from headstart.errors import ConfigError
 from headstart.policies.agreement.judge import FREE_TEXT

@@ -19,9 +19,8 @@ from headstart.errors import StoreError
 from headstart.middleware.admin_front import AdminState, EngineParts
 from headstart.middleware.live import Filter, key_of
 from headstart.middleware.metrics import Hedging, Levels
-from headstart.policies.entry_filter import EntryFilter
 from headstart.policies.routing.measures import UpstreamModel
-from headstart.types import Delete, Entry, Frozen, RawResponse, Text
+from headstart.types import Delete, Entry, EntryFilter, Frozen, RawResponse, Text
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

@@ -26,10 +26,9 @@ if TYPE_CHECKING:
 
     from headstart.middleware.batches.service import BatchService
     from headstart.middleware.endpoints import Route, Routes
-    from headstart.middleware.held_responses import HeldResponses
     from headstart.middleware.live_drafts import LiveDrafts
     from headstart.middleware.pipeline import Engine
-    from headstart.middleware.relay import Relay
+    from headstart.middleware.relay import HeldResponses, Relay
     from headstart.middleware.telemetry import Tracing
     from headstart.middleware.websocket_relay import WebSocketRelay
     from headstart.policies.callers import OriginRules

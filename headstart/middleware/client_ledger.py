@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headstart.errors import Forbidden, LimitsUnavailable, ModelForbidden, OverLimit, StoreError
 from headstart.observe import StageFailed, logger
-from headstart.policies.client_limits import (
+from headstart.policies.callers import (
     KEPT_S,
     LEASES,
     WARN_AT,

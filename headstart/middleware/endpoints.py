@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from headstart.dialects.dialect import Dialect
-    from headstart.dialects.documents import DocumentForm
+    from headstart.dialects.registry import DocumentForm
     from headstart.settings import OnRepeat
     from headstart.types import Scope
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
     from headstart.attempts import Attempt, Shaped
-    from headstart.dialects.documents import Vectors
+    from headstart.dialects.registry import Vectors
     from headstart.middleware.prepare import Prepared
     from headstart.reply import Reply
     from headstart.types import CacheKey, Entry, Headers, Lease, Origin

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import msgspec
 
 from headstart.decisions import Lookup, Outcome
-from headstart.dialects.documents import read_vectors, write_vectors
+from headstart.dialects.registry import read_vectors, write_vectors
 from headstart.errors import NotCached
 from headstart.observe import StageFailed
 from headstart.policies.key import item_key
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
     from typing import Protocol
 
-    from headstart.dialects.documents import Vectors
+    from headstart.dialects.registry import Vectors
     from headstart.middleware.concurrency import Spawn
     from headstart.middleware.flights import Flight, Head
     from headstart.middleware.lookup import Finder

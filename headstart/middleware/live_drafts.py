@@ -32,7 +32,7 @@ from headstart.middleware.request_context import KeptCall
 from headstart.middleware.respond import JSON, NO_STORE, error_response, send_whole
 from headstart.middleware.websocket_relay import with_key_header
 from headstart.observe import logger
-from headstart.policies.agreement.answers import answer_text
+from headstart.policies.agreement.judge import answer_text
 from headstart.policies.live_drafts import (
     INFER_TOKENS,
     MOST_TEXT,

@@ -12,8 +12,8 @@ import msgspec
 
 from headstart.decisions import Lookup, Outcome
 from headstart.dialects.registry import refuse_in_dialect
-from headstart.policies.output.concise import refuses_concise
-from headstart.policies.vetoes import question_of
+from headstart.policies.match import question_of
+from headstart.policies.output.answer_limits import refuses_concise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headstart.interfaces import AdmissionPolicy
     from headstart.middleware.learning.oversight import Oversight
     from headstart.middleware.prepare import Prepared, Repeat
-    from headstart.policies.patience import LookupPatience
+    from headstart.policies.gate import LookupPatience
     from headstart.types import CacheKey, ChatRequest, Entry
 
 UNPROVEN = "unproven-key"

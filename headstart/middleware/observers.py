@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headstart.interfaces import Store
     from headstart.middleware.concurrency import Spawn
     from headstart.observe import Observation, Observer
-    from headstart.policies.patience import LookupPatience
+    from headstart.policies.gate import LookupPatience
 
 FLUSH_S = 0.25
 MAX_WAITING = 10_000

@@ -34,16 +34,15 @@ from headstart.middleware.conversations import AnswerSource, refuse_compressed
 from headstart.middleware.endpoints import DEPLOYMENT, with_deployment
 from headstart.middleware.flights import LOG_BYTES, AnswerForm, Flight, Flights
 from headstart.middleware.items import Flying, ItemAnswers
-from headstart.middleware.learning.audits import book_audit
+from headstart.middleware.learning.learner import book_audit
 from headstart.middleware.learning.oversight import AllowedChecks, HitAction, HitDecision
-from headstart.middleware.logged_answers import AnswerLog
-from headstart.middleware.paced_answers import SentencePace
 from headstart.middleware.pump import PumpedCall
-from headstart.middleware.reading import HELD_DOCUMENT_BYTES
+from headstart.middleware.reading import HELD_DOCUMENT_BYTES, SentencePace
+from headstart.middleware.record import AnswerLog
 from headstart.middleware.request_context import KeptCall, RequestContext
-from headstart.middleware.request_edits import limited_body
 from headstart.middleware.respond import NotForOthers, leave_to_retry, send_error
 from headstart.middleware.router import NO_ROUTE
+from headstart.middleware.shaping.steps import limited_body
 from headstart.middleware.upstreams.app import AppUpstream
 from headstart.observe import StageFailed, logger
 from headstart.policies.admission import NEVER_STORED

@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from headstart.attempts import AttemptOutcome, Tokens, total_cost_usd
-from headstart.dialects.documents import DOCUMENTS
+from headstart.dialects.registry import DOCUMENTS
 from headstart.errors import (
     HeadstartError,
     UpstreamProtocolError,
@@ -24,8 +24,7 @@ from headstart.middleware.reading import MAX_DOCUMENT_BYTES
 from headstart.observe import StageFailed
 from headstart.policies.admission import NEVER_STORED, has_match
 from headstart.policies.freshness import StorageVerdict, judge_response
-from headstart.reply import AnswerWithheld
-from headstart.transcript import CHARACTERS_PER_TOKEN, storable
+from headstart.reply import CHARACTERS_PER_TOKEN, AnswerWithheld, storable
 from headstart.types import Completion, Ended, Entry, Origin, RawResponse, ToolCall
 
 if TYPE_CHECKING:
@@ -41,8 +40,7 @@ if TYPE_CHECKING:
     from headstart.middleware.prepare import Prepared
     from headstart.middleware.record import Recorder
     from headstart.observe import Observer
-    from headstart.reply import Reply
-    from headstart.transcript import Transcript
+    from headstart.reply import Reply, Transcript
     from headstart.types import CacheKey, Call, ChatRequest, Headers
 
 _TEXT_PASSES = frozenset({"model", "include-usage"})

@@ -12,7 +12,7 @@ from headstart.errors import InvalidRequest
 from headstart.middleware.endpoints import raw_path
 from headstart.middleware.prepare import DEADLINE, Prepared
 from headstart.observe import LONGEST_TAG, MOST_TAGS, Served
-from headstart.policies.agreement.answers import answer_text
+from headstart.policies.agreement.judge import answer_text
 from headstart.policies.freshness import Directives
 from headstart.types import Call
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from headstart.attempts import Attempt
     from headstart.decisions import UnlabelledPair
-    from headstart.dialects.documents import DocumentForm
+    from headstart.dialects.registry import DocumentForm
     from headstart.middleware.conversations import Chain
     from headstart.middleware.endpoints import Route
     from headstart.middleware.flights import Client, Flight

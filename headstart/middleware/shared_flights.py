@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import msgspec
 
 from headstart.attempts import Attempt  # noqa: TC001 - msgspec reads it
-from headstart.dialects.answers import UNDECODABLE
+from headstart.dialects.dialect import UNDECODABLE
 from headstart.errors import StageError, StoreError, UpstreamError
 from headstart.middleware.flights import LOG_BYTES, OWN_ALONE, AnswerForm, OwnedCall
 from headstart.observe import StageFailed

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headstart.attempts import Tokens
-from headstart.dialects.answers import translate_events
+from headstart.dialects.dialect import translate_events
 from headstart.errors import UpstreamProtocolError
 from headstart.middleware.reading import (
     BodyReader,
@@ -16,7 +16,7 @@ from headstart.middleware.reading import (
     EventStream,
     error_in,
 )
-from headstart.transcript import CHARACTERS_PER_TOKEN, Transcript
+from headstart.reply import CHARACTERS_PER_TOKEN, Transcript
 from headstart.types import Ended, ErrorReported, Finished, Piece, Started, ToolCall, ToolCallDelta
 
 if TYPE_CHECKING:

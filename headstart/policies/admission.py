@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headstart.dialects.answers import UNDECODABLE
+from headstart.dialects.dialect import UNDECODABLE
 from headstart.dialects.registry import form_of, refuse_in_dialect
 from headstart.errors import ConfigError
 from headstart.types import CONTENT_BLOCKS, Completion, Refusal, Text, ToolCall

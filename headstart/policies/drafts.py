@@ -16,14 +16,13 @@ import msgspec
 
 from headstart.dialects.registry import form_of
 from headstart.policies.admission import breaks_format
-from headstart.policies.agreement.answers import read_answer
-from headstart.policies.agreement.judge import judge
+from headstart.policies.agreement.judge import judge, read_answer
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from headstart.policies.agreement.answers import ReadChoice
+    from headstart.policies.agreement.judge import ReadChoice
     from headstart.types import ChatRequest, Choice, Completion
 
 # --- vetoes and scores ---------------------------------------------------------------------------

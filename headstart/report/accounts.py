@@ -17,8 +17,10 @@ from headstart.attempts import FAILURES, AttemptOutcome
 from headstart.decisions import LIVE_DRAFT, Outcome
 from headstart.machines import MachineUse, machine_name
 from headstart.observe import HELD_OUT
-from headstart.report.estimates import EstimateAccounts, PrefixReads, PrefixSums
-from headstart.report.statistics import (
+from headstart.report.estimates import (
+    EstimateAccounts,
+    PrefixReads,
+    PrefixSums,
     curve,
     difference_interval,
     quantile,

@@ -23,7 +23,7 @@ from headstart.middleware.batches.journal import BatchJournal, BatchResult, read
 from headstart.middleware.batches.run import LOOKUPS, MOST_TRIES, BatchBooks, BatchRun
 from headstart.middleware.concurrency import Gate
 from headstart.middleware.respond import send_whole
-from headstart.policies.batch_pace import MOST_REFUSALS
+from headstart.policies.routing.rate_limits import MOST_REFUSALS
 from support.booked import served
 from support.serving import serving_in_thread
 

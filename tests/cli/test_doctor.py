@@ -13,7 +13,7 @@ import pytest
 
 from headstart.cli import main
 from headstart.config.providers import providers
-from headstart.embeddings.stores.sqlite_file import SCHEMA_VERSION
+from headstart.embeddings.stores.sqlite import SCHEMA_VERSION
 from headstart.settings import CacheSettings, Settings, UpstreamSettings
 from headstart.sidecar import build_sidecar
 from support.redis_server import redis_server
@@ -257,7 +257,7 @@ def test_a_store_of_a_later_version_is_a_problem_and_says_what_to_do(
 ) -> None:
     import sqlite3
 
-    from headstart.embeddings.stores.sqlite_file import APPLICATION_ID
+    from headstart.embeddings.stores.sqlite import APPLICATION_ID
 
     with contextlib.closing(sqlite3.connect(place / "headstart.db")) as file:
         file.execute(f"PRAGMA application_id = {APPLICATION_ID}")

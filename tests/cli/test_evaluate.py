@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from headstart.errors import ConfigError, HeadstartError
 from headstart.lab.commands.evaluate import evaluate
-from headstart.lab.labelled import LabelledDataError
+from headstart.lab.rates import LabelledDataError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,7 +17,7 @@ from headstart.cli.data_sources import existing_store
 from headstart.decisions import Outcome
 from headstart.embeddings.stores.store_urls import open_store
 from headstart.observe import Served
-from headstart.policies.client_limits import spending
+from headstart.policies.callers import spending
 from headstart.settings import ClientLimits
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headstart.cli.request_logs import as_log_lines
+from headstart.cli.data_sources import as_log_lines
 from headstart.lab.commands.playing import read_material
-from headstart.lab.labelled import read_log
+from headstart.lab.rates import read_log
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -24,9 +24,8 @@ from websockets.exceptions import ConnectionClosed
 
 from headstart.cli import main
 from headstart.cli.serve import banner, billed_notes, with_route
-from headstart.config import discovery
 from headstart.config.checks import checked
-from headstart.config.providers import providers
+from headstart.config.providers import lists_models, providers
 from headstart.config.strategies import strategy_of
 from headstart.settings import RecordSettings, ServerSettings, Settings, UpstreamSettings
 from headstart.sockets import room_for_connections
@@ -380,7 +379,7 @@ def test_a_server_on_this_machine_is_known_by_the_models_it_lists(
     with http.server.HTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
-        assert discovery.lists_models(f"http://127.0.0.1:{server.server_port}/v1") is found
+        assert lists_models(f"http://127.0.0.1:{server.server_port}/v1") is found
         server.shutdown()
         thread.join()
-    assert not discovery.lists_models(f"http://127.0.0.1:{server.server_port}/v1")
+    assert not lists_models(f"http://127.0.0.1:{server.server_port}/v1")

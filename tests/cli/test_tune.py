@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from benchmarks.slots import slots_stream
 from headstart.errors import ConfigError
 from headstart.lab.commands.tune import tune
-from headstart.lab.labelled import LabelledDataError
+from headstart.lab.rates import LabelledDataError
 from headstart.policies.ratchet.domain import Domain
 from headstart.policies.ratchet.settings import Promise
 

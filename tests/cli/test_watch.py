@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from headstart.errors import ConfigError
 from headstart.lab.bench import Sample, Subject
 from headstart.lab.commands.watch import append_round, propose, read_history, watch
-from headstart.lab.drift import Round
+from headstart.lab.quality import Round
 from headstart.lab.simulator import Simulator, serve
 from headstart.lab.simulator.profiles import ProviderProfile
 

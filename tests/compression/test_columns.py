@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headstart.compression.json_text import from_columns, to_columns
+from headstart.compression.lossless import from_columns, to_columns
 
 KEYS = st.sampled_from(["identifier", "description", "a", "", "ключ"])
 VALUES = st.recursive(

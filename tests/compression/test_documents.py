@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from headstart.compression.protection import find_documents
+from headstart.compression.selection import find_documents
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headstart.compression.json_text import expand, holds_json, minify, shorten_json
+from headstart.compression.lossless import expand, holds_json, minify, shorten_json
 
 ROWS = [{"name": "Ada", "price": 1.5, "tags": ["é", None]}, {"name": "Bo", "price": 2, "tags": []}]
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()

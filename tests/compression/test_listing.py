@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headstart import compress
-from headstart.compression.listing import pad, strip_padding
+from headstart.compression.lossless import pad, strip_padding
 
 READ = '{"path": "src/a.py"}'
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from headstart.compression.protection import is_code, shows_file, understand
+from headstart.compression.selection import is_code, shows_file, understand
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headstart.compression.compress import compress
-from headstart.compression.recoverable import (
+from headstart.compression.result import (
     MOST_CHARS,
     MOST_FOUND_CHARS,
     find,

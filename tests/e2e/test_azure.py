@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from headstart.config.checks import checked
-from headstart.config.discovery import discover_upstreams
+from headstart.config.providers import discover_upstreams
 from headstart.errors import ConfigError
 from headstart.lab.simulator.faults import Status
 from headstart.settings import Settings, UpstreamSettings

@@ -13,7 +13,7 @@ import pytest
 
 from headstart.cli.config import report_on
 from headstart.config.checks import checked
-from headstart.dialects.aws_event_stream import encode_message
+from headstart.dialects.bedrock_converse import encode_message
 from headstart.middleware.upstreams.signers import AwsKeys, SignedRequest, sign
 from headstart.settings import Settings, UpstreamSettings
 from support.proxied import proxied

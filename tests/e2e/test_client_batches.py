@@ -20,7 +20,7 @@ from headstart.config.loading import load_settings
 from headstart.errors import ConfigError
 from headstart.lab.simulator import Simulator
 from headstart.middleware.asgi import not_found
-from headstart.middleware.batches.folder import BatchFolder, form_fields
+from headstart.middleware.batches.journal import BatchFolder, form_fields
 from headstart.mount import build_gateway
 from headstart.observe import Observers
 from support.serving import serving_in_thread

@@ -11,8 +11,7 @@ import openai
 import pytest
 
 from headstart.config.checks import checked
-from headstart.config.discovery import discover_upstreams
-from headstart.config.providers import preset
+from headstart.config.providers import discover_upstreams, preset
 from headstart.settings import Settings, UpstreamSettings
 from support.proxied import proxied
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headstart.compression.json_text import expand
+from headstart.compression.lossless import expand
 from headstart.middleware.shaping import prompt_compression as module
 from support.patience import PATIENCE_S
 from support.prompts import ROWS, chat, messages

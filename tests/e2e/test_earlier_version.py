@@ -18,8 +18,7 @@ import aiohttp
 import pytest
 
 from headstart.config.loading import load_settings
-from headstart.embeddings.stores.sqlite import SQLiteStore
-from headstart.embeddings.stores.sqlite_file import SCHEMA_VERSION
+from headstart.embeddings.stores.sqlite import SCHEMA_VERSION, SQLiteStore
 from headstart.middleware.asgi import not_found
 from headstart.mount import build_gateway
 from headstart.observe import Observers

@@ -13,11 +13,11 @@ import anyio
 import openai
 import pytest
 
+from headstart.clients import LiveDraft
 from headstart.config.checks import checked
 from headstart.decisions import Outcome
 from headstart.errors import ConfigError, HeadstartError
 from headstart.lab.simulator.faults import Status
-from headstart.live_draft import LiveDraft
 from headstart.policies.live_drafts import PLACEHOLDER
 from headstart.report.accounts import Accounts
 from headstart.settings import (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headstart.policies.output.concise import directive
+from headstart.policies.output.answer_limits import directive
 from support.patience import PATIENCE_S
 from support.proxied import Proxied, Reply, proxied
 from support.scripted import ScriptedUpstream, chunk

@@ -13,7 +13,7 @@ import pytest
 from google import genai
 from google.genai import types as gemini
 
-from headstart.compression.recoverable import RETRIEVE, id_of
+from headstart.compression.result import RETRIEVE, id_of
 from support.patience import PATIENCE_S
 from support.proxied import CHAT, proxied, reply_of
 from support.reading_model import USAGE, Calls, ReadingModel, Says, Thinks

@@ -10,15 +10,15 @@ import msgspec
 import numpy as np
 import pytest
 
-from headstart.embeddings.encoder import OnnxEncoder
-from headstart.embeddings.export import MINIMUM_COSINE, PROMPTS, encode_prompts, measure_fidelity
-from headstart.embeddings.model_card import (
+from headstart.embeddings.encoder import (
     DEFAULT_MODEL,
     ModelCard,
+    OnnxEncoder,
     read_card,
     sha256_file,
     write_card,
 )
+from headstart.embeddings.export import MINIMUM_COSINE, PROMPTS, encode_prompts, measure_fidelity
 from headstart.errors import ConfigError, EncoderError
 
 GOLDEN = Path(__file__).with_name("encoder_fp32.npz")

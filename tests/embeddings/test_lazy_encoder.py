@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from headstart.embeddings.encoder import LazyEncoder, OnnxEncoder
-from headstart.embeddings.model_card import DEFAULT_MODEL, GRAPH_FILE
+from headstart.embeddings.encoder import DEFAULT_MODEL, GRAPH_FILE, LazyEncoder, OnnxEncoder
 from headstart.errors import ConfigError, EncoderError
 
 if TYPE_CHECKING:

@@ -11,9 +11,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from headstart.embeddings.encoder import OnnxEncoder
+from headstart.embeddings.encoder import (
+    DEFAULT_MODEL,
+    OnnxEncoder,
+    read_card,
+    sha256_file,
+    write_card,
+)
 from headstart.embeddings.export import PROMPTS
-from headstart.embeddings.model_card import DEFAULT_MODEL, read_card, sha256_file, write_card
 from headstart.embeddings.sketch import CARD_FILE, TABLE_FILE, SketchCard, Sketcher, load_sketcher
 from headstart.errors import ConfigError
 from scripts.build_sketch import NOTICE_FILE, SOURCES, TABLE_SHA256

@@ -14,17 +14,16 @@ from tokenizers.normalizers import Lowercase
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import BertProcessing
 
-from headstart.embeddings.encoder import OnnxEncoder
-from headstart.embeddings.model_card import (
+from headstart.embeddings.encoder import (
     FORMAT,
     GRAPH_FILE,
     TOKENIZER_FILE,
     ModelCard,
+    OnnxEncoder,
     sha256_file,
     write_card,
 )
-from headstart.embeddings.sketch import TABLE_FILE, load_sketcher
-from headstart.embeddings.sketch_table import make_table, mix_words
+from headstart.embeddings.sketch import TABLE_FILE, load_sketcher, make_table, mix_words
 from headstart.errors import ConfigError
 from scripts.build_encoder import BertConfig, BertGraph
 

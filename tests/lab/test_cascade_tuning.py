@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from headstart.errors import ConfigError
-from headstart.lab.cascade import CascadeRow, read_rows, tune_cascade
+from headstart.lab.quality import CascadeRow, read_rows, tune_cascade
 
 if TYPE_CHECKING:
     from pathlib import Path

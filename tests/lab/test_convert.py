@@ -8,7 +8,7 @@ import sys
 from itertools import chain
 from pathlib import Path
 
-from headstart.lab.labelled import Pairs, Stream, read_labelled
+from headstart.lab.rates import Pairs, Stream, read_labelled
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "convert.py"
 

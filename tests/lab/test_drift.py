@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.buying import CHANGES, Change, first_alarm_day, rounds
-from headstart.lab.drift import Watch, limit_for, spent_usd
+from headstart.lab.quality import Watch, limit_for, spent_usd
 
 
 def test_months_without_a_change_have_no_false_alarm() -> None:

@@ -7,7 +7,7 @@ from math import comb
 
 import pytest
 
-from headstart.report.statistics import least_share, wilson_interval
+from headstart.report.estimates import least_share, wilson_interval
 
 
 def test_wilson_interval_agrees_with_published_values() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from headstart.lab.labelled import LabelledDataError, Pairs, Stream, read_labelled
+from headstart.lab.rates import LabelledDataError, Pairs, Stream, read_labelled
 
 if TYPE_CHECKING:
     from headstart.types import CacheKey

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from headstart.lab.labelled import LabelledDataError, is_log, read_log
+from headstart.lab.rates import LabelledDataError, is_log, read_log
 
 ASKED = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
 ANSWER = {"model": "m", "choices": [{"message": {"role": "assistant", "content": "Hello"}}]}

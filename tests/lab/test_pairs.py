@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headstart.lab.labelled import Pair, Pairs
-from headstart.lab.rates import judge_pairs, pairs_in_order
+from headstart.lab.rates import Pair, Pairs, judge_pairs, pairs_in_order
 from support.angles import ByAngle, conversation, key, pair, prepare
 
 

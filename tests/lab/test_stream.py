@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headstart.decisions import Label, LabelSource
-from headstart.lab.labelled import LabelledPrompt
-from headstart.lab.rates import ordering_report, stream_report
+from headstart.lab.rates import LabelledPrompt, ordering_report, stream_report
 from headstart.lab.stream import ReplayRun, history_judge, play
 from support.angles import ByAngle, conversation, labelled, prepare
 

@@ -13,9 +13,7 @@ import pytest
 from headstart.decisions import Outcome
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.errors import EncoderError, UpstreamUnreachable
-from headstart.middleware.learning.audits import CallBudget
-from headstart.middleware.learning.learner import AnswerJudge
-from headstart.middleware.learning.model_judge import ModelJudge
+from headstart.middleware.learning.learner import AnswerJudge, CallBudget, ModelJudge
 from headstart.middleware.upstreams.http import HTTPUpstream
 from headstart.observe import Served, StageFailed
 from headstart.policies.cost import Price

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from headstart.attempts import Tokens
 from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
 from headstart.middleware.reading import SSEDecoder
-from headstart.transcript import Transcript
+from headstart.reply import Transcript
 from headstart.types import (
     Ended,
     ErrorReported,

@@ -16,7 +16,7 @@ from anthropic.types import Message
 
 from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
 from headstart.middleware.reading import SSEDecoder
-from headstart.transcript import Transcript
+from headstart.reply import Transcript
 from headstart.types import ErrorReported, Reasoning, Text, ToolCall
 from support.events import events_of
 

@@ -9,14 +9,14 @@ import msgspec
 import pytest
 
 from headstart.canonical_request import Quirks
-from headstart.dialects.answers import translate_events
 from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
 from headstart.dialects.cohere_chat import COHERE_CHAT
+from headstart.dialects.dialect import translate_events
 from headstart.dialects.gemini_generate import GEMINI_GENERATE
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.requests import apply_quirks
 from headstart.errors import InvalidRequest
-from headstart.transcript import Transcript
+from headstart.reply import Transcript
 from headstart.types import Ended, Finished, ReasoningDelta, Started, TextDelta
 from support.translated import translate
 

@@ -24,8 +24,8 @@ from headstart.middleware.reading import SSEDecoder
 from headstart.middleware.request_context import deadlines
 from headstart.middleware.respond import fit
 from headstart.policies.admission import Admission
-from headstart.policies.agreement.answers import answer_text
-from headstart.transcript import Transcript
+from headstart.policies.agreement.judge import answer_text
+from headstart.reply import Transcript
 from headstart.types import CacheKey, ChatRequest, Choice, Completion, Ended, Entry, Origin, Text
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headstart.dialects.aws_event_stream import MessageCutter, encode_message
+from headstart.dialects.bedrock_converse import MessageCutter, encode_message
 from headstart.dialects.dialect import Frame
 from headstart.errors import UpstreamProtocolError
 

@@ -13,7 +13,7 @@ import pytest
 from headstart.config.loading import load_settings
 from headstart.lab.simulator import Simulator
 from headstart.middleware.asgi import not_found
-from headstart.middleware.batches.folder import BatchFolder, KeptBatch
+from headstart.middleware.batches.journal import BatchFolder, KeptBatch
 from headstart.middleware.batches.service import WINDOW_S, BatchService
 from headstart.middleware.concurrency import Supervisor
 from headstart.middleware.respond import send_whole

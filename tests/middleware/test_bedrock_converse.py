@@ -9,12 +9,11 @@ import pytest
 
 from headstart.canonical_request import Quirks, WrittenRequest
 from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
-from headstart.dialects.aws_event_stream import MessageCutter, encode_message
-from headstart.dialects.bedrock_converse import BEDROCK_CONVERSE
+from headstart.dialects.bedrock_converse import BEDROCK_CONVERSE, MessageCutter, encode_message
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.errors import InvalidRequest
 from headstart.middleware.reading import EventStream
-from headstart.transcript import Transcript
+from headstart.reply import Transcript
 from headstart.types import Ended, ErrorReported, Reasoning, StreamEvent, Text, ToolCall
 
 DIALECT = BEDROCK_CONVERSE

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from headstart.dialects.cache_marks import add_cache_key, mark_anthropic, mark_bedrock
+from headstart.dialects.request_form import add_cache_key, mark_anthropic, mark_bedrock
 from headstart.types import CacheMarks
 
 ALL = CacheMarks(shared=True, previous=True, last=True)

@@ -14,7 +14,7 @@ from headstart.dialects.cohere_chat import COHERE_CHAT
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.errors import InvalidRequest
 from headstart.middleware.reading import SSEDecoder
-from headstart.transcript import Transcript
+from headstart.reply import Transcript
 from headstart.types import Choice, Ended, ErrorReported, Reasoning, StreamEvent, Text, ToolCall
 
 DIALECT = COHERE_CHAT

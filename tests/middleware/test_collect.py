@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headstart.transcript import Transcript, storable
+from headstart.reply import Transcript, storable
 from headstart.types import (
     Completion,
     Ended,

@@ -10,7 +10,7 @@ import pytest
 from headstart.dialects.openai_completions import OPENAI_COMPLETIONS
 from headstart.errors import InvalidRequest
 from headstart.policies.admission import Admission
-from headstart.transcript import Transcript
+from headstart.reply import Transcript
 
 
 def request(**fields: Any) -> bytes:

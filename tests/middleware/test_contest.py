@@ -14,7 +14,7 @@ from headstart.errors import (
     UpstreamUnreachable,
 )
 from headstart.middleware.upstreams.attempt_group import AttemptGroup
-from headstart.policies.routing.circuit_breaker import RetryBudget
+from headstart.policies.routing.failures import RetryBudget
 from headstart.policies.routing.schedule import ExtraBudget
 from headstart.reply import AnswerWithheld
 from headstart.settings import Strategy

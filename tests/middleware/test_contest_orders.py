@@ -10,7 +10,7 @@ import pytest
 from headstart.attempts import RoutingEstimate
 from headstart.middleware.upstreams.attempt_group import AttemptGroup
 from headstart.policies.cost import Price
-from headstart.policies.routing.circuit_breaker import RetryBudget
+from headstart.policies.routing.failures import RetryBudget
 from headstart.policies.routing.schedule import ExtraBudget
 from headstart.settings import Strategy
 from support.candidates import UNIX, Actor, Candid, House, chat_call, read, whole

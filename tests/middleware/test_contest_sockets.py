@@ -14,7 +14,7 @@ from headstart.middleware.upstreams.attempt_group import AttemptGroup
 from headstart.middleware.upstreams.http import HTTPUpstream
 from headstart.middleware.upstreams.rescue import Rescued
 from headstart.middleware.upstreams.target import Target
-from headstart.policies.routing.circuit_breaker import RetryBudget
+from headstart.policies.routing.failures import RetryBudget
 from headstart.policies.routing.schedule import ExtraBudget
 from headstart.settings import Strategy, UpstreamSettings
 from support.candidates import UNIX, Books, chat_call, read

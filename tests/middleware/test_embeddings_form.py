@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headstart.dialects.documents import (
+from headstart.dialects.registry import (
     EMBEDDINGS,
     MOST_ITEMS,
     RERANK,

@@ -14,7 +14,7 @@ from headstart.middleware.respond import RenderedAnswers
 from headstart.observe import StageFailed
 from headstart.policies.admission import Admission
 from headstart.policies.freshness import Lifetimes
-from headstart.transcript import Transcript
+from headstart.reply import Transcript
 from support.proxied import CHAT, Reply, proxied, reply_of
 from support.serving import serving
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headstart.dialects.gemini_answers import GenerateDecoder, retry_delay_s
-from headstart.transcript import Transcript
+from headstart.reply import Transcript
 from headstart.types import (
     CONTENT_BLOCKS,
     Ended,

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from headstart.middleware.learning.audits import Audits, CallBudget
+from headstart.middleware.learning.learner import Audits, CallBudget
 from headstart.settings import AuditSettings
 
 

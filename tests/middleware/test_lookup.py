@@ -12,7 +12,7 @@ from headstart.middleware.prepare import Prepared, Repeat
 from headstart.observe import Served
 from headstart.policies.admission import Admission
 from headstart.policies.freshness import Directives
-from headstart.policies.patience import SHORTEST_S, UNKNOWN_S, LookupPatience
+from headstart.policies.gate import SHORTEST_S, UNKNOWN_S, LookupPatience
 from headstart.types import ChatRequest
 from support.caches import House, running
 from support.entries import entry

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from headstart.dialects.model_lists import ListedModel
+from headstart.dialects.dialect import ListedModel
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.errors import UpstreamUnreachable
-from headstart.middleware.models import FRESH_S, RETRY_S, ListSource, ModelLists
-from headstart.middleware.router import Provider, Router
+from headstart.middleware.router import FRESH_S, RETRY_S, ListSource, ModelLists, Provider, Router
 from headstart.reply import Reply
 from headstart.types import Call, Piece
 from support.fakes import Recorder

@@ -10,11 +10,11 @@ from hypothesis import given
 from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionMessage
 
-from headstart.dialects.answers import CHUNK_CHARACTERS
+from headstart.dialects.dialect import CHUNK_CHARACTERS
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.errors import InvalidRequest, Overloaded, StoreError, UpstreamTimeout
 from headstart.middleware.reading import SSEDecoder
-from headstart.transcript import Transcript
+from headstart.reply import Transcript
 from headstart.types import (
     Choice,
     Completion,

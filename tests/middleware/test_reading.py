@@ -12,7 +12,7 @@ from headstart.errors import UpstreamProtocolError
 from headstart.middleware import reading
 from headstart.middleware.reading import MOST_TRIES, BodyReader, DocumentReader, FrameReader
 from headstart.middleware.translated_reading import DocumentTranslator, Folder, Naming, Reencoder
-from headstart.transcript import Transcript
+from headstart.reply import Transcript
 from headstart.types import Ended, ErrorReported, UsageReported
 from support.events import decoded, folded, said
 from support.scripted import USAGE_CHUNK, chunk

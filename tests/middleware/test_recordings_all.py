@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 import yaml
 
-from headstart.dialects.answers import translate_events
 from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
 from headstart.dialects.cohere_chat import COHERE_CHAT
+from headstart.dialects.dialect import translate_events
 from headstart.dialects.gemini_generate import GEMINI_GENERATE
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.middleware.reading import SSEDecoder
-from headstart.transcript import Transcript
+from headstart.reply import Transcript
 from headstart.types import Ended, ErrorReported, Started, Text, ToolCall
 
 if TYPE_CHECKING:

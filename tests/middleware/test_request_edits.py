@@ -5,8 +5,7 @@ import pytest
 
 from headstart.dialects.gemini_generate import GEMINI_GENERATE
 from headstart.dialects.openai_chat import OPENAI_CHAT
-from headstart.middleware.request_edits import with_document
-from headstart.middleware.shaping.steps import is_editable
+from headstart.middleware.shaping.steps import is_editable, with_document
 from headstart.types import Call
 from support.gemini_stream import OPERATIONS
 

@@ -13,7 +13,7 @@ from headstart.dialects.registry import DIALECTS
 from headstart.errors import UpstreamError, UpstreamProtocolError, UpstreamUnreachable
 from headstart.middleware.upstreams.attempt_group import AttemptGroup
 from headstart.middleware.upstreams.rescue import Rescued
-from headstart.policies.routing.circuit_breaker import RetryBudget
+from headstart.policies.routing.failures import RetryBudget
 from headstart.policies.routing.measures import UpstreamModel
 from headstart.policies.routing.schedule import ExtraBudget
 from headstart.settings import Strategy

@@ -14,15 +14,15 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headstart.dialects.answers import translate_events
 from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
+from headstart.dialects.dialect import translate_events
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.openai_responses import OPENAI_RESPONSES
-from headstart.dialects.responses_items import output_items
+from headstart.dialects.responses_answers import output_items
 from headstart.errors import Overloaded
 from headstart.middleware.reading import SSEDecoder
 from headstart.policies.admission import Admission
-from headstart.transcript import Transcript
+from headstart.reply import Transcript
 from headstart.types import (
     Choice,
     Completion,

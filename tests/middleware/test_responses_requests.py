@@ -16,7 +16,7 @@ from headstart.dialects.gemini_generate import GEMINI_GENERATE
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.openai_responses import OPENAI_RESPONSES
 from headstart.errors import InvalidRequest
-from headstart.middleware.request_edits import with_document
+from headstart.middleware.shaping.steps import with_document
 from headstart.policies.output.continuation import continuing
 from headstart.types import Call
 from support.translated import CHAT, MESSAGES, PDF, PNG, PORTABLE, SCHEMA

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from headstart.compression import tokens
-from headstart.compression.json_text import expand
+from headstart.compression.lossless import expand
 from headstart.errors import InvalidRequest
 from headstart.middleware.shaping import prompt_compression
 from headstart.middleware.shaping import prompt_compression as module

@@ -8,7 +8,7 @@ import pytest
 from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.middleware.shaping.answer_length import AskBriefly
-from headstart.policies.output.concise import directive
+from headstart.policies.output.answer_limits import directive
 from headstart.settings import OutputSettings
 from headstart.types import Call
 from support.candidates import Actor, House, whole

@@ -13,8 +13,8 @@ from headstart.errors import UpstreamProtocolError, UpstreamRefused
 from headstart.middleware.reading import SSEDecoder
 from headstart.middleware.shaping import edits
 from headstart.middleware.shaping.edits import INSTRUCTION, AskForEdits
-from headstart.policies.output.token_savings import ENOUGH
-from headstart.transcript import Transcript
+from headstart.policies.output.answer_limits import ENOUGH
+from headstart.reply import Transcript
 from headstart.types import (
     Call,
     Completion,

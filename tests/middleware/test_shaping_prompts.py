@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headstart.compression.compress import compress
-from headstart.compression.json_text import expand
+from headstart.compression.lossless import expand
 from headstart.dialects.registry import DIALECTS as RECORDS
 from support.prompts import ROWS, TABLE, chat, contents, messages
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headstart import transcript
+from headstart import reply
 from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
 from headstart.dialects.gemini_generate import GEMINI_GENERATE
 from headstart.middleware.reading import SSEDecoder
@@ -18,7 +18,7 @@ from headstart.middleware.shaping import quotes as module
 from headstart.middleware.shaping.prompt_compression import TextWorker
 from headstart.middleware.shaping.quotes import INSTRUCTION, QuoteByNumber
 from headstart.observe import StageFailed
-from headstart.transcript import Transcript
+from headstart.reply import Transcript
 from headstart.types import (
     Call,
     Ended,
@@ -162,7 +162,7 @@ async def test_an_answer_without_marks_passes_to_the_byte(bench: TextWorker) -> 
 async def test_an_answer_too_long_to_be_remembered_passes(
     bench: TextWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transcript, "KEPT_BYTES", 200)
+    monkeypatch.setattr(reply, "KEPT_BYTES", 200)
     script = whole("x" * 300, "⟦q:1⟧")
     assert await Scene(bench, *script).pieces(call_of()) == script
     monkeypatch.setattr(module, "HELD_BYTES", 5)

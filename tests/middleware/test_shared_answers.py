@@ -10,7 +10,7 @@ import pytest
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.openai_responses import OPENAI_RESPONSES
 from headstart.dialects.registry import in_dialect, refuse_in_dialect
-from headstart.transcript import Transcript
+from headstart.reply import Transcript
 from headstart.types import CacheKey, Entry, Origin
 
 PART = {"type": "output_text", "text": "Blue.", "annotations": [], "logprobs": []}

@@ -22,7 +22,7 @@ from headstart.policies.routing.prompt_cache import SeenPrefix
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headstart.policies.routing.circuit_breaker import Permit
+    from headstart.policies.routing.failures import Permit
 
 HEADERS = ((b"x-ratelimit-limit-requests", b"100"), (b"x-ratelimit-remaining-requests", b"40"),
            (b"x-ratelimit-reset-requests", b"36s"))  # fmt: skip

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headstart.dialects.answers import translate_events, translate_headers, translate_status
 from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
+from headstart.dialects.dialect import translate_events, translate_headers, translate_status
 from headstart.dialects.gemini_generate import GEMINI_GENERATE
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.registry import with_retry_after

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headstart.policies.agreement.answers import answer_text
 from headstart.policies.agreement.judge import (
     ENCODED_CHARS,
     SKETCH_COSINE,
@@ -14,6 +13,7 @@ from headstart.policies.agreement.judge import (
     WORDS_ALONE,
     Agreement,
     Method,
+    answer_text,
     judge,
     judge_by_sketches,
     texts_to_encode,

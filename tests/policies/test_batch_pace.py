@@ -6,7 +6,7 @@ import heapq
 
 import pytest
 
-from headstart.policies.batch_pace import (
+from headstart.policies.routing.rate_limits import (
     FIRST_LIMIT,
     LEAST_ANSWERS,
     LONGEST_PAUSE_S,

@@ -7,8 +7,13 @@ from collections import deque
 
 import pytest
 
-from headstart.policies.routing.circuit_breaker import CircuitBreaker, Permit
-from headstart.policies.routing.failures import FailureKind, classify, failure
+from headstart.policies.routing.failures import (
+    CircuitBreaker,
+    FailureKind,
+    Permit,
+    classify,
+    failure,
+)
 
 SERVER = failure(FailureKind.SERVER)
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from headstart.policies.client_limits import (
+from headstart.policies.callers import (
     MOST_UNITS,
     USD_UNITS,
     Allowance,

@@ -12,7 +12,7 @@ from headstart.canonical_request import (
     TextPart,
     Tool,
 )
-from headstart.policies.output.concise import (
+from headstart.policies.output.answer_limits import (
     directive,
     refuse_concise,
     refuses_concise,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headstart.policies.output.quote_marks import MOST_SENTENCES, QuoteExpander, Sources
+from headstart.middleware.shaping.quotes import MOST_SENTENCES, QuoteExpander, Sources
 
 FIRST = "The tower was built in 1889. It is 330 metres tall! Is it made of iron, perhaps?"
 SECOND = "Another document begins here.\nIts second line is a sentence."

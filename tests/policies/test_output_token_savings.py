@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headstart.policies.output.token_savings import (
+from headstart.policies.output.answer_limits import (
     ENOUGH,
     MOST_MODELS,
     TRIES,

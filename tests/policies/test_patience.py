@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headstart.policies.patience import (
+from headstart.policies.gate import (
     LONGEST_S,
     MOST_KNOWN,
     SHARE,

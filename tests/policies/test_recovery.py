@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headstart.attempts import Tokens
-from headstart.policies.output.recovery import RecoveryBalance, offers_tool
+from headstart.middleware.shaping.recoverable import RecoveryBalance, offers_tool
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headstart.policies.routing.circuit_breaker import RetryBudget
+from headstart.policies.routing.failures import RetryBudget
 from headstart.policies.routing.schedule import backoff_s, fits_deadline
 
 

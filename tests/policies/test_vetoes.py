@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from headstart.decisions import Label, LabelSource
-from headstart.policies import vetoes as vetoes_module
-from headstart.policies.vetoes import Vetoes, question_of
+from headstart.policies import match
+from headstart.policies.match import Vetoes, question_of
 from headstart.types import CacheKey, new_ulid, ulid_time
 
 WRONG = Label(
@@ -130,7 +130,7 @@ def test_counts_and_rows_never_part(seed: int) -> None:
 
 
 def test_the_oldest_leave_beyond_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vetoes_module, "MOST_VETOES", 3)
+    monkeypatch.setattr(match, "MOST_VETOES", 3)
     vetoes = said(*(change(WRONG, id=f"{n}", entry=f"e{n}", question=f"q{n}") for n in range(5)))
     assert len(vetoes) == 3
     assert [vetoes.refuses(f"e{n}", "x") for n in range(5)] == [False, False, True, True, True]

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.buying import HOURLY_USD, break_even_error, machine_accounts, served
 from headstart.config.checks import checked
-from headstart.config.discovery import sends_no_bill
+from headstart.config.providers import sends_no_bill
 from headstart.factory.upstreams import metered_price, price_of
 from headstart.settings import PriceSettings, Settings, UpstreamSettings
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from headstart.report.statistics import (
+from headstart.report.estimates import (
     curve,
     difference_interval,
     quantile,

@@ -15,7 +15,7 @@ from headstart.dialects.bedrock_converse import BEDROCK_CONVERSE
 from headstart.lab.simulator import Oracle, Simulator
 from headstart.lab.simulator.faults import Cut, ErrorFrame, InvalidEvent, Status
 from headstart.middleware.reading import EventStream
-from headstart.transcript import Transcript
+from headstart.reply import Transcript
 from headstart.types import (
     Ended,
     ErrorReported,

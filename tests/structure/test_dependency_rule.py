@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 VALUES = {
     "types", "decisions", "interfaces", "errors", "observe", "sockets", "attempts", "reply",
-    "transcript", "canonical_request", "settings", "usual_calls", "machines",
+    "canonical_request", "settings", "usual_calls", "machines",
 }  # fmt: skip
 SETTINGS = {"config"}
 COMPONENTS = {"dialects", "report", *ROOMS}
 ROOT_MODULES = {
     "factory", "mount", "sidecar", "cli", "__init__", "clients", "httpx_transport",
-    "langchain_cache", "admin_app", "live_draft",
+    "langchain_cache",
 }  # fmt: skip
 ANYTHING = VALUES | SETTINGS | COMPONENTS | ROOT_MODULES
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headstart.decisions import Encoding, HistoryComparison, RankedNeighbor, UnmatchedTurn, Verdict
-from headstart.lab.labelled import LabelledPrompt, Pair
+from headstart.lab.rates import LabelledPrompt, Pair
 from headstart.lab.stream import PreparedPrompt
 from headstart.types import CacheKey, Turn
 

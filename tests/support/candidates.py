@@ -14,9 +14,8 @@ from headstart.middleware.upstreams.accounting import UpstreamStates
 from headstart.middleware.upstreams.target import Target
 from headstart.observe import Observers
 from headstart.policies.cost import Price
-from headstart.reply import Reply
+from headstart.reply import Reply, Transcript
 from headstart.settings import UpstreamSettings
-from headstart.transcript import Transcript
 from headstart.types import (
     Call,
     Ended,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headstart.middleware.reading import SSEDecoder
-from headstart.transcript import Transcript
+from headstart.reply import Transcript
 from headstart.types import (
     Choice,
     Completion,

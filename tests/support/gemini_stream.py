@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from headstart.dialects.gemini_generate import GEMINI_GENERATE
 from headstart.middleware.reading import SSEDecoder
-from headstart.transcript import Transcript
+from headstart.reply import Transcript
 from headstart.types import Ended
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.middleware.reading import FrameReader
 from headstart.middleware.shaping.answer_length import LimitAnswers
 from headstart.policies.output.answer_limits import ENOUGH, LengthKey, Lengths
+from headstart.reply import Transcript
 from headstart.settings import OutputSettings
-from headstart.transcript import Transcript
 from headstart.types import (
     Call,
     Ended,

@@ -16,11 +16,17 @@ import msgspec
 from msgspec.structs import replace
 
 from headstart.attempts import Tokens
-from headstart.cli.live_check import chat_call, model_for
+from headstart.cli.config import chat_call, model_for
 from headstart.config.checks import checked
-from headstart.config.discovery import discover_local, discover_upstreams
 from headstart.config.loading import load_settings
-from headstart.config.providers import aliases, model_at, model_table, preset
+from headstart.config.providers import (
+    aliases,
+    discover_local,
+    discover_upstreams,
+    model_at,
+    model_table,
+    preset,
+)
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.registry import BY_SETTING
 from headstart.errors import ConfigError, InvalidRequest, UpstreamError

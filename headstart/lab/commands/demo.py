@@ -25,13 +25,13 @@ from rich.text import Text
 
 from headstart.cli.options import command, flag, option
 from headstart.cli.report import print_report
+from headstart.clients import LiveDraft
 from headstart.config.checks import checked
 from headstart.lab.commands.bench_calls import simulated_prices
 from headstart.lab.simulator import Simulator, serve, traffic
 from headstart.lab.simulator.app import serve_app
 from headstart.lab.simulator.faults import Cut, Status
-from headstart.lab.simulator.typist import type_prompt
-from headstart.live_draft import LiveDraft
+from headstart.lab.simulator.oracle import type_prompt
 from headstart.middleware.reading import SSEDecoder
 from headstart.observe import Served
 from headstart.policies.live_drafts import PLACEHOLDER

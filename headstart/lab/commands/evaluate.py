@@ -21,16 +21,21 @@ from headstart.cli.options import (
 )
 from headstart.lab.commands import playing
 from headstart.lab.commands.playing import FAIL_OVER_HELP, STATE_HELP, play_rows, same_class
-from headstart.lab.labelled import Pairs, read_labelled
-from headstart.lab.rates import PairReport, judge_pairs, ordering_report, stream_report
+from headstart.lab.rates import (
+    PairReport,
+    Pairs,
+    judge_pairs,
+    ordering_report,
+    read_labelled,
+    stream_report,
+)
 from headstart.lab.stream import Setup, contender_of, judge_noise, noisy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from headstart.lab.labelled import Stream
-    from headstart.lab.rates import StreamReport
+    from headstart.lab.rates import Stream, StreamReport
     from headstart.lab.stream import Contender
     from headstart.policies.ratchet.settings import JudgeNoise
 

@@ -14,10 +14,10 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from headstart.cli.request_logs import as_log_lines, read_lines
+from headstart.cli.data_sources import as_log_lines, read_lines
 from headstart.dialects.registry import DIALECTS
 from headstart.errors import InvalidRequest
-from headstart.lab.labelled import (
+from headstart.lab.rates import (
     LabelledDataError,
     Pairs,
     Recorded,
@@ -25,25 +25,24 @@ from headstart.lab.labelled import (
     is_cut_off,
     is_log,
     numbered,
+    pairs_in_order,
     read_labelled,
     read_log,
 )
-from headstart.lab.rates import pairs_in_order
 from headstart.lab.stream import PreparedPrompt, ReplayRun, history_judge, play
 from headstart.policies.admission import Admission
 from headstart.policies.agreement.judge import judge, texts_to_encode
 from headstart.policies.guards.table import parse_prompt
 from headstart.policies.key import KeyContext, chat_key, find_question
 from headstart.policies.ratchet.settings import EXACT_JUDGE, JudgeNoise
-from headstart.transcript import Transcript
+from headstart.reply import Transcript
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from headstart.dialects.dialect import Dialect
-    from headstart.lab.labelled import LabelledPrompt, LoggedExchange
-    from headstart.lab.rates import Rates
+    from headstart.lab.rates import LabelledPrompt, LoggedExchange, Rates
     from headstart.lab.stream import Contender, Judge, PlayedPrompt
     from headstart.policies.guards.words import Parse
     from headstart.types import CacheKey, ChatRequest, Completion

@@ -25,7 +25,6 @@ from headstart.cli.options import (
     print_json,
 )
 from headstart.errors import ConfigError
-from headstart.lab.cascade import read_rows, study_cascade
 from headstart.lab.commands import playing
 from headstart.lab.commands.playing import (
     FAIL_OVER_HELP,
@@ -34,6 +33,7 @@ from headstart.lab.commands.playing import (
     question_pattern,
     read_material,
 )
+from headstart.lab.quality import read_rows, study_cascade
 from headstart.lab.rates import ordering_report
 from headstart.lab.stream import Contender, Setup, contender_of
 from headstart.lab.tuning import (
@@ -57,8 +57,8 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from headstart.lab.cascade import CascadePoint, CascadeReport, CascadeTuning
     from headstart.lab.commands.playing import Material
+    from headstart.lab.quality import CascadePoint, CascadeReport, CascadeTuning
     from headstart.lab.stream import PlayedPrompt
     from headstart.lab.tuning import Static, TargetResult
 
@@ -219,7 +219,7 @@ def tune(options: TuneOptions) -> None:
         advice = advise(found.targets, target, str(options.out))
         found = msgspec.structs.replace(found, advice=advice)
     if options.html is not None:
-        from headstart.lab.page import render_tuning
+        from headstart.lab.tuning import render_tuning
 
         _save(options.html, "--html", render_tuning(found).encode())
     if options.as_json:

@@ -29,14 +29,14 @@ from headstart.cli.options import (
     option,
     parse_duration,
 )
-from headstart.config.discovery import sends_no_bill
+from headstart.config.providers import sends_no_bill
 from headstart.errors import ConfigError
 from headstart.factory.upstreams import metered_price
 from headstart.lab.bench import recommend
 from headstart.lab.commands.bench import ABOVE_ZERO, PROMPTS_HELP, read_bench_prompts
 from headstart.lab.commands.bench_calls import BenchPlan, configured, measure
 from headstart.lab.commands.tune import set_keys
-from headstart.lab.drift import FIGURES, DriftAlarm, Round, Watch, limit_for, round_of, spent_usd
+from headstart.lab.quality import FIGURES, DriftAlarm, Round, Watch, limit_for, round_of, spent_usd
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

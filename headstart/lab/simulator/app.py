@@ -26,7 +26,6 @@ from headstart.lab.simulator.batches import SimulatedBatches
 from headstart.lab.simulator.bedrock import CONVERSES, BedrockWire
 from headstart.lab.simulator.chat_request import BadRequest
 from headstart.lab.simulator.cohere import CohereWire
-from headstart.lab.simulator.documents import answer_document
 from headstart.lab.simulator.faults import (
     HEADER,
     Fault,
@@ -39,20 +38,26 @@ from headstart.lab.simulator.generation import generate
 from headstart.lab.simulator.openai_chat import (
     CompletionsWire,
     OpenAIWire,
+    answer_document,
     render_model,
     render_models,
 )
 from headstart.lab.simulator.openai_responses import ResponsesWire, serve_responses
 from headstart.lab.simulator.oracle import Oracle
-from headstart.lab.simulator.player import Message, Performance, PlayOutcome, Receive, Send
 from headstart.lab.simulator.profiles import ProviderProfile, RateLimit, find_profile, limit_headers
-from headstart.lab.simulator.stats import CallFacts, SimulatorStats
 from headstart.lab.simulator.wire import (
+    CallFacts,
+    Message,
     Pace,
+    Performance,
+    PlayOutcome,
+    Receive,
     ScriptedError,
     ScriptedReply,
+    Send,
     SimulatedAnswer,
     SimulatedRequest,
+    SimulatorStats,
     error_reply,
     json_reply,
     unknown_url,

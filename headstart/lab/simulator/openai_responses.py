@@ -33,10 +33,12 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
     from headstart.lab.simulator.generation import Alternative
-    from headstart.lab.simulator.player import Message, Receive, Send
     from headstart.lab.simulator.wire import (
+        Message,
         Pace,
+        Receive,
         ScriptedError,
+        Send,
         SimulatedAnswer,
         SimulatedRequest,
     )

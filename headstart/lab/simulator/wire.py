@@ -1,10 +1,18 @@
-"""Requests, answers and replies of the simulator, and the base of its dialects."""
+"""Requests and replies of the simulator, their sending on time, and records of the calls."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+import socket
+import struct
+from collections import Counter, deque
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import blake2b
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 from urllib.parse import parse_qs
 
+import anyio
 import msgspec
 
 from headstart.lab.simulator.chat_request import BadRequest, ChatBody
@@ -12,9 +20,11 @@ from headstart.lab.simulator.generation import Generation  # noqa: TC001 - msgsp
 from headstart.types import Frozen, Headers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    import asyncio
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
 
     from headstart.lab.simulator.profiles import Draw, LimitForm
+
 
 CREDENTIALS = (b"authorization", b"x-api-key", b"x-goog-api-key", b"api-key")
 """The headers that may carry a key."""
@@ -287,3 +297,351 @@ class Wire:
     def headers(self, answer_id: str, ttft_s: float) -> Headers:
         """Return the headers of every answer."""
         raise NotImplementedError
+
+
+# --- sending on time ------------------------------------------------------------------------------
+
+Message: TypeAlias = "MutableMapping[str, Any]"
+Receive: TypeAlias = "Callable[[], Awaitable[Message]]"
+Send: TypeAlias = "Callable[[Message], Awaitable[None]]"
+
+_LINGER_ZERO = struct.pack("ii", 1, 0)
+"""The ``struct linger`` with which close(2) sends RST."""
+
+
+class PlayOutcome(StrEnum):
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    """The client left before the reply was whole."""
+    BROKEN = "broken"
+    """The simulator itself broke the connection off."""
+
+
+@dataclass(slots=True, eq=False)
+class Performance:
+    """One reply that is being sent.
+
+    ``deltas`` and ``sent`` (body bytes) grow meanwhile. ``head_s`` and ``first_token_s`` are the
+    real seconds from the request to the headers and to the first token, None until then.
+    """
+
+    reply: ScriptedReply
+    receive: Receive
+    send: Send
+    transport: asyncio.Transport | None
+    speed: float = 1.0
+    deltas: int = 0
+    sent: int = 0
+    head_s: float | None = None
+    first_token_s: float | None = None
+    _start: float = 0.0
+
+    async def play(self) -> PlayOutcome:
+        """Send the reply. Returns early, without error, when the client leaves.
+
+        Raises RuntimeError when the reply needs a transport and there is none.
+        """
+        self._start = anyio.current_time()
+        if self.reply.at_once:
+            await self._send_head()
+            self._count(sum(piece.delta for piece in self.reply.pieces))
+            await self._send_body(b"".join([piece.data for piece in self.reply.pieces]), more=False)
+            return PlayOutcome.COMPLETED
+        if self.reply.needs_transport:
+            self._connection()
+        outcome = PlayOutcome.CANCELLED
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._cancel_on_disconnect, group.cancel_scope)
+            outcome = await self._play_on_time()
+            group.cancel_scope.cancel()
+        if self.reply.needs_transport:
+            await self._disconnected()
+        return outcome
+
+    async def _cancel_on_disconnect(self, scope: anyio.CancelScope) -> None:
+        await self._disconnected()
+        scope.cancel()
+
+    async def _disconnected(self) -> None:
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+
+    async def _play_on_time(self) -> PlayOutcome:
+        reply = self.reply
+        if reply.head_at_s is not None:
+            await self._wait(reply.head_at_s)
+            if reply.head_takes_s:
+                await self._trickle()
+                return PlayOutcome.COMPLETED
+            await self._send_head()
+            await self._send_pieces(reply.pieces)
+        await self._wait(reply.ending_at_s)
+        if reply.ending == "end":
+            await self._send_body(b"", more=False)
+            return PlayOutcome.COMPLETED
+        self._break_off(reply.ending)
+        return PlayOutcome.BROKEN
+
+    async def _send_pieces(self, pieces: tuple[TimedPiece, ...]) -> None:
+        """Send each piece when it is due; pieces that are due together share one write."""
+        due: list[bytes] = []
+        for piece in pieces:
+            if due and self._seconds_until(piece.at_s) > 0:
+                await self._send_body(b"".join(due), more=True)
+                due.clear()
+            await self._wait(piece.at_s)
+            due.append(piece.data)
+            self._count(piece.delta)
+        if due:
+            await self._send_body(b"".join(due), more=True)
+
+    def _count(self, deltas: int) -> None:
+        self.deltas += deltas
+        if self.deltas and self.first_token_s is None:
+            self.first_token_s = anyio.current_time() - self._start
+
+    def _seconds_until(self, at_s: float) -> float:
+        return self._start + at_s / self.speed - anyio.current_time()
+
+    async def _wait(self, at_s: float) -> None:
+        seconds = self._seconds_until(at_s)
+        if seconds > 0:
+            await anyio.sleep(seconds)
+
+    async def _send_head(self) -> None:
+        self.head_s = anyio.current_time() - self._start
+        await self.send(
+            {
+                "type": "http.response.start",
+                "status": self.reply.status,
+                "headers": list(self.reply.headers),
+            }
+        )
+
+    async def _send_body(self, data: bytes, *, more: bool) -> None:
+        self.sent += len(data)
+        await self.send({"type": "http.response.body", "body": data, "more_body": more})
+
+    def _connection(self) -> asyncio.Transport:
+        if self.transport is None:
+            raise RuntimeError("this fault needs the transport: use headstart.lab.simulator.serve")
+        return self.transport
+
+    def _break_off(self, ending: Ending) -> None:
+        """Close the connection after the bytes that were written."""
+        if ending == "reset":
+            raw = self._connection().get_extra_info("socket")
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_ZERO)
+        self._connection().close()
+
+    async def _trickle(self) -> None:
+        """Write the head byte by byte past ASGI, then the body, and close."""
+        reply = self.reply
+        phrase = HTTPStatus(reply.status).phrase
+        lines = [f"HTTP/1.1 {reply.status} {phrase}".encode(), b"connection: close"]
+        lines += [name + b": " + value for name, value in reply.headers]
+        head = b"\r\n".join(lines) + b"\r\n\r\n"
+        self.head_s = anyio.current_time() - self._start
+        for place in range(len(head)):
+            await self._wait((reply.head_at_s or 0.0) + reply.head_takes_s * place / len(head))
+            self._connection().write(head[place : place + 1])
+        for piece in reply.pieces:
+            await self._wait(piece.at_s)
+            self._connection().write(piece.data)
+            self.sent += len(piece.data)
+            self._count(piece.delta)
+        self._connection().close()
+
+
+# --- records and statistics of the calls ----------------------------------------------------------
+
+_CANCELLATIONS = 1000
+"""The number of cancelled calls with details in a snapshot."""
+_RECORDS = 50_000
+"""The number of calls that are remembered one by one."""
+
+
+class Cancelled(Frozen):
+    """A call whose client left before the reply was whole."""
+
+    request_id: str
+    at: float
+    """Unix seconds at which the disconnect was seen."""
+    ago_s: float
+    """Seconds from the disconnect to this snapshot."""
+    after_s: float
+    """Seconds from the request to the disconnect."""
+    deltas: int
+    """Generated tokens sent by then."""
+
+
+class CallFacts(Frozen):
+    """The facts of a call that are known when its answer begins."""
+
+    endpoint: str
+    status: int
+    model: str = ""
+    stream: bool = False
+    fault: str = ""
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    answer_tokens: int = 0
+    """Tokens of the whole answer, sent or not; 0 for an error."""
+
+
+class Record(CallFacts, frozen=True, kw_only=True, omit_defaults=False):
+    """One call from its arrival to its end. Seconds are real ones, since ``at``."""
+
+    request_id: str
+    number: int
+    at: float
+    """Unix seconds at which the whole request had arrived."""
+    head_s: float | None
+    """The time when the status line was sent; None: never."""
+    first_token_s: float | None
+    ended_s: float
+    cancelled_at: float | None
+    """Unix seconds at which the client's socket was seen closed, before the reply was whole."""
+    outcome: PlayOutcome
+    sent_tokens: int
+    bytes_out: int
+    credential: str
+    """Eight hexadecimal digits that stand for the key; empty without one."""
+    headers: dict[str, str]
+    """The request's headers without the credentials."""
+
+    def billed(self, *, cancels_billing: bool) -> tuple[int, int]:
+        """Return the input and output tokens on the bill.
+
+        An error costs nothing. A cancelled stream costs its prompt; if a cancellation stops
+        billing, it also costs the sent tokens, else the whole answer. A cancelled call without a
+        stream costs the whole answer.
+        """
+        if self.status >= 400 or not self.answer_tokens:
+            return 0, 0
+        whole = self.outcome is PlayOutcome.COMPLETED or not (self.stream and cancels_billing)
+        return self.prompt_tokens, self.answer_tokens if whole else self.sent_tokens
+
+
+class Snapshot(Frozen, omit_defaults=False):
+    """Counts since the start or the last reset. ``calls`` is the sum of the next four."""
+
+    calls: int
+    in_flight: int
+    completed: int
+    cancelled: int
+    broken: int
+    errors: int
+    """Replies with a status of 400 or more; part of ``completed``."""
+    bytes_in: int
+    bytes_out: int
+    deltas: int
+    endpoints: dict[str, int]
+    cancellations: tuple[Cancelled, ...]
+
+
+class Seen(NamedTuple):
+    """A call that has arrived and has not ended."""
+
+    incoming: SimulatedRequest
+    facts: CallFacts
+    at: float
+    since_reset: int
+
+
+class SimulatorStats:
+    """Counts calls. Every method is called on the event loop, with Unix time from ``clock``."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._resets = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        self._in_flight = self._errors = 0
+        self._bytes_in = self._bytes_out = self._deltas = 0
+        self._endpoints: Counter[str] = Counter()
+        self._outcomes: Counter[PlayOutcome] = Counter()
+        self._cancellations: deque[Record] = deque(maxlen=_CANCELLATIONS)
+        self._ended: deque[Record] = deque(maxlen=_RECORDS)
+
+    def reset(self) -> None:
+        """Start from zero. Calls in flight are not counted when they end."""
+        self._resets += 1
+        self._clear()
+
+    def begin(self, incoming: SimulatedRequest, facts: CallFacts) -> Seen:
+        """Count a call that has arrived."""
+        self._in_flight += 1
+        self._bytes_in += len(incoming.body)
+        self._endpoints[facts.endpoint] += 1
+        return Seen(incoming, facts, self._clock(), self._resets)
+
+    def finish(self, seen: Seen, outcome: PlayOutcome, performance: Performance) -> None:
+        """Count a call that has ended, and remember it."""
+        if seen.since_reset != self._resets:
+            return
+        now = self._clock()
+        self._in_flight -= 1
+        self._outcomes[outcome] += 1
+        self._bytes_out += performance.sent
+        self._deltas += performance.deltas
+        if outcome is PlayOutcome.COMPLETED:
+            self._errors += seen.facts.status >= 400
+        record = _record(seen, outcome, performance, now)
+        self._ended.append(record)
+        if outcome is PlayOutcome.CANCELLED:
+            self._cancellations.append(record)
+
+    def records(self, since: int = 0) -> tuple[Record, ...]:
+        """Return the ended calls whose number is ``since`` or more, in the order of their ends."""
+        return tuple(record for record in self._ended if record.number >= since)
+
+    def snapshot(self) -> Snapshot:
+        """Return the counts as they are now."""
+        now = self._clock()
+        return Snapshot(
+            calls=self._endpoints.total(),
+            in_flight=self._in_flight,
+            completed=self._outcomes[PlayOutcome.COMPLETED],
+            cancelled=self._outcomes[PlayOutcome.CANCELLED],
+            broken=self._outcomes[PlayOutcome.BROKEN],
+            errors=self._errors,
+            bytes_in=self._bytes_in,
+            bytes_out=self._bytes_out,
+            deltas=self._deltas,
+            endpoints=dict(self._endpoints),
+            cancellations=tuple(
+                Cancelled(
+                    request_id=call.request_id,
+                    at=call.at + call.ended_s,
+                    ago_s=now - call.at - call.ended_s,
+                    after_s=call.ended_s,
+                    deltas=call.sent_tokens,
+                )
+                for call in self._cancellations
+            ),
+        )
+
+
+def _record(seen: Seen, outcome: PlayOutcome, performance: Performance, now: float) -> Record:
+    incoming, key = seen.incoming, seen.incoming.credential
+    return Record(
+        **msgspec.structs.asdict(seen.facts),
+        request_id=incoming.id,
+        number=incoming.number,
+        at=seen.at,
+        head_s=performance.head_s,
+        first_token_s=performance.first_token_s,
+        ended_s=now - seen.at,
+        cancelled_at=now if outcome is PlayOutcome.CANCELLED else None,
+        outcome=outcome,
+        sent_tokens=performance.deltas,
+        bytes_out=performance.sent,
+        credential=blake2b(key, digest_size=4).hexdigest() if key else "",
+        headers={
+            name.decode("latin-1"): value.decode("latin-1")
+            for name, value in incoming.headers
+            if name not in CREDENTIALS
+        },
+    )

@@ -16,7 +16,7 @@ from headstart.compression.passages import sentences
 from headstart.compression.tokens import count_tokens
 from headstart.dialects.registry import DIALECTS
 from headstart.errors import ConfigError
-from headstart.transcript import Transcript
+from headstart.reply import Transcript
 from headstart.types import Choice, Frozen, Text
 
 if TYPE_CHECKING:

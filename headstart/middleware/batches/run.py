@@ -19,10 +19,9 @@ from headstart.middleware.batches.documents import MappedRequest, MapStep, StepE
 from headstart.middleware.batches.journal import BatchResult, body_of, in_prefix_order, output_row
 from headstart.middleware.respond import plain_error
 from headstart.observe import Served
-from headstart.policies import batch_pace
-from headstart.policies.batch_pace import BatchPace
+from headstart.policies.routing import rate_limits
 from headstart.policies.routing.failures import FailureKind
-from headstart.policies.routing.rate_limits import retry_after_s
+from headstart.policies.routing.rate_limits import BatchPace, retry_after_s
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -367,7 +366,7 @@ class BatchRun:
         if reply.status in _LIMITED_STATUSES and not _is_hopeless(booked):
             self.counts.refusals += 1
             wait_s = retry_after_s(reply.headers, unix)
-            self.pace = batch_pace.refused(self.pace, began=began, wait_s=wait_s, now=now)
+            self.pace = rate_limits.refused(self.pace, began=began, wait_s=wait_s, now=now)
             if not self.pace.gives_up:
                 self._waiting.appendleft(request)
                 return
@@ -396,10 +395,10 @@ class BatchRun:
         if limited:
             self.counts.refusals += 1
         if last.upstream in limited and last.outcome is AttemptOutcome.WON:
-            self.pace = batch_pace.crowded(self.pace, began=began, now=now)
+            self.pace = rate_limits.crowded(self.pace, began=began, now=now)
         if booked.succeeded:
             took_s = booked.total_s if booked.upstream_s is None else booked.upstream_s
-            self.pace = batch_pace.answered(
+            self.pace = rate_limits.answered(
                 self.pace, began=began, took_s=took_s, in_flight=self._gate.active + 1, now=now
             )
 

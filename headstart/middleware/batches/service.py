@@ -17,9 +17,8 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from headstart.dialects.documents import DOCUMENTS
 from headstart.dialects.openai_chat import OPENAI_CHAT
-from headstart.dialects.registry import DIALECTS
+from headstart.dialects.registry import DIALECTS, DOCUMENTS
 from headstart.errors import (
     ConfigError,
     Forbidden,
@@ -29,15 +28,17 @@ from headstart.errors import (
     RequestTooLarge,
     UnknownReference,
 )
-from headstart.middleware.batches.folder import (
+from headstart.middleware.batches.journal import (
     BatchFolder,
+    BatchJournal,
     KeptBatch,
     KeptFile,
     RequestCounts,
     new_id,
+    read_requests,
     read_upload,
+    unanswered_row,
 )
-from headstart.middleware.batches.journal import BatchJournal, read_requests, unanswered_row
 from headstart.middleware.batches.run import BatchBooks, BatchRun
 from headstart.middleware.body import iterate_body, paced
 from headstart.middleware.concurrency import Gate

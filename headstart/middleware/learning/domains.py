@@ -18,9 +18,9 @@ import msgspec
 from headstart.decisions import Rule
 from headstart.errors import StageError, StoreError
 from headstart.observe import Learned, StageFailed, logger
+from headstart.policies.match import Veto, Vetoes
 from headstart.policies.ratchet.domain import SnapshotError
 from headstart.policies.ratchet.settings import MOST_ENTRY_RECORDS, Trust
-from headstart.policies.vetoes import Veto, Vetoes
 from headstart.types import Frozen
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from headstart.decisions import LabelSource, Lookup, Outcome, Rule, UnlabelledPa
 from headstart.errors import StageError
 from headstart.middleware.learning.learner import FeedbackSample
 from headstart.observe import StageFailed
-from headstart.policies.agreement.sampling import comparison_share
+from headstart.policies.match import FEEDBACK, question_of
 from headstart.policies.ratchet.domain import DomainStatus  # noqa: TC001 - msgspec reads it
 from headstart.policies.ratchet.features import unpack_features
-from headstart.policies.vetoes import FEEDBACK, question_of
+from headstart.policies.ratchet.threshold import comparison_share
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
     from headstart.decisions import Label, MatchContext
     from headstart.interfaces import Store
-    from headstart.middleware.learning.audits import Audits, CpuBudget
-    from headstart.middleware.learning.learner import Learner
+    from headstart.middleware.learning.learner import Audits, CpuBudget, Learner
     from headstart.observe import Observer
     from headstart.policies.ratchet.domain import Domain
     from headstart.policies.ratchet.settings import Promise

@@ -17,7 +17,6 @@ import msgspec
 from headstart.attempts import AttemptRole
 from headstart.dialects.registry import DIALECTS
 from headstart.errors import HeadstartError, UpstreamProtocolError, UpstreamRefused
-from headstart.middleware.request_edits import with_document
 from headstart.middleware.router import conversation
 from headstart.middleware.shaping.steps import (
     answer_writer,
@@ -25,26 +24,24 @@ from headstart.middleware.shaping.steps import (
     length_of,
     measure,
     was_cut,
+    with_document,
     without_length,
 )
 from headstart.observe import HELD_OUT, StageFailed
 from headstart.policies.output.answer_limits import (
     MOST_CONTINUATIONS,
     LengthKey,
+    concise_transform,
+    directive,
+    experiment_arm,
     mentions_context,
     next_limit,
+    refuse_concise,
     refuse_limit,
     refuses_limits,
 )
-from headstart.policies.output.concise import (
-    concise_transform,
-    directive,
-    refuse_concise,
-)
 from headstart.policies.output.continuation import Join, continuing
-from headstart.policies.output.token_savings import experiment_arm
-from headstart.reply import AnswerWithheld
-from headstart.transcript import Transcript
+from headstart.reply import AnswerWithheld, Transcript
 from headstart.types import (
     Ended,
     ErrorReported,

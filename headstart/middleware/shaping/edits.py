@@ -19,8 +19,13 @@ from headstart.attempts import AttemptOutcome, AttemptRole, Shaped
 from headstart.compression.tokens import estimate_tokens
 from headstart.dialects.registry import DIALECTS
 from headstart.errors import UpstreamRefused
-from headstart.middleware.request_edits import with_document
-from headstart.middleware.shaping.steps import answer_writer, when_read, without_length
+from headstart.middleware.shaping.steps import (
+    answer_writer,
+    when_read,
+    with_document,
+    without_length,
+)
+from headstart.policies.output.answer_limits import SavingsByModel
 from headstart.policies.output.document_edits import (
     MIN_TOKENS,
     EditReader,
@@ -30,7 +35,6 @@ from headstart.policies.output.document_edits import (
     predicted_tokens,
     with_prediction,
 )
-from headstart.policies.output.token_savings import SavingsByModel
 from headstart.reply import HELD_BYTES, AnswerWithheld, replayed
 from headstart.types import (
     Ended,
@@ -44,9 +48,8 @@ if TYPE_CHECKING:
 
     from headstart.middleware.shaping.steps import RestOfSteps, Send, StepContext
     from headstart.policies.output.document_edits import EditRequest
-    from headstart.reply import Reply
+    from headstart.reply import Reply, Transcript
     from headstart.settings import EditMode
-    from headstart.transcript import Transcript
     from headstart.types import Call, ChatRequest, Piece, StreamEvent
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 
 from headstart.attempts import PROMPT_CACHE, AttemptRole, Shaped, Tokens
-from headstart.dialects.cache_marks import KEY_SIGNS, MARKED, SIGNS
 from headstart.dialects.registry import DIALECTS, form_of
+from headstart.dialects.request_form import KEY_SIGNS, MARKED, SIGNS
 from headstart.errors import UpstreamRefused
 from headstart.middleware.identity import credential_of
 from headstart.middleware.shaping.steps import when_read
@@ -34,9 +34,8 @@ if TYPE_CHECKING:
     from headstart.middleware.shaping.steps import RestOfSteps, Send, StepContext
     from headstart.policies.cost import Price
     from headstart.policies.routing.prompt_cache import PrefixReuse
-    from headstart.reply import Reply
+    from headstart.reply import Reply, Transcript
     from headstart.settings import CompressionSettings
-    from headstart.transcript import Transcript
     from headstart.types import Call, ChatRequest
 
 _PRIMARY = (AttemptRole.FIRST, AttemptRole.RETRY, AttemptRole.FALLBACK, AttemptRole.RETRIEVE)

@@ -24,7 +24,7 @@ from headstart.compression.result import count_messages
 from headstart.compression.tokens import count_tokens, estimate_tokens, is_loaded, load
 from headstart.dialects.registry import DIALECTS
 from headstart.errors import UpstreamRefused
-from headstart.middleware.request_edits import with_document
+from headstart.middleware.shaping.steps import with_document
 from headstart.observe import DRY_RUN
 from headstart.policies.freshness import asked_compression, compressed, stricter
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from headstart.attempts import Attempt, AttemptOutcome, AttemptRole, Tokens
 from headstart.policies.cost import Price, cancelled_cost_usd
-from headstart.policies.routing.circuit_breaker import CircuitBreaker, RetryBudget
-from headstart.policies.routing.failures import FailureKind
+from headstart.policies.routing.failures import CircuitBreaker, FailureKind, RetryBudget
 from headstart.policies.routing.measures import Affinities, Measures
 from headstart.policies.routing.prompt_cache import PrefixReuse
 from headstart.policies.routing.rate_limits import NOTHING_TAKEN, RateLimits, Taken
@@ -21,13 +20,11 @@ if TYPE_CHECKING:
 
     from headstart.attempts import CostOf
     from headstart.dialects.dialect import Dialect
-    from headstart.dialects.documents import DocumentForm
+    from headstart.dialects.registry import DocumentForm
     from headstart.middleware.client_ledger import Reservation
-    from headstart.policies.routing.circuit_breaker import Permit
-    from headstart.policies.routing.failures import Failure
+    from headstart.policies.routing.failures import Failure, Permit
     from headstart.policies.routing.measures import UpstreamModel
-    from headstart.reply import Reply
-    from headstart.transcript import Transcript
+    from headstart.reply import Reply, Transcript
     from headstart.types import Call
 
 _NO_LOCK = nullcontext()

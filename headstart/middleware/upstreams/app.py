@@ -9,8 +9,7 @@ import anyio
 
 from headstart.errors import UpstreamProtocolError
 from headstart.middleware.reading import BodyReader, body_reader
-from headstart.reply import Reply
-from headstart.transcript import Transcript
+from headstart.reply import Reply, Transcript
 from headstart.types import ErrorReported, Message, Piece
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 
     from headstart.interfaces import Candidate, Upstream
-    from headstart.policies.routing.circuit_breaker import RetryBudget
+    from headstart.policies.routing.failures import RetryBudget
     from headstart.policies.routing.schedule import ExtraBudget
     from headstart.reply import Closing, Reply
     from headstart.settings import Strategy

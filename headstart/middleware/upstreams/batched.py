@@ -26,8 +26,7 @@ from headstart.errors import (
 )
 from headstart.middleware.upstreams.http import HTTPUpstream, pieces_of
 from headstart.middleware.upstreams.wire import read_head
-from headstart.reply import Reply
-from headstart.transcript import Transcript
+from headstart.reply import Reply, Transcript
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping

@@ -40,8 +40,7 @@ from headstart.policies.drafts import (
     start_both,
     veto_draft,
 )
-from headstart.reply import HELD_BYTES
-from headstart.transcript import Transcript
+from headstart.reply import HELD_BYTES, Transcript
 from headstart.types import Ended, LogprobsDelta, Piece, Started
 
 if TYPE_CHECKING:

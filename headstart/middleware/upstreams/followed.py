@@ -10,8 +10,7 @@ from headstart.errors import UpstreamError
 from headstart.middleware.flights import OwnedCall
 from headstart.middleware.reading import body_reader
 from headstart.middleware.shared_flights import HeadCame, Over, OwnerLost, Part
-from headstart.reply import Reply, read_whole, replayed
-from headstart.transcript import Transcript
+from headstart.reply import Reply, Transcript, read_whole, replayed
 from headstart.types import Entry, Lease
 
 if TYPE_CHECKING:

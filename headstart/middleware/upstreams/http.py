@@ -35,8 +35,7 @@ from headstart.middleware.upstreams.wire import (
     RequestWriter,
     read_head,
 )
-from headstart.reply import Reply
-from headstart.transcript import Transcript
+from headstart.reply import Reply, Transcript
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator

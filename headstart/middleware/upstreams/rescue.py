@@ -16,13 +16,12 @@ from headstart.errors import (
     UpstreamProtocolError,
     UpstreamTimeout,
 )
-from headstart.middleware.request_edits import with_document
+from headstart.middleware.shaping.steps import with_document
 from headstart.middleware.shared_flights import OwnerLost
 from headstart.policies.output.continuation import OVERLAP, PrefillSplice, RestartSplice, continuing
 from headstart.policies.routing.failures import FailureKind
 from headstart.policies.routing.measures import ExpectedPace
-from headstart.reply import AnswerWithheld
-from headstart.transcript import CHARACTERS_PER_TOKEN
+from headstart.reply import CHARACTERS_PER_TOKEN, AnswerWithheld
 from headstart.types import (
     Ended,
     ErrorReported,
@@ -43,9 +42,8 @@ if TYPE_CHECKING:
     from headstart.dialects.dialect import Dialect
     from headstart.interfaces import Candidate
     from headstart.policies.output.continuation import Prefill
-    from headstart.reply import Reply
+    from headstart.reply import Reply, Transcript
     from headstart.settings import Rescue
-    from headstart.transcript import Transcript
     from headstart.types import Call, StreamEvent
 
 RESCUED = "rescued"

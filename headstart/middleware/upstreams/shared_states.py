@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 import msgspec
 
 from headstart.middleware.upstreams.accounting import UpstreamState, UpstreamStates
-from headstart.policies.routing.circuit_breaker import CircuitBreaker, RetryBudget
+from headstart.policies.routing.failures import CircuitBreaker, RetryBudget
 from headstart.policies.routing.measures import Affinities, Measures, UpstreamModel
 from headstart.policies.routing.prompt_cache import PrefixReuse, SeenPrefix
 from headstart.policies.routing.rate_limits import RateLimits, SavedLimits

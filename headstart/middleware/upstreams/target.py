@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 import msgspec
 
-from headstart.dialects.documents import DOCUMENTS
-from headstart.dialects.registry import form_of
+from headstart.dialects.registry import DOCUMENTS, form_of
 from headstart.errors import (
     HeadstartError,
     RequestError,
@@ -30,8 +29,7 @@ from headstart.middleware.upstreams.accounting import (
     reserved_tokens,
 )
 from headstart.middleware.upstreams.wire import AFTER_END_S
-from headstart.policies.callers import NameMemo
-from headstart.policies.client_limits import PROMPT_MARGIN
+from headstart.policies.callers import PROMPT_MARGIN, NameMemo
 from headstart.policies.routing.failures import (
     FailureKind,
     closing_relayed,
@@ -42,8 +40,7 @@ from headstart.policies.routing.failures import (
 from headstart.policies.routing.measures import UpstreamModel
 from headstart.policies.routing.ordering import Availability, CallShape, predict_call
 from headstart.policies.routing.rate_limits import NOTHING_TAKEN
-from headstart.reply import HELD_BYTES, AnswerWithheld, Reply, replayed
-from headstart.transcript import Transcript
+from headstart.reply import HELD_BYTES, AnswerWithheld, Reply, Transcript, replayed
 from headstart.types import ErrorReported
 
 if TYPE_CHECKING:

@@ -9,17 +9,17 @@ import msgspec
 
 from headstart.attempts import Tokens
 from headstart.canonical_request import Quirks
-from headstart.dialects.answers import translate_headers, translate_status
-from headstart.dialects.cache_marks import KEYED, MARKED
-from headstart.dialects.documents import DOCUMENTS
+from headstart.dialects.dialect import translate_headers, translate_status
 from headstart.dialects.registry import (
     ACCOUNT_HEADERS,
     BY_SETTING,
     DIALECTS,
+    DOCUMENTS,
     KEY_HEADERS,
     TRANSLATED,
     UPSTREAM_DIALECTS,
 )
+from headstart.dialects.request_form import KEYED, MARKED
 from headstart.dialects.requests import may_hold_marks
 from headstart.errors import InvalidRequest, UpstreamProtocolError
 from headstart.middleware.reading import BodyReader, DocumentReader, FrameReader, WholeReader
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from headstart.dialects.dialect import Dialect, EventEncoder, UpstreamDialect
+    from headstart.reply import Transcript
     from headstart.settings import UpstreamSettings
-    from headstart.transcript import Transcript
     from headstart.types import CacheMarks, Call, ChatRequest, Headers
 
 HOP_BY_HOP = frozenset(

@@ -24,8 +24,13 @@ from headstart.policies.guards.facts import (
     symbols,
     units_differ,
 )
-from headstart.policies.guards.negation import negation, negations_differ, opposites_used
-from headstart.policies.guards.scope import scopes_differ, words_substituted
+from headstart.policies.guards.negation import (
+    negation,
+    negations_differ,
+    opposites_used,
+    scopes_differ,
+    words_substituted,
+)
 from headstart.policies.guards.word_order import roles, roles_swapped, words_crossed
 from headstart.policies.guards.words import (
     Parse,

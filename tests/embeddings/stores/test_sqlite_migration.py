@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headstart.embeddings.stores.records import StoreLimits, encode_put
-from headstart.embeddings.stores.sqlite import SQLiteStore
-from headstart.embeddings.stores.sqlite_file import SCHEMA_VERSION
+from headstart.embeddings.stores.sqlite import SCHEMA_VERSION, SQLiteStore
 from headstart.types import Put
 from support.entries import NOW, SKETCH, entry, put, row, vector
 from support.labels import label, labelled

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from headstart.embeddings.stores.sqlite_file import BATCH, BatchWorker
+from headstart.embeddings.stores.sqlite import BATCH, BatchWorker
 from headstart.errors import StoreError
 
 if TYPE_CHECKING:

@@ -1,16 +1,23 @@
-"""JSON texts without white space, lists of like objects as tables; and back, byte for byte.
+"""Texts in a shorter form that says the same, and back, byte for byte: JSON and listings.
 
-A table says the keys of like objects once:
-``{"columns": ["id", "price"], "rows": [[1, 5], [2, 7]]}`` stands for
-``[{"id": 1, "price": 5}, {"id": 2, "price": 7}]``. ``rows_by_key`` does the same for an object of
-like objects. A column of like objects names their keys: ``{"size": ["w", "h"]}``. Both directions
-keep the order of the keys.
+**JSON** loses its white space, and lists of like objects become tables.
+
+A table says the keys of like objects once: ``{"columns": ["id", "price"], "rows": [[1, 5], [2,
+7]]}`` stands for ``[{"id": 1, "price": 5}, {"id": 2, "price": 7}]``. ``rows_by_key`` does the same
+for an object of like objects. A column of like objects names their keys: ``{"size": ["w", "h"]}``.
+Both directions keep the order of the keys.
+
+**Listings** with numbered lines lose the blanks before the numbers. ``cat -n`` and the reading
+tools of coding agents set line numbers flush right. The blanks are a fifteenth of all that such
+agents send. The lines themselves do not change, so a model edits a file from the shorter listing as
+well as from the longer one.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from itertools import pairwise
 from typing import Any
 
 from headstart.types import Frozen
@@ -240,3 +247,58 @@ def _dump(value: Any, layout: Layout) -> str:
 def _pairs(text: str) -> Any:
     """Decode numbers as they are written, and objects as lists of pairs."""
     return json.loads(text, object_pairs_hook=list, parse_float=str, parse_int=str)
+
+
+# --- listings with numbered lines -----------------------------------------------------------------
+
+_LINE = re.compile(r"( *+)(\d{1,9})(\t|\u2192| ?[|\u2502])")
+_MIN_LINES = 5
+_MIN_SHARE = 0.8
+"""The smallest share of the lines that have a number."""
+_FIRST_LINES = 40
+"""A listing has a number in one of so many lines."""
+
+
+class Padding(Frozen):
+    """How the numbers of a listing are set: flush right in ``width`` places, before ``sign``."""
+
+    width: int
+    sign: str
+
+
+class PlainListing(Frozen):
+    """A listing without blanks before its numbers, and the padding that restores them."""
+
+    text: str
+    padding: Padding
+
+
+def strip_padding(text: str) -> PlainListing | None:
+    """Return the listing without the blanks before its line numbers.
+
+    None unless the text is a listing with rising numbers and ``pad`` restores it, which is checked.
+    """
+    # Line by line: one call over a long text would stop all other threads.
+    lines = text.split("\n")
+    if not any(map(_LINE.match, lines[:_FIRST_LINES])):
+        return None
+    found = [at.group(0, 1, 2, 3) for line in lines if (at := _LINE.match(line)) is not None]
+    padded = next((each for each in found if each[1]), None)
+    if padded is None or len(found) < max(_MIN_LINES, _MIN_SHARE * sum(map(bool, lines))):
+        return None
+    if any(int(after[2]) <= int(before[2]) for before, after in pairwise(found)):
+        return None
+    _, blanks, number, sign = padded
+    padding = Padding(width=len(blanks) + len(number), sign=sign)
+    begins = re.compile(rf" +\d+{re.escape(sign)}")
+    short = "\n".join(line.lstrip(" ") if begins.match(line) else line for line in lines)
+    return PlainListing(text=short, padding=padding) if pad(short, padding) == text else None
+
+
+def pad(text: str, padding: Padding) -> str:
+    """Return the listing with its blanks."""
+    number = re.compile(rf"\d+(?={re.escape(padding.sign)})")
+    return "\n".join(
+        line if (at := number.match(line)) is None else " " * (padding.width - at.end()) + line
+        for line in text.split("\n")
+    )

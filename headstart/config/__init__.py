@@ -1,1 +1,0 @@
-"""Settings from ``headstart.toml``, the environment and the command line."""
