@@ -23,9 +23,9 @@ from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
 from headstart.decisions import Outcome
 from headstart.lab.bench import CALLS_PER_SLOT, Sample, Subject, capacity_of
 from headstart.lab.quality import FIGURES, Round, Watch, limit_for
-from headstart.machines import Machine
 from headstart.observe import Served
 from headstart.report.accounts import MachineAccounts
+from headstart.usual_calls import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

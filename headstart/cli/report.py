@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from headstart.machines import Machine
     from headstart.report.reconciliation import ExportRow
     from headstart.report.values import Report
     from headstart.types import LimitUse
+    from headstart.usual_calls import Machine
 
 
 def print_tables(console: Console, found: Report) -> None:

@@ -86,7 +86,6 @@ if TYPE_CHECKING:
     from headstart.embeddings.encoder_worker import EncoderWorker
     from headstart.factory.upstreams import Opened
     from headstart.interfaces import CallExchange, Store
-    from headstart.machines import Machine
     from headstart.middleware.batches.service import BatchService
     from headstart.middleware.learning.oversight import Oversight
     from headstart.middleware.record import Recorder
@@ -98,6 +97,7 @@ if TYPE_CHECKING:
     from headstart.observe import Observers
     from headstart.settings import Settings
     from headstart.types import Receive, Scope, Send
+    from headstart.usual_calls import Machine
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ def store_cipher(cache: CacheSettings) -> StoreCipher | None:
     """Return what encrypts the entries of the store; None: nothing. Raises ConfigError."""
     if cache.encryption_key_env is None and cache.encryption_key_command is None:
         return None
-    from headstart.embeddings.stores.records import cipher_of
+    from headstart.embeddings.stores.encryption import cipher_of
 
     return cipher_of(cache, os.environ)
 

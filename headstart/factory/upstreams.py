@@ -28,7 +28,6 @@ from headstart.config.providers import (
 from headstart.dialects.registry import BY_SETTING, DIALECTS, spoken_dialects
 from headstart.errors import ConfigError
 from headstart.factory.context import clock, persist
-from headstart.machines import Machine
 from headstart.middleware.upstreams.accounting import UpstreamStates
 from headstart.middleware.upstreams.signers import (
     AwsKeys,
@@ -40,6 +39,7 @@ from headstart.middleware.upstreams.signers import (
 )
 from headstart.policies.cost import Price
 from headstart.settings import masked_variable
+from headstart.usual_calls import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from headstart.embeddings.cache import SemanticCache
     from headstart.embeddings.encoder_worker import EncoderWorker
     from headstart.interfaces import Store
-    from headstart.machines import Machine
     from headstart.middleware.client_ledger import ClientLedger
     from headstart.middleware.concurrency import Gate
     from headstart.middleware.learning.oversight import Oversight
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from headstart.middleware.upstreams.accounting import UpstreamStates
     from headstart.observe import Observers
     from headstart.types import ASGIApp, Receive, Scope, Send
+    from headstart.usual_calls import Machine
 
 STORE_WAIT_S = 0.5
 """Longest wait of ``ready`` for the store: probes give up after a second."""

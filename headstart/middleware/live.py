@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headstart.attempts import PREFIX_TOKENS, PREFIX_TTL_S
 from headstart.decisions import Outcome
-from headstart.machines import MachineStats, MachineUse, machine_name
 from headstart.observe import Served
 from headstart.types import Frozen, ulid_time
-from headstart.usual_calls import SparedCalls, UsualCalls
+from headstart.usual_calls import MachineStats, MachineUse, SparedCalls, UsualCalls, machine_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from headstart.interfaces import Store
-    from headstart.machines import Machine
     from headstart.observe import Observation
+    from headstart.usual_calls import Machine
 
 STEP_S = 60
 """Width of a bucket in seconds."""

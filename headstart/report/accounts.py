@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from headstart.attempts import FAILURES, AttemptOutcome
 from headstart.decisions import LIVE_DRAFT, Outcome
-from headstart.machines import MachineUse, machine_name
 from headstart.observe import HELD_OUT
 from headstart.report.estimates import (
     EstimateAccounts,
@@ -40,14 +39,14 @@ from headstart.report.values import (
     TimelineBar,
     Times,
 )
-from headstart.usual_calls import SparedCalls, UsualCalls
+from headstart.usual_calls import MachineUse, SparedCalls, UsualCalls, machine_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from headstart.attempts import Attempt, Shaped
-    from headstart.machines import Machine, MachineStats
     from headstart.observe import Served
+    from headstart.usual_calls import Machine, MachineStats
 
 
 MOST_LINES = 50_000

@@ -23,7 +23,6 @@ from headstart.report.estimates import quantile
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from headstart.machines import MachineStats
     from headstart.report.values import (
         CallStats,
         Estimate,
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
         UsageSums,
     )
     from headstart.types import LimitUse
+    from headstart.usual_calls import MachineStats
 
 
 WIDTH, HEIGHT = 720, 280

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headstart.machines import MachineStats  # noqa: TC001 - msgspec reads it
 from headstart.types import Frozen, LimitUse
+from headstart.usual_calls import MachineStats  # noqa: TC001 - msgspec reads it
 
 
 class ReportValue(Frozen, omit_defaults=False):

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from headstart.interfaces import Store
-    from headstart.machines import Machine
     from headstart.types import StoreStats
+    from headstart.usual_calls import Machine
 
 pytestmark = pytest.mark.anyio
 

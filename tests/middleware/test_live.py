@@ -14,13 +14,13 @@ import pytest
 from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
 from headstart.decisions import Outcome
 from headstart.embeddings.stores.memory import MemoryStore
-from headstart.machines import Machine
 from headstart.middleware import admin
 from headstart.middleware.admin import MOST_PAGES
 from headstart.middleware.admin_front import LivePages
 from headstart.middleware.live import DAY_S, MOST_KEYS, STEP_S, Filter, LiveTotals
 from headstart.observe import Served
 from headstart.report.accounts import Accounts
+from headstart.usual_calls import Machine
 from support.administered import CHATGPT, administered
 from support.raw_upstream import RawUpstream, ask_raw, sidecar_before
 

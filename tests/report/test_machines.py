@@ -13,8 +13,8 @@ from headstart.factory.upstreams import metered_price, price_of
 from headstart.settings import PriceSettings, Settings, UpstreamSettings
 
 if TYPE_CHECKING:
-    from headstart.machines import MachineStats
     from headstart.observe import Served
+    from headstart.usual_calls import MachineStats
 
 
 def figures(rows: list[Served]) -> MachineStats:

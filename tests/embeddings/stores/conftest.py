@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headstart.embeddings.stores.records import Cipher
+from headstart.embeddings.stores.encryption import Cipher
 from support.patience import PATIENCE_S
 from support.redis_server import behind_tls, redis_cluster, redis_failover, redis_server
 from support.stores import Stores

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import redis as redis_py
 
-from headstart.embeddings.stores.records import Cipher, cipher_of
+from headstart.embeddings.stores.encryption import Cipher, cipher_of
 from headstart.embeddings.stores.store_urls import open_store
 from headstart.errors import ConfigError
 from headstart.settings import CacheSettings
