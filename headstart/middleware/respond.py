@@ -7,7 +7,8 @@ import contextlib
 import math
 import time
 from collections import OrderedDict
-from typing import TYPE_CHECKING, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import anyio
 import msgspec
@@ -31,7 +32,7 @@ from headstart.middleware.body import replay_body, watch
 from headstart.middleware.flights import OWN_ALONE
 from headstart.middleware.request_context import RETRY_GRACE_S
 from headstart.middleware.upstreams.wire import AFTER_END_S, OWN_PREFIX
-from headstart.policies.callers import NameMemo
+from headstart.policies.callers import NameMemo, NamesMemo, names_and_values, picker
 from headstart.reply import is_plain
 from headstart.types import Completion, RawResponse
 
@@ -67,6 +68,7 @@ _OWN = _OWN_ANYWHERE | {b"age", b"server-timing"}
 _is_own_anywhere = NameMemo(lambda name: name in _OWN_ANYWHERE or name.startswith(OWN_PREFIX))
 _is_own = NameMemo(lambda name: name in _OWN or name.startswith(OWN_PREFIX))
 _SANDBOX_NAMES = frozenset(name for name, _ in SANDBOX)
+_CORS = b"access-control-"
 _FORWARDS = frozenset(("stale", "partial"))
 """Reasons of a miss that are words of ``fwd`` in RFC 9211 by themselves."""
 _HITS = {Outcome.EXACT: b"exact", Outcome.SEMANTIC: b"semantic"}
@@ -523,6 +525,48 @@ def foreign(headers: Headers, *, relayed: bool = False) -> HeaderList:
     return [pair for pair in headers if not own[pair[0]]]
 
 
+class _Passing(NamedTuple):
+    """What follows from the names of an upstream's headers for those that the client gets."""
+
+    names: tuple[bytes, ...]
+    pick: Callable[[tuple[bytes, ...]], tuple[bytes, ...]]
+    """Takes the values of ``names`` out of all values."""
+    added: Headers
+    """Headers of ours that the upstream left out."""
+
+
+def _passing(
+    names: tuple[bytes, ...], *, stream: bool, sized: bool, replaced: Callable[[bytes], bool]
+) -> _Passing:
+    own = _is_own
+    places = [
+        place
+        for place, name in enumerate(names)
+        if not (own[name] or replaced(name) or ((stream or sized) and name == b"content-length"))
+    ]
+    ours = STREAM_HEADERS if stream else (NO_STORE,)
+    return _Passing(
+        tuple([names[place] for place in places]),
+        picker(places),
+        tuple([pair for pair in ours if pair[0] not in names]),
+    )
+
+
+_passing_by_kind = {
+    (stream, sized, pages): NamesMemo(
+        partial(_passing, stream=stream, sized=sized, replaced=replaced)
+    )
+    for stream in (False, True)
+    for sized in (False, True)
+    for pages, replaced in (
+        (0, lambda _: False),
+        (len(SANDBOX), lambda name: name in _SANDBOX_NAMES),
+        # The answer is shared with the page of an allowed origin.
+        (len(SANDBOX) + 1, lambda name: name in _SANDBOX_NAMES or name.startswith(_CORS)),
+    )
+}
+
+
 def _relayed(
     context: RequestContext, headers: Headers, *, stream: bool = False, length: int | None = None
 ) -> HeaderList:
@@ -531,13 +575,12 @@ def _relayed(
     ``length`` is the length of a body that is sent whole. A stream has none: if it breaks off, an
     error of ours follows.
     """
-    theirs = dict(headers)
-    relayed = with_page_headers(foreign(headers), context.page_headers)
-    if (stream or length is not None) and b"content-length" in theirs:
-        relayed = [pair for pair in relayed if pair[0] != b"content-length"]
-    for pair in STREAM_HEADERS if stream else (NO_STORE,):
-        if pair[0] not in theirs:
-            relayed.append(pair)
+    names, values = names_and_values(headers)
+    pages = min(len(context.page_headers), len(SANDBOX) + 1)
+    found = _passing_by_kind[stream, length is not None, pages][names]
+    relayed = [*zip(found.names, found.pick(values), strict=True)]
+    relayed += context.page_headers
+    relayed += found.added
     if length is not None:
         relayed.append((b"content-length", b"%d" % length))
     return relayed
@@ -549,7 +592,7 @@ def with_page_headers(headers: Iterable[tuple[bytes, bytes]], added: Headers) ->
         return [*headers]
     kept = [pair for pair in headers if pair[0] not in _SANDBOX_NAMES]
     if len(added) > len(SANDBOX):  # the answer is shared with the page of an allowed origin
-        kept = [pair for pair in kept if not pair[0].startswith(b"access-control-")]
+        kept = [pair for pair in kept if not pair[0].startswith(_CORS)]
     kept += added
     return kept
 

@@ -22,6 +22,7 @@ from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from ipaddress import ip_address
+from operator import itemgetter
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, TypeVar
 
 from headstart.attempts import Tokens
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MEMO_NAMES = 1024
+MOST_NAMES, NAMES_BYTES = 64, 2048
+"""Names of more headers, or longer ones, are not remembered."""
 
 
 class NameMemo(dict[bytes, T]):
@@ -51,6 +54,40 @@ class NameMemo(dict[bytes, T]):
         if len(self) >= MEMO_NAMES:
             self.clear()
         return self.setdefault(name, self._judge(name))
+
+
+class NamesMemo(dict[tuple[bytes, ...], T]):
+    """Remembers what a function says of the names of all headers of an answer, in their order.
+
+    The answers of a provider mostly have the same headers in the same order. So what follows from
+    the names is worked out once, and not for each header of each answer.
+    """
+
+    def __init__(self, judge: Callable[[tuple[bytes, ...]], T]) -> None:
+        self._judge = judge
+
+    def __missing__(self, names: tuple[bytes, ...]) -> T:
+        said = self._judge(names)
+        if len(names) <= MOST_NAMES and sum(map(len, names)) <= NAMES_BYTES:
+            if len(self) >= MEMO_NAMES:
+                self.clear()
+            self[names] = said
+        return said
+
+
+def names_and_values(headers: Headers) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
+    """Return the names of all headers, and their values."""
+    if not headers:
+        return (), ()
+    names, values = zip(*headers, strict=True)
+    return names, values
+
+
+def picker(places: Sequence[int]) -> Callable[[tuple[bytes, ...]], tuple[bytes, ...]]:
+    """Return a function that takes the values at these places out of all values."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    return lambda values: tuple([values[place] for place in places])
 
 
 def _names(text: str) -> frozenset[bytes]:

@@ -24,7 +24,14 @@ from headstart.dialects.requests import may_hold_marks
 from headstart.errors import InvalidRequest, UpstreamProtocolError
 from headstart.middleware.reading import BodyReader, DocumentReader, FrameReader, WholeReader
 from headstart.middleware.translated_reading import DocumentTranslator, Folder, Naming, Reencoder
-from headstart.policies.callers import NameMemo, is_secret, is_secret_parameter
+from headstart.policies.callers import (
+    NameMemo,
+    NamesMemo,
+    is_secret,
+    is_secret_parameter,
+    names_and_values,
+    picker,
+)
 from headstart.reply import EVENT_STREAMS
 from headstart.types import UsageReported
 
@@ -127,8 +134,36 @@ class AnswerHead(NamedTuple):
 
 _UNWRITABLE = bytes([*range(9), *range(10, 32), 127])
 """Control characters, which no server writes into a header."""
-_END_TO_END = NameMemo(lambda name: b"" if name.lower() in HOP_BY_HOP else name.lower())
-"""The name of each header in lower case, "" for one that concerns the connection alone."""
+
+
+class _EndToEnd(NamedTuple):
+    """What follows from the names of an answer's headers."""
+
+    names: tuple[bytes, ...]
+    """The names of the end-to-end headers, in lower case."""
+    pick: Callable[[tuple[bytes, ...]], tuple[bytes, ...]]
+    """Takes their values out of all values."""
+    connection: tuple[int, ...]
+    """The places of ``connection``, which names further headers that end here."""
+    kind: int | None
+    """The place of the first ``content-type`` among ``names``."""
+    encoding: int | None
+
+
+def _end_to_end(names: tuple[bytes, ...]) -> _EndToEnd:
+    lower = [name.lower() for name in names]
+    places = [place for place, name in enumerate(lower) if name not in HOP_BY_HOP]
+    kept = tuple([lower[place] for place in places])
+    return _EndToEnd(
+        kept,
+        picker(places),
+        tuple([place for place, name in enumerate(lower) if name == b"connection"]),
+        kept.index(b"content-type") if b"content-type" in kept else None,
+        kept.index(b"content-encoding") if b"content-encoding" in kept else None,
+    )
+
+
+_heads = NamesMemo(_end_to_end)
 
 
 def read_head(status: int, headers: Headers) -> AnswerHead:
@@ -138,25 +173,21 @@ def read_head(status: int, headers: Headers) -> AnswerHead:
     """
     if not 200 <= status < 600:
         raise UpstreamProtocolError(f"the upstream answered with status {status}")
-    kept: list[tuple[bytes, bytes]] = []
-    values: list[bytes] = []
-    named: list[bytes] = []
-    for raw_name, value in headers:
-        if name := _END_TO_END[raw_name]:
-            kept.append((name, value))
-            values.append(value)
-        elif raw_name.lower() == b"connection":
-            named += [part.strip().lower() for part in value.split(b",")]
+    names, all_values = names_and_values(headers)
+    found = _heads[names]
+    values = found.pick(all_values)
     written = b"".join(values)
     if len(written.translate(None, _UNWRITABLE)) != len(written):
         raise UpstreamProtocolError("a header of the upstream has control characters")
-    if named:
-        kept = [pair for pair in kept if pair[0] not in named]
-    first = dict(kept[::-1])  # of several headers with a name the first one counts
-    kind, encoding = first.get(b"content-type"), first.get(b"content-encoding")
+    kind = None if found.kind is None else values[found.kind]
+    encoding = None if found.encoding is None else values[found.encoding]
     is_stream = kind is not None and kind.lower().startswith(EVENT_STREAMS)
     is_plain = encoding is None or encoding.strip().lower() == b"identity"
-    return AnswerHead(status, tuple(kept), is_stream, is_plain)
+    kept = tuple(zip(found.names, values, strict=True))
+    for place in found.connection:
+        named = {part.strip().lower() for part in all_values[place].split(b",")} - HOP_BY_HOP
+        kept = tuple(pair for pair in kept if pair[0] not in named) if named else kept
+    return AnswerHead(status, kept, is_stream, is_plain)
 
 
 class IncomingAnswer(msgspec.Struct, frozen=True):

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 
-from headstart.policies.callers import NameMemo
+from headstart.policies.callers import NameMemo, NamesMemo, names_and_values
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
@@ -134,19 +134,39 @@ def exhausted_until_s(headers: Headers, unix: float) -> float | None:
 
 def limit_windows(headers: Headers, unix: float) -> list[LimitWindow]:
     """Return the limits that the headers of any provider describe."""
+    names, values = names_and_values(headers)
     found: dict[str, dict[str, float]] = {}
-    for header, value in headers:
-        part = _parts[header]
-        if part is None:
-            continue
-        name, field = part
-        number = _read_field(field, value.decode("latin-1"), unix)
-        if number is not None and (name in found or len(found) < _MAX_WINDOWS):
-            found.setdefault(name, {})[field] = number
+    for place, name, field in _limit_places[names]:
+        if field == "reset":
+            number = duration_s(values[place].decode("latin-1"), unix)
+            if number is None:
+                continue
+        else:
+            try:
+                number = float(values[place])
+            except ValueError:
+                continue
+            # Zero limits and negative remainders mean "unknown" where they occur (Azure).
+            if not (1.0 if field == "limit" else 0.0) <= number < math.inf:
+                continue
+        window = found.get(name)
+        if window is not None:
+            window[field] = number
+        elif len(found) < _MAX_WINDOWS:
+            found[name] = {field: number}
     return [
         LimitWindow(name, fields.get("limit"), fields.get("remaining"), fields.get("reset"))
         for name, fields in found.items()
     ]
+
+
+def _places_of_limits(names: tuple[bytes, ...]) -> list[tuple[int, str, str]]:
+    """Return the places of the headers that describe limits, with a limit's name and field."""
+    parts = ((place, _part_of(name)) for place, name in enumerate(names))
+    return [(place, *part) for place, part in parts if part is not None]
+
+
+_limit_places = NamesMemo(_places_of_limits)
 
 
 def _part_of(header: bytes) -> tuple[str, str] | None:
@@ -165,19 +185,9 @@ def _part_of(header: bytes) -> tuple[str, str] | None:
     return (name, field) if _is_known(name) else None
 
 
-_parts = NameMemo(_part_of)
-"""Each answer has some twenty headers, and always the same."""
-
-
 _TELLS_LIMIT = re.compile(rb"(?:x-|anthropic-)?(?:ratelimit|tokenlimit)[a-z0-9-]*")
 tells_limit = NameMemo(lambda name: _TELLS_LIMIT.fullmatch(name) is not None)
 """Tells by the name of a header whether it describes a provider's limit, in whatever form."""
-
-
-def _read_field(field: str, text: str, unix: float) -> float | None:
-    value = duration_s(text, unix) if field == "reset" else _number(text)
-    # Zero limits and negative remainders mean "unknown" where they occur (Azure).
-    return value if value is not None and value >= (1 if field == "limit" else 0) else None
 
 
 def _is_known(name: str) -> bool:
