@@ -222,6 +222,37 @@ class TextShape(msgspec.Struct, frozen=True):
 
         ``join``: that is one event, whose text is that of all.
         """
+        if join and not (self.tail or self.middle):
+            text, end = self._read_run(data, start)
+            if text:
+                return (replace(self.delta, text=text),), end
+        return self._read_each(data, start, join=join)
+
+    def _read_run(self, data: bytes, start: int) -> tuple[str, int]:
+        """Return the text of all frames of this shape from ``start`` on, and where they end.
+
+        "": the texts have escapes, or there are none. Then ``_read_each`` has to tell.
+        """
+        before, after = self.before, self.after
+        if not data.startswith(before, start):
+            return "", start
+        *texts, last = data[start + len(before) :].split(after + before)
+        text, quote, rest = last.partition(b'"')
+        if text and (quote + rest).startswith(after):
+            texts.append(text)
+        joined = b"".join(texts)
+        if b"" in texts or _PLAIN.fullmatch(joined) is None:
+            return "", start
+        try:
+            # A character whose bytes lie in two frames cannot be read, though both frames can pass.
+            text_of_all = "".join([each.decode() for each in texts])
+        except UnicodeDecodeError:
+            return "", start
+        return text_of_all, start + len(texts) * (len(before) + len(after)) + len(joined)
+
+    def _read_each(
+        self, data: bytes, start: int, *, join: bool
+    ) -> tuple[tuple[StreamEvent, ...], int]:
         before, after, tail, middle = self.before, self.after, self.tail, self.middle
         into, past = len(before), len(after)
         texts: list[str] = []
