@@ -6,7 +6,7 @@ Completion. Whoever makes the pieces of the answer adds them to it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 import msgspec
 
@@ -224,37 +224,42 @@ class Transcript:
 
     def _add(self, event: Any) -> None:
         # Not ``match``: a class pattern takes four times as long where it does not match.
-        kind = type(event)
-        if kind is TextDelta or kind is ReasoningDelta or kind is RefusalDelta:
-            return self._add_text(event)
-        if kind is UsageReported:
-            return self._add_usage(event)
-        if kind is ToolCallDelta:
-            return self._add_call(event)
-        if kind is ErrorReported:
-            self.error = self.error or event
-            return None
-        if kind is Finished:
-            self._begun.add(event.choice)
-            self._finished.add(event.choice)
-            self.finish = event
-            self.filtered |= FILTER_REASON in (event.reason, event.native)
-            self.cut |= event.reason == LIMIT_REASON
-        elif kind is Ended:
-            if self.ended:
-                return None
-            self.ended = True
-        elif kind is LogprobsDelta:
-            self._begun.add(event.choice)
-            self._account("", event.value)
-        elif kind is ExtraDelta:
-            self._account("", event.fields)
-            if event.choice is not None:
-                self._begun.add(event.choice)
-                self.extras |= not event.beside and any(event.fields.values())
+        add = self._adding.get(type(event))
+        if add is not None:
+            add(self, event)
+        elif not self.overflowed:
+            self._entries.append(event)
+
+    def _add_error(self, event: ErrorReported) -> None:
+        self.error = self.error or event
+
+    def _add_finish(self, event: Finished) -> None:
+        self._begun.add(event.choice)
+        self._finished.add(event.choice)
+        self.finish = event
+        self.filtered |= FILTER_REASON in (event.reason, event.native)
+        self.cut |= event.reason == LIMIT_REASON
         if not self.overflowed:
             self._entries.append(event)
-        return None
+
+    def _add_end(self, event: Ended) -> None:
+        if not self.ended and not self.overflowed:
+            self._entries.append(event)
+        self.ended = True
+
+    def _add_logprobs(self, event: LogprobsDelta) -> None:
+        self._begun.add(event.choice)
+        self._account("", event.value)
+        if not self.overflowed:
+            self._entries.append(event)
+
+    def _add_extra(self, event: ExtraDelta) -> None:
+        self._account("", event.fields)
+        if event.choice is not None:
+            self._begun.add(event.choice)
+            self.extras |= not event.beside and any(event.fields.values())
+        if not self.overflowed:
+            self._entries.append(event)
 
     def _add_text(self, event: _TextEvent) -> None:
         self._begun.add(event.choice)
@@ -311,6 +316,20 @@ class Transcript:
         self.overflowed = True
         self._run, self._entries = [], []
         self._first = self._usage_at = None
+
+    _adding: ClassVar[dict[type, Callable[[Transcript, Any], None]]] = {
+        TextDelta: _add_text,
+        ReasoningDelta: _add_text,
+        RefusalDelta: _add_text,
+        ToolCallDelta: _add_call,
+        UsageReported: _add_usage,
+        ErrorReported: _add_error,
+        Finished: _add_finish,
+        Ended: _add_end,
+        LogprobsDelta: _add_logprobs,
+        ExtraDelta: _add_extra,
+    }
+    """How the events are added that are more than kept."""
 
 
 def _goes_on(first: StreamEvent, event: StreamEvent) -> bool:
