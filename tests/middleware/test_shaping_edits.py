@@ -13,7 +13,7 @@ from headstart.errors import UpstreamProtocolError, UpstreamRefused
 from headstart.middleware.reading import SSEDecoder
 from headstart.middleware.shaping import edits
 from headstart.middleware.shaping.edits import INSTRUCTION, AskForEdits
-from headstart.policies.output.answer_limits import ENOUGH
+from headstart.policies.output.answer_limits import ENOUGH_PAIRS
 from headstart.reply import Transcript
 from headstart.types import (
     Call,
@@ -284,8 +284,8 @@ async def test_an_answer_too_long_to_be_held_passes_unless_it_has_blocks(
 
 async def test_a_model_that_never_writes_blocks_is_let_be() -> None:
     scene = Scene(whole(WHOLE))
-    seen = [(await scene.ask(call_of()))[1] for _ in range(ENOUGH + 1)]
-    assert seen == [("edits:whole",)] * ENOUGH + [()]
+    seen = [(await scene.ask(call_of()))[1] for _ in range(ENOUGH_PAIRS + 1)]
+    assert seen == [("edits:whole",)] * ENOUGH_PAIRS + [()]
 
 
 async def test_the_document_may_be_a_prediction_instead() -> None:
