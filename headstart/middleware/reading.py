@@ -222,6 +222,8 @@ class TextShape(msgspec.Struct, frozen=True):
 
         ``join``: that is one event, whose text is that of all.
         """
+        if not data.startswith(self.before, start):
+            return (), start
         if join and not (self.tail or self.middle):
             text, end = self._read_run(data, start)
             if text:
@@ -234,8 +236,6 @@ class TextShape(msgspec.Struct, frozen=True):
         "": the texts have escapes, or there are none. Then ``_read_each`` has to tell.
         """
         before, after = self.before, self.after
-        if not data.startswith(before, start):
-            return "", start
         *texts, last = data[start + len(before) :].split(after + before)
         text, quote, rest = last.partition(b'"')
         if text and (quote + rest).startswith(after):

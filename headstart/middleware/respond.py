@@ -32,7 +32,7 @@ from headstart.middleware.body import replay_body, watch
 from headstart.middleware.flights import OWN_ALONE
 from headstart.middleware.request_context import RETRY_GRACE_S
 from headstart.middleware.upstreams.wire import AFTER_END_S, OWN_PREFIX
-from headstart.policies.callers import NameMemo, NamesMemo, names_and_values, picker
+from headstart.policies.callers import NameMemo, NamesMemo, picker
 from headstart.reply import is_plain
 from headstart.types import Completion, RawResponse
 
@@ -575,7 +575,7 @@ def _relayed(
     ``length`` is the length of a body that is sent whole. A stream has none: if it breaks off, an
     error of ours follows.
     """
-    names, values = names_and_values(headers)
+    names, values = zip(*headers, strict=True) if headers else ((), ())
     pages = min(len(context.page_headers), len(SANDBOX) + 1)
     found = _passing_by_kind[stream, length is not None, pages][names]
     relayed = [*zip(found.names, found.pick(values), strict=True)]

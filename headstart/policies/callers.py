@@ -75,19 +75,12 @@ class NamesMemo(dict[tuple[bytes, ...], T]):
         return said
 
 
-def names_and_values(headers: Headers) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
-    """Return the names of all headers, and their values."""
-    if not headers:
-        return (), ()
-    names, values = zip(*headers, strict=True)
-    return names, values
-
-
 def picker(places: Sequence[int]) -> Callable[[tuple[bytes, ...]], tuple[bytes, ...]]:
     """Return a function that takes the values at these places out of all values."""
     if len(places) > 1:
         return itemgetter(*places)
-    return lambda values: tuple([values[place] for place in places])
+    first = places[0] if places else 0
+    return itemgetter(slice(first, first + len(places)))
 
 
 def _names(text: str) -> frozenset[bytes]:

@@ -29,7 +29,6 @@ from headstart.policies.callers import (
     NamesMemo,
     is_secret,
     is_secret_parameter,
-    names_and_values,
     picker,
 )
 from headstart.reply import EVENT_STREAMS
@@ -173,7 +172,7 @@ def read_head(status: int, headers: Headers) -> AnswerHead:
     """
     if not 200 <= status < 600:
         raise UpstreamProtocolError(f"the upstream answered with status {status}")
-    names, all_values = names_and_values(headers)
+    names, all_values = zip(*headers, strict=True) if headers else ((), ())
     found = _heads[names]
     values = found.pick(all_values)
     written = b"".join(values)

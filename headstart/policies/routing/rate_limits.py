@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 
-from headstart.policies.callers import NameMemo, NamesMemo, names_and_values
+from headstart.policies.callers import NameMemo, NamesMemo
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def exhausted_until_s(headers: Headers, unix: float) -> float | None:
 
 def limit_windows(headers: Headers, unix: float) -> list[LimitWindow]:
     """Return the limits that the headers of any provider describe."""
-    names, values = names_and_values(headers)
+    names, values = zip(*headers, strict=True) if headers else ((), ())
     found: dict[str, dict[str, float]] = {}
     for place, name, field in _limit_places[names]:
         if field == "reset":
