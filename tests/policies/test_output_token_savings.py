@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headstart.policies.output.answer_limits import (
-    ENOUGH,
+    ENOUGH_PAIRS,
     MOST_MODELS,
     TRIES,
     SavingsByModel,
@@ -31,7 +31,7 @@ def test_all_or_none_can_be_left_alone() -> None:
     assert all(held_out("tight", each, 1.0) for each in CONVERSATIONS)
 
 
-def add(savings: SavingsByModel, after: int, count: int = ENOUGH, model: str = "m") -> None:
+def add(savings: SavingsByModel, after: int, count: int = ENOUGH_PAIRS, model: str = "m") -> None:
     for _ in range(count):
         savings.add(model, 100, after)
 
@@ -39,7 +39,7 @@ def add(savings: SavingsByModel, after: int, count: int = ENOUGH, model: str = "
 def test_a_model_is_tried_until_enough_is_known() -> None:
     savings = SavingsByModel()
     assert savings.pays("m")
-    add(savings, 120, ENOUGH - 1)
+    add(savings, 120, ENOUGH_PAIRS - 1)
     assert savings.pays("m")
     add(savings, 120, 1)
     assert not savings.pays("m")
