@@ -180,7 +180,8 @@ class SemanticCache:
         """
         if self._search is None or key.query is None:
             return miss("exact-only")
-        if not self._index.size(key.group) and not self._search.expects(key.group):
+        group = key.group
+        if not self._index.size(group) and not self._search.expects(group):
             return miss("empty-partition")
         lookup = await self._search.find(key, accept, context)
         if lookup.entry is not None:

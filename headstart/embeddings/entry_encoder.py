@@ -186,13 +186,18 @@ class EntryEncoder(Generic[P]):
         """Return the sketch of a prompt as a row; None if it cannot be encoded as a whole."""
         if self._sketcher is None:
             return None
-        if text not in self._sketched:
-            _keep(self._sketched, text, self._sketch(text), MOST_SKETCHED)
-        return self._sketched[text]
+        row = self._sketched.get(text)
+        if row is None and text not in self._sketched:
+            row = self._sketch(text)
+            _keep(self._sketched, text, row, MOST_SKETCHED)
+        return row
 
     def _sketch(self, text: str) -> bytes | None:
         sketch = None if self._sketcher is None else self._sketcher.sketch_whole(text)
-        return None if sketch is None or not sketch.any() else pack_vector(sketch)
+        if sketch is None:
+            return None
+        row = sketch.astype("<f2").tobytes()
+        return row if any(row) else None
 
     def parse(self, text: str, encoding: Encoding) -> P:
         """Return the policy's parse of a prompt.

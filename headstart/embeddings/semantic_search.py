@@ -27,6 +27,7 @@ import random
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias
 
 import anyio
@@ -42,7 +43,7 @@ from headstart.decisions import (
     UnlabelledPair,
 )
 from headstart.embeddings.entry_encoder import HistoryComparer
-from headstart.embeddings.index import LARGEST_COSINE, pack_vector
+from headstart.embeddings.index import nearest_rows, pack_vector
 from headstart.embeddings.replica import report_failure
 from headstart.errors import StageError
 from headstart.interfaces import P
@@ -111,9 +112,11 @@ class SemanticSearch(Generic[P]):
 
         ``key.query`` is the text to compare. An error of a stage is reported and gives a miss.
         """
-        now = anyio.current_time()
-        encoded_by, entries_by = now + self._wait_s(context), now + self.max_wait_s
-        query = SemanticQuery(key, accept, context, encoded_by, entries_by)
+        now, wait_s = asyncio.get_running_loop().time(), context.max_wait_s
+        encoded_by = now + (self.max_wait_s if wait_s is None else wait_s)
+        query = SemanticQuery(
+            key, key.group, key.query or "", accept, context, encoded_by, now + self.max_wait_s
+        )
         try:
             lookup = await self._search(query)
             if lookup.entry is None and await self._arrives(query):
@@ -141,7 +144,7 @@ class SemanticSearch(Generic[P]):
 
     def _near_arrivals(self, query: SemanticQuery) -> list[asyncio.Event]:
         """Return the entries on their way whose sketches reach the gate, or that have none."""
-        waiting, own = self._expected.get(query.key.group), query.sketch
+        waiting, own = self._expected.get(query.group), query.sketch
         if not waiting or own is None:
             return [*(waiting or ())]
         similarities = _cosines([own if each is None else each for each in waiting.values()], own)
@@ -173,7 +176,7 @@ class SemanticSearch(Generic[P]):
     async def _near(
         self, row: bytes, query: SemanticQuery, count: int = NEIGHBORS
     ) -> Sequence[Neighbor]:
-        near = await self.replica.search(query.key.group, row, count)
+        near = await self.replica.search(query.group, row, count)
         query.add_time("lookup_s")
         return near
 
@@ -249,12 +252,11 @@ class SemanticSearch(Generic[P]):
         if query.sketch is None:
             return []
         least = min(query.gate, near[0].similarity)
+        reach = takewhile(lambda neighbor: neighbor.similarity >= least, near)
         return [
             neighbor.id
-            for neighbor in near
-            if neighbor.similarity >= least
-            and not self.replica.has_vector(neighbor.id)
-            and neighbor.id in self.replica.index
+            for neighbor in reach
+            if neighbor.id not in self.replica.vectors and neighbor.id in self.replica.index
         ]
 
     async def _encode_entry(self, entry: Entry, query: SemanticQuery) -> Entry | None:
@@ -361,6 +363,9 @@ class SemanticQuery:
     """One semantic lookup: its key, what may answer it, and the time that each part took."""
 
     key: CacheKey
+    group: str
+    text: str
+    """The text that is compared by meaning."""
     accept: Accept
     context: MatchContext
     encoded_by: float
@@ -383,11 +388,6 @@ class SemanticQuery:
     """Seconds by the field of ``Lookup`` that reports them."""
     _counted_until: float = field(default_factory=time.perf_counter)
 
-    @property
-    def text(self) -> str:
-        """The text that is compared by meaning."""
-        return self.key.query or ""
-
     def refuse(self, reason: str) -> Lookup:
         """Return a miss whose reason is the question itself."""
         self.refused = True
@@ -406,7 +406,9 @@ class ComparedNeighbors(NamedTuple):
     near: Sequence[Neighbor]
     """The most similar first: by their sketches, or by their encodings without a table."""
     encoded: list[tuple[float, int]]
-    """The similarity and the rank in ``near`` of each that is encoded, the most similar first."""
+    """The similarity and the rank in ``near`` of the encoded ones, the most similar first.
+
+    With a table of sketches these are ``MOST_JUDGED`` at most."""
     sketch: float | None = None
     """The similarity of the nearest sketch; None: the encoder has no table."""
 
@@ -420,14 +422,9 @@ class ComparedNeighbors(NamedTuple):
             for rank, each in enumerate(near)
             if len(row := replica.vectors.get(each.id, b"")) == len(vector)
         ]
-        rows = np.frombuffer(b"".join(row for _, row in known), "<f2").astype(np.float32)
-        asked = np.frombuffer(vector, "<f2").astype(np.float32)
-        similarities = (rows.reshape(-1, len(asked)) @ asked).tolist()
-        encoded = [
-            (min(similarity, LARGEST_COSINE), rank)
-            for similarity, (rank, _) in zip(similarities, known, strict=True)
-        ]
-        return cls(near, sorted(encoded, key=lambda each: -each[0]), near[0].similarity)
+        nearest = nearest_rows([row for _, row in known], vector, MOST_JUDGED)
+        encoded = [(similarity, known[place][0]) for similarity, place in nearest]
+        return cls(near, encoded, near[0].similarity)
 
     @property
     def best(self) -> float | None:

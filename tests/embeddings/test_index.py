@@ -20,6 +20,7 @@ from headstart.embeddings.index import (
     FlatPartition,
     RowCodec,
     SmallPartition,
+    nearest_rows,
     pack_vector,
 )
 from headstart.errors import EncoderError, VectorIndexError
@@ -139,6 +140,16 @@ def test_equal_vectors_have_similarity_one() -> None:
         (near,) = index.search("p", vector, 1)
         assert near.id == f"p-{number}"
         assert 0.999 < near.similarity <= 1.0
+
+
+def test_the_nearest_of_some_rows_come_first_and_equal_ones_in_their_order() -> None:
+    rows = [pack_vector(vector) for vector in np.eye(5, 8, dtype=np.float32)]
+    mixed = np.array([0.8, 0.6, 0, 0, 0, 0, 0, 0], np.float32)
+    found = nearest_rows([rows[1], rows[0], rows[4], rows[1]], pack_vector(mixed), 3)
+    assert [place for _, place in found] == [1, 0, 3]
+    assert [similarity for similarity, _ in found] == pytest.approx([0.8, 0.6, 0.6], abs=1e-3)
+    assert nearest_rows(rows[:1], rows[0], 8) == [(1.0, 0)]
+    assert nearest_rows([], rows[0], 8) == []
 
 
 def test_tombstones_around_the_query_do_not_hide_what_lives() -> None:

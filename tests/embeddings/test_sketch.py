@@ -6,20 +6,32 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
 from pathlib import Path
+from random import Random
 
 import msgspec
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.pre_tokenizers import Metaspace
 
 from headstart.embeddings.encoder import (
     DEFAULT_MODEL,
+    TOKENIZER_FILE,
     OnnxEncoder,
+    load_tokenizer,
     read_card,
     sha256_file,
     write_card,
 )
 from headstart.embeddings.export import PROMPTS
-from headstart.embeddings.sketch import CARD_FILE, TABLE_FILE, SketchCard, Sketcher, load_sketcher
+from headstart.embeddings.sketch import (
+    CARD_FILE,
+    TABLE_FILE,
+    SketchCard,
+    Sketcher,
+    WordTokens,
+    load_sketcher,
+)
 from headstart.errors import ConfigError
 from scripts.build_sketch import NOTICE_FILE, SOURCES, TABLE_SHA256
 
@@ -69,6 +81,48 @@ def test_the_table_of_the_package_is_the_one_that_the_script_built() -> None:
     assert card.encoder == read_card(DEFAULT_MODEL).namespace
     notice = (DEFAULT_MODEL / NOTICE_FILE).read_text()
     assert all(f"{source.repository} ({source.licence})" in notice for source in SOURCES)
+
+
+SIGNS = "abcXYZ019 .,;:!?'\"-_/\\`~{}()<>|@#$%^&*+=\n\t\r\x00\x7f[]é"
+HARD = (
+    "[CLS] x",
+    "x[MASK]",
+    "I'm sure that 3.14 a_b c-d doesn't",
+    "a" * 120 + " b",
+    "a" * 3000,
+    "word " * 600,
+    "",
+    " ",
+)
+
+
+def test_words_that_are_remembered_have_the_tokens_of_the_tokenizer() -> None:
+    limit = read_card(DEFAULT_MODEL).max_tokens
+    tokenizer = load_tokenizer(DEFAULT_MODEL, limit)
+    words = WordTokens.of(tokenizer, limit)
+    assert words is not None
+    random = Random(7)
+    mixed = ["".join(random.choices(SIGNS, k=random.randint(1, 60))) for _ in range(3000)]
+    vocabulary = list(tokenizer.get_vocab())
+    plain = 0
+    for text in [*PROMPTS, *HARD, *mixed, *vocabulary, *PROMPTS]:
+        tokens = words.of_text(text)
+        plain += tokens is not None
+        if tokens is not None:
+            assert tokens == tokenizer.encode(text, add_special_tokens=False).ids, text
+    assert plain > len(vocabulary) / 2
+    assert words.of_text("a bracket [ may begin a special token") is None
+
+
+def test_only_a_tokenizer_that_goes_by_words_is_asked_word_by_word() -> None:
+    limit = read_card(DEFAULT_MODEL).max_tokens
+    path = str(DEFAULT_MODEL / TOKENIZER_FILE)
+    tokenizer = Tokenizer.from_file(path)
+    tokenizer.add_tokens(["new york"])
+    assert WordTokens.of(tokenizer, limit) is None
+    tokenizer = Tokenizer.from_file(path)
+    tokenizer.pre_tokenizer = Metaspace()
+    assert WordTokens.of(tokenizer, limit) is None
 
 
 def test_equal_texts_have_equal_sketches(sketcher: Sketcher) -> None:
