@@ -19,7 +19,7 @@ from anyio import to_thread
 
 from headstart.errors import StageError, StoreError, VectorIndexError
 from headstart.observe import StageFailed
-from headstart.types import VectorRow
+from headstart.types import Entry, VectorRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,28 +27,35 @@ if TYPE_CHECKING:
     from headstart.decisions import Neighbor
     from headstart.interfaces import Store, VectorIndex
     from headstart.observe import Observer
-    from headstart.types import Entry
 
 T = TypeVar("T")
 
-ENTRY_OVERHEAD = 1600
-"""The bytes of an entry's objects and table rows, in addition to its encoded length."""
+ENTRY_OVERHEAD = 500
+"""The bytes of an entry's keys and table rows, in addition to its encoded length."""
+DECODED = 256
+"""The number of entries that are kept as objects, too. To decode one takes some 4 µs."""
 INLINE_ROWS = 2048
 """Larger partitions are searched and changed in a thread. A search in 2,048 rows takes 40 µs, about
 as much as the switch to a thread."""
 
 
 class HotEntry(NamedTuple):
-    entry: Entry
-    size: int
+    """An encoded entry, and what is read of it without decoding it."""
+
+    exact: str
+    value: bytes
+    created: float
+    expires: float | None
 
 
 class HotTier:
     """Entries in memory, by id and by exact key. The least recently used entry leaves first.
 
-    ``max_bytes`` bounds an estimate, which is accurate to about 5 %. An expired entry is never
-    returned; ``clock`` gives Unix seconds. An entry that alone exceeds the bound, or that no store
-    could encode, is not kept. Not thread-safe: only the event loop uses it.
+    An entry is kept encoded, which takes half of the memory of its objects. The last ones that came
+    or were decoded are kept as objects, too. ``max_bytes`` bounds an estimate, which is accurate to
+    about 5 %. An expired entry is never returned; ``clock`` gives Unix seconds. An entry that alone
+    exceeds the bound, or that no store could encode, is not kept. Not thread-safe: only the event
+    loop uses it.
 
     While the store's log cannot be read, nobody knows which entries were deleted. Then ``find``
     returns entries for ``outage_ttl_s`` more, counted from the failure or from an entry's creation,
@@ -64,11 +71,13 @@ class HotTier:
         self._confirmed_until = math.inf
         """Until then each entry here may be served. Finite while the log cannot be read."""
         self._by_id: OrderedDict[str, HotEntry] = OrderedDict()
-        self._by_exact: dict[str, Entry] = {}
+        self._by_exact: dict[str, str] = {}
+        self._decoded: OrderedDict[str, Entry] = OrderedDict()
         self.bytes = 0
         """The estimated bytes of all entries here."""
         self._used: set[str] = set()
         self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(Entry)
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -78,35 +87,42 @@ class HotTier:
 
     def put(self, entry: Entry) -> None:
         """Keep an entry as the most recently used; it replaces its id and its exact key."""
-        hot = self._by_id.get(entry.id)
-        if hot is not None and hot.entry is entry:
-            self._by_id.move_to_end(entry.id)
+        id, exact = entry.id, entry.key.exact
+        if self._decoded.get(id) is entry:
+            self._by_id.move_to_end(id)
             return
-        replaced = self._by_exact.get(entry.key.exact, entry)
-        self.discard((entry.id, replaced.id))
-        size = self._size(entry, hot)
-        if size is None or size > self._max_bytes:
+        self.discard((id, self._by_exact.get(exact, id)))
+        try:
+            # A copy has no unused room behind it: msgspec leaves up to half of its buffer there.
+            value = bytes(memoryview(self._encoder.encode(entry)))
+        except (OverflowError, RecursionError, TypeError, ValueError):
             return
-        self._by_id[entry.id] = HotEntry(entry, size)
-        self._by_exact[entry.key.exact] = entry
+        size = len(value) + ENTRY_OVERHEAD
+        if size > self._max_bytes:
+            return
+        self._by_id[id] = HotEntry(exact, value, entry.created, entry.expires)
+        self._by_exact[exact] = id
         self.bytes += size
+        self._decoded[id] = entry
+        if len(self._decoded) > DECODED:
+            self._decoded.popitem(last=False)
         while self.bytes > self._max_bytes:
             self.discard((next(iter(self._by_id)),))
 
     def find(self, exact: str) -> Entry | None:
         """Return the live entry under an exact key, without any wait, and mark it as used."""
-        entry = self._by_exact.get(exact)
-        if entry is None:
+        id = self._by_exact.get(exact)
+        if id is None:
             return None
-        now = self._clock()
-        if entry.expires is not None and entry.expires <= now:
-            self.discard((entry.id,))
+        hot, now = self._by_id[id], self._clock()
+        if hot.expires is not None and hot.expires <= now:
+            self.discard((id,))
             return None
-        if now > self._confirmed_until and now > entry.created + self._outage_ttl_s:
+        if now > self._confirmed_until and now > hot.created + self._outage_ttl_s:
             return None
-        self._by_id.move_to_end(entry.id)
-        self._used.add(entry.id)
-        return entry
+        self._by_id.move_to_end(id)
+        self._used.add(id)
+        return self._decoded.get(id) or self._decode(id, hot)
 
     def limit(self, entry: Entry) -> None:
         """Keep an entry that the store has not got no longer than in an outage.
@@ -140,30 +156,34 @@ class HotTier:
         hot = self._by_id.get(id)
         if hot is None or self._confirmed_until != math.inf:
             return None
-        if hot.entry.expires is not None and hot.entry.expires <= self._clock():
+        if hot.expires is not None and hot.expires <= self._clock():
             self.discard((id,))
             return None
-        return hot.entry
+        return self._decoded.get(id) or self._decode(id, hot)
 
     def discard(self, ids: Iterable[str]) -> None:
         """Remove ids; unknown ids are ignored."""
         for id in ids:
             hot = self._by_id.pop(id, None)
             if hot is not None:
-                del self._by_exact[hot.entry.key.exact]
-                self.bytes -= hot.size
+                del self._by_exact[hot.exact]
+                self._decoded.pop(id, None)
+                self.bytes -= len(hot.value) + ENTRY_OVERHEAD
 
     def clear(self) -> None:
         """Remove all entries."""
         self.discard(tuple(self._by_id))
 
-    def _size(self, entry: Entry, before: HotEntry | None) -> int | None:
-        if before is not None and before.entry.answer is entry.answer:
-            return before.size + len(entry.evidence) - len(before.entry.evidence)
+    def _decode(self, id: str, hot: HotEntry) -> Entry | None:
         try:
-            return len(self._encoder.encode(entry)) + ENTRY_OVERHEAD
-        except (OverflowError, RecursionError, TypeError, ValueError):
+            entry = self._decoder.decode(hot.value)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            self.discard((id,))
             return None
+        self._decoded[id] = entry
+        if len(self._decoded) > DECODED:
+            self._decoded.popitem(last=False)
+        return entry
 
 
 @dataclass(slots=True, eq=False)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import msgspec
 import pytest
 
-from headstart.embeddings.replica import ENTRY_OVERHEAD, HotTier
-from headstart.types import Completion
+from headstart.embeddings.replica import DECODED, ENTRY_OVERHEAD, HotTier
+from headstart.types import Completion, Entry
 from support.fakes import make_entry
 
 NOW = 100.0
@@ -89,6 +91,34 @@ def test_an_entry_that_cannot_be_encoded_is_not_kept(hot: HotTier) -> None:
     answer = msgspec.structs.replace(entry.answer, usage={"prompt_tokens": 1 << 80})
     hot.put(msgspec.structs.replace(entry, answer=answer))
     assert len(hot) == 0
+
+
+def test_an_entry_is_the_same_when_only_its_encoding_is_left(hot: HotTier) -> None:
+    first = make_entry("first", exact="x", text="the answer", expires=NOW + 9.0)
+    hot.put(first)
+    for number in range(DECODED):
+        hot.put(make_entry(f"{number}"))
+    again = hot.get("first")
+    assert again is not first
+    assert again == first
+    assert hot.find("x") is again
+    assert hot.find("x") is hot.get("first")
+
+
+def test_the_estimate_is_near_the_memory_that_the_tier_takes() -> None:
+    hot = HotTier(1 << 30, lambda: NOW)
+    encode, decode = msgspec.msgpack.encode, msgspec.msgpack.Decoder(Entry).decode
+    texts = {f"{number:026}": "word " * (number % 500) for number in range(4000)}
+    packed = [encode(make_entry(id, exact=id * 2, text=text)) for id, text in texts.items()]
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for value in packed:
+            hot.put(decode(value))
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert hot.bytes == pytest.approx(after - before, rel=0.15)
 
 
 def test_discarding_frees_what_an_entry_held(hot: HotTier) -> None:

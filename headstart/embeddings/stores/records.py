@@ -17,6 +17,7 @@ are gone: a late reader learns from those that are there.
 
 from __future__ import annotations
 
+import sys
 import time
 from abc import ABC, abstractmethod
 from itertools import groupby
@@ -154,9 +155,9 @@ def encode_put(put: Put, limits: StoreLimits) -> EncodedPut:
     encoded = EncodedPut(
         id=entry.id,
         exact=entry.key.exact,
-        partition=entry.key.group,
-        scope=entry.key.scope,
-        encoder=entry.encoder,
+        partition=sys.intern(entry.key.group),
+        scope=sys.intern(entry.key.scope),
+        encoder=sys.intern(entry.encoder),
         created=entry.created,
         expires=entry.expires,
         value=encode(entry),
