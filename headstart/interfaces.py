@@ -249,7 +249,7 @@ class MatchPolicy(Protocol[P]):
         """Count a question that was encoded, with the similarity of its nearest sketch.
 
         ``sampled``: it was below the gate. ``served``: it was a hit. ``judged``: it had a neighbour
-        of at least the ``minimum``.
+        of at least the ``minimum`` that no guard vetoed.
         """
 
     def prepare(self, text: str, encoding: Encoding) -> P:

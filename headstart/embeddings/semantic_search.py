@@ -210,7 +210,8 @@ class SemanticSearch(Generic[P]):
             return
         served, sampled = lookup.entry is not None, gated is GateOutcome.SAMPLED
         if query.encoding is not None:
-            judged = lookup.pair is not None or lookup.reason != "below-threshold"
+            near = lookup.pair is not None or lookup.reason != "below-threshold"
+            judged = near and not query.vetoed
             self.policy.note_encoded(
                 query.context, query.promise, sampled=sampled, served=served, judged=judged
             )
@@ -326,6 +327,7 @@ class SemanticSearch(Generic[P]):
             return miss("unencoded" if waiting else "gone")
         if vetoed.candidate is None:
             return miss("veto", vetoed.ranked.neighbor.similarity, vetoed.veto)
+        query.vetoed = True
         return self._judge(vetoed.entry, prepared, vetoed.candidate, vetoed.ranked, vetoed.veto)
 
     def _refuse(self, entry: Entry, prepared: P, accept: Accept) -> tuple[str | None, P | None]:
@@ -382,6 +384,8 @@ class SemanticQuery:
     """The number of entries that may still be encoded while the request waits."""
     gated: GateOutcome | None = None
     """The gate's decision about the question; None: it never came to the gate."""
+    vetoed: bool = False
+    """Guards vetoed all neighbours."""
     refused: bool = False
     """The question itself cannot be compared, whatever is stored."""
     spent: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))

@@ -318,8 +318,13 @@ class _Group(Generic[P, R]):
         nearby = RankedNeighbor(MatchContext(), neighbors, judged, top)
         verdict = policy.judge(prepared.parse, parse, nearby, vetoes[judged])
         if sketch is not None:
-            served = verdict.serve
-            policy.note_encoded(MatchContext(), near[0][1], sampled=sampled, served=served)
+            policy.note_encoded(
+                MatchContext(),
+                near[0][1],
+                sampled=sampled,
+                served=verdict.serve,
+                judged=vetoes[-1] is None,
+            )
         return PlayedPrompt(
             row,
             served=verdict.serve,

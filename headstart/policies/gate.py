@@ -103,7 +103,8 @@ class GateRecord(Frozen, frozen=True):
     ) -> GateRecord:
         """Return the record with one more question that was encoded.
 
-        Without a neighbour that is worth judging (``judged``) it counts like a label.
+        If no neighbour could be served (not ``judged``), it counts like a label: all are too far,
+        or guards veto them.
         """
         passed, place = self.passed, range_of(similarity)
         if place is not None:

@@ -139,6 +139,15 @@ async def test_the_gate_learns_whether_a_question_had_a_neighbour_to_judge(house
     assert house.policy.judged == [False, True]
 
 
+async def test_a_question_whose_neighbours_are_all_vetoed_had_none_to_judge(house: House) -> None:
+    await put(house, "a", "not one@0~0")
+    await put(house, "b", "not two@4~4")
+    assert (await find(house, "uno@0")).reason == "veto"
+    await put(house, "c", "three@30~8")
+    assert (await find(house, "dos@0")).veto == "negation"
+    assert house.policy.judged == [False, True]
+
+
 async def test_a_prompt_that_cannot_be_encoded_as_a_whole_is_never_encoded(house: House) -> None:
     await put(house, "a", "one@0")
     await put(house, "b", "long@0")
