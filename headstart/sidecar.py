@@ -48,7 +48,7 @@ A thousand misses leave fewer than a hundred objects in cycles.
 
 
 @dataclass(frozen=True)
-class Lasting:
+class LastingParts:
     """The parts of a sidecar that outlive a reload: figures and counts go on.
 
     ``reload`` reads the configuration again; ``gather`` asks all workers for one of their figures;
@@ -66,10 +66,10 @@ class Lasting:
     draining: Callable[[], bool] = lambda: False
 
 
-def lasting_parts(states: UpstreamStates | None = None) -> Lasting:
+def lasting_parts(states: UpstreamStates | None = None) -> LastingParts:
     """Return new parts."""
     metrics, recent = PrometheusObserver(CollectorRegistry()), RecentRequests()
-    return Lasting(
+    return LastingParts(
         metrics,
         recent,
         UpstreamStates() if states is None else states,
@@ -78,7 +78,7 @@ def lasting_parts(states: UpstreamStates | None = None) -> Lasting:
     )
 
 
-def build_sidecar(settings: Settings, lasting: Lasting | None = None) -> Gateway:
+def build_sidecar(settings: Settings, lasting: LastingParts | None = None) -> Gateway:
     """Return the provider routes with the admin API beside them, under ``/_headstart/``.
 
     The app's lifespan starts and stops the engine. Raises ConfigError when the variable of
@@ -87,7 +87,7 @@ def build_sidecar(settings: Settings, lasting: Lasting | None = None) -> Gateway
     return _build(settings, lasting_parts() if lasting is None else lasting)[0]
 
 
-def _build(settings: Settings, lasting: Lasting) -> tuple[Gateway, AdminState]:
+def _build(settings: Settings, lasting: LastingParts) -> tuple[Gateway, AdminState]:
     """Return the gateway, and what its admin API shows."""
     engine: list[Parts] = []
     server = settings.server
@@ -134,7 +134,7 @@ class Sidecar:
     it still answers, but is not ready.
     """
 
-    def __init__(self, settings: Settings, lasting: Lasting) -> None:
+    def __init__(self, settings: Settings, lasting: LastingParts) -> None:
         self.settings = settings
         self.draining = False
         self._lasting = dataclasses.replace(lasting, draining=lambda: self.draining)

@@ -127,7 +127,7 @@ def freedom_of(rests: Sequence[float]) -> float:
     return min(most, 2 * len(rests) / (kurtosis - 1)) if kurtosis > 1 else most
 
 
-class Spared:
+class AvoidedSums:
     """Sums over requests that were not sent to the provider, such as hits. Times are their own."""
 
     __slots__ = ("first_s", "requests", "tokens", "total_s")
@@ -144,7 +144,7 @@ class Spared:
         self.total_s += total_s
         self.first_s += first_s
 
-    def merge(self, other: Spared) -> None:
+    def merge(self, other: AvoidedSums) -> None:
         """Add all requests of other sums."""
         self.requests += other.requests
         self.tokens += other.tokens
@@ -152,17 +152,17 @@ class Spared:
         self.first_s += other.first_s
 
 
-class SparedCalls(defaultdict[CallKind, defaultdict[int, Spared]]):
+class AvoidedCalls(defaultdict[CallKind, defaultdict[int, AvoidedSums]]):
     """Such sums by kind of call and by minute."""
 
     def __init__(self) -> None:
-        super().__init__(lambda: defaultdict(Spared))
+        super().__init__(lambda: defaultdict(AvoidedSums))
 
     def add(self, row: Served) -> None:
         """Add a request."""
         self[kind_of(row)][int(row.at // MINUTE_S)].add(row)
 
-    def merge(self, other: SparedCalls) -> None:
+    def merge(self, other: AvoidedCalls) -> None:
         """Add all requests of other sums."""
         for kind, minutes in other.items():
             for minute, spared in minutes.items():
@@ -251,9 +251,9 @@ class Usual:
         block = self._block(minute)
         return max(0.0, block.mean_s + self.slope * (tokens - block.tokens))
 
-    def expected(self, minutes: Mapping[int, Spared], *, first: bool = False) -> Expected:
+    def expected(self, minutes: Mapping[int, AvoidedSums], *, first: bool = False) -> Expected:
         """Return the expected seconds of requests. ``first``: of their first tokens."""
-        sums: dict[_Block, Spared] = defaultdict(Spared)
+        sums: dict[_Block, AvoidedSums] = defaultdict(AvoidedSums)
         for minute, spared in minutes.items():
             sums[self._block(minute)].merge(spared)
         seconds = own_s = variance = tilt = 0.0
@@ -341,7 +341,7 @@ class UsualCalls:
             self._fitted[place] = Usual(found) if found else None
         return self._fitted[place]
 
-    def expected(self, spared: SparedCalls, *, first: bool = False) -> Expected:
+    def expected(self, spared: AvoidedCalls, *, first: bool = False) -> Expected:
         """Return what requests would have taken. ``first``: until their first tokens."""
         whole = Expected()
         for kind, minutes in spared.items():
@@ -350,7 +350,7 @@ class UsualCalls:
                 whole = whole.plus(usual.expected(minutes, first=first))
         return whole
 
-    def outliers(self, spared: SparedCalls) -> int:
+    def outliers(self, spared: AvoidedCalls) -> int:
         """Return the number of outliers among the calls with which requests are compared."""
         models = {self.usual(kind) for kind in spared}
         return sum(each.outliers for each in models if each is not None)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from headstart.policies.ratchet.threshold import AuditReport, CertificateRow
+    from headstart.policies.learned_rule.threshold import AuditReport, CertificateRow
 
 MOST_ROWS = 40
 MOST_WRONG_HITS = 20
@@ -89,7 +89,7 @@ def audit(options: AuditOptions) -> None:
 
 async def audit_of_server(url: str, since: float, token_env: str) -> AuditReport:
     """Ask a running server. Raises ConfigError or HeadstartError."""
-    from headstart.policies.ratchet.threshold import AuditReport
+    from headstart.policies.learned_rule.threshold import AuditReport
 
     body = await data_sources.ask_server(url, f"audit?since={since}", token_env)
     return data_sources.decode_answer(body, AuditReport)
@@ -99,7 +99,7 @@ async def audit_of_store(url: str | None, path: Path | None, since: float) -> Au
     """Read a store, by the promise that is configured. Raises ConfigError or StoreError."""
     from headstart.config.loading import load_settings
     from headstart.factory.caching import promise_of
-    from headstart.policies.ratchet.threshold import audit_report
+    from headstart.policies.learned_rule.threshold import audit_report
 
     cache = load_settings(path, os.environ).cache
     async with existing_store(url or cache.store, path) as store:

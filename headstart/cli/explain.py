@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from headstart.attempts import Attempt
     from headstart.middleware.learning.oversight import Explanation
-    from headstart.policies.ratchet.domain import DomainStatus
+    from headstart.policies.learned_rule.domain import DomainStatus
 
 RULES = {
     "cold-start": "cold start: too little was learned, so every guard and a cautious similarity",

@@ -290,7 +290,7 @@ def _learned(cache: CacheSettings) -> str:
         return "off"
     if cache.effective_match == "static":
         return "off: a static threshold promises no error rate"
-    from headstart.policies.ratchet.settings import (
+    from headstart.policies.learned_rule.settings import (
         STRICT,
         Promise,
         cold_start_threshold,

@@ -45,7 +45,7 @@ _BUCKET_BYTES = BUCKET * _LEASE.size
 LEASES_BYTES = _LEASE.size + BUCKETS * _BUCKET_BYTES
 
 
-class Mail(msgspec.Struct, frozen=True):
+class ExchangeMessage(msgspec.Struct, frozen=True):
     """A message to an exchange."""
 
     address: str
@@ -168,7 +168,7 @@ class SupervisorLink:
 
     def deliver(self, payload: bytes) -> bytes:
         """Take a message; return b"" if nobody has its address."""
-        mail = msgspec.msgpack.decode(payload, type=Mail)
+        mail = msgspec.msgpack.decode(payload, type=ExchangeMessage)
         inbox = self.inboxes.get(mail.address)
         if inbox is None:
             return b""
@@ -210,7 +210,9 @@ class WorkerExchange:
 
     async def send(self, address: str, message: bytes) -> bool:
         """Send a message, and wait until its worker has it."""
-        return bool(await self._ask("send", msgspec.msgpack.encode(Mail(address, message))))
+        return bool(
+            await self._ask("send", msgspec.msgpack.encode(ExchangeMessage(address, message)))
+        )
 
     async def messages(self) -> AsyncGenerator[bytes]:
         """Yield the messages. Raises StoreError when the supervisor has ended."""

@@ -24,7 +24,13 @@ import msgspec
 
 from headstart.cli.reload import Reloads
 from headstart.cli.sidecar_server import GONE
-from headstart.cli.worker_channel import LEASES_BYTES, Channel, ChannelClosed, LeaseTable, Mail
+from headstart.cli.worker_channel import (
+    LEASES_BYTES,
+    Channel,
+    ChannelClosed,
+    ExchangeMessage,
+    LeaseTable,
+)
 from headstart.config.checks import refuse_fixed
 from headstart.errors import ConfigError, HeadstartError
 from headstart.middleware.upstreams.shared_states import MEMORY_BYTES
@@ -321,7 +327,7 @@ class WorkerPool:
 
     async def _pass_on(self, payload: bytes) -> bytes:
         """Pass a message on to a worker; return b"" if it is not there."""
-        worker = self._workers.get(msgspec.msgpack.decode(payload, type=Mail).worker)
+        worker = self._workers.get(msgspec.msgpack.decode(payload, type=ExchangeMessage).worker)
         with contextlib.suppress(HeadstartError, TimeoutError):
             async with asyncio.timeout(ANSWER_S):
                 return b"" if worker is None else await worker.channel.ask("mail", payload)

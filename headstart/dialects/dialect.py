@@ -165,7 +165,7 @@ class CountForm(NamedTuple):
     """Returns the answer."""
 
 
-class Use(Enum):
+class FieldUse(Enum):
     """The meaning of a body field to the cache key."""
 
     KEYED = "keyed"
@@ -192,7 +192,7 @@ class SharedForm(NamedTuple):
 class KeyForm:
     """The meaning of a request to its cache key."""
 
-    fields: Mapping[str, Use]
+    fields: Mapping[str, FieldUse]
     """By the names of the fields that the dialect documents."""
     canonical: Callable[[dict[str, Any]], tuple[dict[str, Any], list[Any]]]
     """Returns a body's settings and its messages, both in canonical form.

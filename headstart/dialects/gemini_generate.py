@@ -13,10 +13,10 @@ from headstart.dialects.dialect import (
     ContentTypes,
     CountForm,
     Dialect,
+    FieldUse,
     KeyForm,
     LogprobsForm,
     Operations,
-    Use,
     as_count,
 )
 from headstart.dialects.gemini_answers import (
@@ -191,18 +191,18 @@ def _new_id() -> str:
     return secrets.token_urlsafe(16)
 
 
-_FIELDS: Mapping[str, Use] = {
-    "model": Use.KEYED,
-    "contents": Use.KEYED,
-    "systemInstruction": Use.KEYED,
-    "cachedContent": Use.KEYED,
-    "generationConfig": Use.KEYED,
-    "safetySettings": Use.KEYED,
-    "toolConfig": Use.KEYED,
-    "tools": Use.KEYED,
-    "labels": Use.IGNORED,
-    "serviceTier": Use.IGNORED,
-    "store": Use.IGNORED,
+_FIELDS: Mapping[str, FieldUse] = {
+    "model": FieldUse.KEYED,
+    "contents": FieldUse.KEYED,
+    "systemInstruction": FieldUse.KEYED,
+    "cachedContent": FieldUse.KEYED,
+    "generationConfig": FieldUse.KEYED,
+    "safetySettings": FieldUse.KEYED,
+    "toolConfig": FieldUse.KEYED,
+    "tools": FieldUse.KEYED,
+    "labels": FieldUse.IGNORED,
+    "serviceTier": FieldUse.IGNORED,
+    "store": FieldUse.IGNORED,
 }
 """In the names that the reader gives a request. Of ``generationConfig``, the limits
 ``maxOutputTokens`` and ``candidateCount`` are ranged."""

@@ -13,10 +13,10 @@ import msgspec
 
 from headstart.dialects.dialect import (
     Dialect,
+    FieldUse,
     KeyForm,
     MalformedAnswerError,
     Rendered,
-    Use,
     decode_document,
     decode_event,
     split_text,
@@ -376,9 +376,9 @@ _IGNORED = (
     "stream stream_options user safety_identifier metadata store service_tier prompt_cache_key "
     "cache_control cache"
 )
-_FIELDS: Mapping[str, Use] = {
-    **dict.fromkeys(_KEYED.split(), Use.KEYED),
-    **dict.fromkeys(_IGNORED.split(), Use.IGNORED),
+_FIELDS: Mapping[str, FieldUse] = {
+    **dict.fromkeys(_KEYED.split(), FieldUse.KEYED),
+    **dict.fromkeys(_IGNORED.split(), FieldUse.IGNORED),
 }
 """``user`` and ``safety_identifier`` join the scope instead. ``cache`` is litellm's own."""
 

@@ -9,9 +9,9 @@ from headstart.dialects.dialect import (
     OPENAI_MODELS,
     ContentTypes,
     Dialect,
+    FieldUse,
     KeyForm,
     SharedForm,
-    Use,
     as_count,
 )
 from headstart.dialects.openai_answers import error_body
@@ -99,43 +99,43 @@ def _new_id() -> str:
     return OWN + random_bytes(16).hex()
 
 
-_FIELDS: Mapping[str, Use] = {
-    "model": Use.KEYED,
-    "input": Use.KEYED,
-    "instructions": Use.KEYED,
-    "access_programs": Use.KEYED,
-    "background": Use.KEYED,
-    "background_options": Use.KEYED,
-    "context_management": Use.KEYED,
-    "conversation": Use.KEYED,
-    "image": Use.KEYED,
-    "include": Use.KEYED,
-    "max_tool_calls": Use.KEYED,
-    "moderation": Use.KEYED,
-    "parallel_tool_calls": Use.KEYED,
-    "previous_response_id": Use.KEYED,
-    "prompt": Use.KEYED,
-    "reasoning": Use.KEYED,
-    "temperature": Use.KEYED,
-    "text": Use.KEYED,
-    "tool_choice": Use.KEYED,
-    "tools": Use.KEYED,
-    "top_p": Use.KEYED,
-    "truncation": Use.KEYED,
-    "max_output_tokens": Use.RANGED,
-    "top_logprobs": Use.RANGED,
-    "metadata": Use.IGNORED,
-    "prompt_cache_key": Use.IGNORED,
-    "prompt_cache_options": Use.IGNORED,
-    "prompt_cache_retention": Use.IGNORED,
-    "safety_identifier": Use.IGNORED,
-    "service_tier": Use.IGNORED,
-    "store": Use.IGNORED,
-    "stream": Use.IGNORED,
-    "stream_options": Use.IGNORED,
-    "user": Use.IGNORED,
+_FIELDS: Mapping[str, FieldUse] = {
+    "model": FieldUse.KEYED,
+    "input": FieldUse.KEYED,
+    "instructions": FieldUse.KEYED,
+    "access_programs": FieldUse.KEYED,
+    "background": FieldUse.KEYED,
+    "background_options": FieldUse.KEYED,
+    "context_management": FieldUse.KEYED,
+    "conversation": FieldUse.KEYED,
+    "image": FieldUse.KEYED,
+    "include": FieldUse.KEYED,
+    "max_tool_calls": FieldUse.KEYED,
+    "moderation": FieldUse.KEYED,
+    "parallel_tool_calls": FieldUse.KEYED,
+    "previous_response_id": FieldUse.KEYED,
+    "prompt": FieldUse.KEYED,
+    "reasoning": FieldUse.KEYED,
+    "temperature": FieldUse.KEYED,
+    "text": FieldUse.KEYED,
+    "tool_choice": FieldUse.KEYED,
+    "tools": FieldUse.KEYED,
+    "top_p": FieldUse.KEYED,
+    "truncation": FieldUse.KEYED,
+    "max_output_tokens": FieldUse.RANGED,
+    "top_logprobs": FieldUse.RANGED,
+    "metadata": FieldUse.IGNORED,
+    "prompt_cache_key": FieldUse.IGNORED,
+    "prompt_cache_options": FieldUse.IGNORED,
+    "prompt_cache_retention": FieldUse.IGNORED,
+    "safety_identifier": FieldUse.IGNORED,
+    "service_tier": FieldUse.IGNORED,
+    "store": FieldUse.IGNORED,
+    "stream": FieldUse.IGNORED,
+    "stream_options": FieldUse.IGNORED,
+    "user": FieldUse.IGNORED,
     # litellm's own cache controls, which its clients leave in the body
-    "cache": Use.IGNORED,
+    "cache": FieldUse.IGNORED,
 }
 """``user`` and ``safety_identifier`` join the scope instead. Of ``include``, log probabilities are
 ranged."""
@@ -229,7 +229,7 @@ def _one_text(parts: list[object]) -> object:
 
 
 _TEXT_REQUEST = frozenset({"model", "input", "instructions", "temperature", "top_p"}).union(
-    [name for name, use in _FIELDS.items() if use is not Use.KEYED]
+    [name for name, use in _FIELDS.items() if use is not FieldUse.KEYED]
 )
 """The fields of a request for text that Chat Completions know, too, and those that no key has."""
 _ROLES = frozenset({"user", "assistant", "system", "developer"})

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from headstart.middleware.learning.learner import SecondOpinion
     from headstart.middleware.learning.oversight import Oversight
     from headstart.observe import Observers
+    from headstart.policies.learned_rule.settings import Promise
     from headstart.policies.match import StaticMatch, VerifiedMatch
-    from headstart.policies.ratchet.settings import Promise
     from headstart.settings import CacheSettings, EncoderSettings
 
 
@@ -163,8 +163,8 @@ def make_domains(build: BuildContext) -> Domains | None:
     if cache.effective_match == "static":
         return None
     from headstart.middleware.learning.domains import Domains
+    from headstart.policies.learned_rule.domain import Domain
     from headstart.policies.match import version_of
-    from headstart.policies.ratchet.domain import Domain
 
     promise = promise_of(cache)
     version = version_of(cache.guards)
@@ -259,7 +259,7 @@ async def open_oversight(
 
 def promise_of(cache: CacheSettings) -> Promise:
     """Return the share of wrong answers that each learning domain has to keep."""
-    from headstart.policies.ratchet.settings import Promise
+    from headstart.policies.learned_rule.settings import Promise
 
     default = Promise()
     return Promise(
@@ -274,7 +274,7 @@ def read_prior(cache: CacheSettings, promise: Promise, version: str) -> bytes | 
     """Read the operator's prior and check that this version can use it. Raises ConfigError."""
     if cache.state is None:
         return None
-    from headstart.policies.ratchet.domain import Domain
+    from headstart.policies.learned_rule.domain import Domain
 
     try:
         prior = Path(cache.state).read_bytes()

@@ -123,7 +123,7 @@ class _Sending:
         await stopping
 
 
-class _Told:
+class _QuietExporter:
     """An exporter whose failures are logged once an hour, in one line, and their end once.
 
     The official exporters log each try.
@@ -160,7 +160,7 @@ def _opened(signal: str, otel: OtelSettings, environ: Mapping[str, str]) -> list
     theirs = logging.getLogger("opentelemetry.exporter")
     if theirs.level == logging.NOTSET and theirs.getEffectiveLevel() > logging.DEBUG:
         theirs.setLevel(logging.CRITICAL)
-    return [_Told(each, signal) for each in _exporters(signal, otel, environ)]
+    return [_QuietExporter(each, signal) for each in _exporters(signal, otel, environ)]
 
 
 def _resource(otel: OtelSettings) -> Resource:

@@ -28,9 +28,9 @@ from headstart.embeddings.semantic_search import MOST_JUDGED, NEIGHBORS
 from headstart.errors import ConfigError
 from headstart.policies.agreement.judge import FREE_TEXT
 from headstart.policies.guards.table import GUARDS
+from headstart.policies.learned_rule.domain import Domain
+from headstart.policies.learned_rule.settings import EXACT_JUDGE, JudgeNoise, Promise
 from headstart.policies.match import StaticMatch, VerifiedMatch, version_of
-from headstart.policies.ratchet.domain import Domain
-from headstart.policies.ratchet.settings import EXACT_JUDGE, JudgeNoise, Promise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -311,7 +311,7 @@ class Roc(Frozen, frozen=True, kw_only=True, omit_defaults=False):
     """(share of different pairs above a threshold, share of same pairs above it)."""
 
 
-class Moment(Frozen, frozen=True, kw_only=True, omit_defaults=False):
+class StreamPart(Frozen, frozen=True, kw_only=True, omit_defaults=False):
     """The threshold and the rates in one part of a stream."""
 
     n: int
@@ -361,7 +361,7 @@ class Tuning(Frozen, frozen=True, kw_only=True, omit_defaults=False):
     """The results for ``max_error``."""
     targets: tuple[TargetResult, ...]
     roc: tuple[Roc, ...]
-    course: tuple[Moment, ...]
+    course: tuple[StreamPart, ...]
     borderline: tuple[Borderline, ...]
     templates: tuple[Any, ...] = ()
     static: Static | None = None
@@ -409,7 +409,7 @@ def _roc(name: str, values: np.ndarray, same: np.ndarray) -> Roc:
     )
 
 
-def course(steps: Sequence[PlayedPrompt[Any]]) -> tuple[Moment, ...]:
+def course(steps: Sequence[PlayedPrompt[Any]]) -> tuple[StreamPart, ...]:
     """Return the threshold and the rates over the stream, in at most ``WINDOWS`` parts."""
     size = max(1, -(-len(steps) // WINDOWS))
     moments = []
@@ -421,7 +421,7 @@ def course(steps: Sequence[PlayedPrompt[Any]]) -> tuple[Moment, ...]:
                 rule, threshold = step.verdict.rule, step.verdict.threshold
         rates = ordering_report(part, None)
         moments.append(
-            Moment(
+            StreamPart(
                 n=start + len(part),
                 rule=rule.value,
                 threshold=threshold,
@@ -570,7 +570,7 @@ def _hits(targets: Sequence[TargetResult]) -> str:
     return marks + frame("Hit rate against error target", parts)
 
 
-def _thresholds(moments: Sequence[Moment]) -> str:
+def _thresholds(moments: Sequence[StreamPart]) -> str:
     """Draw the learned threshold; a gap is a cold start, or a time without a threshold."""
     known = [_learned(moment) for moment in moments]
     values = [value for value in known if value is not None]
@@ -588,18 +588,18 @@ def _thresholds(moments: Sequence[Moment]) -> str:
     return frame("The learned threshold over time", [*parts, *_time_axis(moments)])
 
 
-def _learned(moment: Moment) -> float | None:
+def _learned(moment: StreamPart) -> float | None:
     return moment.threshold if moment.rule == Rule.LEARNED.value else None
 
 
-def _rates(moments: Sequence[Moment]) -> str:
+def _rates(moments: Sequence[StreamPart]) -> str:
     last = moments[-1].n
     points = [(place_x(moment.n / last), place_y(moment.hit_rate)) for moment in moments]
     parts = [*grid(), curve_through("semantic", points), *_time_axis(moments)]
     return frame("Hit rate over time", parts)
 
 
-def _time_axis(moments: Sequence[Moment]) -> Iterator[str]:
+def _time_axis(moments: Sequence[StreamPart]) -> Iterator[str]:
     yield tick(LEFT, "0", "start")
     yield tick(place_x(1.0), f"{moments[-1].n:,} prompts", "end")
 

@@ -64,7 +64,7 @@ from headstart.middleware.worker_figures import (
     EXPLAIN,
     METRICS,
     UPSTREAMS,
-    Counted,
+    WorkerCounts,
     gathered,
     merge_counts,
     merge_metrics,
@@ -73,8 +73,8 @@ from headstart.middleware.worker_figures import (
 )
 from headstart.observe import logger
 from headstart.policies.callers import forwarded
-from headstart.policies.ratchet.domain import DomainStatus  # noqa: TC001 - msgspec reads it
-from headstart.policies.ratchet.threshold import AuditReport, audit_report
+from headstart.policies.learned_rule.domain import DomainStatus  # noqa: TC001 - msgspec reads it
+from headstart.policies.learned_rule.threshold import AuditReport, audit_report
 from headstart.types import Frozen, LimitUse
 
 if TYPE_CHECKING:
@@ -437,7 +437,7 @@ async def metrics(admin: Admin, engine: Engine) -> Response[bytes]:
 async def stats(admin: Admin, engine: Engine) -> Stats:
     """Show the counts of requests, and the present sizes."""
     found = await gathered(admin, engine, COUNTS)
-    counted = merge_counts([msgspec.json.decode(each, type=Counted) for each in found.live])
+    counted = merge_counts([msgspec.json.decode(each, type=WorkerCounts) for each in found.live])
     count = counted.outcomes
     return Stats(
         uptime_s=admin.clock() - admin.started,

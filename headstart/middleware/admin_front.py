@@ -91,14 +91,14 @@ class LivePages:
     starting: anyio.Lock = field(default_factory=anyio.Lock)
 
 
-class Gathered(Frozen):
+class WorkerAnswers(Frozen):
     """The answers of all workers, and the last metrics of workers that have ended."""
 
     live: list[bytes]
     ended: tuple[bytes, ...] = ()
 
 
-Gather: TypeAlias = "Callable[[str], Awaitable[Gathered]]"
+Gather: TypeAlias = "Callable[[str], Awaitable[WorkerAnswers]]"
 """Asks all workers, this one included, what ``own_figures`` answers."""
 
 

@@ -49,7 +49,7 @@ class HandlerAnswer(NamedTuple):
     """The whole body, or its pieces as they arrive."""
 
 
-class Visit:
+class CheckedRequest:
     """One request on its way through the app. The handler looks up once; later calls get None.
 
     The engine's side runs beside the framework's. The client's messages are read once, for both.
@@ -253,7 +253,7 @@ class _Incoming:
         self._dropped = done
 
 
-_current: ContextVar[Visit | None] = ContextVar("headstart_visit", default=None)
+_current: ContextVar[CheckedRequest | None] = ContextVar("headstart_checked_request", default=None)
 _before: ContextVar[Route | None] = ContextVar("headstart_route", default=None)
 _warned: set[str] = set()
 """The log lines about wrong handlers that were written already."""
@@ -292,41 +292,43 @@ def after_checks(handler: Callable[P, R]) -> Callable[P, R]:
 
         @functools.wraps(handler)
         async def awaited(*args: P.args, **kwargs: P.kwargs) -> Any:
-            visit = _visit_of(handler)
-            answer = None if visit is None else await visit.look_up()
-            if visit is None or answer is None:
+            checked = _checked_request(handler)
+            answer = None if checked is None else await checked.look_up()
+            if checked is None or answer is None:
                 return await handler(*args, **kwargs)
-            return _response(visit.scope, args, answer)
+            return _response(checked.scope, args, answer)
 
         return cast("Callable[P, R]", awaited)
 
     @functools.wraps(handler)
     def called(*args: P.args, **kwargs: P.kwargs) -> Any:
-        visit = _visit_of(handler)
-        if visit is None:
+        checked = _checked_request(handler)
+        if checked is None:
             return handler(*args, **kwargs)
-        answer = asyncio.run_coroutine_threadsafe(visit.look_up(), _outside(visit.loop)).result()
+        answer = asyncio.run_coroutine_threadsafe(
+            checked.look_up(), _outside(checked.loop)
+        ).result()
         if answer is None:
             return handler(*args, **kwargs)
-        return _response(visit.scope, args, answer)
+        return _response(checked.scope, args, answer)
 
     return cast("Callable[P, R]", called)
 
 
-def _visit_of(handler: Callable[..., Any]) -> Visit | None:
-    visit, route = _current.get(), _before.get()
+def _checked_request(handler: Callable[..., Any]) -> CheckedRequest | None:
+    checked, route = _current.get(), _before.get()
     name = _name(handler)
-    if visit is None and route is not None:
+    if checked is None and route is not None:
         raise ConfigError(
             f"{name} is decorated with after_checks, but the cache was asked before it: give "
             f"Endpoint({route.name!r}) after_checks=True"
         )
-    if visit is None:
+    if checked is None:
         _warn_once(
             f"{name} is decorated with after_checks, but no HeadstartMiddleware around it has an "
             "Endpoint(..., after_checks=True) for its path: nothing is cached"
         )
-    return visit
+    return checked
 
 
 def _name(handler: Callable[..., Any]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headstart.errors import ConfigError, HeadstartError
-from headstart.middleware.after_checks import Visit, looked_up_before
+from headstart.middleware.after_checks import CheckedRequest, looked_up_before
 from headstart.middleware.endpoints import as_openai, raw_path
 from headstart.middleware.respond import (
     JSON,
@@ -177,7 +177,7 @@ class Gateway:
         elif running is None:
             await self.app(scope, receive, send)
         elif route is not None and route.after_checks:
-            await Visit(running.engine, route, scope, receive, send).run(self.app)
+            await CheckedRequest(running.engine, route, scope, receive, send).run(self.app)
         elif route is not None:
             with looked_up_before(route):
                 await running.engine.handle(route, scope, receive, send, self.app)

@@ -87,7 +87,7 @@ class Caller(NamedTuple):
     """The parameters of the query by which a provider could tell callers apart."""
 
 
-class Party(NamedTuple):
+class CallerHashes(NamedTuple):
     """The hashes that name the sender of a request."""
 
     scope: str
@@ -222,7 +222,7 @@ class Callers:
         )
         self._splits = SplittingHeaders()
         self._hinted = False
-        self._parties: dict[tuple[object, ...], Party] = {}
+        self._parties: dict[tuple[object, ...], CallerHashes] = {}
         self.read_scopes = bool(sharing.resolve or self._scope_header)
         """``identify`` reads more of a request than its headers, so it must see each one."""
 
@@ -291,13 +291,13 @@ class Callers:
         subdivision: bytes | None,
         user: str | None,
         place: bytes | None,
-    ) -> Party:
+    ) -> CallerHashes:
         """Return the names of a request's sender. Senders are remembered, so each is named once."""
         asking = (identity, caller, subdivision, user, place)
         party = self._parties.get(asking)
         if party is None:
             tenant = self.tenant(identity, caller)
-            party = Party(
+            party = CallerHashes(
                 scope=self.scope_name(identity, subdivision, user),
                 principal=self.principal(caller, user),
                 tenant=tenant,

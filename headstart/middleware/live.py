@@ -11,7 +11,7 @@ from headstart.attempts import PREFIX_TOKENS, PREFIX_TTL_S
 from headstart.decisions import Outcome
 from headstart.observe import Served
 from headstart.types import Frozen, ulid_time
-from headstart.usual_calls import MachineStats, MachineUse, SparedCalls, UsualCalls, machine_name
+from headstart.usual_calls import AvoidedCalls, MachineStats, MachineUse, UsualCalls, machine_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -161,7 +161,7 @@ class BucketSums:
         self.hits: Counter[int] = Counter()
         """Hits by the class of their time to first token."""
         self.misses: Counter[int] = Counter()
-        self.spared = SparedCalls()
+        self.spared = AvoidedCalls()
         """The hits and the joined requests."""
         self.saved_usd = SquareSum()
         self.failed = self.saved_tokens = self.priced = 0

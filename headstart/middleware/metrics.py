@@ -15,7 +15,7 @@ from headstart.types import (
     Frozen,
     LimitUse,
 )
-from headstart.usual_calls import SparedCalls, UsualCalls
+from headstart.usual_calls import AvoidedCalls, UsualCalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -136,7 +136,7 @@ class SavingsCounters:
     def settle(self) -> None:
         """Count the requests that were taken since the last time."""
         rows, self._rows = self._rows, []
-        spared: defaultdict[Outcome, SparedCalls] = defaultdict(SparedCalls)
+        spared: defaultdict[Outcome, AvoidedCalls] = defaultdict(AvoidedCalls)
         sums: defaultdict[tuple[Counter, _Labels], float] = defaultdict(float)
         for row in rows:
             if row.outcome is Outcome.RELAY:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Naming:
+class AnswerNames:
     """What an answer that we write goes by. ``request_id`` stands in its errors."""
 
     request_id: str
@@ -50,7 +50,7 @@ class Naming:
 class _Canonical:
     """Events of one answer in the client's canonical form, named as the client gets them."""
 
-    def __init__(self, source: UpstreamDialect, target: Dialect, naming: Naming) -> None:
+    def __init__(self, source: UpstreamDialect, target: Dialect, naming: AnswerNames) -> None:
         self._source = source
         self._target = target
         self._naming = naming
@@ -96,7 +96,7 @@ class _Canonical:
 class _Translated:
     """The events of a stream in the client's canonical form, up to an error."""
 
-    def __init__(self, source: UpstreamDialect, target: Dialect, naming: Naming) -> None:
+    def __init__(self, source: UpstreamDialect, target: Dialect, naming: AnswerNames) -> None:
         self._canonical = _Canonical(source, target, naming)
         # Apart: what the client gets must not depend on how the upstream's bytes arrive.
         self.stream = EventStream(source, join=False, choices=naming.choices)
@@ -126,7 +126,7 @@ class _Translated:
 class _TranslatingReader(BodyReader):
     """What the readers of a translated stream share."""
 
-    def __init__(self, source: UpstreamDialect, target: Dialect, naming: Naming) -> None:
+    def __init__(self, source: UpstreamDialect, target: Dialect, naming: AnswerNames) -> None:
         self._stream = _Translated(source, target, naming)
 
     @property
@@ -146,7 +146,7 @@ class Reencoder(_TranslatingReader):
     """
 
     def __init__(
-        self, source: UpstreamDialect, target: Dialect, naming: Naming, encoder: EventEncoder
+        self, source: UpstreamDialect, target: Dialect, naming: AnswerNames, encoder: EventEncoder
     ) -> None:
         super().__init__(source, target, naming)
         self._encoder = encoder
@@ -190,7 +190,7 @@ class Folder(_TranslatingReader):
     """
 
     def __init__(
-        self, source: UpstreamDialect, target: Dialect, naming: Naming, transcript: Transcript
+        self, source: UpstreamDialect, target: Dialect, naming: AnswerNames, transcript: Transcript
     ) -> None:
         """Write the body from ``transcript``, to which the pieces of this reader are added."""
         super().__init__(source, target, naming)
@@ -223,7 +223,7 @@ class DocumentTranslator(BodyReader):
         source: UpstreamDialect,
         target: Dialect,
         status: int,
-        naming: Naming,
+        naming: AnswerNames,
         encoder: EventEncoder | None = None,
     ) -> None:
         self._document = Document(source, status)
@@ -257,7 +257,7 @@ class DocumentTranslator(BodyReader):
 class _WholeAnswer:
     """Writes the answer of a transcript as one JSON body."""
 
-    def __init__(self, target: Dialect, naming: Naming, transcript: Transcript) -> None:
+    def __init__(self, target: Dialect, naming: AnswerNames, transcript: Transcript) -> None:
         self._target = target
         self._naming = naming
         self._transcript = transcript

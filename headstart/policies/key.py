@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headstart.dialects.dialect import KeyForm, Use
+from headstart.dialects.dialect import FieldUse, KeyForm
 from headstart.dialects.registry import DIALECTS, PROTOCOL_HEADERS
 from headstart.dialects.request_form import canonical_body
 from headstart.policies.guards.words import listed, word_texts
@@ -210,7 +210,7 @@ def _key(
 def _key_form(dialect: str, *, wrapped_app: bool) -> tuple[KeyForm, frozenset[str]]:
     """Return the form of a dialect's keys, and the fields of its bodies that are not keyed."""
     form = DIALECTS[dialect].key if dialect in DIALECTS else _UNKNOWN
-    omitted = frozenset(name for name, use in form.fields.items() if use is not Use.KEYED)
+    omitted = frozenset(name for name, use in form.fields.items() if use is not FieldUse.KEYED)
     return form, omitted - {"metadata"} if wrapped_app else omitted
 
 

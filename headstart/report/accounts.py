@@ -39,7 +39,7 @@ from headstart.report.values import (
     TimelineBar,
     Times,
 )
-from headstart.usual_calls import MachineUse, SparedCalls, UsualCalls, machine_name
+from headstart.usual_calls import AvoidedCalls, MachineUse, UsualCalls, machine_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -309,8 +309,8 @@ class GroupTally:
         self.outcomes: Counter[str] = Counter()
         self.failures = 0
         self.columns = Columns()
-        self.hits = SparedCalls()
-        self.joined = SparedCalls()
+        self.hits = AvoidedCalls()
+        self.joined = AvoidedCalls()
         self.prefix = PrefixSums()
         self._gains: dict[str, GainTally] = defaultdict(GainTally)
         self._overhead_s = 0.0
@@ -319,7 +319,7 @@ class GroupTally:
         self._audits = 0
         self._audit_tokens = 0
         self._audit_usd = 0.0
-        self.drafted = SparedCalls()
+        self.drafted = AvoidedCalls()
         self._drafts = GainTally()
         self._paid = 0
         self._paid_usd = 0.0

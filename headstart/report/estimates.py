@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from headstart.observe import Served
     from headstart.report.values import Savings
-    from headstart.usual_calls import CallKind, SparedCalls, UsualCalls
+    from headstart.usual_calls import AvoidedCalls, CallKind, UsualCalls
 
 
 MIN_SAMPLE = 5
@@ -390,7 +390,7 @@ class EstimateAccounts:
         self._own_first_s += ttft_s - row.read_s
 
     def estimates(
-        self, spared: SparedCalls, usual: UsualCalls, prefix: PrefixReads, savings: Savings
+        self, spared: AvoidedCalls, usual: UsualCalls, prefix: PrefixReads, savings: Savings
     ) -> Estimates | None:
         """Return both estimates of each sum in ``savings``; None if there was no hit.
 
@@ -439,7 +439,7 @@ class EstimateAccounts:
 
     # --- by recent calls ----------------------------------------------------------------------
 
-    def _by_calls(self, spared: SparedCalls, usual: UsualCalls) -> dict[str, Mean]:
+    def _by_calls(self, spared: AvoidedCalls, usual: UsualCalls) -> dict[str, Mean]:
         """Return the means of a hit, by measure, where they have an interval."""
         found = {}
         own, lengths = self._questions_own(usual), self._spread_of("tokens")

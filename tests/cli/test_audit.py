@@ -14,7 +14,7 @@ from headstart.cli import main
 from headstart.decisions import LabelSource, Outcome
 from headstart.embeddings.stores.store_urls import open_store
 from headstart.observe import Served
-from headstart.policies.ratchet.threshold import WORDS
+from headstart.policies.learned_rule.threshold import WORDS
 from support.administered import CHATGPT, REWORDED
 from support.learned import make_label
 from support.remote import remote

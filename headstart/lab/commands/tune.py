@@ -49,8 +49,8 @@ from headstart.lab.tuning import (
     rocs,
     target_of,
 )
+from headstart.policies.learned_rule.settings import Promise
 from headstart.policies.match import StaticMatch
-from headstart.policies.ratchet.settings import Promise
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping

@@ -540,7 +540,7 @@ class Snapshot(Frozen, omit_defaults=False):
     cancellations: tuple[Cancelled, ...]
 
 
-class Seen(NamedTuple):
+class OpenCall(NamedTuple):
     """A call that has arrived and has not ended."""
 
     incoming: SimulatedRequest
@@ -570,14 +570,14 @@ class SimulatorStats:
         self._resets += 1
         self._clear()
 
-    def begin(self, incoming: SimulatedRequest, facts: CallFacts) -> Seen:
+    def begin(self, incoming: SimulatedRequest, facts: CallFacts) -> OpenCall:
         """Count a call that has arrived."""
         self._in_flight += 1
         self._bytes_in += len(incoming.body)
         self._endpoints[facts.endpoint] += 1
-        return Seen(incoming, facts, self._clock(), self._resets)
+        return OpenCall(incoming, facts, self._clock(), self._resets)
 
-    def finish(self, seen: Seen, outcome: PlayOutcome, performance: Performance) -> None:
+    def finish(self, seen: OpenCall, outcome: PlayOutcome, performance: Performance) -> None:
         """Count a call that has ended, and remember it."""
         if seen.since_reset != self._resets:
             return
@@ -624,7 +624,7 @@ class SimulatorStats:
         )
 
 
-def _record(seen: Seen, outcome: PlayOutcome, performance: Performance, now: float) -> Record:
+def _record(seen: OpenCall, outcome: PlayOutcome, performance: Performance, now: float) -> Record:
     incoming, key = seen.incoming, seen.incoming.credential
     return Record(
         **msgspec.structs.asdict(seen.facts),

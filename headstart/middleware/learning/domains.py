@@ -18,9 +18,9 @@ import msgspec
 from headstart.decisions import Rule
 from headstart.errors import StageError, StoreError
 from headstart.observe import Learned, StageFailed, logger
+from headstart.policies.learned_rule.domain import SnapshotError
+from headstart.policies.learned_rule.settings import MOST_ENTRY_RECORDS, Trust
 from headstart.policies.match import Veto, Vetoes
-from headstart.policies.ratchet.domain import SnapshotError
-from headstart.policies.ratchet.settings import MOST_ENTRY_RECORDS, Trust
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from headstart.decisions import Label
     from headstart.interfaces import Store
     from headstart.observe import Observer
-    from headstart.policies.ratchet.domain import Change, Domain
+    from headstart.policies.learned_rule.domain import Change, Domain
 
 POLL_S = 0.25
 """Longest time until this process learns from a label of another process."""

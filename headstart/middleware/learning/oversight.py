@@ -15,10 +15,10 @@ from headstart.decisions import LabelSource, Lookup, Outcome, Rule, UnlabelledPa
 from headstart.errors import StageError
 from headstart.middleware.learning.learner import FeedbackSample
 from headstart.observe import StageFailed
+from headstart.policies.learned_rule.domain import DomainStatus  # noqa: TC001 - msgspec reads it
+from headstart.policies.learned_rule.features import unpack_features
+from headstart.policies.learned_rule.threshold import comparison_share
 from headstart.policies.match import FEEDBACK, question_of
-from headstart.policies.ratchet.domain import DomainStatus  # noqa: TC001 - msgspec reads it
-from headstart.policies.ratchet.features import unpack_features
-from headstart.policies.ratchet.threshold import comparison_share
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from headstart.interfaces import Store
     from headstart.middleware.learning.learner import Audits, CpuBudget, Learner
     from headstart.observe import Observer
-    from headstart.policies.ratchet.domain import Domain
-    from headstart.policies.ratchet.settings import Promise
+    from headstart.policies.learned_rule.domain import Domain
+    from headstart.policies.learned_rule.settings import Promise
     from headstart.types import CacheKey
 
 NO_FEATURES = frozenset(("bias", "entry", "uncertainty"))

@@ -23,7 +23,12 @@ from headstart.dialects.request_form import KEYED, MARKED
 from headstart.dialects.requests import may_hold_marks
 from headstart.errors import InvalidRequest, UpstreamProtocolError
 from headstart.middleware.reading import BodyReader, DocumentReader, FrameReader, WholeReader
-from headstart.middleware.translated_reading import DocumentTranslator, Folder, Naming, Reencoder
+from headstart.middleware.translated_reading import (
+    AnswerNames,
+    DocumentTranslator,
+    Folder,
+    Reencoder,
+)
 from headstart.policies.callers import (
     NameMemo,
     NamesMemo,
@@ -258,9 +263,9 @@ class IncomingAnswer(msgspec.Struct, frozen=True):
             return Reencoder(own, client, naming, encoder)
         return DocumentTranslator(own, client, status, naming, encoder)
 
-    def _naming(self, client: Dialect) -> Naming:
+    def _naming(self, client: Dialect) -> AnswerNames:
         request = self.call.request
-        return Naming(
+        return AnswerNames(
             self.call.id,
             client.new_id(),
             int(self.now),
@@ -271,7 +276,7 @@ class IncomingAnswer(msgspec.Struct, frozen=True):
             choices=1 if request is None else max(1, request.choices),
         )
 
-    def _encoder(self, client: Dialect, request: ChatRequest, naming: Naming) -> EventEncoder:
+    def _encoder(self, client: Dialect, request: ChatRequest, naming: AnswerNames) -> EventEncoder:
         encoder = client.encoder(
             naming.answer_id, naming.created, include_usage=request.include_usage
         )

@@ -18,14 +18,14 @@ import numpy as np
 from headstart.decisions import LabelSource, Rule
 from headstart.errors import HeadstartError
 from headstart.policies.gate import SketchLabels
-from headstart.policies.ratchet.features import (
+from headstart.policies.learned_rule.features import (
     NAMES,
     PRIOR_MEAN,
     VERSION,
     EntryRecords,
     unpack_features,
 )
-from headstart.policies.ratchet.settings import (
+from headstart.policies.learned_rule.settings import (
     AUDITS_HALF_LIFE,
     CAUTION,
     EARLY_NULL_RATE,
@@ -49,7 +49,7 @@ from headstart.policies.ratchet.settings import (
     cold_start_threshold,
     is_near_miss,
 )
-from headstart.policies.ratchet.threshold import (
+from headstart.policies.learned_rule.threshold import (
     Alarm,
     Curve,
     Memory,
@@ -67,8 +67,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from headstart.decisions import Label
-    from headstart.policies.ratchet.features import EntryRecord
-    from headstart.policies.ratchet.settings import JudgeNoise, Promise
+    from headstart.policies.learned_rule.features import EntryRecord
+    from headstart.policies.learned_rule.settings import JudgeNoise, Promise
 
 
 _CERTAIN = 1e-12

@@ -30,8 +30,8 @@ import msgspec
 import numpy as np
 
 from headstart.decisions import LabelSource, Outcome, Rule
-from headstart.policies.ratchet.features import NAMES
-from headstart.policies.ratchet.settings import (
+from headstart.policies.learned_rule.features import NAMES
+from headstart.policies.learned_rule.settings import (
     ALARM_EVIDENCE,
     ALARM_WINDOW,
     BIN_PRIOR,
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from headstart.decisions import Label, Verdict
     from headstart.interfaces import Store
     from headstart.observe import Served
-    from headstart.policies.ratchet.settings import Promise
+    from headstart.policies.learned_rule.settings import Promise
 
 
 _CERTIFICATE_MIXTURE = (1.0, 99.0)
