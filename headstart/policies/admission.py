@@ -164,7 +164,7 @@ def _is_escaped(text: str) -> bool:
 
 
 def _decoded(text: str) -> object:
-    """Return the JSON value of a text; None if it is none."""
+    """Return the JSON value of a text; None if the text is not JSON."""
     try:
         return msgspec.json.decode(text)
     except UNDECODABLE:
@@ -194,7 +194,7 @@ def _is_sampled(request: ChatRequest) -> bool:
 
 
 def _word(value: object) -> str:
-    """Return a name; "" for a value that is no text."""
+    """Return a name; "" for a value that is not a string."""
     return value if isinstance(value, str) else ""
 
 
@@ -231,7 +231,7 @@ def _all_listed(names: Iterable[str], tools: Sequence[str]) -> bool:
 
 
 def _is_broken(call: ToolCall) -> bool:
-    """Tell whether the arguments of a call are not the JSON that they have to be."""
+    """Tell whether the arguments of a call are not valid JSON, although they have to be."""
     is_json = call.kind != "custom" and bool(call.arguments)
     return is_json and _breaks_schema(call.arguments, {"type": "object"})
 
@@ -390,7 +390,10 @@ def holds_identity(text: str) -> bool:
 
 
 def _beginnings(pattern: re.Pattern[str], text: str) -> Iterator[str]:
-    """Yield each match, then without its last group, and so on: the group may be a next word."""
+    """Yield each match, then the match without its last group, and so on.
+
+    The last group may be the next word.
+    """
     for match in pattern.finditer(text):
         groups = re.split(r"[ -]", match[0])
         yield from ("".join(groups[:count]) for count in range(len(groups), 0, -1))
@@ -404,6 +407,6 @@ def _is_card(digits: str) -> bool:
 
 
 def _is_iban(number: str) -> bool:
-    """ISO 13616: moved to the end, the first four characters make the remainder by 97 be 1."""
+    """Check an IBAN (ISO 13616): with its first four characters at the end, it is 1 modulo 97."""
     moved = "".join(str(int(each, 36)) for each in number[4:] + number[:4])
     return len(number) >= _SHORTEST_IBAN and int(moved) % _IBAN_BASE == 1

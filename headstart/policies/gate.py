@@ -34,11 +34,11 @@ HIGHEST = LOWEST + RANGES * WIDTH
 WORTH = 0.02
 """A range is closed below this share of equal answers: an encoding costs a hundredth of a call."""
 OPEN = 0.0
-"""The gate that nearly every question passes."""
+"""A gate that lets nearly every question pass."""
 UNKNOWN = 0.5
-"""A range without labels counts as if it had so many equal answers."""
+"""Number of equal answers that a range without labels counts as having."""
 UNLABELLED = 0.25
-"""The weight of a question that passed and gave no label, as one with another answer."""
+"""A question that passed and gave no label counts as a different answer with this weight."""
 FORGET_AT = 400
 """When a range has so many labels, all its counts are halved: traffic changes."""
 MARGIN = 0.22
@@ -48,7 +48,7 @@ MOST_LOST = 0.02
 ENOUGH_FOUND = 2
 """One hit below the gate may be chance."""
 WINDOW = 5000
-"""After so many hits the count starts anew."""
+"""Number of hits after which the count starts anew."""
 STEP = 0.05
 """The distance by which the gate is lowered at a time."""
 MOST_DOMAINS = 4096
@@ -65,10 +65,10 @@ class SketchLabels(Frozen, frozen=True, array_like=True):
 
     compared: tuple[float, ...] = (0.0,) * RANGES
     same: tuple[float, ...] = (0.0,) * RANGES
-    """Those with equal answers that no guard vetoed."""
+    """Labels with equal answers, without pairs that a guard vetoed."""
 
     def taught(self, similarity: float, *, same: bool) -> SketchLabels:
-        """Count one more label."""
+        """Return the counts with one more label."""
         place = range_of(similarity)
         if place is None:
             return self
@@ -84,7 +84,7 @@ class GateRecord(Frozen, frozen=True):
     """What this process has seen at the gate of a domain."""
 
     passed: tuple[float, ...] = (0.0,) * RANGES
-    """The questions that were encoded, by the range of their nearest sketch."""
+    """Number of questions that were encoded, by the range of their nearest sketch."""
     hits: float = 0.0
     """Hits whose sketches reached the gate, since the gate was last changed."""
     found: int = 0
@@ -192,9 +192,10 @@ LONGEST_S = 0.25
 UNKNOWN_S = 0.1
 """The wait while nothing is known. Few providers answer in less than 0.4 s."""
 HALF_LIFE = 50.0
-"""Answers after which an old one counts half."""
+"""Number of answers after which an old one counts half."""
 RENEWED_EVERY = 8
-"""After so many answers of a route the wait is computed anew; the first eight renew it each."""
+"""Number of answers of a route after which the wait is computed anew. Each of the first eight
+answers renews it."""
 MOST_KNOWN = 1024
 """Pairs of route and model that are remembered, some 2 KB each."""
 

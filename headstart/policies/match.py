@@ -11,8 +11,8 @@ except for case, spaces and punctuation are ignored. For the other turns these r
 - no user turn may be an edit of a turn of the other history if a guard vetoes the two;
 - no history may hold a refusal, a correction or a reported action that the other does not;
 - each history must be contained in the other (with ``additions``, one of them): each of its user
-  turns uses only words that the other user used too, or means the same as a turn of the other.
-  That only the encoder can tell: ``HistoryComparison.unmatched``.
+  turns uses only words that the other user used too, or means the same as a turn of the other. Only
+  the encoder can tell whether turns mean the same: ``HistoryComparison.unmatched``.
 
 **Vetoes of people:** questions and entries that are not matched by meaning any more.
 """
@@ -73,9 +73,9 @@ _NOTHING = Encoding(
     sentence=np.zeros(0, np.float32), tokens=np.zeros((0, 0), np.float32), spans=(), complete=False
 )
 _CODE = re.compile(r"[={}\\|^~`]|(?<!\w)-\d")
-"""In such turns signs count as much as words, so they must be equal."""
+"""Turns with code: in them signs count as much as words, so they must be equal."""
 _CLOSING = re.compile(r"(?<![.,!?;:])[.,!?;:]+(?=\s|$)")
-"""The lookbehind keeps it linear: a long run of signs is tried only from its first sign."""
+"""The lookbehind keeps the search linear: a long run of signs is tried only from its first sign."""
 _YES = frozenset(listed("yes yeah yep yup correct"))
 _NO = frozenset(listed("no nope nah not none"))
 _SMALL_TALK = (
@@ -104,7 +104,9 @@ def compare_histories(
     *,
     additions: bool,
 ) -> HistoryComparison:
-    """Compare two histories. Symmetric, except for the side of the ``unmatched`` turns on a draw.
+    """Compare two histories.
+
+    The result is symmetric, except that ``unmatched`` may name either side on a tie.
 
     ``veto`` asks the guards about two turns that are nearly the same. With ``additions`` one user
     may have said more than the other.
@@ -150,7 +152,7 @@ def _spoken(turn: Turn) -> tuple[bool, str]:
 def _end_differs(
     one: Sequence[Turn], other: Sequence[Turn], mine: Sequence[Turn], theirs: Sequence[Turn]
 ) -> str | None:
-    """Find a last topic that only one history has: a question like "how much?" is about it."""
+    """Find a last topic that only one history has: a question such as "how much?" refers to it."""
     ends = one[-1:] and one[-1] in mine, other[-1:] and other[-1] in theirs
     return "end" if ends[0] != ends[1] else None
 
@@ -208,7 +210,7 @@ class _Facts:
         return any(ours - theirs and theirs - ours for ours, theirs in kinds)
 
     def exceed(self, other: _Facts) -> bool:
-        """Tell whether a number or a date is here that the other lacks."""
+        """Tell whether this side has a number or a date that the other side lacks."""
         return bool(self.numbers - other.numbers or self.dates - other.dates)
 
     def _kinds(self) -> tuple[set[str], set[str], set[str]]:
@@ -226,7 +228,7 @@ def _facts_differ(one: _HistoryFacts, other: _HistoryFacts) -> str | None:
 def _edited(
     mine: Sequence[Turn], theirs: Sequence[Turn], veto: Callable[[Parse, Parse], str | None]
 ) -> str | None:
-    """Find a user turn that is an edit of a turn of the other history and that a guard stops."""
+    """Find a user turn that is an edit of a turn of the other history, and that a guard vetoes."""
     for turn in mine:
         for other in theirs:
             if turn.user and other.user:
@@ -251,7 +253,7 @@ def _edit_conflict(text: str, other: str, veto: Callable[[Parse, Parse], str | N
 
 
 def _exchanged(text: str, other: str) -> bool:
-    """Tell whether a few words replace a few others: in an edit, that changes a detail."""
+    """Tell whether a few words replace a few others: such an edit changes a detail."""
     words, other_words = _words(text), _words(other)
     only, only_other = words - other_words, other_words - words
     if not 0 < len(only) <= MOST_EXCHANGED or not 0 < len(only_other) <= MOST_EXCHANGED:
@@ -348,7 +350,7 @@ class GuardedMatch:
         self._gates.note(context, similarity, sampled=sampled, served=served, judged=judged)
 
     def reworded(self, turn: Parse, counterpart: Parse) -> bool:
-        """Tell whether no guard objects to one turn of a conversation in place of another."""
+        """Tell whether no guard vetoes one turn of a conversation in place of another."""
         return self.any_veto(turn, counterpart) is None
 
 
@@ -415,14 +417,15 @@ def _first_veto(
 
 
 LEAST_SIMILARITY = 0.5
-"""A less similar neighbour is not even worth learning from."""
+"""The least similarity of a neighbour from which anything can be learned."""
 
 ADDITIONS_FROM = 0.05
-"""From this target on one history may hold more than the other (``docs/conversations.md``)."""
+"""With this error target or a laxer one, one history may hold more than the other
+(``docs/conversations.md``)."""
 
 
 def version_of(guards: Collection[str]) -> str:
-    """Return the version of labels with these guards: with others, other pairs are judged."""
+    """Return the version of labels with these guards. Other guards let other pairs be judged."""
     off = sorted(GUARDS.keys() - set(guards))
     return VERSION + "".join(f"-no-{name}" for name in off)
 
@@ -495,7 +498,10 @@ class VerifiedMatch(GuardedMatch):
 
 
 def _unrelated(query: Parse, candidate: Parse) -> str | None:
-    """Veto texts without a content word in common: vectors can be forged (CacheAttack)."""
+    """Veto texts without a common content word.
+
+    A text can be forged so that its vector is near (CacheAttack).
+    """
     apart = query.content and candidate.content and query.content.isdisjoint(candidate.content)
     return "unrelated" if apart else None
 
