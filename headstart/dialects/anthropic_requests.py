@@ -178,7 +178,7 @@ def _said(kind: str, fields: Fields) -> TextPart | MediaPart | ForeignPart:
 
 
 def _read_media(kind: str, fields: Fields) -> MediaPart | None:
-    """Read a block by its source; None for a source that only Anthropic can resolve."""
+    """Read a media block; None if only Anthropic can resolve its source."""
     value = fields.peek("source")
     if isinstance(value, dict) and value.get("type") not in ("base64", "url", "text"):
         return None
@@ -256,7 +256,7 @@ def _read_reasoning(fields: Fields, effort: str | None) -> ReasoningOptions | No
         )
     if value is not None and not isinstance(value, dict):
         raise fields.invalid("thinking", "must be an object")
-    # What is left, such as ``between_tools``, has no equal elsewhere and goes with ``extra``.
+    # Other values, such as ``between_tools``, exist only here and go into ``extra``.
     return ReasoningOptions(effort=effort) if effort else None
 
 
@@ -290,7 +290,7 @@ def _user(document: dict[str, Any]) -> str | None:
 
 
 def _without_session(user: str) -> str:
-    """Return who the user is. Claude Code writes the session of each run beside it."""
+    """Return the user's id without the session, which Claude Code writes beside it."""
     if user.startswith("{"):
         try:
             fields = msgspec.json.decode(user, type=dict[str, Any])
@@ -347,7 +347,7 @@ def _results_first(blocks: _Blocks) -> _Blocks:
 
 
 def _write_content(blocks: _Blocks) -> str | _Blocks:
-    """Return a single plain text as a string: it is the shorter of two equal forms."""
+    """Return content. A single plain text becomes a string, the shorter of two equal forms."""
     if len(blocks) == 1 and blocks[0].keys() == {"type", "text"}:
         return str(blocks[0]["text"])
     return blocks
@@ -356,7 +356,7 @@ def _write_content(blocks: _Blocks) -> str | _Blocks:
 def _blocks(parts: Iterable[MessagePart], losses: Losses) -> _Blocks:
     written = []
     for part in parts:
-        # Anthropic refuses blank texts, and other dialects are full of them.
+        # Anthropic refuses blank texts, which are common in other dialects.
         if isinstance(part, TextPart) and not part.text.strip() and not losses.own:
             continue
         if isinstance(part, ReasoningPart) and not (losses.own and origin(part.signature) is None):
@@ -455,7 +455,7 @@ _GOOGLE_COUNT_PATH = b"/v1/models/count-tokens:rawPredict"
 _GOOGLE_VERSIONS = {"2023-06-01": "vertex-2023-10-16"}
 """Versions of the API that have another name at Google."""
 _MAX_TOKENS = 4096
-"""The limit where nobody named one: the most that every Claude model can say."""
+"""The limit if nobody named one. Every Claude model can write an answer of this length."""
 _LEAST_BUDGET = 1024
 _EFFORTS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh"}
 _EFFORTS["max"] = "max"
@@ -465,8 +465,8 @@ _CHOICE_OF_MODE = {"auto": "auto", "none": "none", "required": "any", "named": "
 def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
     """Return the request for a provider of this dialect. Raises InvalidRequest.
 
-    A limit that the client did not name is ``quirks.default_max_tokens`` or 4096, on top of what
-    may be thought. A wish to think yields to a forced tool and to a limit too small for it.
+    If the client named no limit, it is ``quirks.default_max_tokens`` or 4096, plus the tokens for
+    thinking. A wish to think is dropped if a tool is forced, or if the limit is too small for it.
     """
     losses = Losses(NAME, asked.dialect, refuse=quirks.refuse)
     if asked.choices > 1:
@@ -551,8 +551,8 @@ def _sampling(
 ) -> dict[str, Any]:
     """Return temperature and its like, without what Anthropic refuses.
 
-    It takes a temperature up to 1, which is also its default, not together with ``top_p``, and
-    none of them from who wants it to think.
+    It takes a temperature up to 1, which is also its default, but not together with ``top_p``. With
+    thinking it takes neither.
     """
     wanted = {"temperature": asked.temperature, "top_p": asked.top_p, "top_k": asked.top_k}
     said = {name: value for name, value in wanted.items() if value is not None}
@@ -649,7 +649,7 @@ def _write_reasoning(
 
 
 def _thought(thinking: dict[str, Any], effort: str | None) -> int:
-    """Return how many tokens the model may think before it says anything."""
+    """Return the tokens that the model may think before it writes anything."""
     if thinking.get("type") == "adaptive":
         return budget_of(effort or "medium")
     return int(thinking.get("budget_tokens", 0))

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 def _usage_only(events: Sequence[StreamEvent]) -> bool:
-    """Is this the chunk without choices? Clients that did not ask index into it and fail."""
+    """Tell whether this is the chunk without choices. It breaks clients that did not ask for it."""
     reports = False
     for event in events:
         if isinstance(event, UsageReported):
@@ -57,7 +57,7 @@ def _usage_only(events: Sequence[StreamEvent]) -> bool:
 
 
 def _tokens(usage: dict[str, Any]) -> Tokens:
-    """Return the counts of a usage object. DeepSeek names cached tokens in its own way."""
+    """Return the counts of a usage object. DeepSeek has its own name for cached tokens."""
     prompt, completion = token_details(usage, "prompt"), token_details(usage, "completion")
     cached = prompt.get("cached_tokens") or usage.get("prompt_cache_hit_tokens")
     return Tokens(
@@ -70,7 +70,7 @@ def _tokens(usage: dict[str, Any]) -> Tokens:
 
 
 def token_details(usage: dict[str, Any], side: str) -> dict[str, Any]:
-    """Return the further counts of a usage object, of its prompt or of its answer."""
+    """Return the detailed counts of a usage object, for its prompt or for its answer."""
     details = usage.get(side + "_tokens_details")
     return details if isinstance(details, dict) else {}
 
@@ -95,7 +95,7 @@ def _asks_functions(request: ChatRequest) -> bool:
 
 
 def _claims(path: bytes, headers: Headers) -> bool:  # noqa: ARG001
-    """Return True: what no other dialect claims is meant for OpenAI."""
+    """Return True: a request that no other dialect claims is meant for OpenAI."""
     return True
 
 

@@ -30,8 +30,8 @@ _PORTABLE = frozenset(
         "custom_tool_call_output",
     }
 )
-"""Output items that any provider takes as input. Only the account that made them knows those of
-hosted tools."""
+"""Output items that any provider takes as input. Items of hosted tools are known only to the
+account that made them."""
 
 _encode = msgspec.json.encode
 
@@ -44,18 +44,18 @@ class ChainedRequest(NamedTuple):
     items: tuple[msgspec.Raw, ...]
     """The items of its input."""
     references: tuple[str | None, ...]
-    """For each item the id that it refers to; None: it is an item itself."""
+    """For each item the id that it refers to; None if it refers to nothing."""
     keeps: bool
-    """Its answer is to be kept."""
+    """The client wants the answer to be kept."""
 
     @property
     def refers(self) -> bool:
-        """It names something that it does not contain."""
+        """The request names something that it does not contain."""
         return self.previous is not None or any(each is not None for each in self.references)
 
 
 class _Request(msgspec.Struct):
-    """Fields of any type: a request that its provider may refuse could still name an answer."""
+    """The fields have any type, because even an invalid request may name an answer."""
 
     previous_response_id: Any = None
     input: msgspec.Raw = msgspec.Raw(b"null")
@@ -111,7 +111,7 @@ def may_refer(body: bytes) -> bool:
 
 
 def read_asked(body: bytes) -> ChainedRequest | None:
-    """Read a request's body; None if it has another shape, which its provider will say."""
+    """Read a request's body; None if it has another form, which its provider will refuse."""
     try:
         request = _read_request(body)
         raw = bytes(request.input)
@@ -129,7 +129,7 @@ def read_asked(body: bytes) -> ChainedRequest | None:
 
 
 def read_answer(document: bytes) -> NamedAnswer | None:
-    """Read a whole response; None if it is none, or one that cannot be continued."""
+    """Read a whole response; None if it is no response, or cannot be continued."""
     try:
         answer = _read_answer(document)
     except _UNREADABLE:
@@ -207,7 +207,7 @@ def _listed(raw: msgspec.Raw, response_id: str, place: int) -> dict[str, Any]:
 def page(
     items: Sequence[dict[str, Any]], *, after: str | None, limit: int, order: str
 ) -> dict[str, Any] | None:
-    """Return a page of a list; None if ``after`` names none of its items."""
+    """Return a page of a list; None if ``after`` is not one of its items."""
     ordered = list(items) if order == "asc" else list(reversed(items))
     if after is not None:
         places = [place for place, item in enumerate(ordered) if item["id"] == after]
@@ -253,7 +253,7 @@ class StreamTail:
     def feed(self, data: bytes) -> bytes | None:
         """Return the terminal event once it has come, else None. ``response_in`` reads it."""
         if not self._rest and _IN_EACH_TERMINAL not in data and data.endswith(b"\n\n"):
-            return None  # whole frames, none of which ends the stream: most calls are such ones
+            return None  # most pieces are whole frames that do not end the stream
         pending = self._rest + data if self._rest else data
         start = 0
         while (at := _place_of_terminal(pending, start)) is not None:
@@ -278,13 +278,13 @@ def _place_of_terminal(data: bytes, start: int) -> int | None:
 
 
 def _begin_of_frame(data: bytes, start: int, until: int) -> int:
-    """Return the place behind the last empty line before ``until``, or ``start``."""
+    """Return the place after the last empty line before ``until``, or ``start``."""
     ends = [(data.rfind(end, start, until), len(end)) for end in _ENDS]
     return max([start, *(at + length for at, length in ends if at >= 0)])
 
 
 def _end_of_frame(data: bytes, start: int) -> int | None:
-    """Return the place behind the next empty line, or None."""
+    """Return the place after the next empty line, or None."""
     found = [(at, len(end)) for end in _ENDS if (at := data.find(end, start)) >= 0]
     if not found:
         return None
