@@ -69,7 +69,8 @@ def read_variables(environ: Mapping[str, str]) -> Iterator[tuple[str, object]]:
 def check_single_names(environ: Mapping[str, str], named: Collection[str]) -> None:
     """Raise ConfigError for a variable without ``__`` that was meant for a setting.
 
-    Others of the prefix may be the user's own; those that a setting names, in ``named``, are.
+    Other variables with the prefix may be the user's own; variables that a setting names
+    (``named``) are.
     """
     for variable, name, text in _own_variables(environ):
         own = "__" in name or name in LISTS or variable in named
@@ -88,7 +89,7 @@ def _own_variables(environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]
 
 
 def _intended(name: str) -> str | None:
-    """Return the variable that the user probably meant, if the name is like a setting."""
+    """Return the variable that the user probably meant, if the name resembles a setting."""
     section = name.partition("_")[0]
     if section.removesuffix("s") in LISTS:
         return f"{PREFIX}{section.removesuffix('s').upper()}"
@@ -208,7 +209,10 @@ PROFILES: dict[object, dict[str, object]] = {
 
 
 def _profile(document: Mapping[str, Any]) -> Mapping[str, object]:
-    """Return the defaults of the profile. A wrong name has none: the settings' check names it."""
+    """Return the defaults of the profile.
+
+    A wrong name has none, and the check of the settings reports it.
+    """
     table = document.get("server")
     name = table.get("profile") if isinstance(table, dict) else None
     return PROFILES.get(name, {}) if isinstance(name, str) else {}
@@ -262,7 +266,7 @@ def _put(document: dict[str, Any], name: str, value: object, *, replace: bool = 
 
 
 def _texts(value: object) -> Iterator[str]:
-    """Yield all texts of a document. Some are names of variables."""
+    """Yield all texts of a document. Some of them are names of variables."""
     if isinstance(value, str):
         yield value.removeprefix(KEY_FROM_ENVIRONMENT)
     elif isinstance(value, dict | list | tuple):
@@ -288,7 +292,7 @@ def _resolve_client_keys(document: dict[str, Any], environ: Mapping[str, str]) -
 
 
 def _resolve_texts(struct: type[msgspec.Struct], table: object) -> None:
-    """Replace ``"none"`` by no value where a setting may have none, and ``"2%"`` by a share."""
+    """Replace ``"none"`` by None if a setting may have no value, and ``"2%"`` by a share."""
     if isinstance(table, list | tuple):
         for each in table:
             _resolve_texts(struct, each)
@@ -310,7 +314,7 @@ def _resolve_texts(struct: type[msgspec.Struct], table: object) -> None:
 
 
 def _check_values(struct: type[msgspec.Struct], shown: str, table: object) -> None:
-    """Raise ConfigError that names a table whose name users choose: msgspec leaves it out."""
+    """Check values in tables whose keys users choose. msgspec's messages leave such a key out."""
     try:
         msgspec.convert(table, struct)
     except msgspec.ValidationError as error:
