@@ -1,4 +1,4 @@
-"""``headstart audit``: what audits prove about the hits that were served."""
+"""``headstart audit``: shows the error rates that audits prove for the served hits."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def audit_of_server(url: str, since: float, token_env: str) -> AuditReport
 
 
 async def audit_of_store(url: str | None, path: Path | None, since: float) -> AuditReport:
-    """Read a store, by the promise that is configured. Raises ConfigError or StoreError."""
+    """Read a store. The promise is that of the configuration. Raises ConfigError or StoreError."""
     from headstart.config.loading import load_settings
     from headstart.factory.caching import promise_of
     from headstart.policies.learned_rule.threshold import audit_report
@@ -118,7 +118,7 @@ def _fail_over(found: AuditReport, most: float) -> None:
 
 
 def latest_week(found: AuditReport) -> list[CertificateRow]:
-    """Return the rows of the newest week that has any."""
+    """Return the rows of the newest week with rows."""
     newest = max((row.week for row in found.certificates), default=None)
     return [row for row in found.certificates if row.week == newest]
 

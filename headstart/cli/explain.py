@@ -45,7 +45,7 @@ TRUST = {
     "raised": "So the cold-start threshold was raised.",
     "none": "These are too many, so nothing is matched by meaning before enough was learned.",
 }
-"""What the near misses of a cold start led to."""
+"""A sentence on the result of the near misses of a cold start."""
 LEAST_SHOWN = 0.05
 """Smaller contributions are summed up."""
 
@@ -144,7 +144,7 @@ def print_explained(console: Console, served: Served, verdict: Explanation | Non
 
 
 def _print_saved(console: Console, served: Served) -> None:
-    """Print what the call for the answer took: the hit made none."""
+    """Print the time and cost of the original call, which the hit saved."""
     usd = "" if served.saved_usd is None else f", ${served.saved_usd:.6f}"
     taken_s = served.saved_total_s + served.total_s - served.read_s
     first = ""

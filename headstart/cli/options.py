@@ -117,14 +117,15 @@ def command(
 
 
 def _keep_lines(paragraph: str) -> str:
-    """Return a paragraph with the sign for click to keep its lines, where it is a list."""
+    """Return a paragraph. A list gets the sign that tells click to keep its lines."""
     return f"\b\n{paragraph}" if re.search(r":$|\S  ", paragraph, re.MULTILINE) else paragraph
 
 
 def setting(name: str, **attributes: Any) -> Any:
     """Return a dataclass field for an option that overrides a setting, such as ``server.port``.
 
-    Its bounds, default and help are the setting's. It is None unless it is given.
+    Its bounds, default and help are the setting's. Without the option on the command line, the
+    value is None.
     """
     section, _, key = name.partition(".")
     table = getattr(Settings(), section)

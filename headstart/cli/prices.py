@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 PER_MILLION = 1e6
 _TEXT_MODES = frozenset({"chat", "responses", "completion", "embedding"})
-"""What LiteLLM calls models that are billed by tokens of text."""
+"""The modes of LiteLLM for models that are billed by text tokens."""
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _FIELDS = BookPrice.__struct_fields__
 
@@ -37,7 +37,7 @@ class ImportedPrices(NamedTuple):
     """The prices that were read from a list."""
 
     form: str
-    """Whose form the list has, in words."""
+    """The name of the list's form."""
     prices: Mapping[str, Mapping[str, BookPrice]]
     """By preset and model."""
     skipped: Counter[str]
@@ -75,7 +75,7 @@ class _Entry(NamedTuple):
     model: str
     price: BookPrice | None
     reason: str = ""
-    """Why there is no price."""
+    """The reason why there is no price."""
 
 
 def _gathered(form: str, entries: Iterable[_Entry]) -> ImportedPrices:
@@ -151,9 +151,9 @@ def _openrouter(models: Iterable[Mapping[str, Any]]) -> Iterator[_Entry]:
 
 
 _GENAI_NAMES = {"google": "gemini", "x-ai": "xai", "moonshotai": "moonshot"}
-"""Providers that genai-prices names otherwise than our presets do."""
+"""Providers that have other names in genai-prices than our presets."""
 _HUGGING_FACE = "huggingface_"
-"""It has a provider for each company to which Hugging Face's router sends calls."""
+"""genai-prices has a provider for each company to which Hugging Face's router sends calls."""
 
 
 def _genai_prices(document: Iterable[Any], today: str) -> Iterator[_Entry]:
@@ -196,7 +196,7 @@ def _begins(price: Mapping[str, Any]) -> str | None:
 
 
 def _base(price: object) -> object:
-    """Return the price of short prompts, where long ones cost more."""
+    """Return the price of short prompts, if long prompts cost more."""
     return price.get("base") if isinstance(price, dict) else price
 
 
@@ -224,7 +224,7 @@ def _price(
     per_request: float,
     context: object,
 ) -> BookPrice | None:
-    """Return dollars per million from dollars per token; None where they are not known, or 0."""
+    """Return dollars per million tokens from dollars per token; None if unknown or 0."""
     prompt, answer = _number(input), _number(output)
     if prompt is None or answer is None or not (prompt or answer or per_request):
         return None

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Reloads:
-    """Reloads on SIGHUP, and logs what became of it.
+    """Reloads on SIGHUP, and logs the result.
 
     A terminal that is closed sends the same signal. Then ``stop`` is called, unless the process was
     told to ignore that (``nohup``).

@@ -1,4 +1,4 @@
-"""``headstart report``: shows what the cache saved, from a store's books or a log of them."""
+"""``headstart report``: shows the savings of the cache, from a store's books or a log of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One worker process: it serves on the supervisor's socket, and answers its questions."""
+"""One worker process: it serves on the supervisor's socket and answers its questions."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class WorkerSide:
         await self._link.channel.ask("reload")
 
     async def _gather(self, what: str) -> WorkerAnswers:
-        """Return what all workers show, and the metrics of those that ended."""
+        """Return the figures of all workers, and the last metrics of workers that have ended."""
         if self._link.channel is None:
             return WorkerAnswers(live=[await self._sidecar.show(what)])
         found = await self._link.channel.ask("gather", what.encode())
