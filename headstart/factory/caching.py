@@ -1,4 +1,4 @@
-"""Builds the cache and what learns for it: store, encoder, match policy, labels, audits, record."""
+"""Builds the cache and its learning: store, encoder, match policy, labels, audits, record."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def store_cipher(cache: CacheSettings) -> StoreCipher | None:
-    """Return what encrypts the entries of the store; None: nothing. Raises ConfigError."""
+    """Return the cipher for the entries of the store; None: no encryption. Raises ConfigError."""
     if cache.encryption_key_env is None and cache.encryption_key_command is None:
         return None
     from headstart.embeddings.stores.encryption import cipher_of
@@ -61,7 +61,7 @@ def make_store(cache: CacheSettings, observers: Observers) -> Store:
 
 
 async def open_encoder(build: BuildContext) -> EncoderWorker | None:
-    """Load the encoder in a thread; return None where no request is matched by meaning."""
+    """Load the encoder in a thread; return None if no request is matched by meaning."""
     settings = build.settings
     if not settings.cache.enabled or settings.cache.mode == "exact-only":
         return None
@@ -216,7 +216,7 @@ async def open_oversight(
     version: str,
     second: SecondOpinion | None,
 ) -> Oversight | None:
-    """Start learning; return None where the policy learns nothing. The store must be open."""
+    """Start learning; return None if the policy learns nothing. The store must be open."""
     if domains is None or encoder is None:
         return None
     from headstart.embeddings.sketch import load_sketcher

@@ -75,7 +75,7 @@ async def open_telemetry(build: BuildContext) -> Tracing | None:
 
 
 class _Sending:
-    """The providers of tracers and meters, with the exporters of those that are ours."""
+    """The providers of tracers and meters, with the exporters of our own providers."""
 
     def __init__(self, otel: OtelSettings, environ: Mapping[str, str]) -> None:
         """Raises ConfigError for an exporter that is not installed."""
@@ -119,12 +119,12 @@ class _Sending:
         done, _ = await asyncio.wait((stopping,), timeout=STOP_S)
         if not done:
             for exporter in self._exporters:
-                exporter.shutdown()  # it gives up its next try
+                exporter.shutdown()  # it drops its next try
         await stopping
 
 
 class _QuietExporter:
-    """An exporter whose failures are logged once an hour, in one line, and their end once.
+    """An exporter whose failures are logged in one line once an hour. Their end is logged once.
 
     The official exporters log each try.
     """
@@ -164,7 +164,10 @@ def _opened(signal: str, otel: OtelSettings, environ: Mapping[str, str]) -> list
 
 
 def _resource(otel: OtelSettings) -> Resource:
-    """Return who sends. Variables come before the settings. Each process is an instance."""
+    """Return the resource that sends: the service and its instance, which is the process.
+
+    Variables come before the settings.
+    """
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
     own = Resource(
