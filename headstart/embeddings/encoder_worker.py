@@ -30,7 +30,8 @@ Ts = TypeVarTuple("Ts")
 
 CACHE_BYTES = 16 * 1024 * 1024
 LARGEST_SHARE = 64
-"""An encoding larger than 1/64 of the cache is not kept: it would displace dozens of others."""
+"""Largest share of the cache that one encoding may take: a larger one would displace dozens of
+others."""
 BACKGROUND_TURN = 12
 """Every twelfth encoding is a background one while any waits. So learning continues under steady
 load, and answers, which are longer than prompts, take at most a third of the time."""
@@ -335,7 +336,7 @@ class FairQueue(Generic[J]):
 
     This is start-time fair queueing. A new tenant begins with the time of the tenant that was
     served last: it gains nothing by staying away, and many new tenants do not delay an old one. A
-    tenant that leaves for a moment keeps its time. So two tenants that always have a job never
+    tenant that is away for a moment keeps its time. So two tenants that always have a job never
     differ by more than the time of one job of each. Among tenants with equal times, the one that
     was served longest ago is next. If several jobs run at once, a tenant may be ahead by as many.
     """

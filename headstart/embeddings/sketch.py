@@ -1,16 +1,16 @@
 """Sketches: vectors of texts from a static table of token vectors, without the model.
 
 A sketch imitates the encoder: two texts with similar encodings have similar sketches. It costs one
-tokenisation and a sum, about a fiftieth of an encoding. It knows words, but not their order.
-``docs/encoder.md`` says how near it comes.
+tokenisation and a sum, about a fiftieth of an encoding. It knows the words, but not their order.
+``docs/encoder.md`` has its accuracy.
 
 **The table** has token vectors whose sums imitate an encoder's sentence vectors. The encoder
 encodes every word of its vocabulary, and the texts. Training makes the similarity of two sketches
-equal to the similarity of the two encodings. It first trains what all words share: one linear map
-from the words' vectors to rows, and a weight for each word. So words that no text has get a good
-row, too. Then it trains the rows themselves. A batch has texts and some of their nearest
-neighbours: near texts are rare among all pairs, and only they matter to a cache. No labels are
-needed. The same encoder and texts give the same bytes on the same machine.
+equal to the similarity of the two encodings. It first trains the parameters that all words share:
+one linear map from the words' vectors to rows, and a weight for each word. So words that no text
+has get a good row, too. Then it trains the rows themselves. A batch has texts and some of their
+nearest neighbours: near texts are rare among all pairs, and only they matter to a cache. No labels
+are needed. The same encoder and texts give the same bytes on the same machine.
 """
 
 from __future__ import annotations
@@ -73,7 +73,10 @@ class SketchCard(Frozen):
 
     @property
     def namespace(self) -> str:
-        """The name of what comparable sketches share: two namespaces are never compared."""
+        """The name that all comparable sketches share.
+
+        Sketches of two namespaces are never compared.
+        """
         return f"{self.encoder}|sketch-{self.table_sha256[:16]}"
 
 
@@ -358,7 +361,7 @@ class _Trainer:
 
 
 class _TrainingBatch:
-    """Some texts, which are compared in pairs. ``error`` is the mean error of a similarity."""
+    """Some texts that are compared in pairs. ``error`` is the mean error of a similarity."""
 
     def __init__(self, texts: _Texts, encodings: Floats) -> None:
         self.texts = texts
