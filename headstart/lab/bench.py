@@ -27,15 +27,16 @@ if TYPE_CHECKING:
 
 
 CALLS_PER_SLOT = 4
-"""A step makes at least so many calls for each call at a time: two of them are measured."""
+"""Fewest calls of a step for each call at a time. Two of them are measured."""
 SEEN = 1.25
-"""A knee is reported if a step went so far beyond it."""
+"""A knee is reported if a step went beyond it by this factor."""
 MOST_ERRORS = 0.10
-"""A step whose calls fail more often tells the limits of a key, and no throughput."""
+"""Largest share of failed calls in a step. A step with more shows the limits of a key, not the
+throughput."""
 
 
 class LoadStep(Frozen, frozen=True, kw_only=True, omit_defaults=False):
-    """What one provider and model did at one number of calls at a time."""
+    """The results of one provider and model at one number of calls at a time."""
 
     concurrency: int
     calls: int
@@ -49,7 +50,7 @@ class LoadStep(Frozen, frozen=True, kw_only=True, omit_defaults=False):
     """Tokens a second of one call after its first token; p95 is the slow end."""
     total_s: SampleQuantiles | None
     usd_per_hour: float | None
-    """What an hour at this throughput costs."""
+    """The cost of an hour at this throughput."""
 
     @property
     def tokens_per_s_per_usd(self) -> float | None:
@@ -67,7 +68,8 @@ class Capacity(Frozen, frozen=True, kw_only=True, omit_defaults=False):
     region: str
     steps: tuple[LoadStep, ...]
     knee: float | None
-    """The calls at a time from which more bring no more; None: no step went beyond it."""
+    """The number of calls at a time above which throughput does not grow; None: no step went beyond
+    it."""
 
 
 def capacity_of(
@@ -174,7 +176,7 @@ class Sample(Frozen):
     concurrency: int = 1
     """The calls of this subject at a time."""
     ended_s: float = 0.0
-    """When it ended, from the begin of all calls of its concurrency."""
+    """When it ended, counted from the beginning of all calls with its concurrency."""
     prompt: int = 0
     """The number of its prompt."""
     right: bool | None = None
@@ -339,7 +341,7 @@ def _from_json(raw: bytes) -> BenchPrompt:
 MAX_ERROR_RATE = 0.10
 """A provider that fails more often is left out."""
 LEAST_SAMPLES = 20
-"""Fewer answers tell too little about a tail or a race."""
+"""Fewest answers for a statement about a tail or a race."""
 TAIL_RATIO = 6.0
 """A provider stalls when its p95 of the time to first token is this many times its median.
 
@@ -519,7 +521,7 @@ def _hedge(group: Sequence[_Rated]) -> _RouteChoice | None:
 
 
 def _race(group: Sequence[_Rated]) -> _RouteChoice | None:
-    """Recommend a race where no provider is always first and a cancelled call costs little."""
+    """Recommend a race if no provider is always first and a cancelled call costs little."""
     racers = [rated for rated in group if rated.subject.cancels_billing][:2]
     if len(racers) < 2 or racers[0] is not group[0]:
         return None
@@ -539,7 +541,7 @@ def _race(group: Sequence[_Rated]) -> _RouteChoice | None:
 
 
 def _fastest(group: Sequence[_Rated]) -> _RouteChoice | None:
-    """Recommend ``fastest`` where one provider is first on short and another on long answers."""
+    """Recommend ``fastest`` if one provider is first on short and another on long answers."""
     lengths = sorted(each.completion_tokens for rated in group for each in rated.samples)
     short, long = lengths[len(lengths) // 10], lengths[len(lengths) * 9 // 10]
     best_short = min(group, key=lambda rated: rated.completion_s(short))
@@ -558,7 +560,7 @@ def _fastest(group: Sequence[_Rated]) -> _RouteChoice | None:
 
 
 def _cheapest(group: Sequence[_Rated]) -> _RouteChoice | None:
-    """Recommend ``cheapest`` where another provider costs much less and is hardly slower."""
+    """Recommend ``cheapest`` if another provider costs much less and is hardly slower."""
     best = group[0]
     costs = {rated.subject.upstream: rated.figures.cost_usd for rated in group}
     if not (price := costs[best.subject.upstream]):

@@ -157,7 +157,7 @@ _encode = msgspec.json.encode
 
 
 class LoggedExchange(Frozen, frozen=True, kw_only=True):
-    """A request body and its response body in a chat dialect, OpenAI's unless it says so."""
+    """A request body and its response body in a chat dialect. The default is OpenAI's."""
 
     line: int
     request: bytes

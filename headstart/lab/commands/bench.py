@@ -173,7 +173,7 @@ def read_bench_prompts(path: Path | None) -> tuple[BenchPrompt, ...]:
 
 
 class _Run(NamedTuple):
-    """What a run has brought so far."""
+    """The results of a run so far."""
 
     samples: list[Sample]
     usd_per_hour: dict[str, float]

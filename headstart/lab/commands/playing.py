@@ -1,4 +1,4 @@
-"""Logs and labelled prompts are read, encoded and played; their rates become tables."""
+"""Reads, encodes and plays logs and labelled prompts, and shows their rates as tables."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ QUERY_HELP = "Its group query is the question inside a templated prompt."
 def tracked(rows: Sequence[T], what: str) -> Iterable[T]:
     """Show progress on the error stream, so that output stays clean for pipes.
 
-    What is no terminal, such as the log of a CI job, gets one line.
+    An output that is not a terminal, such as the log of a CI job, gets one line.
     """
     console = Console(stderr=True)
     if not console.is_terminal:

@@ -118,7 +118,7 @@ def _tenths(report: CascadeReport) -> Iterator[CascadePoint]:
 
 
 def _scores(found: CascadeTuning) -> Table:
-    """Return a table of how well the score chooses, beside simpler choices."""
+    """Return a table that compares choosing by the score with simpler choices."""
     table = playing.table("chosen by", "APGR", "half of it at", "80 % of it at")
     report = found.report
     rows = [(each.name, each.apgr, each.cpt50, each.cpt80) for each in found.baselines]

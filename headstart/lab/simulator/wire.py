@@ -154,7 +154,7 @@ def json_reply(
 
 
 class ScriptedError(NamedTuple):
-    """An error before any dialect has worded it."""
+    """An error before a dialect writes it."""
 
     status: int
     message: str
@@ -179,9 +179,9 @@ class PromptBlock(NamedTuple):
     """A block of a prompt: a tool, a text, a call or a result."""
 
     text: str
-    """What is counted of it."""
+    """The text of it that counts as tokens."""
     lifetime_s: float | None = None
-    """The prompt up to its end is to be cached for so long. None: it has no mark."""
+    """Seconds for which the prompt up to the end of this block is cached. None: it has no mark."""
 
 
 MOST_MARKS = 4
@@ -206,7 +206,7 @@ def lifetime_s(mark: dict[str, Any] | None) -> float | None:
 
 
 class SimulatedAnswer(Frozen):
-    """A whole answer before any dialect has worded it. A simulated token is one word."""
+    """A whole answer before a dialect writes it. A simulated token is one word."""
 
     id: str
     """Hexadecimal; the dialect puts its prefix before it."""
