@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from headstart.types import ASGIApp, Receive, Scope, Send
 
 COLLECT_AFTER = 10_000
-"""New containers after which Python looks for cycles in the server's process.
+"""Number of new containers after which Python looks for cycles in the server's process.
 
 With Python's default of 700 that took 47 us of a miss, 6 to 7 % of it, and with 10,000 it takes 5.
 A thousand misses leave fewer than a hundred objects in cycles.
@@ -159,7 +159,7 @@ class Sidecar:
         await self._now.gateway.running()
 
     async def show(self, what: str) -> bytes:
-        """Return the figures that another worker asks for. Raises HeadstartError."""
+        """Return the figures for another worker. Raises HeadstartError."""
         admin = self._now.admin
         engine = admin.engine()
         if engine is None:
@@ -254,8 +254,8 @@ class _RunningGateway:
 def _rules(server: ServerSettings, instead: str) -> OriginRules:
     """Return the rules for web pages.
 
-    Off loopback the server may have any name, unless its names are listed. There callers need a key
-    for each request that costs money or returns data.
+    Off loopback the server may have any name, unless its names are listed. There, callers need a
+    key for each request that costs money or returns data.
     """
     names = frozenset(name.lower() for name in server.allowed_hosts)
     is_open = "*" in names or not (names or server.is_loopback)

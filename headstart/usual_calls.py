@@ -25,19 +25,20 @@ if TYPE_CHECKING:
 
 MINUTE_S = 60
 BLOCK_CALLS = 25
-"""The calls that a hit is compared with, at least: those of the minutes around it."""
+"""Fewest calls that a hit is compared with: the calls of the minutes around it."""
 MOST_KINDS = 200
 FEWEST_CALLS = 5
-"""With fewer calls of a kind, those of a wider kind are taken, too."""
+"""With fewer calls of a kind, the calls of a wider kind are taken, too."""
 MOST_OUTLIERS = 0.005
-"""If a larger share of the calls is so slow, this is how the provider is, and nothing is cut."""
+"""Largest share of outliers. If more calls are that slow, it is usual for the provider, and nothing
+is cut."""
 FENCE = 5.0
 """An outlier lies above the upper quartile by more than this number of its distances from the
 median, on a logarithmic scale: 3.4 standard deviations, if the logarithms are normal."""
 
 
 class CallKind(NamedTuple):
-    """What calls have in common that can be compared. ``""`` and None stand for any."""
+    """The properties that comparable calls have in common. ``""`` and None stand for any value."""
 
     endpoint: str
     route: str | None
@@ -51,7 +52,7 @@ class UsualCall(NamedTuple):
     at: float
     total_s: float
     ttft_s: float | None
-    """None: it was not streamed, so nobody knows."""
+    """None: it was not streamed, so the time is not known."""
     tokens: int
     """The length of the answer; of the prompt, if the answer has none."""
 
@@ -67,7 +68,7 @@ def length_of(row: Served) -> int:
 
 
 def own_times(row: Served) -> tuple[float, float]:
-    """Return total time and time to first token of a request, from when its body was there."""
+    """Return total time and time to first token of a request, counted from the end of its body."""
     ttft_s = row.total_s if row.ttft_s is None else row.ttft_s
     return row.total_s - row.read_s, ttft_s - row.read_s
 
@@ -75,7 +76,7 @@ def own_times(row: Served) -> tuple[float, float]:
 def usual_call(row: Served) -> UsualCall | None:
     """Return the call of a request that went to the provider and succeeded, else None.
 
-    A batch of which the cache had a part is no usual call.
+    A batch that the cache answered in part is not a usual call.
     """
     if not row.succeeded or row.outcome is not Outcome.MISS or row.saved_tokens:
         return None
@@ -96,7 +97,7 @@ def original_call(row: Served, at: float) -> UsualCall:
 
 
 def fence(values: Sequence[float]) -> float:
-    """Return the most that one call counts for; the largest value if there are no outliers.
+    """Return the largest time that one call counts for; the largest value if there are no outliers.
 
     With fewer than ``FEWEST_CALLS`` values it is their median.
     """
@@ -153,7 +154,7 @@ class AvoidedSums:
 
 
 class AvoidedCalls(defaultdict[CallKind, defaultdict[int, AvoidedSums]]):
-    """Such sums by kind of call and by minute."""
+    """Sums over avoided calls, by kind of call and by minute."""
 
     def __init__(self) -> None:
         super().__init__(lambda: defaultdict(AvoidedSums))
@@ -174,11 +175,11 @@ class Expected(NamedTuple):
 
     seconds: float = 0.0
     own_s: float = 0.0
-    """What they took. Only requests count that could be compared."""
+    """The time that they took. Only requests that could be compared count."""
     requests: int = 0
     variance: float = 0.0
     outliers_s: float = 0.0
-    """What ``seconds`` would be more if outliers counted in full."""
+    """The seconds by which ``seconds`` would be larger if outliers counted in full."""
 
     @property
     def saved_s(self) -> float:
@@ -205,7 +206,7 @@ class _Block(NamedTuple):
 
 
 class Usual:
-    """What calls of one kind take: by minute, and by the length of the answer.
+    """The usual times of calls of one kind, by minute and by the length of the answer.
 
     Times are cut at ``fence_s``. Within a block of minutes, the expected time of a call is the
     block's mean, plus ``slope`` seconds for each token above the block's mean.
@@ -218,7 +219,7 @@ class Usual:
         self.outliers = sum(seconds > self.fence_s for _, seconds, _ in calls)
         beyond_s = sum(max(0.0, seconds - self.fence_s) for _, seconds, _ in calls)
         self.outlier_s = beyond_s / self.calls
-        """What outliers add to the mean call."""
+        """The seconds that outliers add to the mean call."""
         groups = _by_minutes(calls)
         cut = [[(min(seconds, self.fence_s), tokens) for _, seconds, tokens in g] for g in groups]
         self._blocks = [
@@ -304,7 +305,7 @@ class UsualCalls:
         self._fitted: dict[tuple[CallKind, bool], Usual | None] = {}
 
     def add(self, row: Served) -> None:
-        """Look at a request. A hit tells of the call that made its answer."""
+        """Look at a request. A hit brings the call that made its answer."""
         kind = kind_of(row)
         if row.outcome.is_hit:
             self._add_original(row, kind)
@@ -330,7 +331,9 @@ class UsualCalls:
         return self._most is None or kind in kinds or len(kinds) < MOST_KINDS
 
     def usual(self, kind: CallKind, *, first: bool = False) -> Usual | None:
-        """Return what calls of a kind take; None: nothing is known. ``first``: until first tokens.
+        """Return the usual times of calls of a kind; None: nothing is known.
+
+        ``first``: until first tokens.
 
         A whole answer has its first token at its end.
         """
@@ -342,7 +345,7 @@ class UsualCalls:
         return self._fitted[place]
 
     def expected(self, spared: AvoidedCalls, *, first: bool = False) -> Expected:
-        """Return what requests would have taken. ``first``: until their first tokens."""
+        """Return the time that requests would have taken. ``first``: until their first tokens."""
         whole = Expected()
         for kind, minutes in spared.items():
             usual = self.usual(kind, first=first)
@@ -356,7 +359,7 @@ class UsualCalls:
         return sum(each.outliers for each in models if each is not None)
 
     def _comparable(self, kind: CallKind, *, first: bool) -> list[tuple[float, float, int]]:
-        """Return the calls of a kind, else of a wider one, else those that made the answers."""
+        """Return the calls of a kind, else of a wider kind, else those that made the answers."""
         wider = [kind, kind._replace(route=None)]
         if not first:
             wider.append(kind._replace(route=None, stream=None))
@@ -393,7 +396,7 @@ class Machine(NamedTuple):
 
     usd_per_hour: float
     metered_usd: Callable[[Attempt], float | None]
-    """What a call would cost at the price by tokens; None: no price is known."""
+    """The cost of a call at the price by tokens; None: no price is known."""
 
 
 def machine_name(upstream: str) -> str:
@@ -407,7 +410,7 @@ class MachineStats(Frozen, omit_defaults=False):
     name: str
     hours: float
     usd: float
-    """What it cost in this time, busy or not."""
+    """Its cost in this time, busy or not."""
     calls: int
     busy_share: float | None
     """The share of the time in which at least one call was under way."""
@@ -418,9 +421,9 @@ class MachineStats(Frozen, omit_defaults=False):
     usd_per_million: float | None
     """Its whole cost for each million answer tokens, at the load of this time."""
     metered_usd: float | None
-    """What the same calls would have cost at the price by tokens; None: no such price is known."""
+    """The cost of the same calls at the price by tokens; None: no such price is known."""
     break_even_load: float | None
-    """At so many times the load of this time it costs as much as the price by tokens."""
+    """The multiple of this time's load at which it costs as much as the price by tokens."""
     break_even_tokens_per_hour: float | None
     """The answer tokens an hour at that load."""
 
