@@ -512,8 +512,7 @@ def _merge_starts(known: Started, news: Started) -> Started:
 
 
 def _fill_in(into: dict[str, Any], fields: dict[str, Any]) -> None:
-    """Add a chunk's own fields, which chunks repeat: the latest value counts, objects are
-    merged."""
+    """Add a chunk's own fields: the latest value counts, and objects are merged."""
     for name, value in fields.items():
         known = into.get(name)
         if isinstance(value, dict) and isinstance(known, dict):

@@ -530,10 +530,7 @@ def _whole_block(
 
 
 def _add_fields(whole: dict[str, Any], delta: dict[str, Any]) -> None:
-    """Add a delta of any type.
-
-    Texts are appended to those of the block, other fields replace them.
-    """
+    """Add a delta of any type: texts are appended, other fields are replaced."""
     for name, value in delta.items():
         if name == "type":
             continue
@@ -543,10 +540,7 @@ def _add_fields(whole: dict[str, Any], delta: dict[str, Any]) -> None:
 
 
 def _input(arguments: str) -> Any:
-    """Return a tool call's input.
-
-    An input that was cut is wrapped as the API's guide tells clients to.
-    """
+    """Return a tool call's input. If it was cut, it is wrapped as the API's guide says."""
     try:
         whole = isinstance(msgspec.json.decode(arguments), dict)
     except (msgspec.DecodeError, RecursionError):
@@ -555,8 +549,7 @@ def _input(arguments: str) -> Any:
 
 
 _Key: TypeAlias = tuple[str, int | None]
-"""Names a content block: its type and its number at the provider (for a tool call: among the
-calls)."""
+"""Names a content block: its type and its number (of a tool call: among the calls)."""
 _Said: TypeAlias = TextDelta | RefusalDelta | ReasoningDelta | ToolCallDelta
 _STOP = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
 _FIELDS = {
@@ -756,10 +749,7 @@ class MessagesEncoder:
         return _frame({"type": "content_block_delta", "index": self._blocks - 1, "delta": delta})
 
     def _call_is_whole(self) -> bool:
-        """Tell whether the open block may end here.
-
-        A tool call may end once its arguments are whole.
-        """
+        """Tell whether the open block may end: a tool call needs whole arguments."""
         if self._open is None or self._open[0] != "tool_use":
             return True
         try:
