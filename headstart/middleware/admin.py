@@ -225,7 +225,7 @@ async def learning(engine: Engine) -> list[DomainView]:
 
 @get("/learning/{domain:str}/state", media_type="application/octet-stream")
 async def state(domain: FromPath[str], engine: Engine) -> Response[bytes]:
-    """Export what a domain in memory has learned: a file for ``cache.state``."""
+    """Export the learned state of a domain in memory, as a file for ``cache.state``."""
     found = _oversight(engine).learner.domains.find(domain)
     if found is None:
         raise NotFoundException("no learning domain in memory has this name: see GET learning")
@@ -354,9 +354,9 @@ class Stats(Frozen, omit_defaults=False):
 def admin_app(state: AdminState, *, token: bytes | None, rules: OriginRules | None) -> Litestar:
     """Return the admin app.
 
-    With a ``token`` every path but ``health`` and ``ready`` asks for it as a bearer. Without one
-    they are open to requests that keep ``rules``, for a server that only this machine reaches, and
-    refused with 403 where there are none.
+    With a ``token`` every path but ``health`` and ``ready`` asks for it as a bearer. Without a
+    token they are open to requests that keep ``rules``, for a server that only this machine
+    reaches. Without rules they answer 403.
     """
 
     def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
@@ -466,13 +466,13 @@ async def upstreams(admin: Admin, engine: Engine) -> UpstreamsView:
 
 @get("/limits")
 async def limits(engine: Engine) -> list[LimitUse]:
-    """Show what callers have used of the limits of their keys, in all workers and nodes."""
+    """Show the used part of the limits of client keys, in all workers and nodes."""
     return [] if engine.ledger is None else await engine.ledger.uses()
 
 
 @post("/reload", status_code=200)
 async def reload(admin: Admin) -> dict[str, bool]:
-    """Read the configuration again: new requests are served by it. 422: it is wrong."""
+    """Read the configuration again; new requests use it. 422: it is wrong."""
     if admin.reload is None:
         raise NotFoundException("this server does not reload: headstart serve did not start it")
     try:
@@ -544,16 +544,16 @@ MOST_PAGES = 16
 """Number of pages that may be open at the same time: each gets a view every second."""
 EVERY_S = 1.0
 ALIVE_S = 15.0
-"""A page hears at least that often from the server, so that it notices a broken connection."""
+"""Longest time between two events for a page, so that it notices a broken connection."""
 REREAD_S = 30.0
-"""With several workers, the books are read again after this time: each worker sees only its own
-requests."""
+"""Seconds after which the books are read again if there are several workers, because each worker
+sees only its own requests."""
 
 Only = Annotated[str | None, QueryParameter(description="Only requests with this value.")]
 
 
 class LiveChoice(NamedTuple):
-    """What a page shows: the last ``window_s`` seconds, and the requests that are ``wanted``."""
+    """The choice of a page: the last ``window_s`` seconds, and the ``wanted`` requests."""
 
     window_s: float
     wanted: Filter
@@ -570,7 +570,7 @@ def choose_requests(
     endpoint: Only = None,
     tag: Only = None,
 ) -> LiveChoice:
-    """Return what a request for the live page asks for."""
+    """Return the choice in a request for the live page."""
     return LiveChoice(window_s, Filter(caller, route, model, endpoint, tag))
 
 
@@ -578,7 +578,7 @@ Asked: TypeAlias = NamedDependency[SkipValidation[LiveChoice]]
 
 
 class Safety(Frozen, omit_defaults=False):
-    """What is known of wrong hits, over the learning domains in memory."""
+    """The known rates of wrong hits, over the learning domains in memory."""
 
     max_error: float
     audits: int
@@ -599,16 +599,16 @@ class Overview(Frozen, omit_defaults=False):
     upstreams: list[UpstreamStatus]
     calls: list[CallCount]
     safety: Safety | None
-    """None: nothing is matched by what was learned."""
+    """None: no learned rule is in use."""
     limits: list[LimitUse]
-    """What callers have used of the limits of their keys."""
+    """The used part of the limits of client keys."""
     requests: list[RequestRow]
     """The last ones, the newest first."""
 
 
 @get("/", opt={"public": True}, include_in_schema=False, sync_to_thread=True)
 def live_page() -> Response[str]:
-    """Return the page. It holds no data: it asks for them with the admin token."""
+    """Return the page. It contains no data, and asks for them with the admin token."""
     return page_response("live.html")
 
 

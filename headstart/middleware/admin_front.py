@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     from headstart.usual_calls import Machine
 
 STORE_WAIT_S = 0.5
-"""Longest wait of ``ready`` for the store: probes give up after a second."""
+"""Longest wait of ``ready`` for the store, because probes give up after a second."""
 NOT_CACHED = {"cache-control": "no-store"}
 
 
 class EngineParts(Protocol):
-    """A started engine, as far as the admin API uses it."""
+    """The parts of a started engine that the admin API uses."""
 
     @property
     def store(self) -> Store: ...
@@ -99,7 +99,7 @@ class WorkerAnswers(Frozen):
 
 
 Gather: TypeAlias = "Callable[[str], Awaitable[WorkerAnswers]]"
-"""Asks all workers, this one included, what ``own_figures`` answers."""
+"""Asks all workers, including this one, for the result of ``own_figures``."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class AdminState:
     metrics: PrometheusObserver
     recent: RecentRequests
     observers: Observers
-    """Those of the engine: totals that a page shows are added."""
+    """The observers of the engine, to which the totals of a page are added."""
     config: Mapping[str, Any]
     """The settings, masked."""
     clock: Callable[[], float]
@@ -170,7 +170,8 @@ async def readiness(state: AdminState) -> Readiness:
 class AdminFront:
     """Answers ``GET health`` and ``GET ready`` itself until something else is asked.
 
-    Then it calls ``build`` once, in a thread, and passes all further requests to what that returns.
+    Then it calls ``build`` once, in a thread, and passes all further requests to the app that it
+    returns.
     """
 
     def __init__(self, state: AdminState, build: Callable[[], ASGIApp]) -> None:

@@ -2,8 +2,8 @@
 
 The middleware passes such a request into the app first. Dependencies, guards and decorators run,
 and the decorator ``after_checks`` on the handler asks the engine. The handler returns a hit as a
-response of its framework, so the code around the handler sees it. On a miss the handler
-runs, and what the app sends is its answer to the engine's call.
+response of its framework, so the code around the handler sees it. On a miss the handler runs, and
+the app's response becomes the answer to the engine's call.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _PLACES = ("path", "raw_path", "root_path")
 
 
 class HandlerAnswer(NamedTuple):
-    """An answer for which the handler does not run."""
+    """An answer in place of the handler's."""
 
     status: int
     headers: list[tuple[bytes, bytes]]
@@ -68,9 +68,9 @@ class CheckedRequest:
         self._incoming = _Incoming(receive, engine.max_body_bytes)
         self._engine_side: asyncio.Task[None] | None = None
         self._to_engine: Send | None = None
-        """Takes the app's answer, once the engine has called for it."""
+        """Takes the app's answer, after the engine has called the app."""
         self._shared = False
-        """Others may wait for the app's answer, so that this client's leaving does not end it."""
+        """Others may wait for the app's answer, so it goes on when this client leaves."""
         self._decided = asyncio.Event()
         self._released = asyncio.Event()
         """Set when no client waits for the app's answer any more."""
@@ -82,7 +82,7 @@ class CheckedRequest:
         self._give, self._take = anyio.create_memory_object_stream[Message](2)
 
     async def run(self, app: ASGIApp) -> None:
-        """Let the app answer. Raises the app's errors."""
+        """Run the app. Raises the app's errors."""
         token = _current.set(self)
         try:
             await app(self.scope, self._receive, self._send)
@@ -151,7 +151,7 @@ class CheckedRequest:
             self._give.close()
 
     async def _answer(self, message: Message) -> None:
-        """Send for the engine: to the client on a miss, else to the handler."""
+        """Send a message of the engine: to the client on a miss, else to the handler."""
         if self._to_engine is not None:
             return await self._host_send(message)
         self._decided.set()
@@ -162,7 +162,7 @@ class CheckedRequest:
         self._answered = not message.get("more_body", True)
 
     async def _call(self, _: Scope, receive: Receive, send: Send) -> None:
-        """Be the app that the engine calls: let the handler run, and stay until it has answered."""
+        """Act as the app for the engine: let the handler run, and wait until it has answered."""
         body = await receive()
         self._shared = not body.get("more_body", False)
         self._incoming.wanted = self._shared
@@ -181,13 +181,13 @@ class CheckedRequest:
         """Send a message of the framework."""
         if message["type"] == "http.response.start":
             self._status = message["status"]
-            if self._engine_side is not None:  # it carries our headers: Django writes capitals
+            if self._engine_side is not None:  # it has our headers, in which Django writes capitals
                 named = [(name.lower(), value) for name, value in message.get("headers", ())]
                 message = {**message, "headers": named}
         await (self._host_send if self._to_engine is None else self._to_engine)(message)
 
     async def _receive(self) -> Message:
-        """Receive for the framework: what the client sent, and its leaving unless others wait."""
+        """Receive for the framework: the client's messages, and its leaving unless others wait."""
         found: Message = {"type": "http.disconnect"}
         async with anyio.create_task_group() as group:
 
@@ -222,7 +222,7 @@ class _Incoming:
 
     @property
     def too_long(self) -> bool:
-        """More bytes were read than the engine would read."""
+        """More bytes were read than the engine accepts."""
         return self._left < 0
 
     async def for_app(self) -> Message:
@@ -261,7 +261,7 @@ _warned: set[str] = set()
 
 @contextlib.contextmanager
 def looked_up_before(route: Route) -> Iterator[None]:
-    """Mark the code inside as run for a request that was looked up before its checks."""
+    """Mark the code inside: it serves a request that was looked up before its checks."""
     token = _before.set(route)
     try:
         yield
@@ -342,7 +342,7 @@ def _warn_once(message: str) -> None:
 
 
 def _outside(loop: asyncio.AbstractEventLoop) -> asyncio.AbstractEventLoop:
-    """Return the loop. Raises ConfigError if the caller runs on it, so would block it."""
+    """Return the loop. Raises ConfigError if the caller runs on it and would block it."""
     with contextlib.suppress(RuntimeError):
         if asyncio.get_running_loop() is loop:
             raise ConfigError(

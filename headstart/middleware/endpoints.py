@@ -31,21 +31,22 @@ if TYPE_CHECKING:
 
 
 METHODS = ("POST", "GET", "PUT", "PATCH", "QUERY")
-"""Methods that an endpoint may have. The others have no content (HEAD), or are never repeats."""
+"""Methods that an endpoint may have. Other methods have no content (HEAD), or are never repeats."""
 _SEGMENT = re.compile(r"(?:[A-Za-z0-9._~!$&'()+,;=:@-]|%[0-9A-Fa-f]{2})*")
 """A segment of a URL's path (RFC 3986, section 3.3), without ``*``."""
 _PARAMETER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _VALUE = rb"(?:[^/%]|%(?!2[Ff]))+"
-"""A parameter's value: an app would take an encoded slash for the end of a segment."""
+"""Matches a parameter's value. It has no encoded slash, which an app would take for the end of a
+segment."""
 _DECODINGS = 4
-"""How often a path is decoded, at most, to find a dot segment."""
+"""Most times that a path is decoded to find a dot segment."""
 _ESCAPED_UNIT = re.compile(rb"%[uU]([0-9a-fA-F]{4})")
 _OVERLONG = re.compile(
     rb"[\xc0\xc1][\x80-\xbf]|\xe0[\x80-\x9f][\x80-\xbf]|\xf0[\x80-\x8f][\x80-\xbf]{2}"
 )
 """Invalid UTF-8 that uses more bytes than the character needs."""
 _SLASHES = dict.fromkeys(map(ord, "\u2044\u2215\u2216\u29f5\u29f8\u29f9"), "/")
-"""Characters that some servers map to a slash or backslash, beside those of NFKC."""
+"""Characters that some servers map to a slash or backslash, in addition to NFKC."""
 _SEGMENT_END = re.compile(r"[;#?]")
 
 Prompt: TypeAlias = str | Callable[[Mapping[str, Any]], tuple[str | None, Any]]
@@ -62,9 +63,9 @@ class Endpoint:
     projects never share an answer.
 
     ``prompt`` names the question in the JSON body: ``"question"``, ``"input.text"``,
-    ``"messages.-1.content"``, or a function that returns the prompt and everything else.
-    Requests that differ in anything else never share an answer; without ``prompt`` only equal
-    requests do.
+    ``"messages.-1.content"``, or a function that returns the prompt and everything else. Requests
+    that differ in anything else never share an answer. Without ``prompt``, only equal requests
+    share one.
 
     ``query`` names the question *inside* a prompt that is mostly template and documents: then it
     alone is compared by meaning, and the rest of the prompt must be equal. It may also be given
@@ -72,7 +73,7 @@ class Endpoint:
     Functions are asked once for equal requests, so they must not depend on anything but the body.
 
     The app is never called more often than its clients call, unless ``idempotent`` says that one
-    more call in the background changes nothing: then hits are audited without a wait.
+    more call in the background changes nothing. Then hits are audited without a wait.
 
     ``on_repeat="fresh"`` asks the app again when a caller sends the same request within
     ``repeat_window_s`` of its answer, as a button "regenerate" does; the fresh answer replaces the
@@ -112,13 +113,13 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Route:
-    """A matched path: a dialect's, one of a document's form, or a custom endpoint."""
+    """A matched path: of a dialect, of a document's form, or of a custom endpoint."""
 
     name: str
     dialect: Dialect | None
     endpoint: Endpoint | None = None
     document: DocumentForm | None = None
-    """The wire format of a provider's calls that are no chat."""
+    """The wire format of a provider's calls that are not chats."""
 
     @cached_property
     def wire(self) -> str:
@@ -139,12 +140,12 @@ class Route:
 
     @cached_property
     def after_checks(self) -> bool:
-        """The app's handler looks up, in place of the middleware."""
+        """The app's handler looks up instead of the middleware."""
         return self.endpoint is not None and self.endpoint.after_checks
 
     @cached_property
     def repeat_window_s(self) -> float | None:
-        """Time after an answer in which a repeat gets a fresh one; None: it never does."""
+        """Time after an answer in which a repeat gets a fresh one; None: a repeat never does."""
         endpoint = self.endpoint
         if endpoint is None or endpoint.on_repeat == "hit":
             return None
@@ -365,7 +366,7 @@ def _split(value: Any, path: list[str]) -> tuple[Any, Any]:
 
 
 def raw_path(scope: Scope) -> bytes:
-    """Return the path as the client sent it, below ``root_path``."""
+    """Return the path below ``root_path``, in the form that the client sent."""
     path: bytes = scope.get("raw_path") or scope["path"].encode()
     path = path.partition(b"?")[0]
     root = scope.get("root_path", "")
@@ -412,7 +413,7 @@ def _shortest(match: re.Match[bytes]) -> bytes:
 
 
 DEPLOYMENT = "headstart.deployment"
-"""The key of the scope with the model that the path named, an empty text if it named none."""
+"""The key in the scope for the model that the path named; an empty text if it named none."""
 _PATH = re.compile(rb"/openai/(?:deployments/([^/]+)/|v1/)?(?=.)")
 
 

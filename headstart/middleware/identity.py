@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     from headstart.types import Headers, Scope
 
 ACCEPTED_FOR_S = 3600.0
-"""How long a credential that an upstream accepted may read shared answers."""
+"""Seconds for which a credential that an upstream accepted may read shared answers."""
 MEMO_SCOPES = 4096
 MANY_VALUES = 10
-"""When one header has come with this many values, a line in the log names it."""
+"""Number of values of one header after which a line in the log names the header."""
 MOST_NAMES = 64
 """Number of headers whose values are counted."""
 
 
 class ClientKey(NamedTuple):
-    """A key that callers may send, and the name of those who have it; "": they have none."""
+    """A key that callers may send, and the name of its callers; "": they have no name."""
 
     name: str
     key: bytes
@@ -47,14 +47,17 @@ class ClientKey(NamedTuple):
 
 @dataclass(frozen=True)
 class SharingOptions:
-    """Who may share answers. ``scope`` is ``credential``, ``shared`` or ``header:NAME``."""
+    """The callers that may share answers.
+
+    ``scope`` is ``credential``, ``shared`` or ``header:NAME``.
+    """
 
     scope: str = "credential"
     share_users: bool = False
     anonymous: bool = False
     """Requests without a credential share one scope (bound to loopback) instead of bypassing."""
     wrapped: bool = False
-    """An app answers. It may know its users by cookies, and have a tenant for each host."""
+    """An app answers. It may identify its users by cookies, and have a tenant for each host."""
     resolve: Callable[[Scope], str | None] | None = None
     client_keys: tuple[ClientKey, ...] = field(default=(), repr=False)
     trusted_proxies: tuple[str, ...] = ()
@@ -62,10 +65,10 @@ class SharingOptions:
     ignore_headers: tuple[bytes, ...] = ()
     """Headers that do not identify the caller."""
     own_keys: frozenset[str] = frozenset()
-    """Upstreams that never get a caller's key. They answer every caller that may come in."""
+    """Upstreams that never get a caller's key. They answer every admitted caller."""
 
     def binds(self, name: bytes) -> bool:
-        """Tell whether all who share an answer have the same value of a header (lower case)."""
+        """Tell whether all callers of a scope have the same value of a header (lower case)."""
         if name in PROTOCOL_HEADERS or name in self.key_headers:
             return True
         if self.resolve is not None or name in self.ignore_headers:
@@ -80,7 +83,7 @@ class Caller(NamedTuple):
     """The sender of a request, as its headers and query name it."""
 
     key: bytes | None
-    """Its keys, and its cookies if an app answers; None without any."""
+    """Its keys, and its cookies if an app answers; None if it has none."""
     whole: bytes
     """Keys, and every other header by which a provider could tell callers apart."""
     query: bytes = b""
@@ -91,7 +94,7 @@ class CallerHashes(NamedTuple):
     """The hashes that name the sender of a request."""
 
     scope: str
-    """Those who share answers with it."""
+    """The callers that share answers with it."""
     principal: str
     tenant: str
     asker: str
@@ -99,7 +102,10 @@ class CallerHashes(NamedTuple):
 
 
 def credential_of(headers: Headers, query_string: bytes, *, cookies: bool) -> bytes | None:
-    """Return what identifies the caller, or None: key headers, ``?key=`` and, if asked, cookies."""
+    """Return the bytes that identify the caller: key headers, ``?key=`` and, if asked, cookies.
+
+    Or None.
+    """
     found = [
         name + b"\0" + value
         for name, value in headers
@@ -125,7 +131,9 @@ def check_client_key(headers: Headers, query_string: bytes, keys: Sequence[Clien
         name
         for candidate in given
         for name, key in keys
-        if hmac.compare_digest(key, candidate)  # compared with all, so that time tells nothing
+        if hmac.compare_digest(
+            key, candidate
+        )  # compared with all keys, so that the time reveals nothing
     ]
     if not names:
         raise Unauthorized("this API key is not one of server.client_keys")
@@ -158,7 +166,7 @@ class AccessControl:
 
 
 def _without_scheme(value: bytes) -> bytes:
-    """Take ``Bearer`` off a key; upper and lower case do not count (RFC 9110, 11.1)."""
+    """Remove ``Bearer`` from a key, in upper or lower case (RFC 9110, 11.1)."""
     scheme, _, key = value.partition(b" ")
     return (key if scheme.lower() == b"bearer" else value).strip()
 
@@ -172,7 +180,7 @@ def _keys_in(query_string: bytes) -> list[bytes]:
 
 
 class AcceptedCredentials:
-    """The pairs of callers (by hash) and upstreams that accepted the callers' keys lately."""
+    """The callers (by hash) whose keys were accepted lately, each with its upstream."""
 
     def __init__(self, clock: Callable[[], float], capacity: int = 100_000) -> None:
         self._clock = clock
@@ -191,7 +199,7 @@ class AcceptedCredentials:
         self._seen.pop((holder, upstream), None)
 
     def note(self, holder: str, upstream: str, status: int) -> None:
-        """Note what the status of an upstream's answer says about a caller's key, if anything."""
+        """Note whether an upstream's status accepts or refuses a caller's key, if it says so."""
         if 200 <= status < 300:
             self.accept(holder, upstream)
         elif status in (401, 403):
@@ -216,7 +224,7 @@ class Callers:
         self._trusted = tuple(ip_network(net, strict=False) for net in sharing.trusted_proxies)
         self._alone = sharing.resolve is None and sharing.scope == "credential"
         self._keys = {*KEY_HEADERS, *([b"cookie"] if sharing.wrapped else [])}
-        # Headers in the cache key keep callers apart by themselves.
+        # Headers in the cache key already keep callers apart.
         self._silent = frozenset(
             (*sharing.key_headers, *sharing.ignore_headers, self._scope_header)
         )
@@ -224,7 +232,7 @@ class Callers:
         self._hinted = False
         self._parties: dict[tuple[object, ...], CallerHashes] = {}
         self.read_scopes = bool(sharing.resolve or self._scope_header)
-        """``identify`` reads more of a request than its headers, so it must see each one."""
+        """``identify`` reads more than the headers of a request, so it must see each request."""
 
     def renew(self, secret: bytes) -> bool:
         """Take the store's present secret for the names of scopes; return whether it is new.
@@ -247,7 +255,7 @@ class Callers:
         return self._counts(name)
 
     def caller(self, headers: Headers, query_string: bytes) -> Caller:
-        """Return the caller. Addresses count only if no key is there."""
+        """Return the caller. Addresses count only without a key."""
         sharing = self._sharing
         known = tuple(pair for pair in headers if pair[0] not in sharing.ignore_headers)
         if any(name == b"cookie" for name, _ in known):
@@ -292,7 +300,10 @@ class Callers:
         user: str | None,
         place: bytes | None,
     ) -> CallerHashes:
-        """Return the names of a request's sender. Senders are remembered, so each is named once."""
+        """Return the hashes of a request's sender.
+
+        They are remembered, so each is computed once.
+        """
         asking = (identity, caller, subdivision, user, place)
         party = self._parties.get(asking)
         if party is None:
@@ -342,8 +353,8 @@ class Callers:
     def readable(self, holder: str, answerers: frozenset[str]) -> frozenset[str] | None:
         """Return the upstreams whose answers ``holder`` may read; None: all of ``answerers``.
 
-        A caller may read a shared answer if its upstream would answer that caller, too: it has
-        accepted the caller's key, or it gets no key of callers.
+        A caller may read a shared answer if the answer's upstream would answer this caller, too: it
+        has accepted the caller's key, or it never gets callers' keys.
         """
         if not holder:
             return None
@@ -352,7 +363,7 @@ class Callers:
         return None if found and found == answerers else found
 
     def asker(self, tenant: str, subdivision: bytes | None, user: str | None) -> str:
-        """Hash the caller as exactly as possible: the tenant, its subdivision and the user."""
+        """Hash the exact caller: the tenant, its subdivision and the user."""
         return self._hash(tenant.encode(), subdivision, user)
 
     def _hash(self, identity: bytes | None, subdivision: bytes | None, user: str | None) -> str:
@@ -381,7 +392,7 @@ class Callers:
 
 
 class SplittingHeaders:
-    """Warns once of a header that keeps many requests apart, which may be a mistake."""
+    """Warns once about a header that keeps many requests apart, which may be a mistake."""
 
     def __init__(self) -> None:
         self._values: dict[bytes, set[int]] = {}

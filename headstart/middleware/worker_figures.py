@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from headstart.middleware.learning.oversight import Explanation, Oversight
 
 _SAME_STORE = ("headstart_entries", "headstart_entries_bytes", "headstart_partitions")
-"""Gauges of what all workers share: the largest is the newest."""
+"""Gauges of things that all workers share. The largest value is the newest."""
 
 
 class _Merged(Collector):
@@ -52,7 +52,7 @@ class _Merged(Collector):
         self._samples: defaultdict[str, dict[tuple[object, ...], Sample]] = defaultdict(dict)
 
     def add(self, exposed: bytes, *, counters_only: bool) -> None:
-        """Add what one worker exposed; of one that has ended only what never falls."""
+        """Add the exposition of one worker; of an ended worker only the values that never fall."""
         for family in text_string_to_metric_families(exposed.decode()):
             if counters_only and family.type == "gauge":
                 continue
@@ -180,7 +180,7 @@ def merge_recent(found: Sequence[RecentCalls]) -> RecentCalls:
 
 METRICS, COUNTS, UPSTREAMS = "metrics", "counts", "upstreams"
 EXPLAIN, RECENT = "explain/", "recent/"
-"""What workers ask each other for; after ``EXPLAIN`` comes the id of a request, after ``RECENT`` a
+"""The questions between workers. ``EXPLAIN`` is followed by the id of a request, ``RECENT`` by a
 filter as JSON."""
 
 

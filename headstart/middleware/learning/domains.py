@@ -2,7 +2,7 @@
 
 Labels are the truth: all processes that apply them in their order reach the same state. A snapshot
 only saves time. A process learns from a label when it reads the label back from the store, also
-from its own labels. So a slow process is behind the others, and never ahead of them.
+from its own labels. So a slow process may be behind the others, but never ahead of them.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 POLL_S = 0.25
 """Longest time until this process learns from a label of another process."""
 SAVE_S = 30.0
-"""Time between snapshots. After a kill, the labels since the last one are applied again."""
+"""Time between snapshots. After a crash, the labels since the last one are applied again."""
 RETRY_S = 5.0
 """Pause after an unexpected error of the store, so that the log stays readable."""
 AT_ONCE = 50
-"""Number of labels applied before other tasks get their turn."""
+"""Number of labels that are applied before other tasks get a turn."""
 MOST = 256
 """Number of domains in memory. One takes 10 kB when new, 60 kB with 200 labels, 700 kB with 2,000
 and 3.3 MB with all the entries that it may remember."""
@@ -74,7 +74,7 @@ class _LoadedDomain:
     cursor: str
     changed: bool = False
     tripped: bool = False
-    """The log says that near misses stopped the cold start."""
+    """Whether the log has a line that near misses stopped the cold start."""
 
 
 @dataclass(slots=True, eq=False)
@@ -339,7 +339,8 @@ class Domains:
 
 
 _VETOES = "vetoes"
-"""The document of people's vetoes: of all domains, as an entry may be found from several."""
+"""The name of the document with people's vetoes. It is for all domains, because several may find
+one entry."""
 
 
 def _document(name: str) -> str:

@@ -1,7 +1,7 @@
 """Prompts made shorter before they go up, where ``headstart.compression`` finds that it pays.
 
-A tokenizer is loaded when no answer has to wait for it. Many processes never need one: none is
-loaded for models of other families, or as long as no prompt was shortened. Where a provider reports
+A tokenizer is loaded when no answer has to wait for it. Many processes never need a tokenizer: it
+is not loaded for models of other families, or before a prompt was shortened. If a provider reports
 no tokens, an estimate by length is booked.
 """
 
@@ -92,7 +92,7 @@ class TextWorker:
         self._thread = ThreadPoolExecutor(1, "headstart-compress")
 
     def close(self) -> None:
-        """Stop after the work under way. Work that waits is dropped."""
+        """Stop after the present work. Waiting work is dropped."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def here(self, work: Callable[[Memo], T]) -> T:
@@ -147,7 +147,7 @@ class CompressPrompts:
         return msgspec.convert(self.settings, Profile, from_attributes=True)
 
     def __call__(self, call: Call, request: ChatRequest, context: StepContext) -> Send | None:
-        """Return how to send a shorter prompt; None if it stays as it is."""
+        """Return the function that sends a shorter prompt; None if the prompt stays unchanged."""
         if not (self.settings.clear_history or _has_long_text(call.body)):
             return None
         mode = stricter(self.settings.mode, asked_compression(call.headers))
@@ -188,7 +188,7 @@ class CompressPrompts:
         recoverable: RecoverableCalls,
         context: StepContext,
     ) -> Send | None:
-        """Return how to send the prompt with cuts and the tool; else as in the mode ``safe``."""
+        """Return the function that sends the prompt with cuts and the tool, or in mode ``safe``."""
         began = time.perf_counter()
         work = partial(recoverable.prepare, call, request, self._options(request))
         prepared = self._work(call, "recoverable", work)
@@ -240,9 +240,9 @@ class CompressPrompts:
         reply = await sending
         reply.on_close(partial(load_soon, done.model))
         try:
-            # By the first content of an answer, the counting is long done.
+            # The counting ends long before the first content of an answer.
             counts = await counting
-        except Exception as error:  # noqa: BLE001 - an uncounted saving is saved all the same
+        except Exception as error:  # noqa: BLE001 - the saving is real even if it is not counted
             context.note_failure(self.stage, error)
             return reply
         row = Shaped(

@@ -62,9 +62,9 @@ if TYPE_CHECKING:
 
 
 MOST_SENTENCES = 50
-"""Maximum number of sentences in one mark. A longer range is a mistake, or mischief."""
+"""Maximum number of sentences in one mark. A longer range is a mistake or an attack."""
 MIN_CHARS = 20
-"""Minimum length of a sentence that gets an id. The model copies a shorter one as quickly."""
+"""Minimum length of a sentence that gets an id. The model can copy a shorter one as quickly."""
 
 _MARK = re.compile(r"⟦q:(\d{1,6})(?:-(\d{1,6}))?⟧")
 _BEGUN = re.compile(r"⟦(?:q(?::(?:\d{1,6}(?:-\d{0,6})?)?)?)?")
@@ -117,7 +117,10 @@ class Sources:
         return "".join((*out, text[at:]))
 
     def quote(self, first: int, last: int) -> str | None:
-        """Return these sentences as they stand in their document; None if there are none."""
+        """Return these sentences in the form that they have in their document.
+
+        None if there are none.
+        """
         if not 1 <= first <= last <= len(self) or last - first >= MOST_SENTENCES:
             return None
         start, end = self._sentences[first - 1], self._sentences[last - 1]
@@ -238,7 +241,7 @@ _BEGINS_JSON = re.compile(r"[\ufeff\s]*[\[{]\s*(?:[\"{\[\]}]|\w+\s*[:,]|\Z)")
 _OPENS = re.compile(r"(?:^|[\s:,\[{])[\[{]\s*\Z")
 _IN_STRING = re.compile(r"(?:\"[^\"]*\"\s*:\s*|[\[{][^\]}]*)\"(?:[^\"\\]|\\.)*\Z")
 _LINE_HEAD, _LINE_TAIL = 160, 400
-"""Numbers of characters of a line that are looked at."""
+"""Numbers of characters at the two ends of a line that are read."""
 
 
 class _Place:
@@ -250,7 +253,7 @@ class _Place:
         """The answer begins like JSON."""
         self._fence = ""
         self._depth = 0
-        """How many lines have opened an object or a list of JSON that no line has closed."""
+        """Number of open JSON objects and lists."""
         self._head = self._tail = ""
         self._ticks = 0
 
@@ -415,15 +418,15 @@ _BREAKS = (Finished, Ended, ErrorReported, ReasoningDelta, RefusalDelta, ToolCal
 class QuoteByNumber:
     """Numbers the sentences of retrieved documents, and expands the marks of the answer.
 
-    Such answers bear the transform ``quotes``. Only conversations whose first user message holds a
-    document get numbers, and only answers in plain text.
+    Such answers have the transform ``quotes``. Only conversations with a document in the first user
+    message get numbers, and only if the answer is plain text.
     """
 
     stage: ClassVar[str] = "output"
     worker: TextWorker
 
     def __call__(self, call: Call, request: ChatRequest, context: StepContext) -> Send | None:
-        """Return how to send the call; None if its answer could not hold marks."""
+        """Return the function that sends the call; None if its answer cannot have marks."""
         asked = context.read(call, request)
         if asked is None or not may_quote(asked):
             return None
@@ -470,11 +473,11 @@ class QuoteByNumber:
 async def _expand_stream(
     pieces: AsyncIterator[Piece], expansion: Expansion, make_writer: Callable[..., WriteEvents]
 ) -> AsyncGenerator[Piece]:
-    """Yield a stream: its own bytes up to the first mark, and from there on bytes of ours."""
+    """Yield a stream: its own bytes up to the first mark, then bytes that we write."""
     shown, write = Transcript(), None
     async for piece in pieces:
         if not shown.is_continuable:
-            yield piece  # so long without a mark: it may not have one at all
+            yield piece  # so long without a mark that it may have none at all
             continue
         events = expansion.feed(piece.events)
         if write is None and events == list(piece.events):
@@ -497,7 +500,7 @@ async def _expand_body(
     async for piece in pieces:
         held.append(piece)
         size += len(piece.data)
-        if size > HELD_BYTES:  # too long to be read, by anybody
+        if size > HELD_BYTES:  # too long to be read
             for each in held:
                 yield each
             held = []
@@ -517,7 +520,7 @@ class Expansion:
         self._choices: dict[int, QuoteExpander] = {}
         self._last: dict[int, TextDelta] = {}
         self.received = 0
-        """Number of characters of the provider."""
+        """Number of characters from the provider."""
         self.shown = 0
         """Number of characters for the client."""
 

@@ -44,7 +44,7 @@ class StepContext:
     clock: Callable[[], float]
 
     def read(self, call: Call, request: ChatRequest) -> CanonicalRequest | None:
-        """Return the request in no dialect; None if it cannot be read."""
+        """Return the request in the common form; None if it cannot be read."""
         try:
             return DIALECTS[call.dialect].read_request(request)
         except InvalidRequest:
@@ -63,7 +63,7 @@ class Step(Protocol):
         """The name under which failures of the step are counted."""
 
     def __call__(self, call: Call, request: ChatRequest, context: StepContext) -> Send | None:
-        """Return how to send the call; None if the step does not apply to it."""
+        """Return the function that sends the call; None if the step does not apply to it."""
 
 
 class ShapedCandidate:
@@ -82,7 +82,7 @@ class ShapedCandidate:
         self._context = context
 
     def estimate(self, call: Call) -> RoutingEstimate:
-        """Return what to expect of this call, now."""
+        """Return the present estimate of this call."""
         return self._inner.estimate(call)
 
     async def send(self, call: Call, first: int = 0) -> Reply:
@@ -119,14 +119,14 @@ class ShapedCandidate:
 
 
 class RestOfSteps:
-    """The steps that follow one step, and the candidate. They answer the calls of that step."""
+    """The next steps after one step, and the candidate. They answer the calls of this step."""
 
     def __init__(self, candidate: ShapedCandidate, first: int) -> None:
         self.names = candidate.names
         self._candidate = candidate
         self._first = first
         self._reply: Reply | None = None
-        """The answer that the step got last."""
+        """The last answer that the step got."""
         self.error: Exception | None = None
         """An error that a call raised."""
 
@@ -147,7 +147,7 @@ class RestOfSteps:
         return reply
 
     async def leave(self, error: BaseException | None = None) -> None:
-        """Close the last answer, for another one."""
+        """Close the last answer, so that another one can follow."""
         reply, self._reply = self._reply, None
         if reply is not None:
             await reply.aclose(error)
@@ -158,7 +158,7 @@ Send: TypeAlias = "Callable[[RestOfSteps], Awaitable[Reply]]"
 
 
 def is_editable(call: Call) -> bool:
-    """Tell whether a call may be changed: it was read, has one meaning, and passes the cache."""
+    """Tell whether a call may be changed: it was read, is unambiguous, and may be cached."""
     request = call.request
     return (
         request is not None
@@ -231,7 +231,7 @@ def _used(part: Transcript, dialect: Dialect) -> Tokens | None:
 
 
 def measure(reply: Reply, dialect: Dialect, ended: Callable[[AnswerLength], None]) -> None:
-    """Have ``ended`` called with the length of an answer, if it comes to a clean end."""
+    """Call ``ended`` with the length of an answer, if the answer ends cleanly."""
 
     def then(transcript: Transcript) -> None:
         if transcript.whole and transcript.error is None:
@@ -241,7 +241,7 @@ def measure(reply: Reply, dialect: Dialect, ended: Callable[[AnswerLength], None
 
 
 def when_read(reply: Reply, then: Callable[[Transcript], None]) -> None:
-    """Have ``then`` called with the transcript of an answer, once its last piece was read."""
+    """Call ``then`` with the transcript of an answer, after its last piece was read."""
     reply.filter(_followed(reply.pieces, reply.transcript, then))
 
 
@@ -296,9 +296,9 @@ _BYTES_PER_TOKEN = 4
 def with_document(call: Call, document: dict[str, Any], *, max_tokens: int | None = None) -> Call:
     """Return the call with another document in its place; the rest of the request is kept.
 
-    An object that is the very one of the call's own document keeps its bytes. So build ``document``
-    from copies of the objects that change, and from the other objects as they are. ``max_tokens``
-    is the new limit of the answer, where the document changes it.
+    An object that is identical (``is``) to the object in the call's own document keeps its bytes.
+    So build ``document`` from copies of the changed objects and from the other objects themselves.
+    ``max_tokens`` is the new limit of the answer, if the document changes it.
     """
     request = call.request
     if request is None:
@@ -326,13 +326,13 @@ def limited_body(request: ChatRequest, tokens: int) -> bytes:
     own = {name: tokens for name in _LIMITS if document.get(name) is not None}
     if own:
         return msgspec.json.encode({**document, **own})
-    if "contents" in document:  # Gemini's limit stands in an object that may be missing
+    if "contents" in document:  # Gemini's limit is in an object that may be missing
         document = {"generationConfig": {}, **document}
     return msgspec.json.encode(form_of(request).with_limit(document, tokens))
 
 
 def _edit(old: Any, new: Any, raw: msgspec.Raw | None) -> msgspec.Raw:
-    """Return ``new`` as JSON. ``raw`` holds the bytes of ``old``; None: nobody wrote it yet."""
+    """Return ``new`` as JSON. ``raw`` has the bytes of ``old``; None: it was not in the body."""
     if raw is not None:
         if new is old:
             return raw
