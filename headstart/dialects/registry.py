@@ -4,7 +4,7 @@ A new dialect gets a line here. Requests of two dialects may have the same cache
 (``KeyForm.shared``). Then the answer to one request serves the other one if nothing is lost, that
 is, if the answer is text and nothing else.
 
-**Calls that are no chat** have one JSON document as their answer. They are not translated: a
+**Calls that are not chats** have one JSON document as their answer. They are not translated: a
 provider gets the body as it came, with its own name of the model.
 
 Answers to embeddings requests are split into vectors, and put together from vectors.
@@ -181,7 +181,7 @@ def with_retry_after(headers: Headers, body: bytes) -> Headers:
     return headers
 
 
-# --- calls that are no chat: embeddings, rerank, moderations --------------------------------------
+# --- calls that are not chats: embeddings, rerank, moderations --------------------------------------
 
 _SINGLE, _DOUBLE, _BASE64, _AS_IT_CAME = range(4)
 """How a vector is kept: as numbers of 4 or 8 bytes, as the bytes that base64 holds, or as JSON."""
