@@ -2,8 +2,9 @@
 
 The text below a field is its help. It is Markdown: ``docs/configuration.md`` prints it in its
 tables, with links that are relative to that page, and the command line prints it without links.
-The tables are plain values: building one checks nothing. ``config.checked`` does, and
-``config.load_settings`` calls it. A ``repr`` never shows a key, a header's value or a password.
+The tables are plain values: building one checks nothing. ``config.checks.checked`` does, and
+``config.loading.load_settings`` calls it. A ``repr`` never shows a key, a header's value or a
+password.
 
 A component takes the table that it needs, never ``Settings``.
 """

@@ -200,7 +200,7 @@ def _read_state(settings: Settings) -> None:
 def _find_record(settings: Settings) -> None:
     folder = Path(settings.record.path).parent
     if settings.record.enabled and not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
-        raise ConfigError(f"record.path: {folder} is no folder that can be written to")
+        raise ConfigError(f"record.path: {folder} is not a folder that can be written to")
 
 
 class UpstreamReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -244,7 +244,7 @@ async def _store(cache: CacheSettings) -> AsyncIterator[Finding]:
     if url == "memory:":
         yield warning(
             "store",
-            "answers and what was learned end with the server",
+            "answers and the learned state end with the server",
             'set cache.store = "sqlite:////var/lib/headstart/headstart.db", or a redis:// URL',
         )
         return

@@ -48,7 +48,7 @@ class Share(_ShareType):
         try:
             share = float(text[:-1]) / 100 if text.endswith("%") else float(text)
         except ValueError:
-            self.fail(f"share: {text!r} is no share such as 0.01 or 1%", param, ctx)
+            self.fail(f"share: {text!r} is not a share such as 0.01 or 1%", param, ctx)
         if not 0 <= share <= 1:
             self.fail(f"{value} is not between 0 and 1", param, ctx)
         return share
@@ -158,7 +158,7 @@ def parse_duration(text: str) -> float:
     """Return the seconds of ``90s``, ``30m``, ``12h``, ``7d`` or ``2w``. Raises BadParameter."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text)
     if found is None:
-        raise click.BadParameter(f"{text!r} is no duration such as 90s, 30m, 12h, 7d or 2w")
+        raise click.BadParameter(f"{text!r} is not a duration such as 90s, 30m, 12h, 7d or 2w")
     return float(found[1]) * UNITS_S[found[2]]
 
 

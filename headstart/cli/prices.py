@@ -64,7 +64,7 @@ def read_prices(document: object, *, today: str) -> ImportedPrices:
         case dict():
             return _gathered("Headstart's own form", _own(document))
     raise ConfigError(
-        "the file is no list of prices: give LiteLLM's model_prices_and_context_window.json, "
+        "the file is not a list of prices: give LiteLLM's model_prices_and_context_window.json, "
         "OpenRouter's answer at /api/v1/models, prices/data.json of genai-prices, or a table by "
         "provider and model"
     )
@@ -352,7 +352,7 @@ def _chosen(found: ImportedPrices, names: tuple[str, ...]) -> ImportedPrices:
     for name in names:
         if name not in providers():
             known = ", ".join(providers())
-            raise click.BadParameter(f"{name!r} is no preset: {known}", param_hint="--provider")
+            raise click.BadParameter(f"{name!r} is not a preset: {known}", param_hint="--provider")
     order = [
         each for each in providers() if each in found.prices and each in (names or providers())
     ]

@@ -119,7 +119,7 @@ def wrap(options: WrapOptions) -> None:
         given = given[1:]
     program = shutil.which(name)
     if program is None:
-        raise click.UsageError(f"{name!r} is no program on the PATH; is it installed?")
+        raise click.UsageError(f"{name!r} is not a program on the PATH; is it installed?")
     tool = TOOLS.get(Path(name).stem, _OTHER)
     token_env = data_sources.chosen_token_env(options.token_env, options.config)
     with _handling(_leave, *_ENDINGS), sidecar(options, tool) as url:
@@ -127,7 +127,7 @@ def wrap(options: WrapOptions) -> None:
         status = run([program, *tool.arguments(url), *given], environment(url))
         after = before if isinstance(before, HeadstartError) else _sums(url, token_env)
     if isinstance(before, HeadstartError) or isinstance(after, HeadstartError):
-        click.echo(f"headstart: what was saved cannot be told: {after}", err=True)
+        click.echo(f"headstart: the savings are not known: {after}", err=True)
     else:
         click.echo(told(before, after), err=True)
     sys.exit(status)

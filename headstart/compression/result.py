@@ -193,7 +193,7 @@ def read_message(given: Mapping[str, Any] | Dumpable) -> Mapping[str, Any]:
     if not isinstance(given, Mapping):
         if not hasattr(given, "model_dump"):
             raise TypeError(
-                f"a {type(given).__name__} is no chat message: give OpenAI's chat messages, as "
+                f"a {type(given).__name__} is not a chat message: give OpenAI's chat messages, as "
                 "dicts or as the openai SDK returns them"
             )
         message: Mapping[str, Any] = _plain(given)

@@ -156,7 +156,7 @@ def safety_problems(settings: Settings) -> Iterator[str]:
     yield from _error_problems("cache.max_error", cache.max_error)
     yield from _expression_problems("cache.never_stored", cache.never_stored)
     if cache.confidence is not None and cache.confidence not in CONFIDENCES:
-        yield f"cache.confidence: {cache.confidence} is no choice; use 0.69, 0.84 or 0.95"
+        yield f"cache.confidence: {cache.confidence} is not a choice; use 0.69, 0.84 or 0.95"
     if cache.audit.max_usd_per_day is not None:
         yield from _price_problems("cache.audit.max_usd_per_day", settings.upstream)
     if cache.judge is not None:
@@ -254,7 +254,7 @@ def _expression_problems(setting: str, stated: str | tuple[str, ...]) -> Iterato
         try:
             matches_nothing = re.compile(expression).search("") is not None
         except re.error as error:
-            yield f"{setting}: {expression!r} is no regular expression: {error}"
+            yield f"{setting}: {expression!r} is not a regular expression: {error}"
             continue
         if matches_nothing:
             yield f"{setting}: {expression!r} matches every text, so nothing would be stored"
@@ -529,7 +529,7 @@ def _server_problems(server: ServerSettings) -> Iterator[str]:
     if not all(keys):
         yield "server.client_keys: a key must not be empty"
     if isinstance(server.client_keys, dict) and len(set(keys)) < len(keys):
-        yield "server.client_keys: two names have the same key, so nobody can tell them apart"
+        yield "server.client_keys: two names have the same key, so they cannot be told apart"
 
 
 def _limit_problems(settings: Settings) -> Iterator[str]:

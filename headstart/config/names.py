@@ -42,7 +42,7 @@ def check_choice(section: str, name: str, value: object, shown: str) -> None:
     for each in value if isinstance(value, list | tuple) else (value,):
         if not choices or not isinstance(each, str) or each in choices or each.isdecimal():
             continue  # A number in a variable is still a text here; msgspec checks it.
-        raise ConfigError(f"{shown}: {each!r} is no choice; {hint(each, choices)}")
+        raise ConfigError(f"{shown}: {each!r} is not a choice; {hint(each, choices)}")
 
 
 def fields_of(section: str) -> dict[str, Any]:

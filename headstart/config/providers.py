@@ -211,7 +211,7 @@ def _read_price_file(path: Path) -> Prices:
         raise ConfigError(f"prices.file: {path}: {error.strerror or error}") from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(
-            f"prices.file: {path} is no TOML ({error}); write it with: headstart prices import"
+            f"prices.file: {path} is not TOML ({error}); write it with: headstart prices import"
         ) from error
     document.pop("as_of", None)
     if unknown := document.keys() - providers().keys():

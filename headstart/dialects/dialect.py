@@ -226,7 +226,7 @@ class LimitHeaders(NamedTuple):
     """The name of a header, from ``unit`` (requests, tokens) and ``part`` (limit, remaining,
     reset)."""
     reset: Callable[[float, float], str]
-    """Writes when the limit begins anew. Both times are in Unix seconds: now, and then."""
+    """Writes when the limit begins again. Both times are in Unix seconds: now, and then."""
 
 
 def _keep_body(body: bytes, request: ChatRequest) -> None:
@@ -558,7 +558,7 @@ GEMINI_MODELS = ModelsForm(
 # --- the common parts of answers: JSON, stored answers, translation -------------------------------
 
 UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""The errors of decoding bytes that are no JSON."""
+"""The errors of decoding bytes that are not JSON."""
 MOST_TOKENS = 1_000_000_000
 """More than any model reads or writes at once: a larger number is no count of tokens."""
 

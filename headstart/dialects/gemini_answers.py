@@ -92,7 +92,7 @@ class PartialCall:
         into: Any = self._arguments
         for step, follower in zip(steps, (*steps[1:], None), strict=True):
             if isinstance(step, int) != isinstance(into, list):
-                raise ValueError("a piece of a function call stands at no place")
+                raise ValueError("a piece of a function call has no place")
             held = _held(into, step)
             if follower is None:
                 grows = path in self._growing and isinstance(held, str) and isinstance(value, str)
@@ -122,7 +122,7 @@ def _held(into: Any, step: str | int) -> Any:
     if isinstance(step, str):
         return into.get(step)
     if step > _LONGEST_LIST:
-        raise ValueError("a piece of a function call stands too far down a list")
+        raise ValueError("a piece of a function call is too far down a list")
     into.extend([None] * (step + 1 - len(into)))
     return into[step]
 

@@ -1,4 +1,4 @@
-"""All wire formats, by their names: the dialects of chats, and the calls that are no chat.
+"""All wire formats, by their names: dialects of chats, and calls that are not chats.
 
 A new dialect gets a line here. Requests of two dialects may have the same cache key
 (``KeyForm.shared``). Then the answer to one request serves the other one if nothing is lost, that
@@ -181,7 +181,7 @@ def with_retry_after(headers: Headers, body: bytes) -> Headers:
     return headers
 
 
-# --- calls that are not chats: embeddings, rerank, moderations --------------------------------------
+# --- calls that are not chats: embeddings, rerank, moderations ------------------------------------
 
 _SINGLE, _DOUBLE, _BASE64, _AS_IT_CAME = range(4)
 """How a vector is kept: as numbers of 4 or 8 bytes, as the bytes that base64 holds, or as JSON."""
@@ -324,7 +324,7 @@ class DocumentForm:
         return body if self.items is None else _TOKENS.sub(b"[]", body)
 
     def parse(self, body: bytes) -> ChatRequest:
-        """Read a request. Raises InvalidRequest for what is no JSON object.
+        """Read a request. Raises InvalidRequest for a body that is not a JSON object.
 
         ``document`` has the keyed fields as ``rest``, and the ``items`` as JSON: none if they are
         in a form that is not known.

@@ -535,7 +535,7 @@ def _race(group: Sequence[_Rated]) -> _RouteChoice | None:
         return None
     reason = (
         f"the faster of the two has its first token {gain:.0%} sooner than "
-        f"{racers[0].subject.upstream} alone, and neither bills what is cancelled"
+        f"{racers[0].subject.upstream} alone, and neither bills cancelled calls"
     )
     return _RouteChoice("race", tuple(racers), reason)
 

@@ -249,7 +249,7 @@ class DriftTest:
 
         Return the usual and the present value on an alarm.
 
-        After an alarm the test begins anew, with what is usual from now on.
+        After an alarm the test begins again, with the values that are usual from then on.
         """
         earlier = self._earlier[int(at % 86_400 * PARTS / 86_400)]
         self._last = [*self._last[-4:], worse]

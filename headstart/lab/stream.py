@@ -441,7 +441,7 @@ def parse_share(text: str, where: str) -> float:
     try:
         return float(text[:-1]) / 100 if text.endswith("%") else float(text)
     except ValueError as error:
-        raise ConfigError(f"{where}: {text!r} is no share such as 0.01 or 1%") from error
+        raise ConfigError(f"{where}: {text!r} is not a share such as 0.01 or 1%") from error
 
 
 def _promise(max_error: float | None, setup: Setup) -> Promise:

@@ -55,7 +55,7 @@ FEW_HITS = 30
 def advise(targets: Sequence[TargetResult], max_error: float, state: str) -> Advice:
     """Recommend a target, the wanted ``max_error`` if it is worth it and was kept.
 
-    ``targets`` are sorted by their target. ``state`` is the file that holds what was learned.
+    ``targets`` are sorted by their target. ``state`` is the file with the learned state.
     """
     wanted = next(each for each in targets if each.max_error == max_error)
     pick = _pick(targets, wanted)
@@ -77,7 +77,7 @@ def advise(targets: Sequence[TargetResult], max_error: float, state: str) -> Adv
     if pick.rates.hits < FEW_HITS:
         words.append(
             f"The log is short: {pick.rates.hits:,} hits in {pick.rates.n:,} prompts. "
-            "Some thousand prompts tell more."
+            "Some thousand prompts would show more."
         )
     toml = f"[cache]\nmax_error = {pick.max_error:g}\nstate = {json.dumps(state)}"
     return Advice(words=(*words, *explained), toml=toml)
@@ -137,7 +137,7 @@ def _explain(target: TargetResult) -> str:
     begin = f"Target {_percent(target.max_error)}: {_wrong(target)}."
     if _kept(target):
         enough = ceil(3 / target.max_error)
-        return f"{begin} So few hits exceed it by chance; about {enough:,} hits would tell."
+        return f"{begin} So few hits exceed it by chance; about {enough:,} hits would show it."
     late = target.late.wrong_per_hit
     if (late or 0.0) <= target.max_error:
         return (

@@ -346,7 +346,7 @@ def _outside(loop: asyncio.AbstractEventLoop) -> asyncio.AbstractEventLoop:
     with contextlib.suppress(RuntimeError):
         if asyncio.get_running_loop() is loop:
             raise ConfigError(
-                "after_checks: a handler that is no coroutine must run in a thread: write async "
+                "after_checks: a handler that is not a coroutine must run in a thread: write async "
                 "def, or in Litestar sync_to_thread=True"
             )
     return loop

@@ -241,7 +241,7 @@ class Conversations:
     async def open(self, owner: str | None, body: bytes) -> Chain | None:
         """Return the kept answers that a request names; None if only the provider may have them.
 
-        ``owner`` is None if nobody can tell who asks. Raises UnknownReference for ids of ours, and
+        ``owner`` is None if the caller is not known. Raises UnknownReference for ids of ours, and
         of other callers, that this caller does not have.
         """
         asked = read_asked(body)

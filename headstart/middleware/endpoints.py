@@ -212,13 +212,17 @@ class Routes:
         patterns: dict[str, list[Endpoint]] = {}
         for endpoint in endpoints:
             if not isinstance(endpoint, Endpoint):
-                raise ConfigError(f"endpoints holds {endpoint!r}, which is no headstart.Endpoint")
+                raise ConfigError(
+                    f"endpoints holds {endpoint!r}, which is not a headstart.Endpoint"
+                )
             key = (endpoint.method.upper(), endpoint.path.encode())
             dialect = None
             if endpoint.prompt is None and key[0] == "POST":
                 dialect = by_path.get(endpoint.path)
             if dialect is None and endpoint.prompt is None and endpoint.query is not None:
-                raise ConfigError(f"Endpoint {endpoint.path!r}: query needs prompt, to stand in it")
+                raise ConfigError(
+                    f"Endpoint {endpoint.path!r}: query needs prompt, because it names a part of it"
+                )
             known = self._table.get(key)
             if known is not None and known.endpoint is not None:
                 raise ConfigError(f"endpoints has {endpoint.method} {endpoint.path!r} twice")
@@ -252,7 +256,7 @@ class _Patterns:
                 if _overlap(endpoint.path, other.path):
                     raise ConfigError(
                         f"endpoints {other.path!r} and {endpoint.path!r} match the same paths: "
-                        "leave one out, or let them differ in a segment that is no parameter"
+                        "leave one out, or let them differ in a segment that is not a parameter"
                     )
         self._routes = [Route(endpoint.path, None, endpoint) for endpoint in endpoints]
         self._any = re.compile(b"|".join(b"(%b)" % _regex(each.path) for each in endpoints))
@@ -298,7 +302,7 @@ def _wrong_segment(segment: str) -> str | None:
     if "{" in segment or "}" in segment:
         return f"has {segment!r}: a parameter is a whole segment with a plain name, as in /{{id}}/"
     if "*" in segment:
-        return "has a '*', which stands for nothing here: name a parameter, as in /items/{id}/ask"
+        return "has a '*', which has no meaning here: name a parameter, as in /items/{id}/ask"
     if segment in (".", ".."):
         return f"has {segment!r}, which clients resolve before they send a request"
     if not _SEGMENT.fullmatch(segment):

@@ -410,7 +410,7 @@ class SplittingHeaders:
                 if len(values) == MANY_VALUES:
                     logger.warning(
                         "the header %s came with %d values, and requests that differ in it share "
-                        "no answers; if it does not say who is calling, name it in "
+                        "no answers; if it does not identify the caller, name it in "
                         "cache.ignore_headers",
                         name.decode("latin-1"),
                         MANY_VALUES,

@@ -312,7 +312,7 @@ class LiveDrafts:
         path, _, query = opening.path.encode().partition(b"?")
         route = self._routes.match("POST", path, query)
         if route is None or route.dialect is None or not route.is_chat:
-            raise InvalidRequest(f"path: {opening.path!r} is no path of a chat API")
+            raise InvalidRequest(f"path: {opening.path!r} is not a path of a chat API")
         if may_refer(bytes(opening.request)):
             raise InvalidRequest("request: a draft cannot name an earlier answer by its id")
         stages = frozenset(settings.stages)

@@ -298,7 +298,7 @@ class OriginRules:
         if foreign and not origins:
             return (
                 "a page of another site may not use this server (Sec-Fetch-Site); "
-                f"{self.instead} opens it to all who know a key"
+                f"{self.instead} opens it to all callers with a key"
             )
         return None
 
@@ -559,7 +559,8 @@ class _Excess(NamedTuple):
         else:
             why = f"{shown(allowance, self.used)} are used, and this call may use {asked}"
         return OverLimit(
-            f"this API key is limited to {limit}; {why}. It begins anew at {clock_time(self.ends)}",
+            f"this API key is limited to {limit}; {why}. "
+            f"It begins again at {clock_time(self.ends)}",
             code=_TOO_FAST if allowance.period == "minute" else _EXHAUSTED,
             retry_after_s=waits_s,
             lasts=allowance.period != "minute",

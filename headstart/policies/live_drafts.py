@@ -60,7 +60,7 @@ def read_template(body: bytes) -> DraftTemplate:
     before, mark, after = body.partition(PLACEHOLDER.encode())
     if not mark or PLACEHOLDER.encode() in after:
         raise InvalidRequest(
-            f"request: exactly one text must contain {PLACEHOLDER}, where the draft is to stand"
+            f"request: exactly one text must contain {PLACEHOLDER}, in the place of the draft"
         )
     if not _is_object(before + after):  # also if the placeholder is no part of a string
         raise InvalidRequest("request: must be a JSON object")

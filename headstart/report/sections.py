@@ -661,7 +661,7 @@ def extra_note(extra: ExtraCalls) -> str:
     if extra.usd_share is None:
         return f"{words}."
     share = percent(extra.usd_share)
-    return f"{words}; calls that answered nobody cost {dollars(extra.usd)}, {share} of all."
+    return f"{words}; calls whose answer no client got cost {dollars(extra.usd)}, {share} of all."
 
 
 def verdict(estimates: Estimates) -> str:

@@ -189,7 +189,7 @@ def test_what_cannot_be_read_is_refused(
         (("--store", "memory:"), "headstart audit --url"),
         (("--store", f"sqlite:///{tmp_path}/none.db"), "there is no store"),
         (("--url", "http://x", "--store", "memory:"), "excludes"),
-        (("--since", "soon"), "no duration"),
+        (("--since", "soon"), "not a duration"),
         (("--fail-over", "2"), "not between 0 and 1"),
     ):
         error, code = refusal(capsys, *arguments)

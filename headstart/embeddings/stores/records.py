@@ -236,7 +236,7 @@ def row_number(cursor: str) -> int:
     try:
         return int(cursor or 0)
     except ValueError as error:
-        raise StoreError("this is no cursor of the store's labels") from error
+        raise StoreError("this is not a cursor of the store's labels") from error
 
 
 # --- the base of the stores ----------------------------------------------------------------

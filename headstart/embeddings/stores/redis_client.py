@@ -201,7 +201,7 @@ def explain(error: Exception) -> str:
         meaning = "Redis failed"
         words = str(error).lower() if isinstance(error, ResponseError) else ""
         if "unknown command 'sentinel'" in words:
-            meaning = "the hosts of the URL are no Sentinels"
+            meaning = "the hosts of the URL are not Sentinels"
         elif "unknown command" in words:
             meaning = TOO_OLD
         elif _failed_in_tls(error):

@@ -395,7 +395,7 @@ def _chunk(answer: SimulatedAnswer, **members: Any) -> bytes:
     return b"data: %b\n\n" % _encode_completion({**_head(answer), **members})
 
 
-# --- calls that are not chats: embeddings, rerank and moderations -----------------------------------
+# --- calls that are not chats: embeddings, rerank and moderations ---------------------------------
 
 _WORD = re.compile(r"\w+")
 _CHARACTERS = 4

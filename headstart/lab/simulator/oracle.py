@@ -403,7 +403,7 @@ def read_answer_key(lines: Iterable[bytes]) -> list[Scripted]:
                 rows.append(_scripted(_decoder.decode(raw)))
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise ConfigError(
-                    f"line {number} is no labelled prompt: {error}; give {{'prompt', 'class'}}"
+                    f"line {number} is not a labelled prompt: {error}; give {{'prompt', 'class'}}"
                 ) from error
     return rows
 

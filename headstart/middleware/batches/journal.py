@@ -104,10 +104,10 @@ def _request(row: dict[str, Any], place: int, number: int, model: str | None) ->
         if "messages" not in body:
             raise ConfigError("it has neither body (OpenAI's batch format) nor prompt or messages")
     if not isinstance(body, dict):
-        raise ConfigError("body: it is no JSON object")
+        raise ConfigError("body: it is not a JSON object")
     body = cast("dict[str, Any]", body)
     if not isinstance(path, str) or not path.encode().startswith(RELAYED_PREFIXES):
-        raise ConfigError(f"url: {path!r} is no path of a provider such as {CHAT}")
+        raise ConfigError(f"url: {path!r} is not a path of a provider such as {CHAT}")
     if body.get("stream"):
         raise ConfigError("stream: a batch writes whole answers; leave stream out")
     if model is not None:
@@ -239,7 +239,7 @@ class BatchJournal:
         try:
             head = msgspec.json.decode(lines[0], type=_JournalHead)
         except msgspec.DecodeError as error:
-            raise ConfigError(f"{self.path} is no journal of a batch: {error}") from error
+            raise ConfigError(f"{self.path} is not the journal of a batch: {error}") from error
         if head != self._head:
             raise ConfigError(
                 f"{self.path} is the journal of other requests; name another --output, or delete it"

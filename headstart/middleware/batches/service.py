@@ -172,7 +172,7 @@ class BatchService:
         try:
             owner = self._owner(scope)
             if owner is None:
-                raise Forbidden("nobody can tell who asks, so no files are kept for the caller")
+                raise Forbidden("the caller is not known, so no files are kept for it")
             await self._go_on(owner, scope)
             answer = self._file if kind == "files" else self._batch
             found = await answer(owner, scope, receive, id, end)
@@ -583,7 +583,7 @@ async def _read_json(receive: Receive) -> dict[str, Any]:
     try:
         return msgspec.json.decode(bytes(body), type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"the body is no JSON object: {error}") from error
+        raise InvalidRequest(f"the body is not a JSON object: {error}") from error
 
 
 def _metadata(value: object) -> dict[str, str] | None:

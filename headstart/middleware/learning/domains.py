@@ -212,7 +212,7 @@ class Domains:
         try:
             return msgspec.msgpack.decode(document, type=Saved)
         except msgspec.DecodeError:
-            logger.warning("a snapshot of what was learned is unreadable: learning it again")
+            logger.warning("a learned snapshot is unreadable: learning it again")
             return None
 
     def _revive(self, name: str, saved: Saved | None) -> _LoadedDomain:

@@ -425,7 +425,7 @@ class Learner:
                 tasks.start_soon(self._work)
 
     async def aclose(self) -> None:
-        """Save what was learned. Cancel ``run`` first."""
+        """Save the learned state. Cancel ``run`` first."""
         self._send.close()
         await self.domains.aclose()
 

@@ -677,7 +677,7 @@ class JudgePanel:
             self._scores[score.basis] = known.learn(score.value, good=same, weight=weight)
 
     def saved(self) -> bytes:
-        """Return what was learned."""
+        """Return the learned state."""
         return msgspec.json.encode(_SavedCalibrations(_VERSION, self._scores, self._acceptance))
 
     def load(self, data: bytes) -> None:

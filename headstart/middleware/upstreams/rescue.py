@@ -82,7 +82,7 @@ class SpliceWriter:
 
     def _news(self, event: TextDelta, news: str | None) -> Iterator[StreamEvent]:
         if news is None:
-            raise UpstreamProtocolError("the rescue says something else, or less")
+            raise UpstreamProtocolError("the text of the rescue differs, or is shorter")
         if not news:
             return
         if self._block is not None and self._renamed is None:

@@ -335,7 +335,7 @@ def from_file(
     except OSError as error:
         raise ConfigError(f"{setting}: {path}: {error.strerror or error}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{setting}: {path} is no JSON object") from error
+        raise ConfigError(f"{setting}: {path} is not a JSON object") from error
     wanted = _WANTED.get(str(known.get("type")))
     if wanted is None:
         raise ConfigError(
@@ -381,9 +381,9 @@ def _signed_form(
     try:
         key = load_pem_private_key(known["private_key"].encode(), password=None)
     except (ValueError, TypeError) as error:
-        raise ConfigError(f"{setting}: private_key is no key in PEM format") from error
+        raise ConfigError(f"{setting}: private_key is not a key in PEM format") from error
     if not isinstance(key, RSAPrivateKey):
-        raise ConfigError(f"{setting}: private_key is no RSA key")
+        raise ConfigError(f"{setting}: private_key is not an RSA key")
     id = known.get("private_key_id")
     head = {"alg": "RS256", "typ": "JWT", **({"kid": id} if id else {})}
 

@@ -452,7 +452,7 @@ class RequestWriter:
         try:
             body = _with_members(call.body, {"model": real})
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            # The path named the model, and the body is no JSON object: the upstream judges it.
+            # The path named the model, and the body is not a JSON object: the upstream judges it.
             return OutgoingRequest(call.path, query, headers, call.body)
         return OutgoingRequest(call.path, query, headers, body, ("model",))
 
@@ -544,7 +544,7 @@ def _at_deployment(sent: OutgoingRequest, model: str, version: str) -> OutgoingR
     Raises InvalidRequest for a name that would lead to another path.
     """
     if model in (".", ".."):
-        raise InvalidRequest(f"model: {model!r} is no name of a deployment")
+        raise InvalidRequest(f"model: {model!r} is not the name of a deployment")
     path, operation = sent.path, sent.path.removeprefix(_VERSIONED)
     if model and operation in _OF_A_DEPLOYMENT:
         name = quote(model, safe="").encode()
