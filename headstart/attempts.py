@@ -265,9 +265,9 @@ class AttemptLog:
         return tuple([row.attempt for row in self.rows])
 
     def take(self) -> tuple[Attempt, ...]:
-        """Return the attempts since they were last taken.
+        """Return the attempts that were not taken yet.
 
-        Attempts that run on unread are taken to be as long as the answer.
+        An attempt that the provider continues without a reader counts as long as the answer.
         """
         rows = self.rows
         if not rows:

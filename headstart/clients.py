@@ -1,4 +1,4 @@
-"""Clients that go through Headstart: ``wrap`` for those of providers, and ``LiveDraft``.
+"""Clients that go through Headstart: ``wrap`` for the SDKs of providers, and ``LiveDraft``.
 
 The sidecar runs in a thread, on a free port of loopback. So sync and async clients, streams and
 cancellation work as with any server.

@@ -41,7 +41,7 @@ class RequestError(HeadstartError):
 
 
 class InvalidRequest(RequestError):
-    """The body is not what the endpoint accepts."""
+    """The endpoint does not accept this body."""
 
 
 class Unauthorized(RequestError):

@@ -45,7 +45,7 @@ TIMEOUT_S = 30.0
 
 
 class HeadstartCache(BaseCache):
-    """Answers repeated and reworded prompts of LangChain's models. Without a hit it is silent.
+    """Answers repeated and reworded prompts of LangChain's models.
 
     ``settings`` and ``cache`` are those of ``HeadstartMiddleware``; answers are kept in memory
     unless they name a store. Only single answers of plain text are kept. ``close`` stops its
@@ -148,7 +148,10 @@ def _messages(prompt: str) -> list[BaseMessage] | None:
 
 
 def _request(prompt: str, llm_string: str) -> bytes:
-    """Return a chat request with the prompt. Its model stands for the model and all parameters."""
+    """Return a chat request with the prompt.
+
+    Its model name identifies the model and all parameters.
+    """
     messages = _messages(prompt)
     said = [{"role": "user", "content": prompt}]
     if messages:

@@ -1,6 +1,6 @@
-"""The front doors for ASGI apps: a middleware, a gateway to mount, and the admin pages.
+"""The ways to use Headstart in an ASGI app: a middleware, a gateway to mount, and the admin pages.
 
-The admin pages are the same that the sidecar has under ``/_headstart/``.
+The admin pages are the same as those that the sidecar has under ``/_headstart/``.
 """
 
 from __future__ import annotations
@@ -262,7 +262,7 @@ def _routes(endpoints: Sequence[Endpoint], *, wrapped: bool) -> Routes:
 def resolve_settings(
     settings: Settings | Path | str | None, cache: Mapping[str, object], store: str | None = None
 ) -> Settings:
-    """Return checked Settings from what a caller gave; ``cache`` overrides ``[cache]`` keys.
+    """Return checked Settings from a caller's argument; ``cache`` overrides ``[cache]`` keys.
 
     ``store`` takes the place of the default where neither settings nor a file are given. Raises
     ConfigError.

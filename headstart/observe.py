@@ -124,8 +124,8 @@ class Served(Frozen, tag="served"):
     def would_have_cost_usd(self) -> float:
         """The bill for this request without Headstart, as far as prices are known.
 
-        One call, what a hit or a joined request saved, and what the provider's prompt cache saved
-        by our marks; no audit, and no call whose answer no client got.
+        It includes one call, the savings of a hit or a joined request, and the savings by our marks
+        for the provider's prompt cache; but no audit, and no call whose answer no client got.
         """
         if self.outcome.is_own_call:
             return 0.0

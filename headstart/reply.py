@@ -1,4 +1,4 @@
-"""One upstream's answer, on its way from the provider's socket to the client, and its record.
+"""One upstream's answer on its way from the provider to the client, and the record of it.
 
 The ``Transcript`` is the record of one answer: its events, the facts that decisions need, and the
 Completion. The code that makes the pieces of the answer adds them to the record.
@@ -527,7 +527,7 @@ once."""
 
 
 def _merge_fields(into: dict[str, Any], fields: dict[str, Any]) -> None:
-    """Add a delta's fields: lists grow, objects add up, null says nothing, the rest replaces.
+    """Add a delta's fields: lists grow, objects are merged, null is ignored, other values replace.
 
     ``into`` owns its lists, so growing them is linear.
     """
@@ -662,9 +662,9 @@ class Reply:
         self.closing = close
 
     async def aclose(self, error: BaseException | None = None) -> None:
-        """Close the connection of an answer that was not read to its end; once.
+        """Close the connection if the answer was not read to its end. A second call does nothing.
 
-        ``error`` tells why the reader stops.
+        ``error`` is the reason why the reader stops.
         """
         closing, self.closing = self.closing, None
         generators, self._generators = self._generators, ()
@@ -694,9 +694,9 @@ async def _recorded(pieces: AsyncGenerator[Piece], transcript: Transcript) -> As
 
 
 async def read_whole(reply: Reply) -> Reply:
-    """Read an answer to its end, or as much as may be held; it can be read again.
+    """Read an answer to its end, or as much as may be kept; then it can be read again.
 
-    Raises what reading its pieces raises.
+    Raises the errors of reading its pieces.
     """
     held: list[Piece] = []
     size = 0

@@ -217,11 +217,11 @@ class Sidecar:
 
 
 def settle_memory() -> None:
-    """Drop what starting or stopping a gateway left behind, and return it to the system.
+    """Free the garbage of starting or stopping a gateway, and return the memory to the system.
 
     The other objects live as long as their gateway. Without freeze, each full collection would
     visit them and stop the loop for a tenth of a second. The process is ours, so the collector may
-    run less often, too: requests leave hardly any cycles behind.
+    also run less often: requests leave hardly any cycles.
     """
     gc.unfreeze()
     gc.collect()

@@ -1,8 +1,9 @@
-"""What a call usually takes, with which hits are compared; and what a machine by the hour costs.
+"""The usual times of calls, with which hits are compared, and the cost of machines by the hour.
 
-A hit saves what its request would have taken without the cache: not what the one call took that
-made its answer, but what comparable calls took at about the same time. ``docs/report.md`` describes
-the method, ``docs/decisions/0043-hits-beside-recent-calls.md`` gives the reasons.
+A hit saves the time that its request would have taken without the cache. That is not the time of
+the call that made its answer, but the time of comparable calls at about the same moment.
+``docs/report.md`` describes the method, ``docs/decisions/0043-hits-beside-recent-calls.md`` gives
+the reasons.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """``headstart batch``: answers a file of requests, here or at a provider's batch endpoint.
 
-With ``--tier batch``, what the cache cannot answer goes to the provider's batches.
+With ``--tier batch``, requests that the cache cannot answer go to the provider's batches.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class BatchTier:
         """The batches whose answers the desk has."""
 
     def defers(self, request: str, *, again: bool) -> str | None:
-        """Return the digest of a request's call if that has no answer.
+        """Return the digest of a request's call if the call has no answer.
 
         The call is submitted with the next batch, but not ``again``.
         """
@@ -116,7 +116,8 @@ class BatchTier:
     async def settle(self, rest: Callable[[float], Awaitable[bool]]) -> bool:
         """Submit all calls that wait, and take the answers; return False if the run was stopped.
 
-        ``rest`` waits for some seconds, and returns False if it is. Raises HeadstartError.
+        ``rest`` waits for some seconds, and returns False if the run was stopped. Raises
+        HeadstartError.
         """
         self.submitted = sum(map(len, self._calls.values()))
         self.done = 0
@@ -153,7 +154,7 @@ class BatchTier:
             if known.batch is None:
                 id = await self._find(endpoint, submission)
                 if id is None:
-                    continue  # it was never made: its calls are submitted anew
+                    continue  # it was never made, so its calls are submitted again
                 known = await self._note(msgspec.structs.replace(submission, batch=id))
             running.append(_Running(known, endpoint))
             for digest, count in wanted.items():

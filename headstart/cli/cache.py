@@ -186,7 +186,7 @@ class StatsOptions:
 
 
 class StoreSummary(Frozen, omit_defaults=False):
-    """What a store holds. Times are in Unix seconds."""
+    """The contents of a store, in numbers. Times are in Unix seconds."""
 
     entries: int
     bytes: int
@@ -514,7 +514,7 @@ class InvalidateOptions:
 def invalidate(options: InvalidateOptions) -> None:
     """Delete the entries that fit all given options, also from running servers.
 
-    A server that uses the store hears of it within a second.
+    A server that uses the store notices it within a second.
 
     Examples:
       headstart cache invalidate --tag manual-v1
@@ -573,9 +573,9 @@ def warm(options: WarmOptions) -> None:
     """Send the requests of FILE to a running server, so that it has their answers later.
 
     FILE has one JSON object a line: a request body, or a line of a log (Headstart's record,
-    LiteLLM, Langfuse, Helicone). What the server does not know it asks the provider, which costs
-    what it costs. Send them with the key of the callers who shall get the answers, unless all
-    callers share.
+    LiteLLM, Langfuse, Helicone). For answers that the server does not have, it asks the provider,
+    at the usual price. Send the requests with the key of the callers who should get the answers,
+    unless all callers share.
 
     Examples:
       headstart cache warm questions.jsonl --key-env OPENAI_API_KEY

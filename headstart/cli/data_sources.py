@@ -64,7 +64,7 @@ def chosen_token_env(name: str | None, config: Path | None) -> str:
 async def ask_server(
     url: str, path: str, token_env: str, *, method: str = "GET", timeout_s: float = TIMEOUT_S
 ) -> bytes:
-    """Return what ``/_headstart/{path}`` of the server at ``url`` answers.
+    """Return the answer of ``/_headstart/{path}`` of the server at ``url``.
 
     Raises ConfigError when the server refuses, HeadstartError when it does not answer.
     """

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from headstart.interfaces import Store
 
 LESSONS_S = 0.5
-"""How often workers tell each other what they have learned."""
+"""Seconds between two exchanges of learned figures among workers."""
 
 
 class WorkerSide:

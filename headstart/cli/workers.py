@@ -254,7 +254,7 @@ class WorkerPool:
         channel = await Channel.over(ours, partial(self._answer, index))
         worker = self._workers[index] = _Worker(index, process, channel, self._settings)
         if index:
-            # The first one alone creates the store, and says what is wrong with the settings.
+            # Only the first one creates the store, and reports errors in the settings.
             await self._started.wait()
             worker.settings = self._settings
         task = WorkerTask(worker.settings, index, self._count, self._log_level, *passed)
@@ -368,9 +368,9 @@ class WorkerPool:
     # --- reload -----------------------------------------------------------------------------
 
     async def _reload(self) -> None:
-        """Let all workers serve by the configuration as it is now.
+        """Let all workers serve with the present configuration.
 
-        Raises HeadstartError: then all serve as before.
+        Raises HeadstartError; then all serve as before.
         """
         async with self._reloading:
             settings = await asyncio.to_thread(self._load)

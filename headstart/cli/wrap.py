@@ -100,7 +100,7 @@ class WrapOptions:
     context_settings={"allow_interspersed_args": False},
 )
 def wrap(options: WrapOptions) -> None:
-    """Run a command-line tool against a sidecar, and print at its end what was saved.
+    """Run a command-line tool against a sidecar, and print the savings at its end.
 
     The tool is claude, codex, gemini, aider or any other program that reads the address of its
     provider from the usual variables. If no sidecar runs at --url, one is started for the time of

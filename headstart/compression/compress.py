@@ -1,4 +1,4 @@
-"""Messages to fewer tokens, one message after the other and never looking ahead.
+"""Turns messages into fewer tokens, one message after the other, without looking ahead.
 
 The form in which message k is sent follows from messages 1 to k and the configuration alone. So the
 messages of one request are a prefix of those of the next request: the provider's prefix cache stays

@@ -1,4 +1,4 @@
-"""Logs: repeated lines of one form are left out, counted and described; telling lines stay.
+"""Logs: repeated lines of one form are left out, counted and described; informative lines stay.
 
 The form of a line is the line with a mask for each value that holds a digit. These lines stay,
 verbatim and in order:
@@ -120,7 +120,7 @@ _PAUSE = 4.0
 
 
 def is_log(text: str) -> bool:
-    """Return whether most lines begin with a time or a level, and the text is no table."""
+    """Return whether most lines begin with a time or a level, and the text is not a table."""
     lines = [line for line in text.split("\n") if line and not line[0].isspace()]
     if len(lines) < _MIN_LINES:
         return False
@@ -400,7 +400,7 @@ _IN_ID = re.compile(r"[._:/@-]")
 
 
 def _places(text: str, word: str) -> Iterator[int]:
-    """Yield where a word stands in a text, not as a part of another word."""
+    """Yield the places of a word in a text, where it is not a part of another word."""
     at = text.find(word)
     while at >= 0:
         end = at + len(word)

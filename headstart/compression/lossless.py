@@ -1,11 +1,10 @@
-"""Texts in a shorter form that says the same, and back, byte for byte: JSON and listings.
+"""Writes JSON and listings in a shorter form, and restores them byte for byte.
 
-**JSON** loses its white space, and lists of like objects become tables.
-
-A table says the keys of like objects once: ``{"columns": ["id", "price"], "rows": [[1, 5], [2,
-7]]}`` stands for ``[{"id": 1, "price": 5}, {"id": 2, "price": 7}]``. ``rows_by_key`` does the same
-for an object of similar objects. A column of similar objects names their keys: ``{"size": ["w",
-"h"]}``. Both directions keep the order of the keys.
+**JSON** loses its white space, and lists of similar objects become tables. A table names the keys
+of the objects once: ``{"columns": ["id", "price"], "rows": [[1, 5], [2, 7]]}`` stands for ``[{"id":
+1, "price": 5}, {"id": 2, "price": 7}]``. ``rows_by_key`` does the same for an object of similar
+objects. A column of similar objects names their keys: ``{"size": ["w", "h"]}``. Both directions
+keep the order of the keys.
 
 **Listings** with numbered lines lose the blanks before the numbers. ``cat -n`` and the reading
 tools of coding agents set line numbers flush right. The blanks are a fifteenth of the characters

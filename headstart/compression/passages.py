@@ -124,9 +124,9 @@ class Passages:
         return pointer if _pays(pointer, text) else None
 
     def shorten(self, text: str) -> str:
-        """Replace each run of sentences that stands above in the same order by a pointer.
+        """Replace each run of sentences that came before in the same order by a pointer.
 
-        "Above" means in a text that was added, or earlier in this text.
+        "Before" means in a text that was added, or earlier in this text.
         """
         keys = self._memo.call(_sentence_keys, text)
         if len(set(keys)) == len(keys) and not any(key in self._places for key in keys):

@@ -186,7 +186,7 @@ class Dumpable(Protocol):
 def read_message(given: Mapping[str, Any] | Dumpable) -> Mapping[str, Any]:
     """Return a message as the openai SDK would send it; a mapping of plain values stays the same.
 
-    Raises TypeError for a value that is no mapping and has no ``model_dump``.
+    Raises TypeError for a value that is not a mapping and has no ``model_dump``.
     """
     if type(given) is dict and "tool_calls" not in given:
         return given

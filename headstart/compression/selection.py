@@ -1,4 +1,4 @@
-"""Extractive selection: which sentences stay, and which texts no transform may touch.
+"""Extractive selection: chooses the sentences that stay, and finds the protected texts.
 
 The English sentences that answer the question stay, verbatim. Whole sentences stay or go, in their
 order. The headings of the sentences that stay, fenced code and texts in other scripts stay too. If

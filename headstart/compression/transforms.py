@@ -1,4 +1,4 @@
-"""The transforms that a text gets: by its mode, by its kind and by the question about it.
+"""Chooses and applies the transforms of a text, by the mode, its kind and the question about it.
 
 Output of programs is written as a terminal shows it. A line that a program wrote over and over with
 carriage returns or backspaces keeps its last state. If one progress bar wrote many lines, the first

@@ -93,7 +93,7 @@ def _limit_notes(settings: Settings) -> Iterator[str]:
 def listed_upstreams(settings: Settings) -> Iterator[UpstreamSettings]:
     """Yield the upstreams that are asked for their lists of models, without a caller's key.
 
-    A single upstream on this machine is left out, because nobody knows whether it wants callers'
+    A single upstream on this machine is left out, because it is not known whether it wants callers'
     keys.
     """
     for upstream in settings.upstream:

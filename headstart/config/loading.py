@@ -138,7 +138,7 @@ def _object_from(variable: str, text: str) -> object:
 def _typed(variable: str, section: str, key: str, text: str) -> object:
     """Read a variable's text as the setting's type.
 
-    A list is separated by commas; where names are allowed too, a JSON object gives them.
+    A list is separated by commas. If a setting also takes names, a JSON object gives them.
     """
     kind = fields_of(section)[key]
     if text == NONE and may_be_none(kind):
@@ -219,12 +219,10 @@ def _profile(document: Mapping[str, Any]) -> Mapping[str, object]:
 
 
 def load_address(path: Path | None, environ: Mapping[str, str]) -> ServerSettings:
-    """Return settings of which only those are read with which a client finds the server.
+    """Return settings with only the values that a client needs to find the server.
 
-    These are ``server.host``, ``server.port`` and ``server.admin_token_env``.
-
-    Whatever else is wrong with the file, or is set for the server alone, does not matter to the
-    client. Raises ConfigError.
+    These are ``server.host``, ``server.port`` and ``server.admin_token_env``. Errors in the rest of
+    the file do not matter to the client. Raises ConfigError.
     """
     table = _read(path).get("server") if path is not None else None
     own = table if isinstance(table, dict) else {}

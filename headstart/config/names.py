@@ -37,7 +37,7 @@ def check_name(section: str, name: str, shown: str) -> None:
 
 
 def check_choice(section: str, name: str, value: object, shown: str) -> None:
-    """Raise ConfigError if the setting has choices and ``value`` is none of them."""
+    """Raise ConfigError if the setting has choices and ``value`` is not one of them."""
     choices = tuple(_choices(fields_of(section)[name]))
     for each in value if isinstance(value, list | tuple) else (value,):
         if not choices or not isinstance(each, str) or each in choices or each.isdecimal():

@@ -1,4 +1,4 @@
-"""Known providers, models and prices, read from dated data files; and the upstreams found by them.
+"""Known providers, models and prices from dated data files, and the upstreams that use them.
 
 Upstreams are found by their key variables and completed from the presets.
 """

@@ -338,10 +338,10 @@ _encode = msgspec.json.encode
 
 
 def stop_reason(finish: str, native: str | None, *, calls: bool, refused: bool) -> str:
-    """Return the API's name of why an answer stopped.
+    """Return the API's name for the reason why an answer stopped.
 
-    ``native`` counts only if it is the API's own. Clients act on tool calls and refusals only
-    where the reason says so, which other providers' may not.
+    ``native`` counts only if it is a name of this API. Clients act on tool calls and refusals only
+    if the reason names them, and the reasons of other providers may not.
     """
     if native in _OWN_REASONS:
         return native
@@ -353,7 +353,7 @@ def stop_reason(finish: str, native: str | None, *, calls: bool, refused: bool) 
 def render(completion: Completion) -> Rendered:
     """Encode an answer once, for any number of replays.
 
-    What the API does not have is left out: choices but the first, log probabilities, and
+    It leaves out whatever the API does not have: all choices but the first, log probabilities, and
     reasoning under another name than the API's, for which its clients did not ask.
     """
     choice = completion.choices[0]

@@ -61,7 +61,7 @@ _MODE_OF_CHOICE = {"auto": "auto", "none": "none", "any": "required", "tool": "n
 
 
 def read_request(request: ChatRequest) -> CanonicalRequest:
-    """Return the request in no dialect. Raises InvalidRequest.
+    """Return the request in the common form. Raises InvalidRequest.
 
     A user turn that holds tool results becomes a ``tool`` message and, for what is left, a user
     message.
@@ -170,7 +170,7 @@ def _result_content(fields: Fields) -> tuple[TextPart | MediaPart | ForeignPart,
 
 
 def _said(kind: str, fields: Fields) -> TextPart | MediaPart | ForeignPart:
-    """Read a block that may also stand in a tool's result."""
+    """Read a block that may also be in a tool's result."""
     if kind == "text":
         return TextPart(text=fields.required_text("text"), extra=fields.rest())
     media = _read_media(kind, fields) if kind in ("image", "document") else None
@@ -308,10 +308,11 @@ _Blocks = list[dict[str, Any]]
 def write_messages(
     asked: CanonicalRequest, losses: Losses
 ) -> tuple[str | _Blocks, list[dict[str, Any]]]:
-    """Return ``system`` and the messages. Raises InvalidRequest for what none of them can say.
+    """Return ``system`` and the messages. Raises InvalidRequest for content that has no form here.
 
-    System messages of other dialects all go to ``system``, in order, or are the user's where they
-    are all there is. Neighbours of one role become one turn, with tool results first.
+    System messages of other dialects all go to ``system``, in order. If there are no other
+    messages, they become the user's. Neighbouring messages of one role become one turn, with tool
+    results first.
     """
     system: _Blocks = []
     turns: list[tuple[str, _Blocks, dict[str, Any]]] = []
@@ -412,8 +413,8 @@ def _id(id: str) -> str:
 def _input(arguments: str) -> dict[str, Any]:
     """Return the arguments as an object.
 
-    Text that is none, which a model may have written and been told of, goes as ``_raw``: the model
-    shall see its mistake, and a request with such a turn in its history still be answered.
+    A model may have written arguments that are no JSON object. They are sent as ``_raw``: so the
+    model sees its mistake, and a request with such a turn in its history is still answered.
     """
     if not arguments.strip():
         return {}
@@ -671,9 +672,10 @@ def _display(wish: ReasoningOptions) -> dict[str, str]:
 
 
 def _budgeted(asked: CanonicalRequest, wish: ReasoningOptions, losses: Losses) -> dict[str, Any]:
-    """Return a budget, at most half of the limit if it would not fit below that.
+    """Return a budget, which is at most half of the limit if it does not fit below the limit.
 
-    None for a turn whose tool calls were made without thinking: Anthropic refuses to begin then.
+    None for a turn whose tool calls were made without thinking: Anthropic then refuses to begin to
+    think.
     """
     budget = wish.budget_tokens or budget_of(wish.effort or "medium")
     budget = max(budget, _LEAST_BUDGET)

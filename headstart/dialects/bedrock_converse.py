@@ -81,7 +81,7 @@ _SIZES = {0: 0, 1: 0, 2: 1, 3: 2, 4: 4, 5: 8, 8: 8, 9: 16}
 
 
 class MessageCutter:
-    """Cuts a byte stream into messages. Raises UpstreamProtocolError for what is none.
+    """Cuts a byte stream into messages. Raises UpstreamProtocolError for other bytes.
 
     A frame's ``event`` is the type of the event, or of the exception; its data is the payload.
     """
@@ -446,10 +446,10 @@ def _model_fields(asked: CanonicalRequest, quirks: Quirks, losses: Losses) -> di
 
 
 def _budget(asked: CanonicalRequest, quirks: Quirks, losses: Losses) -> int | None:
-    """Return the tokens for a model that is told a number, and None for one told an effort.
+    """Return the tokens to think, at most half of the limit; None for a model that takes an effort.
 
-    At most half of the limit. None for a turn whose tool calls were made without thinking, and for
-    one that has to call a tool: Claude refuses to think then.
+    None also for a turn whose tool calls were made without thinking, and for a turn that has to
+    call a tool: Claude refuses to think then.
     """
     wish = asked.reasoning
     if wish is None or wish.enabled is False or wish.effort == "none":
@@ -598,7 +598,7 @@ def _blocks(part: MessagePart, losses: Losses) -> _Blocks:
 
 
 def _cache_point(extra: dict[str, Any], losses: Losses) -> _Blocks:
-    """Return the block that stands for Anthropic's ``cache_control``; other extras are lost."""
+    """Return the block for Anthropic's ``cache_control``; other extras are lost."""
     losses.drop_filled({name: value for name, value in extra.items() if name != "cache_control"})
     match extra.get("cache_control"):
         case {"type": "ephemeral", **more}:

@@ -177,7 +177,7 @@ def _read_call(call: Any, index: Any) -> ToolCallDelta:
 
 
 def _end(fields: dict[str, Any]) -> tuple[StreamEvent, ...]:
-    """Read how the answer ended, and what it used."""
+    """Read how the answer ended, and its usage."""
     reason = as_text(fields.get("finish_reason"))
     events: list[StreamEvent] = []
     if reason in _FAILURES:

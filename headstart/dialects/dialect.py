@@ -1,4 +1,4 @@
-"""A wire format as one record: what is particular to it, for all code that asks.
+"""A wire format as one record, which has everything that is particular to it.
 
 ``registry.py`` holds the records. Code outside this folder asks a record, and never compares the
 name of a dialect.
@@ -63,13 +63,13 @@ class FrameCutter(Protocol):
     """The bytes of a frame that has begun and is not whole."""
 
     def receive(self, data: bytes) -> bytes:
-        """Return what frames are to be cut from, one by one, until ``cut`` returns None.
+        """Return the bytes from which ``cut`` takes frames, one by one, until it returns None.
 
-        Nothing while no frame can end. Raises UpstreamProtocolError.
+        They are empty while no frame is whole. Raises UpstreamProtocolError.
         """
 
     def cut(self, block: bytes, start: int) -> Frame | None:
-        """Return the frame at ``start``. None: there is no whole one, and what is left is held.
+        """Return the frame at ``start``; None if it is not whole. Then the rest is kept.
 
         Raises UpstreamProtocolError.
         """
@@ -82,7 +82,7 @@ class EventDecoder(Protocol):
     """Reads one streamed answer, frame by frame."""
 
     def feed(self, frame: Frame) -> tuple[StreamEvent, ...]:
-        """Return what the frame says. Never raises.
+        """Return the events of a frame. Never raises.
 
         A frame that cannot be read is an ErrorReported with code ``upstream_protocol_error``.
         """
@@ -92,10 +92,11 @@ class EventEncoder(Protocol):
     """Writes one streamed answer, as it comes, in a dialect."""
 
     def feed(self, events: Sequence[StreamEvent]) -> bytes:
-        """Return the bytes that say these events, often none.
+        """Return the bytes for these events, often none.
 
-        ErrorReported gives the dialect's error event, Ended its terminal event; nothing follows
-        either. Events come from any dialect; an event that this one cannot say is left out.
+        ErrorReported gives the dialect's error event, and Ended its terminal event; nothing follows
+        them. Events may come from any dialect. An event that this dialect cannot express is left
+        out.
         """
 
 
@@ -202,7 +203,7 @@ class KeyForm:
     target: Callable[[bytes, bytes], tuple[bytes, bytes]] | None = None
     """Returns path and query without the model and the delivery of the answer.
 
-    None: both are keyed as they came.
+    None: both are keyed unchanged.
     """
     headers: frozenset[bytes] = frozenset()
     """Headers that change the meaning of the same body."""
@@ -560,7 +561,7 @@ GEMINI_MODELS = ModelsForm(
 UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """The errors of decoding bytes that are not JSON."""
 MOST_TOKENS = 1_000_000_000
-"""More than any model reads or writes at once: a larger number is no count of tokens."""
+"""More tokens than any model reads or writes at once. A larger number is not a count of tokens."""
 
 
 _decode = msgspec.json.Decoder().decode
@@ -611,7 +612,7 @@ def as_text(value: Any) -> str | None:
 
 
 def as_count(value: Any) -> int:
-    """Return a number of tokens, 0 for whatever cannot be one.
+    """Return a number of tokens; 0 for any other value.
 
     Budgets, books and the store rely on its bound. Some APIs write whole numbers as floats.
     """
@@ -658,10 +659,10 @@ def translate_events(
     *,
     shows_reasoning: bool = True,
 ) -> tuple[StreamEvent, ...]:
-    """Return what ``events`` of one dialect say in another's canonical form.
+    """Return the events of one dialect in the canonical form of another.
 
-    Usage becomes the target's, and so does the name under which reasoning comes if the client
-    asked to see it. Signatures and all that only one provider knows are left out; ids and the
+    The usage takes the form of the target. So does the name of the reasoning, if the client asked
+    to see it. Signatures and all content that only one provider knows are left out; ids and the
     native finish reason stay.
     """
     if source.name == target.name:

@@ -461,7 +461,7 @@ def render(completion: Completion) -> Rendered:
     """Encode an answer once, for any number of replays."""
     encoder = GenerateEncoder("", whole=True)
     stream = encoder.feed((*_events(completion), Ended()))
-    # The quotes of a head cannot stand in a JSON text, so each one found begins a chunk.
+    # The quotes of a head cannot be in a JSON text, so each head that is found begins a chunk.
     chunks = stream.split(_chunk_head("", 0))
     body = _encode(_document(completion))[1:]
     return Rendered(_document_head, _chunk_head, body, tuple(chunks))
@@ -509,7 +509,7 @@ def finish_reason(reason: str, native: str | None) -> str:
 
 
 def call_part(call: ToolCall) -> dict[str, Any]:
-    """Return a function call as a part. Arguments that are no object are wrapped in one."""
+    """Return a function call as a part. Arguments that are not an object are wrapped in one."""
     extra = {name: value for name, value in call.extra.items() if name != "functionCall"}
     own = {} if not call.id or call.id.startswith(MINTED) else {"id": call.id}
     unknown = call.extra.get("functionCall") or {}

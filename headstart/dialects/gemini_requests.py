@@ -77,9 +77,9 @@ class Operation(NamedTuple):
 
 
 def find_operation(path: bytes, query: bytes) -> Operation | None:
-    """Return what is asked for, or None if it is nothing that we answer.
+    """Return the operation that is asked for, or None if it is relayed.
 
-    A stream without ``alt=sse`` is one JSON array that grows, which nobody but the API writes.
+    A stream without ``alt=sse`` is one JSON array that grows. Only the API itself writes that form.
     """
     match = _PATH.fullmatch(unquote_to_bytes(path))
     if match is None:
@@ -213,7 +213,7 @@ _MODE_OF_CALLING: dict[str, Literal["auto", "none", "required"]] = {
 
 
 def read_request(request: ChatRequest) -> CanonicalRequest:
-    """Return the request in no dialect. Raises InvalidRequest that names the field at fault.
+    """Return the request in the common form. Raises InvalidRequest that names the field.
 
     ``request.document`` has the names that ``gemini_request.parse_request`` gives it.
     """

@@ -373,7 +373,7 @@ class ChatDecoder:
 
 
 class _ToolCalls:
-    """Numbers one choice's tool calls from 0 in order of arrival, whatever the provider does."""
+    """Numbers one choice's tool calls from 0 in the order of arrival, for any provider."""
 
     def __init__(self) -> None:
         self._ids: list[str] = []
@@ -547,7 +547,7 @@ def render(completion: Completion) -> Rendered:
     """Encode an answer once, for any number of replays."""
     encoder = ChatEncoder("", 0, include_usage=True, whole=True)
     names = _encode_names(completion)
-    # The quotes of a head cannot stand in a JSON text, so each one found begins a chunk.
+    # The quotes of a head cannot be in a JSON text, so each head that is found begins a chunk.
     head = _chunk_head(names, "", 0)
     *chunks, last = b"".join(map(encoder.feed, _frames(completion))).split(head)
     ending, *usage_chunk = encoder.feed((Ended(),)).split(head)
@@ -709,9 +709,10 @@ def _call_deltas(call: ToolCall, choice: int, index: int) -> Iterator[ToolCallDe
 
 
 def _by_tokens(text: str, tokens: Any) -> list[tuple[str, list[Any]]] | None:
-    """Cut a text between tokens, each piece with its tokens; None if the tokens do not spell it.
+    """Cut a text between tokens; each piece has its tokens. None if the tokens are not the text.
 
-    A token may end inside a character: a piece ends only where the bytes so far are whole.
+    A token may end inside a character. So a piece ends only where the bytes so far are whole
+    characters.
     """
     if not tokens or not isinstance(tokens, list):
         return None

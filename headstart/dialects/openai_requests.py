@@ -192,7 +192,7 @@ NAME = "openai-chat"
 
 
 def read_request(request: ChatRequest) -> CanonicalRequest:
-    """Return the request in no dialect. Raises InvalidRequest.
+    """Return the request in the common form. Raises InvalidRequest.
 
     The legacy ``functions`` and ``function_call`` become tools, ``function`` messages results.
     """
@@ -432,7 +432,7 @@ _AUDIO = {"wav": "wav", "x-wav": "wav", "mp3": "mp3", "mpeg": "mp3"}
 
 
 def write_messages(asked: CanonicalRequest, quirks: Quirks, losses: Losses) -> list[dict[str, Any]]:
-    """Return the messages. Raises InvalidRequest for what none of them can say.
+    """Return the messages. Raises InvalidRequest for content that has no form here.
 
     ``tool`` messages hold text alone, so media in results follow in a user message.
     """
@@ -594,10 +594,10 @@ _MOST_STOPS = 4
 
 
 def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
-    """Return the request for a provider of this dialect, with what it deviates in.
+    """Return the request for a provider of this dialect, with its quirks. Raises InvalidRequest.
 
-    A turn of the assistant's that shall be gone on with is refused where the provider does not.
-    OpenAI is told to keep strictly to a schema only where it can. Raises InvalidRequest.
+    A last turn of the assistant, which the model should continue, is refused if the provider cannot
+    do that. OpenAI is asked to follow a schema strictly only if it accepts the schema.
     """
     losses = Losses(NAME, asked.dialect, refuse=quirks.refuse)
     check_choices(asked.choices, quirks)

@@ -226,8 +226,8 @@ def write_vectors(
 ) -> bytes:
     """Return an answer with these packed vectors.
 
-    ``head`` has the other fields of a provider's answer to some of them. Without it no provider
-    was asked, so the answer reports no tokens.
+    ``head`` has the other fields of a provider's answer to some of the items. Without ``head`` no
+    provider was asked, so the answer reports no tokens.
     """
     data = msgspec.Raw(b"[%b]" % b",".join(_unpacked(items)))
     if head is None:

@@ -1,4 +1,4 @@
-"""How a dialect writes requests: its prompt, the work, its form in a cache key, cache marks.
+"""How a dialect writes requests: the prompt, the canonical form for a cache key, and cache marks.
 
 **Cache marks** steer the provider's prompt cache: they say where a cached prefix is to end.
 Anthropic's ``cache_control`` is a member of the last block of a prefix; Bedrock's ``cachePoint`` is
@@ -197,9 +197,9 @@ def unsigned(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _as_it_came(value: object) -> object:
-    """Mark what a client sent where a text is replaced: it could look like the replacement.
+    """Mark a value in a place where texts are replaced, because it could look like a replacement.
 
-    A replacement is a number or a list, and this is an object. So none of them are equal.
+    A replacement is a number or a list, and the marked value is an object. So they are never equal.
     """
     return None if value is None else {"came": value}
 
@@ -232,7 +232,7 @@ def decoded_digest(data: str, *, url_safe: bool = False) -> str:
         decoded = b64decode(text, validate=True)
     except ValueError:
         return data
-    # The last four characters hold the padding, and the bits that stand for nothing.
+    # The last four characters have the padding, and the unused bits.
     if b64encode(b64decode(text[-4:])).decode() != text[-4:]:
         return data
     return sha256(decoded).hexdigest()
@@ -302,7 +302,7 @@ class RequestForm:
     sources: tuple[str, ...] = ()
     """Fields beside an answer that name results of the provider's own search."""
     joins_results = False
-    """All tool results of a turn stand in one message, together with what the user says."""
+    """All tool results of a turn are in one message, together with the user's text."""
     hides_rounds = True
     """A request may contain tool calls that the client never saw, because it contains answers
     unchanged."""
@@ -549,7 +549,10 @@ class _Turn(msgspec.Struct):
 
 
 def mark_anthropic(body: bytes, marks: CacheMarks) -> bytes | None:
-    """Return the body of a Messages request with these marks; None: there is no place for any."""
+    """Return the body of a Messages request with these marks.
+
+    None if there is no place for them.
+    """
     members = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     changed = False
     if marks.shared:
@@ -560,7 +563,10 @@ def mark_anthropic(body: bytes, marks: CacheMarks) -> bytes | None:
 
 
 def mark_bedrock(body: bytes, marks: CacheMarks) -> bytes | None:
-    """Return the body of a Converse request with these marks; None: there is no place for any."""
+    """Return the body of a Converse request with these marks.
+
+    None if there is no place for them.
+    """
     members = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     changed = False
     if marks.shared:

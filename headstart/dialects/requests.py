@@ -158,10 +158,10 @@ def _unique(pairs: list[tuple[str, Any]]) -> None:
 
 
 class Fields:
-    """An object of a request. A field that was read is gone: what remains is its ``rest``.
+    """An object of a request. Reading a field removes it; ``rest`` has the fields that remain.
 
-    ``place`` is where the object stands, such as ``messages[3].content[0]``, and "" for the
-    request itself. Null counts as absent. Every method raises InvalidRequest for another type.
+    ``place`` is the place of the object, such as ``messages[3].content[0]``, and "" for the request
+    itself. Null counts as absent. Every method raises InvalidRequest for another type.
     """
 
     def __init__(self, value: Any, place: str = "") -> None:
@@ -289,7 +289,7 @@ def without_marked(
 ) -> tuple[list[dict[str, msgspec.Raw]], bool]:
     """Return the messages without marked thinking, and whether there was any.
 
-    A message that held nothing else goes with it.
+    A message without any other content is left out, too.
     """
     kept, found = [], False
     for message in messages:
@@ -322,7 +322,7 @@ _BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh"
 
 
 class Losses:
-    """Collects what a target cannot be told.
+    """Collects the parts of a request that the target's dialect cannot express.
 
     ``target`` is the dialect that is written and ``source`` the one that the request came in.
     """
@@ -341,7 +341,7 @@ class Losses:
         self.leave(*names)
 
     def leave(self, *names: str) -> None:
-        """Leave out fields that nobody would miss: they are named, and never refused."""
+        """Leave out fields that are not missed: they are named, and never refused."""
         # Clients choose these names, and a header will contain them.
         self._names.update(name if _NAME.fullmatch(name) else "other" for name in names)
 
@@ -481,9 +481,9 @@ def is_amid_calls(asked: CanonicalRequest) -> bool:
 
 
 def fits_strict(schema: Any) -> bool:
-    """May OpenAI be told to keep strictly to this schema?
+    """Tell whether OpenAI accepts this schema in its strict mode.
 
-    It refuses one with an object that is open or has a property that is not required.
+    It refuses a schema with an object that is open or has an optional property.
     """
     if isinstance(schema, list):
         return all(map(fits_strict, schema))
@@ -517,11 +517,12 @@ _SAMPLING = ("temperature", "top_p", "top_k", "frequency_penalty", "presence_pen
 def apply_quirks(
     body: bytes, request: ChatRequest, quirks: Quirks, dialect: str
 ) -> tuple[bytes, tuple[str, ...]]:
-    """Return the body as the provider takes it, and the names of the client's fields left out.
+    """Return the body in the form that the provider accepts, and the client's fields left out.
 
-    So go the thoughts of others, where an Anthropic client sends back what it got of them.
-    The very same body where nothing applies or where it repeats a key. Raises InvalidRequest for
-    more choices than the provider gives, and with ``quirks.refuse`` in place of leaving out.
+    Thoughts of other providers, which an Anthropic client sends back, are left out, too. The body
+    stays the same object if nothing applies or if it repeats a key. Raises InvalidRequest for more
+    choices than the provider gives. With ``quirks.refuse`` it also raises InvalidRequest and does
+    not leave fields out.
     """
     if request.duplicate_keys:
         return body, ()
@@ -603,9 +604,9 @@ def _shorten_ids(message: dict[str, msgspec.Raw]) -> bool:
 
 
 def short_id(id: Any) -> Any:
-    """Return the id that stands for this one where only nine letters or digits will do.
+    """Return an id of nine letters and digits in place of this one.
 
-    Equal ids give equal ones, so a result still names its call.
+    Equal ids give equal results, so a result still names its call.
     """
     if not isinstance(id, str) or _SHORT_ID.fullmatch(id):
         return id

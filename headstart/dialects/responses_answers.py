@@ -106,9 +106,9 @@ def awaits_texts(frame: dict[str, Any]) -> bool:
 
 
 def frame_of(item: dict[str, Any]) -> dict[str, Any]:
-    """Return an item without what the parts of a stored answer hold.
+    """Return an item without the content that is in the parts of a stored answer.
 
-    Of log probabilities it keeps the number.
+    Of log probabilities it keeps only the number.
     """
     kind = kind_of(item)
     if kind in CALLS:
@@ -286,9 +286,9 @@ def _new_thought(part: Reasoning, seed: str, number: int) -> dict[str, Any]:
 
 
 def new_item(kind: str, seed: str, number: int) -> dict[str, Any]:
-    """Return an item of ours, whole but for its content.
+    """Return a new item without its content.
 
-    A call has an id for its result, if the provider gives none.
+    A call gets an id for its result if the provider gave none.
     """
     item = {"id": f"{_PREFIXES[kind]}_{seed}{number:02x}", "type": kind}
     if kind in CALLS:

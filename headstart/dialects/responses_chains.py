@@ -1,8 +1,8 @@
-"""Chains of Responses: what a request refers to, and the same request with all of it written out.
+"""Chains of Responses: reads the references of a request, and writes their content into it.
 
-A client of Responses may send only what is new, and name what was said by ids: of the answer before
-(``previous_response_id``), or of single items (``item_reference``). Whoever holds these answers can
-write them out, as if the client had sent the whole conversation.
+A client of Responses may send only the new items, and name earlier ones by ids: the id of the
+answer before (``previous_response_id``), or of single items (``item_reference``). If these answers
+are stored here, they can be written out, as if the client had sent the whole conversation.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def own_id(seed: str) -> str:
 def may_refer(body: bytes) -> bool:
     """Tell whether a request could refer to anything, without decoding it.
 
-    Without an escape, names stand in it as they are.
+    In a body without escapes, names appear unchanged.
     """
     return b'"id"' in body or b"previous_response_id" in body or b"\\u" in body
 
@@ -158,11 +158,11 @@ def as_array(items: Iterable[bytes | msgspec.Raw]) -> msgspec.Raw:
 def portable(
     items: Sequence[msgspec.Raw], *, said: bool, same_account: bool
 ) -> tuple[msgspec.Raw, ...]:
-    """Return items of a turn as a provider takes them that did not store it.
+    """Return items of a turn in a form that a provider accepts which did not store the turn.
 
-    ``said``: the model said them. They go without their ids, because a provider looks such an id
-    up. Encrypted reasoning stays where it can be read: in the ``same_account`` that made it.
-    Reasoning with our mark is text of another provider, and passes.
+    ``said``: the items come from the model. Their ids are dropped, because a provider would look
+    them up. Encrypted reasoning stays only with ``same_account``, because only the account that
+    made it can read it. Reasoning with our mark is text of another provider, and passes.
     """
     kept = (_portable(raw, said=said, same_account=same_account) for raw in items)
     return tuple([raw for raw in kept if raw is not None])
@@ -241,9 +241,9 @@ _read_event = msgspec.json.Decoder(_Event).decode
 
 
 class StreamTail:
-    """Finds the terminal event of a stream, as its bytes pass.
+    """Finds the terminal event of a stream while its bytes pass.
 
-    It keeps ``most`` bytes of one event; a longer one is not found.
+    It keeps up to ``most`` bytes of an event. A longer event is not found.
     """
 
     def __init__(self, most: int) -> None:

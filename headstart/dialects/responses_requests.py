@@ -144,9 +144,10 @@ def _user(document: dict[str, Any]) -> str | None:
 
 
 def read_request(request: ChatRequest) -> CanonicalRequest:
-    """Return the request in no dialect. Raises InvalidRequest.
+    """Return the request in the common form.
 
-    So does a request that rests on what only a provider of this dialect holds or runs.
+    Raises InvalidRequest, also if the request depends on state or tools that only a provider of
+    this dialect has.
     """
     fields = Fields({**request.document, "input": input_items(request.document)})
     for name in (*_STATE, "background"):
@@ -613,9 +614,9 @@ def _shows(wish: ReasoningOptions) -> bool:
 def apply_quirks(
     body: bytes, request: ChatRequest, quirks: Quirks
 ) -> tuple[bytes, tuple[str, ...]]:
-    """Return the body as the provider takes it, and the names of the client's fields left out.
+    """Return the body in the form that the provider accepts, and the client's fields left out.
 
-    Without the reasoning of other providers, which bears our mark. Raises InvalidRequest.
+    Reasoning of other providers, which has our mark, is left out. Raises InvalidRequest.
     """
     left: tuple[str, ...] = ()
     asked = request.document.get("input")

@@ -144,7 +144,7 @@ class ResponsesEncoder:
         self._count = 0
         self._finished = Finished(reason="stop")
         self._joined = False
-        """Joined texts are being repeated: each stands for several events."""
+        """Joined texts are being repeated: each replaces several events."""
 
     def feed(self, events: Sequence[StreamEvent]) -> bytes:
         """Return the bytes for these events; nothing once the stream is over."""
@@ -560,7 +560,7 @@ def beside_text(completion: Completion) -> str | None:
 def render(completion: Completion) -> Rendered:
     """Encode an answer once, for any number of replays.
 
-    What only repeats another call's wishes is left out.
+    Fields that only repeat the request of another call are left out.
     """
     kept = {n: value for n, value in completion.extra.items() if n not in _OF_THE_CALL}
     completion = msgspec.structs.replace(completion, extra=kept)

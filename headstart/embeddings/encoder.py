@@ -264,7 +264,7 @@ def token_limit(card: ModelCard, wanted: int | None) -> int:
 def load_tokenizer(folder: Path, limit: int) -> Tokenizer:
     """Return the tokenizer of a folder, which cuts texts at ``limit`` tokens.
 
-    It is loaded once and thread-safe; nobody may change it. Raises ConfigError.
+    It is loaded once and thread-safe. Callers must not change it. Raises ConfigError.
     """
     path = folder / TOKENIZER_FILE
     try:

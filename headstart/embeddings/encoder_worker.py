@@ -36,8 +36,8 @@ BACKGROUND_TURN = 12
 """Every twelfth encoding is a background one while any waits. So learning continues under steady
 load, and answers, which are longer than prompts, take at most a third of the time."""
 MAX_QUEUE = 1000
-"""The number of background encodings that may wait, about 8 s of work. When so many wait, a tenant
-that has its share of them may add none."""
+"""The number of background encodings that may wait, about 8 s of work. When this number waits, a
+tenant that has its share of them may not add any."""
 MOST_THREADS = 4
 """The number of threads on a machine with many cores, if nothing else is set."""
 IDLE_TENANTS = 64

@@ -123,8 +123,8 @@ class Sketcher:
     def sketch_whole(self, text: str) -> NDArray[np.float32] | None:
         """Return the sketch of a prompt, or None if the encoder cannot encode it as a whole.
 
-        This is a prompt that is too long, or that has a word outside the vocabulary. It may not
-        match by meaning, so nobody needs its sketch.
+        This is a prompt that is too long, or that has a word outside the vocabulary. It must not
+        match by meaning, so its sketch is not needed.
         """
         ids = self._tokenize(text)
         if len(text) > self._most_chars or len(ids) > self._most_tokens or self._unknown in ids:

@@ -47,7 +47,7 @@ def asked_for(otel: OtelSettings, environ: Mapping[str, str]) -> bool:
 
 
 async def open_telemetry(build: BuildContext) -> Tracing | None:
-    """Begin to observe for OpenTelemetry, and return what traces requests; None: it is off.
+    """Start OpenTelemetry, and return the part that traces requests; None: it is off.
 
     Providers that the app around us has set are used as they are. Without the extra it stays off
     with a line in the log, unless the setting asks for it: then it raises MissingExtra.

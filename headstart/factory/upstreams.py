@@ -305,9 +305,9 @@ def _open(
 def _credentials(
     reached: CloudAccess, settings: Settings
 ) -> tuple[tuple[Headers | None, Signer | None], ...]:
-    """Return the headers of each key of an upstream, or what signs its calls.
+    """Return the headers of each key of an upstream, or the signer of its calls.
 
-    None stands for the callers' keys, and () for no key, where callers have keys for Headstart.
+    None stands for the callers' keys, and () for no key, if callers have keys for Headstart.
     """
     upstream = reached.settings
     if upstream.key_variables:
@@ -417,7 +417,7 @@ def machines_of(settings: Settings) -> dict[str, Machine]:
 
 
 def _metered_usd(upstream: UpstreamSettings, attempt: Attempt) -> float | None:
-    """Return what a call would have cost at the upstream's price by tokens."""
+    """Return the cost of a call at the upstream's price by tokens."""
     price = metered_price(upstream, attempt.model)
     if price is None:
         return None

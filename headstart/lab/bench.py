@@ -1,7 +1,7 @@
-"""Prompts for a measurement of providers, figures of its samples, and the route that follows.
+"""Prompts for measuring providers, the figures of the samples, and the recommended route.
 
-``Capacity`` tells what a provider delivers at each number of calls at a time, and where its knee
-is. The knee is N* = X / x of the asymptotic bounds of a closed system without think time (Lazowska,
+``Capacity`` has the throughput of a provider at each number of calls at a time, and its knee. The
+knee is N* = X / x of the asymptotic bounds of a closed system without think time (Lazowska,
 Zahorjan, Graham and Sevcik, Quantitative System Performance, 1984, chapter 5): X is the largest
 throughput, x that of one call alone. Below N* more calls at a time bring more answers a second;
 beyond it each call only waits longer. A server that works on C calls at a time has its knee at C.
@@ -180,7 +180,7 @@ class Sample(Frozen):
     prompt: int = 0
     """The number of its prompt."""
     right: bool | None = None
-    """Whether the answer is right; None: nobody knows."""
+    """Whether the answer is right; None: it is not known."""
 
 
 class SampleQuantiles(Frozen, frozen=True, kw_only=True, omit_defaults=False):
@@ -491,7 +491,7 @@ def _choose(group: Sequence[_Rated]) -> _RouteChoice:
 
 
 def _hedge(group: Sequence[_Rated]) -> _RouteChoice | None:
-    """Recommend a hedge where most calls are quick and some stall.
+    """Recommend a hedge if most calls are quick and some stall.
 
     A hedge wastes fewer calls than a race, so it also pays where cancelled calls are billed in
     full.

@@ -190,9 +190,9 @@ class Round(Frozen, frozen=True, kw_only=True, omit_defaults=False):
     ttft_s: float | None
     tokens_per_s: float | None
     right: float | None
-    """Share of right answers; None: no prompt says what is right."""
+    """Share of right answers; None: no prompt has a right answer."""
     cost_usd: float
-    """What the round cost."""
+    """The cost of the round."""
     price: tuple[float, float] | None = None
     """Dollars per million tokens of input and output."""
     samples: tuple[Sample, ...] = ()
@@ -364,7 +364,7 @@ def round_of(
 
 
 def spent_usd(history: Iterable[Round], now: float) -> float:
-    """Return what the rounds of the last 24 hours cost."""
+    """Return the cost of the rounds of the last 24 hours."""
     return sum(each.cost_usd for each in history if each.at > now - 86_400)
 
 
@@ -389,7 +389,7 @@ class CascadeRow(NamedTuple):
     length: int = 0
     """The number of characters of the prompt."""
     vetoed: bool = False
-    """The draft is escalated whatever its score."""
+    """The draft is escalated with any score."""
 
 
 class CascadePoint(Frozen, frozen=True, kw_only=True, omit_defaults=False):

@@ -1,4 +1,4 @@
-"""What a log tells: hits by error target, borderline pairs, templates in its prompts, and advice.
+"""Studies a log: hits by error target, borderline pairs, templates in its prompts, and advice.
 
 A template is found by the alignment of prompts with the same beginning. The tokens that a sample of
 them has in common, in order, are its literal parts. One of the gaps between them holds the
@@ -164,7 +164,7 @@ SAMPLE = 12
 MIN_LITERAL = 12
 """A shorter common part, in characters, is taken for chance."""
 MIN_TEMPLATE = 80
-"""A template has at least so many characters; fewer are a habit of speech."""
+"""Fewest characters of a template. Shorter common texts are a habit of speech."""
 MIN_SHARE = 0.9
 """The share of prompts with the same beginning that a pattern has to match."""
 MOST_CHARS = 20_000
@@ -342,7 +342,7 @@ class Static(Frozen, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class Advice(Frozen, frozen=True, kw_only=True, omit_defaults=False):
-    """What a log recommends (``lab/tuning.py``)."""
+    """The recommendations from a log."""
 
     words: tuple[str, ...]
     """Sentences for the operator, the recommendation first."""

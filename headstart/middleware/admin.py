@@ -2,10 +2,9 @@
 
 ``docs/headers.md`` lists the paths. Prompts and answers are shown only with ``?texts=1``.
 
-The last part is the live page: what was saved, and why each request was a hit or a miss.
-
 The first part is the API of learning: domains, certificates, feedback, explanations and the review
-page.
+page. The last part is the live page, which shows the savings and why each request was a hit or a
+miss.
 """
 
 from __future__ import annotations
@@ -174,10 +173,10 @@ class Side(Frozen, omit_defaults=False):
 
 
 class ReviewPair(Frozen, omit_defaults=False):
-    """Two questions side by side: ``asked`` came later, ``stored`` was, or might have been, used.
+    """Two questions side by side.
 
-    ``judged`` is the judgement of the agreement judge, null if it was unsure; ``score`` is the
-    present score.
+    ``asked`` came later; the answer to ``stored`` was used, or might have been used. ``judged`` is
+    the result of the agreement judge, null if it was unsure; ``score`` is the present score.
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""What stands before the admin API: it answers probes, and builds the API when first asked.
+"""The front of the admin API: answers probes, and builds the API at the first other request.
 
 The API's library takes a tenth of a second of CPU and 10 MB to load, and most processes only ever
 see probes.
@@ -134,7 +134,7 @@ class Health(Frozen, omit_defaults=False):
 
 
 class Readiness(Frozen, omit_defaults=False):
-    """Whether requests can be served; ``reasons`` lists the causes if not, or not as they should.
+    """Whether requests can be served. ``reasons`` lists the causes if they cannot, or only in part.
 
     ``status`` is ``starting`` or ``draining`` with 503, and ``ready`` or ``degraded`` with 200:
     without its store the server still answers, from memory and from the upstreams.

@@ -1,4 +1,4 @@
-"""Looks requests up after the app's own checks: in its handler, once the framework admits them.
+"""Looks requests up after the app's own checks: in the handler of an admitted request.
 
 The middleware passes such a request into the app first. Dependencies, guards and decorators run,
 and the decorator ``after_checks`` on the handler asks the engine. The handler returns a hit as a
@@ -50,9 +50,10 @@ class HandlerAnswer(NamedTuple):
 
 
 class CheckedRequest:
-    """One request on its way through the app. The handler looks up once; later calls get None.
+    """One request that passes the app's checks before its lookup.
 
-    The engine's side runs beside the framework's. The client's messages are read once, for both.
+    The handler looks up once; later calls get None. The engine's side runs in parallel to the
+    framework's. The client's messages are read once, for both.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class CheckedRequest:
         await asyncio.wait((side,))
 
     async def look_up(self) -> HandlerAnswer | None:
-        """Return the answer to give in the handler's place, or None: it must run.
+        """Return the answer in place of the handler's; None if the handler must run.
 
         Raises errors of the engine, and of a run of the handler for another client.
         """
@@ -195,7 +196,7 @@ class CheckedRequest:
                 nonlocal found
                 message = await self._incoming.for_app()
                 if message["type"] == "http.disconnect" and self._shared:
-                    return  # the app is told later, when no client waits any more
+                    return  # the app gets it later, when no client waits any more
                 found = message
                 group.cancel_scope.cancel()
 
@@ -206,9 +207,9 @@ class CheckedRequest:
 
 
 class _Incoming:
-    """The client's messages, read once, for two readers that each go at their own pace.
+    """The client's messages, read once, for two readers that each have their own pace.
 
-    They are kept for the engine up to ``limit`` bytes, or while it wants them.
+    They are kept for the engine up to ``limit`` bytes, or while the engine wants them.
     """
 
     def __init__(self, receive: Receive, limit: int) -> None:

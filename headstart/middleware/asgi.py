@@ -57,9 +57,9 @@ def adding(send: Send, page_headers: Headers) -> Send:
 
 
 async def answer_preflight(scope: Scope, send: Send) -> bool:
-    """Allow a page, whose origin is allowed, the request that its browser asks about (CORS).
+    """Answer a browser's preflight request (CORS) for a page of an allowed origin.
 
-    Return False if the request is none of this kind.
+    Return False if the request is not a preflight.
     """
     asked = dict(scope["headers"])
     method = asked.get(b"access-control-request-method")

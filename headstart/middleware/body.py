@@ -31,7 +31,7 @@ CLIENT_GONE = 499
 
 
 class ClientGone(HeadstartError):
-    """The client closed the connection: nobody is left to answer."""
+    """The client closed the connection, so no answer is needed."""
 
 
 class ValueLimit:
@@ -77,13 +77,12 @@ class ValueLimit:
 def paced(
     receive: Receive, patience_s: float | None, begun: _WaitingReceive | None = None
 ) -> Receive:
-    """Return a ``receive`` that raises RequestTimeout when a body does not come on.
+    """Return a ``receive`` that raises RequestTimeout if a body stalls.
 
-    It waits for the client ``patience_s`` in all. Each piece that arrives gives time back, a second
-    for each ``SLOWEST_BYTES_PER_S``. So a gap may last as long, and a body of any length may take
-    its time. Once the body is whole, it waits for the client's leaving without a limit.
-
-    ``begun`` is a call of ``receive`` that waits already.
+    It waits for the client for ``patience_s`` in total. Each piece that arrives gives time back: a
+    second for each ``SLOWEST_BYTES_PER_S``. So a gap may last up to ``patience_s``, and a body of
+    any length may take as long as it needs. After the whole body it waits without a limit until the
+    client leaves. ``begun`` is a call of ``receive`` that is already waiting.
     """
     if patience_s is None:
         return receive

@@ -1,7 +1,7 @@
-"""Holds callers to the limits of their keys: reserves before a call is sent, settles after it.
+"""Enforces the limits of client keys: reserves before a call is sent, settles after it.
 
-What was used stands in counters of the store. So all workers and nodes count together, and a
-restart or a reload forgets nothing.
+The usage is in counters of the store. So all workers and nodes count together, and a restart or a
+reload forgets nothing.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Reservation:
 
 
 class _Correction(NamedTuple):
-    """An amount to add to a counter, whatever its limit is."""
+    """An amount to add to a counter without checking its limit."""
 
     caller: str
     allowance: Allowance
@@ -168,9 +168,9 @@ async def limit_uses(
 
 
 class ClientLedger:
-    """What callers have used of their limits, by the names of their keys.
+    """Counts the usage of client limits, by the names of the keys. ``clock`` gives Unix seconds.
 
-    ``clock`` gives Unix seconds. Call ``aclose`` before the store closes.
+    Call ``aclose`` before the store closes.
     """
 
     def __init__(
@@ -204,9 +204,9 @@ class ClientLedger:
         return found is None or allows_model(found.limits, model)
 
     async def admit(self, caller: str, *models: str) -> None:
-        """Let in a request that any of some models may answer.
+        """Admit a request that any of these models may answer.
 
-        No model: the request cannot be read. Raises ModelForbidden, Forbidden, or OverLimit
+        Without a model, the request cannot be read. Raises ModelForbidden, Forbidden, or OverLimit
         after too many in this minute.
         """
         found = self._callers.get(caller)
@@ -250,11 +250,11 @@ class ClientLedger:
         completion: int | None,
         answers: int = 1,
     ) -> Reservation | None:
-        """Reserve what a call may use; None if nothing limits that.
+        """Reserve the most that a call may use; None if nothing limits it.
 
-        ``prompt`` and ``completion`` are the most tokens; None: the caller set no limit. It asks
-        for so many ``answers``.
-        ``is_free``: the upstream sends no bill. Raises OverLimit, Forbidden or LimitsUnavailable.
+        ``prompt`` and ``completion`` are the largest numbers of tokens; None: the caller set no
+        limit. ``answers`` is the number of answers that it asks for. ``is_free``: the upstream
+        sends no bill. Raises OverLimit, Forbidden or LimitsUnavailable.
         """
         found = self._callers.get(call.caller)
         if found is None or not found.spending or call.relayed:
@@ -276,7 +276,7 @@ class ClientLedger:
         try:
             charged = await self._charge(reservation)
             if not charged.added and self._settling is not None:
-                # Calls that have just ended give back what they did not use.
+                # Calls that have just ended give back unused reservations.
                 await asyncio.wait((self._settling,), timeout=RETRY_S)
                 charged = await self._charge(reservation)
         except StoreError as error:
@@ -405,7 +405,7 @@ class ClientLedger:
                 self._tokens[caller] = (label, used)
 
     def telling(self, send: Send, caller: str, form: LimitHeaders | None) -> Send:
-        """Return a ``send`` that tells in headers what is left of the caller's limits.
+        """Return a ``send`` that adds headers with the rest of the caller's limits.
 
         They replace those of the provider, whose limits are not the caller's. A caller without
         limits gets ``send`` itself.

@@ -77,7 +77,7 @@ class Gate:
 
     @contextmanager
     def spare(self) -> Iterator[None]:
-        """Take a place for a call that nobody waits for. Raises Overloaded if half are taken."""
+        """Take a place for a call that no client waits for. Raises Overloaded if half are taken."""
         if self._free <= self._concurrency // 2:
             raise Overloaded(f"half of {self._setting} is in use: the rest is for callers")
         self.take()

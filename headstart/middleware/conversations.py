@@ -1,4 +1,4 @@
-"""Keeps answers of Responses for the calls that name them, and writes such calls out.
+"""Keeps answers of Responses, and writes out calls that name them.
 
 An answer belongs to the caller that got it. Memory holds the last ones, within bounds; a durable
 store holds them too, so a restart, or another process, finds them.
@@ -190,8 +190,8 @@ class Conversations:
     def keep(self, owner: str, turn: KeptTurn, *, fresh: bool = False) -> None:
         """Keep a turn, unless the caller has it already.
 
-        ``fresh``: a provider has just given its id, which nobody else has. If the caller has it,
-        the provider gives an id more than once, and the last answer counts.
+        ``fresh``: a provider has just given its id. If the caller nevertheless has a turn with this
+        id, the provider gives ids more than once, and the last answer counts.
         """
         if self.holds(owner, turn.id) and not (turn.deleted or fresh):
             return
@@ -471,7 +471,8 @@ class Chain:
     def sent(self, answerers: frozenset[str]) -> bytes:
         """Return the body for these upstreams.
 
-        The only upstream that stored it all gets the request as it came.
+        An upstream that stored the whole conversation, and is the only one, gets the request
+        unchanged.
         """
         if len(self._accounts) != 1 or self._accounts != answerers:
             return self.whole
@@ -494,7 +495,7 @@ class Chain:
     def keeping(self, send: Send, owner: str, source: Callable[[], AnswerSource]) -> Send:
         """Return a ``send`` that keeps a whole answer before its last bytes go out.
 
-        ``source`` is asked by then.
+        ``source`` is called at that time.
         """
         if not owner or not (self._reads_later or (self._asked and self._asked.keeps)):
             return send

@@ -333,9 +333,9 @@ def parse_custom(endpoint: Endpoint, body: bytes) -> ChatRequest:
 
 
 def _named(endpoint: Endpoint, document: dict[str, Any]) -> str | None:
-    """Return the question that ``query`` names in the body; None if it is no name, but a pattern.
+    """Return the question that ``query`` names in the body; None if ``query`` is a pattern.
 
-    ``""``, which stands in no prompt, if the body has none there.
+    If the body has no such field, the result is ``""``, which is in no prompt.
     """
     query = endpoint.query
     if query is None or isinstance(query, re.Pattern):
@@ -380,11 +380,11 @@ def raw_path(scope: Scope) -> bytes:
 
 
 def has_dot_segment(path: bytes) -> bool:
-    """Return whether a path has a ``.`` or ``..`` segment, in any spelling that a server may undo.
+    """Return whether a path has a ``.`` or ``..`` segment, in any spelling a server may decode.
 
-    Servers differ: in the encodings that they undo and how often, in whether a backslash separates
-    segments, in the characters that they drop, and in the text that they cut off after a
-    semicolon, ``#`` or ``?``. This function assumes that a server does all of it.
+    Servers differ in several ways: which encodings they decode and how often, whether a backslash
+    separates segments, which characters they drop, and which text they cut off after a semicolon,
+    ``#`` or ``?``. This function assumes that a server does all of this.
     """
     for _ in range(_DECODINGS):
         decoded = _OVERLONG.sub(_shortest, _ESCAPED_UNIT.sub(_unit, unquote_to_bytes(path)))
@@ -428,9 +428,9 @@ class _ModelOfBody(msgspec.Struct):
 def as_openai(scope: Scope) -> Scope | None:
     """Return the scope of a request to one of Azure's paths, with OpenAI's path in its place.
 
-    None: the path is not Azure's. The scope tells the model that the path named, under
-    ``DEPLOYMENT``. The query loses ``api-version``, which each upstream has of its own, and calls
-    the ``deployment`` of a WebSocket its ``model``.
+    None: the path is not Azure's. The scope has the model from the path under ``DEPLOYMENT``. The
+    query loses ``api-version``, because each upstream has its own, and the ``deployment`` of a
+    WebSocket becomes its ``model``.
     """
     path = raw_path(scope)
     found = _PATH.match(path)
@@ -454,9 +454,9 @@ def as_openai(scope: Scope) -> Scope | None:
 
 
 def with_deployment(body: bytes, name: str) -> bytes:
-    """Return the body with the deployment for its model, as Azure reads it.
+    """Return the body with the deployment as its model, because Azure ignores the body's model.
 
-    A body that is no JSON object stays as it is.
+    A body that is not a JSON object stays unchanged.
     """
     try:
         if msgspec.json.decode(body, type=_ModelOfBody).model == name:

@@ -235,7 +235,7 @@ class Callers:
         """``identify`` reads more than the headers of a request, so it must see each request."""
 
     def renew(self, secret: bytes) -> bool:
-        """Take the store's present secret for the names of scopes; return whether it is new.
+        """Use the store's present secret for the names of scopes; return whether it is new.
 
         With another secret all names differ, so answers under the old names are out of reach.
         """
@@ -274,7 +274,7 @@ class Callers:
         return name not in self._silent and tells_apart(name, hosts=self._sharing.wrapped)
 
     def identify(self, scope: Scope, headers: Headers, caller: Caller) -> bytes | None:
-        """Return the bytes that identify those who may share this request's answer, or None."""
+        """Return bytes that identify the callers who may share this request's answer, or None."""
         sharing = self._sharing
         found: bytes | None
         if sharing.resolve is not None:
@@ -325,15 +325,15 @@ class Callers:
         return self._hash(identity, subdivision, None if self._sharing.share_users else user)
 
     def principal(self, caller: Caller, user: str | None) -> str:
-        """Hash the caller, also where all share one scope: by key, and by user within one key.
+        """Hash the caller, also if all callers share one scope: by key, and by user within one key.
 
-        Where several keys share answers the user does not count, and other headers never count: one
+        If several keys share answers, the user does not count, and other headers never count: one
         caller could pretend to be many.
         """
         return self._hash(caller.key, None, user if self._alone else None)
 
     def tenant(self, identity: bytes, caller: Caller) -> str:
-        """Hash the tenant that takes turns with others in queues: by scope and key.
+        """Hash the tenant by scope and key. Tenants take turns in queues.
 
         Neither ``user`` nor any other header counts: one caller could pretend to be many.
         """

@@ -1,4 +1,4 @@
-"""Requests with many items, each of which is cached alone: embeddings.
+"""Requests with many items that are cached one by one: embeddings.
 
 A provider is asked for the items that the cache does not have, once for each item. An answer in an
 unexpected form reaches the client unchanged, and is not stored.

@@ -1,4 +1,4 @@
-"""Live drafts: a client tells what is being typed, so that its answer begins before it asks.
+"""Live drafts: a client sends its prompt while it is being typed, so that the answer begins early.
 
 ``POST /v1/live`` begins a draft, ``PUT /v1/live/{id}`` gives each revision of the text, and a
 WebSocket at ``/v1/live`` does both. The client then makes its ordinary call with the header
@@ -175,9 +175,9 @@ class PromptDraft:
 
 
 class LiveDrafts:
-    """Holds the drafts of this process, and does what each revision is worth.
+    """Keeps the drafts of this process, and runs the stages that each revision is worth.
 
-    ``routes`` finds the dialect of a path. ``new_id`` returns ids that nobody can guess.
+    ``routes`` finds the dialect of a path. ``new_id`` returns ids that cannot be guessed.
     """
 
     def __init__(
@@ -575,10 +575,9 @@ class LiveDrafts:
     # --- the final call --------------------------------------------------------------------------
 
     def take(self, context: RequestContext) -> KeptCall | bytes | None:
-        """Return the call that answers a final request, if it was made; the draft is then over.
+        """Return the call that answers a final request, if it was made. The draft then ends.
 
-        Or the body that asks the same with what was worked out. None: the request is made as any
-        other.
+        Or return the body with the inferences. None: the request is handled like any other.
         """
         draft = self._drafts.get(context.prepared.live)
         if draft is None or self._engine.owner(context.scope) != draft.owner:
@@ -646,10 +645,10 @@ class LiveDrafts:
 
 
 def _with_inferences(draft: PromptDraft, text: str | None) -> bytes | None:
-    """Return the body of a final request with what was worked out; None: nothing was.
+    """Return the body of a final request with its inferences; None if there are none.
 
-    A dialect whose answers are named by later requests is left out: these would quote another
-    prompt than the client's.
+    Dialects in which later requests name answers are left out: they would quote a prompt that is
+    not the client's.
     """
     dialect = draft.route.dialect
     if text is None or "infer" not in draft.stages or dialect is None or dialect.names_answers:
@@ -659,7 +658,7 @@ def _with_inferences(draft: PromptDraft, text: str | None) -> bytes | None:
 
 
 def _wasted_usd(kept: KeptCall) -> float:
-    """Return the cost of a call that nobody used."""
+    """Return the cost of an unused call."""
     attempts = kept.flight.attempts
     spent = sum(each.cost_usd or 0.0 for each in attempts)
     cut = any(each.estimated for each in attempts)  # the provider has not reported its tokens

@@ -94,7 +94,7 @@ _Labels: TypeAlias = tuple[str, ...]
 
 
 class SavingsCounters:
-    """Counts what requests cost and saved, with the sums of the report.
+    """Counts the costs and savings of requests, with the sums of the report.
 
     Requests are compared with the calls around them, which takes time: not when they are served,
     but in ``settle``, before the metrics are read.

@@ -175,9 +175,9 @@ def _causes(served: Served) -> Iterator[tuple[str, str, int]]:
 
 
 class UnpricedModels:
-    """Logs once that the price of a model is not known which answered a request.
+    """Logs once that the price of a model is not known, after the model has answered a request.
 
-    ``upstreams`` are the names of those that send a bill.
+    ``upstreams`` are the names of the upstreams that send a bill.
     """
 
     def __init__(self, upstreams: frozenset[str]) -> None:
@@ -233,7 +233,7 @@ class AccessLog:
 
 
 def access_fields(served: Served) -> dict[str, str | int | float | bool]:
-    """Return what the access log says of a request. Facts that it lacks are left out.
+    """Return the fields of the access log for a request. Unknown facts are left out.
 
     Times are milliseconds, costs US dollars.
     """
@@ -333,7 +333,7 @@ class FirstBytes:
 
 
 class RefusedKeys:
-    """Logs that an upstream refuses its key: once, and again only after the key was accepted.
+    """Logs once that an upstream refuses its key, and again only after the key was accepted.
 
     ``variables`` names the key variables of each upstream that has a key of its own. Refusals of
     callers' keys are not logged.

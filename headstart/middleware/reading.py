@@ -1,4 +1,4 @@
-"""Reads the bytes of an answer as they pass: their meaning, and the bytes that the client gets.
+"""Reads the bytes of an answer as they pass, and returns their events and the client's bytes.
 
 **Answers in whole sentences** (``x-headstart-pace: sentences``) are for clients that speak them.
 Each event of the stream then has one or more whole sentences. A sentence is sent as soon as it is
@@ -78,9 +78,9 @@ class SSEDecoder:
         return frames
 
     def receive(self, data: bytes) -> bytes:
-        """Return what frames are to be cut from, one by one, until ``cut`` returns None.
+        """Return the bytes from which ``cut`` takes frames, one by one, until it returns None.
 
-        Nothing while no frame can end. Raises UpstreamProtocolError.
+        They are empty while no frame is whole. Raises UpstreamProtocolError.
         """
         if self.held:
             if not self._completes_frame(data):
@@ -94,7 +94,7 @@ class SSEDecoder:
         return data
 
     def cut(self, block: bytes, start: int) -> Frame | None:
-        """Return the frame at ``start``. None: there is no whole one, and what is left is held.
+        """Return the frame at ``start``; None if it is not whole. Then the rest is kept.
 
         Raises UpstreamProtocolError.
         """
@@ -189,10 +189,10 @@ _decode_string = msgspec.json.Decoder(str).decode
 
 
 class TextShape(msgspec.Struct, frozen=True):
-    """The bytes around the text of a frame that said nothing but text, or reasoning.
+    """The bytes around the text of a frame that has only text, or only reasoning.
 
-    A frame with the same bytes around it is the same JSON with another string in its place, so
-    its text can be cut out: a fraction of the time that decoding takes.
+    A frame with the same bytes around its text is the same JSON with another string. So its text
+    can be cut out in a fraction of the time of decoding.
     """
 
     before: bytes
@@ -207,9 +207,9 @@ class TextShape(msgspec.Struct, frozen=True):
     """The bytes from the comma after the number up to the text; empty without a number."""
 
     def only(self, data: bytes) -> TextDelta | ReasoningDelta | None:
-        """Return what ``data`` says if it is one frame of this shape, as most pieces are.
+        """Return the event of ``data`` if it is one frame of this shape, as most pieces are.
 
-        None: it is not, or ``read`` has to tell.
+        None: it is not, or ``read`` has to decide.
         """
         before, after = self.before, self.after
         if self.tail or self.middle or not (data.startswith(before) and data.endswith(after)):
@@ -223,9 +223,9 @@ class TextShape(msgspec.Struct, frozen=True):
             return None
 
     def read(self, data: bytes, start: int, *, join: bool) -> tuple[tuple[StreamEvent, ...], int]:
-        """Return what the frames of this shape say from ``start`` on, and where they end.
+        """Return the events of the frames of this shape from ``start`` on, and where they end.
 
-        ``join``: that is one event, whose text is that of all.
+        ``join``: the result is one event with the text of all.
         """
         if not data.startswith(self.before, start):
             return (), start
@@ -238,7 +238,7 @@ class TextShape(msgspec.Struct, frozen=True):
     def _read_run(self, data: bytes, start: int) -> tuple[str, int]:
         """Return the text of all frames of this shape from ``start`` on, and where they end.
 
-        "": the texts have escapes, or there are none. Then ``_read_each`` has to tell.
+        "": the texts have escapes, or there are none. Then ``_read_each`` has to decide.
         """
         before, after = self.before, self.after
         *texts, last = data[start + len(before) :].split(after + before)
@@ -249,7 +249,7 @@ class TextShape(msgspec.Struct, frozen=True):
         if b"" in texts or _PLAIN.fullmatch(joined) is None:
             return "", start
         try:
-            # A character whose bytes lie in two frames cannot be read, though both frames can pass.
+            # A character whose bytes are in two frames cannot be read, but both frames can pass.
             text_of_all = "".join([each.decode() for each in texts])
         except UnicodeDecodeError:
             return "", start
@@ -356,9 +356,9 @@ class EventStream:
         return len(self._finished) >= self._choices
 
     def feed_texts(self, data: bytes) -> tuple[tuple[StreamEvent, ...], int]:
-        """Return what the frames of text say that ``data`` begins with, and where they end.
+        """Return the events of the text frames with which ``data`` begins, and where they end.
 
-        ``feed`` takes what follows them.
+        ``feed`` takes the rest.
         """
         shape = self._shape
         if shape is None or self._frames.held:
@@ -369,9 +369,9 @@ class EventStream:
         return shape.read(data, 0, join=self._join)
 
     def feed(self, data: bytes) -> Iterator[tuple[bytes, tuple[StreamEvent, ...]]]:
-        """Yield each whole frame, or run of texts, with what it says.
+        """Yield each whole frame, or run of texts, with its events.
 
-        To be read to its end, unless the stream ends with what was read. Raises
+        Read it to its end, unless the stream ends with the frames that were read. Raises
         UpstreamProtocolError.
         """
         block = b"" if self.ended else self._frames.receive(data)
@@ -416,9 +416,9 @@ class EventStream:
         return False
 
     def finish(self) -> tuple[bytes, list[tuple[bytes, tuple[StreamEvent, ...]]]]:
-        """Return what came after the last whole frame, and the frames that the end completes.
+        """Return the bytes after the last whole frame, and the frames that the end completes.
 
-        A carriage return waits for the next byte: a line feed would belong to it. Raises
+        A carriage return waits for the next byte, because a line feed would belong to it. Raises
         UpstreamProtocolError.
         """
         rest = self._frames.rest()
@@ -486,12 +486,12 @@ def _events_of(
 
 
 class FrameReader(BodyReader):
-    """An event stream whose frames pass as they came, each when it is whole.
+    """An event stream whose frames pass unchanged, each when it is whole.
 
-    So an answer that breaks off ends between two frames, where another can take over. An error
-    waits for the end, apart from the frames before it; a frame that cannot be read is an error in
-    the client's dialect. ``strip`` removes the usage chunk that we asked for. The terminal event
-    is the last frame that passes.
+    So an answer that breaks off ends between two frames, where another answer can continue. An
+    error waits for the end, separate from the frames before it; a frame that cannot be read is an
+    error in the client's dialect. ``strip`` removes the usage chunk that we asked for. The terminal
+    event is the last frame that passes.
     """
 
     def __init__(
@@ -609,7 +609,7 @@ class DocumentReader(BodyReader):
 
 
 HELD_DOCUMENT_BYTES = 64 * 1024 * 1024
-"""Longest answer to a call that is no chat which is held until its end. 2,048 vectors of 3,072
+"""Longest answer to a call that is not a chat which is kept until its end. 2,048 vectors of 3,072
 numbers take 33 MB in base64."""
 
 

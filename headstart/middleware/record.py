@@ -230,9 +230,9 @@ class AnswerLog:
     new_id: Callable[[], str]
 
     async def keep(self, logged: LoggedAnswer) -> str | None:
-        """Store an answer; return why not, or None. A newer answer under its key stays.
+        """Store an answer; return the reason if it is not stored, or None.
 
-        Its life counts from the time when it came.
+        A newer answer under its key stays. Its lifetime counts from the logged time.
         """
         scope = {
             "type": "http",

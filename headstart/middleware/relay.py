@@ -364,7 +364,7 @@ def resource_of(path: bytes) -> str:
 
 
 class _RelayClient:
-    """Reads the messages of a client: the body, and then the client's leaving.
+    """Reads the messages of a client: the body, and then that it left.
 
     ``error`` is the reason why the call must end before its answer; ``timer`` ends the call.
     """
@@ -433,7 +433,7 @@ def _has_body(headers: Headers) -> bool:
 
 
 def _count_form(call: Call) -> CountForm | None:
-    """Return the form of a request for a number of tokens; None: it is no such request."""
+    """Return the form of a request for a number of tokens; None for any other request."""
     form = DIALECTS[call.dialect].count
     asks = form is not None and call.method == "POST" and form.path.fullmatch(call.path)
     return form if asks else None
@@ -514,10 +514,10 @@ LARGEST_PAGE = 100
 
 
 class HeldResponses:
-    """Answers for the caller's own ids. ``owner`` names the caller of a request.
+    """Answers requests for kept answers of the caller. ``owner`` names the caller of a request.
 
-    An id of ours, or of another caller, that this caller does not have is answered with 404. All
-    other ids are the provider's affair.
+    An id of ours, or of another caller, that this caller does not have is answered with 404. The
+    provider answers for all other ids.
     """
 
     def __init__(

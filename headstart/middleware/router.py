@@ -194,7 +194,7 @@ class Router:
         return frozenset().union(*(each.own_keys for each in self.providers))
 
     def relayed(self, dialect: str, model: str, rule: str) -> Candidate:
-        """Return the candidate for a request of a path that is no chat path. Raises NoUpstream.
+        """Return the candidate for a request to a path that is not a chat path. Raises NoUpstream.
 
         Such a request is not translated, so only upstreams of its dialect get it: those of the
         route, or else the upstream for the model, or else the first one. ``model`` is "" for a
@@ -208,7 +208,7 @@ class Router:
         raise _nobody(rule, dialect)
 
     def untranslated(self, dialect: str, model: str, rule: str) -> Candidate | None:
-        """Return the candidate for a request that goes where a chat with this model goes.
+        """Return the candidate for a request that goes to the same place as a chat with this model.
 
         None: the chat would be translated.
         """
@@ -245,7 +245,7 @@ class Router:
         return Answerer(candidate, identity, names, several=len(names) > 1)
 
     def _find_equals(self, form: DocumentForm, model: str, rule: str) -> Answerer:
-        """Return the candidate for a call that is no chat, without upstreams of other models.
+        """Return the candidate for a call that is not a chat, without upstreams of other models.
 
         The vectors of two models cannot be compared, and no request is translated.
         """
@@ -291,7 +291,7 @@ class Router:
         return all(each.speaks(dialect) for each in members)
 
     def _choose(self, dialect: str, model: str | None, *, translates: bool = True) -> Provider:
-        """Return the provider meant for the model, else one that has it, else of the dialect.
+        """Return the provider that claims the model, else one that has it, else one of the dialect.
 
         Without any of these it is the first provider, and the request is translated, which needs a
         body that we can read. Among equals the caller's dialect counts first, an upstream's main
@@ -450,10 +450,10 @@ class ModelLists:
                 self._keep(name, kept[name])
 
     async def answer(self, call: Call) -> ModelAnswer | None:
-        """Return the answer to a request for the list or for one model; None: it is another one.
+        """Return the answer to a request for the list or for one model.
 
-        None as well for a model that is not known here. Raises RequestError for a route that does
-        not exist.
+        None for any other request, and for a model that is not known here. Raises RequestError for
+        a route that does not exist.
         """
         dialect = DIALECTS.get(call.dialect)
         if dialect is None or dialect.models is None or not self._answers:

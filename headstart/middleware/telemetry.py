@@ -57,7 +57,7 @@ _OPERATIONS = {
     "/v2/rerank": "rerank",
     "/v1/moderations": "moderation",
 }
-"""The operations of endpoints that are no chat."""
+"""The operations of endpoints that are not chats."""
 _PROVIDERS = {
     "azure": "azure.ai.openai",
     "bedrock": "aws.bedrock",
@@ -102,10 +102,10 @@ class _RequestTrace:
 
 
 class Tracing:
-    """An observer that makes the spans of each request: one for it, its lookup and each attempt.
+    """An observer that makes the spans of each request: for itself, its lookup and each attempt.
 
-    ``request`` begins the span of a request, and ``attempt`` that of an upstream call. What is
-    booked of the request ends them, so that each span has the outcome that the books have.
+    ``request`` begins the span of a request, and ``attempt`` the span of an upstream call. The
+    booked row of the request ends them, so each span has the same outcome as the books.
     """
 
     def __init__(self, tracer: Tracer, propagator: TextMapPropagator) -> None:
@@ -242,7 +242,7 @@ class Tracing:
         span.end(_nanoseconds(row.at + row.total_s))
 
     def _stages(self, row: Served, inside: Context) -> None:
-        """Make the spans of the lookup and of the encoder in it, which are known by their lengths.
+        """Make the spans of the lookup and of the encoder, of which only the lengths are known.
 
         They are the last part of our own time before the answer.
         """

@@ -265,7 +265,7 @@ class _WholeAnswer:
         self._transcript = transcript
 
     def finish(self, last: tuple[StreamEvent, ...]) -> tuple[StreamEvent, ...]:
-        """Add the last events, and the terminal event where it is still to come; return these.
+        """Add and return the last events, and the terminal event if it has not come.
 
         Raises UpstreamProtocolError.
         """

@@ -1,6 +1,6 @@
-"""Relays WebSockets: messages both ways as they come, never cached.
+"""Relays WebSockets: passes messages both ways as they come, and caches none.
 
-Each side keeps its own pings. A side that takes no messages stops the reading of the other one.
+Each side has its own pings. If one side does not take messages, the other side is not read.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ class _Relayed:
         self._code = 0
 
     def traffic(self) -> SocketTraffic:
-        """Return what has passed so far."""
+        """Return the traffic so far."""
         return SocketTraffic(
             messages_up=self._up[0],
             bytes_up=self._up[1],
@@ -388,7 +388,7 @@ class _Relayed:
                 return self.end(Ending(ABNORMAL), "client")
 
     async def _watch(self) -> None:
-        """Wait for the end, and end what is idle or too old."""
+        """Wait for the end, and end a WebSocket that is idle or too old."""
         loop, limits = asyncio.get_running_loop(), self._limits
         idle_s, whole_s = limits.websocket_idle_s, limits.websocket_deadline_s
         begun = loop.time()

@@ -1,4 +1,4 @@
-"""The requests and answers that the cache may look up, store and serve.
+"""Decides which requests the cache looks up, and which answers it stores and serves.
 
 Each refusal is a short, stable reason.
 """
@@ -38,17 +38,18 @@ _FINISH_REASONS = {
 }
 
 MOST_SHARED_CHARACTERS = 32_768
-"""Encoders read less, and a search of so much text for personal data takes 5 ms."""
+"""Longest text that users may share. Encoders read less, and searching this much text for personal
+data takes 5 ms."""
 
 
 class Admission:
     """The default admission policy (``docs/cache-key.md``).
 
-    ``sampled`` tells what happens to requests that ask for random answers: ``"always"`` caches
-    them like others, ``"deterministic"`` caches only temperature 0 or a seed, ``"variants:k"``
-    keeps k answers of each. With ``share_users`` users share a scope: then the answer to another
-    prompt never answers a request that is personal or rests on the results of a tool.
-    Raises ConfigError for another value of ``sampled``.
+    ``sampled`` decides about requests for random answers: ``"always"`` caches them like others,
+    ``"deterministic"`` caches only temperature 0 or a seed, ``"variants:k"`` keeps k answers of
+    each. With ``share_users`` users share a scope: then the answer to another prompt never answers
+    a request that is personal or rests on the results of a tool. Raises ConfigError for another
+    value of ``sampled``.
     """
 
     def __init__(self, sampled: str = "always", *, share_users: bool = False) -> None:
@@ -138,10 +139,10 @@ NEVER_STORED = "never-stored"
 
 
 def has_match(value: object, expressions: Sequence[re.Pattern[str]]) -> bool:
-    """Return whether an expression matches in a text of a JSON value.
+    """Return whether an expression matches a string inside a JSON value.
 
-    Bytes are JSON, whose texts may be escaped, or a text. So is a text that is JSON itself, such as
-    the arguments of a tool call.
+    Bytes may be JSON, in which strings are escaped, or plain text. The same holds for a string that
+    is JSON itself, such as the arguments of a tool call.
     """
     match value:
         case str():
@@ -367,7 +368,7 @@ _IBAN_BASE, _SHORTEST_IBAN = 97, 15
 
 
 def is_personal(text: str) -> bool:
-    """Tell whether a text speaks of its writer, or holds data that identify a person.
+    """Tell whether a text is about its writer, or has data that identify a person.
 
     The patterns are wide on purpose: a miss costs a call, but a wrong hit shows one user the data
     of another.

@@ -57,7 +57,7 @@ class NameMemo(dict[bytes, T]):
 
 
 class NamesMemo(dict[tuple[bytes, ...], T]):
-    """Remembers what a function says of the names of all headers of an answer, in their order.
+    """Remembers the result of a function for the names of all headers of an answer, in their order.
 
     The answers of a provider mostly have the same headers in the same order. So what follows from
     the names is worked out once, and not for each header of each answer.
@@ -223,9 +223,9 @@ def is_secret_parameter(name: bytes) -> bool:
 def telling_query(query: bytes) -> bytes:
     """Return the parameters of a query that could tell callers apart.
 
-    That is all but a few that are known to say nothing about the caller. Names are compared
-    percent-decoded; order and repeats stay. A known name whose value could hold more than its
-    plain word, such as another parameter behind a ``;``, is kept.
+    These are all parameters except a few that are known to say nothing about the caller. Names are
+    compared percent-decoded; order and repeats stay. A known name whose value could hold more than
+    its plain word, such as another parameter behind a ``;``, is kept.
     """
     if not query:
         return b""
@@ -308,13 +308,13 @@ class OriginRules:
     def allows(self, origin: bytes) -> bool:
         """Return whether pages of another origin may send requests."""
         text = origin.decode("latin-1").lower()
-        # The brackets of an IPv6 address are no set of characters.
+        # The brackets of an IPv6 address are not a set of characters.
         patterns = [pattern.lower().replace("[", "[[]") for pattern in self.origins]
         return any(fnmatchcase(text, pattern) for pattern in patterns)
 
 
 def _host_name(host: str) -> str:
-    """Return a host without its port and the dot at its end; "" if it is no host."""
+    """Return a host without its port and the dot at its end; "" if it is not a host."""
     match = _HOST_FORM.fullmatch(host)
     return "" if match is None else str(match[1] or match[2].removesuffix("."))
 
@@ -372,7 +372,7 @@ and numbers have 3, and hardly any text has fewer than 2."""
 HELD_S = 5.0
 """Time after which a caller may try again if calls in flight have reserved the rest of a limit."""
 LEASES = 20
-"""The requests of a minute are leased from the store in so many parts."""
+"""Number of parts in which the requests of a minute are leased from the store."""
 _LABELS = {"minute": "%Y-%m-%dT%H:%M", "day": "%Y-%m-%d", "month": "%Y-%m"}
 _EXHAUSTED = "insufficient_quota"
 _TOO_FAST = "rate_limit_exceeded"
@@ -425,7 +425,7 @@ class Allowance(NamedTuple):
 
 
 class Headroom(NamedTuple):
-    """What is left of a limit in its window."""
+    """The rest of a limit in its window."""
 
     unit: Measure
     most: int
@@ -439,8 +439,8 @@ def spending(limits: ClientLimits) -> tuple[Allowance, ...]:
 
     None if nothing limits their cost.
 
-    Days and months are counted even where they have no limit: a limit that is added later holds for
-    what was spent before.
+    Days and months are counted even where they have no limit: a limit that is added later also
+    counts earlier spending.
     """
     usd_per_day, usd_per_month = _units(limits.usd_per_day), _units(limits.usd_per_month)
     found = [
@@ -464,7 +464,7 @@ def allows_model(limits: ClientLimits, model: str) -> bool:
 
 
 class Usage(NamedTuple):
-    """What a call uses, or may use: dollars and tokens."""
+    """The usage of a call, or the usage that it may have: dollars and tokens."""
 
     usd: float
     tokens: int
@@ -493,7 +493,7 @@ def reservations(
 ) -> tuple[Charge, ...]:
     """Return the charges that reserve the usage of a call.
 
-    A call that is larger than all tokens of a minute may begin when none of them is used.
+    A call that is larger than the limit of a minute may begin when nothing of the limit is used.
     """
     charges = []
     for each in allowances:
@@ -511,10 +511,10 @@ def refusal(
     now: float,
     held: Callable[[str], int] = lambda _: 0,
 ) -> OverLimit:
-    """Return the error for charges that were not added: the limit that is in the way longest.
+    """Return the error for refused charges. It names the limit that blocks the call the longest.
 
     ``held`` returns the part of a counter that calls in flight have reserved. They give back what
-    they do not use, so what is full of reservations is not used up.
+    they do not use, so a limit that is full of reservations is not used up.
     """
     over = [
         _Excess(

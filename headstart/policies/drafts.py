@@ -1,8 +1,8 @@
 """Decides whether a cheap model's draft may be the answer: vetoes, scores and their calibration.
 
-A veto rejects a draft, whatever its score. A score is from 0 to 1. Scores of
-different judges are not comparable: each has its own Calibration. ``docs/cascade.md`` has the
-measurements, ``benchmarks/cascade.py`` makes them.
+A veto rejects a draft with any score. A score is from 0 to 1. Scores of different judges are not
+comparable: each has its own Calibration. ``docs/cascade.md`` has the measurements,
+``benchmarks/cascade.py`` makes them.
 """
 
 from __future__ import annotations
@@ -374,7 +374,7 @@ class Calibration(Frozen):
     def learn(self, score: float, *, good: bool, weight: float = 1.0) -> Calibration:
         """Return the calibration after one more draft.
 
-        If only a share of the drafts of its kind is checked, its ``weight`` is one over that share.
+        If only a share of such drafts is checked, the ``weight`` of each is one over that share.
         """
         at = min(CALIBRATION_BINS - 1, max(0, int(score * CALIBRATION_BINS)))
         keep = min(1.0, _DRAFTS_REMEMBERED / (self.seen[at] + weight))
@@ -398,7 +398,7 @@ CALIBRATION_PRIORS: Mapping[Basis, Calibration] = {
     for basis, heights in {
         # Assumed: a usual token margin, before anything is known of the model. It is overconfident.
         Basis.LOGPROBS: (0.20, 0.30, 0.40, 0.48, 0.56, 0.64, 0.71, 0.78, 0.85, 0.92),
-        # Most answers that agree are right; the judge's own doubt lies in the middle.
+        # Most answers that agree are right. The judge's own doubt is in the middle.
         Basis.AGREEMENT: (0.35, 0.38, 0.42, 0.48, 0.55, 0.62, 0.68, 0.74, 0.80, 0.86),
         # Measured: Mixtral 8x7B on GSM8K and MMLU. A prompt alone tells little (docs/cascade.md).
         Basis.PROMPT: (0.40, 0.40, 0.40, 0.40, 0.40, 0.53, 0.54, 0.60, 0.70, 0.72),

@@ -1,6 +1,6 @@
-"""How long answers are fresh: the words of their questions, and Cache-Control (RFC 9111).
+"""How long answers stay fresh, by the words of their questions and by Cache-Control (RFC 9111).
 
-Questions: the words are English. They tell no more than a quick look at the question.
+Questions: the words are English. They show no more than a quick look at the question.
 
 Cache-Control: answers follow the rules for a shared cache, read for a cache whose owner has named
 each path. ``docs/endpoints.md`` tells where they are stricter or laxer, and why. A request's
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 # --- lifetimes by question -----------------------------------------------------------------------
 
 MOST_CHARACTERS = 600
-"""Only the two ends of a longer text are read: a question stands there."""
+"""Longest text that is read whole. Of a longer one only the two ends are read, where questions
+usually are."""
 
 
 class QuestionClass(StrEnum):

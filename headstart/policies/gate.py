@@ -1,4 +1,4 @@
-"""When a question is worth encoding: the gate of its sketch, and how long it may wait.
+"""When a question is worth encoding (the gate), and how long it may wait for that.
 
 The gate is the similarity of sketches from which a question is encoded. It is learned from labels,
 by the similarity of the nearest sketch. A range of similarities is open until labels show that
@@ -40,7 +40,7 @@ UNKNOWN = 0.5
 UNLABELLED = 0.25
 """A question that passed and gave no label counts as a different answer with this weight."""
 FORGET_AT = 400
-"""When a range has so many labels, all its counts are halved: traffic changes."""
+"""Number of labels of a range at which all its counts are halved, because traffic changes."""
 MARGIN = 0.22
 """A hit's nearest sketch is rarely further below its similarity (``docs/encoder.md``)."""
 MOST_LOST = 0.02
@@ -48,7 +48,7 @@ MOST_LOST = 0.02
 ENOUGH_FOUND = 2
 """One hit below the gate may be chance."""
 WINDOW = 5000
-"""Number of hits after which the count starts anew."""
+"""Number of hits after which the count starts again."""
 STEP = 0.05
 """The distance by which the gate is lowered at a time."""
 MOST_DOMAINS = 4096
@@ -186,7 +186,8 @@ class Gates:
 # --- how long a question may wait -----------------------------------------------------------------
 
 SHARE = 0.25
-"""A question waits for a quarter of what a hit would save: about every fourth one is a hit."""
+"""A question waits for this share of the time that a hit would save, because about every fourth
+question is a hit."""
 SHORTEST_S = 0.02
 LONGEST_S = 0.25
 UNKNOWN_S = 0.1
@@ -194,7 +195,7 @@ UNKNOWN_S = 0.1
 HALF_LIFE = 50.0
 """Number of answers after which an old one counts half."""
 RENEWED_EVERY = 8
-"""Number of answers of a route after which the wait is computed anew. Each of the first eight
+"""Number of answers of a route after which the wait is computed again. Each of the first eight
 answers renews it."""
 MOST_KNOWN = 1024
 """Pairs of route and model that are remembered, some 2 KB each."""
@@ -207,7 +208,7 @@ class _Answers:
     times: Quantiles = field(default_factory=lambda: Quantiles(HALF_LIFE))
     count: int = 0
     wait_s: float | None = None
-    """None: it must be computed anew."""
+    """None: it must be computed again."""
 
 
 class LookupPatience:

@@ -1,4 +1,4 @@
-"""Cache keys: who may share an answer, what must be equal, and what is compared by meaning.
+"""Cache keys: who may share an answer, what must be equal, what is compared by meaning.
 
 A key is SHA-256 over canonical JSON of the client's original request. ``docs/cache-key.md`` has the
 rules and their reasons; the records of the dialects have the tables of body fields.
@@ -351,11 +351,11 @@ class Conversation(Frozen, frozen=True):
 
 
 def split_conversation(messages: Sequence[object]) -> Conversation | None:
-    """Split canonical messages, or return None if only an equal history matches.
+    """Split canonical messages, or return None if only an equal history may match.
 
-    That is so without an earlier user turn in plain text, if the history is too long, and if the
-    last message does not ask: the meaning of orders such as "cancel it" and "yes, the first one"
-    lies in the words that were said before.
+    Only an equal history matches if there is no earlier user turn in plain text, if the history is
+    too long, or if the last message does not ask: the meaning of orders such as "cancel it" and
+    "yes, the first one" lies in the words that were said before.
     """
     turns = _plain_ending(messages) if len(messages) > 1 else None
     if not turns:

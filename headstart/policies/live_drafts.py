@@ -1,4 +1,4 @@
-"""Live drafts: what a prompt that is still being typed is worth, and which request it became.
+"""Live drafts: when a call for a half-typed prompt pays, and which request the draft became.
 
 The client gives its request once, with ``{{draft}}`` in the place of the text (``DraftTemplate``).
 Each revision of the text fills that place. A call that is made before the client asks pays if the
@@ -166,9 +166,10 @@ class TriggerUse:
 
 
 class WasteAccount:
-    """Holds the cost of calls that nobody used to a ``share`` of the cost of answers.
+    """Limits the cost of calls that nobody used to a ``share`` of the cost of answers.
 
-    What is not wasted is saved up, at most for ``_SAVED_UP`` answers; so much is there at first.
+    Dollars that are not wasted are saved up, at most for ``_SAVED_UP`` answers. The account starts
+    with this maximum.
     """
 
     _SAVED_UP = 20.0
@@ -216,9 +217,9 @@ class WasteAccount:
         self.warm_extra = self._learned(self.warm_extra, extra_usd, cost_usd)
 
     def wasted_before(self, cost_usd: float, discount_usd: float) -> None:
-        """Note what the unused calls of a draft cost that then got its answer.
+        """Note the cost of the unused calls of a draft whose answer came from a later call.
 
-        ``discount_usd``: what the call for the answer cost less because of them.
+        ``discount_usd`` is what that call saved because of them.
         """
         lost_usd = max(0.0, cost_usd - discount_usd)
         self.wasted(lost_usd)
@@ -228,7 +229,7 @@ class WasteAccount:
         return self._MEMORY * share + (1.0 - self._MEMORY) * part / whole if whole else share
 
     def wasted(self, cost_usd: float) -> None:
-        """Note the cost of a call that nobody used."""
+        """Note the cost of an unused call."""
         self._change(-cost_usd)
 
     def _change(self, usd: float) -> None:
@@ -241,9 +242,9 @@ def refuse_call(
 ) -> str | None:
     """Return why the call is not made before the client asks, or None.
 
-    ``use`` is the chance that its answer is used. The whole cost must fit in ``budget_usd``. The
-    waste that is to be expected must be small beside what is left for it, the smaller the less
-    likely the answer is used: so calls with a poor chance take only what is left over.
+    ``use`` is the probability that its answer is used. The whole cost must fit in ``budget_usd``.
+    The expected waste must be small beside the dollars that are left for waste. The less likely the
+    answer is used, the smaller it must be, so calls with a poor chance take only what others leave.
     """
     if not estimate.ready:
         return "not-ready"
@@ -276,7 +277,7 @@ _NOTES = "Worked out already, while this was being written (check it; it may be 
 
 
 class Inference(NamedTuple):
-    """What a model has worked out from the beginning of a prompt."""
+    """A result that a model has worked out from the beginning of a prompt."""
 
     prefix: str
     """The beginning, in whole sentences."""
@@ -313,7 +314,7 @@ def inference_prompt(segment: str, inferences: Sequence[Inference]) -> str:
 
 
 def read_inference(prefix: str, answer: str) -> Inference:
-    """Return what a model said about the beginning of a prompt."""
+    """Return the inference in a model's answer."""
     said = answer.strip()
     return Inference(prefix, "" if said.lower().strip(".\"' ") in ("", "wait") else said)
 

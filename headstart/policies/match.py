@@ -67,7 +67,8 @@ if TYPE_CHECKING:
 MOST_UNMATCHED = 4
 """Most user turns that may be reworded in one comparison."""
 MOST_COUNTERPARTS = 2
-"""Each of them is compared with so many turns of the other, most words in common first."""
+"""Most turns of the other history that each is compared with, those with most common words
+first."""
 
 _NOTHING = Encoding(
     sentence=np.zeros(0, np.float32), tokens=np.zeros((0, 0), np.float32), spans=(), complete=False
@@ -537,10 +538,11 @@ def question_of(key: CacheKey) -> str:
 
 
 class Vetoes:
-    """Vetoes by the request that was called wrong, and not called right since.
+    """The vetoes, by the request whose answer a person called wrong and did not call right since.
 
-    A wrong hit stops its entry for all rewordings, and its question for all entries, so that the
-    next to ask it gets a fresh answer; with ``pair_only`` the one for the other alone.
+    After a wrong hit, its entry answers no rewording any more, and its question gets no other
+    entry, so the next caller gets a fresh answer. With ``pair_only`` only the entry for this
+    question is stopped.
     """
 
     def __init__(self, rows: Mapping[str, Veto] | None = None) -> None:
@@ -566,9 +568,10 @@ class Vetoes:
         return bool(self._rows) and any(each in self._stopped for each in asked)
 
     def apply(self, label: Label) -> bool:
-        """Take the verdict of a person; return whether it changed anything. Order decides.
+        """Apply the verdict of a person; return whether it changed anything.
 
-        Feedback says "wrong" of an answer that was served, a review only of a pair.
+        The last verdict counts. Feedback calls an answer wrong that was served; a review calls only
+        a pair wrong.
         """
         if label.source not in (LabelSource.FEEDBACK, LabelSource.REVIEW):
             return False

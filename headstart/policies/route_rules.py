@@ -100,10 +100,11 @@ def match_context(
     principal: str = "",
     tenant: str = "",
 ) -> MatchContext:
-    """Return the context of a request's match. It learns apart for each of the ``parties``.
+    """Return the context of a request's match.
 
-    ``parties`` are the scope, the path and the rule. The smallest target counts. ``learning`` names
-    the encoder and the guards: with others, another domain learns.
+    It learns separately for each combination of ``parties``: the scope, the path and the rule. The
+    smallest target counts. ``learning`` names the encoder and the guards: with others, another
+    domain learns.
     """
     stated = [target for target in targets if target is not None]
     return MatchContext(

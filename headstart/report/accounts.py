@@ -1,4 +1,4 @@
-"""From booked requests to a Report: the sums, the upstream calls, and the experiments.
+"""Computes a Report from booked requests: the sums, the upstream calls, and the experiments.
 
 ``Breakdown`` gives the bill line by line, for a spreadsheet. ``MachineAccounts`` shows how busy
 machines by the hour are.

@@ -1,4 +1,4 @@
-"""How sure the savings are: intervals, and a second estimate by requests that were held out.
+"""How sure the savings are: intervals, and a second estimate from held-out requests.
 
 The first part has quantiles and confidence intervals over plain sequences of numbers.
 """
@@ -204,7 +204,7 @@ def mean_of(values: Sequence[float], hits: int, known: Spread) -> Mean | None:
 
 
 def spread_of(values: Sequence[tuple[int, float]]) -> Spread:
-    """Return the spread of values, each of which counts so many times."""
+    """Return the spread of values, each with its weight."""
     total = sum(number for number, _ in values)
     if not total:
         return Spread()
@@ -227,7 +227,7 @@ def interval(found: Mean, times: float, less: float = 0.0) -> Interval:
 
 
 class PrefixReads:
-    """Collects when each prompt was asked, to tell which hits would have been prefix reads.
+    """Collects the times of each prompt, to find the hits that would have been prefix reads.
 
     With the cache off, the provider would have read a prompt from its prefix cache if anybody had
     asked it shortly before. Call ``settle`` after all rows were added.
@@ -511,9 +511,9 @@ class EstimateAccounts:
         return found
 
     def _questions_own(self, usual: UsualCalls) -> float:
-        """Return how much of the variance of a call's time is due to its question, from 0 to 1.
+        """Return the share of the variance of a call's time that its question causes, from 0 to 1.
 
-        Two calls for one question tell. Without enough of them it is taken to be all.
+        Pairs of calls for one question give it. Without enough pairs the share is taken to be 1.
         """
         products, squares = [], []
         for repeat in self._repeats:

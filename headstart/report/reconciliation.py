@@ -1,6 +1,6 @@
-"""Our books beside a provider's own account of the usage, by day and model.
+"""Compares our books with a provider's own account of the usage, by day and model.
 
-It reads what the consoles and the usage APIs of OpenAI and Anthropic give, as CSV or JSON: numbers
+It reads exports of the consoles and the usage APIs of OpenAI and Anthropic, as CSV or JSON: numbers
 of tokens, or costs.
 """
 
@@ -59,7 +59,7 @@ def plain_model(name: str) -> str:
 
 
 def read_usage(data: bytes) -> list[ExportRow]:
-    """Return the rows of an export. Raises ConfigError with what is wrong with it."""
+    """Return the rows of an export. Raises ConfigError with its error."""
     try:
         text = data.decode("utf-8-sig")
         if text.lstrip()[:1] in ("{", "["):
@@ -163,7 +163,7 @@ def _of_result(day: str, result: Mapping[str, Any]) -> ExportRow:
 
 
 class _Sums:
-    """What the calls to one model on one day used."""
+    """The usage of the calls to one model on one day."""
 
     def __init__(self) -> None:
         self.calls = self.prompt_tokens = self.completion_tokens = self.estimated = 0

@@ -445,9 +445,9 @@ _BILL: Mapping[str, Callable[[Group], str]] = {
 
 
 def _bills(report: Report) -> Iterator[ReportSection]:
-    """Yield the providers' bill by caller, route, tag and day, where there are several of them.
+    """Yield the providers' bill by caller, route, tag and day, if there are several of them.
 
-    And what client keys have used of their limits.
+    Then yield what client keys have used of their limits.
     """
     for name, groups in (
         ("caller", report.callers),

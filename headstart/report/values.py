@@ -35,7 +35,7 @@ class Times(ReportValue):
 
 
 class SavingsLine(ReportValue):
-    """A part of the savings; what the cache costs is negative. Times are sums over requests."""
+    """A part of the savings. Costs of the cache are negative. Times are sums over requests."""
 
     name: str
     requests: int
@@ -151,7 +151,7 @@ class ReshapedTokens(ReportValue):
     tokens_before: int
     tokens_after: int
     saved_usd: float = 0.0
-    """What the provider's prompt cache saved; 0 for other kinds."""
+    """The savings of the provider's prompt cache; 0 for other kinds."""
 
 
 class OutputExperiment(ReportValue):
@@ -168,7 +168,7 @@ class OutputExperiment(ReportValue):
 
 
 class Estimate(ReportValue):
-    """One sum of ``Savings``, estimated in two ways. Both are net of all that the cache costs.
+    """One sum of ``Savings``, estimated in two ways. Both are net of all costs of the cache.
 
     ``by_calls`` compares hits with recent calls, and is the sum in ``Savings``. ``by_holdout`` is
     the number of hits, times what a held-out request took on average. They ``disagree`` if the

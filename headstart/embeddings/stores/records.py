@@ -1,4 +1,4 @@
-"""What all stores keep: encoded values, the log that readers follow, and the labels.
+"""The common part of all stores: encoded values, the log that readers follow, and the labels.
 
 A value is stored in a versioned envelope: one version byte, then MessagePack. A store may hold
 values of a newer version, or damaged ones. Decoding skips them, so a rollback or a bad row costs a
@@ -63,7 +63,7 @@ class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The life of an entry that has no ``expires`` of its own, counted from ``created``."""
     max_entries: int | None = None
     max_bytes: int | None = None
-    """The bytes of encoded entries and vectors, without what the store adds around them."""
+    """The bytes of encoded entries and vectors, without the store's own overhead."""
 
 
 # --- encoded values ------------------------------------------------------------------------

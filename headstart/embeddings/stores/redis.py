@@ -644,7 +644,7 @@ class RedisStore(RecordStore):
         return str(await self._run(APPEND, msgspec.msgpack.encode(arguments), *blobs), "ascii")
 
     async def _begin(self) -> tuple[bytes, bytes, bytes, bytes]:
-        """Return schema, secret, log's end and server version; make what is missing."""
+        """Return schema, secret, log's end and server version. Missing keys are written."""
         found: tuple[bytes, bytes, bytes, bytes] = await self._run(
             OPEN, SCHEMA_VERSION, self._new_secret or secrets.token_bytes(32)
         )

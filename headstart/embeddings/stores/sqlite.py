@@ -224,7 +224,7 @@ SCHEMA_VERSION = len(MIGRATIONS)
 
 
 class _CorruptFileError(Exception):
-    """The file is damaged or is no database: it may be renamed."""
+    """The file is damaged or is not a database: it may be renamed."""
 
 
 def open_file(

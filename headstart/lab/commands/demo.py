@@ -1,4 +1,4 @@
-"""``headstart demo``: simulated providers, a sidecar, scripted traffic and what it saved."""
+"""``headstart demo``: simulated providers, a sidecar, scripted traffic and the savings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``headstart tune``: learns from a log, or says what a cascade of two models would save."""
+"""``headstart tune``: learns from a log, or shows the savings of a cascade of two models."""
 
 from __future__ import annotations
 

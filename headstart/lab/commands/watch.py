@@ -1,4 +1,4 @@
-"""``headstart watch``: measure providers again and again, and tell when one has become worse."""
+"""``headstart watch``: measure providers on a schedule, and report when one becomes worse."""
 
 from __future__ import annotations
 
@@ -78,13 +78,13 @@ class WatchOptions:
 
 @command(WatchOptions)
 def watch(options: WatchOptions) -> None:
-    """Measure on a schedule, and tell when a provider has become worse.
+    """Measure on a schedule, and report when a provider has become worse.
 
-    A round makes --calls to each provider and model, one at a time. An alarm tells that the time
-    to the first token, the speed, the share of right answers (prompts with "expect") or the price
-    has changed, and shows the route that the last rounds recommend as a diff of headstart.toml.
-    At most one month in twenty has a false alarm. --budget limits what a day costs: if it is
-    small, rounds come less often. Ctrl-C ends it and exits 130; the history goes on next time.
+    A round makes --calls to each provider and model, one at a time. An alarm means that the time to
+    the first token, the speed, the share of right answers (prompts with "expect") or the price has
+    changed, and shows the route that the last rounds recommend as a diff of headstart.toml. At most
+    one month in twenty has a false alarm. --budget limits what a day costs: if it is small, rounds
+    come less often. Ctrl-C ends it and exits 130; the history goes on next time.
 
     Examples:
       headstart watch --budget 0.50

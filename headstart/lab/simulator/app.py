@@ -266,7 +266,7 @@ class _AnsweredCall(NamedTuple):
 
 
 def answer_other(incoming: SimulatedRequest, model: str) -> _AnsweredCall:
-    """Return the reply to a request that is no chat. Raises BadRequest, msgspec.DecodeError."""
+    """Return the reply to a request that is not a chat. Raises BadRequest, msgspec.DecodeError."""
     if incoming.method == "POST":
         counted = count_tokens(incoming)
         if counted is not None:

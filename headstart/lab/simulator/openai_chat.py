@@ -191,7 +191,7 @@ def _entry(token: str, logprob: float) -> dict[str, Any]:
 
 
 def _around_choices(answer: SimulatedAnswer) -> tuple[bytes, bytes]:
-    """Return what stands before and after the choices of every chunk."""
+    """Return the bytes before and after the choices of every chunk."""
     head = b'data: {"id":%b,"object":"chat.completion.chunk","created":%d,"model":%b,' % (
         _encode(_id(answer)),
         answer.created,
@@ -274,7 +274,7 @@ class PromptBody(ChatBody, frozen=True, kw_only=True):
     """The same in the terms of a chat."""
 
     echoed: tuple[str, ...] = ()
-    """What each alternative begins with."""
+    """The text with which each alternative begins."""
 
 
 _decoder = msgspec.json.Decoder(CompletionsBody)

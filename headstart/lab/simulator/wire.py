@@ -102,7 +102,7 @@ class ScriptedReply(Frozen):
         return self.ending != "end" or self.head_takes_s > 0
 
     def split(self, tokens: int) -> tuple[tuple[TimedPiece, ...], tuple[TimedPiece, ...]]:
-        """Cut the pieces after so many tokens, or the body in its middle if it is not streamed."""
+        """Cut the pieces after ``tokens`` tokens, or an unstreamed body in its middle."""
         if not self.stream:
             (whole,) = self.pieces
             middle = len(whole.data) // 2
@@ -506,7 +506,7 @@ class Record(CallFacts, frozen=True, kw_only=True, omit_defaults=False):
     sent_tokens: int
     bytes_out: int
     credential: str
-    """Eight hexadecimal digits that stand for the key; empty without one."""
+    """Eight hexadecimal digits that identify the key; empty without one."""
     headers: dict[str, str]
     """The request's headers without the credentials."""
 

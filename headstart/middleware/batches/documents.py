@@ -1,6 +1,6 @@
-"""One long document, or a list, as many calls of a batch whose answers are joined in order. Pure.
+"""Splits a long document or a list into many calls of a batch, and joins the answers in order.
 
-A document is cut at paragraphs; a paragraph that does not fit is cut at its sentences, and a
+Pure. A document is cut at paragraphs; a paragraph that does not fit is cut at its sentences, and a
 sentence that does not fit at words. Each item of a list becomes a call.
 """
 
@@ -161,9 +161,9 @@ def _with_part(dialect: Dialect, request: dict[str, Any], part: str) -> bytes:
 
 
 class MappedRequest:
-    """What is known of one request whose document is split.
+    """The state of one request whose document is split.
 
-    ``bodies`` are the calls of the level that is under way.
+    ``bodies`` are the calls of the present level.
     """
 
     def __init__(

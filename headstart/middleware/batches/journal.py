@@ -1,8 +1,8 @@
-"""The files of a batch: its requests, the journal of what was answered, and the output.
+"""The files of a batch: its requests, the journal of the answers, and the output.
 
-The folder of ``/v1/files`` and ``/v1/batches`` holds what each caller keeps there. Its I/O blocks.
-Each caller has a folder of its own, so that nobody finds the files of another one. A file or batch
-is a JSON document with its data beside it. Only this user of the system may read them.
+The folder of ``/v1/files`` and ``/v1/batches`` has the files of all callers. Its I/O blocks. Each
+caller has a folder of its own, so that nobody finds the files of another one. A file or batch is a
+JSON document with its data beside it. Only this user of the system may read them.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _request(row: dict[str, Any], place: int, number: int, model: str | None) ->
 
 
 def in_prefix_order(requests: Iterable[BatchRequest]) -> list[BatchRequest]:
-    """Return requests in an order in which those that begin alike are neighbours.
+    """Return requests in an order in which requests with equal beginnings are neighbours.
 
     A provider keeps the beginning of a prompt for some minutes, and reads it for less.
     """
@@ -446,7 +446,7 @@ _PREFIXES: dict[type[Any], str] = {KeptFile: "file-", KeptBatch: "batch_"}
 
 
 def new_id(prefix: str) -> str:
-    """Return an id that nobody can guess."""
+    """Return an id that cannot be guessed."""
     return prefix + secrets.token_hex(12)
 
 

@@ -59,7 +59,7 @@ class DeferredCalls(Protocol):
     """Number of submitted calls that are answered."""
 
     def defers(self, request: str, *, again: bool) -> str | None:
-        """Return the digest of a request's call if that has no answer.
+        """Return the digest of a request's call if the call has no answer.
 
         The call is submitted with the next ones, but not ``again``.
         """

@@ -1,8 +1,9 @@
-"""The learning domains in memory, in step with the labels that all processes share.
+"""Keeps the learning domains in memory up to date with the labels that all processes share.
 
-Labels are the truth: all processes that apply them in their order reach the same state. A snapshot
-only saves time. A process learns from a label when it reads the label back from the store, also
-from its own labels. So a slow process may be behind the others, but never ahead of them.
+The state follows from the labels: all processes that apply them in their order reach the same
+state. A snapshot only saves time. A process learns from a label when it reads the label back from
+the store, also from its own labels. So a slow process may be behind the others, but never ahead of
+them.
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ class Domains:
         return loaded.domain
 
     async def follow(self) -> None:
-        """Apply the labels that the store has now; all earlier ones are in force on return.
+        """Apply the labels that the store has now. On return all earlier ones are in force.
 
         Raises StoreError.
         """
@@ -202,7 +203,7 @@ class Domains:
                 await self._save(name, loaded)
             except StoreError as error:
                 self._report(error)
-        if next(iter(self._loaded), None) == name:  # nobody asked for it meanwhile
+        if next(iter(self._loaded), None) == name:  # it was not used meanwhile
             del self._loaded[name]
 
     async def _saved(self, name: str) -> Saved | None:

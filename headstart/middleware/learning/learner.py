@@ -106,11 +106,11 @@ class CallBudget:
 
 @dataclass(slots=True, eq=False)
 class CpuBudget:
-    """The CPU that comparisons of answers may take: a share of one core, saved up for a while.
+    """The CPU time for comparisons of answers: a share of one core, saved up for a while.
 
-    A comparison is paid when it is drawn, at the typical price: it is made later, when the answer
-    is there. As an observer it counts the encodings of ``COMPARED``. ``clock`` returns seconds that
-    do not run backwards.
+    A comparison is paid when it is drawn, at the typical price, because it is made later, when the
+    answer has come. As an observer it counts the encodings of ``COMPARED``. ``clock`` returns
+    seconds that do not run backwards.
     """
 
     share: float
@@ -599,7 +599,7 @@ class Learner:
 
 PATH = b"/v1/chat/completions"
 MOST_CHARACTERS = 64 * 1024
-"""A longer answer is no verdict."""
+"""Longest text that counts as a verdict."""
 
 
 @dataclass(slots=True, eq=False)

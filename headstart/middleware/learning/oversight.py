@@ -167,12 +167,11 @@ class AllowedChecks(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Oversight:
-    """Decides whether hits are served and checked, by what was learned.
+    """Decides whether hits are served and checked, by the learned rule.
 
     ``budget`` limits the comparisons of misses. Audits are always compared, because the alarm and
-    certificates need them, and their time counts as well.
-    With ``shadow`` no semantic hit is served; with ``shadow_first`` none is served before its
-    domain has this number of labels.
+    certificates need them, and their time counts as well. With ``shadow`` no semantic hit is
+    served; with ``shadow_first`` none is served before its domain has this number of labels.
     """
 
     learner: Learner

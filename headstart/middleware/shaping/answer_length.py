@@ -1,8 +1,8 @@
-"""Steps that keep answers short: a wish in the prompt, and limits that no client notices.
+"""Steps that keep answers short: an instruction in the prompt, and limits that no client notices.
 
-An answer that our own limit cut is continued, or made anew: a limit costs the client time, never
-text. The client's part of an answer stays as it came, to the byte. ``docs/output.md`` tells which
-requests are limited, and why.
+An answer that our own limit cut is continued, or asked for again: a limit may cost the client time,
+but never text. The client's part of an answer stays as it came, to the byte. ``docs/output.md``
+tells which requests are limited, and why.
 """
 
 from __future__ import annotations

@@ -63,10 +63,10 @@ class PromptCacheTarget:
 
 
 class SteerPromptCache:
-    """Marks prompts for one target, and books what reported reads of the cache saved.
+    """Marks prompts for one target, and books the savings of reported cache reads.
 
-    Requests that steer the cache themselves pass as they are. A model that refuses the marks is
-    called without them, and gets none any more.
+    Requests with their own marks pass unchanged. A model that refuses the marks is called without
+    them, and gets no further marks.
     """
 
     stage: ClassVar[str] = PROMPT_CACHE

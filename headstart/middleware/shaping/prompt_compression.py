@@ -1,4 +1,4 @@
-"""Prompts made shorter before they go up, where ``headstart.compression`` finds that it pays.
+"""Shortens prompts before they are sent, where ``headstart.compression`` finds that it pays.
 
 A tokenizer is loaded when no answer has to wait for it. Many processes never need a tokenizer: it
 is not loaded for models of other families, or before a prompt was shortened. If a provider reports
@@ -80,9 +80,9 @@ may hold up the loop anyway, a log 7 ms; the worst body found, a log of short li
 
 
 class TextWorker:
-    """Works on prompts: on the loop, or on one thread where a text is long.
+    """Works on prompts: on the loop, or on one thread if a text is long.
 
-    Both keep a memo, since neither may use the other's. One instance serves all routes of a
+    Each has its own memo, which the other must not use. One instance serves all routes of a
     process; ``close`` ends the thread.
     """
 
@@ -128,10 +128,10 @@ class TokensBeforeAfter(NamedTuple):
 
 @dataclass(frozen=True)
 class CompressPrompts:
-    """Makes prompts shorter. Such answers bear the transform ``compressed:MODE``.
+    """Makes prompts shorter. Answers have the transform ``compressed:MODE``.
 
-    The cache key is that of the request as it came; ``policies.freshness`` keeps callers who
-    asked for less from the answers to prompts that were compressed more.
+    The cache key is made from the original request. ``policies.freshness`` keeps answers to
+    strongly compressed prompts from callers who allow less compression.
     """
 
     stage: ClassVar[str] = "compression"
@@ -211,7 +211,8 @@ class CompressPrompts:
                 if not recoverable.may_refuse_tools(request, call, error.status):
                     raise
                 reply = await plain(rest)
-                # Only after a success: if the plain request is refused, too, the tool is no reason.
+                # It is noted only after a success: if the plain request is refused, too, the tool
+                # is not the reason.
                 recoverable.note_refusal(request.model)
                 return reply
 
@@ -274,7 +275,7 @@ class CompressPrompts:
             "profile": self.profile,
             "clear_history": self.settings.clear_history,
             "strip_comments": self.settings.strip_comments,
-            # The provider removes old messages itself, and would remove what a pointer names.
+            # The provider removes old messages itself, and might remove the target of a pointer.
             "pointers": not request.document.get("context_management"),
             "repeated_reads": self.settings.repeated_reads,
         }

@@ -1,12 +1,11 @@
 """Quotes by number: the model names sentences of the prompt's documents, and we write them out.
 
-Each message goes up as a function of the messages before it, so a provider's cache of a
-conversation survives: ids count on from message to message, and quotes that were expanded in
-earlier answers become marks again.
-
-**Marks.** ``[q12]`` stands before a sentence of a document; ``⟦q:12⟧`` or ``⟦q:12-14⟧`` in an
-answer stands for its text. Ids count on from document to document of a conversation. So the ids of
-a message depend on the messages above it alone, and a mark means the same text for ever.
+The form of each sent message depends only on the messages before it, so a provider's cache of a
+conversation stays valid: ids continue from message to message, and quotes that were expanded in
+earlier answers become marks again. **Marks.** ``[q12]`` is written before a sentence of a document;
+``⟦q:12⟧`` or ``⟦q:12-14⟧`` in an answer means its text. Ids continue from document to document of a
+conversation. So the ids of a message depend on the messages above it alone, and a mark means the
+same text for ever.
 """
 
 from __future__ import annotations
@@ -218,7 +217,7 @@ class QuoteExpander:
         return "".join(out)
 
     def flush(self) -> str:
-        """Return the text that was held back: it is no mark."""
+        """Return the text that was held back, because it is not a mark."""
         pending, self._pending = self._pending, ""
         return self._pass(pending)
 
@@ -287,7 +286,7 @@ class _Place:
             self._begun, self._json = True, _BEGINS_JSON.match(self._head) is not None
         fence = _FENCE.match(self._head)
         if fence is not None and not self._fence:
-            # A line such as ```code``` is no fence.
+            # A line such as ```code``` is not a fence.
             self._fence = "" if fence[1][0] == "`" and "`" in fence[2] else fence[1]
         elif fence is not None:
             closes = fence[1].startswith(self._fence) and not fence[2].strip()
@@ -389,7 +388,7 @@ def _quotable(text: str) -> list[tuple[int, int]]:
 
 
 def _is_prose(document: str) -> bool:
-    """Tell prose from code and data, which ids would break and nobody quotes by sentences."""
+    """Tell prose from code and data, which ids would break and which nobody quotes."""
     lines = [line for raw in document.split("\n") if (line := raw.strip())]
     json = sum(_JSON_LINE.match(line) is not None for line in lines)
     return bool(lines) and 2 * json < len(lines) and not (_is_table(lines) or is_code(document))
@@ -411,7 +410,7 @@ QUOTES = "quotes"
 INLINE_BYTES = 32_000
 """The longest body that is numbered on the loop, in 4 ms at worst."""
 _BREAKS = (Finished, Ended, ErrorReported, ReasoningDelta, RefusalDelta, ToolCallDelta)
-"""Events that end a mark. Other events, such as padding, may stand within one."""
+"""Events that end a mark. Other events, such as padding, may come within one."""
 
 
 @dataclass(frozen=True)

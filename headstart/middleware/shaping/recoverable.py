@@ -1,4 +1,4 @@
-"""Prompts whose cut texts the model can read: a tool of ours, answered inside the same request.
+"""Lets the model read texts that were cut from its prompt, by a tool that we answer.
 
 The client never sees the tool. If the model calls it, we send the result in a further call, and the
 client gets the texts of all calls as one answer. In later requests of the conversation, the hidden
@@ -91,7 +91,7 @@ _OUTPUT_PRICE = 4.0
 def may_recover(asked: CanonicalRequest, tool: str) -> bool:
     """Tell whether a request may get our tool of this name.
 
-    The model must be free to call it, and it must stand beside the client's own tools.
+    The model must be free to call it, and it must fit beside the client's own tools.
     """
     choice = asked.tool_choice
     if choice is not None and (choice.mode != "auto" or choice.names):
@@ -108,10 +108,10 @@ def offers_tool(*, has_tools: bool, opening: int, before_cut: int | None) -> boo
     """Tell whether a request gets the tool.
 
     The answer must be the same for all later requests of the conversation, or the provider's prefix
-    cache is lost: tools stand before all messages. So the tool is there from the first request on,
-    where the conversation has tools of its own and a long beginning (``opening``, characters up to
-    the first message of the user). Otherwise it joins with the first cut, if little stands before
-    it (``before_cut``, characters; None: nothing was cut).
+    cache is lost, because tools come before all messages. So the tool is there from the first
+    request on, if the conversation has its own tools and a long beginning (``opening``: characters
+    up to the first message of the user). Otherwise it joins with the first cut, if there is little
+    text before the cut (``before_cut``: characters; None: nothing was cut).
     """
     if has_tools and opening >= READ_AGAIN_CHARS:
         return True
@@ -301,7 +301,7 @@ class RecoverableCalls:
     def prepare(
         self, call: Call, request: ChatRequest, options: CompressOptions, memo: Memo
     ) -> PromptWithTool | None:
-        """Return the request with hidden calls, cuts and the tool; None: no cut, or no tool.
+        """Return the request with hidden calls, cuts and the tool; None without a cut or the tool.
 
         ``options`` are the other arguments of ``compress``.
         """

@@ -1,9 +1,8 @@
 """Steps that change a prompt or its answer, and the candidate that runs them.
 
-A step gets a call. It returns None where it has nothing to change; otherwise it returns a function
-that sends the changed call to the rest of the steps, and returns the answer for the client.
-
-The last part joins answers that are made of several calls.
+A step gets a call. It returns None if it has nothing to change. Otherwise it returns a function
+that sends the changed call to the next steps, and returns the answer for the client. Later parts
+join answers that several calls gave, and edit JSON bodies.
 """
 
 from __future__ import annotations
@@ -67,10 +66,10 @@ class Step(Protocol):
 
 
 class ShapedCandidate:
-    """Sends calls to ``inner`` through steps, the first of which sees the call first.
+    """Sends calls to ``inner`` through steps. The first step sees the call first.
 
-    A call that must pass as it came goes straight to ``inner``. Where a step itself fails, the
-    call is sent without this step.
+    A call that must pass unchanged goes straight to ``inner``. If a step itself fails, the call is
+    sent without this step.
     """
 
     def __init__(self, inner: Candidate, steps: Sequence[Step], context: StepContext) -> None:
@@ -131,7 +130,7 @@ class RestOfSteps:
         """An error that a call raised."""
 
     async def send(self, call: Call, *transforms: str) -> Reply:
-        """Return the answer to a call. It bears these transforms, also one that is withheld.
+        """Return the answer to a call, with these transforms added, also if it is withheld.
 
         Raises UpstreamError.
         """

@@ -35,11 +35,10 @@ _UNREADABLE = (ErrorReported(message="the app's answer cannot be read"),)
 class AppUpstream:
     """Answers one request by calling the wrapped app with the request's own ASGI scope.
 
-    Others may get the same answer. So the app is asked for the whole of it, not compressed and
-    without regard to what this client has already, and in plain body messages alone.
-
-    When nobody waits any more the app is told ``http.disconnect`` and may finish what it began,
-    as under any ASGI server; it is never cancelled in the middle of its work.
+    Others may get the same answer. So the app is asked for the whole answer, uncompressed, without
+    this client's conditions, and in plain body messages only. When nobody waits any more, the app
+    gets ``http.disconnect`` and may finish its work, as under any ASGI server. It is never
+    cancelled.
     """
 
     name = "app"
@@ -51,7 +50,7 @@ class AppUpstream:
         self._spawn = spawn
 
     async def send(self, call: Call) -> Reply:
-        """Call the app and wait for ``http.response.start``. Raises what the app raises."""
+        """Call the app and wait for ``http.response.start``. Raises the app's errors."""
         run = _AppRun(self._app, for_all(self._scope), call.body)
         self._spawn(run.main)
         try:
@@ -77,7 +76,7 @@ class AppUpstream:
 async def _pieces(
     run: _AppRun, reader: BodyReader, transcript: Transcript
 ) -> AsyncGenerator[Piece]:
-    """Yield the body as the app sends it. Raises what the app raises in the middle."""
+    """Yield the body as the app sends it. Raises the app's errors."""
     async for message in run.messages:
         data = message.get("body", b"")
         if data:

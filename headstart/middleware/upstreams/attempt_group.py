@@ -151,10 +151,10 @@ class AttemptErrors:
             self._errors[member] = error
 
     def most_useful(self) -> HeadstartError:
-        """Return what the caller shall hear.
+        """Return the most useful error for the caller.
 
-        That is what the caller did wrong; else an answer that was withheld; else the first
-        member's own words, before what kept us from having any.
+        That is the caller's own mistake, else a withheld answer, else the first error that a
+        provider itself sent, else a reason why no call was answered.
         """
         if self._blamed is not None:
             return self._blamed
@@ -576,7 +576,7 @@ async def all_ended(tasks: Iterable[CallTask]) -> None:
 
 
 class RelayedInTurn:
-    """Asks upstreams of one dialect in their order, whatever the strategy of the route is.
+    """Asks upstreams of one dialect in their order, with any strategy of the route.
 
     No upstream is asked twice, and no two are asked at once, because a relayed call may create
     something. A call moves on if an upstream fails before its answer has begun

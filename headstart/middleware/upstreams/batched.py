@@ -377,9 +377,9 @@ class _Anthropic(_EndpointForm):
         return str(made["id"])
 
     async def find(self, token: str, since: float, count: int) -> str | None:
-        """Look at the names in the results: a batch of this API carries no mark of its own.
+        """Look at the names in the results, because a batch of this API has no mark of its own.
 
-        So this waits for the end of each batch that has as many requests.
+        So this waits for the end of each batch with the same number of requests.
         """
         async for batch in self._pages(self._PATH, "after_id"):
             if datetime.fromisoformat(batch["created_at"]).timestamp() < since - CLOCKS_DIFFER_S:

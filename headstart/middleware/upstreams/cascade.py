@@ -1,7 +1,7 @@
-"""Cascade: a cheap, fast model drafts; a strong model answers where the draft does not pass.
+"""Cascade: a cheap, fast model writes a draft; a strong model answers if the draft does not pass.
 
-The judges are pure (``policies.drafts``). ``JudgePanel`` asks them, and learns what their scores
-are worth.
+The judges are pure (``policies.drafts``). ``JudgePanel`` asks them, and learns how good drafts of
+each score are.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _marked(reply: Reply, mark: str, *, storable: bool = True) -> Reply:
 
 
 async def _resent(draft: Draft, after: Callable[[], Awaitable[None]]) -> AsyncGenerator[Piece]:
-    """Yield a draft, byte for byte as it came. ``after`` is awaited at its end."""
+    """Yield a draft unchanged, byte for byte. ``after`` is awaited at its end."""
     for piece in draft.pieces:
         yield piece
     await after()
@@ -444,11 +444,11 @@ def _is_refusal(error: HeadstartError) -> bool:
 
 
 class Cascade:
-    """Asks ``fast``, judges its whole draft, and asks ``slow`` where the draft does not pass.
+    """Asks ``fast``, judges its whole draft, and asks ``slow`` if the draft does not pass.
 
-    ``send`` waits for an accepted draft, or for the first content of ``slow``. Where ``slow``
-    fails, a draft that was only doubted is served, marked ``cascade:draft`` and not storable.
-    ``clock`` gives Unix seconds, ``draw`` random numbers in [0, 1). The user's own judges,
+    ``send`` waits for an accepted draft, or for the first content of ``slow``. If ``slow`` fails, a
+    draft that was only doubtful is served, marked ``cascade:draft`` and not storable. ``clock``
+    gives Unix seconds, ``draw`` random numbers in [0, 1). The user's own judges,
     ``strategy.judges``, are asked as ``JudgePanel`` says. They have no lasting name, so drafts that
     they accepted are shared only under the ``name`` of this cascade.
     """
@@ -595,10 +595,10 @@ class _SavedCalibrations(msgspec.Struct, frozen=True):
 
 
 class JudgePanel:
-    """The judges of one cascade, which never raise; ``own`` are the user's, asked in order.
+    """The judges of one cascade, which never raise. ``own`` are the user's judges, asked in order.
 
-    A draft passes when no judge vetoes it and, if any of them scores, when it is good with
-    ``min_confidence``. Truncated drafts never pass, unless by the caller's own limit.
+    A draft passes if no judge vetoes it and, if a judge gives a score, if it is good with
+    ``min_confidence``. Truncated drafts never pass, unless the caller's own limit cut them.
     """
 
     def __init__(
@@ -664,9 +664,9 @@ class JudgePanel:
         *,
         weight: float = 1.0,
     ) -> None:
-        """Learn from the strong model's answer whether a draft that was scored is good.
+        """Learn from the strong model's answer whether a scored draft is good.
 
-        Where the comparison is unsure, nothing is learned.
+        If the comparison is unsure, nothing is learned.
         """
         score = ruling.score
         if draft is None or score is None:

@@ -99,7 +99,7 @@ class FollowedCall:
 
 
 class AwaitedStream:
-    """The upstream of a whole answer that is in flight as a stream: it waits for its end.
+    """The upstream of a whole answer that is already in flight as a stream: waits for its end.
 
     If the stream fails, or its answer is not stored, the call is made by ``inner``.
     """

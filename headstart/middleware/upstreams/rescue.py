@@ -61,7 +61,7 @@ class SpliceWriter:
         self._renamed: int | None = None
 
     def feed(self, events: Sequence[StreamEvent]) -> Iterator[StreamEvent]:
-        """Yield what is new. Raises UpstreamProtocolError where the answers diverge."""
+        """Yield the new events. Raises UpstreamProtocolError if the answers diverge."""
         for event in events:
             match event:
                 case Started() | ReasoningDelta():
@@ -95,12 +95,13 @@ _NOBODY: Mapping[str, Prefill] = {}
 
 
 class Rescued:
-    """Stands around a route's strategy. Once a call, an answer that broke off is begun anew.
+    """Wraps the strategy of a route. It replaces an answer that broke off, once for each call.
 
-    So is a stream that is far slower than its upstream usually is, if another one can go on.
-
-    It also delivers an answer that was withheld, since nobody gave a better one. ``prefill`` tells
-    by name which upstreams go on from a last assistant message; the others do not.
+    It also replaces a stream that is far slower than usual for its upstream, if another upstream
+    can continue it. And it delivers an answer that was withheld if there is no better one. The mode
+    ``restart`` asks for a new answer and matches it with the shown text; ``prefill`` also lets an
+    upstream continue the text, if it can; ``off`` asks again only if nothing was shown. ``prefill``
+    names the upstreams that can continue a last assistant message.
     """
 
     def __init__(
@@ -145,9 +146,9 @@ class Rescued:
         call: Call,
         dialect: Dialect,
     ) -> AsyncGenerator[Piece]:
-        """Yield the answer; where it breaks off, go on with another one.
+        """Yield the answer. If it breaks off, continue with another one.
 
-        Raises the error that broke the answer off where no other answer can follow.
+        If no other answer can follow, raises the error that broke the answer off.
         """
         now = asyncio.get_running_loop().time
         pace, asked = self._pace(reply, call), now()
@@ -195,9 +196,9 @@ class Rescued:
     async def _overtaking(
         self, reply: Reply, shown: Transcript, call: Call, dialect: Dialect
     ) -> AsyncGenerator[Piece]:
-        """Yield the rest of a slow answer as another upstream says it.
+        """Yield the rest of a slow answer from another upstream.
 
-        Yields nothing where nobody else goes on from there: then the slow answer goes on.
+        Yields nothing if no other upstream can continue. Then the slow answer goes on.
         """
         before = reply.transforms, reply.storable
         slow = UpstreamTimeout(
@@ -288,9 +289,9 @@ class Rescued:
             return None
 
     async def _go_on(self, failed: str, said: str, call: Call) -> Reply | None:
-        """Have an upstream that can continue an answer say the rest; None: nobody does.
+        """Let an upstream that can continue the answer write the rest; None if there is none.
 
-        An upstream that adds nothing has said enough.
+        An upstream that adds no text has finished the answer.
         """
         request, reachable = call.request, self._inner.names - call.avoid
         able = {name: how for name, how in self._prefill.items() if how != "no"}

@@ -1,4 +1,4 @@
-"""Headers that authorise calls to AWS and to Google Cloud: they differ from call to call.
+"""Makes the headers that authorise calls to AWS and Google Cloud. They differ from call to call.
 
 AWS gets Signature Version 4. The code is our own, because botocore's signer comes with 16 MB of
 descriptions of all services. Google Cloud gets access tokens, which are renewed before they end.

@@ -171,9 +171,9 @@ _heads = NamesMemo(_end_to_end)
 
 
 def read_head(status: int, headers: Headers) -> AnswerHead:
-    """Read the headers of an answer as they came.
+    """Read the headers of an answer.
 
-    Raises UpstreamProtocolError for a status or a header that no server could send on.
+    Raises UpstreamProtocolError for a status or a header that no server could pass on.
     """
     if not 200 <= status < 600:
         raise UpstreamProtocolError(f"the upstream answered with status {status}")
@@ -321,7 +321,7 @@ class OutgoingRequest(NamedTuple):
 
 
 class RequestWriter:
-    """Writes the requests for one upstream. All that its settings alone decide is worked out once.
+    """Writes the requests for one upstream. Values that depend only on settings are computed once.
 
     ``credential`` is the upstream's own key; None: the caller's key passes.
     """
@@ -414,9 +414,9 @@ class RequestWriter:
     def _complete(
         self, headers: list[tuple[str, str]], spoken: UpstreamDialect, *, required: bool = False
     ) -> list[tuple[str, str]]:
-        """Add the upstream's own headers, and those that the API asks for and nobody gave.
+        """Add the upstream's own headers, and headers that the API needs and that are missing.
 
-        Where the caller's key passes, the caller gives these, unless they are ``required``.
+        If the caller's key passes, the caller has to send these, unless they are ``required``.
         """
         headers += self._upstream.headers.items()
         if spoken.required_headers and (required or self._upstream.api_key_env):

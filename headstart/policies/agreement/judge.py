@@ -79,7 +79,7 @@ class ReadChoice(Frozen):
 
 
 def read_answer(answer: Completion | RawResponse) -> tuple[ReadChoice, ...] | None:
-    """Return the choices of an answer in order; None for bytes that are no text."""
+    """Return the choices of an answer in order; None for bytes that are not text."""
     if isinstance(answer, Completion):
         return tuple(map(_read_choice, sorted(answer.choices, key=lambda choice: choice.index)))
     try:
@@ -99,9 +99,9 @@ def answer_text(answer: Completion | RawResponse) -> str:
 
 
 def refuses(text: str) -> bool:
-    """Tell "I don't know", "I can't help with that" and silence from an answer; English only.
+    """Tell whether a text is no answer: "I don't know", "I can't help with that", or nothing.
 
-    A text that begins so and then answers after all does not refuse.
+    It knows English only. A text that begins like a refusal and then answers does not refuse.
     """
     if not text:
         return True
@@ -151,9 +151,9 @@ class Fit(Frozen):
 class ErrorRates(Frozen):
     """How often the judge errs when it is sure, and how often it is not sure.
 
-    They correct an observed share of differing answers (Rogan and Gladen 1978),
-    ``e = (observed - beta) / (1 - alpha - beta)``, until null audits have measured beta. The judge
-    is unsure more often about answers that differ, so ``e`` of the sure pairs is too small for all
+    These rates correct an observed share of differing answers (Rogan and Gladen 1978), ``e =
+    (observed - beta) / (1 - alpha - beta)``, until null audits have measured beta. The judge is
+    unsure more often about answers that differ, so ``e`` of the sure pairs is too small for all
     pairs: its odds have to be multiplied by ``(1 - unsure) / (1 - unsure_different)``.
     """
 

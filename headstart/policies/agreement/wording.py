@@ -164,10 +164,8 @@ LIKENESS_FEATURES = (
     "words exchanged",
     "keys exchanged",
 )
-"""Names of the features. Novel words are those that no question gave; keys are names and numbers.
-
-Exchanged are words or keys that either text has alone, in a text that is otherwise alike.
-"""
+"""Names of the features. A *novel* word is in an answer but in no question. A *key* is a name or a
+number. An *exchanged* word or key is in one text only, while the rest of the two texts is alike."""
 
 WITHOUT_COSINE = tuple(name for name in LIKENESS_FEATURES if not name.startswith("cosine"))
 

@@ -486,7 +486,7 @@ def names_differ(a: Parse, b: Parse) -> bool:
 
 
 def _unmatched_symbol(a: Parse, b: Parse) -> bool:
-    """Find a symbolic name of ``a`` that ``b`` lacks; "node" stands for "node.js"."""
+    """Find a symbolic name of ``a`` that ``b`` lacks; "node" counts as "node.js"."""
     return any(
         "." not in name or stem(name.strip(".").split(".")[0]) not in b.stems
         for name in a.symbols - b.symbols

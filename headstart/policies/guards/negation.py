@@ -1,4 +1,4 @@
-"""Negations, opposites, and other scopes: each of them turns a question around.
+"""Guards for negations, opposites and scopes: each of these can reverse a question.
 
 The pairs of opposites come from general English, not from any data set. Opposites that other
 constructions make equal (in/on, to/from, "I was given" and "I received") are left out on purpose.
@@ -324,7 +324,7 @@ _IDIOMS = {
     "no": frozenset(listed("matter doubt problem problems idea clue worries reason luck")),
 }
 _PASSED_OVER = frozenset(listed("i we seem to be able even really quite"))
-"""Words that may stand between a negation and its verb: "I can't seem to find it"."""
+"""Words that may come between a negation and its verb: "I can't seem to find it"."""
 _BEFORE_NOT = frozenset({"or", "why", "if", "whether"})
 
 _WORKING = stems_of(
@@ -458,10 +458,11 @@ def words_substituted(a: Parse, b: Parse) -> bool:
 
 
 def exchanged_maxsim(a: Parse, b: Parse) -> float | None:
-    """Return how near the content words of one prompt alone are to the other prompt, -1 to 1.
+    """Return how similar the exchanged content words are to the other prompt, from -1 to 1.
 
-    This is the mean over these words of both prompts: for each, the cosine to the most similar word
-    of the other prompt, both in context. None when there are no such words, or no vectors.
+    A word is exchanged if only one prompt has it. Each counts with its cosine to the most similar
+    word of the other prompt, both in context; the result is the mean over both prompts. None if
+    there are no such words, or no vectors.
     """
     only_a, only_b = a.content - b.content, b.content - a.content
     if not (only_a or only_b) or not a.vectors or not b.vectors:

@@ -91,7 +91,7 @@ def _arguments_swapped(a: Parse, b: Parse) -> bool:
             ours, theirs = ours - theirs, theirs - ours
             if not (ours and theirs and ours <= words_b and theirs <= words_a):
                 continue
-            # "Dollars to euros" against "euros to dollars", whatever stands between.
+            # "Dollars to euros" against "euros to dollars", with any words between.
             crossed = theirs <= one.before and ours <= other.before
             if crossed or one.preposition in _DIRECTED:
                 return True

@@ -1,4 +1,4 @@
-"""A learning domain: it holds a ``State`` and the records of its entries, and can be saved.
+"""A learning domain: a ``State`` and the records of its entries, which can be saved.
 
 A snapshot is a versioned envelope. A reader of another version refuses it.
 
@@ -477,7 +477,7 @@ class DomainStatus(Frozen, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class Domain:
-    """The knowledge of one learning domain. Not thread-safe; applying labels is deterministic.
+    """The learned state of one domain. Not thread-safe. Applying labels is deterministic.
 
     ``prior`` is the snapshot of another domain to start from: all but its records of single
     entries. Raises SnapshotError if its version differs.
@@ -559,9 +559,9 @@ class Domain:
 
     @property
     def least_served(self) -> float | None:
-        """The lowest similarity of a hit now, but for one hit in a hundred.
+        """The lowest similarity of a hit now, except for one hit in a hundred.
 
-        None while there is no learned rule, or none that serves anything.
+        None while there is no learned rule, or if it serves nothing.
         """
         threshold = self.threshold()
         if self.rule is Rule.COLD_START or threshold is None:

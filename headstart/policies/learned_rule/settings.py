@@ -1,4 +1,4 @@
-"""The promise of the user, the constants of the algorithm with their reasons, and the cold start.
+"""The promise to the user, the constants of the algorithm with their reasons, and the cold start.
 
 The algorithm is described in ``docs/safe-hits.md``.
 

@@ -1,4 +1,4 @@
-"""The threshold that is drawn from labelled candidates, and the evidence of audits about it.
+"""Computes the threshold from labelled candidates, and the evidence of audits about it.
 
 **The curve** gives an upper bound of the error at every score. The error is estimated in bins of
 equal mass, made monotone (pool adjacent violators), freed of the judge's noise (Rogan and Gladen

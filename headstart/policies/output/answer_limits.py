@@ -1,4 +1,4 @@
-"""Short answers: limits on them, requests for them, and whether these save tokens. Pure.
+"""Short answers: limits, the words that ask for them, and whether these save tokens. Pure.
 
 Limits are learned by route and model. Savings are measured by model, in an experiment with a
 holdout.
@@ -298,8 +298,9 @@ _UNTHINKING = ("none", "minimal")
 def refuse_concise(asked: CanonicalRequest) -> str | None:
     """Return the reason why the model must not be asked for a short answer, or None.
 
-    Brevity harms tool calls, structured answers, code and reasoning. A caller who speaks of length
-    decides about it. Texts that may not be English are left alone, and so are unclear cases.
+    Brevity harms tool calls, structured answers, code and reasoning. If the caller mentions the
+    length, the caller decides about it. Texts that may not be English are left alone, and so are
+    unclear cases.
     """
     if asked.tools:
         return "tools"

@@ -41,7 +41,7 @@ class RestartSplice:
         return self._matched == len(self._shown)
 
     def feed(self, text: str) -> str | None:
-        """Return the new part of the next piece of text, maybe ""; None: the run diverges.
+        """Return the new part of the next piece of text, maybe ""; None if the run diverges.
 
         After None the two cannot be joined, and nothing more may be fed.
         """
@@ -192,7 +192,7 @@ class Join:
         self._joined = not self._tail
         thinks = written.rfind("<think") > written.rfind("</think")
         self._thinks = not (prefilled or thinks or self._joined)
-        """The continuation may begin with a thought, which is no part of the answer."""
+        """The continuation may begin with a thought, which does not belong to the answer."""
 
     def feed(self, text: str) -> str:
         """Return the new text; nothing while it may be a repetition."""

@@ -99,7 +99,7 @@ class Doubt(StrEnum):
     OVERLAPPING = "overlapping"
     UNCHANGED = "unchanged"
     REPEATS_NEIGHBOR = "repeats-neighbor"
-    """The block would repeat a line that stands beside it: its search misses that line."""
+    """The block would repeat a neighbouring line, because its search lacks that line."""
     ELIDED = "elided"
     """A new line seems to replace lines left out."""
     REMARKS = "remarks"
@@ -262,7 +262,7 @@ class EditReader:
             self._replacements.append(_Replacement(start=start, end=end, lines=tuple(replace)))
 
     def _repeats_neighbor(self, start: int, end: int, replace: Sequence[str]) -> bool:
-        """Tell whether the new lines begin or end with a line that stands beside their place."""
+        """Tell whether the new lines begin or end with a line next to their place."""
         search = self._lines[start:end]
         before = self._lines[start - 1] if start else None
         after = self._lines[end] if end < len(self._lines) else None
@@ -301,7 +301,7 @@ def _misses(search: Sequence[str], replace: Sequence[str], after: str | None) ->
         if last == after:
             return True
     elif search[-2:] != [last, last] and replace[-2:] == [last, last] and last == after:
-        return True  # a line that stands there twice would stand there three times
+        return True  # a line that is there twice would be there three times
     is_framed = count > 1 and search[0] == replace[0] and search[-1] == last
     return not is_framed and replace[: count + 1] == [*search, after]
 

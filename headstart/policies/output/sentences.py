@@ -59,7 +59,7 @@ class SentenceCutter:
         return sentences
 
     def rest(self) -> str:
-        """Return what is left at the end of the text."""
+        """Return the rest at the end of the text."""
         held, self._held = self._held, ""
         return held
 

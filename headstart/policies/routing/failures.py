@@ -271,13 +271,13 @@ def fails_relayed(status: int, found: Failure) -> bool:
     Fewer errors are failures than for a chat call: many are about a file or a job.
     """
     if status in _ABOUT_RESOURCES:
-        # Only if the error names the model, another upstream may have what is missing.
+        # Only if the error names the model, another upstream may have the missing thing.
         return found.kind is FailureKind.NO_SUCH_MODEL and found is not _STATUSES[404]
     return found.fail_over or found.retry_here
 
 
 def closing_relayed(found: Failure) -> Failure:
-    """Return what a failure means to later relayed calls.
+    """Return the meaning of a failure for later relayed calls.
 
     A caller can ask for any path and any model, so a refusal must not close an upstream for others.
     """
@@ -322,9 +322,9 @@ def _by_status(status: int, text: str) -> Failure:
 
 
 def _refused(text: str) -> Failure:
-    """Judge a status for mistakes of callers by its text: some are not the caller's.
+    """Judge a status for callers' mistakes by its text, because some are not the caller's.
 
-    None of these failures closes anything: such messages quote the request, so a caller could
+    None of these failures closes an upstream: such messages quote the request, so a caller could
     write them.
     """
     if _TOO_LARGE_TEXTS.search(text):

@@ -1,4 +1,4 @@
-"""What is learned of upstreams: time to first token, speed, gaps, load, and lengths of answers.
+"""The measurements of upstreams: time to first token, speed, gaps, load, and lengths of answers.
 
 The estimators forget with time, in constant memory. Time to first token and tokens per second are
 learned separately, and are only added up as times. All ``now`` are seconds of one clock that does
@@ -32,7 +32,7 @@ HISTOGRAM_BINS = math.ceil(math.log(LONGEST_S / SHORTEST_S) * _SCALE)
 LATE = (0.5, 0.25, 0.15, 0.1, 0.075, 0.05, 0.02, 0.01)
 """``Quantiles.late`` returns the times that these shares of the samples exceed."""
 _REBASE = 64.0
-"""After so many half-lives the weights are scaled back to the size of one."""
+"""Number of half-lives after which the weights are scaled back to the size of one."""
 _STALE = 0.02
 """The curve is computed again when new samples have this share of the weight."""
 
@@ -324,9 +324,10 @@ _LONGEST_WAIT = 0.5
 
 
 class ExpectedPace:
-    """Tells when a stream that is alive lags far behind the usual speed of its upstream.
+    """Detects a stream that is alive but far slower than usual for its upstream.
 
-    Only the seconds count in which the upstream was waited for: a slow reader is no slow upstream.
+    Only the seconds of waiting for the upstream count, because a slow reader does not make an
+    upstream slow.
     """
 
     __slots__ = ("_longest_s", "_pieces", "_tokens", "_usual", "_waited_s")
@@ -534,7 +535,7 @@ class Measures:
         gaps: Sequence[float],
         whole_s: float,
     ) -> None:
-        """A call ended with its whole answer, ``decoding_s`` after the first token.
+        """Learn from a call that ended with its whole answer, ``decoding_s`` after the first token.
 
         If the answer was not streamed, it took ``whole_s``.
 
@@ -564,9 +565,9 @@ class Measures:
         self._learn(key, prompt_tokens, ttft_s, now, censored=False)
 
     def censored(self, key: UpstreamModel, prompt_tokens: int, waited_s: float, now: float) -> None:
-        """A call was cancelled before its first token, which would have come later than this.
+        """Learn that a call was cancelled before its first token, which would have come later.
 
-        Hedging cancels the slow calls: without them the rest would look fast.
+        Hedging cancels the slow calls. Without them, the rest would look fast.
         """
         self._learn(key, prompt_tokens, waited_s, now, censored=True)
 

@@ -1,4 +1,4 @@
-"""What to expect of each upstream for a call, and the order in which to ask them.
+"""Estimates what each upstream would do for a call, and the order in which to ask them.
 
 Each ordering function returns indices into ``estimates``, best first. The last are upstreams that
 would not take the call now, the soonest first. Before them come upstreams over the price limit, and

@@ -1,4 +1,4 @@
-"""Which prefixes of a prompt a provider shall cache, where it caches only what is marked.
+"""Chooses the prefixes of a prompt that a provider should cache, if it caches only marked ones.
 
 Such a provider charges more for tokens that it writes to its cache (at Anthropic 1.25 times the
 price of input) and less for tokens that it reads there (0.1 times). A written prefix lives for five

@@ -1,4 +1,4 @@
-"""A provider's rate limits: how its headers name them, and how much of them is left.
+"""A provider's rate limits: reads them from headers, and tracks how much is left.
 
 The limits are kept locally, so that a call that would be refused is not made. Providers fill their
 limits continuously (token buckets: OpenAI, Anthropic, Groq and Cerebras say so), and a header's
@@ -83,7 +83,7 @@ def _limit_kind(name: str) -> LimitKind:
 
 
 def duration_s(text: str, unix: float) -> float | None:
-    """Read ``12ms``, ``6m0s``, ``59.7``, a Unix or an RFC 3339 time; None: it is none of these.
+    """Read ``12ms``, ``6m0s``, ``59.7``, a Unix or an RFC 3339 time; None for another text.
 
     ``unix`` is now, in Unix seconds. The result is never negative.
     """
@@ -263,10 +263,9 @@ class _Bucket:
         taken: tuple[float, float] | None,
         now: float,
     ) -> None:
-        """Take over what the provider says of it.
+        """Take over the provider's values. ``remaining`` was true when the provider took the call.
 
-        ``remaining`` was true when the provider took the call. ``taken`` is what ``mark`` returned
-        then; None: the call began before the limit was known.
+        ``taken`` is what ``mark`` returned then; None: the call began before the limit was known.
         """
         limit = window.limit or max(self.limit, remaining)
         if not self.believed_until:
@@ -341,9 +340,9 @@ class RateLimits:
     ) -> bool:
         """Learn the limits that the headers of an answer name; ``unix`` is now in Unix seconds.
 
-        ``taken`` is what ``take`` returned for the call. The headers tell what was left when the
-        provider took it, and other calls may have been made since. Returns whether the headers had
-        the remaining tokens.
+        ``taken`` is what ``take`` returned for the call. The headers have the rest at the time when
+        the provider took the call, and other calls may have been made since. Returns whether the
+        headers had the remaining tokens.
         """
         told_tokens = False
         for window in limit_windows(headers, unix):
@@ -418,8 +417,8 @@ AFTER_REFUSAL, AFTER_SLOW_ROUND = 0.5, 0.8
 SLOW = 2.0
 """A round of answers that takes this many times the usual time is a sign of too many calls."""
 LEAST_ANSWERS = 16
-"""A round has as many answers as the limit, and at least so many: their mean has to say something
-about how long they take."""
+"""A round has as many answers as the limit, and at least this number, so that their mean is
+meaningful."""
 SLOWER_STILL = 1.1
 """A round that takes this many times as long as the slow one before is the first of a new row."""
 MOST_SLOW_ROUNDS, STILL_SLOW = 3, 0.75
@@ -432,7 +431,7 @@ MOST_REFUSALS = 10
 
 
 class BatchPace(Frozen):
-    """What is known about the provider's limit. Times are in seconds of one monotonic clock."""
+    """The known facts about the provider's limit. Times are in seconds of one monotonic clock."""
 
     most: int
     """The limit never rises above this number of calls."""

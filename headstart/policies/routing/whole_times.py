@@ -1,4 +1,4 @@
-"""What the times of whole answers tell: the time to the first token, and the speed.
+"""Computes the time to the first token, and the speed, from the times of whole answers.
 
 An answer that is not streamed has one time: time to first token + tokens / tokens per second. The
 lengths of answers differ, so a line through (tokens, seconds) gives both. Pure.
