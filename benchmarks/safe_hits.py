@@ -45,9 +45,9 @@ from headstart.lab.stream import (
     noisy,
     play,
 )
+from headstart.policies.learned_rule.domain import Domain
+from headstart.policies.learned_rule.settings import Promise
 from headstart.policies.match import VerifiedMatch
-from headstart.policies.ratchet.domain import Domain
-from headstart.policies.ratchet.settings import Promise
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -21,10 +21,10 @@ from benchmarks.slots import slots_stream
 from headstart.decisions import Label, LabelSource, MatchContext, Neighbor, RankedNeighbor
 from headstart.policies.guards.negation import exchanged_maxsim
 from headstart.policies.guards.table import parse_prompt
+from headstart.policies.learned_rule.domain import Domain, redrawn
+from headstart.policies.learned_rule.features import unpack_features
+from headstart.policies.learned_rule.settings import MEMORY, MOST_ENTRY_RECORDS, Promise
 from headstart.policies.match import VerifiedMatch
-from headstart.policies.ratchet.domain import Domain, redrawn
-from headstart.policies.ratchet.features import unpack_features
-from headstart.policies.ratchet.settings import MEMORY, MOST_ENTRY_RECORDS, Promise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

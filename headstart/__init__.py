@@ -1,7 +1,8 @@
 """Headstart makes every LLM call faster and cheaper without making an answer worse.
 
-Three front doors, one engine: ``HeadstartMiddleware`` wraps an ASGI app, ``gateway`` mounts in
-one, and ``headstart serve`` is a sidecar proxy. Importing this package loads nothing heavy.
+There are three ways to use the same engine: ``HeadstartMiddleware`` wraps an ASGI app, ``gateway``
+returns an app to mount, and ``headstart serve`` is a sidecar proxy. Importing this package loads
+nothing heavy.
 """
 
 from __future__ import annotations

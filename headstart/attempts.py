@@ -16,15 +16,16 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     CostOf: TypeAlias = Callable[[int], float]
-    """Returns dollars for an answer of so many tokens."""
+    """Returns the dollars for an answer with this number of tokens."""
     Settle: TypeAlias = Callable[["Attempt"], None]
-    """Takes an attempt as it was booked, and again if its cost changes."""
+    """Gets each booked attempt, and gets it again if its cost changes."""
 
 
 PREFIX_TTL_S = 300.0
-"""Providers keep a prompt in their prefix cache for some five minutes after its last use."""
+"""Seconds for which providers keep a prompt in their prefix cache after its last use: about five
+minutes."""
 PREFIX_TOKENS = 1024
-"""Providers keep no shorter prompt there."""
+"""Shortest prompt that providers keep there."""
 
 
 class Tokens(NamedTuple):
@@ -100,8 +101,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     cost_usd: float | None = None
     """None: the price is not known."""
     prefix_usd: float = 0.0
-    """What it would have cost less if the provider had read the whole prompt from its prefix
-    cache."""
+    """The dollars that it would have saved if the provider had read the whole prompt from its
+    prefix cache."""
     estimated: bool = False
     """The upstream reported no tokens, so tokens and cost are estimates."""
     span: str = ""
@@ -189,14 +190,15 @@ class Shaped(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     tokens_after: int
     """For ``prompt-cache``: the tokens at full price that would cost as much."""
     saved_usd: float = 0.0
-    """What reported reads of the provider's prompt cache saved, less what its writes cost."""
+    """The savings of reported reads of the provider's prompt cache, less the cost of its writes."""
     own_s: float = 0.0
     """Our own time for the change."""
     estimated: bool = True
 
 
 _GIVES_WAY = (AttemptOutcome.WON, AttemptOutcome.ABANDONED)
-"""Outcomes that a target cannot know better than the strategy that gave its branch up."""
+"""Outcomes that a strategy may change when it gives up a branch, because its ruling is better
+informed."""
 
 
 class AttemptLog:
@@ -214,7 +216,7 @@ class AttemptLog:
         self.own_ruling: AttemptOutcome | None = None
         self.rows: list[_Row] = [] if above is None else above.rows
         self.shaped: list[Shaped] = [] if above is None else above.shaped
-        """The changes since they were last taken."""
+        """The changes that were not taken yet."""
 
     def branch(self) -> AttemptLog:
         """Return a log for one of several calls. Its attempts are this log's attempts, too."""
@@ -222,7 +224,10 @@ class AttemptLog:
 
     @property
     def ruling(self) -> AttemptOutcome | None:
-        """The ruling on this branch or on the nearest one above it; None: it may still win."""
+        """The ruling on this branch, or on the nearest branch above it.
+
+        None if it may still win.
+        """
         log: AttemptLog | None = self
         while log is not None:
             if log.own_ruling is not None:
@@ -245,8 +250,9 @@ class AttemptLog:
     ) -> None:
         """Add an attempt of this branch.
 
-        ``runs_on``: the cost if its provider goes on with it up to this many tokens. Once the
-        length of the answer is known, that is its cost, and ``settle`` hears of it.
+        ``runs_on`` returns the cost if the provider continues the answer up to a number of tokens.
+        Once the length of the answer is known, this is the cost, and ``settle`` gets the attempt
+        again.
         """
         ruling = self.own_ruling if self.above is None else self.ruling
         if ruling is not None:
@@ -255,13 +261,13 @@ class AttemptLog:
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
-        """The attempts since they were last taken."""
+        """The attempts that were not taken yet."""
         return tuple([row.attempt for row in self.rows])
 
     def take(self) -> tuple[Attempt, ...]:
-        """Return the attempts since they were last taken.
+        """Return the attempts that were not taken yet.
 
-        Attempts that run on unread are taken to be as long as the answer.
+        An attempt that the provider continues without a reader counts as long as the answer.
         """
         rows = self.rows
         if not rows:
@@ -280,7 +286,7 @@ class AttemptLog:
         return taken
 
     def take_shaped(self) -> tuple[Shaped, ...]:
-        """Return the changes since they were last taken."""
+        """Return the changes that were not taken yet."""
         taken = tuple(self.shaped)
         self.shaped.clear()
         return taken
@@ -293,7 +299,7 @@ class _Row(NamedTuple):
     settle: Settle | None
 
     def at_length(self, tokens: int) -> Attempt:
-        """Return the attempt with its cost if its provider goes on up to so many tokens."""
+        """Return the attempt with its cost if its provider goes on up to this length in tokens."""
         assert self.runs_on is not None
         attempt = msgspec.structs.replace(self.attempt, cost_usd=self.runs_on(tokens))
         if self.settle is not None:

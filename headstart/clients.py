@@ -1,9 +1,9 @@
-"""Clients that go through Headstart: ``wrap`` for those of providers, and ``LiveDraft``.
+"""Clients that go through Headstart: ``wrap`` for the SDKs of providers, and ``LiveDraft``.
 
 The sidecar runs in a thread, on a free port of loopback. So sync and async clients, streams and
 cancellation work as with any server.
 
-``LiveDraft`` tells a Headstart server what is being typed.
+``LiveDraft`` sends a prompt to a Headstart server while it is being typed.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def wrap(
 
 
 def _package(client: object) -> str:
-    """Return the package that a client's class, or one that it extends, is of."""
+    """Return the package of a client's class, or of a class that it extends."""
     names = [each.__module__.partition(".")[0] for each in type(client).__mro__]
     return next((name for name in names if name in ("openai", "anthropic")), names[0])
 
@@ -177,8 +177,8 @@ class LiveDraft:
     as ``authorization``. Give ``write`` each state of the text: it never waits, and sends the last
     state at most every ``interval_s`` seconds. Then make the final call with ``call_headers``.
 
-    Nothing that fails here is raised later than ``async with`` begins: the final call is then an
-    ordinary one. Beginning raises HeadstartError.
+    Only the beginning of ``async with`` raises HeadstartError. If something fails later, the final
+    call is an ordinary one.
     """
 
     def __init__(
@@ -202,7 +202,8 @@ class LiveDraft:
         self._session: aiohttp.ClientSession | None = None
         self._sending: asyncio.Task[None] | None = None
         self.state: dict[str, Any] = {}
-        """What the server last said: ``rev``, ``cache``, ``warm``, ``answer``, ``spent_usd``."""
+        """The last state from the server: ``rev``, ``cache``, ``warm``, ``answer``,
+        ``spent_usd``."""
 
     @property
     def call_headers(self) -> dict[str, str]:
@@ -210,7 +211,7 @@ class LiveDraft:
         return {"x-headstart-live": self.state["id"]} if self.state else {}
 
     def write(self, text: str) -> None:
-        """Tell the present text."""
+        """Send the present text of the prompt."""
         if text != self._text:
             self._text = text
             self._news.set()
@@ -240,7 +241,7 @@ class LiveDraft:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End the draft, if the final call has not taken it."""
+        """End the draft, unless the final call has taken it."""
         assert self._session is not None
         assert self._sending is not None
         self._sending.cancel()

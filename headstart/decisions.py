@@ -27,7 +27,8 @@ class Encoding(msgspec.Struct, frozen=True):
 
 
 GATE_SAMPLE = 0.02
-"""The share of the questions below the gate that pass it, to measure what the gate costs."""
+"""The share of the questions below the gate that pass nevertheless, to measure the hits that the
+gate costs."""
 
 
 class Neighbor(Frozen):
@@ -55,7 +56,7 @@ class RankedNeighbor(msgspec.Struct, frozen=True):
 
     context: MatchContext
     neighbors: Sequence[Neighbor]
-    """The nearest ones by their encodings, the most similar first."""
+    """The nearest neighbours by their encodings, the most similar first."""
     rank: int
     """The place of the neighbour in question."""
     sketch: float | None = None
@@ -68,7 +69,7 @@ class RankedNeighbor(msgspec.Struct, frozen=True):
 
 
 class UnmatchedTurn(NamedTuple):
-    """A user turn that the other history lacks, and turns there that may mean the same."""
+    """A user turn that the other history does not have, and turns there that may mean the same."""
 
     text: str
     counterparts: tuple[str, ...]
@@ -170,7 +171,7 @@ class Label(Frozen):
     sketch: float | None = None
     """The similarity of the question's nearest sketch."""
     pair_only: bool = False
-    """A person's verdict "wrong" holds for this pair alone, not for other rewordings."""
+    """A person's verdict "wrong" applies to this pair alone, not to other rewordings."""
 
 
 class Outcome(StrEnum):
@@ -187,16 +188,16 @@ class Outcome(StrEnum):
     """A call that was made while its prompt was still being written. Its row has its cost; a client
     that asked for its answer has a row of its own, as ``joined``."""
     RELAY = "relay"
-    """Its path is not cached. It is no request to the cache, so no rate of hits counts it."""
+    """A request to a path that is not cached. Hit rates do not count it."""
 
     @property
     def is_hit(self) -> bool:
-        """A stored answer was sent."""
+        """Whether a stored answer was sent."""
         return self is Outcome.EXACT or self is Outcome.SEMANTIC
 
     @property
     def is_own_call(self) -> bool:
-        """It is a call of our own: the row has its cost, and no client."""
+        """Whether it is a call of our own, whose row has a cost but no client."""
         return self is Outcome.AUDIT or self is Outcome.DRAFT
 
 

@@ -1,32 +1,20 @@
 """All errors that Headstart raises, as one tree.
 
-HeadstartError
-├── ConfigError                 at the start; the message names the setting and the fix
-├── RequestError                the caller's fault: 4xx in the caller's dialect
-│   ├── InvalidRequest          400
-│   ├── Unauthorized            401
-│   ├── Forbidden               403, from a web page or a key without permission
-│   │   └── ModelForbidden      a model that the caller's key may not use
-│   ├── NoUpstream              404, no upstream speaks the request's dialect
-│   ├── RequestTimeout          408, the body did not come in time
-│   ├── RequestTooLarge         413
-│   ├── Overloaded              429
-│   ├── OverLimit               429, the limits of the caller's key are used up
-│   ├── LimitsUnavailable       503, nobody can tell what is left of these limits
-│   ├── UnknownReference        400 or 404, an id of an answer that the caller does not have
-│   ├── ServerStopping          503, a WebSocket to a server that stops
-│   └── NotCached               504, ``Cache-Control: only-if-cached`` on a miss
-├── UpstreamError               the provider's fault: 5xx in the caller's dialect
-│   ├── UpstreamUnreachable     502, connection refused or reset, DNS or TLS failure
-│   ├── UpstreamTimeout         504
-│   ├── UpstreamRefused         an error status, with the provider's own answer
-│   ├── UpstreamUnavailable     503, no upstream may be asked now; 429 for a rate limit
-│   └── UpstreamProtocolError   502, an answer that cannot be read
-├── StageError                  an optional stage failed: the pipeline counts and bypasses it
-│   ├── EncoderError
-│   ├── VectorIndexError
-│   └── StoreError
-└── MissingExtra                an optional dependency is not installed (also an ImportError)
+HeadstartError ├── ConfigError at the start; the message names the setting and the fix ├──
+RequestError the caller's fault: 4xx in the caller's dialect │ ├── InvalidRequest 400 │ ├──
+Unauthorized 401 │ ├── Forbidden 403, from a web page or a key without permission │ │ └──
+ModelForbidden a model that the caller's key may not use │ ├── NoUpstream 404, no upstream speaks
+the request's dialect │ ├── RequestTimeout 408, the body did not come in time │ ├── RequestTooLarge
+413 │ ├── Overloaded 429 │ ├── OverLimit 429, the limits of the caller's key are used up │ ├──
+LimitsUnavailable 503, the rest of these limits is not known │ ├── UnknownReference 400 or 404, an
+id of an answer that the caller does not have │ ├── ServerStopping 503, a WebSocket to a server that
+stops │ └── NotCached 504, ``Cache-Control: only-if-cached`` on a miss ├── UpstreamError the
+provider's fault: 5xx in the caller's dialect │ ├── UpstreamUnreachable 502, connection refused or
+reset, DNS or TLS failure │ ├── UpstreamTimeout 504 │ ├── UpstreamRefused an error status, with the
+provider's own answer │ ├── UpstreamUnavailable 503, no upstream may be asked now; 429 for a rate
+limit │ └── UpstreamProtocolError 502, an answer that cannot be read ├── StageError an optional
+stage failed: the pipeline counts and bypasses it │ ├── EncoderError │ ├── VectorIndexError │ └──
+StoreError └── MissingExtra an optional dependency is not installed (also an ImportError)
 """
 
 from __future__ import annotations
@@ -53,7 +41,7 @@ class RequestError(HeadstartError):
 
 
 class InvalidRequest(RequestError):
-    """The body is not what the endpoint accepts."""
+    """The endpoint does not accept this body."""
 
 
 class Unauthorized(RequestError):
@@ -64,14 +52,14 @@ class Unauthorized(RequestError):
 
 
 class Forbidden(RequestError):
-    """It comes from another site's page, names another host, or its key may not make it."""
+    """The request is from another site's page, for another host, or beyond its key's rights."""
 
     status = 403
     code = "forbidden"
 
 
 class ModelForbidden(Forbidden):
-    """``models`` of the key's ``server.client_limits`` does not name the model."""
+    """The list ``models`` in the key's ``server.client_limits`` does not contain the model."""
 
     code = "model_not_found"
 
@@ -122,19 +110,19 @@ class OverLimit(RequestError):
 
 
 def booked_code(error: HeadstartError) -> str:
-    """Return the name of an error in the books: a key's own limits are not those of a provider."""
+    """Return the name of an error in the books: limits of client keys have names of their own."""
     return "over_limit" if isinstance(error, OverLimit) else getattr(error, "code", "error")
 
 
 class LimitsUnavailable(RequestError):
-    """The store does not answer, so nobody can tell what is left of the limits of a key."""
+    """The store does not answer, so the rest of a key's limits is not known."""
 
     status = 503
     code = "limits_unavailable"
 
 
 class UnknownReference(RequestError):
-    """The caller names an answer, or an item of one, that it does not have.
+    """The caller names an answer, or an item of an answer, that it does not have.
 
     ``param`` is the field of the request; None: the path.
     """
@@ -165,7 +153,7 @@ class NotCached(RequestError):
 class UpstreamError(HeadstartError):
     """The provider failed. The caller gets ``status`` and ``code``.
 
-    ``kind`` is a ``policies.routing.failures.FailureKind`` where the class is not enough.
+    ``kind`` is a ``policies.routing.failures.FailureKind``, if the class alone does not tell.
     """
 
     status = 502
@@ -208,7 +196,7 @@ class UpstreamRefused(UpstreamError):
     ) -> None:
         super().__init__(message)
         self.upstream = upstream
-        """The name of the upstream that answered, if that is to be told."""
+        """The name of the upstream that answered, if the caller may know it."""
         self.status = status
         self.headers = headers
         self.body = body

@@ -1,4 +1,4 @@
-"""A transport for httpx's clients, whose requests go through Headstart in their own process."""
+"""A transport that sends the requests of httpx clients through Headstart in this process."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class HeadstartTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
         await anyio.to_thread.run_sync(self._server.close)
 
     def _aimed(self, request: httpx.Request) -> httpx.Request:
-        """Return the request to the server for one below ``base_url``; any other as it is."""
+        """Return the request to the server if it is below ``base_url``; any other one unchanged."""
         url, base = request.url, self._base
         path = base.raw_path.rstrip(b"/")
         same = (url.scheme, url.host, url.port) == (base.scheme, base.host, base.port)

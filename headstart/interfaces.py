@@ -164,10 +164,9 @@ class Store(Protocol):
     async def charge(self, charges: Sequence[Charge]) -> Charged:
         """Add amounts to counters, which all processes of the store share: all of them, or none.
 
-        None is added if one would lift its counter above its ``most``. A new counter begins at 0,
-        and none falls below 0.
-        Each counter is named once. What was added is durable on return; after a cancellation it
-        may have been added.
+        Nothing is added if one counter would exceed its ``most``. A new counter begins at 0, and no
+        counter falls below 0. Each counter is named once. The amounts are durable on return; after
+        a cancellation they may have been added.
         """
 
     async def secret(self) -> bytes:
@@ -189,17 +188,17 @@ class CallExchange(Protocol):
 
     @property
     def address(self) -> str:
-        """Where messages of other processes reach this one."""
+        """The address at which messages of other processes reach this process."""
 
     async def find(self, exact: str, name: str, instead_of: int = 0) -> Entry | Lease | None:
         """Return the store's entry under an exact key, or else the lease ``name``.
 
-        A lease that nobody has is taken, and so is one with the token ``instead_of``. None: there
-        is no entry, and nobody can take a lease now.
+        A lease that nobody has is taken, and so is a lease with the token ``instead_of``. None:
+        there is no entry, and no lease can be taken now.
         """
 
     async def renew(self, leases: Sequence[Lease]) -> None:
-        """Keep own leases for another while. A lease that is not renewed ends after seconds."""
+        """Renew own leases. A lease that is not renewed ends after some seconds."""
 
     async def release(self, lease: Lease, *, stored: bool) -> None:
         """End an own lease. ``stored``: a Put that named the lease was written."""
@@ -213,7 +212,7 @@ class CallExchange(Protocol):
 
 @runtime_checkable
 class SharedStore(Protocol):
-    """A Store through which the processes that share it can also join their calls."""
+    """A Store whose processes can also join their equal calls."""
 
     def exchange(self) -> CallExchange:
         """Return a new exchange."""
@@ -274,7 +273,7 @@ class MatchPolicy(Protocol[P]):
         """
 
     def reworded(self, turn: P, counterpart: P) -> bool:
-        """Tell whether one turn of a conversation may stand for another: no guard fires."""
+        """Tell whether one turn of a conversation may replace another one: no guard fires."""
 
     def judge(
         self, query: P, candidate: P, nearby: RankedNeighbor, veto: str | None = None
@@ -283,7 +282,10 @@ class MatchPolicy(Protocol[P]):
 
 
 class AdmissionPolicy(Protocol):
-    """Decides what may be looked up, stored and served: ``refuse_`` methods return why not."""
+    """Decides what may be looked up, stored and served.
+
+    The ``refuse_`` methods return a reason or None.
+    """
 
     def refuse_lookup(self, request: ChatRequest) -> str | None:
         """Return why the cache may not answer this request."""

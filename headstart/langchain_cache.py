@@ -2,8 +2,8 @@
 
 LangChain looks up and stores in two calls. Here both are the same chat request to a small app
 behind the middleware: the first one with ``only-if-cached``, the second one to an app that answers
-what LangChain got from its model. So hits are decided as everywhere, with guards and what was
-learned.
+with the text from LangChain's model. So hits are decided in the usual way, with guards and the
+learned rule.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TIMEOUT_S = 30.0
 
 
 class HeadstartCache(BaseCache):
-    """Answers repeated and reworded prompts of LangChain's models. Without a hit it is silent.
+    """Answers repeated and reworded prompts of LangChain's models.
 
     ``settings`` and ``cache`` are those of ``HeadstartMiddleware``; answers are kept in memory
     unless they name a store. Only single answers of plain text are kept. ``close`` stops its
@@ -88,7 +88,7 @@ class HeadstartCache(BaseCache):
             self._answers.pop(id, None)
 
     def clear(self, **kwargs: Any) -> None:  # noqa: ARG002 - LangChain's signature
-        """Forget what is kept in memory."""
+        """Forget the answers in memory."""
         self._server.close()
         self._server = self._open()
 
@@ -103,7 +103,7 @@ class HeadstartCache(BaseCache):
         return LocalServer(app)
 
     def _ask(self, body: bytes, headers: dict[str, str]) -> bytes | None:
-        """Return the answer to a chat request; None if there is none, whatever the reason."""
+        """Return the answer to a chat request; None without an answer, for any reason."""
         url = f"{self._server.url}/v1/chat/completions"
         headers = {"content-type": "application/json", **headers}
         request = urllib.request.Request(url, body, headers)  # noqa: S310 - our own server
@@ -115,7 +115,7 @@ class HeadstartCache(BaseCache):
             return None
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request with what ``update`` was given."""
+        """Answer a request with the text that ``update`` got."""
         if scope["type"] == "lifespan":
             return await _lifespan(receive, send)
         named = dict(scope["headers"]).get(_ANSWER.encode(), b"").decode()
@@ -139,7 +139,7 @@ class _WrittenMessage(msgspec.Struct):
 
 
 def _messages(prompt: str) -> list[BaseMessage] | None:
-    """Return the messages of a chat model's prompt; None for another model's."""
+    """Return the messages of a chat model's prompt; None for prompts of other models."""
     try:
         kept = [each.kwargs for each in msgspec.json.decode(prompt, type=list[_WrittenMessage])]
         return messages_from_dict([{"type": each["type"], "data": each} for each in kept])
@@ -148,7 +148,10 @@ def _messages(prompt: str) -> list[BaseMessage] | None:
 
 
 def _request(prompt: str, llm_string: str) -> bytes:
-    """Return a chat request with the prompt. Its model stands for the model and all parameters."""
+    """Return a chat request with the prompt.
+
+    Its model name identifies the model and all parameters.
+    """
     messages = _messages(prompt)
     said = [{"role": "user", "content": prompt}]
     if messages:
@@ -158,7 +161,7 @@ def _request(prompt: str, llm_string: str) -> bytes:
 
 
 def _text_of(answers: Sequence[Generation]) -> str | None:
-    """Return the text of a single answer; None if it is more than a text."""
+    """Return the text of a single answer; None if it is more than text."""
     if len(answers) != 1:
         return None
     answer = answers[0]

@@ -1,6 +1,6 @@
-"""The front doors for ASGI apps: a middleware, a gateway to mount, and the admin pages.
+"""The ways to use Headstart in an ASGI app: a middleware, a gateway to mount, and the admin pages.
 
-The admin pages are the same that the sidecar has under ``/_headstart/``.
+The admin pages are the same as those that the sidecar has under ``/_headstart/``.
 """
 
 from __future__ import annotations
@@ -163,9 +163,10 @@ def build_gateway(
 ) -> Gateway:
     """Return ``app`` behind the provider routes of ``settings``.
 
-    ``origins`` are the rules for requests of web pages; None where an app around it has its own.
-    ``states`` outlive the gateway; None: it begins with those of the store. ``exchange`` reaches
-    the other processes of the machine. ``make_upstream`` takes the place of ``HTTPUpstream``.
+    ``origins`` are the rules for requests of web pages; None if an app around it has its own rules.
+    ``states`` outlive the gateway; None: it begins with the states from the store. ``exchange``
+    reaches the other processes of the machine. ``make_upstream`` takes the place of
+    ``HTTPUpstream``.
     """
     return Gateway(
         app,
@@ -191,8 +192,8 @@ def build_gateway(
 def _asgi_app(app: Any) -> ASGIApp:
     """Return an app that takes scope, receive and send in one call. Raises ConfigError.
 
-    A callable that hides its arguments is believed. The older form, which takes the scope alone and
-    returns what takes the other two, is called as it wants to be.
+    A callable without a readable signature is accepted. An app in the older form takes the scope
+    alone and returns a function of receive and send; it is called in that way.
     """
     wanted = "HeadstartMiddleware wraps an ASGI app"
     if not callable(app):
@@ -261,7 +262,7 @@ def _routes(endpoints: Sequence[Endpoint], *, wrapped: bool) -> Routes:
 def resolve_settings(
     settings: Settings | Path | str | None, cache: Mapping[str, object], store: str | None = None
 ) -> Settings:
-    """Return checked Settings from what a caller gave; ``cache`` overrides ``[cache]`` keys.
+    """Return checked Settings from a caller's argument; ``cache`` overrides ``[cache]`` keys.
 
     ``store`` takes the place of the default where neither settings nor a file are given. Raises
     ConfigError.
@@ -289,8 +290,8 @@ def resolve_settings(
 # --- the admin pages in one's own app -------------------------------------------------------------
 
 STREAM_S = 5.0
-"""A server that stops waits for its streams of events, and does not say that it stops. So the live
-page opens a new one after this time."""
+"""Longest time of a stream of events. A server that stops waits for its streams without telling
+them, so the live page opens a new one after this time."""
 
 
 class AdminApp:

@@ -97,15 +97,16 @@ class Served(Frozen, tag="served"):
     saved_extra_usd: float = 0.0
     """The part of ``saved_usd`` for calls whose answer no client got."""
     saved_prefix_usd: float = 0.0
-    """What the call would have cost less if the provider had read the whole prompt from its prefix
-    cache."""
+    """The dollars that the call would have saved if the provider had read the whole prompt from its
+    prefix cache."""
     read_s: float = 0.0
     """The time until the request's body was there. It is part of ``ttft_s`` and ``total_s``."""
     overhead_s: float = 0.0
     """Our own time for parsing, encoding, lookup and match."""
     stored: bool = False
     not_stored: str | None = None
-    """The reason why the answer was not stored; None if it was not to be stored."""
+    """The reason why the answer was not stored; None if it was stored, or nothing had to be
+    stored."""
     route: str = ""
     """The ``[[route]]`` that the request took; "": none fitted."""
     shaped: tuple[Shaped, ...] = ()
@@ -123,8 +124,8 @@ class Served(Frozen, tag="served"):
     def would_have_cost_usd(self) -> float:
         """The bill for this request without Headstart, as far as prices are known.
 
-        One call, what a hit or a joined request saved, and what the provider's prompt cache saved
-        by our marks; no audit, and no call whose answer no client got.
+        It includes one call, the savings of a hit or a joined request, and the savings by our marks
+        for the provider's prompt cache; but no audit, and no call whose answer no client got.
         """
         if self.outcome.is_own_call:
             return 0.0
@@ -172,19 +173,19 @@ class Encoded(Frozen, tag="encoded"):
     queue_length: int
     tokens: int
     tenant: str = ""
-    """Whose turn it was."""
+    """The tenant whose prompt it was."""
 
 
 class GateOutcome(StrEnum):
-    """What became of a question that was compared by its sketch."""
+    """The result for a question that was compared by its sketch."""
 
     STOPPED = "stopped"
     """No entry was near enough: nothing was encoded."""
     PASSED = "passed"
     SAMPLED = "sampled"
-    """It was below the gate, and passed it as one of a small share. It was a miss."""
+    """It was below the gate and belonged to the small share that passes. It was a miss."""
     FOUND = "found"
-    """As ``sampled``, and it was a hit."""
+    """The same as ``sampled``, but it was a hit."""
 
 
 class Gated(Frozen, tag="gated"):

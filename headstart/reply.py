@@ -1,7 +1,7 @@
-"""One upstream's answer, on its way from the provider's socket to the client, and its record.
+"""One upstream's answer on its way from the provider to the client, and the record of it.
 
 The ``Transcript`` is the record of one answer: its events, the facts that decisions need, and the
-Completion. Whoever makes the pieces of the answer adds them to it.
+Completion. The code that makes the pieces of the answer adds them to the record.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 KEPT_BYTES = 2 * 2**20
-"""An answer that is longer is not continued by another one."""
+"""Longest answer that another one may continue."""
 FILTER_REASON = "content_filter"
 LIMIT_REASON = "length"
 CHARACTERS_PER_TOKEN = 4.0
@@ -58,12 +58,14 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Transcript:
-    """What has passed of one answer. It never raises, and never grows past ``max_bytes``.
+    """The record of the part of an answer that has passed.
+
+    It never raises, and keeps at most ``max_bytes``.
 
     An answer is whole when its terminal event came (``ended``). Some providers close the body
     without a terminal event. Such an answer is whole for the client too. It may be stored only if
     every choice that began has a finish reason (``finished``) and the body itself ended as
-    announced. Whoever knows that feeds an ``Ended`` then.
+    announced. The code that knows this then feeds an ``Ended``.
 
     A transcript may be ahead of the pieces that a reader has received, because the beginning of an
     answer is held until its first content.
@@ -82,11 +84,12 @@ class Transcript:
         self.characters = 0
         """Length of all text, reasoning, refusals and arguments of tool calls."""
         self.content = False
-        """Text, reasoning, a tool call or a refusal came: not a role, nor an empty text."""
+        """Text, reasoning, a tool call or a refusal came. A role or an empty text does not
+        count."""
         self.extras = False
-        """Content came that this version does not know, such as sound."""
+        """Unknown content came, such as sound."""
         self.signed = False
-        """A signature of reasoning came, which may have no text."""
+        """A signature of reasoning came, perhaps without text."""
         self.ended = False
         """The terminal event came."""
         self.filtered = False
@@ -108,10 +111,10 @@ class Transcript:
         self._run: list[Any] = []
         """The last run, which goes on until another part begins."""
         self._first: TextDelta | None = None
-        """Its first event, if it is a run of texts that are content."""
+        """The first event of the last run, if the run is text."""
         self._usage_at: int | None = None
         self._counted: tuple[dict[str, Any], CountTokens, Tokens] | None = None
-        """The usage that was counted last, by whom, and the result."""
+        """The usage that was counted last, the function that counted it, and the result."""
         self._begun: set[int] = set()
         self._finished: set[int] = set()
 
@@ -149,12 +152,12 @@ class Transcript:
 
     @property
     def is_continuable(self) -> bool:
-        """The transcript holds all that the client has, and that is not too long."""
+        """The transcript has everything that the client has, and this is not too long."""
         return self.size <= KEPT_BYTES and not self.overflowed
 
     @property
     def content_started(self) -> bool:
-        """Something came that a reader would see."""
+        """Content came that a reader would see."""
         return self.content or self.extras or self.signed
 
     @property
@@ -168,12 +171,12 @@ class Transcript:
         return self.ended or self.finished
 
     def has_finished(self, choices: int) -> bool:
-        """Tell whether this number of choices, and no other one, have their finish reasons."""
+        """Tell whether exactly this number of choices have their finish reasons."""
         return len(self._begun) >= choices and self.finished
 
     @property
     def events(self) -> list[StreamEvent]:
-        """All events so far but errors; texts that followed each other are one event."""
+        """All events so far without errors. Consecutive texts are one event."""
         return [_joined(entry) if type(entry) is list else entry for entry in self._entries]
 
     @property
@@ -196,12 +199,15 @@ class Transcript:
 
     @property
     def estimated_tokens(self) -> int:
-        """Length of the answer, by estimate."""
+        """The estimated length of the answer in tokens."""
         return round(self.characters / CHARACTERS_PER_TOKEN)
 
     @property
     def start(self) -> Started:
-        """What the answer said of itself; later events fill in what earlier ones left out."""
+        """The names and times in the answer.
+
+        Later events fill in values that earlier ones left out.
+        """
         start = _UNNAMED
         for entry in self._entries:
             if type(entry) is Started:
@@ -211,7 +217,7 @@ class Transcript:
     def completion(self, now: float) -> Completion | None:
         """Return the answer, or None unless it ended cleanly, whole and within bounds.
 
-        ``now`` (Unix seconds) stands in for a creation time that the upstream did not give.
+        ``now`` (Unix seconds) replaces a creation time that the upstream did not give.
         """
         unfinished = not (self.ended and self.finished)
         if unfinished or self.error or self.overflowed or self.failure:
@@ -223,7 +229,7 @@ class Transcript:
             return None
 
     def _add(self, event: Any) -> None:
-        # Not ``match``: a class pattern takes four times as long where it does not match.
+        # No ``match``: a class pattern that does not match takes four times as long.
         add = self._adding.get(type(event))
         if add is not None:
             add(self, event)
@@ -274,7 +280,7 @@ class Transcript:
             self._run.append(text)
         else:
             self._begin_run(event)
-        # From now on, texts that go on need not be looked at.
+        # From now on, texts that continue the run need no check.
         if text and self._run and type(event) is TextDelta:
             self._first = self._run[0]
 
@@ -289,7 +295,7 @@ class Transcript:
             self._begin_run(event)
 
     def _add_usage(self, event: UsageReported) -> None:
-        """Keep the last report alone: some providers send one with every chunk."""
+        """Keep only the last report, because some providers send one with every chunk."""
         self.usage = event.usage
         if self._usage_at is not None:
             self._entries[self._usage_at] = event
@@ -333,7 +339,7 @@ class Transcript:
 
 
 def _goes_on(first: StreamEvent, event: StreamEvent) -> bool:
-    """Tell whether an event only adds text to what a run of events began."""
+    """Tell whether an event only adds text to the last run of events."""
     if type(first) is TextDelta and type(event) is TextDelta:
         return (first.choice, first.block) == (event.choice, event.block)
     if type(first) is ReasoningDelta and type(event) is ReasoningDelta:
@@ -360,7 +366,7 @@ def _joined(run: list[Any]) -> StreamEvent:
 
 
 def _fold(events: Sequence[Any], usage: dict[str, Any] | None, now: float) -> Completion:
-    """Return the answer that these events make; each choice of it has finished."""
+    """Return the answer from these events, in which each choice has finished."""
     start = _UNNAMED
     extra: dict[str, Any] = {}
     choices: dict[int, list[Any]] = {}
@@ -384,7 +390,7 @@ def _fold(events: Sequence[Any], usage: dict[str, Any] | None, now: float) -> Co
 
 
 def _fold_choice(index: int, events: Sequence[Any]) -> Choice:
-    """Return the choice that these events make. Its parts keep the order of their arrival."""
+    """Return the choice from these events. Its parts keep the order of their arrival."""
     parts: list[list[Any]] = []
     calls: dict[int, list[Any]] = {}
     extra: dict[str, Any] = {}
@@ -438,7 +444,7 @@ def _add_to_part(parts: list[list[Any]], event: _TextEvent) -> None:
 
 
 def _place(event: StreamEvent) -> tuple[object, ...]:
-    """Return what the events of one part have in common."""
+    """Return a value that all events of one part have in common."""
     if type(event) is ReasoningDelta:
         return ReasoningDelta, event.field, event.block
     if type(event) is TextDelta:
@@ -447,7 +453,7 @@ def _place(event: StreamEvent) -> tuple[object, ...]:
 
 
 def _part(events: Sequence[Any]) -> Part:
-    """Return the part that these events make; they are of one kind."""
+    """Return the part from these events, which are of one kind."""
     first = events[0]
     if type(first) is ToolCallDelta:
         extra: dict[str, Any] = {}
@@ -471,7 +477,7 @@ def _part(events: Sequence[Any]) -> Part:
 def storable(completion: Completion) -> Completion | None:
     """Return the answer with all its integers within 64 bits; None if no store could keep it.
 
-    A provider may send any number, in its usage or in fields that are yet unknown.
+    A provider may send any number, in its usage or in unknown fields.
     """
     try:
         _encode(completion)
@@ -493,7 +499,7 @@ def _bounded(value: Any) -> Any:
 
 
 def _merge_starts(known: Started, news: Started) -> Started:
-    """Later chunks may name what the first did not; what they leave out stands."""
+    """Merge two starts. Later chunks may add names; values that they leave out stay."""
     if known is _UNNAMED:
         return news
     return Started(
@@ -506,7 +512,7 @@ def _merge_starts(known: Started, news: Started) -> Started:
 
 
 def _fill_in(into: dict[str, Any], fields: dict[str, Any]) -> None:
-    """Add a chunk's own fields, which chunks repeat whole: the latest stands, objects add up."""
+    """Add a chunk's own fields: the latest value counts, and objects are merged."""
     for name, value in fields.items():
         known = into.get(name)
         if isinstance(value, dict) and isinstance(known, dict):
@@ -516,11 +522,12 @@ def _fill_in(into: dict[str, Any], fields: dict[str, Any]) -> None:
 
 
 _FRAGMENTS = frozenset({"text", "summary"})
-"""Texts of an indexed item that arrive in pieces, as its lists do; others repeat or come once."""
+"""Texts of an indexed item that arrive in pieces, like its lists. Other texts repeat, or come
+once."""
 
 
 def _merge_fields(into: dict[str, Any], fields: dict[str, Any]) -> None:
-    """Add a delta's fields: lists grow, objects add up, null says nothing, the rest replaces.
+    """Add a delta's fields: lists grow, objects are merged, null is ignored, other values replace.
 
     ``into`` owns its lists, so growing them is linear.
     """
@@ -540,7 +547,7 @@ def _merge_fields(into: dict[str, Any], fields: dict[str, Any]) -> None:
 
 
 def _merge_item(known: list[Any], item: Any) -> None:
-    """Append an item, unless it goes on with one already there.
+    """Append an item, unless it continues an existing one.
 
     Fragments carry the index of their item, as in OpenRouter's ``reasoning_details``.
     """
@@ -569,7 +576,7 @@ def _merge_item(known: list[Any], item: Any) -> None:
 # --- the reply ------------------------------------------------------------------------------------
 
 HELD_BYTES = 8 * 2**20
-"""An answer that is longer before its first content is let through unread."""
+"""An answer with more bytes before its first content passes unread."""
 
 
 class FollowedAnswer(Protocol):
@@ -577,20 +584,20 @@ class FollowedAnswer(Protocol):
 
     @property
     def origin(self) -> Origin | None:
-        """What the call took, once its answer is whole."""
+        """The cost of the call, known once its answer is whole."""
 
 
 class Reply:
     """An upstream's answer: status and headers at once, its body as it arrives.
 
-    A reply has one owner: whoever sent the call, until it hands the reply on. The owner may read
-    ``pieces`` once, change the other attributes, put a filter around the pieces (``filter``), and
-    has to close the reply (``aclose``, or ``async with``). Any task may do so, at any time: no task
-    group, timeout or cancel scope reaches from the call to the end of its reply.
+    A reply has one owner: the code that sent the call, until it hands the reply on. The owner may
+    read ``pieces`` once, change the other attributes, put a filter around the pieces (``filter``),
+    and has to close the reply (``aclose``, or ``async with``). Any task may do so, at any time: no
+    task group, timeout or cancel scope reaches from the call to the end of its reply.
 
     ``transforms`` names the edits of the request and of the answer; it is empty for an exchange
-    that is byte-identical. ``storable`` is False for an answer that nobody else may be served, such
-    as a rescued one. Both are final only when the body was read.
+    that is byte-identical. ``storable`` is False for an answer that must not be served to others,
+    such as a rescued one. Both are final only when the body was read.
     """
 
     __slots__ = (
@@ -624,18 +631,19 @@ class Reply:
         """Whether the body is a stream of events, and whether it is not compressed: then it can be
         read as it is."""
         self.transcript = Transcript() if transcript is None else transcript
-        """The record of all pieces. Whoever makes pieces adds them to it before yielding them."""
+        """The record of all pieces. The code that makes pieces adds them to it before it yields
+        them."""
         self.closing = closing
-        """Closes the connection and books the call; an owner may put its own around it."""
+        """Closes the connection and books the call. An owner may wrap it."""
         self._generators: tuple[AsyncGenerator[Piece], ...] = (pieces,)
 
     def filter(self, pieces: AsyncGenerator[Piece]) -> None:
-        """Put ``pieces``, which reads the present ones, in their place; closing closes it, too."""
+        """Replace the pieces by ``pieces``, which reads the present ones. Closing closes both."""
         self.pieces = pieces
         self._generators = (pieces, *self._generators)
 
     def rewrite(self, pieces: AsyncGenerator[Piece]) -> None:
-        """Put other pieces in the place of the present ones; they get a transcript of their own."""
+        """Replace the pieces by others, which get a transcript of their own."""
         self.transcript = transcript = Transcript()
         self.filter(pieces)
         self.filter(_recorded(pieces, transcript))
@@ -654,9 +662,9 @@ class Reply:
         self.closing = close
 
     async def aclose(self, error: BaseException | None = None) -> None:
-        """Close the connection of an answer that was not read to its end; once.
+        """Close the connection if the answer was not read to its end. A second call does nothing.
 
-        ``error`` tells why the reader stops.
+        ``error`` is the reason why the reader stops.
         """
         closing, self.closing = self.closing, None
         generators, self._generators = self._generators, ()
@@ -686,9 +694,9 @@ async def _recorded(pieces: AsyncGenerator[Piece], transcript: Transcript) -> As
 
 
 async def read_whole(reply: Reply) -> Reply:
-    """Read an answer to its end, or as much as may be held; it can be read again.
+    """Read an answer to its end, or as much as may be kept; then it can be read again.
 
-    Raises what reading its pieces raises.
+    Raises the errors of reading its pieces.
     """
     held: list[Piece] = []
     size = 0
@@ -704,7 +712,7 @@ async def read_whole(reply: Reply) -> Reply:
 async def replayed(
     held: Sequence[Piece], rest: AsyncIterator[Piece] | None = None
 ) -> AsyncGenerator[Piece]:
-    """Yield pieces that were held, and the rest of an answer that was too long to be held."""
+    """Yield the kept pieces, and the rest of an answer that was too long to be kept."""
     for piece in held:
         yield piece
     if rest is not None:
@@ -724,7 +732,7 @@ class AnswerWithheld(UpstreamError):
         super().__init__(message, kind=kind)
         self.reply = reply
         self.finished = finished
-        """It has a finish reason. A caller can bring that about with a stop sequence."""
+        """It has a finish reason. A caller can cause that with a stop sequence."""
 
 
 EVENT_STREAMS = (b"text/event-stream", b"application/vnd.amazon.eventstream")

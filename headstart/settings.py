@@ -1,9 +1,10 @@
-"""Every setting: its name, type, default, bounds and help text, in one frozen value for each table.
+"""Every setting, with its name, type, default, bounds and help text, in one frozen value a table.
 
 The text below a field is its help. It is Markdown: ``docs/configuration.md`` prints it in its
 tables, with links that are relative to that page, and the command line prints it without links.
-The tables are plain values: building one checks nothing. ``config.checked`` does, and
-``config.load_settings`` calls it. A ``repr`` never shows a key, a header's value or a password.
+The tables are plain values: building one checks nothing. ``config.checks.checked`` does, and
+``config.loading.load_settings`` calls it. A ``repr`` never shows a key, a header's value or a
+password.
 
 A component takes the table that it needs, never ``Settings``.
 """
@@ -40,9 +41,9 @@ _USER_OR_QUERY = re.compile(r"(?<=//).*(?=@)|(?<=\?).*")
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
 CountOrZero: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 Share: TypeAlias = Annotated[float, msgspec.Meta(ge=0.0, le=1.0, extra={"percent": True})]
-"""A number from 0 to 1. A text such as ``"2%"`` says the same."""
+"""A number from 0 to 1. A text such as ``"2%"`` means the same."""
 Percent: TypeAlias = Annotated[float, msgspec.Meta(extra={"percent": True})]
-"""The same with bounds of its own, which ``config.checks`` knows."""
+"""A share with other bounds, which ``config.checks`` checks."""
 Positive: TypeAlias = Annotated[float, msgspec.Meta(gt=0.0)]
 Seconds: TypeAlias = Positive
 SecondsOrZero: TypeAlias = Annotated[float, msgspec.Meta(ge=0.0)]
@@ -81,7 +82,7 @@ Use: TypeAlias = Literal["autocomplete", "voice", "chat", "agent", "batch", "reg
 
 GUARDS: tuple[GuardName, ...] = get_args(GuardName)
 DRAIN_S = 5.0
-"""A load balancer usually needs less to see that a server is not ready."""
+"""Default of ``drain_s``. A load balancer usually needs less to see that a server is not ready."""
 GUARDED_THRESHOLD = 0.90
 """Default threshold of static matching with all guards."""
 BARE_THRESHOLD = 0.95
@@ -132,8 +133,8 @@ class ClientLimits(Section):
     output_reserve: Count = 4096
     """Tokens that a call reserves for its answer, if it sets no limit such as `max_tokens`."""
     unknown_cost: UnknownCost = "refuse"
-    """Calls of which nobody knows the cost or the model: `"refuse"` answers 403, `"allow"` lets
-    them pass and counts nothing for what is not known."""
+    """Calls whose cost or model is not known: `"refuse"` answers 403, `"allow"` lets them pass and
+    counts only the known part."""
 
 
 class ServerSettings(Section):
@@ -167,11 +168,10 @@ class ServerSettings(Section):
     """Origins of web pages and apps that may call the server from a browser, such as
     `http://localhost:3000` or `vscode-webview://*`."""
     relay_paths: tuple[str, ...] = ("*",)
-    """Paths of calls that are no chat, such as `["/v1/models", "GET /v1/models/*",
-    "POST /v1/embeddings"]`. A path may begin with a method; without one it allows all methods. `*`
-    stands for any characters. On other paths the answer is 403. With the operator's key, all
-    callers share its files, batches and fine-tuning jobs, unless this list leaves out their
-    paths."""
+    """Paths of calls that are not chats, such as `["/v1/models", "GET /v1/models/*", "POST
+    /v1/embeddings"]`. A path may begin with a method; without one it allows all methods. `*` stands
+    for any characters. On other paths the answer is 403. With the operator's key, all callers share
+    its files, batches and fine-tuning jobs, unless this list leaves out their paths."""
     max_body_bytes: Count = 32 * 1024 * 1024
     """On larger requests the answer is 413. It also limits messages on WebSockets, both ways."""
     max_body_values: Count = 100_000
@@ -222,7 +222,7 @@ class ServerSettings(Section):
 
     @property
     def limits_by_client(self) -> dict[str, ClientLimits]:
-        """The limits of each named key that has any."""
+        """The limits of each named key with limits."""
         limits, others = self.client_limits, self.client_limits.get("*")
         names = [name for name, _ in self.named_client_keys if name]
         found = {name: limits.get(name, others) for name in names}
@@ -342,8 +342,8 @@ class CacheSettings(Section):
     that call only these tools, and serves them to exact repeats ([tool
     calls](cache-key.md#answers-that-call-tools)). `"*"`: all tools."""
     never_stored: str | tuple[str, ...] = ()
-    """Regular expressions over the texts of requests and answers. A request with such a text passes
-    the cache by, and an answer with one is not stored ([what is not
+    """Regular expressions over the texts of requests and answers. A request with such a text
+    bypasses the cache, and an answer with such a text is not stored ([what is not
     stored](cache-key.md#texts-that-are-never-stored))."""
     holdout: Share = 0.0
     """Share of the hits for which Headstart asks upstream nevertheless, to measure the savings of
@@ -377,7 +377,7 @@ class CacheSettings(Section):
     hot_bytes: CountOrZero = 64 * 1024 * 1024
     """Memory for recently used entries in front of the store."""
     outage_ttl_s: SecondsOrZero = 30.0
-    """If the store does not answer, Headstart does not hear which entries were deleted. For this
+    """If the store does not answer, Headstart does not know which entries were deleted. For this
     time it still serves exact repeats from memory, and then none. A new answer may be served for
     this time after its creation."""
     key_headers: tuple[str, ...] = ()
@@ -417,8 +417,8 @@ class EncoderSettings(Section):
     max_tokens: Count | None = None
     """Longest prompt that Headstart compares by meaning. None: the model's limit."""
     lazy: bool = False
-    """Load the model when the first question is compared by meaning, not at the start. That saves a
-    tenth of a second and 50 MB until then. The question that loads it is mostly no hit."""
+    """Load the model when the first question is compared by meaning, not at the start. This saves a
+    tenth of a second and 50 MB until then. The question that loads it is usually no hit."""
     max_wait_ms: SecondsOrZero | None = None
     """If a prompt waits longer for the encoder, it goes upstream at once. The limit covers its own
     encoding and the encodings of new entries together; the prompt waits for new entries only if no
@@ -511,7 +511,7 @@ class OutputSettings(Section):
     ([predictions](output-edits.md#predicted-outputs))."""
 
     def at(self, route: RouteSettings | None) -> OutputSettings:
-        """Return the values in force on a route, or outside of all routes (None)."""
+        """Return the effective values on a route, or outside of all routes (None)."""
         if route is None:
             return self
         chosen = {
@@ -560,7 +560,7 @@ class OtelSettings(Section):
     service_name: str = "headstart"
     """Name of the service in traces, if `OTEL_SERVICE_NAME` is not set."""
     sample: Share | None = None
-    """Share of the traces to send, where the caller's trace does not decide. None:
+    """Share of the traces to send, if the caller's trace does not decide. None:
     `OTEL_TRACES_SAMPLER`, else all."""
 
 
@@ -596,7 +596,7 @@ class UpstreamSettings(Section):
     """Version of Azure's API in calls to `/openai/deployments/MODEL/...`. None: Azure's newer paths
     below `/openai/v1`, which need no version."""
     auth: AuthName | None = None
-    """How Headstart proves to the provider who asks: with a `"key"`, or with credentials of
+    """How Headstart authenticates to the provider: with a `"key"`, or with credentials of
     [`"aws"`](providers.md#aws-bedrock) or [`"google"`](providers.md#google-vertex-ai). None: as the
     preset says, else with a key."""
     region: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9-]+$")] | None = None
@@ -618,16 +618,15 @@ class UpstreamSettings(Section):
     price_multiplier: Positive = 1.0
     """Factor on every price: a speed tier, a discount, a mark-up."""
     tier: Literal["flex", "priority", "fast"] | None = None
-    """Tier of the provider: its requests say so, and cost what [the tier](providers.md#tiers)
-    costs. A route may name a tier of an upstream without a table of its own: `"openai:flex"`."""
+    """Tier of the provider: its requests name the tier, and have [its price](providers.md#tiers). A
+    route may name a tier of an upstream without a table of its own: `"openai:flex"`."""
     price_per_hour: Dollars | None = None
-    """Dollars an hour of a machine of your own, busy or not. Its calls then cost nothing more, and
-    `headstart report` shows [how busy it is and its break-even](report.md#machines-by-the-hour)
-    with `price`, which no call is charged any more."""
+    """Dollars an hour of your own machine, busy or not. Its calls then cost nothing more, and
+    `headstart report` uses `price` only to show [how busy the machine is and its
+    break-even](report.md#machines-by-the-hour)."""
     cancels_billing: bool | None = None
-    """Whether a cancelled call costs no more from then on. None: the preset decides; for your own
-    server or a free one it is true; if it is [not known](providers.md#presets), it counts as
-    false."""
+    """Whether a cancelled call stops costing money. None: the preset decides; for your own server
+    or a free one it is true; if it is [not known](providers.md#presets), it counts as false."""
     headers: dict[str, str] = msgspec.field(default_factory=dict)
     """Headers to add; Headstart never shows their values."""
     fields: dict[str, Any] = msgspec.field(default_factory=dict)
@@ -679,7 +678,7 @@ class UpstreamSettings(Section):
 
     @property
     def has_own_key(self) -> bool:
-        """Whether calls carry a key or a proof of its own, and never a caller's key."""
+        """Whether calls have the upstream's own key or signature, and never a caller's key."""
         return bool(self.key_variables) or self.auth not in (None, "key")
 
 
@@ -694,7 +693,7 @@ class JudgeInCode:
 
 
 class Strategy(Section):
-    """How upstreams answer together, with every value in force: see ``strategies.strategy_of``."""
+    """How upstreams answer together, with all effective values: see ``strategies.strategy_of``."""
 
     strategy: StrategyName = "single"
     """[How the upstreams work together](#strategies)."""
@@ -735,8 +734,8 @@ class Strategy(Section):
     deadline_s: Seconds | None = None
     """Longest time to the end of an answer. None: `server.deadline_s`."""
     early_200_s: Seconds | None = None
-    """If there is no content after this time, answer 200 with a comment (OpenAI's dialect). Later
-    failures are then errors inside the stream. None: never."""
+    """Time without content after which Headstart answers 200 with a comment (OpenAI's dialect).
+    Later failures are then errors inside the stream. None: never."""
     rescue: Rescue = "restart"
     """When an answer breaks off: `"restart"` asks for a new answer and goes on where the two agree;
     `"prefill"` lets providers continue the answer if they can; `"off"` gives the caller an
@@ -769,7 +768,7 @@ class Strategy(Section):
 _OF_A_ROUTE = ("deadline_s", "early_200_s", "rescue")
 """Settings of ``Strategy`` that only a route has, not a strategy inside it."""
 _OF_A_USE = ("sticky",)
-"""Settings of ``Strategy`` that only the data of a ``use`` has."""
+"""Settings of ``Strategy`` that only the data of a ``use`` can have."""
 
 
 def _optional(names: Iterable[str]) -> list[tuple[str, Any, None]]:
@@ -892,13 +891,14 @@ class LiveSettings(Section):
     max_extra_cost: Share = 0.1
     """Highest cost of calls that nobody used, as a share of the cost of final calls, by caller."""
     pause_s: Seconds = 0.6
-    """A text that rests so long is taken to be finished. The end of a sentence is taken at once."""
+    """Seconds without a change after which a text counts as finished. At the end of a sentence it
+    counts as finished at once."""
     max_calls: Count = 8
     """Most calls for one draft."""
     max_drafts: Count = 1000
     """Most drafts at a time."""
     ttl_s: Annotated[float, msgspec.Meta(gt=0.0, le=120.0)] = 120.0
-    """A draft ends so many seconds after its last revision."""
+    """Number of seconds after its last revision at which a draft ends."""
 
 
 class BatchSettings(Section):
@@ -916,7 +916,7 @@ class BatchSettings(Section):
     max_bytes: Count = 4 * 1024 * 1024 * 1024
     """Bytes of all files in the folder; if they are reached, the answer to an upload is 413."""
     keep_days: Count = 30
-    """Files and batches are deleted after so many days."""
+    """Number of days after which files and batches are deleted."""
 
 
 class Settings(Section):
@@ -948,7 +948,7 @@ def masked_url(url: str) -> str:
 
 
 def masked_variable(name: str) -> str:
-    """Return a variable's name, masked unless in capitals: a key may stand in its place."""
+    """Return a variable's name, masked unless in capitals, because it may be a key."""
     return name if _VARIABLE.fullmatch(name) else MASK
 
 

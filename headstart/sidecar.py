@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from headstart.types import ASGIApp, Receive, Scope, Send
 
 COLLECT_AFTER = 10_000
-"""New containers after which Python looks for cycles in the server's process.
+"""Number of new containers after which Python looks for cycles in the server's process.
 
 With Python's default of 700 that took 47 us of a miss, 6 to 7 % of it, and with 10,000 it takes 5.
 A thousand misses leave fewer than a hundred objects in cycles.
@@ -48,7 +48,7 @@ A thousand misses leave fewer than a hundred objects in cycles.
 
 
 @dataclass(frozen=True)
-class Lasting:
+class LastingParts:
     """The parts of a sidecar that outlive a reload: figures and counts go on.
 
     ``reload`` reads the configuration again; ``gather`` asks all workers for one of their figures;
@@ -66,10 +66,10 @@ class Lasting:
     draining: Callable[[], bool] = lambda: False
 
 
-def lasting_parts(states: UpstreamStates | None = None) -> Lasting:
+def lasting_parts(states: UpstreamStates | None = None) -> LastingParts:
     """Return new parts."""
     metrics, recent = PrometheusObserver(CollectorRegistry()), RecentRequests()
-    return Lasting(
+    return LastingParts(
         metrics,
         recent,
         UpstreamStates() if states is None else states,
@@ -78,7 +78,7 @@ def lasting_parts(states: UpstreamStates | None = None) -> Lasting:
     )
 
 
-def build_sidecar(settings: Settings, lasting: Lasting | None = None) -> Gateway:
+def build_sidecar(settings: Settings, lasting: LastingParts | None = None) -> Gateway:
     """Return the provider routes with the admin API beside them, under ``/_headstart/``.
 
     The app's lifespan starts and stops the engine. Raises ConfigError when the variable of
@@ -87,7 +87,7 @@ def build_sidecar(settings: Settings, lasting: Lasting | None = None) -> Gateway
     return _build(settings, lasting_parts() if lasting is None else lasting)[0]
 
 
-def _build(settings: Settings, lasting: Lasting) -> tuple[Gateway, AdminState]:
+def _build(settings: Settings, lasting: LastingParts) -> tuple[Gateway, AdminState]:
     """Return the gateway, and what its admin API shows."""
     engine: list[Parts] = []
     server = settings.server
@@ -134,7 +134,7 @@ class Sidecar:
     it still answers, but is not ready.
     """
 
-    def __init__(self, settings: Settings, lasting: Lasting) -> None:
+    def __init__(self, settings: Settings, lasting: LastingParts) -> None:
         self.settings = settings
         self.draining = False
         self._lasting = dataclasses.replace(lasting, draining=lambda: self.draining)
@@ -159,7 +159,7 @@ class Sidecar:
         await self._now.gateway.running()
 
     async def show(self, what: str) -> bytes:
-        """Return the figures that another worker asks for. Raises HeadstartError."""
+        """Return the figures for another worker. Raises HeadstartError."""
         admin = self._now.admin
         engine = admin.engine()
         if engine is None:
@@ -217,11 +217,11 @@ class Sidecar:
 
 
 def settle_memory() -> None:
-    """Drop what starting or stopping a gateway left behind, and return it to the system.
+    """Free the garbage of starting or stopping a gateway, and return the memory to the system.
 
     The other objects live as long as their gateway. Without freeze, each full collection would
     visit them and stop the loop for a tenth of a second. The process is ours, so the collector may
-    run less often, too: requests leave hardly any cycles behind.
+    also run less often: requests leave hardly any cycles.
     """
     gc.unfreeze()
     gc.collect()
@@ -254,8 +254,8 @@ class _RunningGateway:
 def _rules(server: ServerSettings, instead: str) -> OriginRules:
     """Return the rules for web pages.
 
-    Off loopback the server may have any name, unless its names are listed. There callers need a key
-    for each request that costs money or returns data.
+    Off loopback the server may have any name, unless its names are listed. There, callers need a
+    key for each request that costs money or returns data.
     """
     names = frozenset(name.lower() for name in server.allowed_hosts)
     is_open = "*" in names or not (names or server.is_loopback)

@@ -82,19 +82,19 @@ class CacheKey(Frozen):
 
     @property
     def group(self) -> str:
-        """The digest under which neighbours are searched."""
+        """The digest by which neighbours are searched."""
         return self.conversation or self.partition
 
 
 class CacheMarks(Frozen):
-    """The places where the prefix of a prompt ends that the provider is to cache."""
+    """The places where a cached prefix of the prompt should end."""
 
     shared: bool = False
-    """Behind the tools and behind the system text."""
+    """After the tools and after the system text."""
     previous: bool = False
-    """Behind the last message of the request before in the same conversation."""
+    """After the last message of the previous request in the same conversation."""
     last: bool = False
-    """Behind the last message."""
+    """After the last message."""
     key: str = ""
     """For providers that cache by themselves: names requests that share a prefix. "": no name."""
 
@@ -148,10 +148,10 @@ class Call(Frozen):
     avoid: frozenset[str] = frozenset()
     """The names of upstreams that must not be asked."""
     relayed: bool = False
-    """The call is no call to a chat path: no dialect reads its answer, and most errors are answers
+    """The call is not to a chat path: no dialect reads its answer, and most errors are answers
     (``failures.fails_relayed``)."""
     model: str = ""
-    """The model that a relayed request names; "": none that is known."""
+    """The model that a relayed request names; "" if it is not known."""
     caller: str = ""
     """The name of the caller's key (``server.client_keys``); "": it has none."""
     span: str = ""
@@ -168,7 +168,7 @@ class Call(Frozen):
 
     @property
     def route_or_endpoint(self) -> str:
-        """The name under which such answers are learned about: the route, else the endpoint."""
+        """The name under which answers are learned: the route, else the endpoint."""
         return self.route or self.endpoint
 
 
@@ -376,7 +376,7 @@ class Origin(Frozen):
     extra_tokens: int = 0
     """The tokens of calls whose answer no client got: lost races, failures, drafts."""
     cost_usd: float | None = None
-    """Of all calls for the answer."""
+    """The cost of all calls for the answer."""
     extra_usd: float = 0.0
     """The part of ``cost_usd`` for calls whose answer no client got."""
     prefix_usd: float = 0.0
@@ -477,13 +477,13 @@ class Charge(NamedTuple):
     counter: str
     amount: int
     expires: float
-    """From then on the counter is gone, and may be forgotten."""
+    """The time from which on the counter is gone and may be forgotten."""
     most: int | None = None
     """The highest value that the counter may reach; None: any."""
 
 
 class Charged(NamedTuple):
-    """What became of charges: all were added, or none."""
+    """The result of charges: all were added, or none."""
 
     added: bool
     values: tuple[int, ...]
@@ -504,7 +504,7 @@ class LimitUse(Frozen, omit_defaults=False):
 
     @property
     def share(self) -> float:
-        """The part that is used: 1 is all of it."""
+        """The used part: 1 is the whole limit."""
         return self.used / self.most if self.most else 1.0
 
 
@@ -527,7 +527,7 @@ def ulid_time(id: str) -> float | None:
 
 
 _drawn: list[bytes] = []
-"""Random bytes that the system gave, 16 at a time."""
+"""Random bytes from the system, of which 16 are used at a time."""
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_drawn.clear)
 
@@ -555,7 +555,7 @@ def _ulid_head(seconds: int) -> str:
 
 
 KEPT_BYTES = 1024 * 1024
-"""The longest body that is kept, so that another upstream can get it."""
+"""The longest body that is kept for another upstream."""
 
 
 class Upload:
@@ -578,7 +578,7 @@ class Upload:
 
     @property
     def whole(self) -> bool:
-        """All that came so far is kept, so that another upstream can get it."""
+        """Whether everything so far is kept, so that another upstream can get it."""
         return self.size <= self._kept_bytes
 
     async def read(self) -> AsyncGenerator[bytes]:

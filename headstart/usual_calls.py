@@ -1,8 +1,9 @@
-"""What a call usually takes, with which hits are compared; and what a machine by the hour costs.
+"""The usual times of calls, with which hits are compared, and the cost of machines by the hour.
 
-A hit saves what its request would have taken without the cache: not what the one call took that
-made its answer, but what comparable calls took at about the same time. ``docs/report.md`` describes
-the method, ``docs/decisions/0043-hits-beside-recent-calls.md`` gives the reasons.
+A hit saves the time that its request would have taken without the cache. That is not the time of
+the call that made its answer, but the time of comparable calls at about the same moment.
+``docs/report.md`` describes the method, ``docs/decisions/0043-hits-beside-recent-calls.md`` gives
+the reasons.
 """
 
 from __future__ import annotations
@@ -25,19 +26,20 @@ if TYPE_CHECKING:
 
 MINUTE_S = 60
 BLOCK_CALLS = 25
-"""The calls that a hit is compared with, at least: those of the minutes around it."""
+"""Fewest calls that a hit is compared with: the calls of the minutes around it."""
 MOST_KINDS = 200
 FEWEST_CALLS = 5
-"""With fewer calls of a kind, those of a wider kind are taken, too."""
+"""With fewer calls of a kind, the calls of a wider kind are taken, too."""
 MOST_OUTLIERS = 0.005
-"""If a larger share of the calls is so slow, this is how the provider is, and nothing is cut."""
+"""Largest share of outliers. If more calls are that slow, it is usual for the provider, and nothing
+is cut."""
 FENCE = 5.0
 """An outlier lies above the upper quartile by more than this number of its distances from the
 median, on a logarithmic scale: 3.4 standard deviations, if the logarithms are normal."""
 
 
 class CallKind(NamedTuple):
-    """What calls have in common that can be compared. ``""`` and None stand for any."""
+    """The properties that comparable calls have in common. ``""`` and None stand for any value."""
 
     endpoint: str
     route: str | None
@@ -51,7 +53,7 @@ class UsualCall(NamedTuple):
     at: float
     total_s: float
     ttft_s: float | None
-    """None: it was not streamed, so nobody knows."""
+    """None: it was not streamed, so the time is not known."""
     tokens: int
     """The length of the answer; of the prompt, if the answer has none."""
 
@@ -67,7 +69,7 @@ def length_of(row: Served) -> int:
 
 
 def own_times(row: Served) -> tuple[float, float]:
-    """Return total time and time to first token of a request, from when its body was there."""
+    """Return total time and time to first token of a request, counted from the end of its body."""
     ttft_s = row.total_s if row.ttft_s is None else row.ttft_s
     return row.total_s - row.read_s, ttft_s - row.read_s
 
@@ -75,7 +77,7 @@ def own_times(row: Served) -> tuple[float, float]:
 def usual_call(row: Served) -> UsualCall | None:
     """Return the call of a request that went to the provider and succeeded, else None.
 
-    A batch of which the cache had a part is no usual call.
+    A batch that the cache answered in part is not a usual call.
     """
     if not row.succeeded or row.outcome is not Outcome.MISS or row.saved_tokens:
         return None
@@ -96,7 +98,7 @@ def original_call(row: Served, at: float) -> UsualCall:
 
 
 def fence(values: Sequence[float]) -> float:
-    """Return the most that one call counts for; the largest value if there are no outliers.
+    """Return the largest time that one call counts for; the largest value if there are no outliers.
 
     With fewer than ``FEWEST_CALLS`` values it is their median.
     """
@@ -127,7 +129,7 @@ def freedom_of(rests: Sequence[float]) -> float:
     return min(most, 2 * len(rests) / (kurtosis - 1)) if kurtosis > 1 else most
 
 
-class Spared:
+class AvoidedSums:
     """Sums over requests that were not sent to the provider, such as hits. Times are their own."""
 
     __slots__ = ("first_s", "requests", "tokens", "total_s")
@@ -144,7 +146,7 @@ class Spared:
         self.total_s += total_s
         self.first_s += first_s
 
-    def merge(self, other: Spared) -> None:
+    def merge(self, other: AvoidedSums) -> None:
         """Add all requests of other sums."""
         self.requests += other.requests
         self.tokens += other.tokens
@@ -152,17 +154,17 @@ class Spared:
         self.first_s += other.first_s
 
 
-class SparedCalls(defaultdict[CallKind, defaultdict[int, Spared]]):
-    """Such sums by kind of call and by minute."""
+class AvoidedCalls(defaultdict[CallKind, defaultdict[int, AvoidedSums]]):
+    """Sums over avoided calls, by kind of call and by minute."""
 
     def __init__(self) -> None:
-        super().__init__(lambda: defaultdict(Spared))
+        super().__init__(lambda: defaultdict(AvoidedSums))
 
     def add(self, row: Served) -> None:
         """Add a request."""
         self[kind_of(row)][int(row.at // MINUTE_S)].add(row)
 
-    def merge(self, other: SparedCalls) -> None:
+    def merge(self, other: AvoidedCalls) -> None:
         """Add all requests of other sums."""
         for kind, minutes in other.items():
             for minute, spared in minutes.items():
@@ -174,11 +176,11 @@ class Expected(NamedTuple):
 
     seconds: float = 0.0
     own_s: float = 0.0
-    """What they took. Only requests count that could be compared."""
+    """The time that they took. Only requests that could be compared count."""
     requests: int = 0
     variance: float = 0.0
     outliers_s: float = 0.0
-    """What ``seconds`` would be more if outliers counted in full."""
+    """The seconds by which ``seconds`` would be larger if outliers counted in full."""
 
     @property
     def saved_s(self) -> float:
@@ -205,7 +207,7 @@ class _Block(NamedTuple):
 
 
 class Usual:
-    """What calls of one kind take: by minute, and by the length of the answer.
+    """The usual times of calls of one kind, by minute and by the length of the answer.
 
     Times are cut at ``fence_s``. Within a block of minutes, the expected time of a call is the
     block's mean, plus ``slope`` seconds for each token above the block's mean.
@@ -218,7 +220,7 @@ class Usual:
         self.outliers = sum(seconds > self.fence_s for _, seconds, _ in calls)
         beyond_s = sum(max(0.0, seconds - self.fence_s) for _, seconds, _ in calls)
         self.outlier_s = beyond_s / self.calls
-        """What outliers add to the mean call."""
+        """The seconds that outliers add to the mean call."""
         groups = _by_minutes(calls)
         cut = [[(min(seconds, self.fence_s), tokens) for _, seconds, tokens in g] for g in groups]
         self._blocks = [
@@ -251,9 +253,9 @@ class Usual:
         block = self._block(minute)
         return max(0.0, block.mean_s + self.slope * (tokens - block.tokens))
 
-    def expected(self, minutes: Mapping[int, Spared], *, first: bool = False) -> Expected:
+    def expected(self, minutes: Mapping[int, AvoidedSums], *, first: bool = False) -> Expected:
         """Return the expected seconds of requests. ``first``: of their first tokens."""
-        sums: dict[_Block, Spared] = defaultdict(Spared)
+        sums: dict[_Block, AvoidedSums] = defaultdict(AvoidedSums)
         for minute, spared in minutes.items():
             sums[self._block(minute)].merge(spared)
         seconds = own_s = variance = tilt = 0.0
@@ -304,7 +306,7 @@ class UsualCalls:
         self._fitted: dict[tuple[CallKind, bool], Usual | None] = {}
 
     def add(self, row: Served) -> None:
-        """Look at a request. A hit tells of the call that made its answer."""
+        """Look at a request. A hit brings the call that made its answer."""
         kind = kind_of(row)
         if row.outcome.is_hit:
             self._add_original(row, kind)
@@ -330,7 +332,9 @@ class UsualCalls:
         return self._most is None or kind in kinds or len(kinds) < MOST_KINDS
 
     def usual(self, kind: CallKind, *, first: bool = False) -> Usual | None:
-        """Return what calls of a kind take; None: nothing is known. ``first``: until first tokens.
+        """Return the usual times of calls of a kind; None: nothing is known.
+
+        ``first``: until first tokens.
 
         A whole answer has its first token at its end.
         """
@@ -341,8 +345,8 @@ class UsualCalls:
             self._fitted[place] = Usual(found) if found else None
         return self._fitted[place]
 
-    def expected(self, spared: SparedCalls, *, first: bool = False) -> Expected:
-        """Return what requests would have taken. ``first``: until their first tokens."""
+    def expected(self, spared: AvoidedCalls, *, first: bool = False) -> Expected:
+        """Return the time that requests would have taken. ``first``: until their first tokens."""
         whole = Expected()
         for kind, minutes in spared.items():
             usual = self.usual(kind, first=first)
@@ -350,13 +354,13 @@ class UsualCalls:
                 whole = whole.plus(usual.expected(minutes, first=first))
         return whole
 
-    def outliers(self, spared: SparedCalls) -> int:
+    def outliers(self, spared: AvoidedCalls) -> int:
         """Return the number of outliers among the calls with which requests are compared."""
         models = {self.usual(kind) for kind in spared}
         return sum(each.outliers for each in models if each is not None)
 
     def _comparable(self, kind: CallKind, *, first: bool) -> list[tuple[float, float, int]]:
-        """Return the calls of a kind, else of a wider one, else those that made the answers."""
+        """Return the calls of a kind, else of a wider kind, else those that made the answers."""
         wider = [kind, kind._replace(route=None)]
         if not first:
             wider.append(kind._replace(route=None, stream=None))
@@ -393,7 +397,7 @@ class Machine(NamedTuple):
 
     usd_per_hour: float
     metered_usd: Callable[[Attempt], float | None]
-    """What a call would cost at the price by tokens; None: no price is known."""
+    """The cost of a call at the price by tokens; None: no price is known."""
 
 
 def machine_name(upstream: str) -> str:
@@ -407,7 +411,7 @@ class MachineStats(Frozen, omit_defaults=False):
     name: str
     hours: float
     usd: float
-    """What it cost in this time, busy or not."""
+    """Its cost in this time, busy or not."""
     calls: int
     busy_share: float | None
     """The share of the time in which at least one call was under way."""
@@ -418,9 +422,9 @@ class MachineStats(Frozen, omit_defaults=False):
     usd_per_million: float | None
     """Its whole cost for each million answer tokens, at the load of this time."""
     metered_usd: float | None
-    """What the same calls would have cost at the price by tokens; None: no such price is known."""
+    """The cost of the same calls at the price by tokens; None: no such price is known."""
     break_even_load: float | None
-    """At so many times the load of this time it costs as much as the price by tokens."""
+    """The multiple of this time's load at which it costs as much as the price by tokens."""
     break_even_tokens_per_hour: float | None
     """The answer tokens an hour at that load."""
 

@@ -455,7 +455,7 @@ def test_without_a_setting_compression_is_what_the_library_does_by_default() -> 
 def test_a_mode_of_compression_that_is_none_is_refused(key: str, tmp_path: Path) -> None:
     table = "[compression]\nmode"
     inner = table if key == "compression.mode" else "[[route]]\nname = 'a'\ncompression"
-    assert f"{key}: 'save' is no choice" in refusal(f"{inner} = 'save'", tmp_path)
+    assert f"{key}: 'save' is not a choice" in refusal(f"{inner} = 'save'", tmp_path)
 
 
 @pytest.mark.parametrize("key", ["output.max_tokens", "route[0].max_output"])
@@ -463,7 +463,7 @@ def test_a_choice_beside_a_number_is_checked_too(key: str, tmp_path: Path) -> No
     table = "[output]\nmax_tokens"
     inner = table if key == "output.max_tokens" else "[[route]]\nname = 'a'\nmax_output"
     said = refusal(f"{inner} = 'gaurd'", tmp_path)
-    assert f"{key}: 'gaurd' is no choice; did you mean 'guard'?" in said
+    assert f"{key}: 'gaurd' is not a choice; did you mean 'guard'?" in said
     assert load(environ={"HEADSTART_OUTPUT__MAX_TOKENS": "500"}).output.max_tokens == 500
 
 

@@ -20,12 +20,12 @@ FIRST = {
     "demo": "Show the savings with simulated providers and scripted traffic.",
     "tune": "Learn from a log, and show the result of each error target.",
     "report": "Show the savings of the cache.",
-    "wrap": "Run a coding agent against a sidecar, and say what was saved.",
+    "wrap": "Run a coding agent against a sidecar, and show the savings.",
     "batch": "Answer a file of requests, as fast as the providers allow.",
     "bench": "Measure providers with your own prompts, and recommend a route.",
 }
 MORE = {
-    "watch": "Measure providers on a schedule, and tell when one becomes worse.",
+    "watch": "Measure providers on a schedule, and report when one becomes worse.",
     "simulate": "Run simulated providers on loopback.",
     "evaluate": "Judge the match policy on labelled pairs or a stream.",
     "replay": "Play a log against several match policies.",

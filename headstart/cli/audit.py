@@ -1,4 +1,4 @@
-"""``headstart audit``: what audits prove about the hits that were served."""
+"""``headstart audit``: shows the error rates that audits prove for the served hits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from headstart.policies.ratchet.threshold import AuditReport, CertificateRow
+    from headstart.policies.learned_rule.threshold import AuditReport, CertificateRow
 
 MOST_ROWS = 40
 MOST_WRONG_HITS = 20
@@ -89,17 +89,17 @@ def audit(options: AuditOptions) -> None:
 
 async def audit_of_server(url: str, since: float, token_env: str) -> AuditReport:
     """Ask a running server. Raises ConfigError or HeadstartError."""
-    from headstart.policies.ratchet.threshold import AuditReport
+    from headstart.policies.learned_rule.threshold import AuditReport
 
     body = await data_sources.ask_server(url, f"audit?since={since}", token_env)
     return data_sources.decode_answer(body, AuditReport)
 
 
 async def audit_of_store(url: str | None, path: Path | None, since: float) -> AuditReport:
-    """Read a store, by the promise that is configured. Raises ConfigError or StoreError."""
+    """Read a store. The promise is that of the configuration. Raises ConfigError or StoreError."""
     from headstart.config.loading import load_settings
     from headstart.factory.caching import promise_of
-    from headstart.policies.ratchet.threshold import audit_report
+    from headstart.policies.learned_rule.threshold import audit_report
 
     cache = load_settings(path, os.environ).cache
     async with existing_store(url or cache.store, path) as store:
@@ -118,7 +118,7 @@ def _fail_over(found: AuditReport, most: float) -> None:
 
 
 def latest_week(found: AuditReport) -> list[CertificateRow]:
-    """Return the rows of the newest week that has any."""
+    """Return the rows of the newest week with rows."""
     newest = max((row.week for row in found.certificates), default=None)
     return [row for row in found.certificates if row.week == newest]
 

@@ -1,6 +1,6 @@
 """``headstart batch``: answers a file of requests, here or at a provider's batch endpoint.
 
-With ``--tier batch``, what the cache cannot answer goes to the provider's batches.
+With ``--tier batch``, requests that the cache cannot answer go to the provider's batches.
 """
 
 from __future__ import annotations
@@ -62,11 +62,12 @@ if TYPE_CHECKING:
 
 
 PRICE = 0.5
-"""What OpenAI and Anthropic ask for a call of a batch, as a share of the price (November 2026)."""
+"""Price of a call in a batch at OpenAI and Anthropic, as a share of the usual price (November
+2026)."""
 FIRST_LOOK_S, SLOWER, LONGEST_LOOK_S = 1.0, 1.5, 60.0
-"""The time between two looks at the batches: it grows while nothing changes."""
+"""Seconds between two looks at the batches. The time grows while nothing changes."""
 MOST_FAILURES = 10
-"""So many failures of the endpoint in a row end the run."""
+"""Number of failures of the endpoint in a row that end the run."""
 _PASSING = frozenset((408, 409, 425, 429, 500, 502, 503, 504, 529))
 
 
@@ -91,13 +92,13 @@ class BatchTier:
         """The calls that wait, by their digests."""
         self.submitted = 0
         self.done = 0
-        """Of the requests in batches: those that the provider has answered."""
+        """Number of requests in batches that the provider has answered."""
         self.batches = 0
         self._taken: list[Submission] = []
         """The batches whose answers the desk has."""
 
     def defers(self, request: str, *, again: bool) -> str | None:
-        """Return the digest of a request's call if that has no answer.
+        """Return the digest of a request's call if the call has no answer.
 
         The call is submitted with the next batch, but not ``again``.
         """
@@ -115,7 +116,8 @@ class BatchTier:
     async def settle(self, rest: Callable[[float], Awaitable[bool]]) -> bool:
         """Submit all calls that wait, and take the answers; return False if the run was stopped.
 
-        ``rest`` waits for some seconds, and returns False if it is. Raises HeadstartError.
+        ``rest`` waits for some seconds, and returns False if the run was stopped. Raises
+        HeadstartError.
         """
         self.submitted = sum(map(len, self._calls.values()))
         self.done = 0
@@ -140,7 +142,7 @@ class BatchTier:
     # --- submissions -------------------------------------------------------------------------
 
     async def _found(self) -> list[_Running]:
-        """Return the batches of earlier runs that have calls which wait, and take these calls."""
+        """Return the batches of earlier runs that contain waiting calls, and take these calls."""
         running: list[_Running] = []
         for submission in tuple(self._journal.submissions.values()):
             wanted = Counter(submission.digests)
@@ -152,7 +154,7 @@ class BatchTier:
             if known.batch is None:
                 id = await self._find(endpoint, submission)
                 if id is None:
-                    continue  # it was never made: its calls are submitted anew
+                    continue  # it was never made, so its calls are submitted again
                 known = await self._note(msgspec.structs.replace(submission, batch=id))
             running.append(_Running(known, endpoint))
             for digest, count in wanted.items():
@@ -181,7 +183,7 @@ class BatchTier:
             yield chunk
 
     async def _submit(self, calls: list[BatchedCall]) -> _Running:
-        """Make a batch. A failure may hide that it was made, so it is looked for first."""
+        """Make a batch. It may exist in spite of a failure, so it is looked for first."""
         endpoint, token = endpoint_of(calls[0]), secrets.token_hex(6)
         now = time.time()  # noqa: TID251 - the provider's times are Unix seconds, too
         submission = Submission(
@@ -282,11 +284,11 @@ def _passes(error: UpstreamError) -> bool:
 # --- the command ----------------------------------------------------------------------------------
 
 ENCODER_WAIT_MS = 10_000
-"""A batch rather waits for the encoder than pays for a second answer."""
+"""Wait for the encoder: a batch can wait, and a second answer would cost money."""
 REWRITTEN_S, LOGGED_S = 0.5, 10.0
-"""The time between two lines of progress, on a terminal and elsewhere."""
+"""Seconds between two lines of progress, on a terminal and elsewhere."""
 RATE_OVER_S = 60.0
-"""The remaining time follows from the requests that were done in this time."""
+"""The estimate of the remaining time uses the requests of these last seconds."""
 
 
 @dataclass(frozen=True)
@@ -415,7 +417,7 @@ def _settings(options: BatchOptions) -> Settings:
 
 
 def _in_batches(settings: Settings) -> Settings:
-    """Return settings with the prices of batches, and without comparisons: they need an answer."""
+    """Return settings with the prices of batches, and without comparisons, which need an answer."""
     replace = msgspec.structs.replace
     cheaper = tuple(
         replace(each, price_multiplier=each.price_multiplier * PRICE) for each in settings.upstream
@@ -439,11 +441,11 @@ INTERRUPTED = "interrupted"
 
 
 class BatchSummary(Frozen, omit_defaults=False):
-    """What a batch did. Calls and dollars are those of this run."""
+    """The results of a batch. Calls and dollars are those of this run."""
 
     requests: int
     outcomes: dict[str, int]
-    """The requests that have an answer, by the way it came."""
+    """Number of answered requests, by the way the answer came."""
     failed: int
     unasked: int
     """Requests that wait for the next run."""
@@ -454,11 +456,11 @@ class BatchSummary(Frozen, omit_defaults=False):
     batches: int
     """The batches of providers that had these calls."""
     refusals: int
-    """Times a provider said to wait."""
+    """How often a provider said to wait."""
     refused_rewordings: dict[str, int]
-    """Rewordings that the cache did not answer, by what refused them."""
+    """Rewordings that the cache did not answer, by the reason."""
     concurrency: int
-    """The number of calls that providers bore at last."""
+    """The number of calls at a time that providers accepted at the end."""
     seconds: float
     paid_usd: float
     would_have_cost_usd: float
@@ -474,7 +476,7 @@ async def _run(
     options: BatchOptions,
     mapped: MapOptions | None,
 ) -> BatchSummary:
-    """Ask what has no answer yet, and return what was done."""
+    """Ask all requests that have no answer yet, and return the summary."""
     books = BatchBooks()
     gates: list[Gate] = []
     desk = BatchDesk() if options.tier is not None else None
@@ -528,7 +530,10 @@ async def _run(
 
 
 class _WithoutDeferred(Observers):
-    """Does not tell of requests that wait for a batch: each is told of when it is answered."""
+    """Passes observations on, but none of requests that wait for a batch.
+
+    These follow with their answers.
+    """
 
     def notify(self, observation: Observation) -> None:
         """Notify all observers."""
@@ -537,7 +542,7 @@ class _WithoutDeferred(Observers):
 
 
 async def _watch_signals(run: BatchRun, scope: anyio.CancelScope) -> None:
-    """Let calls end at the first signal, and drop them at the second."""
+    """Let calls finish after the first signal, and drop them after the second."""
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async for _ in signals:
             if run.stopped_by == INTERRUPTED:
@@ -548,7 +553,7 @@ async def _watch_signals(run: BatchRun, scope: anyio.CancelScope) -> None:
 
 
 async def _show_progress(run: BatchRun, books: BatchBooks) -> None:
-    """Say on the error stream how far the run is."""
+    """Show on the error stream how far the run is."""
     terminal = sys.stderr.isatty()
     marks = deque([(time.monotonic(), run.counts.done)])
     try:
@@ -602,7 +607,7 @@ def duration(seconds: float) -> str:
 
 
 def told(summary: BatchSummary) -> str:
-    """Return what a batch did, in some lines."""
+    """Return the summary as lines of text."""
     outcomes = summary.outcomes
     answered = sum(outcomes.values())
     lines = [f"{summary.requests:,} requests: {answered:,} answered, {summary.failed:,} failed"]

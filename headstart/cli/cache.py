@@ -67,7 +67,7 @@ class LoggedCall(Frozen):
     request: dict[str, Any] | None = None
     response: dict[str, Any] | None = None
     messages: list[dict[str, Any]] | None = None
-    """In place of request and response: the last message is the answer."""
+    """Used in place of request and response: the last message is the answer."""
     model: str | None = None
     dialect: str | None = None
     at: float | None = None
@@ -78,8 +78,8 @@ async def import_answers(
 ) -> Counter[str]:
     """Store the answers in the lines of a log as a server with these settings would.
 
-    ``headers`` are those of the callers who shall get them. Returns how many were ``stored``, and
-    how many were left out for each reason. Raises ConfigError.
+    ``headers`` are the headers of the callers who will get them. Returns how many answers were
+    ``stored``, and how many were left out for each reason. Raises ConfigError.
     """
     outcomes = Counter[str]()
     running = await start_engine(settings, Observers(), wrapped=False)
@@ -186,7 +186,7 @@ class StatsOptions:
 
 
 class StoreSummary(Frozen, omit_defaults=False):
-    """What a store holds. Times are in Unix seconds."""
+    """The contents of a store, in numbers. Times are in Unix seconds."""
 
     entries: int
     bytes: int
@@ -271,7 +271,7 @@ class _Head(Frozen, tag="headstart"):
 
     format: int
     secret: bytes
-    """The store's: the names of scopes and the keys of entries depend on it."""
+    """The secret of the store. The names of scopes and the keys of entries depend on it."""
 
 
 class _Labelled(Frozen, tag="label"):
@@ -476,7 +476,7 @@ def _batches(lines: Iterator[_Line]) -> Iterator[tuple[list[Put], list[Label]]]:
 
 
 async def _fresh(store: Store, puts: list[Put]) -> list[Put]:
-    """Return the entries that live and that the store lacks, also under another id."""
+    """Return the live entries that the store does not have, also not under another id."""
     now = time.time()  # noqa: TID251 - the composition root
     fresh = []
     for put in puts:
@@ -514,7 +514,7 @@ class InvalidateOptions:
 def invalidate(options: InvalidateOptions) -> None:
     """Delete the entries that fit all given options, also from running servers.
 
-    A server that uses the store hears of it within a second.
+    A server that uses the store notices it within a second.
 
     Examples:
       headstart cache invalidate --tag manual-v1
@@ -573,9 +573,9 @@ def warm(options: WarmOptions) -> None:
     """Send the requests of FILE to a running server, so that it has their answers later.
 
     FILE has one JSON object a line: a request body, or a line of a log (Headstart's record,
-    LiteLLM, Langfuse, Helicone). What the server does not know it asks the provider, which costs
-    what it costs. Send them with the key of the callers who shall get the answers, unless all
-    callers share.
+    LiteLLM, Langfuse, Helicone). For answers that the server does not have, it asks the provider,
+    at the usual price. Send the requests with the key of the callers who should get the answers,
+    unless all callers share.
 
     Examples:
       headstart cache warm questions.jsonl --key-env OPENAI_API_KEY
@@ -636,7 +636,7 @@ async def _session(options: WarmOptions) -> AsyncIterator[aiohttp.ClientSession]
 
 
 async def _ask(session: aiohttp.ClientSession, path: str, body: bytes) -> str:
-    """Return what became of one request."""
+    """Send one request; return how it was answered."""
     import aiohttp
 
     try:

@@ -161,7 +161,7 @@ def start_problems(settings: Settings, environ: Mapping[str, str]) -> Iterator[s
 
 
 def _cloud_problems(upstream: UpstreamSettings, environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield what is missing for an upstream at a cloud provider."""
+    """Yield the missing settings of an upstream at a cloud provider."""
     from headstart.factory.upstreams import cloud_access
 
     try:
@@ -200,7 +200,7 @@ def _read_state(settings: Settings) -> None:
 def _find_record(settings: Settings) -> None:
     folder = Path(settings.record.path).parent
     if settings.record.enabled and not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
-        raise ConfigError(f"record.path: {folder} is no folder that can be written to")
+        raise ConfigError(f"record.path: {folder} is not a folder that can be written to")
 
 
 class UpstreamReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -394,7 +394,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
 # --- one small call to each upstream (``--live``) -------------------------------------------------
 
 LIMIT_S = 10.0
-"""The time for one upstream, with the list of its models."""
+"""Seconds for one upstream, with the list of its models."""
 _SHOWN = 5
 _LIST_BYTES = 4 * 1024 * 1024
 _CONTENT = (TextDelta, ReasoningDelta, RefusalDelta, ToolCallDelta, Finished)
@@ -469,7 +469,7 @@ async def ask_one(upstream: Upstream, chosen: UpstreamSettings, model: str | Non
 
 
 def error_line(kind: str, words: str) -> str:
-    """Return the kind and the provider's message in one short line."""
+    """Return the kind of the failure and the provider's message in one short line."""
     return f"{kind}: {' '.join(words.split())[:200]}"
 
 

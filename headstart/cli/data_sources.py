@@ -64,7 +64,7 @@ def chosen_token_env(name: str | None, config: Path | None) -> str:
 async def ask_server(
     url: str, path: str, token_env: str, *, method: str = "GET", timeout_s: float = TIMEOUT_S
 ) -> bytes:
-    """Return what ``/_headstart/{path}`` of the server at ``url`` answers.
+    """Return the answer of ``/_headstart/{path}`` of the server at ``url``.
 
     Raises ConfigError when the server refuses, HeadstartError when it does not answer.
     """
@@ -95,7 +95,7 @@ async def ask_server(
 
 
 def decode_answer(body: bytes, type: type[T]) -> T:
-    """Decode an answer. Raises HeadstartError for what another version sent."""
+    """Decode an answer. Raises HeadstartError for an answer of another version."""
     try:
         return msgspec.json.decode(body, type=type)
     except msgspec.DecodeError as error:
@@ -143,7 +143,7 @@ def configured_cipher(config: Path | None) -> StoreCipher | None:
 
 
 async def _refuse_what_is_empty(url: str) -> None:
-    """Opening a SQLite store would make one, and a store in memory is always new."""
+    """Raise ConfigError for a store that does not exist: opening it would only make a new one."""
     if url == "memory:":
         raise ConfigError(
             "cache.store: a store in memory ends with its server; keep it in sqlite:/// or redis://"
@@ -206,7 +206,7 @@ def _csv_line(path: Path, row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _number(text: str | None) -> float | str | None:
-    """Return the number in a cell; other texts stay."""
+    """Return the number in a cell; other texts stay unchanged."""
     try:
         return float(text or "")
     except ValueError:
@@ -216,7 +216,7 @@ def _number(text: str | None) -> float | str | None:
 def as_log_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
     """Yield each line in the shape of our own log.
 
-    It is empty for a call that brought no answer or is no chat. Other lines stay as they are.
+    The result is empty for a call that has no answer or is not a chat. Other lines stay unchanged.
     """
     for line in lines:
         try:
@@ -266,7 +266,7 @@ _SHAPES = (
     (frozenset(("type", "input", "output")), _langfuse),
     (frozenset(("messages", "response")), _litellm),
 )
-"""The fields that tell a shape, and what reads it."""
+"""For each form: the fields by which it is recognised, and its reader."""
 
 
 def _exchange(request: dict[str, Any], response: Any, at: Any) -> dict[str, Any] | None:
@@ -282,7 +282,7 @@ def _exchange(request: dict[str, Any], response: Any, at: Any) -> dict[str, Any]
 
 
 def _completion(response: Any) -> dict[str, Any] | None:
-    """Return the body of an answer that was logged as body, message or text."""
+    """Return the body of an answer. It was logged as body, message or text."""
     if isinstance(response, str) and response:
         response = {"role": "assistant", "content": response}
     if not isinstance(response, dict):
@@ -296,7 +296,7 @@ def _completion(response: Any) -> dict[str, Any] | None:
 
 
 def _decoded(value: Any) -> Any:
-    """Return what a text of JSON says; other texts and values stay."""
+    """Return the value of a JSON text; other texts and values stay unchanged."""
     if not isinstance(value, str) or value[:1] not in ("{", "["):
         return value
     try:
@@ -311,7 +311,7 @@ def _document(value: Any) -> dict[str, Any]:
 
 
 def _seconds(at: Any) -> float | None:
-    """Return Unix seconds of a number or an ISO 8601 text; None: it is neither."""
+    """Return Unix seconds of a number or an ISO 8601 text; None for any other value."""
     if isinstance(at, (int, float)):
         return float(at)
     try:

@@ -58,17 +58,17 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def ok(check: str, text: str) -> Finding:
-    """Return a finding that needs nothing."""
+    """Return a finding without a fix."""
     return Finding(check=check, verdict="ok", text=text)
 
 
 def warning(check: str, text: str, fix: str) -> Finding:
-    """Return a finding that costs something, but stops no request."""
+    """Return a finding that has a cost, but stops no request."""
     return Finding(check=check, verdict="warning", text=text, fix=fix)
 
 
 def problem(check: str, text: str, fix: str) -> Finding:
-    """Return a finding because of which the server cannot start, or requests fail."""
+    """Return a finding that prevents the start of the server, or makes requests fail."""
     return Finding(check=check, verdict="problem", text=text, fix=fix)
 
 
@@ -119,7 +119,7 @@ def lines_of(findings: list[Finding]) -> Iterator[str]:
 
 
 async def examine(config: Path | None, environ: Mapping[str, str]) -> list[Finding]:
-    """Run all checks. A configuration that cannot be read is the only finding then."""
+    """Run all checks. If the configuration cannot be read, that is the only finding."""
     try:
         settings = await asyncio.to_thread(load_settings, config, environ)
         if not settings.upstream:
@@ -163,7 +163,7 @@ async def _each(findings: Iterator[Finding]) -> AsyncIterator[Finding]:
 
 
 def _keys(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield what is missing for the start, and keys that are weak or absent."""
+    """Yield settings that are missing for the start, and keys that are weak or absent."""
     server = settings.server
     missing = list(start_problems(settings, environ))
     for text in missing:
@@ -201,7 +201,7 @@ def _keys(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
 
 
 async def _port(server: ServerSettings) -> AsyncIterator[Finding]:
-    """Yield whether the server could listen, or what listens already."""
+    """Yield whether the server could listen, or which program listens already."""
     place = f"{server.host} port {server.port}"
     try:
         bind(server.host, server.port).close()
@@ -221,7 +221,7 @@ async def _port(server: ServerSettings) -> AsyncIterator[Finding]:
 
 
 async def _state_of(server: ServerSettings) -> str:
-    """Return what the Headstart that listens there says of itself; "": none listens there."""
+    """Return the state of the Headstart that listens there; "" if none does."""
     try:
         async with (
             asyncio.timeout(LIMIT_S),
@@ -239,12 +239,12 @@ class _State(msgspec.Struct):
 
 
 async def _store(cache: CacheSettings) -> AsyncIterator[Finding]:
-    """Yield whether the store can be used, and how quickly it answers."""
+    """Check whether the store can be used, and how quickly it answers."""
     url = cache.store
     if url == "memory:":
         yield warning(
             "store",
-            "answers and what was learned end with the server",
+            "answers and the learned state end with the server",
             'set cache.store = "sqlite:////var/lib/headstart/headstart.db", or a redis:// URL',
         )
         return
@@ -255,7 +255,7 @@ async def _store(cache: CacheSettings) -> AsyncIterator[Finding]:
             if finding.verdict == "problem":
                 return
         if not await anyio.Path(path).exists():
-            return  # opening it would make it, perhaps as another user than the server's
+            return  # opening it would make it, perhaps with another owner than the server's user
     opened = [finding async for finding in _opened_store(cache)]
     for finding in opened:
         yield finding
@@ -328,7 +328,7 @@ async def _opened_store(cache: CacheSettings) -> AsyncIterator[Finding]:
 
 
 async def _redis(url: str) -> AsyncIterator[Finding]:
-    """Yield what a Redis's settings would do to the cache, if its user may see them."""
+    """Check the settings of a Redis that affect the cache, if the user may read them."""
     from redis.exceptions import RedisError
 
     from headstart.embeddings.stores.redis_client import CLUSTER, connect
@@ -342,7 +342,7 @@ async def _redis(url: str) -> AsyncIterator[Finding]:
             skew_s = time.time() - (int(seconds) + int(micro) / 1e6)  # noqa: TID251 - the real clock
             asked = await client.redis.config_get("maxmemory*")
     except (RedisError, OSError, TimeoutError):
-        return  # the check before has said why, or the user may not read the configuration
+        return  # the check before has reported it, or the user may not read the configuration
     finally:
         await client.aclose()
     policies = [value for name, value in asked.items() if _text(name) == "maxmemory-policy"]
@@ -366,7 +366,7 @@ def _text(value: object) -> str:
 
 
 async def _encoder(settings: Settings) -> AsyncIterator[Finding]:
-    """Yield how long the encoder takes for a question."""
+    """Measure how long the encoder takes for a question."""
     cache, chosen = settings.cache, settings.encoder
     if not cache.enabled or cache.mode == "exact-only":
         yield ok("encoder", "not used: only exact repeats are found")
@@ -425,7 +425,7 @@ def _holds_keys(config: Path | None) -> bool:
 
 
 async def _upstreams(settings: Settings, environ: Mapping[str, str]) -> AsyncIterator[Finding]:
-    """Yield whether each provider can be reached, and whether our clock agrees with theirs."""
+    """Check whether each provider can be reached, and whether our clock agrees with theirs."""
     reached: list[_Reached] = []
 
     async def reach(upstream: UpstreamSettings) -> None:
@@ -438,7 +438,7 @@ async def _upstreams(settings: Settings, environ: Mapping[str, str]) -> AsyncIte
         yield each.finding
     skews = [each.skew_s for each in reached if each.skew_s is not None]
     if skews:
-        # Most providers cannot all be wrong.
+        # The median counts, because most providers cannot all be wrong.
         skew_s = sorted(skews)[len(skews) // 2]
         side = "ahead of" if skew_s > 0 else "behind"
         if abs(skew_s) > WRONG_CLOCK_S:
@@ -497,7 +497,7 @@ async def _reach(upstream: UpstreamSettings) -> _Reached:
 
 
 def _limits(server: ServerSettings) -> Iterator[Finding]:
-    """Yield limits of the system that are too low for the server's own."""
+    """Yield limits of the system that are lower than the limits of the server."""
     try:
         import resource
     except ImportError:  # Windows
@@ -521,13 +521,13 @@ def _limits(server: ServerSettings) -> Iterator[Finding]:
 
 
 async def _collector(settings: Settings, environ: Mapping[str, str]) -> AsyncIterator[Finding]:
-    """Yield whether traces can be sent, if they are to be."""
+    """Check whether traces can be sent, if traces are on."""
     from headstart.factory.telemetry import asked_for
 
     if not asked_for(settings.otel, environ):
         return
     try:
-        import opentelemetry.sdk  # noqa: F401 - is it installed?
+        import opentelemetry.sdk  # noqa: F401 - tests whether it is installed
     except ImportError:
         missing = MissingExtra("otel", "OpenTelemetry")
         yield problem(

@@ -114,7 +114,7 @@ encoder.add_command(info)
 
 
 def describe(folder: Path, card: ModelCard) -> dict[str, Any]:
-    """Return the card's fields, with the folder, its size in bytes, and the names of what it makes.
+    """Return the card's fields, the folder with its size in bytes, and the names of its vectors.
 
     ``sketches`` is None if the folder has no table of sketches.
     """

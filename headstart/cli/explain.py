@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from headstart.attempts import Attempt
     from headstart.middleware.learning.oversight import Explanation
-    from headstart.policies.ratchet.domain import DomainStatus
+    from headstart.policies.learned_rule.domain import DomainStatus
 
 RULES = {
     "cold-start": "cold start: too little was learned, so every guard and a cautious similarity",
@@ -40,12 +40,12 @@ RULES = {
     "static": "static: every guard and a fixed similarity",
 }
 TRUST = {
-    "strict": "These are too few to tell, so near repeats alone are served.",
+    "strict": "These are too few to decide, so only near repeats are served.",
     "full": "So the cold-start threshold holds.",
     "raised": "So the cold-start threshold was raised.",
     "none": "These are too many, so nothing is matched by meaning before enough was learned.",
 }
-"""What the near misses of a cold start led to."""
+"""A sentence on the result of the near misses of a cold start."""
 LEAST_SHOWN = 0.05
 """Smaller contributions are summed up."""
 
@@ -132,7 +132,7 @@ def print_explained(console: Console, served: Served, verdict: Explanation | Non
             "A person called this entry, or an answer to this question, wrong. "
             "The same word taken back (correct: true) lifts it."
             if served.veto == FEEDBACK
-            else "No neighbour was judged by what was learned."
+            else "No neighbour was judged by the learned rule."
         )
         return
     console.print(f"neighbour {verdict.neighbor}, similarity {verdict.similarity:.4f}")
@@ -144,7 +144,7 @@ def print_explained(console: Console, served: Served, verdict: Explanation | Non
 
 
 def _print_saved(console: Console, served: Served) -> None:
-    """Print what the call for the answer took: the hit made none."""
+    """Print the time and cost of the original call, which the hit saved."""
     usd = "" if served.saved_usd is None else f", ${served.saved_usd:.6f}"
     taken_s = served.saved_total_s + served.total_s - served.read_s
     first = ""
@@ -182,7 +182,7 @@ def _decision(verdict: Explanation) -> str:
     if verdict.veto == "threshold":
         return f"refused: {_comparison(verdict)}"
     if verdict.veto == "unqualified":
-        return "refused: no threshold keeps max_error here by what was learned"
+        return "refused: the learned rule has no threshold here that keeps max_error"
     if verdict.veto == "unlearned":
         return "refused: nothing is matched by meaning here before enough was learned"
     if verdict.veto == "alarm":

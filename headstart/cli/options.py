@@ -48,7 +48,7 @@ class Share(_ShareType):
         try:
             share = float(text[:-1]) / 100 if text.endswith("%") else float(text)
         except ValueError:
-            self.fail(f"share: {text!r} is no share such as 0.01 or 1%", param, ctx)
+            self.fail(f"share: {text!r} is not a share such as 0.01 or 1%", param, ctx)
         if not 0 <= share <= 1:
             self.fail(f"{value} is not between 0 and 1", param, ctx)
         return share
@@ -117,14 +117,15 @@ def command(
 
 
 def _keep_lines(paragraph: str) -> str:
-    """Return a paragraph with the sign for click to keep its lines, where it is a list."""
+    """Return a paragraph. A list gets the sign that tells click to keep its lines."""
     return f"\b\n{paragraph}" if re.search(r":$|\S  ", paragraph, re.MULTILINE) else paragraph
 
 
 def setting(name: str, **attributes: Any) -> Any:
     """Return a dataclass field for an option that overrides a setting, such as ``server.port``.
 
-    Its bounds, default and help are the setting's. It is None unless it is given.
+    Its bounds, default and help are the setting's. Without the option on the command line, the
+    value is None.
     """
     section, _, key = name.partition(".")
     table = getattr(Settings(), section)
@@ -157,7 +158,7 @@ def parse_duration(text: str) -> float:
     """Return the seconds of ``90s``, ``30m``, ``12h``, ``7d`` or ``2w``. Raises BadParameter."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text)
     if found is None:
-        raise click.BadParameter(f"{text!r} is no duration such as 90s, 30m, 12h, 7d or 2w")
+        raise click.BadParameter(f"{text!r} is not a duration such as 90s, 30m, 12h, 7d or 2w")
     return float(found[1]) * UNITS_S[found[2]]
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 PER_MILLION = 1e6
 _TEXT_MODES = frozenset({"chat", "responses", "completion", "embedding"})
-"""What LiteLLM calls models that are billed by tokens of text."""
+"""The modes of LiteLLM for models that are billed by text tokens."""
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _FIELDS = BookPrice.__struct_fields__
 
@@ -37,7 +37,7 @@ class ImportedPrices(NamedTuple):
     """The prices that were read from a list."""
 
     form: str
-    """Whose form the list has, in words."""
+    """The name of the list's form."""
     prices: Mapping[str, Mapping[str, BookPrice]]
     """By preset and model."""
     skipped: Counter[str]
@@ -64,7 +64,7 @@ def read_prices(document: object, *, today: str) -> ImportedPrices:
         case dict():
             return _gathered("Headstart's own form", _own(document))
     raise ConfigError(
-        "the file is no list of prices: give LiteLLM's model_prices_and_context_window.json, "
+        "the file is not a list of prices: give LiteLLM's model_prices_and_context_window.json, "
         "OpenRouter's answer at /api/v1/models, prices/data.json of genai-prices, or a table by "
         "provider and model"
     )
@@ -75,7 +75,7 @@ class _Entry(NamedTuple):
     model: str
     price: BookPrice | None
     reason: str = ""
-    """Why there is no price."""
+    """The reason why there is no price."""
 
 
 def _gathered(form: str, entries: Iterable[_Entry]) -> ImportedPrices:
@@ -151,9 +151,9 @@ def _openrouter(models: Iterable[Mapping[str, Any]]) -> Iterator[_Entry]:
 
 
 _GENAI_NAMES = {"google": "gemini", "x-ai": "xai", "moonshotai": "moonshot"}
-"""Providers that genai-prices names otherwise than our presets do."""
+"""Providers that have other names in genai-prices than our presets."""
 _HUGGING_FACE = "huggingface_"
-"""It has a provider for each company to which Hugging Face's router sends calls."""
+"""genai-prices has a provider for each company to which Hugging Face's router sends calls."""
 
 
 def _genai_prices(document: Iterable[Any], today: str) -> Iterator[_Entry]:
@@ -196,7 +196,7 @@ def _begins(price: Mapping[str, Any]) -> str | None:
 
 
 def _base(price: object) -> object:
-    """Return the price of short prompts, where long ones cost more."""
+    """Return the price of short prompts, if long prompts cost more."""
     return price.get("base") if isinstance(price, dict) else price
 
 
@@ -224,7 +224,7 @@ def _price(
     per_request: float,
     context: object,
 ) -> BookPrice | None:
-    """Return dollars per million from dollars per token; None where they are not known, or 0."""
+    """Return dollars per million tokens from dollars per token; None if unknown or 0."""
     prompt, answer = _number(input), _number(output)
     if prompt is None or answer is None or not (prompt or answer or per_request):
         return None
@@ -352,7 +352,7 @@ def _chosen(found: ImportedPrices, names: tuple[str, ...]) -> ImportedPrices:
     for name in names:
         if name not in providers():
             known = ", ".join(providers())
-            raise click.BadParameter(f"{name!r} is no preset: {known}", param_hint="--provider")
+            raise click.BadParameter(f"{name!r} is not a preset: {known}", param_hint="--provider")
     order = [
         each for each in providers() if each in found.prices and each in (names or providers())
     ]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Reloads:
-    """Reloads on SIGHUP, and logs what became of it.
+    """Reloads on SIGHUP, and logs the result.
 
     A terminal that is closed sends the same signal. Then ``stop`` is called, unless the process was
     told to ignore that (``nohup``).
@@ -85,9 +85,9 @@ class ReloadOptions:
 def reload(options: ReloadOptions) -> None:
     """Let a running server read its configuration again, without a lost request.
 
-    New requests are served by the new configuration as soon as it has started; running ones end
-    under the old one. If the configuration is wrong, the command says why and exits with 1, and the
-    server goes on as before. SIGHUP does the same, and the log says what became of it.
+    New requests use the new configuration as soon as it has started; running requests end under the
+    old one. If the configuration is wrong, the command prints the reason and exits with 1, and the
+    server goes on as before. SIGHUP does the same, and writes the result to the log.
 
     Examples:
       headstart reload

@@ -1,4 +1,4 @@
-"""``headstart report``: shows what the cache saved, from a store's books or a log of them."""
+"""``headstart report``: shows the savings of the cache, from a store's books or a log of them."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def _machines(config: Path | None) -> dict[str, Machine]:
 
 
 async def _limits(url: str, config: Path | None) -> tuple[LimitUse, ...]:
-    """Return what is used of the limits that the configuration sets for client keys."""
+    """Return the used part of the limits that the configuration sets for client keys."""
     from headstart.middleware.client_ledger import limit_uses
     from headstart.policies.callers import spending
 

@@ -110,7 +110,7 @@ def serve(options: ServeOptions) -> None:
 
 
 def chosen_settings(options: ServeOptions) -> tuple[Settings, list[str]]:
-    """Return the settings that the options and the configuration ask for, and notes on them.
+    """Return the settings from the options and the configuration, and notes on them.
 
     Raises ConfigError or click.ClickException.
     """
@@ -239,7 +239,7 @@ def draining(server: ServerSettings) -> str:
 
 
 def banner(settings: Settings, port: int, workers: int = 1) -> str:
-    """Return the start message: where it listens, what is cached and learned, where misses go."""
+    """Return the start message: the address, what is cached and learned, and where misses go."""
     server, cache = settings.server, settings.cache
     host = f"[{server.host}]" if ":" in server.host else server.host
     base = f"http://{host}:{port}"
@@ -290,7 +290,7 @@ def _learned(cache: CacheSettings) -> str:
         return "off"
     if cache.effective_match == "static":
         return "off: a static threshold promises no error rate"
-    from headstart.policies.ratchet.settings import (
+    from headstart.policies.learned_rule.settings import (
         STRICT,
         Promise,
         cold_start_threshold,

@@ -32,11 +32,13 @@ if TYPE_CHECKING:
 
 
 YIELD_S = 0.002
-"""So long a worker with more connections leaves a new one to the others, which may be busy."""
+"""Seconds for which a worker with more connections leaves a new one to the others, which may be
+busy."""
 REST_S = 0.1
-"""The wait after the system refused a connection, such as for want of descriptors."""
+"""The wait after the system could not open a connection, for example because it has no free
+descriptors."""
 GONE = 2**62
-"""The count of a worker that does not run."""
+"""The connection count of a worker that does not run."""
 
 
 class Acceptor:
@@ -69,7 +71,7 @@ class Acceptor:
         self._watch()
 
     async def aclose(self) -> None:
-        """Accept no more; the socket stays open for the others."""
+        """Stop accepting. The socket stays open for the other workers."""
         self._loop.remove_reader(self._listening.fileno())
         if self._later is not None:
             self._later.cancel()
@@ -85,7 +87,10 @@ class Acceptor:
         return mine
 
     def _accept(self, anyway: bool) -> None:
-        """Take connections while no other worker has fewer; the first one ``anyway``."""
+        """Take connections while no other worker has fewer.
+
+        With ``anyway`` take the first one in any case.
+        """
         while anyway or self._count() <= min(self._counts):
             anyway = False
             try:

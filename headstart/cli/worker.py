@@ -1,4 +1,4 @@
-"""One worker process: it serves on the supervisor's socket, and answers its questions."""
+"""One worker process: it serves on the supervisor's socket and answers its questions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headstart.cli.sidecar_server import ConnectionShare, SidecarServer
 from headstart.cli.worker_channel import Channel, SupervisorLink, WorkerExchange
 from headstart.cli.workers import WorkerTask, connection_counts, lease_table, share_of
 from headstart.errors import ConfigError, HeadstartError
-from headstart.middleware.admin_front import Gathered
+from headstart.middleware.admin_front import WorkerAnswers
 from headstart.middleware.upstreams.shared_states import SharedUpstreamStates
 from headstart.observe import logger
 from headstart.settings import Settings
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from headstart.interfaces import Store
 
 LESSONS_S = 0.5
-"""How often workers tell each other what they have learned."""
+"""Seconds between two exchanges of learned figures among workers."""
 
 
 class WorkerSide:
@@ -110,12 +110,12 @@ class WorkerSide:
             raise ConfigError("the supervisor process has ended, and only a restart reloads")
         await self._link.channel.ask("reload")
 
-    async def _gather(self, what: str) -> Gathered:
-        """Return what all workers show, and the metrics of those that ended."""
+    async def _gather(self, what: str) -> WorkerAnswers:
+        """Return the figures of all workers, and the last metrics of workers that have ended."""
         if self._link.channel is None:
-            return Gathered(live=[await self._sidecar.show(what)])
+            return WorkerAnswers(live=[await self._sidecar.show(what)])
         found = await self._link.channel.ask("gather", what.encode())
-        return msgspec.msgpack.decode(found, type=Gathered)
+        return msgspec.msgpack.decode(found, type=WorkerAnswers)
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """The channel between the supervisor process and a worker: either side asks, the other answers.
 
-Over it go the leases and messages of the workers of one machine. The leases lie in memory that all
-workers share (``LeaseTable``). The supervisor passes messages on; a worker reaches it by its
+It serves the leases and the messages of the workers of one machine. The leases are in memory that
+all workers share (``LeaseTable``). The supervisor passes messages on; a worker reaches it by its
 channel (``WorkerExchange``, a ``CallExchange``). The address of an exchange begins with the number
 of its worker.
 """
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
 
 
 LEASE_S = 3.0
-"""A lease ends so long after it was taken or renewed."""
+"""Seconds after which a lease ends, unless it is renewed."""
 _LEASE = struct.Struct("<20s16sQd")
 """Digest of the name, address of the owner, token, and the time of its end."""
 _TOKEN = struct.Struct("<Q")
 """The last token, at the place before the first lease."""
 BUCKET = 4
-"""The places in which a lease may lie, one after the other."""
+"""Number of places for a lease, one after the other, in which it may be stored."""
 BUCKETS = 2048
 _BUCKET_BYTES = BUCKET * _LEASE.size
 LEASES_BYTES = _LEASE.size + BUCKETS * _BUCKET_BYTES
 
 
-class Mail(msgspec.Struct, frozen=True):
+class ExchangeMessage(msgspec.Struct, frozen=True):
     """A message to an exchange."""
 
     address: str
@@ -60,8 +60,8 @@ class Mail(msgspec.Struct, frozen=True):
 class LeaseTable:
     """The leases of all workers, in the bytes of an open file from ``offset`` on.
 
-    ``clock`` gives seconds, the same in all processes. Where all places for a name are taken, there
-    is no lease, and each process makes its own call.
+    ``clock`` gives seconds, the same in all processes. If all places for a name are taken, there is
+    no lease, and each process makes its own call.
     """
 
     def __init__(self, file: int, offset: int, clock: Callable[[], float]) -> None:
@@ -94,7 +94,7 @@ class LeaseTable:
         return Lease(name=name, owner=owner, token=token)
 
     def renew(self, leases: Iterable[Lease]) -> None:
-        """Let leases last for another while."""
+        """Renew leases."""
         until = self._clock() + LEASE_S
         for lease in leases:
             self._end_at(lease, until)
@@ -146,14 +146,14 @@ def _digest(name: str) -> bytes:
 
 
 class SupervisorLink:
-    """What the exchanges of one worker share: the channel to the supervisor, and their inboxes."""
+    """The shared part of one worker's exchanges: the channel to the supervisor, and the inboxes."""
 
     def __init__(self) -> None:
         self.channel: Channel | None = None
-        """None: it is not open yet, or the supervisor has ended."""
+        """None before it is open, and after the supervisor has ended."""
         self.opened = asyncio.Event()
         self.inboxes: dict[str, asyncio.Queue[bytes | None]] = {}
-        """Messages by address; None: no more will come."""
+        """Messages by address. None in a queue means that no more will come."""
 
     def open(self, channel: Channel) -> None:
         """Use a channel."""
@@ -168,7 +168,7 @@ class SupervisorLink:
 
     def deliver(self, payload: bytes) -> bytes:
         """Take a message; return b"" if nobody has its address."""
-        mail = msgspec.msgpack.decode(payload, type=Mail)
+        mail = msgspec.msgpack.decode(payload, type=ExchangeMessage)
         inbox = self.inboxes.get(mail.address)
         if inbox is None:
             return b""
@@ -188,7 +188,7 @@ class WorkerExchange:
     async def find(self, exact: str, name: str, instead_of: int = 0) -> Entry | Lease | None:
         """Return the entry, or else the lease. The lease comes first: its owner may end meanwhile.
 
-        An owner stores the answer before it gives its lease up, so no answer is missed.
+        An owner stores the answer before it releases its lease, so no answer is missed.
         """
         lease, entry = None, None
         if self.address in self._link.inboxes:
@@ -210,7 +210,9 @@ class WorkerExchange:
 
     async def send(self, address: str, message: bytes) -> bool:
         """Send a message, and wait until its worker has it."""
-        return bool(await self._ask("send", msgspec.msgpack.encode(Mail(address, message))))
+        return bool(
+            await self._ask("send", msgspec.msgpack.encode(ExchangeMessage(address, message)))
+        )
 
     async def messages(self) -> AsyncGenerator[bytes]:
         """Yield the messages. Raises StoreError when the supervisor has ended."""
@@ -316,7 +318,7 @@ class Channel:
             )
 
     def close(self) -> None:
-        """Close the channel: whoever waits for an answer gets none."""
+        """Close the channel. Open questions fail with ChannelClosed."""
         self._closed = True
         self._writer.close()
         for waiting in self._waiting.values():

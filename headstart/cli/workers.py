@@ -24,7 +24,13 @@ import msgspec
 
 from headstart.cli.reload import Reloads
 from headstart.cli.sidecar_server import GONE
-from headstart.cli.worker_channel import LEASES_BYTES, Channel, ChannelClosed, LeaseTable, Mail
+from headstart.cli.worker_channel import (
+    LEASES_BYTES,
+    Channel,
+    ChannelClosed,
+    ExchangeMessage,
+    LeaseTable,
+)
 from headstart.config.checks import refuse_fixed
 from headstart.errors import ConfigError, HeadstartError
 from headstart.middleware.upstreams.shared_states import MEMORY_BYTES
@@ -38,10 +44,11 @@ if TYPE_CHECKING:
     from headstart.settings import ServerSettings
 
 STABLE_S = 10.0
-"""A worker that ran as long did not die at its start."""
+"""Seconds after which the death of a worker does not count as a death at its start."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0
 MOST_DEATHS = 5
-"""The supervisor gives up when so many workers in a row died at their start, and none serves."""
+"""The supervisor gives up after this number of deaths at the start in a row, if no worker
+serves."""
 ANSWER_S = 2.0
 """Longest wait for a worker's figures, or until it takes a message."""
 START_S = 300.0
@@ -104,7 +111,7 @@ def share_of(settings: Settings, index: int, count: int) -> Settings:
 
 
 class WorkerTask(msgspec.Struct):
-    """What a worker is told at its start, over its standard input."""
+    """The task that a worker reads from its standard input at its start."""
 
     settings: Settings
     index: int
@@ -158,7 +165,7 @@ class _Worker:
         self.settings = settings
         self.ready_at: float | None = None
         self.metrics = b""
-        """Its last metrics that were asked for: they must not fall when it has ended."""
+        """The last metrics that it reported. The sums must not fall when the worker has ended."""
 
 
 class WorkerPool:
@@ -247,7 +254,7 @@ class WorkerPool:
         channel = await Channel.over(ours, partial(self._answer, index))
         worker = self._workers[index] = _Worker(index, process, channel, self._settings)
         if index:
-            # The first one alone creates the store, and says what is wrong with the settings.
+            # Only the first one creates the store, and reports errors in the settings.
             await self._started.wait()
             worker.settings = self._settings
         task = WorkerTask(worker.settings, index, self._count, self._log_level, *passed)
@@ -321,7 +328,7 @@ class WorkerPool:
 
     async def _pass_on(self, payload: bytes) -> bytes:
         """Pass a message on to a worker; return b"" if it is not there."""
-        worker = self._workers.get(msgspec.msgpack.decode(payload, type=Mail).worker)
+        worker = self._workers.get(msgspec.msgpack.decode(payload, type=ExchangeMessage).worker)
         with contextlib.suppress(HeadstartError, TimeoutError):
             async with asyncio.timeout(ANSWER_S):
                 return b"" if worker is None else await worker.channel.ask("mail", payload)
@@ -361,9 +368,9 @@ class WorkerPool:
     # --- reload -----------------------------------------------------------------------------
 
     async def _reload(self) -> None:
-        """Let all workers serve by the configuration as it is now.
+        """Let all workers serve with the present configuration.
 
-        Raises HeadstartError: then all serve as before.
+        Raises HeadstartError; then all serve as before.
         """
         async with self._reloading:
             settings = await asyncio.to_thread(self._load)
@@ -373,7 +380,7 @@ class WorkerPool:
                 try:
                     await self._hand_over(worker, settings)
                 except ChannelClosed:
-                    continue  # it ended, and the next one starts with the new settings
+                    continue  # the worker ended, and the next one starts with the new settings
                 except HeadstartError:
                     for changed in done:
                         await self._hand_over(changed, self._settings)
@@ -383,7 +390,7 @@ class WorkerPool:
         click.echo("the configuration was reloaded")
 
     async def _hand_over(self, worker: _Worker, settings: Settings) -> None:
-        """Let a worker serve by other settings. Raises HeadstartError."""
+        """Let a worker serve with other settings. Raises HeadstartError."""
         async with asyncio.timeout(START_S):
             await worker.channel.ask("replace", msgspec.msgpack.encode(settings))
         worker.settings = settings

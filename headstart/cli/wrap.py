@@ -1,4 +1,4 @@
-"""``headstart wrap``: runs a tool against a sidecar, and says at its end what was saved."""
+"""``headstart wrap``: runs a tool against a sidecar, and then shows the savings."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ STOP_S = 15.0
 
 @dataclass(frozen=True)
 class WrappedTool:
-    """A command-line tool: its providers, and how it is told the address of the sidecar."""
+    """A command-line tool: its providers, and how it gets the address of the sidecar."""
 
     presets: tuple[str, ...]
     arguments: Callable[[str], list[str]] = lambda url: []  # noqa: ARG005
@@ -43,7 +43,7 @@ class WrappedTool:
 
 
 def _codex(url: str) -> list[str]:
-    """Name a provider of our own: Codex reads the address of its usual one from no variable."""
+    """Define a provider of our own: Codex has no variable for the address of its usual one."""
     provider = {
         "name": '"headstart"',
         "base_url": f'"{url}/v1"',
@@ -66,7 +66,7 @@ _OTHER = WrappedTool(("openai", "anthropic", "gemini"))
 def environment(url: str) -> dict[str, str]:
     """Return the variables in which tools and SDKs look for the address of their provider.
 
-    No proxy of the environment comes between a tool and the sidecar.
+    Proxies of the environment are not used between the tool and the sidecar.
     """
     host = urlsplit(url).hostname or ""
     direct = ",".join(
@@ -100,7 +100,7 @@ class WrapOptions:
     context_settings={"allow_interspersed_args": False},
 )
 def wrap(options: WrapOptions) -> None:
-    """Run a command-line tool against a sidecar, and print at its end what was saved.
+    """Run a command-line tool against a sidecar, and print the savings at its end.
 
     The tool is claude, codex, gemini, aider or any other program that reads the address of its
     provider from the usual variables. If no sidecar runs at --url, one is started for the time of
@@ -119,7 +119,7 @@ def wrap(options: WrapOptions) -> None:
         given = given[1:]
     program = shutil.which(name)
     if program is None:
-        raise click.UsageError(f"{name!r} is no program on the PATH; is it installed?")
+        raise click.UsageError(f"{name!r} is not a program on the PATH; is it installed?")
     tool = TOOLS.get(Path(name).stem, _OTHER)
     token_env = data_sources.chosen_token_env(options.token_env, options.config)
     with _handling(_leave, *_ENDINGS), sidecar(options, tool) as url:
@@ -127,7 +127,7 @@ def wrap(options: WrapOptions) -> None:
         status = run([program, *tool.arguments(url), *given], environment(url))
         after = before if isinstance(before, HeadstartError) else _sums(url, token_env)
     if isinstance(before, HeadstartError) or isinstance(after, HeadstartError):
-        click.echo(f"headstart: what was saved cannot be told: {after}", err=True)
+        click.echo(f"headstart: the savings are not known: {after}", err=True)
     else:
         click.echo(told(before, after), err=True)
     sys.exit(status)
@@ -147,7 +147,7 @@ def run(words: list[str], variables: dict[str, str]) -> int:
 
 
 _ENDINGS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
-"""The signals that end a program, and that a closed terminal sends."""
+"""The signals that end a program, and the one that a closed terminal sends."""
 
 
 @contextmanager
@@ -172,7 +172,7 @@ def _leave(number: int, _: object) -> None:
 
 @contextmanager
 def sidecar(options: WrapOptions, tool: WrappedTool) -> Iterator[str]:
-    """Yield the URL of a sidecar: of the one that runs, else of one that ends with the block."""
+    """Yield the URL of a running sidecar, or of a new one that ends with the block."""
     running = data_sources.chosen_url(options.url, options.config)
     try:
         token_env = data_sources.chosen_token_env(options.token_env, options.config)
@@ -189,7 +189,9 @@ def sidecar(options: WrapOptions, tool: WrappedTool) -> Iterator[str]:
             config = Path(folder, "headstart.toml")
             config.write_text(_configuration(tool), "utf-8")
         else:
-            checked(load_settings(config, os.environ, {}))  # what is wrong with it is said here
+            checked(
+                load_settings(config, os.environ, {})
+            )  # errors in the configuration are reported here
         with started(config, Path(folder, "log")) as url:
             yield url
 
@@ -226,7 +228,7 @@ def started(config: Path, log: Path) -> Iterator[str]:
 
 
 async def _address(running: subprocess.Popen[bytes], log: Path) -> str:
-    """Return the URL that a sidecar says it is ready on."""
+    """Return the URL that a sidecar reports when it is ready."""
     while True:
         text = await anyio.Path(log).read_text("utf-8", errors="replace")
         found = re.search(rf"{_READY}(\S+) ", text)
@@ -276,7 +278,7 @@ _REMOVED = re.compile(
 
 
 def _sums(url: str, token_env: str) -> Sums | HeadstartError:
-    """Return the sums of a sidecar, or why they can not be read: the tool runs anyway."""
+    """Return the sums of a sidecar, or the reason why they cannot be read. The tool runs anyway."""
     try:
         return _read_sums(url, token_env)
     except HeadstartError as error:
@@ -302,7 +304,7 @@ def _read_sums(url: str, token_env: str) -> Sums:
 
 
 def told(before: Sums, after: Sums) -> str:
-    """Return what happened between two looks at the sums, in one or two lines."""
+    """Return the savings between two readings of the sums, in one or two lines."""
     grown = Sums(*(new - old for new, old in zip(after, before, strict=True)))
     if grown.requests <= 0:
         return "headstart: the tool sent no request that Headstart caches"

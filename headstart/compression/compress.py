@@ -1,15 +1,16 @@
-"""Messages to fewer tokens, one message after the other and never looking ahead.
+"""Turns messages into fewer tokens, one message after the other, without looking ahead.
 
 The form in which message k is sent follows from messages 1 to k and the configuration alone. So the
 messages of one request are a prefix of those of the next request: the provider's prefix cache stays
 useful, and all replicas make the same bytes without shared state.
 
-**Files that a coding agent reads again:** lines that stand above unchanged become a reference. Only
-numbered listings of files take part, because their numbers tell which lines are meant. An agent
-edits a file by quoting its lines, so these have to stand somewhere in the prompt as they are: the
-lines above stay, and at both ends of a reference some lines are shown again, for an edit that
-begins before the reference and ends in it. After an edit of a file its next read stays whole, and
-so does a short read, with which an agent looks at what it is about to change.
+**Files that a coding agent reads again:** lines that an earlier message has unchanged become a
+reference to it. This is done only for numbered listings of files, because the numbers tell which
+lines the reference means. An agent edits a file by quoting its lines, so each line has to be
+somewhere in the prompt: the earlier lines stay, and at both ends of a reference some lines are
+shown again, for an edit that begins before the reference and ends in it. After an edit of a file
+its next read stays whole, and so does a short read, with which an agent looks at what it is about
+to change.
 """
 
 from __future__ import annotations
@@ -67,26 +68,26 @@ _CHANGES = re.compile(
 )
 """Tools that may change a file."""
 SHOWN_AGAIN = 8
-"""The lines at each end of a stretch that stay beside its reference."""
+"""Number of lines at each end of a stretch that are shown again beside its reference."""
 LEAST_LINES = 40
-"""A shorter stretch stays, with the lines that are shown again."""
+"""Fewest lines of a stretch that becomes a reference, with the lines that are shown again."""
 SHORT_READ = 80
-"""A read of fewer lines stays whole."""
+"""Fewest lines of a read that may be shortened."""
 
 
 def reference(first: int, last: int, path: str) -> str:
-    """Return what stands in the place of the lines from ``first`` to ``last``."""
+    """Return the text in place of the lines from ``first`` to ``last``."""
     return f"[… lines {first}-{last} are unchanged: they stand in the read of {path} above …]"
 
 
 class Reads:
-    """The numbered lines of files that stand in the prompt so far, in the form that was sent."""
+    """The numbered lines of files in the prompt so far, in the form that was sent."""
 
     def __init__(self) -> None:
         self._lines: dict[str, dict[int, str]] = {}
 
     def called(self, name: str, arguments: str) -> None:
-        """Take in a call of a tool: what it may change has to be read whole again."""
+        """Note a call of a tool. The next read of a file that it may change stays whole."""
         if not _CHANGES.search(name):
             return
         changed = path_of(arguments)
@@ -96,7 +97,7 @@ class Reads:
             self._lines.pop(changed, None)
 
     def shorten(self, text: str, arguments: str, memo: Memo) -> str:
-        """Return a read of a file, sent after the former ones, with references where they pay."""
+        """Return a read of a file with references to earlier reads, where these pay."""
         path = path_of(arguments)
         if path is None:
             return text
@@ -122,7 +123,7 @@ def _numbered(text: str) -> tuple[list[str], list[int | None]]:
 def _referred(
     lines: list[str], numbers: list[int | None], above: dict[int, str], path: str
 ) -> Iterator[str]:
-    """Yield the lines, and a reference for the inside of each long stretch that stands above."""
+    """Yield the lines, and a reference for the inside of each long stretch that was sent before."""
     at = 0
     while at < len(lines):
         end = at
@@ -141,7 +142,7 @@ def _referred(
 def _stands(
     lines: list[str], numbers: list[int | None], above: dict[int, str], at: int, *, first: bool
 ) -> bool:
-    """Tell whether a line stands above, behind the one before it."""
+    """Tell whether a line was sent before, directly after the line before it."""
     number = numbers[at]
     if number is None or above.get(number) != lines[at]:
         return False
@@ -163,7 +164,7 @@ def path_of(arguments: str) -> str | None:
 # --- messages -------------------------------------------------------------------------------------
 
 CODE_VERSION = "3"
-"""A version that changes with each byte that a transform writes differently."""
+"""The version of the transforms. Raise it whenever a transform writes other bytes."""
 MIN_TEXT_CHARS = 200
 """A shorter text is not changed: a mark would be longer than the saving."""
 KEPT_RESULTS = 3
@@ -219,12 +220,12 @@ def compress(
 ) -> Compression:
     """Return chat messages (OpenAI's form) that say the same in fewer tokens. Pure.
 
-    Only tool results, and documents that are clearly set apart in a user's message, are ever
-    touched; ``docs/compression.md`` lists the protected texts. ``off`` changes nothing. ``safe``
-    makes only changes that ``restore`` undoes byte for byte. ``balanced`` also leaves out repeated
-    passages, repeated log lines and HTML markup. ``aggressive`` also leaves out English sentences
-    that do not concern the question. ``recoverable`` makes the changes of ``aggressive``, and names
-    the id of each cut text, for ``Compression.retrieve``.
+    Only tool results, and documents that are clearly marked in a user's message, are changed;
+    ``docs/compression.md`` lists the protected texts. ``off`` changes nothing. ``safe`` makes only
+    changes that ``restore`` undoes byte for byte. ``balanced`` also leaves out repeated passages,
+    repeated log lines and HTML markup. ``aggressive`` also leaves out English sentences that do not
+    concern the question. ``recoverable`` makes the changes of ``aggressive``, and names the id of
+    each cut text, for ``Compression.retrieve``.
 
     ``clear_history`` also omits old tool results, many at a time. Only with this option may a later
     request send an earlier message in another form, where the saving pays for it.
@@ -285,7 +286,7 @@ class ConversationCompressor:
     cleared: frozenset[int]
     passages: Passages = field(init=False)
     reads: Reads | None = field(init=False)
-    """The files that were read; None: what is read again stays."""
+    """The files that were read; None: repeated reads stay whole."""
     sent_chars: int = 0
     _words: list[str] = field(default_factory=list)
     """The user's own words of this turn."""
@@ -323,7 +324,7 @@ class ConversationCompressor:
     def _learn(
         self, message: Mapping[str, Any], places: Mapping[int | None, list[DocumentSpan]]
     ) -> None:
-        """Learn the calls of a message, and the user's own words: all words outside documents."""
+        """Note the calls of a message, and the user's own words (those outside documents)."""
         role = message.get("role")
         if role == "user":
             own = [_outside(text, places.get(part, [])) for part, text in indexed_texts(message)]
@@ -354,8 +355,9 @@ class ConversationCompressor:
     ) -> tuple[str, Sequence[Span]]:
         """Shorten a text in these places. Later texts may point to the result.
 
-        ``asked`` is None for a file: of its listing only the blanks before line numbers may go, and
-        lines that stand above. ``arguments`` are those of the call that the text answers.
+        ``asked`` is None for a file. In its listing, only the blanks before line numbers may be
+        removed, and lines that were sent before. ``arguments`` belong to the call that the text
+        answers.
         """
         out: list[str] = []
         spans: list[Span] = []
@@ -428,7 +430,7 @@ def is_shortenable(message: Mapping[str, Any], memo: Memo) -> bool:
 
 
 def _touchable(message: Mapping[str, Any], memo: Memo) -> dict[int | None, list[DocumentSpan]]:
-    """Return the places that may be shortened: tool results, and documents beside a question."""
+    """Return the places that may be shortened: tool results, and documents next to a question."""
     if not _may_touch(message):
         return {}
     role, places = message.get("role"), {}
@@ -497,7 +499,7 @@ def _cleared(messages: Sequence[Mapping[str, Any]]) -> frozenset[int]:
 
 
 def results_to_clear(sizes: Sequence[int], clearable: Sequence[bool]) -> frozenset[int]:
-    """Return the numbers of the messages whose text is cleared by now.
+    """Return the numbers of the messages whose text is now cleared.
 
     ``sizes`` are the characters of each message; ``clearable`` marks the tool results that may be
     cleared. A message that is cleared stays cleared when more messages follow.

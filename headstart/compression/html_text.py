@@ -1,8 +1,8 @@
 """HTML as plain text: headings, lists, tables and paragraphs stay on lines of their own.
 
-What a reader needs beside the words is written out: where a link leads (once for each address), the
-state of forms, dates and labels that only an attribute has, data for search engines, and markup
-that changes the meaning, as in ``10^6`` or ``[was: $99]``.
+Facts that are not in the words are written out: the addresses of links (each once), the state of
+forms, dates and labels that only an attribute has, data for search engines, and markup that changes
+the meaning, as in ``10^6`` or ``[was: $99]``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _DATA = re.compile(r"type\s*=\s*[\"']?application/(ld\+)?json\b", re.IGNORECASE)
 _MOST_DATA = 8000
 """The largest number of characters of a script's JSON that is sent; JSON-LD is always sent."""
 _MIN_WORDS = 500
-"""A page of fewer characters, beside JSON, is only the frame of a program: its JSON is the page."""
+"""Fewest characters of a page beside long JSON. With fewer, the page is only the frame of a
+program."""
 _FORMULA = re.compile(r"<m(?:sup|sub|frac|sqrt|root|over|under|table)", re.IGNORECASE)
 _MATH = re.compile(r"<math\b(?![^<>]*\salttext\s*=)", re.IGNORECASE)
 _TITLE = re.compile(r"<title[^<>]*>([^<>]*)</title", re.IGNORECASE)
@@ -73,7 +74,7 @@ _APART = frozenset(
         "small", "span", "strike", "time",
     )
 )  # fmt: skip
-"""Inline elements. A space stands between two that follow each other, as their looks part them."""
+"""Inline elements. Two neighbours get a space between them, because their style separates them."""
 _WRAPPED = frozenset(
     (
         "a", "abbr", "button", "data", "del", "option", "q", "rp", "rt", "s", "select", "strike",
@@ -108,8 +109,8 @@ _BREAK = re.compile(r"(?<![ \t\n])[ \t]*\n(?:[ \t]*\n)*")
 def is_html(text: str) -> bool:
     """Return whether ``text`` is an HTML page or a large part of one.
 
-    Prose that mentions a tag is no HTML. XML is none either: its elements and attributes may hold
-    data that the plain text would lose.
+    Prose that mentions a tag does not count. XML does not count either: its elements and attributes
+    may hold data that the plain text would lose.
     """
     if _START.match(text):
         return True
@@ -134,13 +135,13 @@ class _Visible(NamedTuple):
     data: list[str]
     """The JSON in scripts."""
     large: bool
-    """Some JSON is too long to be sent."""
+    """True if some JSON is too long to be sent."""
 
 
 def html_to_text(html: str) -> str | None:
     """Return the visible text of the page, below a header line and the page's title.
 
-    None if the markup is too broken, holds formulas, or is no more than the frame of a program.
+    None if the markup is too broken, has formulas, or is only the frame of a program.
     """
     visible = _visible(html)
     if visible is None or visible.html.count("<", visible.html.rfind(">") + 1) > _MAX_UNCLOSED:
@@ -187,7 +188,7 @@ def _visible(html: str) -> _Visible | None:
 
 
 class _Open(NamedTuple):
-    """An element whose end has not come, and where its text begins in the output."""
+    """An open element, and the place in the output where its text begins."""
 
     tag: str
     at: int
@@ -199,7 +200,7 @@ class _HTMLReader(HTMLParser):
         super().__init__(convert_charrefs=True)
         self._out: list[str] = []
         self._pre = 0
-        """How many elements are open whose white space counts."""
+        """The number of open elements whose white space counts."""
         self._code = 0
         self._open: list[_Open] = []
         self._lists: list[int | None] = []
@@ -209,7 +210,7 @@ class _HTMLReader(HTMLParser):
         self._linked: set[str] = set()
         self._told: set[str] = set()
         self._after = ""
-        """The inline element that ended just before."""
+        """The inline element that has just ended."""
         self._skipped = ""
         """The element whose content is not read."""
 
@@ -307,7 +308,7 @@ class _HTMLReader(HTMLParser):
     # --- elements without a text -----------------------------------------------------------
 
     def _void(self, tag: str, attributes: dict[str, str]) -> str:
-        """Return what stands for an element that has no text of its own."""
+        """Return the text for an element that has no text of its own."""
         text = ""
         match tag:
             case "base" if href := attributes.get("href"):
@@ -362,7 +363,7 @@ class _HTMLReader(HTMLParser):
     # --- elements with an end --------------------------------------------------------------
 
     def _end(self, element: _Open) -> None:
-        """Write the text of an element that has ended in its form."""
+        """Write the text of an element that has ended, in the form of this element."""
         text = "".join(self._out[element.at :])
         del self._out[element.at :]
         tag, attributes, label = element.tag, element.attributes, _label(element.attributes)
@@ -454,4 +455,4 @@ _FORMS: dict[str, Callable[[str, dict[str, str]], str]] = {
     "textarea": lambda text, attributes: _field("textarea", text, attributes),
     "time": lambda text, attributes: _with("datetime", text, attributes),
 }
-"""How the text of an element is written."""
+"""The form in which the text of each element is written."""

@@ -1,14 +1,14 @@
-"""Logs: repeated lines of one form are left out, counted and described; telling lines stay.
+"""Logs: repeated lines of one form are left out, counted and described; informative lines stay.
 
 The form of a line is the line with a mask for each value that holds a digit. These lines stay,
 verbatim and in order:
 
 - the first and the last line of each form, and all lines of a rare form;
-- each line that tells of an error, with the indented lines below it, the lines around it, and the
-  lines that share an id with it;
+- each line that reports an error, with the indented lines below it, the lines around it, and the
+  lines that have the same id;
 - each line with a value that differs from nearly all others of its form, is the smallest or the
-  largest, lies far outside, comes twice where nearly all come once, or breaks a count;
-- both sides of the longest pause of the log, and of a pause in what comes regularly;
+  largest, is an outlier, comes twice while nearly all others come once, or interrupts a count;
+- both sides of the longest pause of the log, and of a pause in regular lines;
 - the lines with an id from the question, and the first and last ones with another word of it.
 
 In doubt a line stays: a line too many costs tokens, a line too few costs an answer. At the end,
@@ -42,7 +42,7 @@ _PROBLEM_WORD = re.compile(
     r"|avertissement|[ée]chec|[ée]chou|interdit|adverten|fall[oó]|fallid|excepci|negad|rechazad"
     r"|aviso|falh|exce[cç]|recusad|avviso|fallit|eccezion|rifiutat|fout\b|mislukt|waarschuwing"
     r"|b[łl][ąa]d\b|ostrze|hata\b|uyar|gagal|kesalahan|peringatan|lỗi|cảnh báo"
-    # Numbers: return codes, levels of pino, bunyan and GELF, a status of HTTP that stands alone
+    # Numbers: return codes, levels of pino, bunyan and GELF, an HTTP status on its own
     r"|(?:exit|returncode|errno|signal|rc(?<=\brc)\b)\D{0,16}(?!0+\b|0x0+\b)\d"
     r"|(?:status|code)\b\D{0,8}(?!0+\b|0x0+\b|[123]\d\d\b)\d"
     r"|(?:level|lvl|severity)\w*\W{1,4}(?:[0-4]|[4-9]\d)\b"
@@ -53,7 +53,7 @@ _LETTER = re.compile(r"[EWFC](?:(?<=^.)\d{4} |(?<![\w.'-].)(?![\w.'-]|:[\\/]))")
 _PRIORITY = re.compile(r"<(\d{1,3})>")
 """The priority of syslog: eight times the facility plus the severity, where 4 is a warning."""
 _OTHER_SCRIPT = re.compile(r"[\u0370-\u1dff\u26a0\u2716-\u2718\u274c\u2e80-\U0010ffff]")
-"""Another script than Latin, or an emoji. It is not read here, so it counts as an error."""
+"""A script other than Latin, or an emoji. We cannot read such a line, so it counts as an error."""
 
 
 def reports_problem(line: str) -> bool:
@@ -101,7 +101,8 @@ _MIN_RUN = 2
 _RARE = 3
 _NEARLY_ALL = 0.9
 _FEW = 12
-"""A column with at most so many values is a choice: a rare one of them tells something."""
+"""Most different values of a column that is a choice. In such a column a rare value is
+informative."""
 _LISTED = 8
 """The largest number of values that the description of a form lists."""
 _DESCRIBED = 40
@@ -111,15 +112,15 @@ _OUTSIDE = 3.0
 _BEFORE, _AFTER = 3, 2
 """The numbers of lines that stay around a line of trouble."""
 _RELATED = 8
-"""An id of a line of trouble that more lines share is no id of one event."""
+"""Most lines that share the id of one event. An id in more lines does not name one event."""
 _MOST_NAMED = 10
 """The number of lines with a word of the question that all stay."""
 _PAUSE = 4.0
-"""What comes regularly pauses if it is late by this factor."""
+"""Regular lines pause if the next one is late by this factor."""
 
 
 def is_log(text: str) -> bool:
-    """Return whether most lines begin with a time or a level, and the text is no table."""
+    """Return whether most lines begin with a time or a level, and the text is not a table."""
     lines = [line for line in text.split("\n") if line and not line[0].isspace()]
     if len(lines) < _MIN_LINES:
         return False
@@ -130,7 +131,7 @@ def is_log(text: str) -> bool:
 
 
 def _is_table(lines: Sequence[str]) -> bool:
-    """Return whether the lines are rows of a table: as many separators each, and few words."""
+    """Return whether the lines are rows of a table: equally many separators, and few words."""
     for sign in ",;\t":
         count = lines[0].count(sign)
         if count >= 2 and sum(line.count(sign) == count for line in lines) >= 0.95 * len(lines):
@@ -160,7 +161,10 @@ def collapse_log(text: str, query: str) -> str:
 
 
 class _Form(NamedTuple):
-    """The lines of one form: their numbers, and the values of each, which are as many in each."""
+    """The lines of one form: their numbers, and their values.
+
+    Each line has the same number of values.
+    """
 
     mask: tuple[str, ...]
     """The texts around the values."""
@@ -210,7 +214,7 @@ def _kept(lines: Sequence[str], forms: Sequence[_Form], text: str, query: str) -
 
 
 def _telling(form: _Form, first: str) -> Iterator[int]:
-    """Yield the numbers of the lines whose values stand out among those of their form."""
+    """Yield the numbers of the lines whose values are unusual for their form."""
     skipped = _time_columns(first)
     for place, column in enumerate(zip(*form.rows, strict=True)):
         counts = Counter(column)
@@ -223,7 +227,7 @@ def _telling(form: _Form, first: str) -> Iterator[int]:
 
 
 def _odd_values(column: Sequence[str], counts: Counter[str]) -> Iterator[str]:
-    """Yield the values that are rare where others are usual, or come twice where none does."""
+    """Yield rare values among usual ones, and values that come twice while all others come once."""
     size = len(column)
     ((_, most),) = counts.most_common(1)
     if most >= _NEARLY_ALL * size:
@@ -258,7 +262,7 @@ def _extremes(column: Sequence[str], counts: Counter[str]) -> Iterator[int]:
 
 
 def _numbers(values: Iterable[str]) -> dict[tuple[str, str], dict[str, float]]:
-    """Return the numbers among values, by what stands before them and by their unit."""
+    """Return the numbers among values, by the text before them and by their unit."""
     found: dict[tuple[str, str], dict[str, float]] = {}
     for value in values:
         number = _NUMBER.fullmatch(value)
@@ -331,8 +335,8 @@ def _pauses(
 def _around(forms: Sequence[_Form], trouble: Sequence[bool], lines: Sequence[str]) -> set[int]:
     """Return the lines before and after trouble, and those that share an id with it.
 
-    Trouble of one form that comes again and again keeps the surroundings of its first and last
-    lines alone.
+    If one form of trouble comes again and again, only its first and last lines keep the lines
+    around them.
     """
     stays: set[int] = set()
     ids: set[str] = set()
@@ -359,7 +363,7 @@ def _around(forms: Sequence[_Form], trouble: Sequence[bool], lines: Sequence[str
 
 
 def _named(text: str, lines: Sequence[str], query: str) -> Iterator[int]:
-    """Yield the lines that hold an id of the question, or are the first or last with its words."""
+    """Yield the lines with an id of the question, and the first and last lines with its words."""
     lower = text.lower()
     starts = list(accumulate((len(line) + 1 for line in lines), initial=0))
     ids, words = _asked(query)
@@ -374,8 +378,8 @@ def _named(text: str, lines: Sequence[str], query: str) -> Iterator[int]:
 def _asked(query: str) -> tuple[set[str], set[str]]:
     """Return the ids and the other words of a question, in lower case.
 
-    An id has a digit, and a letter or three digits or a sign beside it. A shorter number is one
-    only with the word before it: "order 7" may be written ``order=7``.
+    An id has a digit, and a letter or three digits or a sign beside it. A shorter number counts
+    only together with the word before it: "order 7" may be written ``order=7``.
     """
     ids: set[str] = set()
     words: set[str] = set()
@@ -396,7 +400,7 @@ _IN_ID = re.compile(r"[._:/@-]")
 
 
 def _places(text: str, word: str) -> Iterator[int]:
-    """Yield where a word stands in a text, not as a part of another word."""
+    """Yield the places of a word in a text, where it is not a part of another word."""
     at = text.find(word)
     while at >= 0:
         end = at + len(word)
@@ -411,7 +415,7 @@ def _places(text: str, word: str) -> Iterator[int]:
 def _descriptions(
     lines: Sequence[str], forms: Sequence[_Form], gone: Sequence[bool]
 ) -> Iterator[str]:
-    """Yield a mark for each form of which many lines are left out: how all its lines look."""
+    """Yield a mark for each form with many lines left out. It describes all lines of the form."""
     folded = [(sum(gone[number] for number in form.numbers), form) for form in forms]
     folded.sort(key=lambda each: -each[0])
     for count, form in folded[:_DESCRIBED]:
@@ -421,7 +425,7 @@ def _descriptions(
 
 
 def _look(lines: Sequence[str], form: _Form) -> str:
-    """Return a line with the ranges or the values that the lines of a form have in its places."""
+    """Return a line with the range, or the list, of the form's values in each place."""
     first, last = lines[form.numbers[0]], lines[form.numbers[-1]]
     skipped = _time_columns(first)
     out = [form.mask[0]]

@@ -1,16 +1,15 @@
-"""Texts in a shorter form that says the same, and back, byte for byte: JSON and listings.
+"""Writes JSON and listings in a shorter form, and restores them byte for byte.
 
-**JSON** loses its white space, and lists of like objects become tables.
-
-A table says the keys of like objects once: ``{"columns": ["id", "price"], "rows": [[1, 5], [2,
-7]]}`` stands for ``[{"id": 1, "price": 5}, {"id": 2, "price": 7}]``. ``rows_by_key`` does the same
-for an object of like objects. A column of like objects names their keys: ``{"size": ["w", "h"]}``.
-Both directions keep the order of the keys.
+**JSON** loses its white space, and lists of similar objects become tables. A table names the keys
+of the objects once: ``{"columns": ["id", "price"], "rows": [[1, 5], [2, 7]]}`` stands for ``[{"id":
+1, "price": 5}, {"id": 2, "price": 7}]``. ``rows_by_key`` does the same for an object of similar
+objects. A column of similar objects names their keys: ``{"size": ["w", "h"]}``. Both directions
+keep the order of the keys.
 
 **Listings** with numbered lines lose the blanks before the numbers. ``cat -n`` and the reading
-tools of coding agents set line numbers flush right. The blanks are a fifteenth of all that such
-agents send. The lines themselves do not change, so a model edits a file from the shorter listing as
-well as from the longer one.
+tools of coding agents set line numbers flush right. The blanks are a fifteenth of the characters
+that such agents send. The lines themselves do not change, so a model edits a file from the shorter
+listing as well as from the longer one.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from typing import Any
 from headstart.types import Frozen
 
 _MIN_SAVING = 24
-"""The number of characters in keys below which a table saves nothing."""
+"""The fewest characters in keys with which a table saves anything."""
 
 
 def to_columns(value: Any) -> Any:
-    """Return decoded JSON with a table for each list or object of like objects."""
+    """Return decoded JSON with a table for each list or object of similar objects."""
     if isinstance(value, list):
         return _table(value) or [to_columns(item) for item in value]
     if isinstance(value, dict):
@@ -119,7 +118,7 @@ class Layout(Frozen):
     ascii: bool = False
     """Characters outside ASCII are escaped."""
     lines: bool = False
-    """The text has one document a line."""
+    """The text has one document on each line."""
     before: str = ""
     after: str = ""
     """The white space before and after the text."""
@@ -189,7 +188,7 @@ def minify(text: str) -> str | None:
 
 
 def holds_json(text: str) -> bool:
-    """Return whether ``text`` holds JSON, even cut off, after other words or in quotes."""
+    """Return whether ``text`` contains JSON, also in quotes, cut off, or after other words."""
     return _LITERAL.search("\n" + text) is not None
 
 
@@ -254,13 +253,14 @@ def _pairs(text: str) -> Any:
 _LINE = re.compile(r"( *+)(\d{1,9})(\t|\u2192| ?[|\u2502])")
 _MIN_LINES = 5
 _MIN_SHARE = 0.8
-"""The smallest share of the lines that have a number."""
+"""The smallest share of lines with a number in a listing."""
 _FIRST_LINES = 40
-"""A listing has a number in one of so many lines."""
+"""A listing must have a number in one of its first lines. This is the number of lines that are
+tried."""
 
 
 class Padding(Frozen):
-    """How the numbers of a listing are set: flush right in ``width`` places, before ``sign``."""
+    """The form of a listing's numbers: flush right in ``width`` places, before ``sign``."""
 
     width: int
     sign: str

@@ -1,4 +1,4 @@
-"""A memory for results of pure functions: the next request brings the same history again."""
+"""Remembers results of pure functions, because the next request has the same history again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _OVERHEAD = 200
-"""The number of characters that a small result counts as."""
+"""The number of characters that each result counts for in addition to its own."""
 
 
 class Memo:

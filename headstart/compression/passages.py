@@ -25,7 +25,7 @@ def without_marks(text: str) -> str:
 
 
 def has_mark(text: str) -> bool:
-    """Return whether something was left out of ``text`` before."""
+    """Return whether a part of ``text`` was left out before."""
     return "[… " in text and " …]" in text
 
 
@@ -43,7 +43,7 @@ def like_these(count: int, look: str) -> str:
 
 
 def same_as(begin: str, count: int = 0, unit: str = "") -> str:
-    """Return the mark for the latest text above that begins so, or for ``count`` units of it."""
+    """Return the mark for the latest earlier text with this beginning, or ``count`` units of it."""
     what = f"{count} {unit}{'' if count == 1 else 's'}, " if count else ""
     return f"[… {what}the same as the latest above that begins: {begin} …]"
 
@@ -94,7 +94,7 @@ _BLANK = " \n"
 _WORD = re.compile(r"\w{1,8}")
 """Roughly one token."""
 _BEGIN_CHARS = (48, 96, 192)
-"""Lengths of a passage's beginning: a pointer quotes the shortest that names it alone."""
+"""Lengths of a passage's beginning. A pointer quotes the shortest one that no other passage has."""
 
 
 class Passages:
@@ -124,9 +124,9 @@ class Passages:
         return pointer if _pays(pointer, text) else None
 
     def shorten(self, text: str) -> str:
-        """Replace each run of sentences that stands above in the same order by a pointer.
+        """Replace each run of sentences that came before in the same order by a pointer.
 
-        "Above" means in a text that was added, or earlier in this text.
+        "Before" means in a text that was added, or earlier in this text.
         """
         keys = self._memo.call(_sentence_keys, text)
         if len(set(keys)) == len(keys) and not any(key in self._places for key in keys):
@@ -164,7 +164,7 @@ class Passages:
         self._sentences.append(key)
 
     def _run(self, keys: list[str], at: int) -> int:
-        """Return how many sentences from ``at`` on also follow one another above."""
+        """Return how many sentences from ``at`` on came before in the same order."""
         place = self._places.get(keys[at])
         if place is None:
             return 0
@@ -193,7 +193,7 @@ def _pays(mark: str, passage: str) -> bool:
 
 
 def _distinct_beginning(text: str, places: Mapping[str, int]) -> str | None:
-    """Return a beginning of ``text`` with which no later text begins, if there is one."""
+    """Return a beginning of ``text`` that no later text has, if there is one."""
     line = text.lstrip().partition("\n")[0]
     for length in _BEGIN_CHARS:
         begin = line[:length]

@@ -1,7 +1,7 @@
 """The messages of a chat, their compressed form, and the texts that were cut from them.
 
-Messages are in OpenAI's form. A message of another form counts as empty. It is left to the provider
-to refuse it.
+Messages are in OpenAI's form. A message of another form counts as empty; its provider may refuse
+it.
 
 **Recoverable compression:** each text that was cut has an id, with which the model gets it back.
 The id is a digest of the text. The caller sends the whole conversation with each request, so the
@@ -57,7 +57,7 @@ MOST_FOUND_CHARS = 6_000
 _LONG_LINE = 400
 """A longer line is searched in pieces."""
 _AROUND = 2
-"""Lines before and after one that fits, which are returned with it."""
+"""Number of lines before and after a fitting line that are returned with it."""
 _LEAST_SHARE = 0.5
 """A line with a smaller share of the best score does not fit."""
 _BREAK = re.compile(r"[,;|}\]]\s*|\s+")
@@ -74,7 +74,7 @@ def mark(text: str) -> str:
 
 
 def cleared(text: str) -> str:
-    """Return what stands in the place of an old tool result."""
+    """Return the text in place of an old tool result."""
     return f'[… a result of {len(text):,} characters was cut: {RETRIEVE}("{id_of(text)}") …]'
 
 
@@ -153,7 +153,7 @@ def _scores(text: str, spans: Sequence[tuple[int, int]], query: str) -> Any:
         if exact in line:
             scores[number] += 10.0
         elif not parsed.terms:
-            # Words that the parser leaves out, as those of other scripts.
+            # Words that the parser leaves out, such as words of other scripts.
             scores[number] += sum(word in line for word in exact.split())
     return scores
 
@@ -186,14 +186,14 @@ class Dumpable(Protocol):
 def read_message(given: Mapping[str, Any] | Dumpable) -> Mapping[str, Any]:
     """Return a message as the openai SDK would send it; a mapping of plain values stays the same.
 
-    Raises TypeError for a value that is no mapping and has no ``model_dump``.
+    Raises TypeError for a value that is not a mapping and has no ``model_dump``.
     """
     if type(given) is dict and "tool_calls" not in given:
         return given
     if not isinstance(given, Mapping):
         if not hasattr(given, "model_dump"):
             raise TypeError(
-                f"a {type(given).__name__} is no chat message: give OpenAI's chat messages, as "
+                f"a {type(given).__name__} is not a chat message: give OpenAI's chat messages, as "
                 "dicts or as the openai SDK returns them"
             )
         message: Mapping[str, Any] = _plain(given)
@@ -276,7 +276,7 @@ def calls_in(message: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, str]]
 
 
 def call_of(message: Mapping[str, Any], calls: Mapping[object, tuple[str, str]]) -> tuple[str, str]:
-    """Return name and arguments of the call that a message answers, as far as known."""
+    """Return name and arguments of the call that a message answers, if they are known."""
     id = message.get("tool_call_id")
     known = calls.get(id) if isinstance(id, str) else None
     return known or (str(message.get("name") or ""), "")
@@ -357,7 +357,7 @@ class Compression:
 
     @cached_property
     def cut_texts(self) -> dict[str, str]:
-        """The whole texts of which something was left out, by the ids in their marks."""
+        """The whole texts of the shortened ones, by the ids in their marks."""
         spans = [span for span in self.spans if not span.lossless]
         texts = [
             text_at(self.source[span.message], span.part)[span.source_start : span.source_end]

@@ -1,4 +1,4 @@
-"""Extractive selection: which sentences stay, and which texts no transform may touch.
+"""Extractive selection: chooses the sentences that stay, and finds the protected texts.
 
 The English sentences that answer the question stay, verbatim. Whole sentences stay or go, in their
 order. The headings of the sentences that stay, fenced code and texts in other scripts stay too. If
@@ -124,11 +124,11 @@ _B_SENTENCE = 0.75
 _B_DOCUMENT = 0.5
 _PAIR_WEIGHT = 0.6
 _MAX_GAP = 8
-"""The largest number of characters between two words of a pair."""
+"""The largest number of characters between the two words of a pair."""
 _WINDOW = 8
 _WINDOW_WEIGHT = 0.3
 _WINDOW_WEIGHT_ALONE = 1.0
-"""The weight in a text without documents, where neighbours are the only context."""
+"""The weight of neighbours in a text without documents, where they are the only context."""
 _SHAPE_BONUS = 0.1
 _LINK_WEIGHT = 0.5
 _MIN_TITLE_CHARS = 4
@@ -155,8 +155,9 @@ def rank(
 
     This is Okapi BM25 (Robertson and Zaragoza, "The Probabilistic Relevance Framework", 2009) at
     three scales: the sentence, its neighbours and its document. Each scale is divided by its
-    maximum, and all are added. A document gains if a good sentence of another one holds its title:
-    that is the second hop of a question. The weights come from questions of NQ and HotpotQA.
+    maximum, and all are added. A document scores higher if a good sentence of another document has
+    its title: that is the second hop of a question. The weights come from questions of NQ and
+    HotpotQA.
     """
     counts = _count(text, spans, query)
     documents = np.asarray(document_of)
@@ -282,17 +283,18 @@ MIN_CHARS = 3200
 _MIN_TERMS = 2
 _MIN_FOUND = 0.5
 _MIN_COVERED = 0.34
-"""The share of the question's terms that the three best sentences hold together."""
+"""The least share of the question's terms that the three best sentences must have together."""
 _KEPT = 1 / 3
 _LEAST = 0.5
 _LEAST_ALONE = 1.0
 """The share of the target that stays at least: in several documents, of which one may have all the
 evidence, and in a single one."""
 _THRESHOLD = 0.3
-"""The share of the best score that a sentence needs. So a text with much evidence keeps more: up to
-twice the target."""
+"""The share of the best score that a sentence needs to stay. So a text with much evidence keeps
+more: up to twice the target."""
 _REACH = 20
-"""In a single text a subject is talked about over so many sentences before and after a good one."""
+"""In a single text, the number of sentences before and after a good one that are about the same
+subject."""
 _OWN_WEIGHT = 0.5
 """The weight of a sentence's own score beside that of the stretch around it."""
 _MARK_CHARS = len(omitted(10, "sentence"))
@@ -384,7 +386,7 @@ def _answers(ranked: Ranked) -> bool:
 
 
 def _with_stretches(scores: Array) -> Array:
-    """Return scores that also tell how good the stretch around each sentence is.
+    """Return scores that include the scores of the sentences around each sentence.
 
     In a talk or a story the answer is a stretch, of which few sentences name the subject.
     """
@@ -542,7 +544,7 @@ _NOT_SHOWN = re.compile(
     r"[\w./\\-]+\.(?:py|[cm]?js|tsx?|rb|pl|php|sh|go)\b",
     re.IGNORECASE,
 )
-"""Web addresses, and programs that a command runs."""
+"""Matches web addresses, and programs that a command runs, which are not files that are shown."""
 _FILE_NAME = re.compile(
     r"file://|\b(?:Make|Docker|Gem|Rake|Pod|Proc|Vagrant|Jenkins)file\b"
     r"|(?:[\w-]\.(?:jsonc?|jsonl|json5|geojson|ndjson|ipynb|ya?ml|toml|ini|cfg|conf|config|properties"
@@ -555,7 +557,8 @@ _FILE_NAME = re.compile(
     r"|(?:/|\\\\)[\w~.-]{1,80}\.(?!(?:log|out)\b)[a-z]\w*)\b(?!\.\w|\()",
     re.IGNORECASE,
 )
-"""Names of files that may be edited: with a known extension, or with any extension after a folder.
+"""Matches names of files that may be edited: with a known extension, or with any extension after a
+folder.
 
 Without a folder an unknown extension does not count: ``public.users`` is a table, ``example.com`` a
 site.
@@ -587,7 +590,7 @@ _CODE_LINE = re.compile(
 )
 _MIN_CODE_LINES = 0.2
 _LONGEST_LINE = 400
-"""Of a longer line only the beginning and the end are looked at."""
+"""Longest line that is read whole. Of a longer one only the beginning and the end are read."""
 
 _QUESTION_CHARS = 2000
 
@@ -626,13 +629,13 @@ class Asked(Frozen):
     call: str = ""
     """The arguments of the tool call that the text answers."""
     verbatim: bool = False
-    """All words matter: the text is to be edited, translated or quoted."""
+    """All words matter, because the text will be edited, translated or quoted."""
     whole: bool = False
-    """The whole text matters: for a summary, a comparison or a list of everything."""
+    """The whole text matters, as for a summary, a comparison or a complete list."""
     counts: bool = False
-    """The question concerns how often something occurs."""
+    """The question asks how often something occurs."""
     markup: bool = False
-    """The question concerns the HTML markup itself."""
+    """The question is about the HTML markup itself."""
 
     @property
     def words(self) -> str:
@@ -641,7 +644,7 @@ class Asked(Frozen):
 
     @property
     def topic(self) -> str:
-        """The topic that the text should tell about."""
+        """The topic of the question."""
         return f"{focus(self.question)}\n{self.call[-_QUESTION_CHARS:]}"
 
 

@@ -40,8 +40,8 @@ _UNSEEN = frozenset(
 def count_prompt(document: Mapping[str, Any], model: str) -> int:
     """Estimate the tokens of a request's prompt as ``model`` counts them.
 
-    Texts are counted exactly where the model's tokenizer is here (``tokens.count_tokens``). Images,
-    files and what stands around the texts are estimates.
+    Texts are counted exactly if the model's tokenizer is installed (``count_tokens``). Images,
+    files and the tokens around the texts are estimates.
     """
     texts: list[str] = []
     others = sum(_collect(document, texts))
@@ -99,7 +99,8 @@ _SPLIT = {
         r"|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
     ),
 }  # fmt: skip
-"""The patterns of tiktoken. Its own constructors would download the ranks that are here already."""
+"""The patterns of tiktoken. Its own constructors would download the ranks, which this package
+already has."""
 
 _encodings: dict[str, Encoding] = {}
 

@@ -1,9 +1,9 @@
-"""The transforms that a text gets: by its mode, by its kind and by the question about it.
+"""Chooses and applies the transforms of a text, by the mode, its kind and the question about it.
 
 Output of programs is written as a terminal shows it. A line that a program wrote over and over with
-carriage returns or backspaces keeps its last state. Of steps of one progress bar on lines of their
-own, the first and the last stay. Text that shows no progress stays as it is: a carriage return may
-also end a line.
+carriage returns or backspaces keeps its last state. If one progress bar wrote many lines, the first
+and the last line stay. Text that shows no progress stays as it is: a carriage return may also end a
+line.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _DONE = re.compile(r"\d[\d.]*\s?(?:[kKMG]i?B)?\s?/\s?(\d[\d.]*\s?(?:[kKMG]i?B)?)
 _NUMBER = re.compile(r"\d[\d.,:]*(?:\s?[kKMG]i?B)?")
 _MIN_STEPS = 4
 _MIN_SHARE = 0.6
-"""The smallest share of what a line was overwritten with that shows progress."""
+"""The smallest share of a line's overwritten states that must show progress."""
 
 
 def play_back(text: str) -> str:
@@ -179,18 +179,18 @@ class AllowedTransforms(NamedTuple):
     pointers: bool = True
     """Point to other messages."""
     repeated_reads: bool = False
-    """Point to lines of files above, too."""
+    """Also point to lines of files that were sent before."""
 
     @property
     def recoverable(self) -> bool:
-        """Whether the model can get back what was cut."""
+        """Whether the model can get back the texts that were cut."""
         return self.mode == "recoverable"
 
 
 def shorten_text(
     text: str, asked: Asked, extent: AllowedTransforms, sent: Passages, memo: Memo
 ) -> Shortened:
-    """Apply transforms to a text that may be touched. ``sent`` holds the text before it."""
+    """Apply transforms to a text that may be changed. ``sent`` has the texts before it."""
     listing = unpadded(text, memo)
     if listing.applied or has_mark(text):
         return listing
@@ -268,7 +268,8 @@ def _bare(text: str) -> str:
 def _without_waste(text: str) -> str:
     """Drop spaces at the ends of lines, and more than two line breaks in a row.
 
-    Nothing is dropped where quotes or here-documents reach over lines: it may be a part of them.
+    Nothing is dropped where quotes or here-documents span lines, because the spaces may belong to
+    them.
     """
     if _HERE_DOCUMENT.search(text) or any(line.count('"') % 2 for line in text.split("\n")):
         return text
@@ -278,7 +279,7 @@ def _without_waste(text: str) -> str:
 
 
 def _is_data(text: str) -> bool:
-    """Return whether the text may hold data of a program: no sentence may leave it."""
+    """Return whether the text may be data of a program, of which no sentence may be removed."""
     return lossless.holds_json(text) or is_markup(text)
 
 

@@ -93,19 +93,20 @@ def _limit_notes(settings: Settings) -> Iterator[str]:
 def listed_upstreams(settings: Settings) -> Iterator[UpstreamSettings]:
     """Yield the upstreams that are asked for their lists of models, without a caller's key.
 
-    A single upstream on this machine is none: nobody knows whether it wants callers' keys.
+    A single upstream on this machine is left out, because it is not known whether it wants callers'
+    keys.
     """
     for upstream in settings.upstream:
         is_open = len(settings.upstream) > 1 and is_loopback_host(host_of(upstream.base_url))
         has_key = bool(upstream.key_variables or settings.server.client_keys)
-        # Azure lists the models that could be deployed, and not the deployments.
+        # Azure lists the models that could be deployed, not the deployments.
         known = not has_no_list(upstream) and upstream.preset != "azure"
         if known and (has_key or is_open):
             yield upstream
 
 
 def has_no_list(upstream: UpstreamSettings) -> bool:
-    """Tell whether nobody can ask an upstream for its models. Google has no list of Claude's."""
+    """Tell whether an upstream cannot be asked for its models. Google has no list for Claude."""
     return BY_SETTING[upstream.speaks].models is None or upstream.quirks.raw_predict
 
 
@@ -145,7 +146,7 @@ CONFIDENCES = (0.69, 0.84, 0.95)
 _MOST_ERRORS = 0.5
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _LEARNED = ("max_error", "error_of", "confidence", "cold_start", "shadow_first", "state")
-"""Settings of verified matching alone."""
+"""Settings that only verified matching has."""
 
 
 def safety_problems(settings: Settings) -> Iterator[str]:
@@ -155,7 +156,7 @@ def safety_problems(settings: Settings) -> Iterator[str]:
     yield from _error_problems("cache.max_error", cache.max_error)
     yield from _expression_problems("cache.never_stored", cache.never_stored)
     if cache.confidence is not None and cache.confidence not in CONFIDENCES:
-        yield f"cache.confidence: {cache.confidence} is no choice; use 0.69, 0.84 or 0.95"
+        yield f"cache.confidence: {cache.confidence} is not a choice; use 0.69, 0.84 or 0.95"
     if cache.audit.max_usd_per_day is not None:
         yield from _price_problems("cache.audit.max_usd_per_day", settings.upstream)
     if cache.judge is not None:
@@ -253,7 +254,7 @@ def _expression_problems(setting: str, stated: str | tuple[str, ...]) -> Iterato
         try:
             matches_nothing = re.compile(expression).search("") is not None
         except re.error as error:
-            yield f"{setting}: {expression!r} is no regular expression: {error}"
+            yield f"{setting}: {expression!r} is not a regular expression: {error}"
             continue
         if matches_nothing:
             yield f"{setting}: {expression!r} matches every text, so nothing would be stored"
@@ -367,7 +368,7 @@ def _bill_problems(setting: str, kind: str, members: Sequence[UpstreamSettings])
 
 
 def billing_note(upstream: UpstreamSettings) -> str | None:
-    """Return a warning where a cancelled call may cost more than what it produced, else None."""
+    """Return a warning if a cancelled call may cost more than its output, else None."""
     if upstream.cancels_billing is None:
         return f"it is not known whether {upstream.name} bills cancelled calls in full"
     return None if upstream.cancels_billing else f"{upstream.name} bills cancelled calls in full"
@@ -407,7 +408,7 @@ def asked_models(pattern: str, members: Sequence[UpstreamSettings]) -> tuple[str
 
 
 def _identity(upstream: UpstreamSettings, model: str) -> str:
-    """Name the weights; an unknown model is identified by its name."""
+    """Return the name of the weights. An unknown model is identified by its own name."""
     table = model_table()
     found = table.weights(model, upstream.preset)
     if found is not None:
@@ -440,7 +441,7 @@ def checked(settings: Settings) -> Settings:
 
 
 def _converted(settings: Settings) -> Settings:
-    """Return settings with their types checked. Judges in code are handed on unchecked."""
+    """Return settings with their types checked. Judges in code pass unchecked."""
     kept: list[JudgeInCode] = []
 
     def keep(value: object) -> int:
@@ -528,7 +529,7 @@ def _server_problems(server: ServerSettings) -> Iterator[str]:
     if not all(keys):
         yield "server.client_keys: a key must not be empty"
     if isinstance(server.client_keys, dict) and len(set(keys)) < len(keys):
-        yield "server.client_keys: two names have the same key, so nobody can tell them apart"
+        yield "server.client_keys: two names have the same key, so they cannot be told apart"
 
 
 def _limit_problems(settings: Settings) -> Iterator[str]:
@@ -613,7 +614,10 @@ def _upstream_problems(setting: str, upstream: UpstreamSettings) -> Iterator[str
 
 
 def _variable_problems(setting: str, variables: Sequence[str]) -> Iterator[str]:
-    """Yield a problem for a text that is not a variable's name. The text may be a key: hide it."""
+    """Yield a problem for a text that is not a variable's name.
+
+    The text may be a key, so it is masked.
+    """
     if not all(map(_VARIABLE.fullmatch, variables)):
         yield (
             f"{setting}: write the name of an environment variable, such as OPENAI_API_KEY, and "
@@ -650,7 +654,7 @@ _FIXED = ("host", "port", "workers")
 
 
 def refuse_fixed(old: Settings, new: Settings) -> None:
-    """Refuse a reload that would change what only a restart can. Raises ConfigError."""
+    """Refuse a reload that changes settings for which a restart is needed. Raises ConfigError."""
     changed = [name for name in _FIXED if getattr(old.server, name) != getattr(new.server, name)]
     if changed:
         names = " and ".join(f"server.{name}" for name in changed)

@@ -69,7 +69,8 @@ def read_variables(environ: Mapping[str, str]) -> Iterator[tuple[str, object]]:
 def check_single_names(environ: Mapping[str, str], named: Collection[str]) -> None:
     """Raise ConfigError for a variable without ``__`` that was meant for a setting.
 
-    Others of the prefix may be the user's own; those that a setting names, in ``named``, are.
+    Other variables with the prefix may be the user's own; variables that a setting names
+    (``named``) are.
     """
     for variable, name, text in _own_variables(environ):
         own = "__" in name or name in LISTS or variable in named
@@ -88,7 +89,7 @@ def _own_variables(environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]
 
 
 def _intended(name: str) -> str | None:
-    """Return the variable that the user probably meant, if the name is like a setting."""
+    """Return the variable that the user probably meant, if the name resembles a setting."""
     section = name.partition("_")[0]
     if section.removesuffix("s") in LISTS:
         return f"{PREFIX}{section.removesuffix('s').upper()}"
@@ -137,7 +138,7 @@ def _object_from(variable: str, text: str) -> object:
 def _typed(variable: str, section: str, key: str, text: str) -> object:
     """Read a variable's text as the setting's type.
 
-    A list is separated by commas; where names are allowed too, a JSON object gives them.
+    A list is separated by commas. If a setting also takes names, a JSON object gives them.
     """
     kind = fields_of(section)[key]
     if text == NONE and may_be_none(kind):
@@ -208,19 +209,20 @@ PROFILES: dict[object, dict[str, object]] = {
 
 
 def _profile(document: Mapping[str, Any]) -> Mapping[str, object]:
-    """Return the defaults of the profile. A wrong name has none: the settings' check names it."""
+    """Return the defaults of the profile.
+
+    A wrong name has none, and the check of the settings reports it.
+    """
     table = document.get("server")
     name = table.get("profile") if isinstance(table, dict) else None
     return PROFILES.get(name, {}) if isinstance(name, str) else {}
 
 
 def load_address(path: Path | None, environ: Mapping[str, str]) -> ServerSettings:
-    """Return settings of which only those are read with which a client finds the server.
+    """Return settings with only the values that a client needs to find the server.
 
-    These are ``server.host``, ``server.port`` and ``server.admin_token_env``.
-
-    Whatever else is wrong with the file, or is set for the server alone, does not matter to the
-    client. Raises ConfigError.
+    These are ``server.host``, ``server.port`` and ``server.admin_token_env``. Errors in the rest of
+    the file do not matter to the client. Raises ConfigError.
     """
     table = _read(path).get("server") if path is not None else None
     own = table if isinstance(table, dict) else {}
@@ -262,7 +264,7 @@ def _put(document: dict[str, Any], name: str, value: object, *, replace: bool = 
 
 
 def _texts(value: object) -> Iterator[str]:
-    """Yield all texts of a document. Some are names of variables."""
+    """Yield all texts of a document. Some of them are names of variables."""
     if isinstance(value, str):
         yield value.removeprefix(KEY_FROM_ENVIRONMENT)
     elif isinstance(value, dict | list | tuple):
@@ -288,7 +290,7 @@ def _resolve_client_keys(document: dict[str, Any], environ: Mapping[str, str]) -
 
 
 def _resolve_texts(struct: type[msgspec.Struct], table: object) -> None:
-    """Replace ``"none"`` by no value where a setting may have none, and ``"2%"`` by a share."""
+    """Replace ``"none"`` by None if a setting may have no value, and ``"2%"`` by a share."""
     if isinstance(table, list | tuple):
         for each in table:
             _resolve_texts(struct, each)
@@ -310,7 +312,7 @@ def _resolve_texts(struct: type[msgspec.Struct], table: object) -> None:
 
 
 def _check_values(struct: type[msgspec.Struct], shown: str, table: object) -> None:
-    """Raise ConfigError that names a table whose name users choose: msgspec leaves it out."""
+    """Check values in tables whose keys users choose. msgspec's messages leave such a key out."""
     try:
         msgspec.convert(table, struct)
     except msgspec.ValidationError as error:

@@ -37,12 +37,12 @@ def check_name(section: str, name: str, shown: str) -> None:
 
 
 def check_choice(section: str, name: str, value: object, shown: str) -> None:
-    """Raise ConfigError if the setting has choices and ``value`` is none of them."""
+    """Raise ConfigError if the setting has choices and ``value`` is not one of them."""
     choices = tuple(_choices(fields_of(section)[name]))
     for each in value if isinstance(value, list | tuple) else (value,):
         if not choices or not isinstance(each, str) or each in choices or each.isdecimal():
-            continue  # A number in a variable is a text still; msgspec judges it.
-        raise ConfigError(f"{shown}: {each!r} is no choice; {hint(each, choices)}")
+            continue  # A number in a variable is still a text here; msgspec checks it.
+        raise ConfigError(f"{shown}: {each!r} is not a choice; {hint(each, choices)}")
 
 
 def fields_of(section: str) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def read_share(kind: object, value: object) -> object:
     try:
         return float(value[:-1]) / 100
     except ValueError:
-        return value  # msgspec says what it should be
+        return value  # msgspec reports the error
 
 
 def _is_share(kind: object) -> bool:
@@ -114,7 +114,7 @@ _BY_NAME = {
     ClientLimits: "limits are a table, by the name of the key: "
     "{}.team-a = {{ usd_per_day = 20, requests_per_minute = 60 }}",
 }
-"""What to write, for tables in which users choose the keys."""
+"""The text to write for each table in which users choose the keys."""
 
 
 def _check_named_tables(
@@ -171,7 +171,7 @@ def problem(error: msgspec.ValidationError) -> str:
 
 
 def expectation(section: str, key: str, message: str) -> str:
-    """Return msgspec's message on a setting in words: what it may be, and what it was."""
+    """Return msgspec's message on a setting in words: the allowed values, and the given one."""
     described = _description(section, key)
     if described is not None:
         return f"expected {described}"
@@ -207,7 +207,7 @@ def help_texts() -> dict[str, dict[str, str]]:
 
 
 def _texts_below(table: ast.ClassDef) -> Iterator[tuple[str, str]]:
-    """Yield each field that has a text below it, and the text."""
+    """Yield each field with a text below it, and the text."""
     for field, below in pairwise(table.body):
         match field, below:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(

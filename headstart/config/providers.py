@@ -1,4 +1,4 @@
-"""Known providers, models and prices, read from dated data files; and the upstreams found by them.
+"""Known providers, models and prices from dated data files, and the upstreams that use them.
 
 Upstreams are found by their key variables and completed from the presets.
 """
@@ -42,7 +42,7 @@ class Preset(Section):
     key_header: str | None = None
     """The header of its key; None: the dialect's."""
     path: str = ""
-    """What follows a ``base_url`` that is a host alone."""
+    """The path to add to a ``base_url`` that is only a host."""
     dialect: DialectName = "openai"
     also_speaks: tuple[DialectName, ...] = ()
     """Further dialects at the same address."""
@@ -76,7 +76,8 @@ def preset(name: str | None) -> Preset | None:
 
 _DEFAULT = "default"
 _SNAPSHOT = re.compile(r"(?:-(?:\d{4}-\d{2}-\d{2}|\d{8}|latest)|@\w+)$")
-"""The ending of a dated release, which costs as much as its model unless it has an own price."""
+"""The ending of a dated release. A release costs the same as its model unless it has its own
+price."""
 
 
 class Weights(Section):
@@ -210,7 +211,7 @@ def _read_price_file(path: Path) -> Prices:
         raise ConfigError(f"prices.file: {path}: {error.strerror or error}") from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(
-            f"prices.file: {path} is no TOML ({error}); write it with: headstart prices import"
+            f"prices.file: {path} is not TOML ({error}); write it with: headstart prices import"
         ) from error
     document.pop("as_of", None)
     if unknown := document.keys() - providers().keys():
@@ -222,7 +223,7 @@ def _read_price_file(path: Path) -> Prices:
 
 
 class Tier(Section):
-    """A tier of a provider: what its requests say, and what its models cost."""
+    """A tier of a provider: the fields of its requests, and the prices of its models."""
 
     fields: dict[str, Any]
     times: dict[str, tuple[str, ...]]
@@ -286,7 +287,7 @@ def context_at(upstream: UpstreamSettings, model: str) -> int | None:
 # --- upstreams from the presets -------------------------------------------------------------------
 
 _LOCAL_S = 0.2
-"""A server on this machine accepts within this time."""
+"""Time within which a server on this machine accepts a connection."""
 
 
 def discover_upstreams(
@@ -294,7 +295,7 @@ def discover_upstreams(
 ) -> tuple[tuple[UpstreamSettings, ...], tuple[str, ...]]:
     """Return the upstreams that can be used, best known first, and a line on each key found.
 
-    ``OPENAI_BASE_URL`` is not read: it is what points clients at Headstart itself.
+    ``OPENAI_BASE_URL`` is not read, because it points clients to Headstart itself.
     """
     upstreams: list[UpstreamSettings] = []
     notes: list[str] = []
@@ -321,7 +322,7 @@ def discover_local() -> tuple[tuple[UpstreamSettings, ...], tuple[str, ...]]:
 
 
 def lists_models(base_url: str) -> bool:
-    """Return whether the server lists models. Any other program may use the port."""
+    """Return whether the server lists models, because another program may use the port."""
     place = urlsplit(base_url)
     connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=_LOCAL_S)
     try:
@@ -359,13 +360,13 @@ def _tiers(
         base, _, tier = name.rpartition(":")
         if name not in known and base in known and tier in tiers(known[base].preset or ""):
             fields = msgspec.structs.asdict(known[base])
-            # A price of the base is that of its standard tier.
+            # The price of the base upstream is the price of its standard tier.
             own = {"name": name, "tier": tier, "price": {}}
             yield _with_tier(UpstreamSettings(**{**fields, **own}))
 
 
 def _names(upstreams: Iterable[object]) -> Iterator[str]:
-    """Yield the names in an order of upstreams and strategies."""
+    """Yield the names in a list of upstreams and strategies."""
     for each in upstreams:
         if isinstance(each, str):
             yield each
@@ -374,7 +375,7 @@ def _names(upstreams: Iterable[object]) -> Iterator[str]:
 
 
 def _with_tier(upstream: UpstreamSettings) -> UpstreamSettings:
-    """Return an upstream whose requests ask for its tier."""
+    """Return an upstream whose requests name its tier."""
     tier = tiers(upstream.preset or "").get(upstream.tier) if upstream.tier else None
     if tier is None:
         return upstream
@@ -459,7 +460,7 @@ def _address(upstream: UpstreamSettings, known: Preset) -> str:
 
 
 def sends_no_bill(upstream: UpstreamSettings) -> bool:
-    """Tell whether a call costs nothing, or the upstream is on no public network."""
+    """Tell whether a call costs nothing, or the upstream is not on a public network."""
     host = host_of(upstream.base_url)
     try:
         private = ip_address(host).is_private

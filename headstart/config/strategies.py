@@ -1,4 +1,4 @@
-"""Strategies: functions that compose them, and the values that are in force on a route."""
+"""Strategies: functions that compose them, and the values that apply to a route."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from headstart.types import Choice, Completion, Part, StreamEvent
 
 DELTAS = "deltas"
-"""The field, under ``CONTENT_BLOCKS``, of the deltas of a block that no part holds."""
+"""The field under ``CONTENT_BLOCKS`` with the deltas of a block that no part can hold."""
 THINKING = "thinking"
 """The name under which the reasoning comes."""
 
@@ -53,7 +53,7 @@ FINISHES = {
     "tool_use": "tool_calls",
     "refusal": "content_filter",
 }
-"""Canonical names of the stop reasons; others are canonical as they are."""
+"""Canonical names of the stop reasons. Reasons that are not listed are canonical already."""
 
 _PARTS = {
     "text": frozenset({"type", "text"}),
@@ -76,11 +76,11 @@ class _OpenBlock:
     def __init__(self, kind: str, call: int, whole_input: Any) -> None:
         self.kind = kind
         self.call = call
-        """Its number among the tool calls, if it is one."""
+        """Its number among the tool calls, if the block is a tool call."""
         self.whole_input = whole_input
-        """A tool call's input that came at once."""
+        """The input of a tool call, if it came at once."""
         self.wordless = True
-        """No delta of its part came yet."""
+        """True until the first delta of its part."""
 
 
 class MessagesDecoder:
@@ -92,7 +92,7 @@ class MessagesDecoder:
         self._usage: dict[str, Any] = {}
 
     def feed(self, frame: Frame) -> tuple[StreamEvent, ...]:
-        """Return what the frame says; nothing for pings, comments and events yet unknown."""
+        """Return the events of a frame; none for pings, comments and unknown events."""
         if not frame.data:
             return ()
         try:
@@ -186,7 +186,7 @@ class MessagesDecoder:
     def _say(
         self, index: int, block: _OpenBlock, text: Any, signature: Any = None
     ) -> tuple[StreamEvent, ...]:
-        """Return the event of a piece of text or thinking, if there is anything in it."""
+        """Return the event for a piece of text or thinking, unless the piece is empty."""
         if not (text or signature):
             return ()
         if not isinstance(text, str):
@@ -212,7 +212,7 @@ class MessagesDecoder:
         return (_detail(index, {"type": block.kind, **empty}),)
 
     def _add_usage(self, usage: Any) -> tuple[StreamEvent, ...]:
-        """Later counts are cumulative: they replace the earlier ones, unless null."""
+        """Replace the counts by later ones, which are cumulative, unless they are null."""
         if not isinstance(usage, dict):
             return ()
         for name, value in usage.items():
@@ -321,9 +321,9 @@ def _index(event: dict[str, Any]) -> int:
 
 
 _IN_DELTA = ("container", "stop_details")
-"""Fields of a message that stand in the last delta of its stream."""
+"""Fields of a message that are in the last delta of its stream."""
 _BESIDE_DELTA = ("context_management",)
-"""Fields of a message that stand beside the last delta of its stream."""
+"""Fields of a message that are beside the last delta of its stream."""
 _STOP_REASONS = {
     "stop": "end_turn",
     "length": "max_tokens",
@@ -338,10 +338,10 @@ _encode = msgspec.json.encode
 
 
 def stop_reason(finish: str, native: str | None, *, calls: bool, refused: bool) -> str:
-    """Return the API's name of why an answer stopped.
+    """Return the API's name for the reason why an answer stopped.
 
-    ``native`` counts only if it is the API's own. Clients act on tool calls and refusals only
-    where the reason says so, which other providers' may not.
+    ``native`` counts only if it is a name of this API. Clients act on tool calls and refusals only
+    if the reason names them, and the reasons of other providers may not.
     """
     if native in _OWN_REASONS:
         return native
@@ -353,7 +353,7 @@ def stop_reason(finish: str, native: str | None, *, calls: bool, refused: bool) 
 def render(completion: Completion) -> Rendered:
     """Encode an answer once, for any number of replays.
 
-    What the API does not have is left out: choices but the first, log probabilities, and
+    It leaves out whatever the API does not have: all choices but the first, log probabilities, and
     reasoning under another name than the API's, for which its clients did not ask.
     """
     choice = completion.choices[0]
@@ -386,7 +386,7 @@ def write_body(completion: Completion, id: str, created: int) -> bytes:
 
 
 def _document(completion: Completion, blocks: Iterable[_KeptBlock]) -> dict[str, Any]:
-    """Return the members of a whole answer, but for its id."""
+    """Return the members of a whole answer, without its id."""
     choice = completion.choices[0]
     return {
         "type": "message",
@@ -422,11 +422,11 @@ def _frame(event: dict[str, Any]) -> bytes:
 
 
 _KeptBlock: TypeAlias = tuple["Part | None", dict[str, Any], list[dict[str, Any]]]
-"""A content block as it was kept: its part, its other fields, and deltas that no part holds."""
+"""A content block of a stored answer: its part, its other fields, and deltas that no part holds."""
 
 
 def _blocks(choice: Choice) -> Iterator[_KeptBlock]:
-    """Yield the content blocks in order: parts fill the places that no other block has."""
+    """Yield the content blocks in order. Parts fill the places that no other block has."""
     details: dict[int, dict[str, Any]] = {}
     for detail in choice.extra.get(CONTENT_BLOCKS, ()):
         fields = {name: value for name, value in detail.items() if name != "index"}
@@ -482,7 +482,7 @@ def _block_events(blocks: Iterable[_KeptBlock]) -> Iterator[StreamEvent]:
 def _kept_call(
     call: ToolCall, fields: dict[str, Any], deltas: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return a call of the provider's with more to it than the canonical form holds."""
+    """Return a call of the provider that has more fields than the canonical form can hold."""
     kind, field = _FIELDS["tool_use"]
     own = [{"type": kind, field: text} for text in split_text(call.arguments)]
     block = {"type": "tool_use", "id": call.id, "name": call.name, "input": {}, **call.extra}
@@ -512,7 +512,7 @@ def _part_events(part: Part, index: int, call: int) -> Iterator[StreamEvent]:
 def _whole_block(
     part: Part | None, fields: dict[str, Any], deltas: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return the block that a part, or a stream's first event, and the deltas add up to."""
+    """Return the whole block, from a part or a stream's first event, and the deltas."""
     whole = {**({} if part is None else _part_block(part)), **fields}
     json_pieces = []
     for delta in deltas:
@@ -530,7 +530,7 @@ def _whole_block(
 
 
 def _add_fields(whole: dict[str, Any], delta: dict[str, Any]) -> None:
-    """Add a delta of any type: its texts go on with the block's, other fields replace."""
+    """Add a delta of any type: texts are appended, other fields are replaced."""
     for name, value in delta.items():
         if name == "type":
             continue
@@ -540,7 +540,7 @@ def _add_fields(whole: dict[str, Any], delta: dict[str, Any]) -> None:
 
 
 def _input(arguments: str) -> Any:
-    """Return a tool call's input; one that was cut is wrapped as the API's guide has clients do."""
+    """Return a tool call's input. If it was cut, it is wrapped as the API's guide says."""
     try:
         whole = isinstance(msgspec.json.decode(arguments), dict)
     except (msgspec.DecodeError, RecursionError):
@@ -549,7 +549,7 @@ def _input(arguments: str) -> Any:
 
 
 _Key: TypeAlias = tuple[str, int | None]
-"""A content block: its type, and its number at the provider (a tool call's among the calls)."""
+"""Names a content block: its type and its number (of a tool call: among the calls)."""
 _Said: TypeAlias = TextDelta | RefusalDelta | ReasoningDelta | ToolCallDelta
 _STOP = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
 _FIELDS = {
@@ -562,9 +562,9 @@ _FIELDS = {
 class MessagesEncoder:
     """EventEncoder of Anthropic Messages.
 
-    It begins with the first content, with the usage known by then, and tells the usage and why
-    the answer stopped at its end. Reasoning under another name than the API's is left out, for
-    its clients did not ask for it, and so are choices other than the first.
+    The stream begins with the first content and the usage that is known by then. Its end reports
+    the usage and the reason to stop. Reasoning under another name than the API's is left out,
+    because the clients did not ask for it. Choices other than the first are left out, too.
     """
 
     def __init__(self, id: str) -> None:
@@ -575,13 +575,13 @@ class MessagesEncoder:
         self._begun = False
         self._over = False
         self._blocks = 0
-        """How many were begun; the last is open if ``_open`` says so."""
+        """The number of blocks that were begun. ``_open`` tells whether the last one is open."""
         self._open: _Key | None = None
         self._before_delta = b""
         self._arguments: list[str] = []
         """The pieces of the open tool call's arguments."""
         self._signature: str | None = None
-        """The signature of the open thinking block, which is told at the block's end."""
+        """The signature of the open thinking block. It is sent at the end of the block."""
         self._called: set[_Key] = set()
         self._waiting: list[tuple[_Key, list[_Said]]] = []
         self._fields: dict[int | None, dict[str, Any]] = {}
@@ -591,7 +591,7 @@ class MessagesEncoder:
         self._refused = False
 
     def feed(self, events: Sequence[StreamEvent]) -> bytes:
-        """Return the events that say these; nothing once the stream is over."""
+        """Return the bytes for these events; nothing once the stream is over."""
         written: list[bytes] = []
         for event in events:
             if type(event) is TextDelta:
@@ -644,7 +644,7 @@ class MessagesEncoder:
                 self._add_detail(detail, written)
 
     def _add(self, event: _Said, written: list[bytes]) -> None:
-        """Write a piece of a block, or let it wait."""
+        """Write a piece of a block, or keep it until its block can be written."""
         self._begin(written)
         if type(event) is ReasoningDelta and event.field != THINKING:
             return
@@ -660,7 +660,7 @@ class MessagesEncoder:
             self._begin_with(key, event, written)
 
     def _wait(self, key: _Key, event: _Said) -> None:
-        """Keep a piece: of a call, with the call's other pieces; of a text, in its place."""
+        """Keep a piece until its block can be written. The pieces of one call stay together."""
         if type(event) is ToolCallDelta:
             self._called.add(key)
         for waits, pieces in self._waiting if key in self._called else self._waiting[-1:]:
@@ -693,7 +693,7 @@ class MessagesEncoder:
             self._signature = event.signature or self._signature
 
     def _add_detail(self, detail: dict[str, Any], written: list[bytes]) -> None:
-        """Write what no other dialect has: a block of another type, or more of a known one's."""
+        """Write content of this dialect alone: an unknown block, or further fields of a block."""
         fields = {name: value for name, value in detail.items() if name not in ("index", DELTAS)}
         index, deltas = detail["index"], detail.get(DELTAS, ())
         mine = self._open is not None and self._open[1] == index and self._open[0] != "tool_use"
@@ -749,7 +749,7 @@ class MessagesEncoder:
         return _frame({"type": "content_block_delta", "index": self._blocks - 1, "delta": delta})
 
     def _call_is_whole(self) -> bool:
-        """Can the open block end here? A tool call can once its arguments are whole."""
+        """Tell whether the open block may end: a tool call needs whole arguments."""
         if self._open is None or self._open[0] != "tool_use":
             return True
         try:
@@ -767,7 +767,7 @@ class MessagesEncoder:
             written.append(_frame({"type": "content_block_stop", "index": self._blocks - 1}))
 
     def _close_all(self, written: list[bytes]) -> None:
-        """Close the open block, and write those that waited for it."""
+        """Close the open block, and write the blocks that waited for it."""
         self._close(written)
         waiting, self._waiting = self._waiting, []
         for key, (first, *rest) in waiting:

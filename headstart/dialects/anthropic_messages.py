@@ -30,9 +30,9 @@ from headstart.dialects.dialect import (
     ContentTypes,
     CountForm,
     Dialect,
+    FieldUse,
     KeyForm,
     LimitHeaders,
-    Use,
     as_count,
 )
 from headstart.dialects.request_form import (
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 def _tokens(usage: dict[str, Any]) -> Tokens:
-    """Return the counts of a usage object; its input tokens leave out those of the cache."""
+    """Return the counts of a usage object, whose input tokens leave out those of the cache."""
     cached = as_count(usage.get("cache_read_input_tokens"))
     written = as_count(usage.get("cache_creation_input_tokens"))
     return Tokens(
@@ -74,7 +74,7 @@ def _usage(tokens: Tokens) -> dict[str, Any]:
 
 
 def _shows_reasoning(request: ChatRequest) -> bool:
-    """Does the request ask for thinking, and to see it?"""
+    """Tell whether the request asks for thinking, and to see it."""
     thinking = request.document.get("thinking")
     return (
         isinstance(thinking, dict)
@@ -84,12 +84,15 @@ def _shows_reasoning(request: ChatRequest) -> bool:
 
 
 def _encoder(id: str, created: int, *, include_usage: bool) -> MessagesEncoder:  # noqa: ARG001
-    """Return a writer for one stream. It always tells the usage, and tells no time."""
+    """Return a writer for one stream. It always reports the usage, and never the time."""
     return MessagesEncoder(id)
 
 
 def _claims(path: bytes, headers: Headers) -> bool:
-    """Tell by the header, too: OpenAI has the same ``/v1/models``."""
+    """Tell whether a request is for Anthropic.
+
+    The header counts, too: OpenAI has the same ``/v1/models``.
+    """
     return (path + b"/").startswith(b"/v1/messages/") or any(
         name == b"anthropic-version" for name, _ in headers
     )
@@ -107,31 +110,31 @@ def _date(now: float, then: float) -> str:  # noqa: ARG001
     return datetime.fromtimestamp(then, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-_FIELDS: Mapping[str, Use] = {
-    "model": Use.KEYED,
-    "messages": Use.KEYED,
-    "system": Use.KEYED,
-    "container": Use.KEYED,
-    "diagnostics": Use.KEYED,
-    "context_management": Use.KEYED,
-    "inference_geo": Use.KEYED,
-    "mcp_servers": Use.KEYED,
-    "output_config": Use.KEYED,
-    "output_format": Use.KEYED,
-    "stop_sequences": Use.KEYED,
-    "temperature": Use.KEYED,
-    "thinking": Use.KEYED,
-    "tool_choice": Use.KEYED,
-    "tools": Use.KEYED,
-    "top_k": Use.KEYED,
-    "top_p": Use.KEYED,
-    "max_tokens": Use.RANGED,
-    "stream": Use.IGNORED,
-    "metadata": Use.IGNORED,
-    "cache_control": Use.IGNORED,
-    "service_tier": Use.IGNORED,
-    "speed": Use.IGNORED,
-    "cache": Use.IGNORED,
+_FIELDS: Mapping[str, FieldUse] = {
+    "model": FieldUse.KEYED,
+    "messages": FieldUse.KEYED,
+    "system": FieldUse.KEYED,
+    "container": FieldUse.KEYED,
+    "diagnostics": FieldUse.KEYED,
+    "context_management": FieldUse.KEYED,
+    "inference_geo": FieldUse.KEYED,
+    "mcp_servers": FieldUse.KEYED,
+    "output_config": FieldUse.KEYED,
+    "output_format": FieldUse.KEYED,
+    "stop_sequences": FieldUse.KEYED,
+    "temperature": FieldUse.KEYED,
+    "thinking": FieldUse.KEYED,
+    "tool_choice": FieldUse.KEYED,
+    "tools": FieldUse.KEYED,
+    "top_k": FieldUse.KEYED,
+    "top_p": FieldUse.KEYED,
+    "max_tokens": FieldUse.RANGED,
+    "stream": FieldUse.IGNORED,
+    "metadata": FieldUse.IGNORED,
+    "cache_control": FieldUse.IGNORED,
+    "service_tier": FieldUse.IGNORED,
+    "speed": FieldUse.IGNORED,
+    "cache": FieldUse.IGNORED,
 }
 """``metadata.user_id`` joins the scope instead."""
 
@@ -146,7 +149,7 @@ _KEYED_HEADERS = frozenset(
 
 
 def _canonical(body: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
-    """Return settings and messages; a string says the same as a list of one text block."""
+    """Return settings and messages. A string means the same as a list of one text block."""
     return canonical_body(body, string_is_one_text=True)
 
 

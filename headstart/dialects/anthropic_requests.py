@@ -61,7 +61,7 @@ _MODE_OF_CHOICE = {"auto": "auto", "none": "none", "any": "required", "tool": "n
 
 
 def read_request(request: ChatRequest) -> CanonicalRequest:
-    """Return the request in no dialect. Raises InvalidRequest.
+    """Return the request in the common form. Raises InvalidRequest.
 
     A user turn that holds tool results becomes a ``tool`` message and, for what is left, a user
     message.
@@ -170,7 +170,7 @@ def _result_content(fields: Fields) -> tuple[TextPart | MediaPart | ForeignPart,
 
 
 def _said(kind: str, fields: Fields) -> TextPart | MediaPart | ForeignPart:
-    """Read a block that may also stand in a tool's result."""
+    """Read a block that may also be in a tool's result."""
     if kind == "text":
         return TextPart(text=fields.required_text("text"), extra=fields.rest())
     media = _read_media(kind, fields) if kind in ("image", "document") else None
@@ -178,7 +178,7 @@ def _said(kind: str, fields: Fields) -> TextPart | MediaPart | ForeignPart:
 
 
 def _read_media(kind: str, fields: Fields) -> MediaPart | None:
-    """Read a block by its source; None for a source that only Anthropic can resolve."""
+    """Read a media block; None if only Anthropic can resolve its source."""
     value = fields.peek("source")
     if isinstance(value, dict) and value.get("type") not in ("base64", "url", "text"):
         return None
@@ -256,7 +256,7 @@ def _read_reasoning(fields: Fields, effort: str | None) -> ReasoningOptions | No
         )
     if value is not None and not isinstance(value, dict):
         raise fields.invalid("thinking", "must be an object")
-    # What is left, such as ``between_tools``, has no equal elsewhere and goes with ``extra``.
+    # Other values, such as ``between_tools``, exist only here and go into ``extra``.
     return ReasoningOptions(effort=effort) if effort else None
 
 
@@ -290,7 +290,7 @@ def _user(document: dict[str, Any]) -> str | None:
 
 
 def _without_session(user: str) -> str:
-    """Return who the user is. Claude Code writes the session of each run beside it."""
+    """Return the user's id without the session, which Claude Code writes beside it."""
     if user.startswith("{"):
         try:
             fields = msgspec.json.decode(user, type=dict[str, Any])
@@ -308,10 +308,11 @@ _Blocks = list[dict[str, Any]]
 def write_messages(
     asked: CanonicalRequest, losses: Losses
 ) -> tuple[str | _Blocks, list[dict[str, Any]]]:
-    """Return ``system`` and the messages. Raises InvalidRequest for what none of them can say.
+    """Return ``system`` and the messages. Raises InvalidRequest for content that has no form here.
 
-    System messages of other dialects all go to ``system``, in order, or are the user's where they
-    are all there is. Neighbours of one role become one turn, with tool results first.
+    System messages of other dialects all go to ``system``, in order. If there are no other
+    messages, they become the user's. Neighbouring messages of one role become one turn, with tool
+    results first.
     """
     system: _Blocks = []
     turns: list[tuple[str, _Blocks, dict[str, Any]]] = []
@@ -347,7 +348,7 @@ def _results_first(blocks: _Blocks) -> _Blocks:
 
 
 def _write_content(blocks: _Blocks) -> str | _Blocks:
-    """Return a single plain text as a string: it is the shorter of two equal forms."""
+    """Return content. A single plain text becomes a string, the shorter of two equal forms."""
     if len(blocks) == 1 and blocks[0].keys() == {"type", "text"}:
         return str(blocks[0]["text"])
     return blocks
@@ -356,7 +357,7 @@ def _write_content(blocks: _Blocks) -> str | _Blocks:
 def _blocks(parts: Iterable[MessagePart], losses: Losses) -> _Blocks:
     written = []
     for part in parts:
-        # Anthropic refuses blank texts, and other dialects are full of them.
+        # Anthropic refuses blank texts, which are common in other dialects.
         if isinstance(part, TextPart) and not part.text.strip() and not losses.own:
             continue
         if isinstance(part, ReasoningPart) and not (losses.own and origin(part.signature) is None):
@@ -412,8 +413,8 @@ def _id(id: str) -> str:
 def _input(arguments: str) -> dict[str, Any]:
     """Return the arguments as an object.
 
-    Text that is none, which a model may have written and been told of, goes as ``_raw``: the model
-    shall see its mistake, and a request with such a turn in its history still be answered.
+    A model may have written arguments that are no JSON object. They are sent as ``_raw``: so the
+    model sees its mistake, and a request with such a turn in its history is still answered.
     """
     if not arguments.strip():
         return {}
@@ -455,7 +456,7 @@ _GOOGLE_COUNT_PATH = b"/v1/models/count-tokens:rawPredict"
 _GOOGLE_VERSIONS = {"2023-06-01": "vertex-2023-10-16"}
 """Versions of the API that have another name at Google."""
 _MAX_TOKENS = 4096
-"""The limit where nobody named one: the most that every Claude model can say."""
+"""The limit if nobody named one. Every Claude model can write an answer of this length."""
 _LEAST_BUDGET = 1024
 _EFFORTS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh"}
 _EFFORTS["max"] = "max"
@@ -465,8 +466,8 @@ _CHOICE_OF_MODE = {"auto": "auto", "none": "none", "required": "any", "named": "
 def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
     """Return the request for a provider of this dialect. Raises InvalidRequest.
 
-    A limit that the client did not name is ``quirks.default_max_tokens`` or 4096, on top of what
-    may be thought. A wish to think yields to a forced tool and to a limit too small for it.
+    If the client named no limit, it is ``quirks.default_max_tokens`` or 4096, plus the tokens for
+    thinking. A wish to think is dropped if a tool is forced, or if the limit is too small for it.
     """
     losses = Losses(NAME, asked.dialect, refuse=quirks.refuse)
     if asked.choices > 1:
@@ -551,8 +552,8 @@ def _sampling(
 ) -> dict[str, Any]:
     """Return temperature and its like, without what Anthropic refuses.
 
-    It takes a temperature up to 1, which is also its default, not together with ``top_p``, and
-    none of them from who wants it to think.
+    It takes a temperature up to 1, which is also its default, but not together with ``top_p``. With
+    thinking it takes neither.
     """
     wanted = {"temperature": asked.temperature, "top_p": asked.top_p, "top_k": asked.top_k}
     said = {name: value for name, value in wanted.items() if value is not None}
@@ -649,7 +650,7 @@ def _write_reasoning(
 
 
 def _thought(thinking: dict[str, Any], effort: str | None) -> int:
-    """Return how many tokens the model may think before it says anything."""
+    """Return the tokens that the model may think before it writes anything."""
     if thinking.get("type") == "adaptive":
         return budget_of(effort or "medium")
     return int(thinking.get("budget_tokens", 0))
@@ -671,9 +672,10 @@ def _display(wish: ReasoningOptions) -> dict[str, str]:
 
 
 def _budgeted(asked: CanonicalRequest, wish: ReasoningOptions, losses: Losses) -> dict[str, Any]:
-    """Return a budget, at most half of the limit if it would not fit below that.
+    """Return a budget, which is at most half of the limit if it does not fit below the limit.
 
-    None for a turn whose tool calls were made without thinking: Anthropic refuses to begin then.
+    None for a turn whose tool calls were made without thinking: Anthropic then refuses to begin to
+    think.
     """
     budget = wish.budget_tokens or budget_of(wish.effort or "medium")
     budget = max(budget, _LEAST_BUDGET)

@@ -81,7 +81,7 @@ _SIZES = {0: 0, 1: 0, 2: 1, 3: 2, 4: 4, 5: 8, 8: 8, 9: 16}
 
 
 class MessageCutter:
-    """Cuts a byte stream into messages. Raises UpstreamProtocolError for what is none.
+    """Cuts a byte stream into messages. Raises UpstreamProtocolError for other bytes.
 
     A frame's ``event`` is the type of the event, or of the exception; its data is the payload.
     """
@@ -93,7 +93,7 @@ class MessageCutter:
         self._wanted = _PRELUDE.size
 
     def receive(self, data: bytes) -> bytes:
-        """Return what messages are to be cut from; nothing while no message can end."""
+        """Return the bytes to cut messages from; none while no message is whole."""
         if not self.held:
             return data
         self._hold(data)
@@ -105,7 +105,7 @@ class MessageCutter:
         return whole
 
     def cut(self, block: bytes, start: int) -> Frame | None:
-        """Return the message at ``start``. None: it is not whole yet, and is held."""
+        """Return the message at ``start``; None if it is not whole yet. Then it is kept."""
         left = len(block) - start
         self._wanted = _PRELUDE.size
         if left >= _PRELUDE.size:
@@ -117,7 +117,7 @@ class MessageCutter:
         return _parse(block[start : start + self._wanted])
 
     def rest(self) -> bytes:
-        """Return what came after the last whole message."""
+        """Return the bytes after the last whole message."""
         return b"".join(self.held)
 
     def _length(self, block: bytes, start: int) -> int:
@@ -153,7 +153,7 @@ def _parse(raw: bytes) -> Frame:
 
 
 def _read_headers(data: bytes) -> dict[bytes, bytes]:
-    """Return the headers that are texts."""
+    """Return the headers whose values are texts."""
     headers: dict[bytes, bytes] = {}
     at = 0
     try:
@@ -176,7 +176,7 @@ def _read_headers(data: bytes) -> dict[bytes, bytes]:
 
 
 def encode_message(headers: Mapping[str, str], payload: bytes) -> bytes:
-    """Return a message with headers that are texts."""
+    """Return a message with headers whose values are texts."""
     written = b"".join(
         b"%c%b%c%b%b" % (len(name), name.encode(), _TEXT, struct.pack(">H", len(value)), value)
         for name, value in ((name, value.encode()) for name, value in headers.items())
@@ -231,7 +231,7 @@ class ConverseDecoder:
         """The number of a tool call, by the number of its block."""
 
     def feed(self, frame: Frame) -> tuple[StreamEvent, ...]:
-        """Return what the message says; nothing for events yet unknown."""
+        """Return the events of a message; none for unknown events."""
         kind = "" if frame.event is None else frame.event.decode("utf-8", "replace")
         if kind in _STATUSES or kind.endswith(("Exception", "Error")):
             return (_error_of(kind, frame.data or b""),)
@@ -322,7 +322,7 @@ def _reasoning(reasoning: Any, block: int) -> tuple[StreamEvent, ...]:
         raise MalformedAnswerError("reasoning is not an object")
     text, signature = as_text(reasoning.get("text")), as_text(reasoning.get("signature"))
     if not text and not signature:
-        return ()  # what the provider hides, only it can read
+        return ()  # only the provider can read reasoning that it hides
     return (ReasoningDelta(text=text or "", field=REASONING, signature=signature, block=block),)
 
 
@@ -432,7 +432,7 @@ def _inference(asked: CanonicalRequest, quirks: Quirks, losses: Losses) -> dict[
 
 
 def _model_fields(asked: CanonicalRequest, quirks: Quirks, losses: Losses) -> dict[str, Any]:
-    """Return what only some models take; these names are Claude's."""
+    """Return the fields that only some models take. The names are those of Claude."""
     fields: dict[str, Any] = {}
     if asked.top_k is not None:
         if quirks.sampling:
@@ -446,10 +446,10 @@ def _model_fields(asked: CanonicalRequest, quirks: Quirks, losses: Losses) -> di
 
 
 def _budget(asked: CanonicalRequest, quirks: Quirks, losses: Losses) -> int | None:
-    """Return the tokens for a model that is told a number, and None for one told an effort.
+    """Return the tokens to think, at most half of the limit; None for a model that takes an effort.
 
-    At most half of the limit. None for a turn whose tool calls were made without thinking, and for
-    one that has to call a tool: Claude refuses to think then.
+    None also for a turn whose tool calls were made without thinking, and for a turn that has to
+    call a tool: Claude refuses to think then.
     """
     wish = asked.reasoning
     if wish is None or wish.enabled is False or wish.effort == "none":
@@ -500,7 +500,7 @@ def _tools(asked: CanonicalRequest, losses: Losses) -> dict[str, Any]:
     choice = asked.tool_choice
     names = () if choice is None else choice.names
     mode = "auto" if choice is None else choice.mode
-    # A choice limited to some tools is told by leaving out the others.
+    # A choice limited to some tools is expressed by leaving out the others.
     tools = [
         block
         for tool in asked.tools
@@ -556,7 +556,7 @@ _SOUNDS |= {f"audio/{kind}": kind for kind in ("aac", "flac", "ogg", "opus", "we
 
 
 def _messages(asked: CanonicalRequest, losses: Losses) -> tuple[_Blocks, _Blocks]:
-    """Return ``system`` and the messages: neighbours of one role are one turn."""
+    """Return ``system`` and the messages. Neighbouring messages of one role become one turn."""
     system: _Blocks = []
     turns: list[tuple[str, _Blocks]] = []
     for message in asked.messages:
@@ -578,13 +578,13 @@ def _messages(asked: CanonicalRequest, losses: Losses) -> tuple[_Blocks, _Blocks
 
 
 def _blocks(part: MessagePart, losses: Losses) -> _Blocks:
-    """Return the blocks that say a part, and the mark behind it of a prefix to be cached."""
+    """Return the blocks for a part, and the mark after it, if a cached prefix ends there."""
     match part:
         case ReasoningPart():
             losses.drop_reasoning(part)
             return []
         case TextPart():
-            # Bedrock refuses blank texts, and other dialects are full of them.
+            # Bedrock refuses blank texts, which are common in other dialects.
             said: _Blocks = [{"text": part.text}] if part.text.strip() else []
         case MediaPart():
             said = [_media(part, losses)]
@@ -598,7 +598,7 @@ def _blocks(part: MessagePart, losses: Losses) -> _Blocks:
 
 
 def _cache_point(extra: dict[str, Any], losses: Losses) -> _Blocks:
-    """Return the block that stands for Anthropic's ``cache_control``; other extras are lost."""
+    """Return the block for Anthropic's ``cache_control``; other extras are lost."""
     losses.drop_filled({name: value for name, value in extra.items() if name != "cache_control"})
     match extra.get("cache_control"):
         case {"type": "ephemeral", **more}:
@@ -621,12 +621,12 @@ def _result(part: ResultPart, losses: Losses) -> dict[str, Any]:
 
 
 def _id(id: str) -> str:
-    """Return a call's id as Bedrock takes it."""
+    """Return a call's id in the form that Bedrock accepts."""
     return _UNSAFE_ID.sub("_", id)[:64] or "_"
 
 
 def _input(arguments: str) -> dict[str, Any]:
-    """Return the arguments as an object; text that is none goes as ``_raw``."""
+    """Return the arguments as an object; other text is sent as ``_raw``."""
     try:
         value = msgspec.json.decode(arguments or "{}")
     except (msgspec.DecodeError, RecursionError):

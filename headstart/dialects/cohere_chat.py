@@ -83,7 +83,7 @@ class ChatV2Decoder:
     """EventDecoder of ``POST /v2/chat``."""
 
     def feed(self, frame: Frame) -> tuple[StreamEvent, ...]:
-        """Return what the frame says; nothing for comments and events yet unknown."""
+        """Return the events of a frame; none for comments and unknown events."""
         if not frame.data or frame.data.startswith(b"[DONE]"):
             return ()
         try:
@@ -148,7 +148,7 @@ def _whole(document: dict[str, Any], message: dict[str, Any]) -> list[StreamEven
 
 
 def _read_content(block: Any, index: Any) -> tuple[StreamEvent, ...]:
-    """Read a content block or a piece of one; its number says which."""
+    """Read a content block, or a piece of the block with this number."""
     block = as_object(block or {}, "a content block")
     place = index if type(index) is int else None
     if text := as_text(block.get(THINKING)):
@@ -177,7 +177,7 @@ def _read_call(call: Any, index: Any) -> ToolCallDelta:
 
 
 def _end(fields: dict[str, Any]) -> tuple[StreamEvent, ...]:
-    """Read how the answer ended, and what it used."""
+    """Read how the answer ended, and its usage."""
     reason = as_text(fields.get("finish_reason"))
     events: list[StreamEvent] = []
     if reason in _FAILURES:
@@ -226,7 +226,7 @@ def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
     lost = {
         "user": asked.user,
         "parallel_tool_calls": asked.parallel_tool_calls is False,
-        # The API tells those of stretches of text, not of the tokens in them.
+        # The API gives log probabilities of stretches of text, not of their tokens.
         "logprobs": asked.logprobs,
         "top_logprobs": asked.top_logprobs,
     }
@@ -260,7 +260,7 @@ def _sampling(asked: CanonicalRequest, quirks: Quirks, losses: Losses) -> dict[s
     top_p = asked.top_p
     wanted = {
         "temperature": ("temperature", asked.temperature, True),
-        # All of the probability is 1 elsewhere and 0.99 here.
+        # Other APIs write 1 for all of the probability, Cohere 0.99.
         "top_p": ("p", None if top_p is None else min(max(top_p, _P[0]), _P[1]), True),
         "top_k": ("k", asked.top_k, (asked.top_k or 0) <= _MOST_K),
     }
@@ -302,7 +302,7 @@ def _tools(asked: CanonicalRequest, losses: Losses) -> dict[str, Any]:
         if not isinstance(tool, Tool):
             tools.append(losses.foreign(tool))
         elif not names or tool.name in names:
-            # A choice limited to some tools is told by leaving out the others.
+            # A choice limited to some tools is expressed by leaving out the others.
             tools.append({"type": "function", "function": _function(tool, losses)})
     return {"tools": tools, **_tool_choice(choice)}
 
@@ -323,7 +323,7 @@ def _tool_choice(choice: ToolChoice | None) -> dict[str, str]:
 
 
 def _message(message: Message, losses: Losses) -> Iterator[dict[str, Any]]:
-    """Yield the messages that say this one: each tool result is one of its own."""
+    """Yield the messages for this one. Each tool result becomes a message."""
     if message.name is not None:
         losses.drop("name")
     losses.drop_filled(message.extra)

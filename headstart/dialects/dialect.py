@@ -1,10 +1,10 @@
-"""A wire format as one record: what is particular to it, for all code that asks.
+"""A wire format as one record, which has everything that is particular to it.
 
 ``registry.py`` holds the records. Code outside this folder asks a record, and never compares the
 name of a dialect.
 
-The functions below the record are what several dialects share: lists of models, and the common
-parts of answers.
+Below the record are the parts that several dialects share: lists of models, and helpers for
+answers.
 """
 
 from __future__ import annotations
@@ -60,29 +60,29 @@ class FrameCutter(Protocol):
     """Cuts the bytes of a streamed answer into frames, however they arrive."""
 
     held: list[bytes]
-    """The parts of a frame that has begun."""
+    """The bytes of a frame that has begun and is not whole."""
 
     def receive(self, data: bytes) -> bytes:
-        """Return what frames are to be cut from, one by one, until ``cut`` returns None.
+        """Return the bytes from which ``cut`` takes frames, one by one, until it returns None.
 
-        Nothing while no frame can end. Raises UpstreamProtocolError.
+        They are empty while no frame is whole. Raises UpstreamProtocolError.
         """
 
     def cut(self, block: bytes, start: int) -> Frame | None:
-        """Return the frame at ``start``. None: there is no whole one, and what is left is held.
+        """Return the frame at ``start``; None if it is not whole. Then the rest is kept.
 
         Raises UpstreamProtocolError.
         """
 
     def rest(self) -> bytes:
-        """Return what came after the last whole frame."""
+        """Return the bytes after the last whole frame."""
 
 
 class EventDecoder(Protocol):
     """Reads one streamed answer, frame by frame."""
 
     def feed(self, frame: Frame) -> tuple[StreamEvent, ...]:
-        """Return what the frame says. Never raises.
+        """Return the events of a frame. Never raises.
 
         A frame that cannot be read is an ErrorReported with code ``upstream_protocol_error``.
         """
@@ -92,10 +92,11 @@ class EventEncoder(Protocol):
     """Writes one streamed answer, as it comes, in a dialect."""
 
     def feed(self, events: Sequence[StreamEvent]) -> bytes:
-        """Return the bytes that say these events, often none.
+        """Return the bytes for these events, often none.
 
-        ErrorReported gives the dialect's error event, Ended its terminal event; nothing follows
-        either. Events come from any dialect; an event that this one cannot say is left out.
+        ErrorReported gives the dialect's error event, and Ended its terminal event; nothing follows
+        them. Events may come from any dialect. An event that this dialect cannot express is left
+        out.
         """
 
 
@@ -145,7 +146,7 @@ class Operations(NamedTuple):
     route: str
     """Name of the route of all its operations."""
     part: bytes
-    """A part of every path of its operations: other paths are told quickly."""
+    """A text in every path of its operations, so that other paths are recognised quickly."""
     answers: Callable[[bytes, bytes], bool]
     """Tells whether a path and a query name one of the operations."""
     parse: Callable[[bytes, bytes, bytes], ChatRequest]
@@ -165,19 +166,19 @@ class CountForm(NamedTuple):
     """Returns the answer."""
 
 
-class Use(Enum):
-    """The meaning of a body field to the cache key."""
+class FieldUse(Enum):
+    """What a body field means for the cache key."""
 
     KEYED = "keyed"
     """It changes the answer. Fields that no table names are keyed too."""
     IGNORED = "ignored"
     """It changes delivery, accounting or identity, not the answer."""
     RANGED = "ranged"
-    """It is compared with the stored answer when that is served (``Admission.refuse_serve``)."""
+    """It is compared with a stored answer before that is served (``Admission.refuse_serve``)."""
 
 
 class SharedForm(NamedTuple):
-    """How plain requests of a dialect are keyed like those of another one."""
+    """How plain requests of a dialect get the same key as those of another dialect."""
 
     dialect: str
     path: bytes
@@ -190,10 +191,10 @@ class SharedForm(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class KeyForm:
-    """The meaning of a request to its cache key."""
+    """How the cache key follows from a request."""
 
-    fields: Mapping[str, Use]
-    """By the names of the fields that the dialect documents."""
+    fields: Mapping[str, FieldUse]
+    """The meaning of each field that the dialect documents."""
     canonical: Callable[[dict[str, Any]], tuple[dict[str, Any], list[Any]]]
     """Returns a body's settings and its messages, both in canonical form.
 
@@ -202,12 +203,12 @@ class KeyForm:
     target: Callable[[bytes, bytes], tuple[bytes, bytes]] | None = None
     """Returns path and query without the model and the delivery of the answer.
 
-    None: both are keyed as they came.
+    None: both are keyed unchanged.
     """
     headers: frozenset[bytes] = frozenset()
     """Headers that change the meaning of the same body."""
     shared: SharedForm | None = None
-    """Requests that mean the same as those of another dialect have its keys."""
+    """How requests get the keys of another dialect in which they mean the same."""
 
 
 class LogprobsForm(NamedTuple):
@@ -220,17 +221,17 @@ class LogprobsForm(NamedTuple):
 
 
 class LimitHeaders(NamedTuple):
-    """How a provider tells in headers what is left of a limit."""
+    """The headers in which a provider reports the rest of a limit."""
 
     name: str
     """The name of a header, from ``unit`` (requests, tokens) and ``part`` (limit, remaining,
     reset)."""
     reset: Callable[[float, float], str]
-    """Writes when the limit begins anew. Both times are in Unix seconds: now, and then."""
+    """Writes when the limit begins again. Both times are in Unix seconds: now, and then."""
 
 
 def _keep_body(body: bytes, request: ChatRequest) -> None:
-    """Leave the request as it is: every answer tells its usage."""
+    """Return the request unchanged: every answer reports its usage."""
 
 
 def _asks_no_functions(request: ChatRequest) -> bool:  # noqa: ARG001
@@ -238,11 +239,11 @@ def _asks_no_functions(request: ChatRequest) -> bool:  # noqa: ARG001
 
 
 def _no_id(answer: Completion) -> None:
-    """Return None: clients name no answer of this dialect."""
+    """Return None: clients of this dialect name no answer."""
 
 
 def fields_of(answer: Completion) -> str | None:
-    """Return "fields" for an answer with fields of its provider's own, or None."""
+    """Return "fields" for an answer with fields that only its provider has, or None."""
     return "fields" if any(answer.extra.values()) else None
 
 
@@ -260,23 +261,24 @@ class UpstreamDialect:
     setting: DialectName
     """Its name in the setting ``upstream.dialect``."""
     includes: tuple[DialectName, ...] = ()
-    """Dialects whose requests pass untranslated, too: a provider without them says so itself."""
+    """Dialects whose requests pass untranslated, too. A provider that does not have them refuses
+    the request itself."""
     key_header: tuple[bytes, bytes] = (b"authorization", b"Bearer ")
     """The header of an API key, and the text before the key."""
     required_headers: Mapping[str, str] = field(default_factory=dict)
     """Headers without which the provider refuses a request."""
     account_headers: frozenset[bytes] = frozenset()
-    """Headers that belong to a caller's key: they name whom to bill."""
+    """Headers that belong to a caller's key: they name the account to bill."""
     models: ModelsForm | None = None
-    """How it lists models; None: we do not ask its providers."""
+    """How it lists models; None: its providers are not asked."""
     request_id_header: bytes = b"x-request-id"
     """The header in which the provider names a request, and so do our own answers."""
     ends_at_finish: bool = False
-    """Its streams have no terminal event: the last choice's finish reason is their end."""
+    """Its streams have no terminal event. They end with the finish reason of the last choice."""
     text_fields: frozenset[str]
     """Names of the fields under which its streams send text or reasoning."""
     logprobs: LogprobsForm | None = None
-    """None: it has no log probabilities of tokens."""
+    """How it writes log probabilities; None: it has none."""
     retry_delay_s: Callable[[Any], float | None] | None = None
     """Returns the seconds to wait that the document of an error names."""
     raw_predict: Callable[[bytes, bytes, str], tuple[bytes, bytes]] | None = None
@@ -286,7 +288,8 @@ class UpstreamDialect:
     version_header: str = ""
     """The header of the API's version."""
     path_below_version: str | None = None
-    """The path of a request below a base URL that has the version; None: it has the root's."""
+    """The path of a request below a base URL that includes the version; None: it is the same as
+    below the root."""
     stream_type: str = "text/event-stream"
     """The media type of its streams."""
     cutter: Callable[[], FrameCutter] | None = None
@@ -297,8 +300,8 @@ class UpstreamDialect:
     tokens: Callable[[dict[str, Any]], Tokens]
     """Returns the counts of a usage object; 0 for each count that was not reported."""
     mark_cache: Callable[[bytes, CacheMarks], bytes | None] | None = None
-    """Returns a request's body with marks for the prompt cache, or None: there is no place for
-    them. None: its requests say nothing about the cache."""
+    """Returns a request's body with marks for the prompt cache, or None if there is no place for
+    them. None in place of the function: its requests cannot have marks."""
     write_request: Callable[[CanonicalRequest, Quirks], WrittenRequest]
     """Writes the request for a provider that speaks this dialect.
 
@@ -312,10 +315,11 @@ class Dialect(UpstreamDialect):
     """A wire format that clients speak, too."""
 
     is_chat: bool = True
-    """Its requests hold a conversation. Others are never shaped, rescued or compared by meaning."""
+    """Its requests hold a conversation. Other requests are never shaped, rescued or compared by
+    meaning."""
     key: KeyForm
     form: RequestForm
-    """Where its requests hold the prompt, and what else they ask for."""
+    """Where its requests have the prompt and the other things that the engine reads."""
     content_types: ContentTypes
     heartbeat: bytes | None = None
     """A comment that its clients skip while they wait, or None."""
@@ -326,47 +330,50 @@ class Dialect(UpstreamDialect):
     known_id: Callable[[Completion], str | None] = _no_id
     """Returns the id that the provider gave to a stored answer, if clients may name it."""
     beside_text: Callable[[Completion], str | None] = fields_of
-    """Returns what a stored answer says that stands in no choice, or None."""
+    """Returns a name for content of a stored answer outside its choices, or None."""
     contradicts: Callable[[Completion], bool] | None = None
-    """Tells whether a streamed answer told its text twice, and not the same one; None: this
-    dialect tells it once."""
+    """Tells whether a streamed answer has its text twice, and the two differ; None: this dialect
+    has it once."""
     operations: Operations | None = None
     """The operations whose paths name the model."""
     count: CountForm | None = None
-    """None: its clients do not ask for numbers of tokens."""
+    """How clients ask for a number of tokens; None: they do not."""
     limit_headers: LimitHeaders | None = None
-    """None: its answers do not tell what is left of limits."""
+    """How its answers report limits; None: they do not."""
     prefix: bytes = b"/v1/"
     """The beginning of the paths that go to its providers."""
     socket_prefix: bytes | None = None
     """The beginning of the paths of WebSockets, where it differs from ``prefix``."""
     claims: Callable[[bytes, Headers], bool]
-    """Tells whether a path that is only relayed, or its headers, are of this dialect alone."""
+    """Tells whether a relayed request is of this dialect alone, by its path and headers."""
     parse_request: Callable[[bytes], ChatRequest]
     """Reads a request. Raises InvalidRequest, whose message names the field at fault.
 
-    Only the fields that the engine reads are checked: the rest is the upstream's to judge.
+    Only the fields that the engine reads are checked. The upstream judges the rest.
     """
     read_request: Callable[[ChatRequest], CanonicalRequest]
-    """Returns the request in no dialect. Raises InvalidRequest that names the field at fault."""
+    """Returns the request in the common form. Raises InvalidRequest that names the field at
+    fault."""
     shows_reasoning: Callable[[ChatRequest], bool]
-    """Tells whether the client gets to see the model's reasoning, where its provider sends it."""
+    """Tells whether the client may see the model's reasoning, if the provider sends it."""
     reasoning_field: str = "reasoning_content"
     """The name under which its clients look for reasoning."""
     marks_reasoning: bool = False
-    """Its clients take reasoning only with a signature: ours marks other providers' reasoning."""
+    """Its clients take reasoning only with a signature. The reasoning of other providers gets a
+    signature of ours."""
     own_statuses: frozenset[int] = frozenset()
     """Error statuses that its clients know, though HTTP does not define them."""
     tells_prompt_first: bool = False
-    """Its streams begin with the prompt's length, which others tell at their end."""
+    """Its streams begin with the prompt's length; those of other dialects end with it."""
     logprobs_field: str | None = None
     """The boolean field that asks for log probabilities in OpenAI's form."""
     asks_functions: Callable[[ChatRequest], bool] = _asks_no_functions
-    """Tells whether tool calls go in OpenAI's deprecated form, which has room for one."""
+    """Tells whether a tool call takes OpenAI's deprecated form, which has room for one call."""
     apply_quirks: Callable[[bytes, ChatRequest, Quirks], tuple[bytes, tuple[str, ...]]] | None
-    """Returns the body as a provider with quirks takes it, and the names of fields left out."""
+    """Returns the body in the form that a provider with quirks accepts, and the names of fields
+    left out."""
     add_usage: Callable[[bytes, ChatRequest], bytes | None] = _keep_body
-    """Returns the body edited so that the stream reports its usage; None if nothing to do."""
+    """Returns the body edited so that the stream reports its usage; None if it needs no edit."""
     usage_only: Callable[[Sequence[StreamEvent]], bool] = _never
     """Tells whether a frame with these events is the extra one that ``add_usage`` asked for."""
     usage: Callable[[Tokens], dict[str, Any]]
@@ -409,9 +416,9 @@ class ModelsForm(NamedTuple):
     name: str
     path: bytes
     query: bytes
-    """It asks for all models at once."""
+    """The query that asks for all models at once."""
     read: Callable[[Any], list[ListedModel]]
-    """Reads a decoded list. It leaves out what it cannot read."""
+    """Reads a decoded list. Entries that it cannot read are left out."""
     write: Callable[[ListedModel], dict[str, Any]]
     write_list: Callable[[Sequence[ListedModel]], dict[str, Any]]
 
@@ -552,20 +559,20 @@ GEMINI_MODELS = ModelsForm(
 # --- the common parts of answers: JSON, stored answers, translation -------------------------------
 
 UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""The errors of decoding bytes that are no JSON."""
+"""The errors of decoding bytes that are not JSON."""
 MOST_TOKENS = 1_000_000_000
-"""More than any model reads or writes at once: a larger number is no count of tokens."""
+"""More tokens than any model reads or writes at once. A larger number is not a count of tokens."""
 
 
 _decode = msgspec.json.Decoder().decode
 
 
 class MalformedAnswerError(Exception):
-    """The answer has a shape that its API does not send."""
+    """The answer has a form that its API does not send."""
 
 
 def decode_document(body: bytes) -> Any:
-    """Return what a whole answer decodes to, None if it is no JSON."""
+    """Return the decoded answer; None if it is not JSON."""
     try:
         return msgspec.json.decode(body)
     except UNDECODABLE:
@@ -573,7 +580,10 @@ def decode_document(body: bytes) -> Any:
 
 
 def decode_first(body: bytes) -> Any:
-    """Return what an answer decodes to, of a list the first: so Google sends errors of streams."""
+    """Return the decoded answer.
+
+    The first item of a list, as which Google sends errors of streams.
+    """
     document = decode_document(body)
     return document[0] if isinstance(document, list) and document else document
 
@@ -590,7 +600,7 @@ def decode_event(data: bytes) -> dict[str, Any]:
 
 
 def as_object(value: Any, what: str) -> dict[str, Any]:
-    """Return an object. Raises MalformedAnswerError that says ``what`` is none."""
+    """Return an object. Raises MalformedAnswerError, which says that ``what`` is not one."""
     if not isinstance(value, dict):
         raise MalformedAnswerError(f"{what} is not an object")
     return value
@@ -602,7 +612,7 @@ def as_text(value: Any) -> str | None:
 
 
 def as_count(value: Any) -> int:
-    """Return a number of tokens, 0 for whatever cannot be one.
+    """Return a number of tokens; 0 for any other value.
 
     Budgets, books and the store rely on its bound. Some APIs write whole numbers as floats.
     """
@@ -612,12 +622,13 @@ def as_count(value: Any) -> int:
 
 
 def unreadable(message: str) -> ErrorReported:
-    """Return what is reported of an answer that cannot be read."""
+    """Return the events for an answer that cannot be read."""
     return ErrorReported(message=message, code="upstream_protocol_error")
 
 
 CHUNK_CHARACTERS = 200
-"""Clients spend about 0.3 ms on a chunk: one a token, as providers send them, wastes that."""
+"""Characters of a chunk. Clients spend about 0.3 ms on each, so a chunk for each token would waste
+their time."""
 
 
 def split_text(text: str) -> list[str]:
@@ -627,7 +638,7 @@ def split_text(text: str) -> list[str]:
 
 
 _CAPACITY = frozenset({498, 529})
-"""Statuses of providers that have no capacity: Groq's and Anthropic's own."""
+"""Statuses with which Groq and Anthropic say that they have no capacity."""
 _OF_THE_BODY = frozenset(
     {
         b"content-type",
@@ -648,10 +659,10 @@ def translate_events(
     *,
     shows_reasoning: bool = True,
 ) -> tuple[StreamEvent, ...]:
-    """Return what ``events`` of one dialect say in another's canonical form.
+    """Return the events of one dialect in the canonical form of another.
 
-    Usage becomes the target's, and so does the name under which reasoning comes if the client
-    asked to see it. Signatures and all that only one provider knows are left out; ids and the
+    The usage takes the form of the target. So does the name of the reasoning, if the client asked
+    to see it. Signatures and all content that only one provider knows are left out; ids and the
     native finish reason stay.
     """
     if source.name == target.name:
@@ -712,7 +723,7 @@ def _hidden(event: ReasoningDelta) -> ReasoningDelta:
 
 
 def translate_status(status: int, target: Dialect) -> int:
-    """Return an error's status as the target's clients know it."""
+    """Return an error's status in a form that the target's clients know."""
     return 503 if status in _CAPACITY and status not in target.own_statuses else status
 
 
@@ -721,7 +732,7 @@ def translate_headers(
 ) -> Headers:
     """Return an answer's headers for a body in another dialect.
 
-    The provider's request id goes under the name that the target's clients read.
+    The provider's request id gets the name that the target's clients read.
     """
     kept = [(name, value) for name, value in headers if name not in _OF_THE_BODY]
     names = {name for name, _ in kept}

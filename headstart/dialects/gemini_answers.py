@@ -52,7 +52,7 @@ _LONGEST_LIST = 10_000
 
 
 def mint_id(answer: str, choice: int, position: int, arguments: str) -> str:
-    """Return an id that is the same whenever the same answer is read."""
+    """Return an id that is the same each time the same answer is read."""
     material = msgspec.json.encode((answer, choice, position, arguments))
     return MINTED + sha256(material).hexdigest()[:20]
 
@@ -62,7 +62,7 @@ class PartialCall:
 
     def __init__(self) -> None:
         self.fields: dict[str, Any] = {}
-        """The part's and the call's own fields, arguments aside."""
+        """The fields of the part and of the call, without the arguments."""
         self._arguments: dict[str, Any] = {}
         self._growing: set[str] = set()
 
@@ -80,7 +80,7 @@ class PartialCall:
         return call.get("willContinue") is not True
 
     def whole(self) -> dict[str, Any]:
-        """Return the part as it would have come at once."""
+        """Return the part in the form that it has when it comes at once."""
         call = {**self.fields["functionCall"], "args": self._arguments}
         return {**self.fields, "functionCall": call}
 
@@ -92,7 +92,7 @@ class PartialCall:
         into: Any = self._arguments
         for step, follower in zip(steps, (*steps[1:], None), strict=True):
             if isinstance(step, int) != isinstance(into, list):
-                raise ValueError("a piece of a function call stands at no place")
+                raise ValueError("a piece of a function call has no place")
             held = _held(into, step)
             if follower is None:
                 grows = path in self._growing and isinstance(held, str) and isinstance(value, str)
@@ -118,11 +118,11 @@ def _steps(path: str) -> tuple[str | int, ...]:
 
 
 def _held(into: Any, step: str | int) -> Any:
-    """Return what stands at a step; a list is made long enough to have a place there."""
+    """Return the value at a step. A list is made long enough to have this place."""
     if isinstance(step, str):
         return into.get(step)
     if step > _LONGEST_LIST:
-        raise ValueError("a piece of a function call stands too far down a list")
+        raise ValueError("a piece of a function call is too far down a list")
     into.extend([None] * (step + 1 - len(into)))
     return into[step]
 
@@ -145,7 +145,7 @@ _TYPE = "type.googleapis.com/google.rpc."
 def read_error(document: dict[str, Any], status: int | None) -> ErrorReported:
     """Read an error's body or chunk. Its ``status`` is a word, its ``code`` the HTTP status.
 
-    The reason among its details says more than either where there is one.
+    A reason among its details says more than both.
     """
     error = document.get("error") or document
     if not isinstance(error, dict):
@@ -175,7 +175,7 @@ def retry_delay_s(document: Any) -> float | None:
 
 
 def _details(error: Any, name: str) -> Iterator[Any]:
-    """Yield what the error's details say under a name."""
+    """Yield the values that the error's details have under a name."""
     details = error.get("details") if isinstance(error, dict) else None
     for detail in details if isinstance(details, list) else ():
         if isinstance(detail, dict) and name in detail:
@@ -207,7 +207,7 @@ THOUGHT = "thought"
 """Name under which the reasoning comes."""
 SIGNATURE = "thoughtSignature"
 PART = "part"
-"""Field of an object under ``CONTENT_BLOCKS``: a part that is none of the canonical ones."""
+"""Field of an object under ``CONTENT_BLOCKS`` with a part that has no canonical form."""
 
 FINISHES = {
     "STOP": "stop",
@@ -267,7 +267,7 @@ class GenerateDecoder:
         self._candidates: dict[int, _Candidate] = {}
 
     def feed(self, frame: Frame) -> tuple[StreamEvent, ...]:
-        """Return what the frame says; nothing for comments and blank lines."""
+        """Return the events of a frame; none for comments and blank lines."""
         if not frame.data:
             return ()
         try:
@@ -276,7 +276,7 @@ class GenerateDecoder:
             return (unreadable(str(error)),)
 
     def read(self, chunk: dict[str, Any]) -> tuple[StreamEvent, ...]:
-        """Return what a decoded chunk, or a whole answer, says."""
+        """Return the events of a decoded chunk, or of a whole answer."""
         if chunk.get("error"):
             return (read_error(chunk, None),)
         events: list[StreamEvent] = []
@@ -293,7 +293,7 @@ class GenerateDecoder:
         events += _unknown(chunk, _CHUNK, None)
         usage = chunk.get("usageMetadata")
         if isinstance(usage, dict):
-            # Each chunk's counts are those of the whole answer so far.
+            # Each chunk has the counts of the whole answer so far.
             events.append(UsageReported(usage=usage))
         return tuple(events)
 
@@ -385,7 +385,7 @@ class GenerateDecoder:
         ]
 
     def _blocked(self, feedback: Any) -> list[StreamEvent]:
-        """A prompt that was refused has no candidate: make the answer that it stands for."""
+        """Make an answer for a refused prompt, which has no candidate."""
         reason = as_text(feedback.get("blockReason")) if isinstance(feedback, dict) else None
         if reason is None or self._candidates:
             return []
@@ -396,7 +396,7 @@ class GenerateDecoder:
 def _keep(
     part: dict[str, Any], rest: dict[str, Any], index: int, known: _Candidate
 ) -> list[StreamEvent]:
-    """Read a part that is a block of its own: text with more beside it, or not text at all."""
+    """Read a part that becomes a block: text with further fields, or no text at all."""
     block = known.begin()
     text = part.get("text")
     if isinstance(text, str) and text and THOUGHT not in part:
@@ -461,7 +461,7 @@ def render(completion: Completion) -> Rendered:
     """Encode an answer once, for any number of replays."""
     encoder = GenerateEncoder("", whole=True)
     stream = encoder.feed((*_events(completion), Ended()))
-    # The quotes of a head cannot stand in a JSON text, so each one found begins a chunk.
+    # The quotes of a head cannot be in a JSON text, so each head that is found begins a chunk.
     chunks = stream.split(_chunk_head("", 0))
     body = _encode(_document(completion))[1:]
     return Rendered(_document_head, _chunk_head, body, tuple(chunks))
@@ -473,7 +473,7 @@ def write_body(completion: Completion, id: str, created: int) -> bytes:
 
 
 def _document(completion: Completion) -> dict[str, Any]:
-    """Return the members of a whole answer, but for its id."""
+    """Return the members of a whole answer, without its id."""
     usage = {} if completion.usage is None else {"usageMetadata": completion.usage}
     whole = [
         candidate(each.index, list(_parts(each)), _ending(each)) for each in _shown(completion)
@@ -502,14 +502,14 @@ def candidate(index: int, parts: list[dict[str, Any]], ending: dict[str, Any]) -
 
 
 def finish_reason(reason: str, native: str | None) -> str:
-    """Return Gemini's own finish reason, or the nearest to one that another provider gave."""
+    """Return Gemini's own finish reason, or the one that is nearest to another provider's."""
     if native is not None and (native in FINISHES or (reason == "error" and native.isupper())):
         return native
     return _REASONS.get(reason, _NO_REASON)
 
 
 def call_part(call: ToolCall) -> dict[str, Any]:
-    """Return a function call as a part. Arguments that are no object are wrapped in one."""
+    """Return a function call as a part. Arguments that are not an object are wrapped in one."""
     extra = {name: value for name, value in call.extra.items() if name != "functionCall"}
     own = {} if not call.id or call.id.startswith(MINTED) else {"id": call.id}
     unknown = call.extra.get("functionCall") or {}
@@ -518,14 +518,14 @@ def call_part(call: ToolCall) -> dict[str, Any]:
 
 
 def arguments_object(arguments: str) -> Any:
-    """Return a call's arguments as an object, in the writing of the model where that is one."""
+    """Return a call's arguments as an object, as the model wrote them if that is an object."""
     try:
         value = msgspec.json.decode(arguments or "{}")
     except (msgspec.DecodeError, RecursionError):
         return {"INVALID_JSON": arguments}
     if not isinstance(value, dict):
         return {"INVALID_JSON": arguments}
-    # Written without line ends: an event of a stream stands on one line.
+    # It is written without line ends, because an event of a stream is one line.
     return msgspec.Raw(msgspec.json.format(arguments.encode(), indent=-1)) if value else {}
 
 
@@ -540,7 +540,7 @@ def error_frame(error: HeadstartError | ErrorReported, request_id: str) -> bytes
 
 
 def _is_blocked(extra: dict[str, Any]) -> bool:
-    """Was the prompt refused? Such an answer has no candidate."""
+    """Tell whether the prompt was refused. Such an answer has no candidate."""
     feedback = extra.get("promptFeedback")
     return isinstance(feedback, dict) and bool(feedback.get("blockReason"))
 
@@ -560,7 +560,7 @@ def _parts(choice: Choice) -> Iterator[dict[str, Any]]:
         if PART in detail
     }
     index = 0
-    # What another provider's model thought is shown to who asked for thoughts.
+    # The thoughts of another provider's model are shown if the client asked for thoughts.
     shown = [p for p in choice.parts if not isinstance(p, Reasoning) or p.field == THOUGHT]
     for part in shown:
         while (own := details.pop((index, True), None)) is not None:
@@ -581,7 +581,7 @@ def _part(part: Part) -> dict[str, Any]:
 
 
 def _events(completion: Completion) -> Iterator[StreamEvent]:
-    """Yield the events of a stored answer, but for its end."""
+    """Yield the events of a stored answer, without its end."""
     yield Started(model=completion.model)
     for choice in _shown(completion):
         for part in _parts(choice):
@@ -598,7 +598,7 @@ def _events(completion: Completion) -> Iterator[StreamEvent]:
 def _part_events(part: dict[str, Any], choice: int) -> Iterator[StreamEvent]:
     text = part.get("text")
     if not (part.keys() in _ONLY_TEXT and isinstance(text, str)):
-        # What a part holds beside its text belongs to all of it.
+        # The other fields of a part belong to its whole text.
         yield ExtraDelta(fields={CONTENT_BLOCKS: [{"type": "part", PART: part}]}, choice=choice)
         return
     for piece in split_text(text):
@@ -635,10 +635,10 @@ class _Call:
 class GenerateEncoder:
     """EventEncoder of ``streamGenerateContent?alt=sse``.
 
-    Chunks stand alone, so an encoder can begin anywhere in an answer. A choice's calls are held
-    until something else of it comes, and how the answer ended until it has: the last chunk tells
-    the usage. Nothing marks the end. ``whole``: the answer is complete, so how a choice ended
-    stands beside its last part, and the usage beside the last of all.
+    Chunks stand alone, so an encoder can begin anywhere in an answer. The calls of a choice are
+    kept until another part of it comes, and its finish reason until the answer has ended, because
+    the last chunk has the usage. No event marks the end. ``whole``: the answer is complete, so the
+    finish reason of a choice is beside its last part, and the usage beside the last part of all.
     """
 
     def __init__(self, id: str, *, whole: bool = False) -> None:
@@ -652,11 +652,11 @@ class GenerateEncoder:
         self._last: dict[str, Any] | None = None
         """The candidate of the next chunk, which waits for its ending."""
         self._beside: dict[str, Any] = {}
-        """Fields beside the content of that candidate."""
+        """Fields beside the content of this candidate."""
         self._closed = False
 
     def feed(self, events: Sequence[StreamEvent]) -> bytes:
-        """Return the bytes that say these events, often none."""
+        """Return the bytes for these events, often none."""
         written: list[bytes] = []
         for event in events:
             if not self._closed:
@@ -724,12 +724,12 @@ class GenerateEncoder:
             written.append(self._chunk([said]))
 
     def _called(self, choice: int) -> list[dict[str, Any]]:
-        """Return a choice's calls, all of them whole now."""
+        """Return the calls of a choice, which are all whole now."""
         calls = self._calls.pop(choice, {})
         return [call.part() for _, call in sorted(calls.items())]
 
     def _end(self) -> bytes:
-        """Return the last chunk: calls still held, how each choice ended, and the usage."""
+        """Return the last chunk: the calls that were kept, the finish reasons, and the usage."""
         last = [] if self._last is None else [self._last]
         for index in sorted({*self._calls, *self._finished}):
             parts = self._called(index) or [{"text": ""}]

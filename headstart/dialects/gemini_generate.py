@@ -13,10 +13,10 @@ from headstart.dialects.dialect import (
     ContentTypes,
     CountForm,
     Dialect,
+    FieldUse,
     KeyForm,
     LogprobsForm,
     Operations,
-    Use,
     as_count,
 )
 from headstart.dialects.gemini_answers import (
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 
 def _answers(path: bytes, query: bytes) -> bool:
-    """Is this an operation of the dialect? A stream that is no SSE is not."""
+    """Tell whether this is an operation of the dialect. A stream without SSE is not."""
     return find_operation(path, query) is not None
 
 
@@ -68,7 +68,7 @@ def _parse(path: bytes, query: bytes, body: bytes) -> ChatRequest:
 
 
 def _parse_body(body: bytes) -> ChatRequest:
-    """Read a request's body alone: one of no model, not streamed. Raises InvalidRequest."""
+    """Read only the body of a request: without a model, not streamed. Raises InvalidRequest."""
     return parse_request(body, None)
 
 
@@ -175,7 +175,7 @@ def _usage(tokens: Tokens) -> dict[str, Any]:
 
 
 def _shows_reasoning(request: ChatRequest) -> bool:
-    """Does the request ask for thoughts?"""
+    """Tell whether the request asks for thoughts."""
     match request.document:
         case {"generationConfig": {"thinkingConfig": {"includeThoughts": True}}}:
             return True
@@ -183,7 +183,7 @@ def _shows_reasoning(request: ChatRequest) -> bool:
 
 
 def _encoder(id: str, created: int, *, include_usage: bool) -> GenerateEncoder:  # noqa: ARG001
-    """Return a writer for one stream. It always tells the usage, and tells no time."""
+    """Return a writer for one stream. It always reports the usage, and never the time."""
     return GenerateEncoder(id)
 
 
@@ -191,20 +191,20 @@ def _new_id() -> str:
     return secrets.token_urlsafe(16)
 
 
-_FIELDS: Mapping[str, Use] = {
-    "model": Use.KEYED,
-    "contents": Use.KEYED,
-    "systemInstruction": Use.KEYED,
-    "cachedContent": Use.KEYED,
-    "generationConfig": Use.KEYED,
-    "safetySettings": Use.KEYED,
-    "toolConfig": Use.KEYED,
-    "tools": Use.KEYED,
-    "labels": Use.IGNORED,
-    "serviceTier": Use.IGNORED,
-    "store": Use.IGNORED,
+_FIELDS: Mapping[str, FieldUse] = {
+    "model": FieldUse.KEYED,
+    "contents": FieldUse.KEYED,
+    "systemInstruction": FieldUse.KEYED,
+    "cachedContent": FieldUse.KEYED,
+    "generationConfig": FieldUse.KEYED,
+    "safetySettings": FieldUse.KEYED,
+    "toolConfig": FieldUse.KEYED,
+    "tools": FieldUse.KEYED,
+    "labels": FieldUse.IGNORED,
+    "serviceTier": FieldUse.IGNORED,
+    "store": FieldUse.IGNORED,
 }
-"""In the names that the reader gives a request. Of ``generationConfig``, the limits
+"""Uses the names that the reader gives to fields. In ``generationConfig`` the limits
 ``maxOutputTokens`` and ``candidateCount`` are ranged."""
 _KEY_RANGED = frozenset({"maxOutputTokens", "candidateCount"})
 _KEY_SCHEMAS = ("responseSchema", "responseJsonSchema")
@@ -224,7 +224,7 @@ def _key_messages(contents: list[Any]) -> list[Any]:
 
 
 def _key_settings(body: dict[str, Any]) -> dict[str, Any]:
-    """Return a body with its settings in canonical form; ``contents`` have a form of their own."""
+    """Return a body with its settings in canonical form, without ``contents``."""
     return {
         name: _KEY_FORMS[name](value) if name in _KEY_FORMS else value
         for name, value in body.items()
@@ -232,7 +232,7 @@ def _key_settings(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _key_target(path: bytes, query_string: bytes) -> tuple[bytes, bytes]:
-    """Return what path and query say beside the model and how the answer is delivered."""
+    """Return path and query without the model and the delivery of the answer."""
     version = next((prefix for prefix in _KEY_PATHS if path.startswith(prefix)), path)
     pairs = query_string.split(b"&")
     # Behind a ";" may be another parameter.
@@ -428,7 +428,7 @@ class _ContentsForm(RequestForm):
 
 
 def _numbered(kind: str, parts: Sequence[Any]) -> dict[str, Any]:
-    """Return Gemini's calls, or responses, by what pairs them: an id, or name and number."""
+    """Return Gemini's calls, or responses, by their id, or else by name and number."""
     found: dict[str, Any] = {}
     names: dict[str, int] = {}
     for part in parts:
@@ -448,7 +448,7 @@ def _text_part(part: dict[str, Any]) -> dict[str, Any]:
 
 
 def _only_text(response: dict[str, Any]) -> str | None:
-    """Return the text that is all that a function answered, or None."""
+    """Return the text of a function's answer if it has nothing else, or None."""
     match response:
         case {"response": dict(fields)} if len(fields) == 1:
             (text,) = fields.values()

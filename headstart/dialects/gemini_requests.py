@@ -77,9 +77,9 @@ class Operation(NamedTuple):
 
 
 def find_operation(path: bytes, query: bytes) -> Operation | None:
-    """Return what is asked for, or None if it is nothing that we answer.
+    """Return the operation that is asked for, or None if it is relayed.
 
-    A stream without ``alt=sse`` is one JSON array that grows, which nobody but the API writes.
+    A stream without ``alt=sse`` is one JSON array that grows. Only the API itself writes that form.
     """
     match = _PATH.fullmatch(unquote_to_bytes(path))
     if match is None:
@@ -99,7 +99,7 @@ def find_operation(path: bytes, query: bytes) -> Operation | None:
 def parse_request(body: bytes, operation: Operation | None) -> ChatRequest:
     """Read a request. Raises InvalidRequest.
 
-    The document has the API's names in one spelling, since it takes two, and tells the model.
+    The API takes two spellings of its names; the document has one of them, and also the model.
     """
     document = decode_object(body)
     named, twice = camel_cased(document)
@@ -213,7 +213,7 @@ _MODE_OF_CALLING: dict[str, Literal["auto", "none", "required"]] = {
 
 
 def read_request(request: ChatRequest) -> CanonicalRequest:
-    """Return the request in no dialect. Raises InvalidRequest that names the field at fault.
+    """Return the request in the common form. Raises InvalidRequest that names the field.
 
     ``request.document`` has the names that ``gemini_request.parse_request`` gives it.
     """
@@ -264,7 +264,7 @@ def _extra(fields: Fields, config: Fields, choices: Fields) -> dict[str, Any]:
 
 
 class _Calls:
-    """Names the calls and results that came without an id, and pairs them in their order."""
+    """Gives ids to calls and results that came without one, and pairs them in their order."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -454,12 +454,12 @@ ANY_SIGNATURE = "skip_thought_signature_validator"
 
 
 def wants_signatures(model: str) -> bool:
-    """Does the model refuse calls of its own turns that come back without their signatures?"""
+    """Tell whether the model refuses calls of its own turns that come back without signatures."""
     return _version(model) >= (3, 0)
 
 
 def thinking_config(wish: ReasoningOptions, model: str, losses: Losses) -> dict[str, Any] | None:
-    """Return ``thinkingConfig`` for a wish, or None where there is nothing to say."""
+    """Return ``thinkingConfig`` for a wish; None if the request has no wish."""
     version = _version(model)
     effort = "none" if wish.enabled is False else wish.effort
     if version < (2, 5):
@@ -484,14 +484,14 @@ def thinking_config(wish: ReasoningOptions, model: str, losses: Losses) -> dict[
     if budget is None and effort is not None:
         budget = _BUDGETS.get(effort, _BUDGETS["high"])
     if budget is None and wish.enabled:
-        budget = -1  # as much as the model sees fit
+        budget = -1  # the model decides how much
     if budget is not None:
         config["thinkingBudget"] = _LEAST_OF_PRO if budget == 0 and "pro" in model else budget
     return config or None
 
 
 def _version(model: str) -> tuple[int, int]:
-    """Return a model's generation; one without a number is taken for the latest."""
+    """Return a model's generation. A model without a number counts as the latest."""
     match = _VERSION.match(model)
     if match is None:
         return (2, 5) if model.startswith("gemini") else (0, 0)
@@ -514,7 +514,8 @@ class ContentWriter:
     def write(self, messages: Iterable[Message]) -> tuple[_Parts, _Parts]:
         """Return the parts of the system instruction, and the contents.
 
-        Neighbours of one role are one content: results must stand together as their calls do.
+        Neighbouring messages of one role become one content, because results must be together like
+        their calls.
         """
         system: _Parts = []
         contents: _Parts = []
@@ -550,7 +551,7 @@ class ContentWriter:
             case TextPart() if part.text:
                 written = {"text": part.text, **carried(part.extra)}
             case ReasoningPart() if not self._losses.own:
-                # Another model's thoughts are none of this one's.
+                # The thoughts of another model are not sent to this one.
                 self._losses.drop_reasoning(part)
             case ReasoningPart():
                 written = {**reasoning_part(part.text, part.signature), **part.extra}
@@ -590,7 +591,7 @@ def _id(id: str) -> dict[str, str]:
 
 
 def _signature(extra: dict[str, Any]) -> dict[str, str]:
-    """Return a call's signature, also where Google's OpenAI endpoint puts it."""
+    """Return a call's signature, also from the place where Google's OpenAI endpoint puts it."""
     match extra:
         case {"thoughtSignature": str(signature)}:
             return {SIGNATURE: signature}
@@ -623,7 +624,7 @@ def _write_media(part: MediaPart) -> dict[str, Any]:
 
 _MOST_STOPS = 5
 _SEEDS = range(-(2**31), 2**31)
-"""The most that the API takes; it refuses a request with more."""
+"""The largest seed that the API accepts."""
 _CALLING_OF_MODE = {"auto": "AUTO", "none": "NONE", "required": "ANY", "named": "ANY"}
 _NAMES = {
     "max_completion_tokens": "maxOutputTokens",
@@ -707,7 +708,7 @@ def _settings(
 
 
 def _add_extra(document: dict[str, Any], config: dict[str, Any], extra: dict[str, Any]) -> None:
-    """Put back what the reader of this dialect set aside."""
+    """Put back the fields that the reader of this dialect set aside."""
     for name, value in extra.items():
         if name == "generationConfig":
             config.update(value)

@@ -98,7 +98,7 @@ class ChatEncoder:
         self._over = False
 
     def feed(self, events: Sequence[StreamEvent]) -> bytes:
-        """Return the chunks that say these events; nothing once the stream is over."""
+        """Return the chunks for these events; nothing once the stream is over."""
         written: list[bytes] = []
         for event in events:
             if type(event) is TextDelta and not self._beside:
@@ -140,7 +140,7 @@ class ChatEncoder:
                 written.append(self._chunk_of(event, choice))
 
     def _chunk_of(self, event: _OfChoice, choice: int) -> bytes:
-        """Return the chunk that says an event of a choice, or nothing."""
+        """Return the chunk for an event of a choice, or nothing."""
         delta: dict[str, Any] = {}
         beside, self._beside = self._beside, {}
         match event:
@@ -179,7 +179,10 @@ class ChatEncoder:
         return {"tool_calls": [{"index": event.index, **named, kind: body, **event.extra}]}
 
     def _reason(self, event: Finished) -> str:
-        """Return why a choice ended. Agents go on only where it says that tools were called."""
+        """Return the finish reason of a choice.
+
+        Agents go on only if it says that tools were called.
+        """
         calls = self._calls.get(event.choice)
         if self._whole or event.reason != "stop" or not calls:
             return event.reason
@@ -224,7 +227,7 @@ class ChatEncoder:
         if self._usage is not None and self._include_usage:
             last = self._data({"choices": [], "usage": self._usage, **self._extra})
         elif self._extra:
-            # Who did not ask for usage reads the first choice of every chunk.
+            # A client that did not ask for usage reads the first choice of every chunk.
             last = self._chunk(0, {}, top=self._extra)
         return b"%bdata: [DONE]\n\n" % last
 
@@ -247,7 +250,7 @@ def error_body(error: HeadstartError | ErrorReported, request_id: str) -> bytes:
 
 
 def error_frame(error: HeadstartError | ErrorReported, request_id: str) -> bytes:
-    """Return one data line: no event name and no choices, or some clients overlook it."""
+    """Return one data line. With an event name or choices, some clients overlook it."""
     return b"data: %b\n\n" % error_body(error, request_id)
 
 
@@ -277,14 +280,14 @@ def _names(of: Started | Completion) -> dict[str, Any]:
 
 
 def _own_fields(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return a choice's fields without the one that only this package knows."""
+    """Return a choice's fields without the one that only this package uses."""
     return {name: value for name, value in fields.items() if name != CONTENT_BLOCKS}
 
 
 _REASONING = ("reasoning_content", "reasoning")
 _TEXTS = frozenset({*_REASONING, "content", "refusal"})
 _MESSAGE = frozenset({*_TEXTS, "role", "tool_calls", "function_call", CONTENT_BLOCKS})
-"""Fields of a message that are no unknown ones; ``CONTENT_BLOCKS`` is a name of our own."""
+"""The known fields of a message; ``CONTENT_BLOCKS`` is a name of our own."""
 _CHOICE = frozenset({"index", "delta", "message", "finish_reason", "logprobs"})
 _CALL = frozenset({"index", "id", "type", "function", "custom"})
 _PADDING = frozenset({"obfuscation", "p"})
@@ -311,7 +314,7 @@ class ChatDecoder:
         self._calls: dict[int, _ToolCalls] = {}
 
     def feed(self, frame: Frame) -> tuple[StreamEvent, ...]:
-        """Return what the frame says; nothing for comments and keep-alives."""
+        """Return the events of a frame; none for comments and keep-alives."""
         data = frame.data
         if not data:
             return ()
@@ -326,7 +329,7 @@ class ChatDecoder:
         return self.read(chunk)
 
     def read(self, chunk: dict[str, Any]) -> tuple[StreamEvent, ...]:
-        """Return what one decoded chunk, or one whole answer, says."""
+        """Return the events of one decoded chunk, or of one whole answer."""
         events: list[StreamEvent] = []
         named = (chunk.get("model"), chunk.get("system_fingerprint"), chunk.get("service_tier"))
         if named != self._named:
@@ -370,7 +373,7 @@ class ChatDecoder:
 
 
 class _ToolCalls:
-    """Numbers one choice's tool calls from 0 in order of arrival, whatever the provider does."""
+    """Numbers one choice's tool calls from 0 in the order of arrival, for any provider."""
 
     def __init__(self) -> None:
         self._ids: list[str] = []
@@ -519,7 +522,7 @@ def _read_rest(chunk: dict[str, Any], events: list[StreamEvent]) -> None:
         usage = chunk["x_groq"].get("usage")
     if type(usage) is dict:
         if chunk.get("choices") and all(type(event) is Started for event in events):
-            events.append(TextDelta(text=""))  # not the extra chunk: it is part of the answer
+            events.append(TextDelta(text=""))  # this is a part of the answer, not the extra chunk
         events.append(UsageReported(usage=usage))
     if chunk.get("error") or chunk.get("object") == "error":
         events.append(read_error(chunk, None))
@@ -544,7 +547,7 @@ def render(completion: Completion) -> Rendered:
     """Encode an answer once, for any number of replays."""
     encoder = ChatEncoder("", 0, include_usage=True, whole=True)
     names = _encode_names(completion)
-    # The quotes of a head cannot stand in a JSON text, so each one found begins a chunk.
+    # The quotes of a head cannot be in a JSON text, so each head that is found begins a chunk.
     head = _chunk_head(names, "", 0)
     *chunks, last = b"".join(map(encoder.feed, _frames(completion))).split(head)
     ending, *usage_chunk = encoder.feed((Ended(),)).split(head)
@@ -570,7 +573,7 @@ def _document_head(id: str, created: int) -> bytes:
 
 
 def _document(completion: Completion) -> dict[str, Any]:
-    """Return the members of a whole answer, but for its id and time."""
+    """Return the members of a whole answer, without its id and time."""
     usage = {} if completion.usage is None else {"usage": completion.usage}
     choices = [_whole_choice(choice) for choice in completion.choices]
     return {**_names(completion), "choices": choices, **usage, **completion.extra}
@@ -614,7 +617,7 @@ def _joined(choice: Choice, kind: type[Text | Refusal]) -> str:
 
 
 def _named(call: ToolCall, arguments: str) -> dict[str, Any]:
-    """Return a call with its name, as JSON answers and first fragments hold it."""
+    """Return a call with its name, in the form of JSON answers and of first fragments."""
     if call.kind == "function_call":
         return {"function_call": {"name": call.name, "arguments": arguments}}
     body = {"name": call.name, _arguments_field(call): arguments}
@@ -629,7 +632,7 @@ def _arguments_field(call: ToolCall) -> str:
 
 
 def _frames(completion: Completion) -> Iterator[tuple[StreamEvent, ...]]:
-    """Yield the events of a stored answer, those of a part together."""
+    """Yield the events of a stored answer; the events of one part come together."""
     yield (
         Started(model=completion.model, fingerprint=completion.fingerprint, tier=completion.tier),
     )
@@ -644,7 +647,7 @@ def _frames(completion: Completion) -> Iterator[tuple[StreamEvent, ...]]:
             closing.append(LogprobsDelta(value=left, choice=choice.index))
         if choice.beside:
             closing.append(ExtraDelta(fields=choice.beside, choice=choice.index, beside=True))
-        if choice is last:  # the answer's own fields stand beside it
+        if choice is last:  # the fields of the answer come with it
             closing.append(ExtraDelta(fields=completion.extra, choice=None))
         yield (*closing, Finished(reason=choice.finish, choice=choice.index))
 
@@ -656,7 +659,10 @@ def _first_fields(choice: Choice) -> dict[str, Any]:
 
 
 def _pieces(choice: Choice) -> Generator[tuple[StreamEvent, ...], None, dict[str, Any] | None]:
-    """Yield the deltas, each with its log probabilities. Returns those that are left over."""
+    """Yield the deltas, each with its log probabilities.
+
+    Returns the log probabilities that are left.
+    """
     left = dict(choice.logprobs or {})
     nothing = dict.fromkeys(left)
     calls = 0
@@ -679,7 +685,7 @@ def _pieces(choice: Choice) -> Generator[tuple[StreamEvent, ...], None, dict[str
 
 
 def _logprobs_field(part: Text | Reasoning | Refusal) -> str:
-    """Return the name under which a part's log probabilities stand; "" for none."""
+    """Return the field of a part's log probabilities; "" if it has none."""
     if isinstance(part, Reasoning):
         return ""
     return "content" if isinstance(part, Text) else "refusal"
@@ -703,9 +709,10 @@ def _call_deltas(call: ToolCall, choice: int, index: int) -> Iterator[ToolCallDe
 
 
 def _by_tokens(text: str, tokens: Any) -> list[tuple[str, list[Any]]] | None:
-    """Cut a text between tokens, each piece with its tokens; None if the tokens do not spell it.
+    """Cut a text between tokens; each piece has its tokens. None if the tokens are not the text.
 
-    A token may end inside a character: a piece ends only where the bytes so far are whole.
+    A token may end inside a character. So a piece ends only where the bytes so far are whole
+    characters.
     """
     if not tokens or not isinstance(tokens, list):
         return None

@@ -11,10 +11,10 @@ from headstart.dialects.dialect import (
     OPENAI_MODELS,
     ContentTypes,
     Dialect,
+    FieldUse,
     KeyForm,
     LimitHeaders,
     LogprobsForm,
-    Use,
     as_count,
 )
 from headstart.dialects.openai_answers import (
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 def _usage_only(events: Sequence[StreamEvent]) -> bool:
-    """Is this the chunk without choices? Clients that did not ask index into it and fail."""
+    """Tell whether this is the chunk without choices. It breaks clients that did not ask for it."""
     reports = False
     for event in events:
         if isinstance(event, UsageReported):
@@ -57,7 +57,7 @@ def _usage_only(events: Sequence[StreamEvent]) -> bool:
 
 
 def _tokens(usage: dict[str, Any]) -> Tokens:
-    """Return the counts of a usage object. DeepSeek names cached tokens in its own way."""
+    """Return the counts of a usage object. DeepSeek has its own name for cached tokens."""
     prompt, completion = token_details(usage, "prompt"), token_details(usage, "completion")
     cached = prompt.get("cached_tokens") or usage.get("prompt_cache_hit_tokens")
     return Tokens(
@@ -70,7 +70,7 @@ def _tokens(usage: dict[str, Any]) -> Tokens:
 
 
 def token_details(usage: dict[str, Any], side: str) -> dict[str, Any]:
-    """Return the further counts of a usage object, of its prompt or of its answer."""
+    """Return the detailed counts of a usage object, for its prompt or for its answer."""
     details = usage.get(side + "_tokens_details")
     return details if isinstance(details, dict) else {}
 
@@ -95,7 +95,7 @@ def _asks_functions(request: ChatRequest) -> bool:
 
 
 def _claims(path: bytes, headers: Headers) -> bool:  # noqa: ARG001
-    """Return True: what no other dialect claims is meant for OpenAI."""
+    """Return True: a request that no other dialect claims is meant for OpenAI."""
     return True
 
 
@@ -107,47 +107,47 @@ def _new_id() -> str:
     return "chatcmpl-" + random_bytes(12).hex()
 
 
-_FIELDS: Mapping[str, Use] = {
-    "model": Use.KEYED,
-    "messages": Use.KEYED,
-    "audio": Use.KEYED,
-    "frequency_penalty": Use.KEYED,
-    "presence_penalty": Use.KEYED,
-    "logit_bias": Use.KEYED,
-    "modalities": Use.KEYED,
-    "moderation": Use.KEYED,
-    "parallel_tool_calls": Use.KEYED,
-    "reasoning_effort": Use.KEYED,
-    "response_format": Use.KEYED,
-    "seed": Use.KEYED,
-    "stop": Use.KEYED,
-    "temperature": Use.KEYED,
-    "tool_choice": Use.KEYED,
-    "tools": Use.KEYED,
-    "top_p": Use.KEYED,
-    "verbosity": Use.KEYED,
-    "web_search_options": Use.KEYED,
-    "functions": Use.KEYED,
-    "function_call": Use.KEYED,
-    "n": Use.RANGED,
-    "logprobs": Use.RANGED,
-    "top_logprobs": Use.RANGED,
-    "max_tokens": Use.RANGED,
-    "max_completion_tokens": Use.RANGED,
-    "stream": Use.IGNORED,
-    "stream_options": Use.IGNORED,
-    "metadata": Use.IGNORED,
-    "prediction": Use.IGNORED,
-    "prompt_cache_key": Use.IGNORED,
-    "prompt_cache_options": Use.IGNORED,
-    "prompt_cache_retention": Use.IGNORED,
-    "safety_identifier": Use.IGNORED,
-    "service_tier": Use.IGNORED,
-    "store": Use.IGNORED,
-    "user": Use.IGNORED,
-    "cache_control": Use.IGNORED,
+_FIELDS: Mapping[str, FieldUse] = {
+    "model": FieldUse.KEYED,
+    "messages": FieldUse.KEYED,
+    "audio": FieldUse.KEYED,
+    "frequency_penalty": FieldUse.KEYED,
+    "presence_penalty": FieldUse.KEYED,
+    "logit_bias": FieldUse.KEYED,
+    "modalities": FieldUse.KEYED,
+    "moderation": FieldUse.KEYED,
+    "parallel_tool_calls": FieldUse.KEYED,
+    "reasoning_effort": FieldUse.KEYED,
+    "response_format": FieldUse.KEYED,
+    "seed": FieldUse.KEYED,
+    "stop": FieldUse.KEYED,
+    "temperature": FieldUse.KEYED,
+    "tool_choice": FieldUse.KEYED,
+    "tools": FieldUse.KEYED,
+    "top_p": FieldUse.KEYED,
+    "verbosity": FieldUse.KEYED,
+    "web_search_options": FieldUse.KEYED,
+    "functions": FieldUse.KEYED,
+    "function_call": FieldUse.KEYED,
+    "n": FieldUse.RANGED,
+    "logprobs": FieldUse.RANGED,
+    "top_logprobs": FieldUse.RANGED,
+    "max_tokens": FieldUse.RANGED,
+    "max_completion_tokens": FieldUse.RANGED,
+    "stream": FieldUse.IGNORED,
+    "stream_options": FieldUse.IGNORED,
+    "metadata": FieldUse.IGNORED,
+    "prediction": FieldUse.IGNORED,
+    "prompt_cache_key": FieldUse.IGNORED,
+    "prompt_cache_options": FieldUse.IGNORED,
+    "prompt_cache_retention": FieldUse.IGNORED,
+    "safety_identifier": FieldUse.IGNORED,
+    "service_tier": FieldUse.IGNORED,
+    "store": FieldUse.IGNORED,
+    "user": FieldUse.IGNORED,
+    "cache_control": FieldUse.IGNORED,
     # litellm's own cache controls, which its clients leave in the body
-    "cache": Use.IGNORED,
+    "cache": FieldUse.IGNORED,
 }
 """``user`` and ``safety_identifier`` join the scope instead."""
 

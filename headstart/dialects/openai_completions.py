@@ -13,10 +13,10 @@ import msgspec
 
 from headstart.dialects.dialect import (
     Dialect,
+    FieldUse,
     KeyForm,
     MalformedAnswerError,
     Rendered,
-    Use,
     decode_document,
     decode_event,
     split_text,
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 NAME = "openai-completions"
 _PIECES = "pieces"
-"""The name under which log probabilities are kept: a list of what each chunk had."""
+"""The field for log probabilities in a stored answer: a list with those of each chunk."""
 _ENDED = (Ended(),)
 _OPENING_CHARACTERS = 1024
 _encode = msgspec.json.encode
@@ -68,7 +68,7 @@ _encode = msgspec.json.encode
 
 
 class CompletionsForm(RequestForm):
-    """A request of prompts. No part of it is a message."""
+    """A request with bare prompts. It has no messages."""
 
     field = "prompt"
     hides_rounds = False
@@ -85,13 +85,13 @@ class CompletionsForm(RequestForm):
         return True
 
     def answers_billed(self, request: ChatRequest) -> tuple[int | None, int]:
-        """Return the limit, which is keyed, and the answers, also those that are not returned."""
+        """Return the limit, which is keyed, and the number of answers, also unreturned ones."""
         document = request.document
         written = _count_prompts(document.get("prompt")) * (document.get("best_of") or 1)
         return read_integer(document, "max_tokens"), max(request.choices, written)
 
     def opening(self, document: dict[str, Any]) -> list[Any]:
-        """Return the beginning of the prompt, by which providers find their prefix cache."""
+        """Return the beginning of the prompt, by which providers look into their prefix cache."""
         return [str(document.get("prompt"))[:_OPENING_CHARACTERS]]
 
 
@@ -136,7 +136,7 @@ def _count_prompts(prompt: Any) -> int:
 
 
 def _canonical(body: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
-    """Return the body; a list of one text says the same as the text."""
+    """Return the body. A list of one text means the same as the text."""
     match body.get("prompt"):
         case [str(prompt)]:
             body["prompt"] = prompt
@@ -159,13 +159,16 @@ def _claims(path: bytes, headers: Headers) -> bool:  # noqa: ARG001
 
 
 class CompletionsDecoder:
-    """EventDecoder of Completions: a chunk says what a chunk of a chat says, in another place."""
+    """EventDecoder of Completions.
+
+    Its chunks have the content of a chat's chunks in other fields.
+    """
 
     def __init__(self) -> None:
         self._chat = ChatDecoder()
 
     def feed(self, frame: Frame) -> tuple[StreamEvent, ...]:
-        """Return what the frame says; nothing for comments and keep-alives."""
+        """Return the events of a frame; none for comments and keep-alives."""
         if not frame.data or frame.data.startswith(b"[DONE]"):
             return self._chat.feed(frame)
         try:
@@ -177,7 +180,7 @@ class CompletionsDecoder:
         return self.read(chunk)
 
     def read(self, chunk: dict[str, Any]) -> tuple[StreamEvent, ...]:
-        """Return what one decoded chunk, or one whole answer, says."""
+        """Return the events of one decoded chunk, or of one whole answer."""
         choices = chunk.get("choices")
         if isinstance(choices, list):
             chunk = {**chunk, "choices": list(map(_as_chat, choices))}
@@ -223,7 +226,7 @@ class CompletionsEncoder:
         self._over = False
 
     def feed(self, events: Sequence[StreamEvent]) -> bytes:
-        """Return the chunks that say these events; nothing once the stream is over."""
+        """Return the chunks for these events; nothing once the stream is over."""
         return b"".join(map(self._write, events))
 
     def _write(self, event: StreamEvent) -> bytes:
@@ -274,7 +277,7 @@ def _named(model: str | None, fingerprint: str | None) -> dict[str, Any]:
 
 
 def _logprobs(kept: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return log probabilities as the API writes them: the lists of all chunks, one after other."""
+    """Return log probabilities in the API's form: the lists of all chunks, one after the other."""
     if kept is None:
         return None
     joined: dict[str, Any] = {}
@@ -340,13 +343,13 @@ def _chunk_head(members: bytes, id: str, created: int) -> bytes:
 
 
 def _written(chunks: Sequence[dict[str, Any]]) -> tuple[bytes, ...]:
-    """Return chunks without their heads, the first of which begins the stream."""
+    """Return chunks without their heads. The first chunk begins the stream."""
     written = [_encode(chunk)[1:] + b"\n\n" for chunk in chunks]
     return (b"", *written[:-1], written[-1] + b"data: [DONE]\n\n")
 
 
 def _chunks(completion: Completion) -> Iterator[dict[str, Any]]:
-    """Yield the chunks of a stream. Log probabilities stand beside the text that they are of."""
+    """Yield the chunks of a stream. Log probabilities come with their text."""
     last = completion.choices[-1]
     for choice in completion.choices:
         text, logprobs = _text(choice), _logprobs(choice.logprobs)
@@ -376,9 +379,9 @@ _IGNORED = (
     "stream stream_options user safety_identifier metadata store service_tier prompt_cache_key "
     "cache_control cache"
 )
-_FIELDS: Mapping[str, Use] = {
-    **dict.fromkeys(_KEYED.split(), Use.KEYED),
-    **dict.fromkeys(_IGNORED.split(), Use.IGNORED),
+_FIELDS: Mapping[str, FieldUse] = {
+    **dict.fromkeys(_KEYED.split(), FieldUse.KEYED),
+    **dict.fromkeys(_IGNORED.split(), FieldUse.IGNORED),
 }
 """``user`` and ``safety_identifier`` join the scope instead. ``cache`` is litellm's own."""
 

@@ -54,11 +54,11 @@ if TYPE_CHECKING:
     from headstart.canonical_request import MessagePart, Quirks, Role
 
 _REASONING = ("reasoning_content", "reasoning")
-"""Names under which providers of this dialect hand out reasoning."""
+"""Names that providers of this dialect use for reasoning."""
 
 
 def read_messages(fields: Fields) -> tuple[Message, ...]:
-    """Take the messages of a request. Raises InvalidRequest."""
+    """Read the messages of a request. Raises InvalidRequest."""
     messages = []
     function = ""
     for position, message in enumerate(fields.objects("messages")):
@@ -100,7 +100,7 @@ def _reasoning_parts(fields: Fields) -> tuple[ReasoningPart, ...]:
 
 
 def _said(fields: Fields, function: str) -> tuple[MessagePart, ...]:
-    """Read what an assistant message holds beside its content."""
+    """Read the fields of an assistant message beside its content."""
     parts: list[MessagePart] = []
     refusal = fields.text("refusal")
     if refusal:
@@ -192,7 +192,7 @@ NAME = "openai-chat"
 
 
 def read_request(request: ChatRequest) -> CanonicalRequest:
-    """Return the request in no dialect. Raises InvalidRequest.
+    """Return the request in the common form. Raises InvalidRequest.
 
     The legacy ``functions`` and ``function_call`` become tools, ``function`` messages results.
     """
@@ -324,7 +324,7 @@ def _read_reasoning(fields: Fields) -> ReasoningOptions | None:
 
 
 def _logprobs(fields: Fields) -> tuple[bool, int | None]:
-    """Read whether token probabilities are wanted; some providers take a number for both."""
+    """Read whether log probabilities are wanted. Some providers take one number for both fields."""
     top = fields.integer("top_logprobs")
     if type(fields.peek("logprobs")) is int:
         count = fields.integer("logprobs")
@@ -333,7 +333,7 @@ def _logprobs(fields: Fields) -> tuple[bool, int | None]:
 
 
 def _stream_options(fields: Fields) -> tuple[bool, dict[str, Any]]:
-    """Read whether the usage is wanted, and what else the options hold."""
+    """Read whether the usage is wanted, and the other options."""
     options = fields.object("stream_options")
     if options is None:
         return False, {}
@@ -385,7 +385,7 @@ def parse_request(body: bytes) -> ChatRequest:
 def add_usage(body: bytes, request: ChatRequest) -> bytes | None:
     """Ask for the usage chunk with the smallest edit of the client's own bytes.
 
-    None when there is nothing to add, or when the edit could not be proved to change only that.
+    None if there is nothing to add, or if the edit might change something else.
     """
     if not request.stream or request.include_usage or request.duplicate_keys:
         return None
@@ -399,7 +399,7 @@ def _replace_options(body: bytes, document: dict[str, Any]) -> bytes | None:
     options = {**(document[_OPTIONS] or {}), "include_usage": True}
     wanted = {**document, _OPTIONS: options}
     raw = msgspec.json.decode(body, type=dict[str, msgspec.Raw])[_OPTIONS]
-    # The name can also stand deeper in the body, so an edit counts only if it reads as wanted.
+    # The name may also be deeper in the body, so the edited body is decoded and compared.
     pattern = rb'(?<!\\)("stream_options"\s*:\s*)' + re.escape(bytes(raw))
     for match in re.finditer(pattern, body):
         parts = (body[: match.end(1)], msgspec.json.encode(options), body[match.end() :])
@@ -432,7 +432,7 @@ _AUDIO = {"wav": "wav", "x-wav": "wav", "mp3": "mp3", "mpeg": "mp3"}
 
 
 def write_messages(asked: CanonicalRequest, quirks: Quirks, losses: Losses) -> list[dict[str, Any]]:
-    """Return the messages. Raises InvalidRequest for what none of them can say.
+    """Return the messages. Raises InvalidRequest for content that has no form here.
 
     ``tool`` messages hold text alone, so media in results follow in a user message.
     """
@@ -456,7 +456,7 @@ def write_messages(asked: CanonicalRequest, quirks: Quirks, losses: Losses) -> l
 
 
 def _mark_prefill(written: list[dict[str, Any]], quirks: Quirks, losses: Losses) -> None:
-    """Have the model go on from a last turn of its own, as other dialects do by themselves."""
+    """Ask the model to continue a last turn of its own, which other dialects do by themselves."""
     if losses.own or not written or written[-1]["role"] != "assistant":
         return
     if quirks.prefill == "no":
@@ -473,7 +473,7 @@ def _write_message(message: Message, losses: Losses) -> dict[str, Any]:
     beside = _beside_content(message.parts, losses)
     if message.name is not None:
         beside["name"] = message.name
-    # An assistant message says something beside its content, or has one.
+    # An assistant message has other fields beside its content, or it has content.
     absent = content == "" and not beside.keys().isdisjoint(("tool_calls", "refusal", "audio"))
     return {
         "role": message.role,
@@ -498,7 +498,7 @@ def _beside_content(parts: Sequence[MessagePart], losses: Losses) -> dict[str, A
         elif isinstance(part, TextPart) and part.refusal:
             fields["refusal"] = fields.get("refusal", "") + part.text
         elif isinstance(part, ReasoningPart) and part.field in REASONING_FIELDS:
-            # It came from a provider of this dialect; some refuse a turn that lacks it.
+            # It came from a provider of this dialect. Some providers refuse a turn without it.
             fields[part.field] = fields.get(part.field, "") + part.text
         elif isinstance(part, ReasoningPart):
             losses.drop_reasoning(part)
@@ -533,7 +533,7 @@ def _write_result(part: ResultPart, losses: Losses) -> dict[str, Any]:
 
 
 def _result_media(part: ResultPart, losses: Losses) -> Iterator[dict[str, Any]]:
-    """Yield the media of a result, which only tells of whose they are in words."""
+    """Yield the media of a result, after a text that names their call."""
     media = [piece for piece in part.content if not losses.own and _is_media(piece)]
     if media:
         yield {"type": "text", "text": f"Returned by the tool call {part.id}:"}
@@ -550,7 +550,7 @@ def _is_media(part: MessagePart) -> bool:
 def _write_content(
     parts: Sequence[MessagePart], joint: str, losses: Losses
 ) -> str | list[dict[str, Any]]:
-    """Return text as a string, which all providers take, and anything else as a list."""
+    """Return text as a string, which all providers take, and other content as a list."""
     written = [_write_part(part, losses) for part in parts]
     is_text = all(part.keys() == {"type", "text"} for part in written)
     if is_text and (len(written) < 2 or not losses.own):
@@ -594,10 +594,10 @@ _MOST_STOPS = 4
 
 
 def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
-    """Return the request for a provider of this dialect, with what it deviates in.
+    """Return the request for a provider of this dialect, with its quirks. Raises InvalidRequest.
 
-    A turn of the assistant's that shall be gone on with is refused where the provider does not.
-    OpenAI is told to keep strictly to a schema only where it can. Raises InvalidRequest.
+    A last turn of the assistant, which the model should continue, is refused if the provider cannot
+    do that. OpenAI is asked to follow a schema strictly only if it accepts the schema.
     """
     losses = Losses(NAME, asked.dialect, refuse=quirks.refuse)
     check_choices(asked.choices, quirks)
@@ -616,7 +616,7 @@ def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
     if body["user"] == extra.get("safety_identifier"):
         del body["user"]
     said = {name: value for name, value in body.items() if value is not None and value != []}
-    # The usage is asked for on our own account: that it cannot be is no loss of the client's.
+    # We ask for the usage ourselves. If that is not possible, the client loses nothing.
     said_by_client = {name: value for name, value in said.items() if name != "stream_options"}
     edited = edit(msgspec.json.encode(said), said_by_client, quirks, losses)
     return WrittenRequest(path=_PATH, body=edited, dropped=losses.names)
@@ -669,7 +669,7 @@ def _write_tool(tool: Tool | ForeignTool, losses: Losses) -> dict[str, Any]:
 
 
 def _write_tool_choice(asked: CanonicalRequest) -> dict[str, Any]:
-    """Return what is said of the tools' use. OpenAI refuses it where there are no tools."""
+    """Return the choice of tools. OpenAI refuses the field in a request without tools."""
     if not asked.tools:
         return {}
     parallel = {"parallel_tool_calls": asked.parallel_tool_calls}
@@ -722,7 +722,7 @@ def _strict(strict: bool | None, schema: Any, losses: Losses) -> bool | None:  #
 
 
 def _write_reasoning(asked: CanonicalRequest, losses: Losses) -> dict[str, Any]:
-    """Return the effort. Thinking cannot be switched off in words that all models take."""
+    """Return the effort. No value switches thinking off for all models."""
     wish = asked.reasoning
     if wish is None:
         return {}

@@ -9,9 +9,9 @@ from headstart.dialects.dialect import (
     OPENAI_MODELS,
     ContentTypes,
     Dialect,
+    FieldUse,
     KeyForm,
     SharedForm,
-    Use,
     as_count,
 )
 from headstart.dialects.openai_answers import error_body
@@ -86,12 +86,12 @@ def _usage(tokens: Tokens) -> dict[str, Any]:
 
 
 def _encoder(id: str, created: int, *, include_usage: bool) -> ResponsesEncoder:  # noqa: ARG001
-    """Return a writer for one stream. It always tells the usage."""
+    """Return a writer for one stream. It always reports the usage."""
     return ResponsesEncoder(id, created)
 
 
 def _claims(path: bytes, headers: Headers) -> bool:  # noqa: ARG001
-    """Return False: what is only relayed goes where Chat Completions go."""
+    """Return False: relayed requests go where Chat Completions go."""
     return False
 
 
@@ -99,43 +99,43 @@ def _new_id() -> str:
     return OWN + random_bytes(16).hex()
 
 
-_FIELDS: Mapping[str, Use] = {
-    "model": Use.KEYED,
-    "input": Use.KEYED,
-    "instructions": Use.KEYED,
-    "access_programs": Use.KEYED,
-    "background": Use.KEYED,
-    "background_options": Use.KEYED,
-    "context_management": Use.KEYED,
-    "conversation": Use.KEYED,
-    "image": Use.KEYED,
-    "include": Use.KEYED,
-    "max_tool_calls": Use.KEYED,
-    "moderation": Use.KEYED,
-    "parallel_tool_calls": Use.KEYED,
-    "previous_response_id": Use.KEYED,
-    "prompt": Use.KEYED,
-    "reasoning": Use.KEYED,
-    "temperature": Use.KEYED,
-    "text": Use.KEYED,
-    "tool_choice": Use.KEYED,
-    "tools": Use.KEYED,
-    "top_p": Use.KEYED,
-    "truncation": Use.KEYED,
-    "max_output_tokens": Use.RANGED,
-    "top_logprobs": Use.RANGED,
-    "metadata": Use.IGNORED,
-    "prompt_cache_key": Use.IGNORED,
-    "prompt_cache_options": Use.IGNORED,
-    "prompt_cache_retention": Use.IGNORED,
-    "safety_identifier": Use.IGNORED,
-    "service_tier": Use.IGNORED,
-    "store": Use.IGNORED,
-    "stream": Use.IGNORED,
-    "stream_options": Use.IGNORED,
-    "user": Use.IGNORED,
+_FIELDS: Mapping[str, FieldUse] = {
+    "model": FieldUse.KEYED,
+    "input": FieldUse.KEYED,
+    "instructions": FieldUse.KEYED,
+    "access_programs": FieldUse.KEYED,
+    "background": FieldUse.KEYED,
+    "background_options": FieldUse.KEYED,
+    "context_management": FieldUse.KEYED,
+    "conversation": FieldUse.KEYED,
+    "image": FieldUse.KEYED,
+    "include": FieldUse.KEYED,
+    "max_tool_calls": FieldUse.KEYED,
+    "moderation": FieldUse.KEYED,
+    "parallel_tool_calls": FieldUse.KEYED,
+    "previous_response_id": FieldUse.KEYED,
+    "prompt": FieldUse.KEYED,
+    "reasoning": FieldUse.KEYED,
+    "temperature": FieldUse.KEYED,
+    "text": FieldUse.KEYED,
+    "tool_choice": FieldUse.KEYED,
+    "tools": FieldUse.KEYED,
+    "top_p": FieldUse.KEYED,
+    "truncation": FieldUse.KEYED,
+    "max_output_tokens": FieldUse.RANGED,
+    "top_logprobs": FieldUse.RANGED,
+    "metadata": FieldUse.IGNORED,
+    "prompt_cache_key": FieldUse.IGNORED,
+    "prompt_cache_options": FieldUse.IGNORED,
+    "prompt_cache_retention": FieldUse.IGNORED,
+    "safety_identifier": FieldUse.IGNORED,
+    "service_tier": FieldUse.IGNORED,
+    "store": FieldUse.IGNORED,
+    "stream": FieldUse.IGNORED,
+    "stream_options": FieldUse.IGNORED,
+    "user": FieldUse.IGNORED,
     # litellm's own cache controls, which its clients leave in the body
-    "cache": Use.IGNORED,
+    "cache": FieldUse.IGNORED,
 }
 """``user`` and ``safety_identifier`` join the scope instead. Of ``include``, log probabilities are
 ranged."""
@@ -143,7 +143,7 @@ ranged."""
 _OWN_IDS = frozenset({"message", "reasoning", "function_call", "function_call_output"}).union(
     {"custom_tool_call", "custom_tool_call_output"}
 )
-"""Items whose ids nothing refers to: what goes together has the same ``call_id``."""
+"""Items whose ids no item refers to: a call and its result have the same ``call_id``."""
 
 
 def _canonical(body: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
@@ -163,7 +163,7 @@ def _canonical(body: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
 
 
 def _key_include(include: object) -> object:
-    """Return what an answer shall hold in one order, without what may be left out of it."""
+    """Return the wanted extra fields in one order, without those that an answer may lack."""
     if not (isinstance(include, list) and all(isinstance(each, str) for each in include)):
         return include
     return sorted({*include} - {LOGPROBS})
@@ -211,7 +211,7 @@ def _key_part(part: object) -> object:
 
 
 def _key_media(url: object) -> object:
-    """Return media type and digest of a ``data:`` URL, and any other text as it is."""
+    """Return media type and digest of a ``data:`` URL; any other text stays as it is."""
     if not isinstance(url, str):
         return None if url is None else {"came": url}
     media_type, comma, data = url.partition(",")
@@ -221,7 +221,7 @@ def _key_media(url: object) -> object:
 
 
 def _one_text(parts: list[object]) -> object:
-    """Return a list of one text as that text, which says the same."""
+    """Return a list of one text as that text, which means the same."""
     match parts:
         case [{"type": "input_text" | "output_text", "text": str(text), **rest}] if not rest:
             return text
@@ -229,18 +229,18 @@ def _one_text(parts: list[object]) -> object:
 
 
 _TEXT_REQUEST = frozenset({"model", "input", "instructions", "temperature", "top_p"}).union(
-    [name for name, use in _FIELDS.items() if use is not Use.KEYED]
+    [name for name, use in _FIELDS.items() if use is not FieldUse.KEYED]
 )
-"""The fields of a request for text that Chat Completions know, too, and those that no key has."""
+"""The fields of a request for text that also Chat Completions have, and those that no key has."""
 _ROLES = frozenset({"user", "assistant", "system", "developer"})
 _SPOKEN = frozenset({"type", "role", "content", "id", "status"})
-"""The fields of a message that has no more than text."""
+"""The fields of a message that is text alone."""
 _SAID = frozenset({"type", "text", "prompt_cache_breakpoint"})
 """The fields of its parts."""
 
 
 def _as_chat(document: dict[str, Any]) -> dict[str, Any] | None:
-    """Return a request for text as one of Chat Completions; None if it is more than that."""
+    """Return a request for text as one of Chat Completions; None if it asks for more."""
     if not document.keys() <= _TEXT_REQUEST:
         beside = {name: value for name, value in document.items() if name not in _TEXT_REQUEST}
         beside["include"] = _key_include(beside.get("include"))
@@ -267,7 +267,7 @@ def _as_chat(document: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _spoken(item: object) -> object:
-    """Return the content of a message of text as Chat Completions have it, or None."""
+    """Return the content of a text message in the form of Chat Completions, or None."""
     if not (isinstance(item, dict) and item.keys() <= _SPOKEN and item.get("role") in _ROLES):
         return None
     if kind_of(item) != "message":
@@ -342,7 +342,7 @@ class _ItemsForm(RequestForm):
         return super().with_turns(self._with_list(document), turns)
 
     def work_beside_text(self, document: dict[str, Any]) -> str | None:
-        """Return what the request asks for, or rests on, beside text."""
+        """Return the work that the request asks for, or depends on, beside text."""
         listed = self._listed(document)
         if any(kind_of(item) == "item_reference" for item in listed):
             return "item-reference"
@@ -394,11 +394,11 @@ _STATE = {
     "previous_response_id": "previous-response",
     "prompt": "stored-prompt",
 }
-"""Why a request must bypass the cache that rests on what only its provider holds."""
+"""The reason why a request bypasses the cache if it depends on state at its provider."""
 
 
 def _prompt_content(content: Any) -> Any:
-    """Return the content of an item in OpenAI's older form, as far as it is text."""
+    """Return the text content of an item in OpenAI's older form."""
     if not isinstance(content, list):
         return content
     return [

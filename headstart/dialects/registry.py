@@ -1,13 +1,13 @@
-"""All wire formats, by their names: the dialects of chats, and the calls that are no chat.
+"""All wire formats, by their names: dialects of chats, and calls that are not chats.
 
-A new dialect has its line here. Requests of two dialects may have one cache key
-(``KeyForm.shared``). The answer to one of them then serves the other one, if that loses nothing: it
-is text, and says nothing beside it.
+A new dialect gets a line here. Requests of two dialects may have the same cache key
+(``KeyForm.shared``). Then the answer to one request serves the other one if nothing is lost, that
+is, if the answer is text and nothing else.
 
-**Calls that are no chat** have one JSON document as their answer. They are not translated: a
+**Calls that are not chats** have one JSON document as their answer. They are not translated: a
 provider gets the body as it came, with its own name of the model.
 
-The answers to embeddings requests are taken apart into vectors and put together again.
+Answers to embeddings requests are split into vectors, and put together from vectors.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ if TYPE_CHECKING:
 TRANSLATED = "translated:"
 """The beginning of the transform of an answer whose provider speaks another dialect."""
 _ENDINGS = frozenset({"stop", "length"})
-"""The reasons to finish that every dialect can say."""
+"""The finish reasons that every dialect has."""
 
 
 def refuse_in_dialect(request: ChatRequest, entry: Entry) -> str | None:
-    """Return why an entry cannot be told in the dialect of a request, or None."""
+    """Return why an entry cannot be sent in the dialect of a request, or None."""
     answer, target = entry.answer, DIALECTS.get(request.dialect)
     if target is None or entry.dialect == target.name or not isinstance(answer, Completion):
         return None
@@ -61,9 +61,9 @@ def refuse_in_dialect(request: ChatRequest, entry: Entry) -> str | None:
         return None if target.key.shared is None else "other-api:unknown"
     lost = source.beside_text(answer)
     if any(name.startswith(TRANSLATED) for name in entry.transforms):
-        lost = "translated"  # it may have lost something then
+        lost = "translated"  # the translation may have lost something
     if lost is None and answer.usage and source.tokens(answer.usage).reasoning:
-        lost = "reasoning"  # only some dialects tell it
+        lost = "reasoning"  # only some dialects have it
     if lost is None:
         lost = _beside_one_text(answer)
     return None if lost is None else f"other-api:{lost}"
@@ -125,7 +125,7 @@ KEY_HEADERS = tuple(
 ACCOUNT_HEADERS = frozenset[bytes]().union(
     *(each.account_headers for each in UPSTREAM_DIALECTS.values())
 )
-"""Headers that name whom to bill for a caller's key."""
+"""Headers that name the account to bill for a caller's key."""
 
 PROTOCOL_HEADERS = frozenset[bytes]().union(*(each.key.headers for each in _CLIENTS))
 """Headers that change the meaning of the same body."""
@@ -157,12 +157,12 @@ def spoken_dialects(
 
 
 def form_of(request: ChatRequest) -> RequestForm:
-    """Return the form of a request; one in no dialect is read as one of OpenAI's."""
+    """Return the form of a request. A request without a dialect is read like OpenAI's."""
     return DIALECTS.get(request.dialect, OPENAI_CHAT).form
 
 
 def claiming(path: bytes, headers: Headers) -> Dialect:
-    """Return the dialect of a request that is only relayed. Only the first takes any path."""
+    """Return the dialect of a relayed request. Only the first dialect takes any path."""
     return next(each for each in reversed(_CLIENTS) if each.claims(path, headers))
 
 
@@ -181,12 +181,12 @@ def with_retry_after(headers: Headers, body: bytes) -> Headers:
     return headers
 
 
-# --- calls that are no chat: embeddings, rerank, moderations --------------------------------------
+# --- calls that are not chats: embeddings, rerank, moderations ------------------------------------
 
 _SINGLE, _DOUBLE, _BASE64, _AS_IT_CAME = range(4)
 """How a vector is kept: as numbers of 4 or 8 bytes, as the bytes that base64 holds, or as JSON."""
 _EMPTY = frozenset({b"null", b'""', b"[]"})
-"""What some providers give in place of a vector that they failed to make."""
+"""Values that some providers send in place of a vector that they failed to make."""
 _OWN = ("object", "index", "embedding")
 _NO_USAGE = msgspec.Raw(b'{"prompt_tokens":0,"total_tokens":0}')
 
@@ -201,7 +201,7 @@ class Vectors(NamedTuple):
 
     @property
     def model(self) -> str:
-        """The model's name in the answer, or an empty one."""
+        """The model's name in the answer, or an empty text."""
         try:
             return msgspec.json.decode(self.head.get("model", b'""'), type=str)
         except UNDECODABLE:
@@ -226,8 +226,8 @@ def write_vectors(
 ) -> bytes:
     """Return an answer with these packed vectors.
 
-    ``head`` has the other fields of a provider's answer to some of them. Without it no provider
-    was asked, so the answer reports no tokens.
+    ``head`` has the other fields of a provider's answer to some of the items. Without ``head`` no
+    provider was asked, so the answer reports no tokens.
     """
     data = msgspec.Raw(b"[%b]" % b",".join(_unpacked(items)))
     if head is None:
@@ -238,7 +238,7 @@ def write_vectors(
 
 
 def _pack(row: dict[str, msgspec.Raw]) -> bytes:
-    """Return a vector and what stands beside it in as few bytes as say exactly the same."""
+    """Return a vector and the fields beside it in the fewest bytes that keep them exactly."""
     vector = bytes(row["embedding"])
     if vector in _EMPTY:
         raise KeyError("embedding")
@@ -310,7 +310,7 @@ class DocumentForm:
     """Its name in calls and cache keys."""
     paths: tuple[str, ...]
     spoken_by: tuple[str, ...]
-    """The dialects of the providers that have these paths, the likeliest first."""
+    """The dialects of providers that have these paths, the most likely first."""
     results: str
     """The field of every whole answer that holds the list of results."""
     items: str | None = None
@@ -324,7 +324,7 @@ class DocumentForm:
         return body if self.items is None else _TOKENS.sub(b"[]", body)
 
     def parse(self, body: bytes) -> ChatRequest:
-        """Read a request. Raises InvalidRequest for what is no JSON object.
+        """Read a request. Raises InvalidRequest for a body that is not a JSON object.
 
         ``document`` has the keyed fields as ``rest``, and the ``items`` as JSON: none if they are
         in a form that is not known.
@@ -382,7 +382,8 @@ class DocumentForm:
 def read_usage(body: bytes) -> dict[str, Any] | None:
     """Return the usage that an answer reports, or None.
 
-    In a long answer it is looked for at both ends first: to decode 66 MB takes a tenth of a second.
+    In a long answer, both ends are searched first, because decoding 66 MB takes a tenth of a
+    second.
     """
     ends = (body[-_END:], body[:_END]) if len(body) > _LONG else ()
     found = next(filter(None, map(_USAGE.search, ends)), None)
@@ -397,7 +398,7 @@ def read_usage(body: bytes) -> dict[str, Any] | None:
 def read_items(field: bytes) -> list[bytes] | None:
     """Return the items of a request, each as JSON; None for a form that is not known.
 
-    A string or a list of tokens is one item; a list of either has one item each.
+    A string or a list of tokens is one item; a list of these has an item for each.
     """
     if field.startswith(b'"'):
         return [_encode(msgspec.json.decode(field, type=str))]

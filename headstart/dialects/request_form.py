@@ -1,8 +1,8 @@
-"""How a dialect writes requests: its prompt, the work, its form in a cache key, cache marks.
+"""How a dialect writes requests: the prompt, the canonical form for a cache key, and cache marks.
 
 **Cache marks** steer the provider's prompt cache: they say where a cached prefix is to end.
-Anthropic's ``cache_control`` is a member of the last block of a prefix, Bedrock's ``cachePoint`` a
-block behind it. OpenAI caches by itself; its ``prompt_cache_key`` names requests that share a
+Anthropic's ``cache_control`` is a member of the last block of a prefix; Bedrock's ``cachePoint`` is
+a block after it. OpenAI caches by itself; its ``prompt_cache_key`` names requests that share a
 prefix, and so go to the same machine. All other members of a body keep their bytes.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     _Members = dict[str, msgspec.Raw]
     _Mark = Callable[[Any], Any]
-    """Returns content with a mark at its end; None if it takes none."""
+    """Returns content with a mark at its end; None if it cannot take a mark."""
 
 
 _PLAIN = frozenset({"role", "content", "name", "refusal"})
@@ -108,7 +108,7 @@ _FIELDS: Mapping[str, Callable[[object], object]] = {
     "output_config": keep_property_order,
     "system": canonical_system,
 }
-"""The canonical forms of a body's fields; ``messages`` have one of their own."""
+"""The functions that make a body's fields canonical; ``messages`` have another one."""
 
 
 def _tool(tool: object) -> object:
@@ -156,7 +156,7 @@ def _tool_call(call: object, ordinals: dict[str, int]) -> object:
 
 
 def ordinal(call_id: object, ordinals: dict[str, int]) -> object:
-    """Number call ids by first appearance. An id that is no string is kept, marked as such."""
+    """Number call ids by first appearance. A value that is no string is kept, with a mark."""
     if not isinstance(call_id, str):
         return _as_it_came(call_id)
     return ordinals.setdefault(call_id, len(ordinals))
@@ -185,7 +185,7 @@ def _part(part: object, ordinals: dict[str, int]) -> object:
 
 
 def _unmarked(value: dict[str, Any]) -> dict[str, Any]:
-    """Copy without ``cache_control``: it steers the provider's prompt cache, not the answer."""
+    """Copy without ``cache_control``, which affects the provider's prompt cache alone."""
     return {name: item for name, item in value.items() if name != "cache_control"}
 
 
@@ -197,15 +197,15 @@ def unsigned(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _as_it_came(value: object) -> object:
-    """Mark what a client sent where a text is replaced: it could look like the replacement.
+    """Mark a value in a place where texts are replaced, because it could look like a replacement.
 
-    A replacement is a number or a list, and this is an object. So none of them are equal.
+    A replacement is a number or a list, and the marked value is an object. So they are never equal.
     """
     return None if value is None else {"came": value}
 
 
 def _media(url: object) -> object:
-    """Media type and digest of a ``data:`` URL; any other text as it is."""
+    """Return media type and digest of a ``data:`` URL; any other text stays as it is."""
     if not isinstance(url, str):
         return _as_it_came(url)
     if not url.startswith("data:"):
@@ -217,7 +217,7 @@ def _media(url: object) -> object:
 
 
 def decoded_digest(data: str, *, url_safe: bool = False) -> str:
-    """Return a digest of what base64 holds, or the text itself where readers may differ on it.
+    """Return a digest of the bytes in base64, or the text itself if readers may differ on it.
 
     Readers differ on foreign characters, on missing padding and on bits after the last byte: each
     such text is keyed as it came. ``url_safe``: the provider takes ``-_`` in place of ``+/`` too,
@@ -226,13 +226,13 @@ def decoded_digest(data: str, *, url_safe: bool = False) -> str:
     text = data
     if url_safe and "+" not in data and "/" not in data:
         text = data.translate(_STANDARD_ALPHABET)
-    if len(text) % 4 or "=" in text[:-4]:  # some versions of Python decode these all the same
+    if len(text) % 4 or "=" in text[:-4]:  # some versions of Python decode these texts nevertheless
         return data
     try:
         decoded = b64decode(text, validate=True)
     except ValueError:
         return data
-    # The last four characters hold the padding, and the bits that stand for nothing.
+    # The last four characters have the padding, and the unused bits.
     if b64encode(b64decode(text[-4:])).decode() != text[-4:]:
         return data
     return sha256(decoded).hexdigest()
@@ -243,13 +243,13 @@ PromptMessage: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True)
 class PromptMessages:
-    """Messages in OpenAI's form, those that tell the system's words included."""
+    """Messages in OpenAI's form, the system messages included."""
 
     messages: list[PromptMessage]
     _document: dict[str, Any]
     _form: RequestForm
     _sizes: list[int]
-    """How many messages each of the document's own became."""
+    """The number of messages that each message of the document became."""
 
     def with_messages(self, sent: Sequence[PromptMessage]) -> dict[str, Any]:
         """Return the document with these messages in the place of ``messages``, one for one."""
@@ -264,9 +264,9 @@ class PromptMessages:
 
 
 _HOSTED = ("mcp_servers", "container")
-"""If these fields say anything, the provider runs something."""
+"""If one of these fields has a value, the provider runs a tool or a search."""
 _OWN_TOOLS = frozenset({"function", "custom"})
-"""Types of tools that the caller runs. The provider runs all others, on live data."""
+"""Types of tools that the caller runs. The provider runs all other tools, on live data."""
 _TOOL_ROLES = frozenset({"tool", "function"})
 """Roles of messages that hold the results of a tool."""
 _NOTHING: dict[str, Any] = {}
@@ -278,7 +278,7 @@ class RequestForm:
     field = "messages"
     """The field that holds the messages."""
     content = "content"
-    """The field of a message that holds its texts."""
+    """The field of a message with its texts."""
     assistant = "assistant"
     """The role of the model's messages."""
     prefills = True
@@ -288,7 +288,7 @@ class RequestForm:
     names_model = True
     """The body names the model; otherwise the path does."""
     takes_prediction = True
-    """A request may hold a predicted output."""
+    """A request may contain a predicted output."""
     tool_result = "tool_use_id"
     """A field of each part of a message that holds the results of a tool."""
     telling = frozenset({"background", "modalities", "audio", "web_search_options", "tools"}).union(
@@ -296,18 +296,22 @@ class RequestForm:
     )
     """The fields that can ask for work beside text. Most requests have none of them."""
     own_blocks = frozenset({"text", "thinking", "redacted_thinking"})
-    """Blocks of an answer in which the model itself speaks. Others tell what hosted tools did."""
+    """Blocks of an answer with the model's own words. Other blocks report what hosted tools did."""
     keeps_cut_answers = False
     """An answer that its limit cut may serve the same request, since the limit is keyed."""
     sources: tuple[str, ...] = ()
-    """Fields beside an answer that name what the provider's own search found."""
+    """Fields beside an answer that name results of the provider's own search."""
     joins_results = False
-    """All tool results of a turn stand in one message, together with what the user says."""
+    """All tool results of a turn are in one message, together with the user's text."""
     hides_rounds = True
-    """A request may hold tool calls that the client never saw: answers stand in it as they came."""
+    """A request may contain tool calls that the client never saw, because it contains answers
+    unchanged."""
 
     def read(self, document: dict[str, Any]) -> PromptMessages | None:
-        """Return the prompt of a document; None if it is malformed: its provider refuses that."""
+        """Return the prompt of a document.
+
+        None if it is malformed, which its provider will refuse.
+        """
         try:
             messages = self.system(document)
             sizes = []
@@ -322,7 +326,7 @@ class RequestForm:
         return PromptMessages(messages, document, self, sizes)
 
     def system(self, document: dict[str, Any]) -> list[PromptMessage]:  # noqa: ARG002 - others need it
-        """Return the system text that stands outside the messages, before them."""
+        """Return the system text before the messages and outside of them."""
         return []
 
     def split(self, message: PromptMessage, previous: PromptMessage) -> list[PromptMessage]:  # noqa: ARG002
@@ -382,7 +386,7 @@ class RequestForm:
         return {**document, self.field: [*document[self.field], *turns]}
 
     def with_tool(self, document: dict[str, Any], tool: dict[str, Any]) -> dict[str, Any]:
-        """Return the document with one more tool, behind the client's own."""
+        """Return the document with one more tool, after the client's own tools."""
         return {**document, "tools": [*(document.get("tools") or ()), tool]}
 
     def answer_message(self, answer: dict[str, Any]) -> PromptMessage:
@@ -405,7 +409,7 @@ class RequestForm:
         return text if not content and content is not False else self._extended(content, text)
 
     def _extended(self, content: Any, text: str) -> Any:
-        """Return a text with more at its end, in its own form; None for an unknown form."""
+        """Return a text, in its own form, with more at its end; None for an unknown form."""
         if isinstance(content, str):
             return f"{content}\n\n{text}"
         return [*content, self.block(text)] if isinstance(content, list) else None
@@ -480,7 +484,7 @@ class RequestForm:
         return bool(messages) and messages[-1].get("role") == self.assistant
 
     def opening(self, document: dict[str, Any]) -> list[Any]:
-        """Return what all turns of a conversation share: system text and first messages."""
+        """Return the part that all turns of a conversation share: system and first messages."""
         messages = document.get(self.field)
         listed = messages if isinstance(messages, list) else []
         for place, message in enumerate(listed):
@@ -489,7 +493,7 @@ class RequestForm:
         return [*self.system_fields(document), *listed[:1]]
 
     def system_fields(self, document: dict[str, Any]) -> tuple[object, object]:
-        """Return the system text that stands outside the messages, in one of two places."""
+        """Return the system text outside the messages, which has one of two places."""
         return document.get("system"), None
 
     def _listed(self, document: dict[str, Any]) -> list[dict[str, Any]]:
@@ -531,13 +535,13 @@ def _list(fields: object, name: str) -> list[Any]:
 # --- marks for the provider's prompt cache --------------------------------------------------------
 
 CACHE_POINT = "cachePoint"
-"""Name of Bedrock's block; some models refuse it."""
+"""Name of Bedrock's block. Some models refuse it."""
 SIGNS = (b'"cache_control"', b'"cachePoint"')
-"""Names in the request of a client that sets its own marks."""
+"""Names in a request whose client sets its own marks."""
 MARKED, KEYED = "cache-marks", "cache-key"
 """The transforms of requests that got marks or a key."""
 KEY_SIGNS = (b'"prompt_cache_',)
-"""The same for OpenAI, whose fields all begin like this."""
+"""The same for OpenAI. All of its fields begin with this text."""
 
 
 class _Turn(msgspec.Struct):
@@ -545,7 +549,10 @@ class _Turn(msgspec.Struct):
 
 
 def mark_anthropic(body: bytes, marks: CacheMarks) -> bytes | None:
-    """Return the body of a Messages request with these marks; None: there is no place for any."""
+    """Return the body of a Messages request with these marks.
+
+    None if there is no place for them.
+    """
     members = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     changed = False
     if marks.shared:
@@ -556,7 +563,10 @@ def mark_anthropic(body: bytes, marks: CacheMarks) -> bytes | None:
 
 
 def mark_bedrock(body: bytes, marks: CacheMarks) -> bytes | None:
-    """Return the body of a Converse request with these marks; None: there is no place for any."""
+    """Return the body of a Converse request with these marks.
+
+    None if there is no place for them.
+    """
     members = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     changed = False
     if marks.shared:
@@ -576,7 +586,7 @@ def add_cache_key(body: bytes, marks: CacheMarks) -> bytes | None:
 
 
 def _replace(members: _Members, name: str, mark: _Mark) -> bool:
-    """Put a mark at the end of a member, if the request has it and it takes one."""
+    """Put a mark at the end of a member, if the request has this member and it can take a mark."""
     if name not in members:
         return False
     marked = mark(msgspec.json.decode(members[name]))
@@ -587,7 +597,7 @@ def _replace(members: _Members, name: str, mark: _Mark) -> bool:
 
 
 def _mark_turns(members: _Members, marks: CacheMarks, mark: _Mark) -> bool:
-    """Put marks behind the last message and behind that of the request before."""
+    """Put marks after the last message, and after the last message of the previous request."""
     if not (marks.last or marks.previous) or "messages" not in members:
         return False
     turns = msgspec.json.decode(members["messages"], type=list[msgspec.Raw])
@@ -616,7 +626,7 @@ _EPHEMERAL = {"cache_control": {"type": "ephemeral"}}
 
 
 def _with_marked_block(content: Any) -> Any:
-    """Mark the last block that takes a mark: no thinking, and no empty text."""
+    """Mark the last block that can take a mark. Thinking and empty texts cannot."""
     if isinstance(content, str):
         content = [{"type": "text", "text": content}]
     if not isinstance(content, list):

@@ -1,4 +1,4 @@
-"""Helpers with which the dialects read and write requests, field by field."""
+"""Functions with which the dialects read and write requests, field by field."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from headstart.types import ChatRequest
 
 _MAX_DEPTH = 128
-"""Nesting of a request. Leaves room for recursion in whoever reads the document later."""
+"""Deepest nesting of a request. It leaves room for recursion in later readers of the document."""
 _TYPE_NAMES = {bool: "a boolean", int: "an integer", str: "a string"}
 
 
 def decode_object(body: bytes) -> dict[str, Any]:
-    """Return the body's object. Raises InvalidRequest, also for one nested too deep."""
+    """Return the body's object. Raises InvalidRequest, also for too deep nesting."""
     try:
         document = msgspec.json.decode(body)
     except UnicodeDecodeError as error:
@@ -102,7 +102,7 @@ def read_string(document: dict[str, Any], field: str) -> str | None:
 
 
 def last_user_text(messages: list[dict[str, Any]]) -> str | None:
-    """Return the last message's text if it is the user's and is text alone, else None.
+    """Return the text of the last message if it is the user's and text alone, else None.
 
     The texts of its parts are joined by newlines.
     """
@@ -116,8 +116,9 @@ def last_user_text(messages: list[dict[str, Any]]) -> str | None:
 
 
 def repeats_keys(body: bytes, document: dict[str, Any]) -> bool:
-    """Does the body name a JSON key twice? ``document`` is what it decodes to."""
-    # Most clients send compact JSON, and a body equal to its own re-encoding repeats nothing.
+    """Tell whether the body names a JSON key twice. ``document`` is the decoded body."""
+    # Most clients send compact JSON. If encoding the document gives the same body, no key is
+    # repeated.
     if msgspec.json.encode(document) == body:
         return False
     try:
@@ -157,10 +158,10 @@ def _unique(pairs: list[tuple[str, Any]]) -> None:
 
 
 class Fields:
-    """An object of a request. A field that was read is gone: what remains is its ``rest``.
+    """An object of a request. Reading a field removes it; ``rest`` has the fields that remain.
 
-    ``place`` is where the object stands, such as ``messages[3].content[0]``, and "" for the
-    request itself. Null counts as absent. Every method raises InvalidRequest for another type.
+    ``place`` is the place of the object, such as ``messages[3].content[0]``, and "" for the request
+    itself. Null counts as absent. Every method raises InvalidRequest for another type.
     """
 
     def __init__(self, value: Any, place: str = "") -> None:
@@ -177,11 +178,11 @@ class Fields:
         return InvalidRequest(f"{self._at(name)}: {problem}")
 
     def value(self, name: str) -> Any:
-        """Take a field as it is, or None."""
+        """Take a field unchanged, or None."""
         return self._fields.pop(name, None)
 
     def peek(self, name: str) -> Any:
-        """Return a field as it is, or None, and leave it there."""
+        """Return a field unchanged, or None, without taking it."""
         return self._fields.get(name)
 
     def text(self, name: str) -> str | None:
@@ -221,7 +222,7 @@ class Fields:
         raise self.invalid(name, "must be an object")
 
     def object(self, name: str) -> Fields | None:
-        """Take an object apart in its turn, or None."""
+        """Take an object as ``Fields``, or None."""
         return Fields(self.value(name), self._at(name)) if name in self else None
 
     def required_object(self, name: str) -> Fields:
@@ -231,12 +232,12 @@ class Fields:
         return found
 
     def objects(self, name: str) -> tuple[Fields, ...]:
-        """Take an array of objects; () where it is absent."""
+        """Take an array of objects; () if it is absent."""
         values = self._array(name)
         return tuple(Fields(value, f"{self._at(name)}[{n}]") for n, value in enumerate(values))
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """Take a string, or an array of strings; () where it is absent."""
+        """Take a string, or an array of strings; () if it is absent."""
         if isinstance(self.peek(name), str):
             return (self.required_text(name),)
         values = self._array(name)
@@ -246,7 +247,7 @@ class Fields:
         return tuple(values)
 
     def rest(self) -> dict[str, Any]:
-        """Take whatever is left."""
+        """Take all remaining fields."""
         rest, self._fields = self._fields, {}
         return rest
 
@@ -267,12 +268,12 @@ _MARK_BYTES = _MARK.encode()
 
 
 def mark(field: str) -> str:
-    """Return the signature of thinking that came from another provider under this name."""
+    """Return our signature for thinking that another provider sent under this name."""
     return _MARK + field
 
 
 def origin(signature: str | None) -> str | None:
-    """Return the name under which another provider sent the thinking; None: it is the API's."""
+    """Return the name under which another provider sent the thinking; None for the API's own."""
     if signature is None or not signature.startswith(_MARK):
         return None
     return signature.removeprefix(_MARK)
@@ -288,7 +289,7 @@ def without_marked(
 ) -> tuple[list[dict[str, msgspec.Raw]], bool]:
     """Return the messages without marked thinking, and whether there was any.
 
-    A message that held nothing else goes with it.
+    A message without any other content is left out, too.
     """
     kept, found = [], False
     for message in messages:
@@ -312,16 +313,16 @@ def _is_marked(block: Any) -> bool:
 
 
 _NEEDED = frozenset({"audio", "cachedContent", "container", "mcp_servers", "web_search_options"})
-"""Top-level fields that decide about the answer: without one it would be another answer."""
+"""Top-level fields without which the answer would be another one."""
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 _BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 32768}
-"""The tokens of an effort. Providers publish no table; gateways have settled on these numbers."""
+"""The tokens for each effort. Providers publish no table; gateways use these numbers."""
 
 
 class Losses:
-    """Collects what a target cannot be told.
+    """Collects the parts of a request that the target's dialect cannot express.
 
     ``target`` is the dialect that is written and ``source`` the one that the request came in.
     """
@@ -334,23 +335,26 @@ class Losses:
         self._names: set[str] = set()
 
     def drop(self, *names: str) -> None:
-        """Leave fields out. Raises InvalidRequest where that is not wanted."""
+        """Leave fields out. Raises InvalidRequest if that is not allowed."""
         if self._refuse and names:
             raise self.refusal(names[0])
         self.leave(*names)
 
     def leave(self, *names: str) -> None:
-        """Leave out fields that nobody would miss: they are named, and never refused."""
-        # Names are the client's own choice, and are told in a header.
+        """Leave out fields that are not missed: they are named, and never refused."""
+        # Clients choose these names, and a header will contain them.
         self._names.update(name if _NAME.fullmatch(name) else "other" for name in names)
 
     def drop_reasoning(self, part: ReasoningPart) -> None:
-        """Leave earlier reasoning out. Marked reasoning is never refused, as we handed it out."""
+        """Leave out earlier reasoning.
+
+        Marked reasoning is never refused, because it came from us.
+        """
         leave = self.drop if origin(part.signature) is None else self.leave
         leave(part.field)
 
     def drop_filled(self, fields: Mapping[str, Any]) -> None:
-        """Leave fields out; to leave out one that says nothing (null, false, empty) is no loss."""
+        """Leave fields out. A field without a value (null, false, empty) is no loss."""
         self.drop(*(name for name, value in fields.items() if _says_something(value)))
 
     def carried(self, fields: dict[str, Any]) -> dict[str, Any]:
@@ -368,7 +372,7 @@ class Losses:
         raise self.refusal(f"{what} of type {foreign.kind}")
 
     def refusal(self, name: str) -> InvalidRequest:
-        """Return the error for content that has no place in the target."""
+        """Return the error for content that the target cannot express."""
         return InvalidRequest(f"{name}: cannot be expressed for an upstream of {self.target}")
 
     @property
@@ -385,11 +389,11 @@ def top_level_extra(asked: CanonicalRequest, losses: Losses) -> dict[str, Any]:
         return asked.extra
     for name, value in asked.extra.items():
         limits = name == "modalities" and value != ["text"]
-        # To name the options of a search is to ask for one.
+        # A request with options of a search asks for a search.
         asks = name in _NEEDED and (_says_something(value) or name == "web_search_options")
         if limits or asks:
             raise losses.refusal(name)
-    # What other dialects do anyway, or are told as the user.
+    # Other dialects do this by default, or have it as the user.
     said = {"modalities": ["text"], "safety_identifier": asked.user}
     losses.drop_filled({k: v for k, v in asked.extra.items() if k not in said or v != said[k]})
     return {}
@@ -438,21 +442,21 @@ def encode_text(text: str) -> str:
 
 
 def described_schema(wanted: ResponseFormat) -> dict[str, Any] | None:
-    """Return a format's schema, which tells what the format is for where that was said."""
+    """Return a format's schema, with the format's description if there is one."""
     if wanted.schema is None or wanted.description is None:
         return wanted.schema
     return {"description": wanted.description, **wanted.schema}
 
 
 def kept_stops(asked: CanonicalRequest, most: int, losses: Losses) -> tuple[str, ...]:
-    """Return the stop sequences, no more of them than the target takes."""
+    """Return the stop sequences, at most as many as the target takes."""
     if len(asked.stop) > most:
         losses.drop("stop")
     return asked.stop[:most]
 
 
 def budget_of(effort: str) -> int:
-    """Return how many tokens an effort may think; an unknown word counts as the most."""
+    """Return the tokens to think for an effort. An unknown word counts as the highest effort."""
     return _BUDGETS.get(effort, _BUDGETS["xhigh"])
 
 
@@ -477,9 +481,9 @@ def is_amid_calls(asked: CanonicalRequest) -> bool:
 
 
 def fits_strict(schema: Any) -> bool:
-    """May OpenAI be told to keep strictly to this schema?
+    """Tell whether OpenAI accepts this schema in its strict mode.
 
-    It refuses one with an object that is open or has a property that is not required.
+    It refuses a schema with an object that is open or has an optional property.
     """
     if isinstance(schema, list):
         return all(map(fits_strict, schema))
@@ -513,11 +517,12 @@ _SAMPLING = ("temperature", "top_p", "top_k", "frequency_penalty", "presence_pen
 def apply_quirks(
     body: bytes, request: ChatRequest, quirks: Quirks, dialect: str
 ) -> tuple[bytes, tuple[str, ...]]:
-    """Return the body as the provider takes it, and the names of the client's fields left out.
+    """Return the body in the form that the provider accepts, and the client's fields left out.
 
-    So go the thoughts of others, where an Anthropic client sends back what it got of them.
-    The very same body where nothing applies or where it repeats a key. Raises InvalidRequest for
-    more choices than the provider gives, and with ``quirks.refuse`` in place of leaving out.
+    Thoughts of other providers, which an Anthropic client sends back, are left out, too. The body
+    stays the same object if nothing applies or if it repeats a key. Raises InvalidRequest for more
+    choices than the provider gives. With ``quirks.refuse`` it also raises InvalidRequest and does
+    not leave fields out.
     """
     if request.duplicate_keys:
         return body, ()
@@ -533,7 +538,7 @@ def check_choices(choices: int, quirks: Quirks) -> None:
 
 
 def edit(body: bytes, asked: Mapping[str, Any], quirks: Quirks, losses: Losses) -> bytes:
-    """Drop and rename fields, in place. ``asked`` is what the client said: only that is a loss."""
+    """Drop and rename fields, in place. Only a field that the client sent (``asked``) is a loss."""
     drops = _drops(quirks)
     marked = may_hold_marks(body)
     if not (drops or quirks.renames or quirks.message_drops or marked or quirks.call_ids != "any"):
@@ -562,14 +567,14 @@ def _drops(quirks: Quirks) -> set[str]:
 
 
 def _is_replaced(name: str, document: Mapping[str, object], quirks: Quirks) -> bool:
-    """Does another field of the request take this one's name?"""
+    """Tell whether another field of the request takes the name of this one."""
     return any(new == name and old in document for old, new in quirks.renames.items())
 
 
 def _edit_messages(
     raw: msgspec.Raw | None, quirks: Quirks, losses: Losses, *, marked: bool
 ) -> msgspec.Raw | None:
-    """Return the messages as the provider takes them; None if nothing changes in them."""
+    """Return the messages in the form that the provider accepts; None if nothing changes."""
     if raw is None or not (quirks.message_drops or marked or quirks.call_ids != "any"):
         return None
     messages, thought = without_marked(msgspec.json.decode(raw, type=list[dict[str, msgspec.Raw]]))
@@ -584,7 +589,7 @@ def _edit_messages(
 
 
 def _shorten_ids(message: dict[str, msgspec.Raw]) -> bool:
-    """Give tool calls and their results ids of nine characters, in place; False: they have."""
+    """Give tool calls and results ids of nine characters, in place; False if they have such ids."""
     changed = False
     if "tool_call_id" in message:
         id = msgspec.json.decode(message["tool_call_id"])
@@ -599,9 +604,9 @@ def _shorten_ids(message: dict[str, msgspec.Raw]) -> bool:
 
 
 def short_id(id: Any) -> Any:
-    """Return the id that stands for this one where only nine letters or digits will do.
+    """Return an id of nine letters and digits in place of this one.
 
-    Equal ids give equal ones, so a result still names its call.
+    Equal ids give equal results, so a result still names its call.
     """
     if not isinstance(id, str) or _SHORT_ID.fullmatch(id):
         return id

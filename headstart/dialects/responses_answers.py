@@ -1,9 +1,9 @@
 """OpenAI Responses: reading answers, and keeping their output items in a stored answer.
 
-**Output items.** A stored answer keeps its texts and calls as parts, like one of any dialect. What
-stands around them (ids, phases, annotations, encrypted reasoning, and whole items that no other
-dialect has) stays in the frames of the items, under ``ITEMS`` in ``Completion.extra``.
-``output_items`` puts both together.
+**Output items.** A stored answer keeps its texts and calls as parts, like one of any dialect.
+Everything around them (ids, phases, annotations, encrypted reasoning, and whole items that no other
+dialect has) is in the frames of the items, under ``ITEMS`` in ``Completion.extra``.
+``output_items`` joins the two.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ RESPONSE_ID = "response_id"
 SUMS = "text_checksums"
 """The field of ``Completion.extra`` with the checksums of the whole texts, by numbers of items."""
 RAW = "reasoning_text"
-"""The name under which reasoning goes that is no summary."""
+"""The name of reasoning that is not a summary."""
 IN_PROGRESS = "in_progress"
 CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
-"""The items that are calls of the caller's tools, and the fields of what they are called with."""
+"""The items that are calls of the caller's tools, each with the field of its arguments."""
 KINDS = {"function": "function_call", "custom": "custom_tool_call"}
 _PREFIXES = {
     "message": "msg",
@@ -86,19 +86,19 @@ def parts_of(item: dict[str, Any]) -> Iterator[tuple[str, int, dict[str, Any]]]:
 
 
 def text_of(part: dict[str, Any]) -> str:
-    """Return the text of a content part, "" for one without."""
+    """Return the text of a content part; "" if it has none."""
     text = part.get(_TEXT_FIELDS.get(str(part.get("type")), ""))
     return text if isinstance(text, str) else ""
 
 
 def annotations_of(part: dict[str, Any]) -> list[Any]:
-    """Return what a text cites."""
+    """Return the annotations of a text, such as citations."""
     listed = part.get("annotations")
     return listed if isinstance(listed, list) else []
 
 
 def awaits_texts(frame: dict[str, Any]) -> bool:
-    """Tell whether a frame lacks texts, which stand elsewhere."""
+    """Tell whether the texts of a frame are in another place."""
     return kind_of(frame) in CALLS or any(
         _TEXT_FIELDS.get(str(part.get("type")), "type") not in part
         for _, _, part in parts_of(frame)
@@ -106,9 +106,9 @@ def awaits_texts(frame: dict[str, Any]) -> bool:
 
 
 def frame_of(item: dict[str, Any]) -> dict[str, Any]:
-    """Return an item without what the parts of a stored answer hold.
+    """Return an item without the content that is in the parts of a stored answer.
 
-    Of log probabilities it keeps the number.
+    Of log probabilities it keeps only the number.
     """
     kind = kind_of(item)
     if kind in CALLS:
@@ -133,13 +133,13 @@ def _part_frame(part: dict[str, Any]) -> dict[str, Any]:
 
 
 def checksums(item: dict[str, Any]) -> list[int]:
-    """Return those of the texts of a message."""
+    """Return the checksums of the texts of a message."""
     texts = [text_of(part) for _, _, part in parts_of(item) if part.get("type") == "output_text"]
     return [crc32(text.encode("utf-8", "surrogatepass")) for text in texts if text]
 
 
 def contradicts(completion: Completion) -> bool:
-    """Tell whether the pieces of a stream made other texts than those that its end told whole."""
+    """Tell whether the pieces of a stream differ from the whole texts at its end."""
     told = completion.extra.get(SUMS)
     if not isinstance(told, dict):
         return False
@@ -153,7 +153,7 @@ def _number(pair: tuple[str, Any]) -> int:
 
 
 class Source:
-    """The parts of a stored answer, taken one after the other to fill the frames of its items."""
+    """Gives out the parts of a stored answer in order, to fill the frames of its items."""
 
     def __init__(self, parts: Iterable[Part], logprobs: Sequence[Any] = ()) -> None:
         self._parts: dict[object, deque[Part]] = {}
@@ -162,7 +162,7 @@ class Source:
         self._logprobs = deque(logprobs)
 
     def text(self, kind: str) -> str | None:
-        """Return the next text for a content part of this type; None: there is none."""
+        """Return the next text for a content part of this type; None if there is none."""
         queue = self._parts.get(kind)
         part = queue.popleft() if queue else None
         return None if part is None or isinstance(part, ToolCall) else part.text
@@ -173,16 +173,16 @@ class Source:
         return part if isinstance(part, ToolCall) else None
 
     def logprobs(self, count: int) -> list[Any]:
-        """Return as many log probabilities, as far as there are any."""
+        """Return this number of log probabilities, or as many as there are."""
         return [self._logprobs.popleft() for _ in range(min(count, len(self._logprobs)))]
 
     def left(self) -> list[Part]:
-        """Return the parts that no frame took."""
+        """Return the parts that are left."""
         return [part for queue in self._parts.values() for part in queue]
 
 
 def _place_of(part: Part) -> object:
-    """Return the type of the content part that holds a part, or that it is a call."""
+    """Return the type of the content part for a part, or that the part is a call."""
     match part:
         case Text():
             return "output_text"
@@ -194,7 +194,7 @@ def _place_of(part: Part) -> object:
 
 
 def output_items(completion: Completion, seed: str) -> list[dict[str, Any]]:
-    """Return the output of a stored answer, whole. ``seed`` makes the ids that it does not have."""
+    """Return the whole output of a stored answer. Missing ids are made from ``seed``."""
     choice = completion.choices[0]
     listed = (choice.logprobs or {}).get("content")
     logprobs = listed if isinstance(listed, list) else []
@@ -227,7 +227,7 @@ def _filled(frame: dict[str, Any], source: Source) -> dict[str, Any]:
     kind = kind_of(frame)
     item = dict(frame)
     if item.get("status") == IN_PROGRESS and kind in _PREFIXES:
-        item["status"] = "completed"  # it was never told to be so
+        item["status"] = "completed"  # no event has said so
     if kind in CALLS:
         call = source.call()
         if call is not None:
@@ -254,7 +254,7 @@ def _filled_part(part: dict[str, Any], source: Source) -> dict[str, Any]:
 
 
 def _new_items(parts: Iterable[Part], seed: str, first: int) -> Iterator[dict[str, Any]]:
-    """Yield items for the parts of an answer that has none of its own."""
+    """Yield items for the parts of an answer without items."""
     number, content = first, list[dict[str, Any]]()
     for part in parts:
         if isinstance(part, Text | Refusal):
@@ -286,9 +286,9 @@ def _new_thought(part: Reasoning, seed: str, number: int) -> dict[str, Any]:
 
 
 def new_item(kind: str, seed: str, number: int) -> dict[str, Any]:
-    """Return an item of ours, whole but for its content.
+    """Return a new item without its content.
 
-    A call has an id for its result, if the provider gives none.
+    A call gets an id for its result if the provider gave none.
     """
     item = {"id": f"{_PREFIXES[kind]}_{seed}{number:02x}", "type": kind}
     if kind in CALLS:
@@ -326,7 +326,7 @@ _RESPONSE = frozenset(
         SUMS,
     }
 )
-"""Fields of a response that have a place of their own."""
+"""Fields of a response that have their own place in a stored answer."""
 MOST_PARTS = 256
 """The most content parts of an item; an item and a part make one number of a content block."""
 
@@ -338,8 +338,8 @@ _TEXTS: dict[str, tuple[str, str, str]] = {
     "response.function_call_arguments": ("function_call", "", "arguments"),
     "response.custom_tool_call_input": ("custom_tool_call", "", "input"),
 }
-"""By the names of the events of texts: the type of their part or item, the field of the part's
-number, and the field that holds the whole text at its end."""
+"""For each name of a text event: the type of its part or item, the field with the part's number,
+and the field with the whole text at the end."""
 _BESIDE = frozenset(
     {
         b"response.queued",
@@ -350,29 +350,29 @@ _BESIDE = frozenset(
         b"response.reasoning_summary_part.done",
     }
 )
-"""The names of events that say nothing which other events do not say."""
+"""Names of events that only repeat other events."""
 EVENTS = {kind: (name, index) for name, (kind, index, _) in _TEXTS.items()}
 
 
 class ResponsesDecoder:
     """EventDecoder of Responses.
 
-    Texts come as deltas; a text that no delta told is read at the end of its part, item or answer.
+    Texts come as deltas. A text without deltas is read at the end of its part, item or answer.
     """
 
     def __init__(self) -> None:
         self._fields: dict[str, Any] | None = None
-        """The fields of the response that were told; None: it has not begun."""
+        """The fields of the response that were reported so far; None: it has not begun."""
         self._calls: dict[int, int] = {}
         """The number of each tool call, by its number in the output."""
         self._told: set[tuple[str, int, int]] = set()
         self._begun: set[int] = set()
         self._done: set[int] = set()
         self._told_items = 0
-        """The number of items that events told to their end, under whatever number."""
+        """The number of items that events reported as ended, under any number."""
 
     def feed(self, frame: Frame) -> tuple[StreamEvent, ...]:
-        """Return what the frame says; nothing for comments and for the steps of hosted tools."""
+        """Return the events of a frame; none for comments and for steps of hosted tools."""
         data = frame.data
         if not data or data.startswith(b"[DONE]"):
             return ()
@@ -422,7 +422,7 @@ class ResponsesDecoder:
     def _say(
         self, kind: str, output: int, part: int, fields: dict[str, Any], name: str
     ) -> tuple[StreamEvent, ...]:
-        """Return the event of a piece of text, or of a call's arguments, if there is any."""
+        """Return the event for a piece of text or of a call's arguments, unless it is empty."""
         text = fields.get(name)
         if not text:
             return ()
@@ -501,7 +501,7 @@ class ResponsesDecoder:
         yield _frame(index, frame)
 
     def _end(self, response: dict[str, Any]) -> Iterator[StreamEvent]:
-        """Yield what is left of an answer, and how it ended."""
+        """Yield the rest of an answer, and how it ended."""
         if self._fields is None:
             yield from self._begin(response)
         status = response.get("status")
@@ -511,7 +511,7 @@ class ResponsesDecoder:
         output = response.get("output")
         if not isinstance(output, list | None):
             raise MalformedAnswerError("the output is not an array")
-        # Some servers number the items of their events otherwise than those of the whole answer.
+        # Some servers number items in events differently from items in the whole answer.
         left = output if output and self._told_items < len(output) else ()
         for index, item in enumerate(left):
             if index not in self._done:
@@ -568,7 +568,7 @@ _FAULTS = ("invalid", "image", "unsupported", "empty", "failed_to_download", "bi
 
 
 def read_error(document: dict[str, Any]) -> ErrorReported:
-    """Read an ``error`` event or a response that failed. The code tells the status."""
+    """Read an ``error`` event or a failed response. The status follows from the code."""
     error = openai_answers.read_error(document, None)
     if error.status is not None or error.code is None:
         return error
@@ -579,7 +579,7 @@ def read_error(document: dict[str, Any]) -> ErrorReported:
 def error_frame(
     error: HeadstartError | ErrorReported, request_id: str, sequence_number: int = 0
 ) -> bytes:
-    """Return an ``error`` event, with the fields where old and where new clients look for them.
+    """Return an ``error`` event, with its fields in the places of old and of new clients.
 
     It begins a line of its own: an event that was cut before it is then an error too.
     """
@@ -602,16 +602,16 @@ def _item(event: dict[str, Any]) -> tuple[int, dict[str, Any]]:
 
 
 def other_fields(response: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a response that have no place of their own and say something."""
+    """Return the fields of a response that have a value but no place of their own."""
     return {n: v for n, v in response.items() if n not in _RESPONSE and v is not None}
 
 
 def _frame(index: int, frame: dict[str, Any]) -> ExtraDelta:
-    """Return the event of an item's frame, beside the texts in it."""
+    """Return the event for an item's frame, which goes with the texts in it."""
     return ExtraDelta(fields={ITEMS: {str(index): frame}}, choice=None)
 
 
 def _foreign(index: int, kind: Any) -> ExtraDelta:
-    """Return the event of content that no other dialect has."""
+    """Return the event for content that no other dialect has."""
     block = {"index": index, "type": kind if isinstance(kind, str) else "unknown"}
     return ExtraDelta(fields={CONTENT_BLOCKS: [block]})

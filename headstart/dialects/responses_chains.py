@@ -1,8 +1,8 @@
-"""Chains of Responses: what a request refers to, and the same request with all of it written out.
+"""Chains of Responses: reads the references of a request, and writes their content into it.
 
-A client of Responses may send only what is new, and name what was said by ids: of the answer before
-(``previous_response_id``), or of single items (``item_reference``). Whoever holds these answers can
-write them out, as if the client had sent the whole conversation.
+A client of Responses may send only the new items, and name earlier ones by ids: the id of the
+answer before (``previous_response_id``), or of single items (``item_reference``). If these answers
+are stored here, they can be written out, as if the client had sent the whole conversation.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _PORTABLE = frozenset(
         "custom_tool_call_output",
     }
 )
-"""Output items that any provider takes as input. Only the account that made them knows those of
-hosted tools."""
+"""Output items that any provider takes as input. Items of hosted tools are known only to the
+account that made them."""
 
 _encode = msgspec.json.encode
 
@@ -44,18 +44,18 @@ class ChainedRequest(NamedTuple):
     items: tuple[msgspec.Raw, ...]
     """The items of its input."""
     references: tuple[str | None, ...]
-    """For each item the id that it refers to; None: it is an item itself."""
+    """For each item the id that it refers to; None if it refers to nothing."""
     keeps: bool
-    """Its answer is to be kept."""
+    """The client wants the answer to be kept."""
 
     @property
     def refers(self) -> bool:
-        """It names something that it does not contain."""
+        """The request names something that it does not contain."""
         return self.previous is not None or any(each is not None for each in self.references)
 
 
 class _Request(msgspec.Struct):
-    """Fields of any type: a request that its provider may refuse could still name an answer."""
+    """The fields have any type, because even an invalid request may name an answer."""
 
     previous_response_id: Any = None
     input: msgspec.Raw = msgspec.Raw(b"null")
@@ -105,13 +105,13 @@ def own_id(seed: str) -> str:
 def may_refer(body: bytes) -> bool:
     """Tell whether a request could refer to anything, without decoding it.
 
-    Without an escape, names stand in it as they are.
+    In a body without escapes, names appear unchanged.
     """
     return b'"id"' in body or b"previous_response_id" in body or b"\\u" in body
 
 
 def read_asked(body: bytes) -> ChainedRequest | None:
-    """Read a request's body; None if it has another shape, which its provider will say."""
+    """Read a request's body; None if it has another form, which its provider will refuse."""
     try:
         request = _read_request(body)
         raw = bytes(request.input)
@@ -129,7 +129,7 @@ def read_asked(body: bytes) -> ChainedRequest | None:
 
 
 def read_answer(document: bytes) -> NamedAnswer | None:
-    """Read a whole response; None if it is none, or one that cannot be continued."""
+    """Read a whole response; None if it is no response, or cannot be continued."""
     try:
         answer = _read_answer(document)
     except _UNREADABLE:
@@ -158,11 +158,11 @@ def as_array(items: Iterable[bytes | msgspec.Raw]) -> msgspec.Raw:
 def portable(
     items: Sequence[msgspec.Raw], *, said: bool, same_account: bool
 ) -> tuple[msgspec.Raw, ...]:
-    """Return items of a turn as a provider takes them that did not store it.
+    """Return items of a turn in a form that a provider accepts which did not store the turn.
 
-    ``said``: the model said them. They go without their ids, because a provider looks such an id
-    up. Encrypted reasoning stays where it can be read: in the ``same_account`` that made it.
-    Reasoning with our mark is text of another provider, and passes.
+    ``said``: the items come from the model. Their ids are dropped, because a provider would look
+    them up. Encrypted reasoning stays only with ``same_account``, because only the account that
+    made it can read it. Reasoning with our mark is text of another provider, and passes.
     """
     kept = (_portable(raw, said=said, same_account=same_account) for raw in items)
     return tuple([raw for raw in kept if raw is not None])
@@ -207,7 +207,7 @@ def _listed(raw: msgspec.Raw, response_id: str, place: int) -> dict[str, Any]:
 def page(
     items: Sequence[dict[str, Any]], *, after: str | None, limit: int, order: str
 ) -> dict[str, Any] | None:
-    """Return a page of a list; None if ``after`` names none of its items."""
+    """Return a page of a list; None if ``after`` is not one of its items."""
     ordered = list(items) if order == "asc" else list(reversed(items))
     if after is not None:
         places = [place for place, item in enumerate(ordered) if item["id"] == after]
@@ -241,9 +241,9 @@ _read_event = msgspec.json.Decoder(_Event).decode
 
 
 class StreamTail:
-    """Finds the terminal event of a stream, as its bytes pass.
+    """Finds the terminal event of a stream while its bytes pass.
 
-    It keeps ``most`` bytes of one event; a longer one is not found.
+    It keeps up to ``most`` bytes of an event. A longer event is not found.
     """
 
     def __init__(self, most: int) -> None:
@@ -253,7 +253,7 @@ class StreamTail:
     def feed(self, data: bytes) -> bytes | None:
         """Return the terminal event once it has come, else None. ``response_in`` reads it."""
         if not self._rest and _IN_EACH_TERMINAL not in data and data.endswith(b"\n\n"):
-            return None  # whole frames, none of which ends the stream: most calls are such ones
+            return None  # most pieces are whole frames that do not end the stream
         pending = self._rest + data if self._rest else data
         start = 0
         while (at := _place_of_terminal(pending, start)) is not None:
@@ -278,13 +278,13 @@ def _place_of_terminal(data: bytes, start: int) -> int | None:
 
 
 def _begin_of_frame(data: bytes, start: int, until: int) -> int:
-    """Return the place behind the last empty line before ``until``, or ``start``."""
+    """Return the place after the last empty line before ``until``, or ``start``."""
     ends = [(data.rfind(end, start, until), len(end)) for end in _ENDS]
     return max([start, *(at + length for at, length in ends if at >= 0)])
 
 
 def _end_of_frame(data: bytes, start: int) -> int | None:
-    """Return the place behind the next empty line, or None."""
+    """Return the place after the next empty line, or None."""
     found = [(at, len(end)) for end in _ENDS if (at := data.find(end, start)) >= 0]
     if not found:
         return None

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 NAME = "openai-responses"
 SUMMARY = "summary"
-"""The name under which reasoning goes to clients."""
+"""The name of reasoning in answers to clients."""
 LOGPROBS = "message.output_text.logprobs"
 ENCRYPTED = "reasoning.encrypted_content"
 """Values of ``include``."""
@@ -65,7 +65,7 @@ _TYPES = {
 }
 _SUMMARIES = (SUMMARY, "generate_summary")
 _STATE = ("previous_response_id", "conversation", "prompt")
-"""What only the provider itself holds."""
+"""Fields that refer to state at the provider."""
 
 
 def parse_request(body: bytes) -> ChatRequest:
@@ -93,7 +93,10 @@ def parse_request(body: bytes) -> ChatRequest:
 
 
 def input_items(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the items of a request's ``input``; a string is the user's. Raises InvalidRequest."""
+    """Return the items of a request's ``input``. A string is a message of the user.
+
+    Raises InvalidRequest.
+    """
     asked = document.get("input")
     if asked is None:
         return []
@@ -141,9 +144,10 @@ def _user(document: dict[str, Any]) -> str | None:
 
 
 def read_request(request: ChatRequest) -> CanonicalRequest:
-    """Return the request in no dialect. Raises InvalidRequest.
+    """Return the request in the common form.
 
-    So does a request that rests on what only a provider of this dialect holds or runs.
+    Raises InvalidRequest, also if the request depends on state or tools that only a provider of
+    this dialect has.
     """
     fields = Fields({**request.document, "input": input_items(request.document)})
     for name in (*_STATE, "background"):
@@ -190,7 +194,7 @@ def _only_here(name: str) -> InvalidRequest:
 
 
 def _read_items(fields: Fields) -> list[Message]:
-    """Return the items as messages: what the model said between two others' words is one turn."""
+    """Return the items as messages. Neighbouring items of the model become one turn."""
     messages: list[Message] = []
     for item in fields.objects("input"):
         kind = item.text("type") or ("message" if "role" in item else "unknown")
@@ -216,7 +220,7 @@ def _read_items(fields: Fields) -> list[Message]:
 
 
 def _belongs_to(turn: Message, message: Message) -> bool:
-    """Tell whether a message goes on with a turn. Two texts of the model's stay two turns."""
+    """Tell whether a message continues a turn. Two texts of the model stay two turns."""
     if turn.role != message.role or message.role not in ("assistant", "tool"):
         return False
     speaks = any(isinstance(part, TextPart | MediaPart) for part in message.parts)
@@ -315,7 +319,7 @@ def _read_result(item: Fields) -> ResultPart:
 
 
 def _read_thought(item: Fields) -> ReasoningPart:
-    """Read reasoning; what we marked came from another provider under the name in the mark."""
+    """Read reasoning. With our mark, it came from another provider, under the name in the mark."""
     texts = {
         field: "\n\n".join(part.text("text") or "" for part in item.objects(field))
         for field in ("content", SUMMARY)
@@ -364,7 +368,7 @@ def _read_tool_choice(fields: Fields) -> ToolChoice | None:
 
 
 def _read_text(fields: Fields) -> tuple[ResponseFormat | None, dict[str, Any]]:
-    """Read the form of the answer, and what else ``text`` holds."""
+    """Read the form of the answer, and the other fields of ``text``."""
     text = fields.object("text")
     if text is None:
         return None, {}
@@ -387,7 +391,7 @@ def _read_text(fields: Fields) -> tuple[ResponseFormat | None, dict[str, Any]]:
 
 
 def _read_include(fields: Fields) -> tuple[dict[str, Any], bool]:
-    """Read what else the answer shall hold, and whether that is log probabilities."""
+    """Read which extra content the answer should have, and whether log probabilities."""
     wanted = fields.texts("include")
     others = [each for each in wanted if each not in (LOGPROBS, ENCRYPTED)]
     return {"include": others} if others else {}, LOGPROBS in wanted
@@ -402,7 +406,7 @@ def _read_reasoning(fields: Fields) -> ReasoningOptions | None:
 
 
 def shows_reasoning(request: ChatRequest) -> bool:
-    """Tell whether the request asks for a summary of what the model thought."""
+    """Tell whether the request asks for a summary of the reasoning."""
     wish = request.document.get("reasoning")
     return isinstance(wish, dict) and any(wish.get(name) is not None for name in _SUMMARIES)
 
@@ -452,7 +456,7 @@ def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
 
 
 def _write_message(message: Message, losses: Losses) -> Iterator[dict[str, Any]]:
-    """Yield the items that say a message: calls, results and texts are items of their own."""
+    """Yield the items for a message. Calls, results and texts become separate items."""
     if message.name is not None:
         losses.drop("name")
     losses.drop_filled(message.extra)
@@ -472,7 +476,7 @@ def _write_message(message: Message, losses: Losses) -> Iterator[dict[str, Any]]
 def _write_texts(
     message: Message, parts: Sequence[MessagePart], losses: Losses
 ) -> Iterator[dict[str, Any]]:
-    """Yield messages of these parts. What the model said, or declined to say, are plain texts."""
+    """Yield messages of these parts. Texts and refusals of the model become plain texts."""
     if message.role == "assistant":
         for part in parts:
             content = _write_content([part], losses)
@@ -551,7 +555,7 @@ def _write_tools(asked: CanonicalRequest, losses: Losses) -> dict[str, Any]:
 
 
 def _write_tool(tool: Tool | ForeignTool, losses: Losses) -> dict[str, Any]:
-    """Return a tool. This API is strict where it is told nothing, others are not."""
+    """Return a tool. Without the field ``strict`` this API is strict, and others are not."""
     if isinstance(tool, ForeignTool):
         return losses.foreign(tool)
     losses.drop_filled(tool.extra)
@@ -582,14 +586,14 @@ def _write_text(wanted: ResponseFormat | None, losses: Losses) -> dict[str, Any]
         "name": wanted.name or "response",
         "schema": wanted.schema or {},
         "description": wanted.description,
-        # Null is strict here, and not so elsewhere.
+        # Null means strict here, but not in other APIs.
         "strict": bool(_strict(wanted.strict, wanted.schema, losses)),
     }
     return {"format": {name: value for name, value in schema.items() if value is not None}}
 
 
 def _write_reasoning(wish: ReasoningOptions | None, losses: Losses) -> dict[str, Any] | None:
-    """Return the effort. Thinking cannot be switched off in words that all models take."""
+    """Return the effort. No value switches thinking off for all models."""
     if wish is None:
         return None
     losses.drop_filled(wish.extra)
@@ -610,9 +614,9 @@ def _shows(wish: ReasoningOptions) -> bool:
 def apply_quirks(
     body: bytes, request: ChatRequest, quirks: Quirks
 ) -> tuple[bytes, tuple[str, ...]]:
-    """Return the body as the provider takes it, and the names of the client's fields left out.
+    """Return the body in the form that the provider accepts, and the client's fields left out.
 
-    Without the reasoning of other providers, which bears our mark. Raises InvalidRequest.
+    Reasoning of other providers, which has our mark, is left out. Raises InvalidRequest.
     """
     left: tuple[str, ...] = ()
     asked = request.document.get("input")

@@ -1,4 +1,4 @@
-"""OpenAI Responses: writing answers, as they come or as they were stored."""
+"""OpenAI Responses: writing answers, live or stored."""
 
 from __future__ import annotations
 
@@ -76,7 +76,8 @@ _OF_THE_CALL = frozenset(
         "user",
     }
 )
-"""Fields that repeat what another call may say otherwise and be given the same answer."""
+"""Fields that repeat the request. Another request may have other values here and get the same
+answer."""
 _INCOMPLETE = {canonical: own for own, canonical in REASONS.items()}
 
 
@@ -105,19 +106,20 @@ class _OutputItem:
 
     def __init__(self, index: int, item: dict[str, Any], native: int | None) -> None:
         self.index = index
-        """Its number in the output that is written."""
+        """Its number in the output that we write."""
         self.item = item
         self.native = native
-        """Its number in the output that it came in."""
+        """Its number in the output that the provider sent."""
         self.parts: list[_OutputPart] = []
 
 
 class ResponsesEncoder:
     """EventEncoder of Responses.
 
-    It begins with the first content. Reasoning under another name than the API's is left out, for
-    its clients did not ask for it, and so are choices other than the first. Items of an answer in
-    this dialect keep their frames; others get ids that follow from the answer's.
+    The stream begins with the first content. Reasoning under another name than the API's is left
+    out, because the clients did not ask for it. Choices other than the first are left out, too.
+    Items of an answer in this dialect keep their frames; others get ids that follow from the
+    answer's.
     """
 
     def __init__(self, id: str, created: int, *, whole: bool = False) -> None:
@@ -134,18 +136,18 @@ class ResponsesEncoder:
         self._begun = self._over = False
         self._open: _OutputItem | None = None
         self._calls: dict[int, _OutputItem] = {}
-        """The calls that were begun, by their numbers; those that ended have no parts."""
+        """The calls that were begun, by their numbers. Calls that have ended have no parts."""
         self._waiting: dict[int, dict[str, Any]] = {}
-        """Frames of items whose texts are yet to come, by their numbers where they came in."""
+        """Frames of items whose texts have not come yet, by the provider's numbers."""
         self._seen: set[int] = set()
         self._output: dict[int, dict[str, Any]] = {}
         self._count = 0
         self._finished = Finished(reason="stop")
         self._joined = False
-        """Texts that were joined are being told again: each stands for several events."""
+        """Joined texts are being repeated: each replaces several events."""
 
     def feed(self, events: Sequence[StreamEvent]) -> bytes:
-        """Return the events that say these; nothing once the stream is over."""
+        """Return the bytes for these events; nothing once the stream is over."""
         written: list[bytes] = []
         for place, event in enumerate(events):
             if self._over:
@@ -247,7 +249,7 @@ class ResponsesEncoder:
         self._seen.add(native)
         self._waiting.pop(native, None)
         if known or awaits_texts(frame):
-            return None  # of another answer, whose texts are told elsewhere
+            return None  # it belongs to another answer, whose texts come elsewhere
         self._close(written)
         item = self._begin_item(frame, native, written)
         self._end_item(item, frame, written)
@@ -274,7 +276,7 @@ class ResponsesEncoder:
     def _add(
         self, kind: str, block: int | None, text: str, logprobs: list[Any], written: list[bytes]
     ) -> None:
-        """Write a piece of text; it begins a content part, or an item, where it has to."""
+        """Write a piece of text. If needed, begin a content part or an item for it."""
         held = "message" if kind in ("output_text", "refusal") else "reasoning"
         native, frame = self._waiting_for(held)
         item = self._open
@@ -332,7 +334,7 @@ class ResponsesEncoder:
         frame: dict[str, Any] | None,
         written: list[bytes],
     ) -> None:
-        """Write the end of a content part. ``frame`` is that of its item at its end."""
+        """Write the end of a content part. ``frame`` is the final frame of its item."""
         name, index = EVENTS[part.kind]
         name = name.removeprefix("response.")
         place = {"item_id": item.item.get("id"), "output_index": item.index}
@@ -402,7 +404,10 @@ class ResponsesEncoder:
                 self._end_item(call, None, written)
 
     def _call(self, event: ToolCallDelta, written: list[bytes]) -> None:
-        """Write a piece of a call. Calls may be told by turns: each ends when it is whole."""
+        """Write a piece of a call.
+
+        Pieces of several calls may alternate: each call ends when it is whole.
+        """
         item = self._calls.get(event.index)
         if item is None:
             self._close(written)
@@ -440,7 +445,7 @@ def _logprobs_after(events: Sequence[StreamEvent], place: int) -> list[Any]:
 
 
 def _opening(item: dict[str, Any]) -> dict[str, Any]:
-    """Return an item as it is told at its beginning."""
+    """Return an item in the form that it has at its beginning."""
     kind = kind_of(item)
     if kind in CALLS:
         return {**item, "status": IN_PROGRESS, CALLS[kind]: ""}
@@ -453,7 +458,7 @@ def _opening(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def _whole_part(part: _OutputPart, frame: dict[str, Any] | None) -> dict[str, Any]:
-    """Return a content part with its text, and what else its item's frame says of it."""
+    """Return a content part with its text and the other fields from its item's frame."""
     if part.kind in CALLS:
         return {}
     framed = [
@@ -495,7 +500,7 @@ def _response(
     usage: dict[str, Any] | None,
     fields: dict[str, Any],
 ) -> dict[str, Any]:
-    """Return the members of a response, but for its id and time."""
+    """Return the members of a response, without its id and time."""
     return {
         "status": status,
         "error": None,
@@ -523,19 +528,19 @@ def write_body(completion: Completion, id: str, created: int) -> bytes:
 
 
 def known_id(completion: Completion) -> str | None:
-    """Return the id that its provider gave to an answer, by which the next call may name it."""
+    """Return the id that the provider gave to an answer. The next call may name it."""
     return as_text(completion.extra.get(RESPONSE_ID))
 
 
 _REPEATED = frozenset(
     {"background", "max_tool_calls", "previous_response_id", "reasoning", "text", "truncation"}
 ).union(_OF_THE_CALL, _DEFAULTS, (ITEMS, RESPONSE_ID, SUMS))
-"""Fields that say nothing of an answer to a request for text."""
+"""Fields that tell nothing about the answer to a request for text."""
 _MESSAGE = frozenset({"id", "type", "role", "status", "content"})
 
 
 def beside_text(completion: Completion) -> str | None:
-    """Return what an answer holds that is neither text nor a repetition of its request."""
+    """Return a name for content that is neither text nor a repetition of the request, or None."""
     if any(value for name, value in completion.extra.items() if name not in _REPEATED):
         return "fields"
     for frame in completion.extra.get(ITEMS, {}).values():
@@ -555,12 +560,12 @@ def beside_text(completion: Completion) -> str | None:
 def render(completion: Completion) -> Rendered:
     """Encode an answer once, for any number of replays.
 
-    What only repeats another call's wishes is left out.
+    Fields that only repeat the request of another call are left out.
     """
     kept = {n: value for n, value in completion.extra.items() if n not in _OF_THE_CALL}
     completion = msgspec.structs.replace(completion, extra=kept)
     output = output_items(completion, seed_of(completion))
-    # Nobody can know this id, so each head found begins a response.
+    # No answer can contain this id by chance, so each head that is found begins a response.
     mark = random_bytes(16).hex()
     stream = ResponsesEncoder(mark, 0, whole=True).feed(tuple(_events(completion, output)))
     body = _encode(_document(completion, output))[1:]

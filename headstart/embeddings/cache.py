@@ -38,7 +38,7 @@ FindExact: TypeAlias = "Callable[[str], Awaitable[Entry | None]]"
 
 
 def _nothing() -> None:
-    """No lookup waits."""
+    """Do nothing, because no lookup waits."""
 
 
 class CacheStats(Frozen):

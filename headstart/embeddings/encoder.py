@@ -65,7 +65,10 @@ class ModelCard(Frozen):
 
     @property
     def namespace(self) -> str:
-        """The name of what comparable vectors share: two namespaces are never compared."""
+        """The name that all comparable vectors share.
+
+        Vectors of two namespaces are never compared.
+        """
         return "|".join(
             (self.name, self.pooling, self.prefix, self.precision, self.onnx_sha256[:16])
         )
@@ -106,8 +109,8 @@ def sha256_file(path: Path) -> str:
 # --- the encoder ----------------------------------------------------------------------------------
 
 CHARS_PER_TOKEN = 10
-"""The characters to keep for each token of the limit. English has about 4.7 a token, and each
-character costs 0.4 µs in the tokenizer."""
+"""The characters to keep for each token of the limit. English has about 4.7 characters a token, and
+each one costs 0.4 µs in the tokenizer."""
 
 
 class OnnxEncoder:
@@ -261,7 +264,7 @@ def token_limit(card: ModelCard, wanted: int | None) -> int:
 def load_tokenizer(folder: Path, limit: int) -> Tokenizer:
     """Return the tokenizer of a folder, which cuts texts at ``limit`` tokens.
 
-    It is loaded once and thread-safe; nobody may change it. Raises ConfigError.
+    It is loaded once and thread-safe. Callers must not change it. Raises ConfigError.
     """
     path = folder / TOKENIZER_FILE
     try:

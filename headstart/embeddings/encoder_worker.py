@@ -30,13 +30,14 @@ Ts = TypeVarTuple("Ts")
 
 CACHE_BYTES = 16 * 1024 * 1024
 LARGEST_SHARE = 64
-"""An encoding larger than 1/64 of the cache is not kept: it would displace dozens of others."""
+"""Largest share of the cache that one encoding may take: a larger one would displace dozens of
+others."""
 BACKGROUND_TURN = 12
 """Every twelfth encoding is a background one while any waits. So learning continues under steady
 load, and answers, which are longer than prompts, take at most a third of the time."""
 MAX_QUEUE = 1000
-"""The number of background encodings that may wait, about 8 s of work. When so many wait, a tenant
-that has its share of them may add none."""
+"""The number of background encodings that may wait, about 8 s of work. When this number waits, a
+tenant that has its share of them may not add any."""
 MOST_THREADS = 4
 """The number of threads on a machine with many cores, if nothing else is set."""
 IDLE_TENANTS = 64
@@ -335,7 +336,7 @@ class FairQueue(Generic[J]):
 
     This is start-time fair queueing. A new tenant begins with the time of the tenant that was
     served last: it gains nothing by staying away, and many new tenants do not delay an old one. A
-    tenant that leaves for a moment keeps its time. So two tenants that always have a job never
+    tenant that is away for a moment keeps its time. So two tenants that always have a job never
     differ by more than the time of one job of each. Among tenants with equal times, the one that
     was served longest ago is next. If several jobs run at once, a tenant may be ahead by as many.
     """

@@ -1,7 +1,7 @@
-"""Encodes stored entries late: when a question comes near, or in idle time after that.
+"""Encodes stored entries late: when a question comes near, or later in idle time.
 
 An entry is stored with its sketch alone, unless its prompt was encoded for the lookup. Most prompts
-never come near another one, and are never encoded. ``run`` encodes what ``want`` names and writes
+are never near another one, and are never encoded. ``run`` encodes what ``want`` names and writes
 what was encoded to the store, so that other processes and restarts have it.
 
 It also compares the histories of two conversations, words first, then encodings.
@@ -124,7 +124,7 @@ MOST_SKETCHED = 1024
 SKETCHED_AT_ONCE = 256
 """The number of old entries that are sketched together."""
 MOST_WANTED = 1000
-"""The number of entries that may wait for their encoding. The oldest wish is dropped."""
+"""The number of entries that may wait for their encoding. Beyond it the oldest is dropped."""
 
 
 class RecentEncoder(PromptEncoder, Protocol):
@@ -274,7 +274,7 @@ class EntryEncoder(Generic[P]):
         return embedded.entry
 
     def want(self, ids: Iterable[str], tenant: str) -> None:
-        """Have entries encoded in idle time. Those that are wanted first come first."""
+        """Let entries be encoded in idle time. Entries that were wanted first come first."""
         for id in ids:
             _keep(self._wanted, id, tenant, MOST_WANTED)
             self._work.set()
@@ -294,7 +294,7 @@ class EntryEncoder(Generic[P]):
     # --- the background --------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Sketch and encode what is to be, a few at a time, and write it, until cancelled."""
+        """Sketch and encode waiting entries, a few at a time, and write them, until cancelled."""
         while True:
             await self._work.wait()
             self._work.clear()

@@ -1,4 +1,4 @@
-"""Nearest neighbours by cosine: an exact search over rows of fp16, with one index a partition.
+"""Nearest neighbours by cosine: an exact search over rows of fp16, with an index a partition.
 
 Most partitions hold a few vectors (one conversation, one system prompt), some hold thousands. So a
 partition of up to ``SMALL_ROWS`` rows is one immutable ``bytes``. A search copies it into a FAISS
@@ -45,9 +45,10 @@ with _errors_only(logging.getLogger("faiss.loader")):
     import faiss
 
 SMALL_ROWS = 64
-"""A search needs 5 µs to copy 64 rows. A FAISS index costs a partition 390 bytes."""
+"""Most rows of a small partition. A search copies 64 rows in 5 µs; a FAISS index would take 390
+bytes."""
 MIN_COMPACTED = 64
-"""A partition with fewer removed rows is not copied to drop them."""
+"""Fewest removed rows for which a partition is copied to drop them."""
 MAX_DEAD_SHARE = 0.25
 MAX_LENGTH_ERROR = 0.01
 LARGEST_COSINE = 1.0
@@ -310,7 +311,7 @@ class FlatPartition:
             ]
             if len(found) >= k or fetch >= k + self._dead:
                 return found[:k]
-            fetch *= 2  # most of the rows found were tombstones
+            fetch *= 2  # most of the found rows were tombstones
 
     def add(self, id: str, row: bytes) -> Partition:
         if len(self._ids) == self._capacity:

@@ -57,7 +57,7 @@ class HotTier:
     exceeds the bound, or that no store could encode, is not kept. Not thread-safe: only the event
     loop uses it.
 
-    While the store's log cannot be read, nobody knows which entries were deleted. Then ``find``
+    While the store's log cannot be read, it is not known which entries were deleted. Then ``find``
     returns entries for ``outage_ttl_s`` more, counted from the failure or from an entry's creation,
     and ``get`` returns none.
     """
@@ -69,7 +69,8 @@ class HotTier:
         self._clock = clock
         self._outage_ttl_s = outage_ttl_s
         self._confirmed_until = math.inf
-        """Until then each entry here may be served. Finite while the log cannot be read."""
+        """The time until which each entry here may be served. It is finite while the log cannot be
+        read."""
         self._by_id: OrderedDict[str, HotEntry] = OrderedDict()
         self._by_exact: dict[str, str] = {}
         self._decoded: OrderedDict[str, Entry] = OrderedDict()
@@ -125,9 +126,9 @@ class HotTier:
         return self._decoded.get(id) or self._decode(id, hot)
 
     def limit(self, entry: Entry) -> None:
-        """Keep an entry that the store has not got no longer than in an outage.
+        """Limit the life of an entry that the store does not have, as in an outage.
 
-        A deletion reads the store, and so would pass it over.
+        A deletion reads the store, and so would miss this entry.
         """
         until = self._clock() + self._outage_ttl_s
         if entry.id in self and (entry.expires is None or entry.expires > until):
@@ -206,7 +207,7 @@ class Replica:
     """The namespace of the sketches in the index."""
     retry_s: float = 1.0
     deletions: int = 0
-    """Grows with each deletion. An entry that was read from the store earlier may be gone."""
+    """Grows with each deletion. An entry that was read from the store before may be gone."""
     vectors: dict[str, bytes] = field(default_factory=dict)
     unsketched: deque[VectorRow] = field(default_factory=deque)
     """Rows without a sketch of this table: earlier versions wrote them."""

@@ -1,4 +1,4 @@
-"""The semantic lookup: find the stored entry whose prompt means the same, or say why none does.
+"""The semantic lookup: finds the stored entry whose prompt means the same, or the reason of a miss.
 
 With a table of sketches it has two steps (``docs/decisions/0038-sketches-before-the-encoder.md``).
 If no entry's sketch is near the question's, nothing is encoded. Otherwise the question is encoded,
@@ -195,7 +195,7 @@ class SemanticSearch(Generic[P]):
         return near or miss("empty-partition")
 
     def _passes(self, nearest: Neighbor, query: SemanticQuery) -> bool:
-        """Tell whether a question is worth encoding. A few that are not pass the gate, too."""
+        """Tell whether a question is worth encoding. A small share of the others passes, too."""
         query.promise = nearest.similarity
         if nearest.similarity >= query.gate:
             query.gated = GateOutcome.PASSED
@@ -234,7 +234,7 @@ class SemanticSearch(Generic[P]):
         return query.encoding
 
     async def _encode_near(self, near: Sequence[Neighbor], query: SemanticQuery) -> None:
-        """Encode the nearest entries that have no vector: few of them now, some more later."""
+        """Encode the nearest entries without a vector: a few of them now, some more later."""
         ids = self._unencoded(near, query)
         if not ids:
             return
@@ -362,7 +362,7 @@ class SemanticSearch(Generic[P]):
 
 @dataclass(slots=True, eq=False)
 class SemanticQuery:
-    """One semantic lookup: its key, what may answer it, and the time that each part took."""
+    """One semantic lookup: its key, its conditions, and the time of each part."""
 
     key: CacheKey
     group: str
@@ -371,9 +371,9 @@ class SemanticQuery:
     accept: Accept
     context: MatchContext
     encoded_by: float
-    """No encoding is waited for longer."""
+    """The time until which an encoding is waited for."""
     entries_by: float
-    """No entry on its way into the index is waited for longer."""
+    """The time until which an entry on its way into the index is waited for."""
     promise: float = 0.0
     """The similarity of the nearest sketch: the most promising questions are encoded first."""
     sketch: bytes | None = None
@@ -383,11 +383,11 @@ class SemanticQuery:
     encodings_left: int = ENCODED_AT_ONCE
     """The number of entries that may still be encoded while the request waits."""
     gated: GateOutcome | None = None
-    """The gate's decision about the question; None: it never came to the gate."""
+    """The gate's decision about the question; None: it did not come to the gate."""
     vetoed: bool = False
     """Guards vetoed all neighbours."""
     refused: bool = False
-    """The question itself cannot be compared, whatever is stored."""
+    """The question itself cannot be compared with any entry."""
     spent: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     """Seconds by the field of ``Lookup`` that reports them."""
     _counted_until: float = field(default_factory=time.perf_counter)
@@ -454,7 +454,10 @@ class ComparedNeighbors(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class ReadAhead:
-    """Returns entries in the order of ``ids``. The first one that is not hot makes it read all."""
+    """Returns entries in the order of ``ids``.
+
+    At the first one that is not in memory, it reads all.
+    """
 
     replica: Replica
     ids: Sequence[str]

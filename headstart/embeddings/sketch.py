@@ -1,16 +1,16 @@
 """Sketches: vectors of texts from a static table of token vectors, without the model.
 
 A sketch imitates the encoder: two texts with similar encodings have similar sketches. It costs one
-tokenisation and a sum, about a fiftieth of an encoding. It knows words, but not their order.
-``docs/encoder.md`` says how near it comes.
+tokenisation and a sum, about a fiftieth of an encoding. It knows the words, but not their order.
+``docs/encoder.md`` has its accuracy.
 
 **The table** has token vectors whose sums imitate an encoder's sentence vectors. The encoder
 encodes every word of its vocabulary, and the texts. Training makes the similarity of two sketches
-equal to the similarity of the two encodings. It first trains what all words share: one linear map
-from the words' vectors to rows, and a weight for each word. So words that no text has get a good
-row, too. Then it trains the rows themselves. A batch has texts and some of their nearest
-neighbours: near texts are rare among all pairs, and only they matter to a cache. No labels are
-needed. The same encoder and texts give the same bytes on the same machine.
+equal to the similarity of the two encodings. It first trains the parameters that all words share:
+one linear map from the words' vectors to rows, and a weight for each word. So words that no text
+has get a good row, too. Then it trains the rows themselves. A batch has texts and some of their
+nearest neighbours: near texts are rare among all pairs, and only they matter to a cache. No labels
+are needed. The same encoder and texts give the same bytes on the same machine.
 """
 
 from __future__ import annotations
@@ -77,7 +77,10 @@ class SketchCard(Frozen):
 
     @property
     def namespace(self) -> str:
-        """The name of what comparable sketches share: two namespaces are never compared."""
+        """The name that all comparable sketches share.
+
+        Sketches of two namespaces are never compared.
+        """
         return f"{self.encoder}|sketch-{self.table_sha256[:16]}"
 
 
@@ -189,8 +192,8 @@ class Sketcher:
     def sketch_whole(self, text: str) -> NDArray[np.float32] | None:
         """Return the sketch of a prompt, or None if the encoder cannot encode it as a whole.
 
-        This is a prompt that is too long, or that has a word outside the vocabulary. It may not
-        match by meaning, so nobody needs its sketch.
+        This is a prompt that is too long, or that has a word outside the vocabulary. It must not
+        match by meaning, so its sketch is not needed.
         """
         ids = self._tokenize(text)
         if len(text) > self._most_chars or len(ids) > self._most_tokens or self._unknown in ids:
@@ -428,7 +431,7 @@ class _Trainer:
 
 
 class _TrainingBatch:
-    """Some texts, which are compared in pairs. ``error`` is the mean error of a similarity."""
+    """Some texts that are compared in pairs. ``error`` is the mean error of a similarity."""
 
     def __init__(self, texts: _Texts, encodings: Floats) -> None:
         self.texts = texts

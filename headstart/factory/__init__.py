@@ -118,7 +118,7 @@ class Parts:
     conditions: UpstreamStates | None
     """The health and figures of upstreams; None where a wrapped app answers."""
     ledger: ClientLedger | None
-    """What callers have used of the limits of their keys; None: there are none."""
+    """Counts the use of the limits of client keys; None: there are no limits."""
     learning: str
     """The encoder and the guards that a learning domain belongs to."""
     machines: Mapping[str, Machine]
@@ -139,10 +139,10 @@ async def start_engine(
 ) -> Running:
     """Open store, encoder, index and upstreams, and return a running engine.
 
-    ``origins`` are the rules for requests of web pages; ``states`` those of the upstreams, if they
-    outlive the engine. ``exchange`` reaches the other processes of the machine; a store that all
-    processes share has its own. ``make_upstream`` takes the place of ``HTTPUpstream``. Raises
-    ConfigError, and closes all parts that were opened by then.
+    ``origins`` are the rules for requests of web pages. ``states`` are the states of the upstreams,
+    if they outlive the engine. ``exchange`` reaches the other processes of the machine; a store
+    that all processes share has its own. ``make_upstream`` takes the place of ``HTTPUpstream``.
+    Raises ConfigError, and closes all parts that were opened by then.
     """
     async with AsyncExitStack() as stack:
         supervisor = Supervisor()
@@ -234,7 +234,7 @@ async def start_engine(
 
 
 def _open_ledger(build: BuildContext) -> ClientLedger | None:
-    """Return what holds callers to their limits; None if none are set. Raises ConfigError."""
+    """Return the ledger that enforces client limits; None if none are set. Raises ConfigError."""
     limits = build.settings.server.limits_by_client
     if not limits:
         return None
@@ -364,7 +364,7 @@ def _open_shared_flights(
     exchange: Callable[[Store], CallExchange] | None,
     cache: SemanticCache | None,
 ) -> SharedFlights | None:
-    """Return what joins equal calls of several processes; None if there is only this one."""
+    """Return the part that joins equal calls of several processes; None for a single process."""
     store = build.store
     if cache is None or not build.settings.cache.join_processes:
         return None
@@ -397,7 +397,7 @@ def _make_conversations(parts: Parts) -> Conversations | None:
 def _make_held(
     conversations: Conversations, engine: Engine, access: AccessControl, observer: Observers
 ) -> HeldResponses | None:
-    """Return what answers for kept answers; None if no dialect names any."""
+    """Return the store of answers that clients may name; None if no dialect names answers."""
     for dialect in DIALECTS.values():
         if dialect.names_answers:
             return HeldResponses(
@@ -430,7 +430,7 @@ def _make_drafts(parts: Parts, engine: Engine) -> LiveDrafts | None:
 
 
 async def _open_batches(parts: Parts, engine: Engine) -> BatchService | None:
-    """Return what runs batches of clients; None: they are relayed. Raises ConfigError."""
+    """Return the service for batches of clients; None: they are relayed. Raises ConfigError."""
     settings = parts.settings
     if settings.batches.dir is None:
         return None
@@ -446,7 +446,7 @@ async def _open_batches(parts: Parts, engine: Engine) -> BatchService | None:
 
     async def ask(scope: Scope, receive: Receive, send: Send) -> None:
         route = routes.match("POST", scope["raw_path"])
-        assert route is not None  # the service takes no other path
+        assert route is not None  # the service has no other path
         await engine.handle(route, scope, receive, send, not_found)
 
     service = BatchService(
@@ -559,7 +559,7 @@ def _make_sockets(
 ) -> WebSocketRelay:
     server = parts.settings.server
     if origins is None and not sharing.client_keys:
-        # Browsers let any page open a WebSocket: the rules (CORS) of an app around us do not hold.
+        # Browsers let any page open a WebSocket, so the CORS rules of an app around us do not help.
         origins = OriginRules(None, server.allowed_origins)
     return WebSocketRelay(
         socket_upstreams(parts.settings.route, opened, router),

@@ -1,4 +1,4 @@
-"""Builds the cache and what learns for it: store, encoder, match policy, labels, audits, record."""
+"""Builds the cache and its learning: store, encoder, match policy, labels, audits, record."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from headstart.middleware.learning.learner import SecondOpinion
     from headstart.middleware.learning.oversight import Oversight
     from headstart.observe import Observers
+    from headstart.policies.learned_rule.settings import Promise
     from headstart.policies.match import StaticMatch, VerifiedMatch
-    from headstart.policies.ratchet.settings import Promise
     from headstart.settings import CacheSettings, EncoderSettings
 
 
 def store_cipher(cache: CacheSettings) -> StoreCipher | None:
-    """Return what encrypts the entries of the store; None: nothing. Raises ConfigError."""
+    """Return the cipher for the entries of the store; None: no encryption. Raises ConfigError."""
     if cache.encryption_key_env is None and cache.encryption_key_command is None:
         return None
     from headstart.embeddings.stores.encryption import cipher_of
@@ -61,7 +61,7 @@ def make_store(cache: CacheSettings, observers: Observers) -> Store:
 
 
 async def open_encoder(build: BuildContext) -> EncoderWorker | None:
-    """Load the encoder in a thread; return None where no request is matched by meaning."""
+    """Load the encoder in a thread; return None if no request is matched by meaning."""
     settings = build.settings
     if not settings.cache.enabled or settings.cache.mode == "exact-only":
         return None
@@ -163,8 +163,8 @@ def make_domains(build: BuildContext) -> Domains | None:
     if cache.effective_match == "static":
         return None
     from headstart.middleware.learning.domains import Domains
+    from headstart.policies.learned_rule.domain import Domain
     from headstart.policies.match import version_of
-    from headstart.policies.ratchet.domain import Domain
 
     promise = promise_of(cache)
     version = version_of(cache.guards)
@@ -216,7 +216,7 @@ async def open_oversight(
     version: str,
     second: SecondOpinion | None,
 ) -> Oversight | None:
-    """Start learning; return None where the policy learns nothing. The store must be open."""
+    """Start learning; return None if the policy learns nothing. The store must be open."""
     if domains is None or encoder is None:
         return None
     from headstart.embeddings.sketch import load_sketcher
@@ -259,7 +259,7 @@ async def open_oversight(
 
 def promise_of(cache: CacheSettings) -> Promise:
     """Return the share of wrong answers that each learning domain has to keep."""
-    from headstart.policies.ratchet.settings import Promise
+    from headstart.policies.learned_rule.settings import Promise
 
     default = Promise()
     return Promise(
@@ -274,7 +274,7 @@ def read_prior(cache: CacheSettings, promise: Promise, version: str) -> bytes | 
     """Read the operator's prior and check that this version can use it. Raises ConfigError."""
     if cache.state is None:
         return None
-    from headstart.policies.ratchet.domain import Domain
+    from headstart.policies.learned_rule.domain import Domain
 
     try:
         prior = Path(cache.state).read_bytes()

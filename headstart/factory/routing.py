@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 def compression_by_route(settings: Settings) -> dict[str, CompressionSettings]:
-    """Return the settings of compression by route; those of "" hold for all other routes."""
+    """Return the settings of compression by route; "" stands for all other routes."""
     own = {
         route.name: msgspec.structs.replace(settings.compression, mode=route.compression)
         for route in settings.route
@@ -168,7 +168,7 @@ def expressions(stated: str | tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
 
 
 def one_or_more(stated: str | tuple[str, ...]) -> tuple[str, ...]:
-    """Return what is stated; one may be stated alone."""
+    """Return the stated values as a tuple; a single value may be written alone."""
     return (stated,) if isinstance(stated, str) else stated
 
 
@@ -228,7 +228,7 @@ def make_router(
             chosen.early_200_s,
             predicts=settings.output.at(route).predictions,
             rescued=partial(builder.rescued, chosen, settings.output.at(route)),
-            # Of a cascade the strong model answers what no judge can read.
+            # In a cascade, the strong model answers calls whose drafts no judge can read.
             members=chosen.members[:: -1 if chosen.strategy == "cascade" else 1],
             assumes_equal=chosen.equal_models == "assume",
         )
@@ -297,17 +297,17 @@ class CandidateBuilder:
         }
 
     def alone(self, upstream: str) -> Candidate:
-        """Return the candidate of requests without a route: one upstream, with retries."""
+        """Return the candidate for requests without a route: one upstream, with retries."""
         candidate = self.build(upstream, Strategy(), self._upstreams[upstream])
         return self._rescued(Strategy(), candidate, self._prefill)
 
     def route(self, name: str, strategy: Strategy) -> Candidate:
-        """Return the candidate of a route. It rescues answers that break off."""
+        """Return the candidate for a route. It rescues answers that break off."""
         members = (self._member(name, each) for each in strategy.upstreams)
         return self._rescued(strategy, self.build(name, strategy, *members), self._prefill)
 
     def relays(self, name: str, strategy: Strategy) -> dict[str, Candidate]:
-        """Return what answers the relayed requests of a route, by the dialect of the requests."""
+        """Return the candidates for a route's relayed requests, by the dialect of the requests."""
         members = [self._opened[each] for each in dict.fromkeys(strategy.members)]
         by_dialect: dict[str, list[Opened]] = {}
         for each in members:
@@ -316,7 +316,7 @@ class CandidateBuilder:
         return {dialect: self.relay(name, *able) for dialect, able in by_dialect.items()}
 
     def relay(self, name: str, *members: Opened) -> Candidate:
-        """Return what answers relayed requests: each upstream in turn, under each of its keys."""
+        """Return the candidate for relayed requests: each upstream in turn, with each key."""
         from headstart.middleware.upstreams.attempt_group import RelayedInTurn
 
         targets = [target for each in members for target in each.targets]
@@ -375,7 +375,7 @@ class CandidateBuilder:
             draw=_draw,
             clock=clock,
         )
-        # The name has no settings: the meaning of a score does not depend on them.
+        # The name leaves out settings, because the meaning of a score does not depend on them.
         self._panels[f"{name}: cascade({fast.identity},{slow.identity})"] = cascade.jury
         return cascade
 

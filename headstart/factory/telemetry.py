@@ -47,7 +47,7 @@ def asked_for(otel: OtelSettings, environ: Mapping[str, str]) -> bool:
 
 
 async def open_telemetry(build: BuildContext) -> Tracing | None:
-    """Begin to observe for OpenTelemetry, and return what traces requests; None: it is off.
+    """Start OpenTelemetry, and return the part that traces requests; None: it is off.
 
     Providers that the app around us has set are used as they are. Without the extra it stays off
     with a line in the log, unless the setting asks for it: then it raises MissingExtra.
@@ -75,7 +75,7 @@ async def open_telemetry(build: BuildContext) -> Tracing | None:
 
 
 class _Sending:
-    """The providers of tracers and meters, with the exporters of those that are ours."""
+    """The providers of tracers and meters, with the exporters of our own providers."""
 
     def __init__(self, otel: OtelSettings, environ: Mapping[str, str]) -> None:
         """Raises ConfigError for an exporter that is not installed."""
@@ -119,12 +119,12 @@ class _Sending:
         done, _ = await asyncio.wait((stopping,), timeout=STOP_S)
         if not done:
             for exporter in self._exporters:
-                exporter.shutdown()  # it gives up its next try
+                exporter.shutdown()  # it drops its next try
         await stopping
 
 
-class _Told:
-    """An exporter whose failures are logged once an hour, in one line, and their end once.
+class _QuietExporter:
+    """An exporter whose failures are logged in one line once an hour. Their end is logged once.
 
     The official exporters log each try.
     """
@@ -160,11 +160,14 @@ def _opened(signal: str, otel: OtelSettings, environ: Mapping[str, str]) -> list
     theirs = logging.getLogger("opentelemetry.exporter")
     if theirs.level == logging.NOTSET and theirs.getEffectiveLevel() > logging.DEBUG:
         theirs.setLevel(logging.CRITICAL)
-    return [_Told(each, signal) for each in _exporters(signal, otel, environ)]
+    return [_QuietExporter(each, signal) for each in _exporters(signal, otel, environ)]
 
 
 def _resource(otel: OtelSettings) -> Resource:
-    """Return who sends. Variables come before the settings. Each process is an instance."""
+    """Return the resource that sends: the service and its instance, which is the process.
+
+    Variables come before the settings.
+    """
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
     own = Resource(

@@ -75,23 +75,27 @@ _GOOGLE_WIDE = {
     "https://eu-aiplatform.": "https://aiplatform.eu.rep.",
     "https://us-aiplatform.": "https://aiplatform.us.rep.",
 }
-"""Addresses of what is no single region, by what they would be if it were one."""
+"""Google's addresses for locations that are not a single region, by the address that a region would
+have."""
 
 
 class CloudAccess(NamedTuple):
-    """An upstream with its whole address, and how its calls are authorised."""
+    """An upstream with its whole address, and the authorisation of its calls."""
 
     settings: UpstreamSettings
     headers: Headers = ()
-    """What every call carries."""
+    """The headers of every call."""
     signer: Signer | None = None
-    """What adds to each call."""
+    """Signs each call."""
 
 
 def cloud_access(
     upstream: UpstreamSettings, environ: Mapping[str, str], spawn: Spawn | None = None
 ) -> CloudAccess:
-    """Return how an upstream is reached. Reads files; raises ConfigError for what is missing."""
+    """Return address and authorisation of an upstream. Reads files.
+
+    Raises ConfigError if one is missing.
+    """
     match upstream.auth:
         case "aws":
             return _aws(upstream, environ)
@@ -141,7 +145,7 @@ def _google(
 def _google_source(
     upstream: UpstreamSettings, environ: Mapping[str, str]
 ) -> tuple[TokenSource, str | None]:
-    """Return where tokens come from, and the project of a file of credentials."""
+    """Return the source of tokens, and the project of the credentials file."""
     file, setting = upstream.credentials_file, f"upstream {upstream.name!r}: credentials_file"
     if file is None:
         file, setting = environ.get(_GOOGLE_FILE) or None, _GOOGLE_FILE
@@ -301,9 +305,9 @@ def _open(
 def _credentials(
     reached: CloudAccess, settings: Settings
 ) -> tuple[tuple[Headers | None, Signer | None], ...]:
-    """Return the headers of each key of an upstream, or what signs its calls.
+    """Return the headers of each key of an upstream, or the signer of its calls.
 
-    None stands for the callers' keys, and () for no key, where callers have keys for Headstart.
+    None stands for the callers' keys, and () for no key, if callers have keys for Headstart.
     """
     upstream = reached.settings
     if upstream.key_variables:
@@ -369,7 +373,7 @@ def provider_of(opened: Opened, candidates: Mapping[str, Candidate], relay: Cand
 
 
 def billing_names(opened: Iterable[Opened]) -> frozenset[str]:
-    """Return the names of all targets that send a bill: not those of a server of your own."""
+    """Return the names of all targets that send a bill. A server of your own sends none."""
     return frozenset(
         target.name
         for each in opened
@@ -413,7 +417,7 @@ def machines_of(settings: Settings) -> dict[str, Machine]:
 
 
 def _metered_usd(upstream: UpstreamSettings, attempt: Attempt) -> float | None:
-    """Return what a call would have cost at the upstream's price by tokens."""
+    """Return the cost of a call at the upstream's price by tokens."""
     price = metered_price(upstream, attempt.model)
     if price is None:
         return None

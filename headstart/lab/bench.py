@@ -1,7 +1,7 @@
-"""Prompts for a measurement of providers, figures of its samples, and the route that follows.
+"""Prompts for measuring providers, the figures of the samples, and the recommended route.
 
-``Capacity`` tells what a provider delivers at each number of calls at a time, and where its knee
-is. The knee is N* = X / x of the asymptotic bounds of a closed system without think time (Lazowska,
+``Capacity`` has the throughput of a provider at each number of calls at a time, and its knee. The
+knee is N* = X / x of the asymptotic bounds of a closed system without think time (Lazowska,
 Zahorjan, Graham and Sevcik, Quantitative System Performance, 1984, chapter 5): X is the largest
 throughput, x that of one call alone. Below N* more calls at a time bring more answers a second;
 beyond it each call only waits longer. A server that works on C calls at a time has its knee at C.
@@ -27,15 +27,16 @@ if TYPE_CHECKING:
 
 
 CALLS_PER_SLOT = 4
-"""A step makes at least so many calls for each call at a time: two of them are measured."""
+"""Fewest calls of a step for each call at a time. Two of them are measured."""
 SEEN = 1.25
-"""A knee is reported if a step went so far beyond it."""
+"""A knee is reported if a step went beyond it by this factor."""
 MOST_ERRORS = 0.10
-"""A step whose calls fail more often tells the limits of a key, and no throughput."""
+"""Largest share of failed calls in a step. A step with more shows the limits of a key, not the
+throughput."""
 
 
 class LoadStep(Frozen, frozen=True, kw_only=True, omit_defaults=False):
-    """What one provider and model did at one number of calls at a time."""
+    """The results of one provider and model at one number of calls at a time."""
 
     concurrency: int
     calls: int
@@ -49,7 +50,7 @@ class LoadStep(Frozen, frozen=True, kw_only=True, omit_defaults=False):
     """Tokens a second of one call after its first token; p95 is the slow end."""
     total_s: SampleQuantiles | None
     usd_per_hour: float | None
-    """What an hour at this throughput costs."""
+    """The cost of an hour at this throughput."""
 
     @property
     def tokens_per_s_per_usd(self) -> float | None:
@@ -67,7 +68,8 @@ class Capacity(Frozen, frozen=True, kw_only=True, omit_defaults=False):
     region: str
     steps: tuple[LoadStep, ...]
     knee: float | None
-    """The calls at a time from which more bring no more; None: no step went beyond it."""
+    """The number of calls at a time above which throughput does not grow; None: no step went beyond
+    it."""
 
 
 def capacity_of(
@@ -174,11 +176,11 @@ class Sample(Frozen):
     concurrency: int = 1
     """The calls of this subject at a time."""
     ended_s: float = 0.0
-    """When it ended, from the begin of all calls of its concurrency."""
+    """When it ended, counted from the beginning of all calls with its concurrency."""
     prompt: int = 0
     """The number of its prompt."""
     right: bool | None = None
-    """Whether the answer is right; None: nobody knows."""
+    """Whether the answer is right; None: it is not known."""
 
 
 class SampleQuantiles(Frozen, frozen=True, kw_only=True, omit_defaults=False):
@@ -339,7 +341,7 @@ def _from_json(raw: bytes) -> BenchPrompt:
 MAX_ERROR_RATE = 0.10
 """A provider that fails more often is left out."""
 LEAST_SAMPLES = 20
-"""Fewer answers tell too little about a tail or a race."""
+"""Fewest answers for a statement about a tail or a race."""
 TAIL_RATIO = 6.0
 """A provider stalls when its p95 of the time to first token is this many times its median.
 
@@ -489,7 +491,7 @@ def _choose(group: Sequence[_Rated]) -> _RouteChoice:
 
 
 def _hedge(group: Sequence[_Rated]) -> _RouteChoice | None:
-    """Recommend a hedge where most calls are quick and some stall.
+    """Recommend a hedge if most calls are quick and some stall.
 
     A hedge wastes fewer calls than a race, so it also pays where cancelled calls are billed in
     full.
@@ -519,7 +521,7 @@ def _hedge(group: Sequence[_Rated]) -> _RouteChoice | None:
 
 
 def _race(group: Sequence[_Rated]) -> _RouteChoice | None:
-    """Recommend a race where no provider is always first and a cancelled call costs little."""
+    """Recommend a race if no provider is always first and a cancelled call costs little."""
     racers = [rated for rated in group if rated.subject.cancels_billing][:2]
     if len(racers) < 2 or racers[0] is not group[0]:
         return None
@@ -533,13 +535,13 @@ def _race(group: Sequence[_Rated]) -> _RouteChoice | None:
         return None
     reason = (
         f"the faster of the two has its first token {gain:.0%} sooner than "
-        f"{racers[0].subject.upstream} alone, and neither bills what is cancelled"
+        f"{racers[0].subject.upstream} alone, and neither bills cancelled calls"
     )
     return _RouteChoice("race", tuple(racers), reason)
 
 
 def _fastest(group: Sequence[_Rated]) -> _RouteChoice | None:
-    """Recommend ``fastest`` where one provider is first on short and another on long answers."""
+    """Recommend ``fastest`` if one provider is first on short and another on long answers."""
     lengths = sorted(each.completion_tokens for rated in group for each in rated.samples)
     short, long = lengths[len(lengths) // 10], lengths[len(lengths) * 9 // 10]
     best_short = min(group, key=lambda rated: rated.completion_s(short))
@@ -558,7 +560,7 @@ def _fastest(group: Sequence[_Rated]) -> _RouteChoice | None:
 
 
 def _cheapest(group: Sequence[_Rated]) -> _RouteChoice | None:
-    """Recommend ``cheapest`` where another provider costs much less and is hardly slower."""
+    """Recommend ``cheapest`` if another provider costs much less and is hardly slower."""
     best = group[0]
     costs = {rated.subject.upstream: rated.figures.cost_usd for rated in group}
     if not (price := costs[best.subject.upstream]):

@@ -52,7 +52,7 @@ _WORD = re.compile(r"\d+(?:[.,]\d+)*|\w+")
 
 
 def contains(answer: str, expected: str) -> bool:
-    """Whether the expected words stand in the answer, in this order and next to each other.
+    """Tell whether the answer contains the expected words, in this order and next to each other.
 
     Letter case, punctuation and commas within numbers do not count: "1,200" is "1200".
     """
@@ -171,9 +171,10 @@ FALSE_ALARMS = 0.05
 """The probability that any alarm of a month is false, over all providers and figures."""
 MONTH_S = 30 * 86_400.0
 PARTS = 6
-"""Parts of the day: a round is compared with rounds of its part, as load follows the hour."""
+"""Parts of the day. A round is compared with rounds of the same part, because load follows the
+hour."""
 _LEAST = 10
-"""Earlier rounds of the part of the day before a round is bet on."""
+"""Number of earlier rounds of the same part of the day before a bet is made on a round."""
 _BUSIEST_BET = 1e6
 
 
@@ -189,9 +190,9 @@ class Round(Frozen, frozen=True, kw_only=True, omit_defaults=False):
     ttft_s: float | None
     tokens_per_s: float | None
     right: float | None
-    """Share of right answers; None: no prompt says what is right."""
+    """Share of right answers; None: no prompt has a right answer."""
     cost_usd: float
-    """What the round cost."""
+    """The cost of the round."""
     price: tuple[float, float] | None = None
     """Dollars per million tokens of input and output."""
     samples: tuple[Sample, ...] = ()
@@ -220,7 +221,7 @@ class DriftAlarm(Frozen, frozen=True, kw_only=True, omit_defaults=False):
 
 
 def limit_for(every_s: float, series: int, false_alarms: float = FALSE_ALARMS) -> float:
-    """Return the limit with which ``series`` tests give a false alarm in a month so rarely."""
+    """Return the limit with which ``series`` tests keep the rate of false alarms a month."""
     return MONTH_S / every_s * max(1, series) / false_alarms
 
 
@@ -244,9 +245,11 @@ class DriftTest:
         return self._evidence / self._limit
 
     def add(self, worse: float, at: float) -> tuple[float, float] | None:
-        """Add a round's number; larger is worse. Return the usual and the present one on an alarm.
+        """Add a round's number; larger is worse.
 
-        After an alarm the test begins anew, with what is usual from now on.
+        Return the usual and the present value on an alarm.
+
+        After an alarm the test begins again, with the values that are usual from then on.
         """
         earlier = self._earlier[int(at % 86_400 * PARTS / 86_400)]
         self._last = [*self._last[-4:], worse]
@@ -261,7 +264,7 @@ class DriftTest:
         return found
 
     def _rank(self, worse: float, earlier: Sequence[float]) -> float:
-        """Return the p-value: the share of rounds that are as bad, with equal ones drawn."""
+        """Return the p-value: the share of rounds that are as bad. Ties are broken at random."""
         below, not_above = bisect_left(earlier, worse), bisect_right(earlier, worse)
         self._draws += 1
         seed = f"{self._name}/{self._draws}".encode()
@@ -361,7 +364,7 @@ def round_of(
 
 
 def spent_usd(history: Iterable[Round], now: float) -> float:
-    """Return what the rounds of the last 24 hours cost."""
+    """Return the cost of the rounds of the last 24 hours."""
     return sum(each.cost_usd for each in history if each.at > now - 86_400)
 
 
@@ -386,7 +389,7 @@ class CascadeRow(NamedTuple):
     length: int = 0
     """The number of characters of the prompt."""
     vetoed: bool = False
-    """The draft is escalated whatever its score."""
+    """The draft is escalated with any score."""
 
 
 class CascadePoint(Frozen, frozen=True, kw_only=True, omit_defaults=False):
@@ -452,7 +455,7 @@ def study_cascade(rows: Sequence[CascadeRow]) -> CascadeTuning:
     basis = Basis.PROMPT if by_prompt else Basis.LOGPROBS
     calibration = CALIBRATION_PRIORS[basis]
     judged = [row for row in rows if not row.vetoed]
-    # Tables are often sorted, and a calibration forgets: the last rows must not be of one kind.
+    # Tables are often sorted, and a calibration forgets old rows. So the rows are shuffled.
     for at in np.random.default_rng(0).permutation(len(judged)):
         row = judged[at]
         calibration = calibration.learn(row.score, good=row.cheap >= row.strong)

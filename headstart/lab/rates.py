@@ -130,9 +130,7 @@ def _labelled(number: int, raw: bytes) -> LabelledPrompt:
     line = decode_line(number, raw, _StreamLine)
     prompt = _prompt(line.prompt, line.query)
     if line.query is not None and prompt.query != line.query:
-        raise LabelledDataError(
-            f"line {number}: query must stand in the last user text word for word"
-        )
+        raise LabelledDataError(f"line {number}: query must be in the last user text word for word")
     return LabelledPrompt(prompt=prompt, label=str(line.label), category=line.category)
 
 
@@ -157,7 +155,7 @@ _encode = msgspec.json.encode
 
 
 class LoggedExchange(Frozen, frozen=True, kw_only=True):
-    """A request body and its response body in a chat dialect, OpenAI's unless it says so."""
+    """A request body and its response body in a chat dialect. The default is OpenAI's."""
 
     line: int
     request: bytes

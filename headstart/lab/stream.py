@@ -28,9 +28,9 @@ from headstart.embeddings.semantic_search import MOST_JUDGED, NEIGHBORS
 from headstart.errors import ConfigError
 from headstart.policies.agreement.judge import FREE_TEXT
 from headstart.policies.guards.table import GUARDS
+from headstart.policies.learned_rule.domain import Domain
+from headstart.policies.learned_rule.settings import EXACT_JUDGE, JudgeNoise, Promise
 from headstart.policies.match import StaticMatch, VerifiedMatch, version_of
-from headstart.policies.ratchet.domain import Domain
-from headstart.policies.ratchet.settings import EXACT_JUDGE, JudgeNoise, Promise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -446,7 +446,7 @@ def parse_share(text: str, where: str) -> float:
     try:
         return float(text[:-1]) / 100 if text.endswith("%") else float(text)
     except ValueError as error:
-        raise ConfigError(f"{where}: {text!r} is no share such as 0.01 or 1%") from error
+        raise ConfigError(f"{where}: {text!r} is not a share such as 0.01 or 1%") from error
 
 
 def _promise(max_error: float | None, setup: Setup) -> Promise:

@@ -1,4 +1,4 @@
-"""What a log tells: hits by error target, borderline pairs, templates in its prompts, and advice.
+"""Studies a log: hits by error target, borderline pairs, templates in its prompts, and advice.
 
 A template is found by the alignment of prompts with the same beginning. The tokens that a sample of
 them has in common, in order, are its literal parts. One of the gaps between them holds the
@@ -55,7 +55,7 @@ FEW_HITS = 30
 def advise(targets: Sequence[TargetResult], max_error: float, state: str) -> Advice:
     """Recommend a target, the wanted ``max_error`` if it is worth it and was kept.
 
-    ``targets`` are sorted by their target. ``state`` is the file that holds what was learned.
+    ``targets`` are sorted by their target. ``state`` is the file with the learned state.
     """
     wanted = next(each for each in targets if each.max_error == max_error)
     pick = _pick(targets, wanted)
@@ -77,7 +77,7 @@ def advise(targets: Sequence[TargetResult], max_error: float, state: str) -> Adv
     if pick.rates.hits < FEW_HITS:
         words.append(
             f"The log is short: {pick.rates.hits:,} hits in {pick.rates.n:,} prompts. "
-            "Some thousand prompts tell more."
+            "Some thousand prompts would show more."
         )
     toml = f"[cache]\nmax_error = {pick.max_error:g}\nstate = {json.dumps(state)}"
     return Advice(words=(*words, *explained), toml=toml)
@@ -137,7 +137,7 @@ def _explain(target: TargetResult) -> str:
     begin = f"Target {_percent(target.max_error)}: {_wrong(target)}."
     if _kept(target):
         enough = ceil(3 / target.max_error)
-        return f"{begin} So few hits exceed it by chance; about {enough:,} hits would tell."
+        return f"{begin} So few hits exceed it by chance; about {enough:,} hits would show it."
     late = target.late.wrong_per_hit
     if (late or 0.0) <= target.max_error:
         return (
@@ -164,7 +164,7 @@ SAMPLE = 12
 MIN_LITERAL = 12
 """A shorter common part, in characters, is taken for chance."""
 MIN_TEMPLATE = 80
-"""A template has at least so many characters; fewer are a habit of speech."""
+"""Fewest characters of a template. Shorter common texts are a habit of speech."""
 MIN_SHARE = 0.9
 """The share of prompts with the same beginning that a pattern has to match."""
 MOST_CHARS = 20_000
@@ -311,7 +311,7 @@ class Roc(Frozen, frozen=True, kw_only=True, omit_defaults=False):
     """(share of different pairs above a threshold, share of same pairs above it)."""
 
 
-class Moment(Frozen, frozen=True, kw_only=True, omit_defaults=False):
+class StreamPart(Frozen, frozen=True, kw_only=True, omit_defaults=False):
     """The threshold and the rates in one part of a stream."""
 
     n: int
@@ -342,7 +342,7 @@ class Static(Frozen, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class Advice(Frozen, frozen=True, kw_only=True, omit_defaults=False):
-    """What a log recommends (``lab/tuning.py``)."""
+    """The recommendations from a log."""
 
     words: tuple[str, ...]
     """Sentences for the operator, the recommendation first."""
@@ -361,7 +361,7 @@ class Tuning(Frozen, frozen=True, kw_only=True, omit_defaults=False):
     """The results for ``max_error``."""
     targets: tuple[TargetResult, ...]
     roc: tuple[Roc, ...]
-    course: tuple[Moment, ...]
+    course: tuple[StreamPart, ...]
     borderline: tuple[Borderline, ...]
     templates: tuple[Any, ...] = ()
     static: Static | None = None
@@ -409,7 +409,7 @@ def _roc(name: str, values: np.ndarray, same: np.ndarray) -> Roc:
     )
 
 
-def course(steps: Sequence[PlayedPrompt[Any]]) -> tuple[Moment, ...]:
+def course(steps: Sequence[PlayedPrompt[Any]]) -> tuple[StreamPart, ...]:
     """Return the threshold and the rates over the stream, in at most ``WINDOWS`` parts."""
     size = max(1, -(-len(steps) // WINDOWS))
     moments = []
@@ -421,7 +421,7 @@ def course(steps: Sequence[PlayedPrompt[Any]]) -> tuple[Moment, ...]:
                 rule, threshold = step.verdict.rule, step.verdict.threshold
         rates = ordering_report(part, None)
         moments.append(
-            Moment(
+            StreamPart(
                 n=start + len(part),
                 rule=rule.value,
                 threshold=threshold,
@@ -570,7 +570,7 @@ def _hits(targets: Sequence[TargetResult]) -> str:
     return marks + frame("Hit rate against error target", parts)
 
 
-def _thresholds(moments: Sequence[Moment]) -> str:
+def _thresholds(moments: Sequence[StreamPart]) -> str:
     """Draw the learned threshold; a gap is a cold start, or a time without a threshold."""
     known = [_learned(moment) for moment in moments]
     values = [value for value in known if value is not None]
@@ -588,18 +588,18 @@ def _thresholds(moments: Sequence[Moment]) -> str:
     return frame("The learned threshold over time", [*parts, *_time_axis(moments)])
 
 
-def _learned(moment: Moment) -> float | None:
+def _learned(moment: StreamPart) -> float | None:
     return moment.threshold if moment.rule == Rule.LEARNED.value else None
 
 
-def _rates(moments: Sequence[Moment]) -> str:
+def _rates(moments: Sequence[StreamPart]) -> str:
     last = moments[-1].n
     points = [(place_x(moment.n / last), place_y(moment.hit_rate)) for moment in moments]
     parts = [*grid(), curve_through("semantic", points), *_time_axis(moments)]
     return frame("Hit rate over time", parts)
 
 
-def _time_axis(moments: Sequence[Moment]) -> Iterator[str]:
+def _time_axis(moments: Sequence[StreamPart]) -> Iterator[str]:
     yield tick(LEFT, "0", "start")
     yield tick(place_x(1.0), f"{moments[-1].n:,} prompts", "end")
 

@@ -2,10 +2,9 @@
 
 ``docs/headers.md`` lists the paths. Prompts and answers are shown only with ``?texts=1``.
 
-The last part is the live page: what was saved, and why each request was a hit or a miss.
-
 The first part is the API of learning: domains, certificates, feedback, explanations and the review
-page.
+page. The last part is the live page, which shows the savings and why each request was a hit or a
+miss.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ from headstart.middleware.worker_figures import (
     EXPLAIN,
     METRICS,
     UPSTREAMS,
-    Counted,
+    WorkerCounts,
     gathered,
     merge_counts,
     merge_metrics,
@@ -73,8 +72,8 @@ from headstart.middleware.worker_figures import (
 )
 from headstart.observe import logger
 from headstart.policies.callers import forwarded
-from headstart.policies.ratchet.domain import DomainStatus  # noqa: TC001 - msgspec reads it
-from headstart.policies.ratchet.threshold import AuditReport, audit_report
+from headstart.policies.learned_rule.domain import DomainStatus  # noqa: TC001 - msgspec reads it
+from headstart.policies.learned_rule.threshold import AuditReport, audit_report
 from headstart.types import Frozen, LimitUse
 
 if TYPE_CHECKING:
@@ -174,10 +173,10 @@ class Side(Frozen, omit_defaults=False):
 
 
 class ReviewPair(Frozen, omit_defaults=False):
-    """Two questions side by side: ``asked`` came later, ``stored`` was, or might have been, used.
+    """Two questions side by side.
 
-    ``judged`` is the judgement of the agreement judge, null if it was unsure; ``score`` is the
-    present score.
+    ``asked`` came later; the answer to ``stored`` was used, or might have been used. ``judged`` is
+    the result of the agreement judge, null if it was unsure; ``score`` is the present score.
     """
 
     id: str
@@ -225,7 +224,7 @@ async def learning(engine: Engine) -> list[DomainView]:
 
 @get("/learning/{domain:str}/state", media_type="application/octet-stream")
 async def state(domain: FromPath[str], engine: Engine) -> Response[bytes]:
-    """Export what a domain in memory has learned: a file for ``cache.state``."""
+    """Export the learned state of a domain in memory, as a file for ``cache.state``."""
     found = _oversight(engine).learner.domains.find(domain)
     if found is None:
         raise NotFoundException("no learning domain in memory has this name: see GET learning")
@@ -354,9 +353,9 @@ class Stats(Frozen, omit_defaults=False):
 def admin_app(state: AdminState, *, token: bytes | None, rules: OriginRules | None) -> Litestar:
     """Return the admin app.
 
-    With a ``token`` every path but ``health`` and ``ready`` asks for it as a bearer. Without one
-    they are open to requests that keep ``rules``, for a server that only this machine reaches, and
-    refused with 403 where there are none.
+    With a ``token`` every path but ``health`` and ``ready`` asks for it as a bearer. Without a
+    token they are open to requests that keep ``rules``, for a server that only this machine
+    reaches. Without rules they answer 403.
     """
 
     def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
@@ -437,7 +436,7 @@ async def metrics(admin: Admin, engine: Engine) -> Response[bytes]:
 async def stats(admin: Admin, engine: Engine) -> Stats:
     """Show the counts of requests, and the present sizes."""
     found = await gathered(admin, engine, COUNTS)
-    counted = merge_counts([msgspec.json.decode(each, type=Counted) for each in found.live])
+    counted = merge_counts([msgspec.json.decode(each, type=WorkerCounts) for each in found.live])
     count = counted.outcomes
     return Stats(
         uptime_s=admin.clock() - admin.started,
@@ -466,13 +465,13 @@ async def upstreams(admin: Admin, engine: Engine) -> UpstreamsView:
 
 @get("/limits")
 async def limits(engine: Engine) -> list[LimitUse]:
-    """Show what callers have used of the limits of their keys, in all workers and nodes."""
+    """Show the used part of the limits of client keys, in all workers and nodes."""
     return [] if engine.ledger is None else await engine.ledger.uses()
 
 
 @post("/reload", status_code=200)
 async def reload(admin: Admin) -> dict[str, bool]:
-    """Read the configuration again: new requests are served by it. 422: it is wrong."""
+    """Read the configuration again; new requests use it. 422: it is wrong."""
     if admin.reload is None:
         raise NotFoundException("this server does not reload: headstart serve did not start it")
     try:
@@ -544,16 +543,16 @@ MOST_PAGES = 16
 """Number of pages that may be open at the same time: each gets a view every second."""
 EVERY_S = 1.0
 ALIVE_S = 15.0
-"""A page hears at least that often from the server, so that it notices a broken connection."""
+"""Longest time between two events for a page, so that it notices a broken connection."""
 REREAD_S = 30.0
-"""With several workers, the books are read again after this time: each worker sees only its own
-requests."""
+"""Seconds after which the books are read again if there are several workers, because each worker
+sees only its own requests."""
 
 Only = Annotated[str | None, QueryParameter(description="Only requests with this value.")]
 
 
 class LiveChoice(NamedTuple):
-    """What a page shows: the last ``window_s`` seconds, and the requests that are ``wanted``."""
+    """The choice of a page: the last ``window_s`` seconds, and the ``wanted`` requests."""
 
     window_s: float
     wanted: Filter
@@ -570,7 +569,7 @@ def choose_requests(
     endpoint: Only = None,
     tag: Only = None,
 ) -> LiveChoice:
-    """Return what a request for the live page asks for."""
+    """Return the choice in a request for the live page."""
     return LiveChoice(window_s, Filter(caller, route, model, endpoint, tag))
 
 
@@ -578,7 +577,7 @@ Asked: TypeAlias = NamedDependency[SkipValidation[LiveChoice]]
 
 
 class Safety(Frozen, omit_defaults=False):
-    """What is known of wrong hits, over the learning domains in memory."""
+    """The known rates of wrong hits, over the learning domains in memory."""
 
     max_error: float
     audits: int
@@ -599,16 +598,16 @@ class Overview(Frozen, omit_defaults=False):
     upstreams: list[UpstreamStatus]
     calls: list[CallCount]
     safety: Safety | None
-    """None: nothing is matched by what was learned."""
+    """None: no learned rule is in use."""
     limits: list[LimitUse]
-    """What callers have used of the limits of their keys."""
+    """The used part of the limits of client keys."""
     requests: list[RequestRow]
     """The last ones, the newest first."""
 
 
 @get("/", opt={"public": True}, include_in_schema=False, sync_to_thread=True)
 def live_page() -> Response[str]:
-    """Return the page. It holds no data: it asks for them with the admin token."""
+    """Return the page. It contains no data, and asks for them with the admin token."""
     return page_response("live.html")
 
 

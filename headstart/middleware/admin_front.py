@@ -1,4 +1,4 @@
-"""What stands before the admin API: it answers probes, and builds the API when first asked.
+"""The front of the admin API: answers probes, and builds the API at the first other request.
 
 The API's library takes a tenth of a second of CPU and 10 MB to load, and most processes only ever
 see probes.
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     from headstart.usual_calls import Machine
 
 STORE_WAIT_S = 0.5
-"""Longest wait of ``ready`` for the store: probes give up after a second."""
+"""Longest wait of ``ready`` for the store, because probes give up after a second."""
 NOT_CACHED = {"cache-control": "no-store"}
 
 
 class EngineParts(Protocol):
-    """A started engine, as far as the admin API uses it."""
+    """The parts of a started engine that the admin API uses."""
 
     @property
     def store(self) -> Store: ...
@@ -91,15 +91,15 @@ class LivePages:
     starting: anyio.Lock = field(default_factory=anyio.Lock)
 
 
-class Gathered(Frozen):
+class WorkerAnswers(Frozen):
     """The answers of all workers, and the last metrics of workers that have ended."""
 
     live: list[bytes]
     ended: tuple[bytes, ...] = ()
 
 
-Gather: TypeAlias = "Callable[[str], Awaitable[Gathered]]"
-"""Asks all workers, this one included, what ``own_figures`` answers."""
+Gather: TypeAlias = "Callable[[str], Awaitable[WorkerAnswers]]"
+"""Asks all workers, including this one, for the result of ``own_figures``."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class AdminState:
     metrics: PrometheusObserver
     recent: RecentRequests
     observers: Observers
-    """Those of the engine: totals that a page shows are added."""
+    """The observers of the engine, to which the totals of a page are added."""
     config: Mapping[str, Any]
     """The settings, masked."""
     clock: Callable[[], float]
@@ -134,7 +134,7 @@ class Health(Frozen, omit_defaults=False):
 
 
 class Readiness(Frozen, omit_defaults=False):
-    """Whether requests can be served; ``reasons`` lists the causes if not, or not as they should.
+    """Whether requests can be served. ``reasons`` lists the causes if they cannot, or only in part.
 
     ``status`` is ``starting`` or ``draining`` with 503, and ``ready`` or ``degraded`` with 200:
     without its store the server still answers, from memory and from the upstreams.
@@ -170,7 +170,8 @@ async def readiness(state: AdminState) -> Readiness:
 class AdminFront:
     """Answers ``GET health`` and ``GET ready`` itself until something else is asked.
 
-    Then it calls ``build`` once, in a thread, and passes all further requests to what that returns.
+    Then it calls ``build`` once, in a thread, and passes all further requests to the app that it
+    returns.
     """
 
     def __init__(self, state: AdminState, build: Callable[[], ASGIApp]) -> None:

@@ -49,7 +49,7 @@ def read_hedges(engine: EngineParts) -> tuple[Hedging, ...]:
 
 
 async def read_limits(engine: EngineParts) -> tuple[LimitUse, ...]:
-    """Return what callers have used of the limits of their keys; nothing if the store fails."""
+    """Return the used part of the limits of client keys; nothing if the store fails."""
     if engine.ledger is not None:
         with contextlib.suppress(StoreError):
             return tuple(await engine.ledger.uses())
@@ -111,7 +111,7 @@ class EntryView(Frozen, omit_defaults=False):
 
 
 class EntryList(Frozen, omit_defaults=False):
-    """The oldest matching entries; ``more``: there are others."""
+    """The oldest matching entries. ``more`` tells whether there are others."""
 
     entries: list[EntryView]
     more: bool
@@ -144,7 +144,8 @@ def choose_entries(
         QueryParameter(description="The first characters of the question.", min_length=1),
     ] = None,
     older_s: Annotated[
-        float | None, QueryParameter(description="Only entries older than so many seconds.", ge=0)
+        float | None,
+        QueryParameter(description="Only entries older than this number of seconds.", ge=0),
     ] = None,
 ) -> EntryFilter:
     """Return the filters of a request for entries."""
@@ -235,7 +236,7 @@ def view_entry(entry: Entry, now: float, *, texts: bool) -> EntryView:
 
 
 def answer_text(entry: Entry) -> str:
-    """Return an answer as a person reads it."""
+    """Return an answer as readable text."""
     answer = entry.answer
     if isinstance(answer, RawResponse):
         return answer.body.decode("utf-8", "replace")
@@ -265,7 +266,7 @@ async def _invalidate(engine: EngineParts, ids: Sequence[str]) -> None:
 
 
 TYPICAL_TOKENS = 500
-"""Length of the prompt for which times to first token are shown."""
+"""Length of the typical prompt for which times to first token are shown."""
 
 
 class UpstreamStatus(Frozen, omit_defaults=False):

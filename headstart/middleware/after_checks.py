@@ -1,9 +1,9 @@
-"""Looks requests up after the app's own checks: in its handler, once the framework admits them.
+"""Looks requests up after the app's own checks: in the handler of an admitted request.
 
 The middleware passes such a request into the app first. Dependencies, guards and decorators run,
 and the decorator ``after_checks`` on the handler asks the engine. The handler returns a hit as a
-response of its framework, so the code around the handler sees it. On a miss the handler
-runs, and what the app sends is its answer to the engine's call.
+response of its framework, so the code around the handler sees it. On a miss the handler runs, and
+the app's response becomes the answer to the engine's call.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _PLACES = ("path", "raw_path", "root_path")
 
 
 class HandlerAnswer(NamedTuple):
-    """An answer for which the handler does not run."""
+    """An answer in place of the handler's."""
 
     status: int
     headers: list[tuple[bytes, bytes]]
@@ -49,10 +49,11 @@ class HandlerAnswer(NamedTuple):
     """The whole body, or its pieces as they arrive."""
 
 
-class Visit:
-    """One request on its way through the app. The handler looks up once; later calls get None.
+class CheckedRequest:
+    """One request that passes the app's checks before its lookup.
 
-    The engine's side runs beside the framework's. The client's messages are read once, for both.
+    The handler looks up once; later calls get None. The engine's side runs in parallel to the
+    framework's. The client's messages are read once, for both.
     """
 
     def __init__(
@@ -68,9 +69,9 @@ class Visit:
         self._incoming = _Incoming(receive, engine.max_body_bytes)
         self._engine_side: asyncio.Task[None] | None = None
         self._to_engine: Send | None = None
-        """Takes the app's answer, once the engine has called for it."""
+        """Takes the app's answer, after the engine has called the app."""
         self._shared = False
-        """Others may wait for the app's answer, so that this client's leaving does not end it."""
+        """Others may wait for the app's answer, so it goes on when this client leaves."""
         self._decided = asyncio.Event()
         self._released = asyncio.Event()
         """Set when no client waits for the app's answer any more."""
@@ -82,7 +83,7 @@ class Visit:
         self._give, self._take = anyio.create_memory_object_stream[Message](2)
 
     async def run(self, app: ASGIApp) -> None:
-        """Let the app answer. Raises the app's errors."""
+        """Run the app. Raises the app's errors."""
         token = _current.set(self)
         try:
             await app(self.scope, self._receive, self._send)
@@ -112,7 +113,7 @@ class Visit:
         await asyncio.wait((side,))
 
     async def look_up(self) -> HandlerAnswer | None:
-        """Return the answer to give in the handler's place, or None: it must run.
+        """Return the answer in place of the handler's; None if the handler must run.
 
         Raises errors of the engine, and of a run of the handler for another client.
         """
@@ -151,7 +152,7 @@ class Visit:
             self._give.close()
 
     async def _answer(self, message: Message) -> None:
-        """Send for the engine: to the client on a miss, else to the handler."""
+        """Send a message of the engine: to the client on a miss, else to the handler."""
         if self._to_engine is not None:
             return await self._host_send(message)
         self._decided.set()
@@ -162,7 +163,7 @@ class Visit:
         self._answered = not message.get("more_body", True)
 
     async def _call(self, _: Scope, receive: Receive, send: Send) -> None:
-        """Be the app that the engine calls: let the handler run, and stay until it has answered."""
+        """Act as the app for the engine: let the handler run, and wait until it has answered."""
         body = await receive()
         self._shared = not body.get("more_body", False)
         self._incoming.wanted = self._shared
@@ -181,13 +182,13 @@ class Visit:
         """Send a message of the framework."""
         if message["type"] == "http.response.start":
             self._status = message["status"]
-            if self._engine_side is not None:  # it carries our headers: Django writes capitals
+            if self._engine_side is not None:  # it has our headers, in which Django writes capitals
                 named = [(name.lower(), value) for name, value in message.get("headers", ())]
                 message = {**message, "headers": named}
         await (self._host_send if self._to_engine is None else self._to_engine)(message)
 
     async def _receive(self) -> Message:
-        """Receive for the framework: what the client sent, and its leaving unless others wait."""
+        """Receive for the framework: the client's messages, and its leaving unless others wait."""
         found: Message = {"type": "http.disconnect"}
         async with anyio.create_task_group() as group:
 
@@ -195,7 +196,7 @@ class Visit:
                 nonlocal found
                 message = await self._incoming.for_app()
                 if message["type"] == "http.disconnect" and self._shared:
-                    return  # the app is told later, when no client waits any more
+                    return  # the app gets it later, when no client waits any more
                 found = message
                 group.cancel_scope.cancel()
 
@@ -206,9 +207,9 @@ class Visit:
 
 
 class _Incoming:
-    """The client's messages, read once, for two readers that each go at their own pace.
+    """The client's messages, read once, for two readers that each have their own pace.
 
-    They are kept for the engine up to ``limit`` bytes, or while it wants them.
+    They are kept for the engine up to ``limit`` bytes, or while the engine wants them.
     """
 
     def __init__(self, receive: Receive, limit: int) -> None:
@@ -222,7 +223,7 @@ class _Incoming:
 
     @property
     def too_long(self) -> bool:
-        """More bytes were read than the engine would read."""
+        """More bytes were read than the engine accepts."""
         return self._left < 0
 
     async def for_app(self) -> Message:
@@ -253,7 +254,7 @@ class _Incoming:
         self._dropped = done
 
 
-_current: ContextVar[Visit | None] = ContextVar("headstart_visit", default=None)
+_current: ContextVar[CheckedRequest | None] = ContextVar("headstart_checked_request", default=None)
 _before: ContextVar[Route | None] = ContextVar("headstart_route", default=None)
 _warned: set[str] = set()
 """The log lines about wrong handlers that were written already."""
@@ -261,7 +262,7 @@ _warned: set[str] = set()
 
 @contextlib.contextmanager
 def looked_up_before(route: Route) -> Iterator[None]:
-    """Mark the code inside as run for a request that was looked up before its checks."""
+    """Mark the code inside: it serves a request that was looked up before its checks."""
     token = _before.set(route)
     try:
         yield
@@ -292,41 +293,43 @@ def after_checks(handler: Callable[P, R]) -> Callable[P, R]:
 
         @functools.wraps(handler)
         async def awaited(*args: P.args, **kwargs: P.kwargs) -> Any:
-            visit = _visit_of(handler)
-            answer = None if visit is None else await visit.look_up()
-            if visit is None or answer is None:
+            checked = _checked_request(handler)
+            answer = None if checked is None else await checked.look_up()
+            if checked is None or answer is None:
                 return await handler(*args, **kwargs)
-            return _response(visit.scope, args, answer)
+            return _response(checked.scope, args, answer)
 
         return cast("Callable[P, R]", awaited)
 
     @functools.wraps(handler)
     def called(*args: P.args, **kwargs: P.kwargs) -> Any:
-        visit = _visit_of(handler)
-        if visit is None:
+        checked = _checked_request(handler)
+        if checked is None:
             return handler(*args, **kwargs)
-        answer = asyncio.run_coroutine_threadsafe(visit.look_up(), _outside(visit.loop)).result()
+        answer = asyncio.run_coroutine_threadsafe(
+            checked.look_up(), _outside(checked.loop)
+        ).result()
         if answer is None:
             return handler(*args, **kwargs)
-        return _response(visit.scope, args, answer)
+        return _response(checked.scope, args, answer)
 
     return cast("Callable[P, R]", called)
 
 
-def _visit_of(handler: Callable[..., Any]) -> Visit | None:
-    visit, route = _current.get(), _before.get()
+def _checked_request(handler: Callable[..., Any]) -> CheckedRequest | None:
+    checked, route = _current.get(), _before.get()
     name = _name(handler)
-    if visit is None and route is not None:
+    if checked is None and route is not None:
         raise ConfigError(
             f"{name} is decorated with after_checks, but the cache was asked before it: give "
             f"Endpoint({route.name!r}) after_checks=True"
         )
-    if visit is None:
+    if checked is None:
         _warn_once(
             f"{name} is decorated with after_checks, but no HeadstartMiddleware around it has an "
             "Endpoint(..., after_checks=True) for its path: nothing is cached"
         )
-    return visit
+    return checked
 
 
 def _name(handler: Callable[..., Any]) -> str:
@@ -340,11 +343,11 @@ def _warn_once(message: str) -> None:
 
 
 def _outside(loop: asyncio.AbstractEventLoop) -> asyncio.AbstractEventLoop:
-    """Return the loop. Raises ConfigError if the caller runs on it, so would block it."""
+    """Return the loop. Raises ConfigError if the caller runs on it and would block it."""
     with contextlib.suppress(RuntimeError):
         if asyncio.get_running_loop() is loop:
             raise ConfigError(
-                "after_checks: a handler that is no coroutine must run in a thread: write async "
+                "after_checks: a handler that is not a coroutine must run in a thread: write async "
                 "def, or in Litestar sync_to_thread=True"
             )
     return loop

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headstart.errors import ConfigError, HeadstartError
-from headstart.middleware.after_checks import Visit, looked_up_before
+from headstart.middleware.after_checks import CheckedRequest, looked_up_before
 from headstart.middleware.endpoints import as_openai, raw_path
 from headstart.middleware.respond import (
     JSON,
@@ -39,7 +39,7 @@ PREFLIGHT_S = 600
 
 
 def allowed_origin(scope: Scope, rules: OriginRules) -> bytes | None:
-    """Return the origin of the web page that asks, if that is one that may read answers."""
+    """Return the origin of the asking web page, if this origin may read answers."""
     origins = [value for name, value in scope["headers"] if name == b"origin"]
     return origins[0] if len(origins) == 1 and rules.allows(origins[0]) else None
 
@@ -57,9 +57,9 @@ def adding(send: Send, page_headers: Headers) -> Send:
 
 
 async def answer_preflight(scope: Scope, send: Send) -> bool:
-    """Allow a page, whose origin is allowed, the request that its browser asks about (CORS).
+    """Answer a browser's preflight request (CORS) for a page of an allowed origin.
 
-    Return False if the request is none of this kind.
+    Return False if the request is not a preflight.
     """
     asked = dict(scope["headers"])
     method = asked.get(b"access-control-request-method")
@@ -109,19 +109,19 @@ class Running:
 
 
 TRACED = "headstart.tracing"
-"""The key of a scope whose request is traced; its value traces it."""
+"""The key in the scope of a traced request; its value traces the request."""
 REST_S = 5.0
-"""Time from a start that failed until the next one. Requests meanwhile do not wait."""
+"""Time from a failed start until the next one. Requests do not wait meanwhile."""
 
 
 class Gateway:
     """Wraps an ASGI app. Starts with the app's lifespan, else with the first matched request.
 
-    ``start`` opens the store, the encoder and the upstreams; ``relay_prefixes`` name the paths
-    that go to an upstream when no route matches, ``socket_prefixes`` those of WebSockets, and
-    ``origins`` says whose pages may read answers.
-    One instance serves one event loop at a time. If it wraps an app and the store is away, the app
-    starts and answers all the same. With wrong settings the app does not start.
+    ``start`` opens the store, the encoder and the upstreams; ``relay_prefixes`` name the paths that
+    go to an upstream if no route matches, ``socket_prefixes`` the same for WebSockets, and
+    ``origins`` has the web pages that may read answers. One instance serves one event loop at a
+    time. If it wraps an app and the store does not answer, the app starts nevertheless. With wrong
+    settings the app does not start.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class Gateway:
         elif running is None:
             await self.app(scope, receive, send)
         elif route is not None and route.after_checks:
-            await Visit(running.engine, route, scope, receive, send).run(self.app)
+            await CheckedRequest(running.engine, route, scope, receive, send).run(self.app)
         elif route is not None:
             with looked_up_before(route):
                 await running.engine.handle(route, scope, receive, send, self.app)
@@ -247,7 +247,7 @@ class Gateway:
             self._starting = None
             self._rests_until = asyncio.get_running_loop().time() + REST_S
             future.set_exception(error)
-            future.exception()  # Read once here, because perhaps nobody waits for it.
+            future.exception()  # The error is read here, because perhaps nobody waits for it.
             raise
         self._started, self._starting = started, None
         future.set_result(started)
@@ -286,7 +286,7 @@ class Gateway:
 
 
 def _unless_unlisted(route: Route, running: Running | None, path: bytes) -> Route | None:
-    """Return the route of a call that is no chat; None: the relay would refuse the call."""
+    """Return the route of a call that is not a chat; None if the relay would refuse the call."""
     if running is None or running.relay is None:
         return route
     return route if running.relay.paths.lists("POST", path) else None
@@ -301,7 +301,7 @@ async def _own_lifespan(receive: Receive, send: Send) -> None:
 
 
 async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
-    """The app behind a gateway that wraps none: it answers 404."""
+    """The app behind a gateway that wraps no app. It answers 404."""
     if scope["type"] == "lifespan":
         return await _own_lifespan(receive, send)
     if scope["type"] == "websocket":

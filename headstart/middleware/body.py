@@ -1,4 +1,4 @@
-"""Reads a request body from ASGI once, with limits, and hands it on to another app."""
+"""Reads a request body from ASGI once, with limits, and replays it for another app."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 SLOWEST_BYTES_PER_S = 1024
-"""A client that sends less for long does not mean to finish."""
+"""Slowest rate of a client that is still sending its body."""
 
 
 LONGEST_NUMBER = 1000
@@ -23,25 +23,25 @@ LONGEST_NUMBER = 1000
 _NUMBER = b"0123456789.eE+-"
 _ZEROS = bytes(0x30 if 0x30 <= byte <= 0x39 else 0x20 for byte in range(256))
 _DIGITS = b"0" * 100
-"""A longer number has at least so many digits in a row, once each digit is a zero."""
+"""Fewest zeros in a row in a longer number, after each digit was replaced by a zero."""
 
 
 CLIENT_GONE = 499
-"""The booked status of clients that left before an answer began, as nginx logs them."""
+"""The booked status of clients that left before an answer began, the same as in nginx's logs."""
 
 
 class ClientGone(HeadstartError):
-    """The client closed the connection: nobody is left to answer."""
+    """The client closed the connection, so no answer is needed."""
 
 
 class ValueLimit:
-    """Tells why a JSON body is too costly to decode, before any of its values is made.
+    """Tells whether a JSON body is too expensive to decode, before any of its values is made.
 
     A value costs 50 to 100 bytes of memory and a microsecond to decode and to key, however few
-    bytes it takes, so a limit on bytes alone does not bound either. Each value but the first of
-    all stands after a comma, or after the bracket that begins its list or object; strings and
-    empty brackets are skipped. So a long text with many commas is one value. What is no JSON
-    counts, up to its first error, as much as a decoder would make of it.
+    bytes it takes, so a limit on bytes alone does not bound either. Each value, except the very
+    first one, comes after a comma or after the bracket that opens its list or object; strings and
+    empty brackets are skipped. So a long text with many commas is one value. In invalid JSON, the
+    values up to the first error count, as a decoder would make them.
 
     A number's time grows with the square of its length, so its length has a limit, too.
     """
@@ -62,7 +62,7 @@ class ValueLimit:
         if marks < self.most and _DIGITS not in body.translate(_ZEROS):
             return None
         fits = self._fitting.match(body)
-        assert fits is not None  # it fits an empty text
+        assert fits is not None  # the pattern matches an empty text
         stop = body[fits.end() : fits.end() + 1]
         if stop and stop in b",[{":
             return f"the body holds more JSON values than server.max_body_values ({self.most})"
@@ -71,19 +71,18 @@ class ValueLimit:
                 f"the body holds a number of more than {LONGEST_NUMBER} characters: send it as a "
                 "string"
             )
-        return None  # at its end, or where it is no JSON
+        return None  # at the end of the body, or at its first error
 
 
 def paced(
     receive: Receive, patience_s: float | None, begun: _WaitingReceive | None = None
 ) -> Receive:
-    """Return a ``receive`` that raises RequestTimeout when a body does not come on.
+    """Return a ``receive`` that raises RequestTimeout if a body stalls.
 
-    It waits for the client ``patience_s`` in all. Each piece that arrives gives time back, a second
-    for each ``SLOWEST_BYTES_PER_S``. So a gap may last as long, and a body of any length may take
-    its time. Once the body is whole, it waits for the client's leaving without a limit.
-
-    ``begun`` is a call of ``receive`` that waits already.
+    It waits for the client for ``patience_s`` in total. Each piece that arrives gives time back: a
+    second for each ``SLOWEST_BYTES_PER_S``. So a gap may last up to ``patience_s``, and a body of
+    any length may take as long as it needs. After the whole body it waits without a limit until the
+    client leaves. ``begun`` is a call of ``receive`` that is already waiting.
     """
     if patience_s is None:
         return receive
@@ -118,7 +117,10 @@ def paced(
 
 
 class _WaitingReceive:
-    """A call of ``receive`` that ran up to its first wait. The task that began it may await it."""
+    """A call of ``receive`` that ran up to its first wait.
+
+    Only the task that began it may await it.
+    """
 
     __slots__ = ("_steps", "_waits_for")
 
@@ -132,7 +134,7 @@ class _WaitingReceive:
             while True:
                 try:
                     sent = yield waits_for
-                except BaseException as error:  # noqa: BLE001 - goes to the call that waits
+                except BaseException as error:  # noqa: BLE001 - the waiting call raises it
                     waits_for = self._steps.throw(error)
                 else:
                     waits_for = self._steps.send(sent)
@@ -184,7 +186,7 @@ async def read_body(
 
 
 async def discard_body(receive: Receive, limit: int) -> None:
-    """Read and drop what follows, up to ``limit`` more bytes, so that a refusal can be read."""
+    """Read and drop the rest, up to ``limit`` more bytes, so that the client reads the refusal."""
     size = 0
     while size <= limit:
         try:
@@ -225,7 +227,7 @@ async def iterate_body(receive: Receive) -> AsyncIterator[bytes]:
 
 
 async def watch(receive: Receive, on_gone: Callable[[], object]) -> None:
-    """Call ``on_gone`` once the client leaves; cancel it when there is no more need to know.
+    """Call ``on_gone`` once the client leaves. Cancel this task when that does not matter any more.
 
     No ASGI server raises from ``send`` after the client has gone; only ``receive`` tells.
     """

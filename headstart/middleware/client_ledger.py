@@ -1,7 +1,7 @@
-"""Holds callers to the limits of their keys: reserves before a call is sent, settles after it.
+"""Enforces the limits of client keys: reserves before a call is sent, settles after it.
 
-What was used stands in counters of the store. So all workers and nodes count together, and a
-restart or a reload forgets nothing.
+The usage is in counters of the store. So all workers and nodes count together, and a restart or a
+reload forgets nothing.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from headstart.types import Call, Charge, Message, Send
 
 RETRY_S = 1.0
-"""Time until what could not be settled is tried again."""
+"""Time until a failed settlement is tried again."""
 _AWAY = (
     "the store that counts what this API key uses (cache.store) does not answer, so no call can "
     "be charged to it; try again"
@@ -57,7 +57,7 @@ class _Caller(NamedTuple):
 
 
 def _refuse_unknown(found: _Caller, caller: str, what: str, model: str) -> None:
-    """Refuse what the limits are about and nobody knows. Raises Forbidden."""
+    """Refuse a call whose cost or model is limited but not known. Raises Forbidden."""
     limits, allowances = found
     if limits.unknown_cost == "allow":
         return
@@ -74,7 +74,7 @@ def _refuse_unknown(found: _Caller, caller: str, what: str, model: str) -> None:
 
 
 class Reservation:
-    """What one upstream call may use, until ``settle`` says what it has used."""
+    """The most that one upstream call may use, until ``settle`` counts what it has used."""
 
     __slots__ = ("_counted", "_holds", "_ledger", "allowances", "caller", "charges")
 
@@ -98,7 +98,7 @@ class Reservation:
         self._ledger.hold(self.charges)
 
     def settle(self, attempt: Attempt) -> None:
-        """Count what a call has used, as it is booked. The last word counts."""
+        """Count the usage of a booked call. A later booking replaces an earlier one."""
         tokens = attempt.prompt_tokens + attempt.completion_tokens
         self._count(Usage(attempt.cost_usd or 0.0, tokens))
 
@@ -119,7 +119,7 @@ class Reservation:
 
 
 class _Correction(NamedTuple):
-    """An amount to add to a counter, whatever its limit is."""
+    """An amount to add to a counter without checking its limit."""
 
     caller: str
     allowance: Allowance
@@ -134,7 +134,7 @@ class _Lease:
     def __init__(self, label: str) -> None:
         self.label = label
         self.left = self.admitted = self.rest = 0
-        """``rest``: what nobody had leased when the store was asked."""
+        """``rest`` is the number that nobody had leased when the store was asked."""
         self.lock = asyncio.Lock()
         """Held while the store is asked for more."""
 
@@ -168,9 +168,9 @@ async def limit_uses(
 
 
 class ClientLedger:
-    """What callers have used of their limits, by the names of their keys.
+    """Counts the usage of client limits, by the names of the keys. ``clock`` gives Unix seconds.
 
-    ``clock`` gives Unix seconds. Call ``aclose`` before the store closes.
+    Call ``aclose`` before the store closes.
     """
 
     def __init__(
@@ -189,14 +189,14 @@ class ClientLedger:
         self._observer = observer
         self._leases: dict[str, _Lease] = {}
         self._corrections: dict[str, _Correction] = {}
-        """What is to be settled, by counter."""
+        """The corrections to settle, by counter."""
         self._settling: asyncio.Task[None] | None = None
         self._closing = False
         self._held: Counter[str] = Counter()
-        """What calls of this process have reserved, by counter."""
+        """The reservations of calls of this process, by counter."""
         self._said: set[tuple[str, str]] = set()
         self._tokens: dict[str, tuple[str, int]] = {}
-        """The last minute in which tokens were counted, and how many, by caller."""
+        """For each caller, the last minute in which tokens were counted, and their number."""
 
     def allows(self, caller: str, model: str) -> bool:
         """Tell whether a caller may ask for a model."""
@@ -204,9 +204,9 @@ class ClientLedger:
         return found is None or allows_model(found.limits, model)
 
     async def admit(self, caller: str, *models: str) -> None:
-        """Let in a request that any of some models may answer.
+        """Admit a request that any of these models may answer.
 
-        No model: the request cannot be read. Raises ModelForbidden, Forbidden, or OverLimit
+        Without a model, the request cannot be read. Raises ModelForbidden, Forbidden, or OverLimit
         after too many in this minute.
         """
         found = self._callers.get(caller)
@@ -224,7 +224,7 @@ class ClientLedger:
             await self._count_request(caller, found.limits.requests_per_minute)
 
     async def admit_relayed(self, call: Call, *, is_free: bool) -> None:
-        """Let a relayed request in. Nobody knows what it costs unless it is free.
+        """Admit a relayed request. Its cost is not known unless it is free.
 
         Raises OverLimit, ModelForbidden or Forbidden.
         """
@@ -250,11 +250,11 @@ class ClientLedger:
         completion: int | None,
         answers: int = 1,
     ) -> Reservation | None:
-        """Reserve what a call may use; None if nothing limits that.
+        """Reserve the most that a call may use; None if nothing limits it.
 
-        ``prompt`` and ``completion`` are the most tokens; None: the caller set no limit. It asks
-        for so many ``answers``.
-        ``is_free``: the upstream sends no bill. Raises OverLimit, Forbidden or LimitsUnavailable.
+        ``prompt`` and ``completion`` are the largest numbers of tokens; None: the caller set no
+        limit. ``answers`` is the number of answers that it asks for. ``is_free``: the upstream
+        sends no bill. Raises OverLimit, Forbidden or LimitsUnavailable.
         """
         found = self._callers.get(call.caller)
         if found is None or not found.spending or call.relayed:
@@ -276,7 +276,7 @@ class ClientLedger:
         try:
             charged = await self._charge(reservation)
             if not charged.added and self._settling is not None:
-                # Calls that have just ended give back what they did not use.
+                # Calls that have just ended give back unused reservations.
                 await asyncio.wait((self._settling,), timeout=RETRY_S)
                 charged = await self._charge(reservation)
         except StoreError as error:
@@ -291,7 +291,7 @@ class ClientLedger:
         raise refused
 
     async def _charge(self, reservation: Reservation) -> Charged:
-        """Add the charges of a reservation. A caller that leaves meanwhile gets them back."""
+        """Add the charges of a reservation. They are given back if the caller leaves meanwhile."""
         answer: asyncio.Future[Charged] = asyncio.get_running_loop().create_future()
         self._spawn(self._charge_for, reservation, answer)
         try:
@@ -304,7 +304,7 @@ class ClientLedger:
     async def _charge_for(self, reservation: Reservation, answer: asyncio.Future[Charged]) -> None:
         try:
             charged = await self._store.charge(reservation.charges)
-        except Exception as error:  # noqa: BLE001 - the caller hears of it
+        except Exception as error:  # noqa: BLE001 - the caller gets the error
             if not answer.cancelled():
                 answer.set_exception(error)
             return
@@ -354,12 +354,12 @@ class ClientLedger:
                 raise refusal([allowance], [charge], charged, now)
 
     def hold(self, charges: Sequence[Charge]) -> None:
-        """Note what a call in flight has reserved."""
+        """Note the reservation of a call in flight."""
         for each in charges:
             self._held[each.counter] += each.amount
 
     def let_go(self, charges: Sequence[Charge]) -> None:
-        """Note that a call holds its reservation no longer."""
+        """Note that a call has given up its reservation."""
         for each in charges:
             self._held[each.counter] -= each.amount
             if not self._held[each.counter]:
@@ -377,7 +377,7 @@ class ClientLedger:
             self._settling = self._spawn(self._settle)
 
     async def _settle(self) -> None:
-        """Write what is to be settled, until nothing is left. What fails is tried again."""
+        """Write the corrections until none is left. A failed one is tried again."""
         try:
             while self._corrections:
                 taken, self._corrections = tuple(self._corrections.values()), {}
@@ -398,14 +398,14 @@ class ClientLedger:
             self._settling = None
 
     def _note_tokens(self, caller: str, allowance: Allowance, charge: Charge, used: int) -> None:
-        """Note how many tokens the store has counted in a minute, unless a later one is noted."""
+        """Note the tokens that the store has counted in a minute, unless a later one is noted."""
         if allowance.measure == "tokens" and allowance.period == "minute":
             label = charge.counter.rpartition("/")[2]
             if label >= self._tokens.get(caller, ("", 0))[0]:
                 self._tokens[caller] = (label, used)
 
     def telling(self, send: Send, caller: str, form: LimitHeaders | None) -> Send:
-        """Return a ``send`` that tells in headers what is left of the caller's limits.
+        """Return a ``send`` that adds headers with the rest of the caller's limits.
 
         They replace those of the provider, whose limits are not the caller's. A caller without
         limits gets ``send`` itself.
@@ -435,7 +435,7 @@ class ClientLedger:
                 yield form.name.format(unit=unit, part=part).encode(), str(value).encode()
 
     def _headroom(self, caller: str, limits: ClientLimits, now: float) -> Iterator[Headroom]:
-        """Yield what is left in this minute, as far as this process knows."""
+        """Yield the rest of the limits of this minute, as far as this process knows."""
         label, ends = window("minute", now)
         if (most := limits.requests_per_minute) is not None:
             lease = self._leases.get(caller)
@@ -449,7 +449,7 @@ class ClientLedger:
             yield Headroom("tokens", most, left, ends)
 
     def _warn(self, settled: _Correction, used: int) -> None:
-        """Log once in each day or month that most of a limit is used."""
+        """Log once a day or a month that most of a limit is used."""
         caller, allowance, charge = settled
         if allowance.most is None or allowance.period == "minute":
             return
@@ -470,17 +470,17 @@ class ClientLedger:
 
     def _say(self, what: str, until: str, text: str) -> None:
         if (what, until) not in self._said:
-            # What was said of the last day or month need not be kept.
+            # Notes of the last day or month are not needed any more.
             self._said = {each for each in self._said if each[0] != what} | {(what, until)}
             logger.warning("%s", text)
 
     async def uses(self) -> list[LimitUse]:
-        """Return how much of the limits of days, months and minutes is used. Raises StoreError."""
+        """Return the used part of the limits of days, months and minutes. Raises StoreError."""
         spending = {name: found.spending for name, found in self._callers.items()}
         return await limit_uses(spending, self._store, self._clock())
 
     async def aclose(self) -> None:
-        """Settle what is left."""
+        """Settle the rest."""
         self._closing = True
         if self._settling is not None:
             await asyncio.wait((self._settling,))

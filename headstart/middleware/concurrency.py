@@ -31,7 +31,8 @@ class Gate:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self.active = 0
         self.hands_on = True
-        """A place that is given back goes to the next call at once; if not, by ``resize``."""
+        """True: a returned place goes to the next call at once. False: ``resize`` gives places
+        out."""
 
     async def __aenter__(self) -> None:
         """Take a place. Raises Overloaded when the queue is full too."""
@@ -50,7 +51,7 @@ class Gate:
         return True
 
     def give_back(self) -> None:
-        """Give a place back, for the next in the queue."""
+        """Give a place back, for the next call in the queue."""
         self.active -= 1
         self._free += 1
         if self._waiting and self.hands_on:
@@ -62,7 +63,7 @@ class Gate:
         return len(self._waiting)
 
     def resize(self, concurrency: int) -> None:
-        """Admit another number of calls at once. Calls that run go on."""
+        """Change the number of calls that are admitted at once. Running calls go on."""
         self._free += concurrency - self._concurrency
         self._concurrency = concurrency
         self._admit()
@@ -76,7 +77,7 @@ class Gate:
 
     @contextmanager
     def spare(self) -> Iterator[None]:
-        """Take a place for a call that nobody waits for. Raises Overloaded if half are taken."""
+        """Take a place for a call that no client waits for. Raises Overloaded if half are taken."""
         if self._free <= self._concurrency // 2:
             raise Overloaded(f"half of {self._setting} is in use: the rest is for callers")
         self.take()
@@ -99,7 +100,7 @@ class Gate:
             if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
                 self._free += 1
                 self._admit()
-            elif waiter in self._waiting:  # else ``_admit`` has just removed it
+            elif waiter in self._waiting:  # otherwise ``_admit`` has just removed it
                 self._waiting.remove(waiter)
             raise
         self.active += 1

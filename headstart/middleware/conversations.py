@@ -1,4 +1,4 @@
-"""Keeps answers of Responses for the calls that name them, and writes such calls out.
+"""Keeps answers of Responses, and writes out calls that name them.
 
 An answer belongs to the caller that got it. Memory holds the last ones, within bounds; a durable
 store holds them too, so a restart, or another process, finds them.
@@ -44,14 +44,15 @@ if TYPE_CHECKING:
 TAG = "conversation"
 """The tag of the store's entries that hold answers for chains."""
 CALLERS_SHARE = 4
-"""One caller may fill this part of the bounds: a quarter."""
+"""The part of the bounds that one caller may fill: a quarter."""
 OVERHEAD_BYTES = 512
 """Memory of a kept answer beside its texts."""
 MOST_UNREAD = 64
 MOST_UNREAD_BYTES = 1024 * 1024
-"""So many answers wait to be read: many at once cost a third of what each costs by itself."""
+"""Bytes of answers that wait to be read. Reading many at once costs a third of reading each by
+itself."""
 WRITE_AFTER_S = 0.05
-"""The store gets all answers of this time at once."""
+"""Seconds after which the store gets all new answers at once."""
 
 
 class KeptTurn(Frozen):
@@ -61,7 +62,7 @@ class KeptTurn(Frozen):
     previous: str | None
     """The answer that it follows."""
     input: bytes
-    """The items that were sent, as a JSON array. No item refers to another one."""
+    """The items of the request, as a JSON array. No item refers to another one."""
     response: bytes
     """The whole response, as JSON."""
     created: float
@@ -74,12 +75,12 @@ class KeptTurn(Frozen):
 
     @property
     def size(self) -> int:
-        """Bytes that it takes."""
+        """Its size in bytes."""
         return len(self.input) + len(self.response) + OVERHEAD_BYTES * (1 + len(self.items))
 
 
 _Aliases = dict[str, KeptTurn]
-"""The turns of all callers that got an answer of this id."""
+"""The turns of all callers that got an answer with this id."""
 _read_aliases = msgspec.msgpack.Decoder(_Aliases).decode
 
 
@@ -89,7 +90,7 @@ class _KeptTurns:
 
     turns: OrderedDict[str, KeptTurn] = field(default_factory=OrderedDict)
     items: dict[str, str] = field(default_factory=dict)
-    """The id of the answer that each output item belongs to, by the id of the item."""
+    """For the id of each output item, the id of its answer."""
     size: int = 0
 
 
@@ -106,7 +107,7 @@ def refuse_compressed(headers: Iterable[tuple[bytes, bytes]]) -> None:
 class Conversations:
     """The kept answers by caller (``owner``) and id.
 
-    ``store`` is None where nothing is durable. If the store fails, only its answers are missing.
+    ``store`` is None if nothing is kept durably. If the store fails, only its answers are missing.
     """
 
     def __init__(
@@ -127,9 +128,9 @@ class Conversations:
         self._spawn = spawn
         self._observer = observer
         self._owners: OrderedDict[str, _KeptTurns] = OrderedDict()
-        """The caller that was active last stands at the end."""
+        """The last active caller is at the end."""
         self._holders: dict[str, frozenset[str]] = {}
-        """The callers that hold an id, of an answer or of an item."""
+        """The callers that have an id of an answer or of an item."""
         self._count = self._size = 0
         self._unread: list[_Unread] = []
         """Answers that were sent, and are read when an id is asked for."""
@@ -189,8 +190,8 @@ class Conversations:
     def keep(self, owner: str, turn: KeptTurn, *, fresh: bool = False) -> None:
         """Keep a turn, unless the caller has it already.
 
-        ``fresh``: a provider has just given its id, which nobody else has. If the caller has it,
-        the provider gives an id more than once, and the last answer counts.
+        ``fresh``: a provider has just given its id. If the caller nevertheless has a turn with this
+        id, the provider gives ids more than once, and the last answer counts.
         """
         if self.holds(owner, turn.id) and not (turn.deleted or fresh):
             return
@@ -208,7 +209,7 @@ class Conversations:
         self._write_soon()
 
     def _read(self) -> None:
-        """Read the answers that wait."""
+        """Read the waiting answers."""
         unread, self._unread, self._unread_size = self._unread, [], 0
         for each in unread:
             turn = each.chain.turn(each)
@@ -238,9 +239,9 @@ class Conversations:
         return turns
 
     async def open(self, owner: str | None, body: bytes) -> Chain | None:
-        """Return the kept answers that a request names; None if only the provider can know them.
+        """Return the kept answers that a request names; None if only the provider may have them.
 
-        ``owner`` is None if nobody can tell who asks. Raises UnknownReference for ids of ours, and
+        ``owner`` is None if the caller is not known. Raises UnknownReference for ids of ours, and
         of other callers, that this caller does not have.
         """
         asked = read_asked(body)
@@ -277,7 +278,7 @@ class Conversations:
     ) -> tuple[_Held, bool]:
         """Return the items of a request with those that it refers to.
 
-        False: the provider may know some of the references, which stay.
+        False: some references stay, because the provider may know them.
         """
         items: list[tuple[msgspec.Raw, KeptTurn | None]] = []
         whole = True
@@ -329,7 +330,7 @@ class Conversations:
         self._count -= 1
         self._size -= size
         kept.size -= size
-        # Equal answers may have items of the same ids; those of the newer one stay.
+        # Items of equal answers may have the same ids. The items of the newer answer stay.
         gone = [id, *(each for each in turn.items if kept.items.get(each) == id)]
         for each in gone:
             kept.items.pop(each, None)
@@ -395,14 +396,14 @@ class _Held(NamedTuple):
     turns: tuple[KeptTurn, ...] = ()
     """The turns before it."""
     items: tuple[tuple[msgspec.Raw, KeptTurn | None], ...] = ()
-    """Its own items, and the turns of those that it refers to."""
+    """The request's own items, and the turns of the items that it refers to."""
 
 
 _NOTHING = _Held()
 
 
 class _Unread(NamedTuple):
-    """An answer as it was sent."""
+    """An answer in the form in which it was sent."""
 
     chain: Chain
     owner: str
@@ -420,7 +421,7 @@ class AnswerSource(NamedTuple):
     asked: bool
     """The upstream was asked for this request, not for another one."""
     composed: bool
-    """It has parts of several calls, so no provider stored it whole."""
+    """It is made of several calls, so no provider stored it whole."""
 
     @property
     def made_it(self) -> bool:
@@ -429,7 +430,7 @@ class AnswerSource(NamedTuple):
 
 
 class Chain:
-    """One request of Responses: what it follows, and what of its answer is kept."""
+    """One request of Responses: the turns that it follows, and the keeping of its answer."""
 
     def __init__(
         self,
@@ -440,7 +441,10 @@ class Chain:
         *,
         reads_later: bool = False,
     ) -> None:
-        """``asked`` is None if the answer cannot be kept; ``reads_later``: it is not read yet."""
+        """``asked`` is None if the answer cannot be kept.
+
+        ``reads_later``: the answer is read later.
+        """
         self._conversations = conversations
         self._body = body
         self._asked = asked
@@ -449,8 +453,8 @@ class Chain:
         self._accounts: set[str] = set()
         self._stored = True
         self.whole = body
-        """The body with everything written out, as any upstream takes it. The cache key is that of
-        this body, so equal conversations have equal keys, whatever the ids in them are."""
+        """The body with everything written out, which any upstream accepts. The cache key is made
+        from this body, so equal conversations have equal keys, whatever ids they use."""
         if reads_later:
             return
         turns = (*held.turns, *[turn for _, turn in held.items if turn is not None])
@@ -461,13 +465,14 @@ class Chain:
 
     @property
     def refers(self) -> bool:
-        """The request refers to something that we hold."""
+        """Whether the request refers to something that is kept here."""
         return bool(self._accounts)
 
     def sent(self, answerers: frozenset[str]) -> bytes:
         """Return the body for these upstreams.
 
-        The only upstream that stored it all gets the request as it came.
+        An upstream that stored the whole conversation, and is the only one, gets the request
+        unchanged.
         """
         if len(self._accounts) != 1 or self._accounts != answerers:
             return self.whole
@@ -490,7 +495,7 @@ class Chain:
     def keeping(self, send: Send, owner: str, source: Callable[[], AnswerSource]) -> Send:
         """Return a ``send`` that keeps a whole answer before its last bytes go out.
 
-        ``source`` is asked by then.
+        ``source`` is called at that time.
         """
         if not owner or not (self._reads_later or (self._asked and self._asked.keeps)):
             return send

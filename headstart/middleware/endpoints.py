@@ -31,21 +31,22 @@ if TYPE_CHECKING:
 
 
 METHODS = ("POST", "GET", "PUT", "PATCH", "QUERY")
-"""Methods that an endpoint may have. The others have no content (HEAD), or are never repeats."""
+"""Methods that an endpoint may have. Other methods have no content (HEAD), or are never repeats."""
 _SEGMENT = re.compile(r"(?:[A-Za-z0-9._~!$&'()+,;=:@-]|%[0-9A-Fa-f]{2})*")
 """A segment of a URL's path (RFC 3986, section 3.3), without ``*``."""
 _PARAMETER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _VALUE = rb"(?:[^/%]|%(?!2[Ff]))+"
-"""A parameter's value: an app would take an encoded slash for the end of a segment."""
+"""Matches a parameter's value. It has no encoded slash, which an app would take for the end of a
+segment."""
 _DECODINGS = 4
-"""How often a path is decoded, at most, to find a dot segment."""
+"""Most times that a path is decoded to find a dot segment."""
 _ESCAPED_UNIT = re.compile(rb"%[uU]([0-9a-fA-F]{4})")
 _OVERLONG = re.compile(
     rb"[\xc0\xc1][\x80-\xbf]|\xe0[\x80-\x9f][\x80-\xbf]|\xf0[\x80-\x8f][\x80-\xbf]{2}"
 )
 """Invalid UTF-8 that uses more bytes than the character needs."""
 _SLASHES = dict.fromkeys(map(ord, "\u2044\u2215\u2216\u29f5\u29f8\u29f9"), "/")
-"""Characters that some servers map to a slash or backslash, beside those of NFKC."""
+"""Characters that some servers map to a slash or backslash, in addition to NFKC."""
 _SEGMENT_END = re.compile(r"[;#?]")
 
 Prompt: TypeAlias = str | Callable[[Mapping[str, Any]], tuple[str | None, Any]]
@@ -62,9 +63,9 @@ class Endpoint:
     projects never share an answer.
 
     ``prompt`` names the question in the JSON body: ``"question"``, ``"input.text"``,
-    ``"messages.-1.content"``, or a function that returns the prompt and everything else.
-    Requests that differ in anything else never share an answer; without ``prompt`` only equal
-    requests do.
+    ``"messages.-1.content"``, or a function that returns the prompt and everything else. Requests
+    that differ in anything else never share an answer. Without ``prompt``, only equal requests
+    share one.
 
     ``query`` names the question *inside* a prompt that is mostly template and documents: then it
     alone is compared by meaning, and the rest of the prompt must be equal. It may also be given
@@ -72,7 +73,7 @@ class Endpoint:
     Functions are asked once for equal requests, so they must not depend on anything but the body.
 
     The app is never called more often than its clients call, unless ``idempotent`` says that one
-    more call in the background changes nothing: then hits are audited without a wait.
+    more call in the background changes nothing. Then hits are audited without a wait.
 
     ``on_repeat="fresh"`` asks the app again when a caller sends the same request within
     ``repeat_window_s`` of its answer, as a button "regenerate" does; the fresh answer replaces the
@@ -112,13 +113,13 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Route:
-    """A matched path: a dialect's, one of a document's form, or a custom endpoint."""
+    """A matched path: of a dialect, of a document's form, or of a custom endpoint."""
 
     name: str
     dialect: Dialect | None
     endpoint: Endpoint | None = None
     document: DocumentForm | None = None
-    """The wire format of a provider's calls that are no chat."""
+    """The wire format of a provider's calls that are not chats."""
 
     @cached_property
     def wire(self) -> str:
@@ -139,12 +140,12 @@ class Route:
 
     @cached_property
     def after_checks(self) -> bool:
-        """The app's handler looks up, in place of the middleware."""
+        """The app's handler looks up instead of the middleware."""
         return self.endpoint is not None and self.endpoint.after_checks
 
     @cached_property
     def repeat_window_s(self) -> float | None:
-        """Time after an answer in which a repeat gets a fresh one; None: it never does."""
+        """Time after an answer in which a repeat gets a fresh one; None: a repeat never does."""
         endpoint = self.endpoint
         if endpoint is None or endpoint.on_repeat == "hit":
             return None
@@ -211,13 +212,17 @@ class Routes:
         patterns: dict[str, list[Endpoint]] = {}
         for endpoint in endpoints:
             if not isinstance(endpoint, Endpoint):
-                raise ConfigError(f"endpoints holds {endpoint!r}, which is no headstart.Endpoint")
+                raise ConfigError(
+                    f"endpoints holds {endpoint!r}, which is not a headstart.Endpoint"
+                )
             key = (endpoint.method.upper(), endpoint.path.encode())
             dialect = None
             if endpoint.prompt is None and key[0] == "POST":
                 dialect = by_path.get(endpoint.path)
             if dialect is None and endpoint.prompt is None and endpoint.query is not None:
-                raise ConfigError(f"Endpoint {endpoint.path!r}: query needs prompt, to stand in it")
+                raise ConfigError(
+                    f"Endpoint {endpoint.path!r}: query needs prompt, because it names a part of it"
+                )
             known = self._table.get(key)
             if known is not None and known.endpoint is not None:
                 raise ConfigError(f"endpoints has {endpoint.method} {endpoint.path!r} twice")
@@ -251,7 +256,7 @@ class _Patterns:
                 if _overlap(endpoint.path, other.path):
                     raise ConfigError(
                         f"endpoints {other.path!r} and {endpoint.path!r} match the same paths: "
-                        "leave one out, or let them differ in a segment that is no parameter"
+                        "leave one out, or let them differ in a segment that is not a parameter"
                     )
         self._routes = [Route(endpoint.path, None, endpoint) for endpoint in endpoints]
         self._any = re.compile(b"|".join(b"(%b)" % _regex(each.path) for each in endpoints))
@@ -297,7 +302,7 @@ def _wrong_segment(segment: str) -> str | None:
     if "{" in segment or "}" in segment:
         return f"has {segment!r}: a parameter is a whole segment with a plain name, as in /{{id}}/"
     if "*" in segment:
-        return "has a '*', which stands for nothing here: name a parameter, as in /items/{id}/ask"
+        return "has a '*', which has no meaning here: name a parameter, as in /items/{id}/ask"
     if segment in (".", ".."):
         return f"has {segment!r}, which clients resolve before they send a request"
     if not _SEGMENT.fullmatch(segment):
@@ -328,9 +333,9 @@ def parse_custom(endpoint: Endpoint, body: bytes) -> ChatRequest:
 
 
 def _named(endpoint: Endpoint, document: dict[str, Any]) -> str | None:
-    """Return the question that ``query`` names in the body; None if it is no name, but a pattern.
+    """Return the question that ``query`` names in the body; None if ``query`` is a pattern.
 
-    ``""``, which stands in no prompt, if the body has none there.
+    If the body has no such field, the result is ``""``, which is in no prompt.
     """
     query = endpoint.query
     if query is None or isinstance(query, re.Pattern):
@@ -365,7 +370,7 @@ def _split(value: Any, path: list[str]) -> tuple[Any, Any]:
 
 
 def raw_path(scope: Scope) -> bytes:
-    """Return the path as the client sent it, below ``root_path``."""
+    """Return the path below ``root_path``, in the form that the client sent."""
     path: bytes = scope.get("raw_path") or scope["path"].encode()
     path = path.partition(b"?")[0]
     root = scope.get("root_path", "")
@@ -375,11 +380,11 @@ def raw_path(scope: Scope) -> bytes:
 
 
 def has_dot_segment(path: bytes) -> bool:
-    """Return whether a path has a ``.`` or ``..`` segment, in any spelling that a server may undo.
+    """Return whether a path has a ``.`` or ``..`` segment, in any spelling a server may decode.
 
-    Servers differ: in the encodings that they undo and how often, in whether a backslash separates
-    segments, in the characters that they drop, and in the text that they cut off after a
-    semicolon, ``#`` or ``?``. This function assumes that a server does all of it.
+    Servers differ in several ways: which encodings they decode and how often, whether a backslash
+    separates segments, which characters they drop, and which text they cut off after a semicolon,
+    ``#`` or ``?``. This function assumes that a server does all of this.
     """
     for _ in range(_DECODINGS):
         decoded = _OVERLONG.sub(_shortest, _ESCAPED_UNIT.sub(_unit, unquote_to_bytes(path)))
@@ -412,7 +417,7 @@ def _shortest(match: re.Match[bytes]) -> bytes:
 
 
 DEPLOYMENT = "headstart.deployment"
-"""The key of the scope with the model that the path named, an empty text if it named none."""
+"""The key in the scope for the model that the path named; an empty text if it named none."""
 _PATH = re.compile(rb"/openai/(?:deployments/([^/]+)/|v1/)?(?=.)")
 
 
@@ -423,9 +428,9 @@ class _ModelOfBody(msgspec.Struct):
 def as_openai(scope: Scope) -> Scope | None:
     """Return the scope of a request to one of Azure's paths, with OpenAI's path in its place.
 
-    None: the path is not Azure's. The scope tells the model that the path named, under
-    ``DEPLOYMENT``. The query loses ``api-version``, which each upstream has of its own, and calls
-    the ``deployment`` of a WebSocket its ``model``.
+    None: the path is not Azure's. The scope has the model from the path under ``DEPLOYMENT``. The
+    query loses ``api-version``, because each upstream has its own, and the ``deployment`` of a
+    WebSocket becomes its ``model``.
     """
     path = raw_path(scope)
     found = _PATH.match(path)
@@ -449,9 +454,9 @@ def as_openai(scope: Scope) -> Scope | None:
 
 
 def with_deployment(body: bytes, name: str) -> bytes:
-    """Return the body with the deployment for its model, as Azure reads it.
+    """Return the body with the deployment as its model, because Azure ignores the body's model.
 
-    A body that is no JSON object stays as it is.
+    A body that is not a JSON object stays unchanged.
     """
     try:
         if msgspec.json.decode(body, type=_ModelOfBody).model == name:

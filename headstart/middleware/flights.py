@@ -33,10 +33,10 @@ LOG_BYTES = 8 * 1024 * 1024
 """The largest size of a flight's log."""
 
 REST_S = 0.5
-"""How long a call may go on after its answer is whole, when no client reads it any more."""
+"""Seconds for which a call may go on after its answer is whole, if no client reads it any more."""
 
 OWN_ALONE = frozenset(("cache-control", "vary"))
-"""Reasons not to store an answer for which nobody may share it either (RFC 9111, section 4)."""
+"""Reasons not to store an answer that also forbid sharing it (RFC 9111, section 4)."""
 
 _LATE = "no answer in time: the client's timeout, x-headstart-deadline-ms, or a deadline_s"
 
@@ -56,9 +56,9 @@ class Head:
     upstream: str
     transforms: tuple[str, ...]
     stream: bool
-    """It comes as events."""
+    """The answer comes as events."""
     not_stored: str | None = None
-    """Why the answer cannot be stored, if status or headers tell."""
+    """The reason why the answer cannot be stored, if status or headers say so."""
 
 
 class Client:
@@ -73,7 +73,7 @@ class Client:
     def __init__(self, flight: Flight) -> None:
         self._flight = flight
         self.waiter: asyncio.Future[None] | None = None
-        """Ends when the flight has news for a pending read."""
+        """Is done when the flight has news for a pending read."""
         self._timer: asyncio.TimerHandle | None = None
         self._late = False
         self._gone: BaseException | None = None
@@ -110,7 +110,7 @@ class Client:
             self._timer = None
 
     def expire(self, deadline: float | None) -> None:
-        """Wait for nothing after ``deadline``, in the loop's time; None: without end."""
+        """End all waits at ``deadline``, in the loop's time; None: no limit."""
         self.stop()
         self._late = False
         if deadline is not None:
@@ -169,7 +169,7 @@ class UnaskedCall(Protocol):
     """The call of a live draft, whose answer no client has asked for yet."""
 
     def adopt(self, key: CacheKey, prepared: Prepared) -> bool:
-        """Let the answer be stored; return whether ``store_adopted`` has to do it."""
+        """Let the answer be stored; return whether ``store_adopted`` has to store it."""
 
     async def store_adopted(self) -> None:
         """Store the answer of a call that had ended."""
@@ -200,7 +200,7 @@ class Flight:
         self.error: BaseException | None = None
         self.ended = False
         self.full = False
-        """It has outgrown its log, so nobody may join any more."""
+        """It is larger than its log, so no client may join any more."""
         self.end = 0
         """Index of the piece that comes next, counted from the start of the answer."""
         self.began = time.perf_counter()
@@ -217,7 +217,7 @@ class Flight:
         self.entry: Entry | None = None
         """The stored answer."""
         self.not_stored: str | None = None
-        """Why the answer is not stored."""
+        """The reason why the answer is not stored."""
         self.followed = False
         """Another process makes the call, stores the answer and books it."""
         self.owned: OwnedCall | None = None
@@ -227,11 +227,11 @@ class Flight:
         self.is_read = False
         """The pump reads the answer now."""
         self.reading: asyncio.Task[None] | None = None
-        """Takes the items out of the answer, once for all clients."""
+        """Reads the items of the answer, once for all clients."""
         self.vectors: Vectors | None = None
         """The items, which are kept one by one."""
         self.reply: Reply | None = None
-        """The answer that is read; its ``transforms`` tell what was done to it so far."""
+        """The reply that is read. Its ``transforms`` name the changes so far."""
         self.pump: asyncio.Task[None] | None = None
         self._settling: asyncio.Event | None = None
         self._cut_off = self._claimed = False
@@ -243,7 +243,7 @@ class Flight:
         self._dropped = 0
         self._size = 0
         self.readers: list[Client] = []
-        """Those who have joined and not left."""
+        """The clients that have joined and not left."""
 
     def join(self, deadline: float | None = None) -> Client:
         """Add a reader that starts at the beginning of the answer, and waits until ``deadline``."""
@@ -276,13 +276,13 @@ class Flight:
 
     def _cut_off_rest(self) -> None:
         """End the reading of a whole answer whose body does not end. The pump then stores it."""
-        # Several clients may have left one after the other, each with a timer of its own.
+        # Several clients may have left one after the other, and each has set a timer.
         if self.is_read and self.pump is not None and not self._cut_off:
             self._cut_off = True
             self.pump.cancel()
 
     def was_cut_off(self) -> bool:
-        """Tell the pump, which was cancelled, whether only its reading was to end."""
+        """Tell the cancelled pump whether only its reading should end."""
         pump = asyncio.current_task()
         return self._cut_off and pump is not None and not pump.uncancel()
 
@@ -299,7 +299,7 @@ class Flight:
             await self._settling.wait()
 
     def claim(self, client: Client) -> tuple[Attempt, ...]:
-        """Return the attempts if this client has to book them: once, when it has left.
+        """Return the attempts if this client has to book them, once, after it has left.
 
         The first reader books them, or the last reader if the first one left before the end.
         """
@@ -314,7 +314,7 @@ class Flight:
         return self.attempts
 
     def book_apart(self) -> None:
-        """Let no reader book the attempts: whoever made the call does."""
+        """Let no reader book the attempts, because the maker of the call books them."""
         self._claimed = True
 
     def lasts(self, deadline: float | None) -> bool:
@@ -362,7 +362,7 @@ class Flight:
     def push(self, data: bytes) -> None:
         """Append a piece and wake the readers. Once the log is full, wait for room first."""
         self._size += len(data)
-        if self.readers:  # nobody reads the bytes of an audit
+        if self.readers:  # no client reads the bytes of an audit
             self._log.append(data)
             self.end += 1
             for client in self.readers:
@@ -417,11 +417,11 @@ class Flight:
 
 
 class AnswerForm(NamedTuple):
-    """How an answer is to come."""
+    """The form in which an answer is wanted."""
 
     stream: bool
     include_usage: bool
-    """A stream tells its tokens at its end."""
+    """A stream reports its tokens at its end."""
 
 
 class OwnedCall:
@@ -450,9 +450,9 @@ class OwnedCall:
             self.begun.set()
 
     def end(self) -> None:
-        """Release the lease. Those who follow already get the rest of the answer."""
+        """Release the lease. Present followers get the rest of the answer."""
         self.over.set()
-        self.begun.set()  # nobody need wait for it any more
+        self.begun.set()  # nothing has to wait for it any more
         self.flight = None  # each would keep the other in memory, and with them the whole answer
         self._ended(self)
 

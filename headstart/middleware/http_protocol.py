@@ -30,7 +30,7 @@ MAX_HEAD_BYTES = 64 * 1024
 MAX_QUEUED_BYTES = 32 * 1024
 """Bytes kept of requests that a connection sent while one is in progress."""
 _REQUEST_BYTES = 256
-"""Bytes that a request counts in addition, so that many tiny requests are bounded, too."""
+"""Bytes that each request counts for in addition, so that many tiny requests are bounded, too."""
 _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nretry-after: 1\r\n"
     b"connection: close\r\n\r\n"
@@ -41,16 +41,16 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     """Bounds unfinished requests of a client, in bytes and in time.
 
     It answers 400 and closes once a request's head exceeds ``MAX_HEAD_BYTES``. The parser collects
-    headers without a bound, so a caller could fill the memory with them. The count is by reads: a
-    head that arrives whole in one read is served, however long.
+    headers without a bound, so a caller could fill the memory with them. Only complete reads are
+    counted: a head of any length that arrives in one read is served.
 
     It closes a connection if a head is not complete ``head_timeout_s`` after the connection was
     made, or after the head's first byte on a connection in use. The same limit holds for the rest
-    of a body after its answer. Until then it reads the rest and drops it, because a client that is
-    cut off while it sends may not read the answer.
+    of a body after its answer. Until then it reads and drops the rest, because a client that is cut
+    off while it sends may not read the answer.
 
-    It goes on reading while requests are queued behind the one in progress, because only a reader
-    notices that the client leaves. It keeps ``MAX_QUEUED_BYTES`` of them. If there are more, or if
+    It continues to read while requests wait for the one in progress, because otherwise it would not
+    notice that the client leaves. It keeps ``MAX_QUEUED_BYTES`` of them. If there are more, or if
     they are not HTTP, it ignores all bytes after the last whole request, and closes the connection
     after the answer to that.
     """
@@ -65,7 +65,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     _waits: asyncio.TimerHandle | None = None
     _running: RequestResponseCycle | None = None
     _ignores = False
-    """Further bytes are read and dropped."""
+    """True: further bytes are read and dropped."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Expect a head."""
@@ -73,14 +73,14 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         self._queued: dict[RequestResponseCycle, int] = {}
         """The bytes kept of each request that waits for the one in progress."""
         if self.max_connections is not None and len(self.connections) > self.max_connections:
-            # Descriptors are kept for upstreams and the store; others' connections go on.
+            # Some descriptors are reserved for upstreams and the store. Open connections go on.
             transport.write(_FULL)
             transport.close()
         else:
             self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Expect nothing more, and tell the request in progress, which may not be the newest."""
+        """Expect nothing more, and tell the request in progress (perhaps not the newest one)."""
         self._wait_no_more()
         super().connection_lost(exc)
         running: RequestResponseCycle | None = self._running
@@ -117,7 +117,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
             self._keep(len(body))
 
     def on_message_complete(self) -> None:
-        """The client has sent what it announced."""
+        """The client has sent the whole request."""
         if self._ignores:
             return
         self._in_body = False
@@ -125,7 +125,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Expect what is left of the body that was answered before it had come."""
+        """Expect the rest of a body that was answered before it was complete."""
         super().on_response_complete()
         if self._in_body:
             self._wait()
@@ -142,7 +142,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
                 return self.send_400_response("The request's headers are too large.")
         cycle: RequestResponseCycle | None = self.cycle
         if self._in_head or cycle is None or cycle.response_complete:
-            # uvicorn ends its wait for the next request with any byte, even of an empty line.
+            # Any byte, even of an empty line, ends uvicorn's wait for the next request.
             self._wait()
 
     def send_400_response(self, msg: str) -> None:
@@ -170,18 +170,18 @@ class BoundedHeadProtocol(HttpToolsProtocol):
             del self._queued[self.cycle]
             self.pipeline.popleft()
         last = next(reversed(self._queued), self._running)
-        assert last is not None  # bytes are ignored only behind a request in progress
+        assert last is not None  # bytes are ignored only after a request in progress
         self.cycle = last
         last.keep_alive = False
         self.flow.resume_reading()
 
     def _should_upgrade(self) -> bool:
-        """Tell whether a request becomes a WebSocket: not while an answer is under way."""
+        """Tell whether a request becomes a WebSocket. During an answer it does not."""
         running = self._running
         return (running is None or running.response_complete) and super()._should_upgrade()
 
     def handle_websocket_upgrade(self) -> None:
-        """Hand the connection over. From now on this object gets no more bytes."""
+        """Hand the connection over. This object gets no more bytes."""
         self._ignores = True
         self._wait_no_more()
         super().handle_websocket_upgrade()
@@ -216,7 +216,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
 def websocket_protocol(**options: Any) -> asyncio.Protocol:
     """Return the protocol of a connection that becomes a WebSocket.
 
-    Its library is loaded by the first one: most deployments see none.
+    The first one loads the library, because most deployments have none.
     """
     from headstart.middleware.websocket_protocol import QuietWebSocket
 
@@ -238,7 +238,7 @@ async def _break_off_quietly(
             raise
         # The failure log warns of the upstream, once a minute for each cause.
         logger.info("an answer that had begun was broken off: %s", error)
-        cycle.disconnected = True  # the server expects no end of the answer any more
+        cycle.disconnected = True  # the server does not expect the end of the answer any more
         cycle.transport.close()
 
 

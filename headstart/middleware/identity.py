@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     from headstart.types import Headers, Scope
 
 ACCEPTED_FOR_S = 3600.0
-"""How long a credential that an upstream accepted may read shared answers."""
+"""Seconds for which a credential that an upstream accepted may read shared answers."""
 MEMO_SCOPES = 4096
 MANY_VALUES = 10
-"""When one header has come with this many values, a line in the log names it."""
+"""Number of values of one header after which a line in the log names the header."""
 MOST_NAMES = 64
 """Number of headers whose values are counted."""
 
 
 class ClientKey(NamedTuple):
-    """A key that callers may send, and the name of those who have it; "": they have none."""
+    """A key that callers may send, and the name of its callers; "": they have no name."""
 
     name: str
     key: bytes
@@ -47,14 +47,17 @@ class ClientKey(NamedTuple):
 
 @dataclass(frozen=True)
 class SharingOptions:
-    """Who may share answers. ``scope`` is ``credential``, ``shared`` or ``header:NAME``."""
+    """The callers that may share answers.
+
+    ``scope`` is ``credential``, ``shared`` or ``header:NAME``.
+    """
 
     scope: str = "credential"
     share_users: bool = False
     anonymous: bool = False
     """Requests without a credential share one scope (bound to loopback) instead of bypassing."""
     wrapped: bool = False
-    """An app answers. It may know its users by cookies, and have a tenant for each host."""
+    """An app answers. It may identify its users by cookies, and have a tenant for each host."""
     resolve: Callable[[Scope], str | None] | None = None
     client_keys: tuple[ClientKey, ...] = field(default=(), repr=False)
     trusted_proxies: tuple[str, ...] = ()
@@ -62,10 +65,10 @@ class SharingOptions:
     ignore_headers: tuple[bytes, ...] = ()
     """Headers that do not identify the caller."""
     own_keys: frozenset[str] = frozenset()
-    """Upstreams that never get a caller's key. They answer every caller that may come in."""
+    """Upstreams that never get a caller's key. They answer every admitted caller."""
 
     def binds(self, name: bytes) -> bool:
-        """Tell whether all who share an answer have the same value of a header (lower case)."""
+        """Tell whether all callers of a scope have the same value of a header (lower case)."""
         if name in PROTOCOL_HEADERS or name in self.key_headers:
             return True
         if self.resolve is not None or name in self.ignore_headers:
@@ -80,18 +83,18 @@ class Caller(NamedTuple):
     """The sender of a request, as its headers and query name it."""
 
     key: bytes | None
-    """Its keys, and its cookies if an app answers; None without any."""
+    """Its keys, and its cookies if an app answers; None if it has none."""
     whole: bytes
     """Keys, and every other header by which a provider could tell callers apart."""
     query: bytes = b""
     """The parameters of the query by which a provider could tell callers apart."""
 
 
-class Party(NamedTuple):
+class CallerHashes(NamedTuple):
     """The hashes that name the sender of a request."""
 
     scope: str
-    """Those who share answers with it."""
+    """The callers that share answers with it."""
     principal: str
     tenant: str
     asker: str
@@ -99,7 +102,10 @@ class Party(NamedTuple):
 
 
 def credential_of(headers: Headers, query_string: bytes, *, cookies: bool) -> bytes | None:
-    """Return what identifies the caller, or None: key headers, ``?key=`` and, if asked, cookies."""
+    """Return the bytes that identify the caller: key headers, ``?key=`` and, if asked, cookies.
+
+    Or None.
+    """
     found = [
         name + b"\0" + value
         for name, value in headers
@@ -125,7 +131,9 @@ def check_client_key(headers: Headers, query_string: bytes, keys: Sequence[Clien
         name
         for candidate in given
         for name, key in keys
-        if hmac.compare_digest(key, candidate)  # compared with all, so that time tells nothing
+        if hmac.compare_digest(
+            key, candidate
+        )  # compared with all keys, so that the time reveals nothing
     ]
     if not names:
         raise Unauthorized("this API key is not one of server.client_keys")
@@ -158,7 +166,7 @@ class AccessControl:
 
 
 def _without_scheme(value: bytes) -> bytes:
-    """Take ``Bearer`` off a key; upper and lower case do not count (RFC 9110, 11.1)."""
+    """Remove ``Bearer`` from a key, in upper or lower case (RFC 9110, 11.1)."""
     scheme, _, key = value.partition(b" ")
     return (key if scheme.lower() == b"bearer" else value).strip()
 
@@ -172,7 +180,7 @@ def _keys_in(query_string: bytes) -> list[bytes]:
 
 
 class AcceptedCredentials:
-    """The pairs of callers (by hash) and upstreams that accepted the callers' keys lately."""
+    """The callers (by hash) whose keys were accepted lately, each with its upstream."""
 
     def __init__(self, clock: Callable[[], float], capacity: int = 100_000) -> None:
         self._clock = clock
@@ -191,7 +199,7 @@ class AcceptedCredentials:
         self._seen.pop((holder, upstream), None)
 
     def note(self, holder: str, upstream: str, status: int) -> None:
-        """Note what the status of an upstream's answer says about a caller's key, if anything."""
+        """Note whether an upstream's status accepts or refuses a caller's key, if it says so."""
         if 200 <= status < 300:
             self.accept(holder, upstream)
         elif status in (401, 403):
@@ -216,18 +224,18 @@ class Callers:
         self._trusted = tuple(ip_network(net, strict=False) for net in sharing.trusted_proxies)
         self._alone = sharing.resolve is None and sharing.scope == "credential"
         self._keys = {*KEY_HEADERS, *([b"cookie"] if sharing.wrapped else [])}
-        # Headers in the cache key keep callers apart by themselves.
+        # Headers in the cache key already keep callers apart.
         self._silent = frozenset(
             (*sharing.key_headers, *sharing.ignore_headers, self._scope_header)
         )
         self._splits = SplittingHeaders()
         self._hinted = False
-        self._parties: dict[tuple[object, ...], Party] = {}
+        self._parties: dict[tuple[object, ...], CallerHashes] = {}
         self.read_scopes = bool(sharing.resolve or self._scope_header)
-        """``identify`` reads more of a request than its headers, so it must see each one."""
+        """``identify`` reads more than the headers of a request, so it must see each request."""
 
     def renew(self, secret: bytes) -> bool:
-        """Take the store's present secret for the names of scopes; return whether it is new.
+        """Use the store's present secret for the names of scopes; return whether it is new.
 
         With another secret all names differ, so answers under the old names are out of reach.
         """
@@ -247,7 +255,7 @@ class Callers:
         return self._counts(name)
 
     def caller(self, headers: Headers, query_string: bytes) -> Caller:
-        """Return the caller. Addresses count only if no key is there."""
+        """Return the caller. Addresses count only without a key."""
         sharing = self._sharing
         known = tuple(pair for pair in headers if pair[0] not in sharing.ignore_headers)
         if any(name == b"cookie" for name, _ in known):
@@ -266,7 +274,7 @@ class Callers:
         return name not in self._silent and tells_apart(name, hosts=self._sharing.wrapped)
 
     def identify(self, scope: Scope, headers: Headers, caller: Caller) -> bytes | None:
-        """Return the bytes that identify those who may share this request's answer, or None."""
+        """Return bytes that identify the callers who may share this request's answer, or None."""
         sharing = self._sharing
         found: bytes | None
         if sharing.resolve is not None:
@@ -291,13 +299,16 @@ class Callers:
         subdivision: bytes | None,
         user: str | None,
         place: bytes | None,
-    ) -> Party:
-        """Return the names of a request's sender. Senders are remembered, so each is named once."""
+    ) -> CallerHashes:
+        """Return the hashes of a request's sender.
+
+        They are remembered, so each is computed once.
+        """
         asking = (identity, caller, subdivision, user, place)
         party = self._parties.get(asking)
         if party is None:
             tenant = self.tenant(identity, caller)
-            party = Party(
+            party = CallerHashes(
                 scope=self.scope_name(identity, subdivision, user),
                 principal=self.principal(caller, user),
                 tenant=tenant,
@@ -314,15 +325,15 @@ class Callers:
         return self._hash(identity, subdivision, None if self._sharing.share_users else user)
 
     def principal(self, caller: Caller, user: str | None) -> str:
-        """Hash the caller, also where all share one scope: by key, and by user within one key.
+        """Hash the caller, also if all callers share one scope: by key, and by user within one key.
 
-        Where several keys share answers the user does not count, and other headers never count: one
+        If several keys share answers, the user does not count, and other headers never count: one
         caller could pretend to be many.
         """
         return self._hash(caller.key, None, user if self._alone else None)
 
     def tenant(self, identity: bytes, caller: Caller) -> str:
-        """Hash the tenant that takes turns with others in queues: by scope and key.
+        """Hash the tenant by scope and key. Tenants take turns in queues.
 
         Neither ``user`` nor any other header counts: one caller could pretend to be many.
         """
@@ -342,8 +353,8 @@ class Callers:
     def readable(self, holder: str, answerers: frozenset[str]) -> frozenset[str] | None:
         """Return the upstreams whose answers ``holder`` may read; None: all of ``answerers``.
 
-        A caller may read a shared answer if its upstream would answer that caller, too: it has
-        accepted the caller's key, or it gets no key of callers.
+        A caller may read a shared answer if the answer's upstream would answer this caller, too: it
+        has accepted the caller's key, or it never gets callers' keys.
         """
         if not holder:
             return None
@@ -352,7 +363,7 @@ class Callers:
         return None if found and found == answerers else found
 
     def asker(self, tenant: str, subdivision: bytes | None, user: str | None) -> str:
-        """Hash the caller as exactly as possible: the tenant, its subdivision and the user."""
+        """Hash the exact caller: the tenant, its subdivision and the user."""
         return self._hash(tenant.encode(), subdivision, user)
 
     def _hash(self, identity: bytes | None, subdivision: bytes | None, user: str | None) -> str:
@@ -381,7 +392,7 @@ class Callers:
 
 
 class SplittingHeaders:
-    """Warns once of a header that keeps many requests apart, which may be a mistake."""
+    """Warns once about a header that keeps many requests apart, which may be a mistake."""
 
     def __init__(self) -> None:
         self._values: dict[bytes, set[int]] = {}
@@ -399,7 +410,7 @@ class SplittingHeaders:
                 if len(values) == MANY_VALUES:
                     logger.warning(
                         "the header %s came with %d values, and requests that differ in it share "
-                        "no answers; if it does not say who is calling, name it in "
+                        "no answers; if it does not identify the caller, name it in "
                         "cache.ignore_headers",
                         name.decode("latin-1"),
                         MANY_VALUES,

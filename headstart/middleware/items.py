@@ -1,7 +1,7 @@
-"""Requests with many items, each of which is cached alone: embeddings.
+"""Requests with many items that are cached one by one: embeddings.
 
-A provider is asked for the items that the cache does not have, once for each item. Whatever it
-answers in an unexpected form reaches the client untouched, and is not stored.
+A provider is asked for the items that the cache does not have, once for each item. An answer in an
+unexpected form reaches the client unchanged, and is not stored.
 """
 
 from __future__ import annotations
@@ -51,11 +51,12 @@ T = TypeVar("T")
 
 _JSON = ((b"content-type", b"application/json"),)
 INLINE_BYTES = 256 * 1024
-"""Longer answers are taken apart, and put together, in a thread: 1 MB of numbers takes 10 ms."""
+"""Longest answer that is split and joined on the event loop. Longer ones are split and joined in a
+thread: 1 MB of numbers takes 10 ms."""
 
 
 class Flying(NamedTuple):
-    """What an engine does with the calls of a request."""
+    """The functions of an engine that handle the calls of a request."""
 
     limit: Callable[[RequestContext], None]
     start: Start
@@ -65,11 +66,11 @@ class Flying(NamedTuple):
 
 
 class _Unexpected(Exception):
-    """The answer to the missing items cannot be put together with those of the cache."""
+    """The answer for the missing items cannot be joined with the items of the cache."""
 
 
 class _Batch(NamedTuple):
-    """A request, and what the cache has of it."""
+    """A request, and the items that the cache has."""
 
     key: CacheKey
     exacts: list[str]
@@ -80,7 +81,7 @@ class _Batch(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Each item is asked for, so that the client's own bytes ask for them."""
+        """All items are missing, so the client's own bytes can be sent."""
         return len(self.missing) == len(self.exacts)
 
 
@@ -118,7 +119,7 @@ class ItemAnswers:
     async def _look_up(
         self, context: RequestContext, finder: Finder, key: CacheKey
     ) -> tuple[_Batch, str | None]:
-        """Return what the cache has, and why the first missing item is missing."""
+        """Return the items of the cache, and the reason why the first missing item is missing."""
         request = context.prepared.request
         assert request is not None
         items: list[bytes] = request.document["items"]
@@ -141,7 +142,7 @@ class ItemAnswers:
         return _Batch(key, exacts, found, missing), reason
 
     def _without(self, batch: _Batch, context: RequestContext) -> _Batch:
-        """Return a request of which the cache has nothing."""
+        """Return a request for which the cache has no item."""
         context.item_hits = 0
         request = context.prepared.request
         assert request is not None
@@ -153,7 +154,7 @@ class ItemAnswers:
         return f"{stage}-error"
 
     async def _composed(self, batch: _Batch) -> Entry:
-        """Return one entry for an answer that the cache has whole."""
+        """Return one entry for an answer whose items are all in the cache."""
         entries = [batch.found[exact] for exact in batch.exacts]
         body = await _run(_size(entries), _write, entries, entries[0].origin.model)
         expires = [entry.expires for entry in entries if entry.expires is not None]
@@ -197,7 +198,7 @@ class ItemAnswers:
             await self._ask_for_all(context, app)
 
     async def _ask_for_all(self, context: RequestContext, app: ASGIApp) -> None:
-        """Let the provider answer the client's own request, and pass that on."""
+        """Let the provider answer the client's own request, and pass the answer on."""
         booked = context.attempts
         context.item_hits, context.partly_saved = 0, None
         context.lookup = Lookup(outcome=Outcome.MISS, reason="partial")
@@ -211,7 +212,7 @@ class ItemAnswers:
     async def _compose(
         self, context: RequestContext, batch: _Batch, flight: Flight, head: Head, body: bytes | None
     ) -> bytes | None:
-        """Return the client's answer, made of a provider's whole one. Raises _Unexpected."""
+        """Return the client's answer, made from a provider's whole one. Raises _Unexpected."""
         if head.status == 200 and body is not None:
             if flight.reading is None:
                 flight.reading = self._flying.spawn(self._keep, context, batch, flight, head, body)
@@ -229,7 +230,7 @@ class ItemAnswers:
     async def _keep(
         self, context: RequestContext, batch: _Batch, flight: Flight, head: Head, body: bytes
     ) -> None:
-        """Take the items out of an answer, and store them."""
+        """Read the items of an answer, and store them."""
         cache = self._pump.cache
         vectors = await _run(len(body), read_vectors, body, len(batch.missing))
         origin = flight.origin
@@ -263,7 +264,7 @@ class ItemAnswers:
 
 
 async def _run(size: int, function: Callable[..., T], *arguments: object) -> T:
-    """Run what takes long for many bytes: then in a thread."""
+    """Run a function, in a thread if there are many bytes."""
     if size > INLINE_BYTES:
         return await asyncio.to_thread(function, *arguments)
     return function(*arguments)
@@ -296,7 +297,7 @@ def _vector(entry: Entry) -> bytes:
 
 
 def _together(entries: Sequence[Entry]) -> Origin:
-    """Return what these items cost, as if one call had asked for them."""
+    """Return the cost of these items, as if one call had asked for them."""
     origins = [entry.origin for entry in entries]
     costs = [each.cost_usd for each in origins if each.cost_usd is not None]
     return msgspec.structs.replace(

@@ -11,7 +11,7 @@ from headstart.attempts import PREFIX_TOKENS, PREFIX_TTL_S
 from headstart.decisions import Outcome
 from headstart.observe import Served
 from headstart.types import Frozen, ulid_time
-from headstart.usual_calls import MachineStats, MachineUse, SparedCalls, UsualCalls, machine_name
+from headstart.usual_calls import AvoidedCalls, MachineStats, MachineUse, UsualCalls, machine_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -24,12 +24,12 @@ STEP_S = 60
 """Width of a bucket in seconds."""
 DAY_S = 86_400.0
 MOST_KEYS = 200
-"""Clients choose the names of models and tags. After so many combinations all models are ``other``,
-and requests have no tags."""
+"""Clients choose the names of models and tags. Beyond this number of combinations all models are
+``other``, and requests have no tags."""
 MOST_CALLS = 200
 """The latest calls of a kind with which hits are compared."""
 MOST_PROMPTS = 20_000
-"""The prompts of which it is known when they were asked for the last time."""
+"""Number of prompts whose last request is remembered."""
 MOST_SUMS = 20_000
 """Number of sums in all buckets, some 20 MB. Past it the oldest buckets go."""
 MOST_BARS = 60
@@ -40,7 +40,7 @@ NONE = "(none)"
 
 
 class Key(NamedTuple):
-    """What the page can filter by."""
+    """The properties by which the page can filter."""
 
     caller: str
     route: str
@@ -69,12 +69,12 @@ ANY = Filter()
 
 
 def key_of(row: Served) -> Key:
-    """Return what a request can be filtered by."""
+    """Return the properties of a request for filters."""
     return Key(row.caller or NONE, row.route or NONE, row.model or NONE, row.endpoint, row.tags)
 
 
 class FirstTokens(Frozen, omit_defaults=False):
-    """FirstTokens of the time to first token in seconds, right to 15 %; ``n`` requests."""
+    """Quantiles of the time to first token in seconds, accurate to 15 %, over ``n`` requests."""
 
     n: int
     p50_s: float | None
@@ -89,7 +89,7 @@ class Bar(Frozen, omit_defaults=False):
 
 
 class Totals(Frozen, omit_defaults=False):
-    """BucketSums over requests. Dollars are None while no price is known.
+    """Totals over requests. Dollars are None while no price is known.
 
     All savings are net of our own costs, as in the report: hits and joined requests are compared
     with the latest calls of the same kind. ``…_margin`` is half of a 95 % interval, as if no two
@@ -161,7 +161,7 @@ class BucketSums:
         self.hits: Counter[int] = Counter()
         """Hits by the class of their time to first token."""
         self.misses: Counter[int] = Counter()
-        self.spared = SparedCalls()
+        self.spared = AvoidedCalls()
         """The hits and the joined requests."""
         self.saved_usd = SquareSum()
         self.failed = self.saved_tokens = self.priced = 0
@@ -170,7 +170,7 @@ class BucketSums:
     def add(self, row: Served, prefix_usd: float) -> None:
         """Count a request, or the cost of an audit.
 
-        ``prefix_usd``: what a hit saves less because of the provider's prefix cache.
+        ``prefix_usd``: the savings that a hit loses because of the provider's prefix cache.
         """
         if row.cost_usd is not None:
             self.priced += 1
@@ -207,7 +207,7 @@ class BucketSums:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def totals(self, usual: UsualCalls) -> Totals:
-        """Return what the page shows. Hits are compared with the ``usual`` calls."""
+        """Return the totals for the page. Hits are compared with the ``usual`` calls."""
         expected = usual.expected(self.spared)
         requests, hits = (
             self.outcomes.total(),
@@ -251,12 +251,12 @@ class LiveTotals:
         self._keys: set[Key] = set()
         self._usual = UsualCalls(MOST_CALLS)
         self._asked_at: OrderedDict[str, float] = OrderedDict()
-        """When the prompt of an entry was last asked."""
+        """The time of the last request for an entry's prompt."""
         self._held = 0
         self._seen: set[str] | None = None
         """The requests that came while the books are read; None: they are not being read."""
         self.version = 0
-        """Grows with each request, so that a page knows that there is something new."""
+        """Grows with each request, so that a page notices changes."""
 
     async def load(self, store: Store, recent: Iterable[Served]) -> None:
         """Add the last day of a store's books. Observe from the call on. Raises StoreError.
@@ -327,7 +327,7 @@ class LiveTotals:
         return found
 
     def _prefix_usd(self, row: Served) -> float:
-        """Return what a hit saves less because its prompt was asked a short time before."""
+        """Return the savings that a hit loses because its prompt was asked shortly before."""
         if row.entry is None or not row.succeeded or row.prompt_tokens < PREFIX_TOKENS:
             return 0.0
         before = self._asked_at.pop(row.entry, None) or ulid_time(row.entry)
@@ -344,7 +344,7 @@ class LiveTotals:
             self._held -= len(self._buckets.pop(first))
 
     def view(self, window_s: float, wanted: Filter = ANY) -> LiveView:
-        """Return the sums of the last ``window_s`` seconds, at most a day, by whole minutes."""
+        """Return the sums of the last ``window_s`` seconds, at most a day, in whole minutes."""
         now = self._clock()
         since = now - min(window_s, DAY_S)
         found = {

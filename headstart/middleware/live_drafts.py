@@ -1,4 +1,4 @@
-"""Live drafts: a client tells what is being typed, so that its answer begins before it asks.
+"""Live drafts: a client sends its prompt while it is being typed, so that the answer begins early.
 
 ``POST /v1/live`` begins a draft, ``PUT /v1/live/{id}`` gives each revision of the text, and a
 WebSocket at ``/v1/live`` does both. The client then makes its ordinary call with the header
@@ -71,12 +71,14 @@ if TYPE_CHECKING:
 PATH = b"/v1/live"
 _PATH = re.compile(rb"/v1/live(?:/([\w-]{1,64}))?")
 LOOKUP_PAUSE_S = 0.2
-"""A text is looked up once it rests for so long, or at once at the end of a sentence."""
+"""Seconds without a change after which a text is looked up. At the end of a sentence it is looked
+up at once."""
 MOST_ACCOUNTS = 1024
 WARM_TOKENS = 16
-"""The limit on the answer of a call that fills the prompt cache; some models take none below."""
+"""The limit on the answer of a call that fills the prompt cache. Some models refuse lower
+limits."""
 _NOT_OF_CALL = frozenset((b"content-length", b"content-encoding", b"transfer-encoding", b"expect"))
-"""Headers that concern the message itself, which the call does not share."""
+"""Headers that belong to the message itself, and not to the call."""
 _HANDSHAKE = b"sec-websocket-"
 
 Purpose: TypeAlias = Literal["answer", "warm", "inference"]
@@ -101,7 +103,7 @@ class _Revision(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class DraftState(msgspec.Struct, frozen=True, omit_defaults=False):
-    """What the client is told about its draft."""
+    """The state of a draft for its client."""
 
     id: str
     rev: int
@@ -161,7 +163,7 @@ class PromptDraft:
         return DraftState(self.id, self.rev, self.cache, self.warm, self.answer, self.spent_usd)
 
     def left_usd(self, limit_usd: float) -> float:
-        """Return what a stage with a limit may still spend."""
+        """Return the dollars that a stage with a limit may still spend."""
         most = limit_usd if self.budget_usd is None else min(limit_usd, self.budget_usd)
         return most - self.spent_usd - self.reserved_usd
 
@@ -173,9 +175,9 @@ class PromptDraft:
 
 
 class LiveDrafts:
-    """Holds the drafts of this process, and does what each revision is worth.
+    """Keeps the drafts of this process, and runs the stages that each revision is worth.
 
-    ``routes`` finds the dialect of a path. ``new_id`` returns ids that nobody can guess.
+    ``routes`` finds the dialect of a path. ``new_id`` returns ids that cannot be guessed.
     """
 
     def __init__(
@@ -267,7 +269,7 @@ class LiveDrafts:
                     telling = self._engine.spawn(_tell, draft, send)
                     continue
                 revision = _decoded(data, _Revision)
-                self._find(owner, draft.id)  # it may be over
+                self._find(owner, draft.id)  # the draft may have ended
                 if revision.type == "cancel":
                     break
                 self._revise(draft, revision)
@@ -310,7 +312,7 @@ class LiveDrafts:
         path, _, query = opening.path.encode().partition(b"?")
         route = self._routes.match("POST", path, query)
         if route is None or route.dialect is None or not route.is_chat:
-            raise InvalidRequest(f"path: {opening.path!r} is no path of a chat API")
+            raise InvalidRequest(f"path: {opening.path!r} is not a path of a chat API")
         if may_refer(bytes(opening.request)):
             raise InvalidRequest("request: a draft cannot name an earlier answer by its id")
         stages = frozenset(settings.stages)
@@ -338,7 +340,7 @@ class LiveDrafts:
             budget_usd=opening.budget_usd,
             account=self._account(owner),
         )
-        # Whatever is wrong with the request shows now, and not while its text is typed.
+        # Errors in the request are reported now, and not while the text is typed.
         context = self._engine.draft(of_call, route, draft.template.body("?"), draft.id)
         self._drafts[draft.id] = draft
         self._prolong(draft)
@@ -384,7 +386,7 @@ class LiveDrafts:
         draft.work = self._engine.spawn(self._follow, draft)
 
     def _stop(self, draft: PromptDraft) -> None:
-        """Stop what runs for a revision, and drop the call that was made for it."""
+        """Stop the stages of a revision, and drop the call that was made for it."""
         if draft.work is not None:
             draft.work.cancel()
             draft.work = None
@@ -393,7 +395,7 @@ class LiveDrafts:
             self._let_go(draft, kept, used=False)
 
     def _close(self, draft: PromptDraft, *, asked: bool = False) -> None:
-        """End a draft. What its calls cost is booked. ``asked``: the final request came."""
+        """End a draft. The cost of its calls is booked. ``asked``: the final request came."""
         if self._drafts.pop(draft.id, None) is None:
             return
         if draft.ends is not None:
@@ -418,7 +420,7 @@ class LiveDrafts:
     # --- stages ----------------------------------------------------------------------------------
 
     async def _follow(self, draft: PromptDraft) -> None:
-        """Do what the present revision is worth."""
+        """Run the stages that the present revision is worth."""
         trigger = ending(draft.text)
         try:
             if "warm" in draft.stages and draft.warm == "none":
@@ -464,7 +466,7 @@ class LiveDrafts:
         draft.warming = self._begin(draft, context, "warm", estimate, waste_usd=waste_usd)
 
     async def _infer(self, draft: PromptDraft) -> None:
-        """Ask what can be worked out from the finished sentences, if nobody was asked yet."""
+        """Ask for an inference over the finished sentences, unless it was asked for already."""
         draft.inferences = kept_inferences(draft.inferences, draft.text)
         segment = next_segment(draft.text, draft.inferences)
         dialect = draft.route.dialect
@@ -483,7 +485,7 @@ class LiveDrafts:
             draft.inferring = self._begin(draft, context, "inference", estimate, text=segment)
 
     def _inferred(self, draft: PromptDraft, kept: KeptCall) -> None:
-        """Take what a model said about the beginning of the prompt, and go on with the rest."""
+        """Take an inference over the beginning of the prompt, and continue with the rest."""
         draft.inferring = None
         reply = kept.flight.reply
         answer = None if reply is None else reply.transcript.completion(self._clock())
@@ -530,7 +532,7 @@ class LiveDrafts:
         text: str | None = None,
         waste_usd: float = 0.0,
     ) -> KeptCall:
-        """Make a call. ``text`` is the part of the draft that it is about; None: all of it."""
+        """Make a call. ``text`` is the part of the draft that it covers; None: the whole draft."""
         cost_usd = estimate.cost_usd or 0.0
         cold = self._engine.expect_draft(context, cold=True)
         discount_usd = (cold.waste_usd or 0.0) - (estimate.waste_usd or 0.0)
@@ -562,7 +564,7 @@ class LiveDrafts:
         return kept
 
     def _note_warm(self, draft: PromptDraft, kept: KeptCall, spent_usd: float) -> None:
-        """Learn what a call that filled the prompt cache costs more in the end."""
+        """Learn the extra cost of a call that filled the prompt cache."""
         context = kept.context
         draft.account.reserve(-kept.reserved_usd)
         cold = self._engine.expect_draft(context, cold=True)
@@ -573,10 +575,9 @@ class LiveDrafts:
     # --- the final call --------------------------------------------------------------------------
 
     def take(self, context: RequestContext) -> KeptCall | bytes | None:
-        """Return the call that answers a final request, if it was made; the draft is then over.
+        """Return the call that answers a final request, if it was made. The draft then ends.
 
-        Or the body that asks the same with what was worked out. None: the request is made as any
-        other.
+        Or return the body with the inferences. None: the request is handled like any other.
         """
         draft = self._drafts.get(context.prepared.live)
         if draft is None or self._engine.owner(context.scope) != draft.owner:
@@ -603,7 +604,7 @@ class LiveDrafts:
     def _note_answer(
         self, draft: PromptDraft, context: RequestContext, used: KeptCall | None
     ) -> None:
-        """Note what the answer costs, and what wasted calls of its draft have saved on it."""
+        """Note the cost of the answer, and the savings by wasted calls of its draft."""
         cold = self._engine.expect_draft(context, cold=True)
         if used is None:
             estimate = self._engine.expect_draft(context)
@@ -617,7 +618,7 @@ class LiveDrafts:
         draft.account.wasted_before(wasted_usd, discount_usd)
 
     def _let_go(self, draft: PromptDraft, kept: KeptCall, *, used: bool) -> None:
-        """Learn and book whether a call was used. One that was not is cancelled."""
+        """Learn and book whether a call was used. An unused call is cancelled."""
         self._use.learn(kept.trigger, used=used)
         if not used:
             kept.flight.leave(kept.reader)
@@ -635,19 +636,19 @@ class LiveDrafts:
         pump.add_done_callback(book)
 
     def _book(self, kept: KeptCall, reason: str) -> None:
-        """Book what a call cost that no client asked for, or that one asked for later."""
+        """Book the cost of a call that no client asked for, or that a client asked for later."""
         try:
             row = kept.context.own_call(kept.flight, Outcome.DRAFT, kept.context.id, self._clock())
             self._observer.notify(msgspec.structs.replace(row, reason=reason))
-        except Exception:  # noqa: BLE001 - a callback has nobody to raise it to
+        except Exception:  # noqa: BLE001 - nothing catches the errors of a callback
             logger.exception("a call of a live draft could not be booked")
 
 
 def _with_inferences(draft: PromptDraft, text: str | None) -> bytes | None:
-    """Return the body of a final request with what was worked out; None: nothing was.
+    """Return the body of a final request with its inferences; None if there are none.
 
-    A dialect whose answers are named by later requests is left out: these would quote another
-    prompt than the client's.
+    Dialects in which later requests name answers are left out: they would quote a prompt that is
+    not the client's.
     """
     dialect = draft.route.dialect
     if text is None or "infer" not in draft.stages or dialect is None or dialect.names_answers:
@@ -657,10 +658,10 @@ def _with_inferences(draft: PromptDraft, text: str | None) -> bytes | None:
 
 
 def _wasted_usd(kept: KeptCall) -> float:
-    """Return what a call cost that nobody used."""
+    """Return the cost of an unused call."""
     attempts = kept.flight.attempts
     spent = sum(each.cost_usd or 0.0 for each in attempts)
-    cut = any(each.estimated for each in attempts)  # the provider has not told its tokens
+    cut = any(each.estimated for each in attempts)  # the provider has not reported its tokens
     return max(0.0, spent - kept.discount_usd) if cut else spent
 
 

@@ -28,11 +28,12 @@ if TYPE_CHECKING:
     from headstart.types import CacheKey, ChatRequest, Entry
 
 UNPROVEN = "unproven-key"
-"""The reason of a miss whose shared answer is of an upstream that has not accepted the key."""
+"""The reason of a miss whose shared answer comes from an upstream that has not accepted the key."""
 
 
 MOST_ANSWERED = 65_536
-"""Number of requests remembered for repeats: two minutes at 500 a second, some 10 MB."""
+"""Number of answered requests that are remembered to recognise repeats: two minutes at 500 a
+second, some 10 MB."""
 
 
 class RecentAnswers:
@@ -62,7 +63,7 @@ class Finder:
     """Looks requests up. A repeat of an ``answered`` request is a miss.
 
     ``concise`` holds the level of brevity by route (0: none), under ``""`` for all other routes.
-    ``patience`` says how long a question may wait for the encoder. None: as the cache is set.
+    ``patience`` decides how long a question may wait for the encoder; None: the cache's setting.
     """
 
     def __init__(
@@ -85,11 +86,11 @@ class Finder:
         self._patience = patience
 
     def note_answered(self, repeat: Repeat) -> None:
-        """Note that a caller has the whole answer now: within the window, a repeat rejects it."""
+        """Note that a caller has the whole answer now. A repeat within the window rejects it."""
         self._answered.note(repeat)
 
     def peek(self, prepared: Prepared, key: CacheKey) -> Lookup | None:
-        """Return the lookup if memory alone decides it; None: ask ``find``."""
+        """Return the lookup if memory alone decides it; None: call ``find``."""
         directives, repeat, readable = prepared.directives, prepared.repeat, prepared.readable
         if directives.no_cache:
             return _miss("no-cache")
@@ -122,7 +123,7 @@ class Finder:
         return lookup if prepared.readable is None else _hide(lookup)
 
     def _patient(self, prepared: Prepared) -> MatchContext:
-        """Return the match context, with the wait that a hit is worth."""
+        """Return the match context with the wait that a hit is worth."""
         context, request = prepared.match_context, prepared.request
         if self._patience is None or request is None:
             return context
@@ -208,7 +209,7 @@ def _miss(reason: str) -> Lookup:
 def _hide(lookup: Lookup) -> Lookup:
     """Hide a miss's reason from a caller that may not read all answers.
 
-    The similarity would show what others ask of upstreams that are not this caller's.
+    The similarity would reveal questions of others to upstreams that this caller cannot use.
     """
     if lookup.entry is not None:
         return lookup

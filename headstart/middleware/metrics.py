@@ -15,7 +15,7 @@ from headstart.types import (
     Frozen,
     LimitUse,
 )
-from headstart.usual_calls import SparedCalls, UsualCalls
+from headstart.usual_calls import AvoidedCalls, UsualCalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,12 +34,12 @@ SPEEDS = (5, 10, 20, 40, 60, 80, 100, 150, 200, 300, 500, 800, 1200, 2500)
 LOOKUPS_S = (0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.01, 0.1, 1)
 
 MOST_MODELS = 64
-"""Models that have labels of their own. Callers may name any; all further ones are ``other``."""
+"""Most models with labels of their own. Callers may name any model; further ones are ``other``."""
 OTHER = "other"
 MOST_CALLS = 200
-"""Calls of a kind with which hits are compared."""
+"""Most calls of a kind with which hits are compared."""
 MOST_UNSETTLED = 1000
-"""Requests that wait for the next reading of the metrics."""
+"""Most requests that wait for the next reading of the metrics."""
 
 _SAVING = (Outcome.EXACT, Outcome.SEMANTIC, Outcome.JOINED)
 _JUDGED = {True: "same", False: "different", None: "unsure"}
@@ -94,7 +94,7 @@ _Labels: TypeAlias = tuple[str, ...]
 
 
 class SavingsCounters:
-    """Counts what requests cost and saved, with the sums of the report.
+    """Counts the costs and savings of requests, with the sums of the report.
 
     Requests are compared with the calls around them, which takes time: not when they are served,
     but in ``settle``, before the metrics are read.
@@ -117,7 +117,7 @@ class SavingsCounters:
         )  # fmt: skip
         self._tokens = counter("saved_tokens", "Tokens of the calls that were not made.", *of_hits)
         self._usd = counter(
-            "saved_usd", "Dollars that the calls would have cost that were not made.", *of_hits
+            "saved_usd", "Dollars that the calls that were not made would have cost.", *of_hits
         )
         self._would_have = counter(
             "would_have_cost_usd", "Dollars that requests would have cost without Headstart.",
@@ -136,7 +136,7 @@ class SavingsCounters:
     def settle(self) -> None:
         """Count the requests that were taken since the last time."""
         rows, self._rows = self._rows, []
-        spared: defaultdict[Outcome, SparedCalls] = defaultdict(SparedCalls)
+        spared: defaultdict[Outcome, AvoidedCalls] = defaultdict(AvoidedCalls)
         sums: defaultdict[tuple[Counter, _Labels], float] = defaultdict(float)
         for row in rows:
             if row.outcome is Outcome.RELAY:
@@ -366,7 +366,7 @@ class PrometheusObserver:
         removed.labels(shaped.kind).inc(max(0, shaped.tokens_before - shaped.tokens_after))
 
     def _model_of(self, row: Served) -> str:
-        """Return the label of a model that has none yet: it gets one once it has answered."""
+        """Return the label of a model without one. It gets its own once it has answered."""
         if len(self._models) > MOST_MODELS or not row.succeeded:
             return OTHER
         self._models.add(row.model)
@@ -433,7 +433,7 @@ class PrometheusObserver:
         return found
 
     def settle(self) -> None:
-        """Count what requests saved, before ``expose``: in the thread that notifies."""
+        """Count the savings of requests. Call it before ``expose``, in the thread that notifies."""
         self._savings.settle()
 
     def expose(self, levels: Levels) -> bytes:

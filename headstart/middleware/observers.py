@@ -1,4 +1,4 @@
-"""Observers of what happened: the books, the log, and the last requests for ``explain``."""
+"""Observers: the books, the log, and the last requests for ``explain``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 FLUSH_S = 0.25
 MAX_WAITING = 10_000
-"""Rows kept while the store is slow or away; the oldest are dropped past it."""
+"""Most rows that are kept while the store is slow or away. The oldest are dropped beyond it."""
 
 
 class Bookkeeper:
@@ -105,7 +105,7 @@ class FailureLog:
         clock: Callable[[], float] = time.monotonic,
         unpriced: UnpricedModels | None = None,
     ) -> None:
-        """``unpriced`` hears of the requests that called an upstream."""
+        """``unpriced`` gets the requests that called an upstream."""
         self._clock = clock
         self._unpriced = unpriced
         self._said: dict[tuple[str, str], float] = {}
@@ -156,7 +156,7 @@ class FailureLog:
 
 
 class _Quiet:
-    """A cause that was logged: when it may be logged again, and how often it came meanwhile."""
+    """A logged cause: when it may be logged again, and how often it came meanwhile."""
 
     __slots__ = ("more", "until")
 
@@ -175,9 +175,9 @@ def _causes(served: Served) -> Iterator[tuple[str, str, int]]:
 
 
 class UnpricedModels:
-    """Logs once that the price of a model is not known which answered a request.
+    """Logs once that the price of a model is not known, after the model has answered a request.
 
-    ``upstreams`` are the names of those that send a bill.
+    ``upstreams`` are the names of the upstreams that send a bill.
     """
 
     def __init__(self, upstreams: frozenset[str]) -> None:
@@ -233,7 +233,7 @@ class AccessLog:
 
 
 def access_fields(served: Served) -> dict[str, str | int | float | bool]:
-    """Return what the access log says of a request. Facts that it lacks are left out.
+    """Return the fields of the access log for a request. Unknown facts are left out.
 
     Times are milliseconds, costs US dollars.
     """
@@ -273,7 +273,7 @@ _PLAIN = re.compile(r"[\w./:@+-]+", re.ASCII)
 
 
 def _quoted(value: object) -> str:
-    """Return a value as one word: a client chooses the model's name, which may hold anything."""
+    """Return a value as one word. Clients choose the model's name, which may contain anything."""
     if isinstance(value, bool):
         return "true" if value else "false"
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
@@ -281,7 +281,7 @@ def _quoted(value: object) -> str:
 
 
 class RecentRequests:
-    """Keeps the last ``maxlen`` served requests, without any text of theirs."""
+    """Keeps the last ``maxlen`` served requests, without their texts."""
 
     def __init__(self, maxlen: int = 1000) -> None:
         self.maxlen = maxlen
@@ -313,13 +313,13 @@ _WORDS = {
 
 
 class FirstBytes:
-    """Tells ``patience`` how long fresh answers take to begin."""
+    """Passes on to ``patience`` how long fresh answers take to begin."""
 
     def __init__(self, patience: LookupPatience) -> None:
         self._patience = patience
 
     def notify(self, observation: Observation) -> None:
-        """Look at one request. What it spent on its own lookup is no part of the answer's time."""
+        """Look at one request. The time of its own lookup is not part of the answer's time."""
         if (
             isinstance(observation, Served)
             and observation.outcome is Outcome.MISS
@@ -333,7 +333,7 @@ class FirstBytes:
 
 
 class RefusedKeys:
-    """Logs that an upstream refuses its key: once, and again only after the key was accepted.
+    """Logs once that an upstream refuses its key, and again only after the key was accepted.
 
     ``variables`` names the key variables of each upstream that has a key of its own. Refusals of
     callers' keys are not logged.

@@ -83,13 +83,13 @@ if TYPE_CHECKING:
 
 
 LIVE_INFERENCES = "live-inferences"
-"""The reason of an answer that was made of a prompt and of inferences over its beginning."""
+"""The reason of an answer to a prompt with inferences over its beginning."""
 _EDITABLE = frozenset(
     (LIVE_INFERENCES, "disabled", "no-store", NEVER_STORED, "no-identity", "sampled")
 )
 """Reasons to bypass the cache that do not forbid racing, rescuing and shaping."""
 _ANEW = frozenset(("no-cache", "repeat"))
-"""Reasons of a miss for which the client wants another answer than the last."""
+"""Reasons of a miss in which the client wants a new answer."""
 
 
 @dataclass(frozen=True)
@@ -103,9 +103,9 @@ class EngineOptions:
 
 
 _LIMITS_OF_KEYS = (Forbidden, LimitsUnavailable, OverLimit)
-"""Errors that concern the key that began a call, and no other caller of it."""
+"""Errors that concern only the key that began a call, and not its other callers."""
 _COMPOSED = frozenset(("rescued", "continued"))
-"""Transforms of answers that several calls have given."""
+"""Transforms of answers that several calls made together."""
 
 
 async def _no_messages() -> Message:
@@ -130,13 +130,13 @@ def _source_of(context: RequestContext) -> AnswerSource:
 
 
 def _models(request: ChatRequest) -> list[str]:
-    """Return the models that may answer: some providers take others in ``models``, in turn."""
+    """Return the models that may answer. Some providers take alternatives in ``models``."""
     others = request.document.get("models")
     return [request.model, *map(str, others if isinstance(others, list) else ())]
 
 
 def _identity(prepared: Prepared, key: CacheKey) -> tuple[Any, ...]:
-    """Return all that makes two calls equal, so that one may join the other.
+    """Return everything that makes two calls equal, so that one may join the other.
 
     The last item is the form of the answer.
     """
@@ -150,8 +150,8 @@ def _identity(prepared: Prepared, key: CacheKey) -> tuple[Any, ...]:
         request.logprobs,
         request.dialect,
         prepared.directives.compress,
-        # Nobody knows yet which upstream will answer. A caller that some of them have not
-        # accepted joins no other caller's call.
+        # It is not known yet which upstream will answer. So a caller that some of them have not
+        # accepted does not join another caller's call.
         "" if prepared.readable is None else prepared.holder,
         AnswerForm(request.stream, request.include_usage),
     )
@@ -277,18 +277,18 @@ class Engine:
             self._observer.notify(context.served(self._clock()))
 
     def answer_log(self) -> AnswerLog | None:
-        """Return what keeps answers that another tool has logged; None: the cache is off."""
+        """Return the part that stores logged answers of other tools; None: the cache is off."""
         cache = self._pump.cache
         if cache is None:
             return None
         return AnswerLog(self._preparer, self._admission, cache, self._clock, self._new_id)
 
     def renew(self, secret: bytes) -> bool:
-        """Name scopes by the store's secret of now; tell whether it is another one."""
+        """Use the store's present secret for names of scopes; return whether it is a new one."""
         return self._preparer.renew(secret)
 
     def owner(self, scope: Scope) -> str | None:
-        """Return the digest of a request's caller; None: nobody can tell who it is."""
+        """Return the digest of a request's caller; None if the caller is not known."""
         return self._preparer.owner(scope)
 
     # --- live drafts: see ``live_drafts.py`` ------------------------------------------------------
@@ -299,7 +299,7 @@ class Engine:
         return self._preparer.owner(scope)
 
     def draft(self, scope: Scope, route: Route, body: bytes, affinity: str) -> RequestContext:
-        """Return the request that a draft would be. Raises RequestError.
+        """Return the request of a draft. Raises RequestError.
 
         Calls of one ``affinity`` should stay with one provider, whose prompt cache they fill.
         """
@@ -319,13 +319,13 @@ class Engine:
         return self.draft(context.scope, context.route, body, context.affinity)
 
     async def admit_draft(self, context: RequestContext) -> None:
-        """Hold a call to the limits of its caller's key. Raises RequestError."""
+        """Apply the limits of the caller's key to a call. Raises RequestError."""
         request = context.prepared.request
         if self._ledger is not None and request is not None:
             await self._ledger.admit(context.caller, *_models(request))
 
     async def look_up_draft(self, context: RequestContext) -> bool | None:
-        """Return whether the cache has the answer; None: it is not asked for such requests."""
+        """Return whether the cache has the answer; None if such requests are not looked up."""
         prepared, finder = context.prepared, self._finder
         key, request = prepared.key, prepared.request
         if key is None or finder is None or request is None:
@@ -336,7 +336,10 @@ class Engine:
         return lookup.entry is not None
 
     def expect_draft(self, context: RequestContext, *, cold: bool = False) -> RoutingEstimate:
-        """Return what the call would take. Raises NoUpstream. ``cold``: if no prompt is cached."""
+        """Return the estimate of the call. Raises NoUpstream.
+
+        ``cold``: as if no prompt is cached.
+        """
         assert self._router is not None
         prepared = context.prepared
         candidate, call = self._router.assign(
@@ -353,7 +356,10 @@ class Engine:
                 found[0].connect_early(self._supervisor.spawn)
 
     def start_draft(self, context: RequestContext) -> Flight:
-        """Make the call before its client asks. Nothing is stored, and no reader books it."""
+        """Make the call before its client asks.
+
+        Its answer is not stored, and no reader books it.
+        """
         reason = context.prepared.bypass
         editable = reason is None or reason in _EDITABLE
         flight = self._start(context, None, None, _no_app, editable=editable, unasked=True)
@@ -396,7 +402,7 @@ class Engine:
         return True
 
     def _adopt(self, context: RequestContext, kept: KeptCall) -> None:
-        """Let the answer be stored, if it is the answer to the very same request."""
+        """Let the answer be stored, if it answers exactly the same request."""
         flight, prepared, key = kept.flight, context.prepared, context.prepared.key
         pumped, flight.unasked = flight.unasked, None
         if pumped is None or key is None or prepared.request is None or self._finder is None:
@@ -412,11 +418,14 @@ class Engine:
         try:
             if pumped.adopt(key, prepared):
                 self._spawn(pumped.store_adopted)
-        except Exception as error:  # noqa: BLE001 - the answer serves all the same
+        except Exception as error:  # noqa: BLE001 - the answer is served nevertheless
             self._failed("live", error)
 
     async def drain(self, seconds: float) -> None:
-        """Wait for the calls in flight and their storing, at most ``seconds``; end the others."""
+        """Wait up to ``seconds`` until the calls in flight have ended and are stored.
+
+        Cancel the rest.
+        """
         if not self._pumps:
             return
         _, late = await asyncio.wait(tuple(self._pumps), timeout=seconds)
@@ -467,7 +476,7 @@ class Engine:
         await self._serve(context, app)
 
     def _keep_answer(self, context: RequestContext) -> None:
-        """Let the answer be kept as it is sent, if later calls may name it."""
+        """Keep the answer while it is sent, if later calls may name it."""
         kept, prepared, chain = self._conversations, context.prepared, context.chain
         if kept is None or not prepared.owner or prepared.directives.no_store:
             return
@@ -530,7 +539,7 @@ class Engine:
     ) -> tuple[CacheKey, HitDecision]:
         """Return the key that was looked up, and the decision about the result.
 
-        A step that fails costs the request the cache and nothing else.
+        If a step fails, the request goes on without the cache.
         """
         prepared = context.prepared
         try:
@@ -605,7 +614,7 @@ class Engine:
             self._oversight.learner.mark_unserved(context.id)
         held = msgspec.structs.replace(lookup, outcome=Outcome.MISS, entry=None, reason="holdout")
         sample = decision.sample
-        if sample is not None:  # only the draw lets this hit teach
+        if sample is not None:  # this hit teaches only because it was drawn
             sample = sample._replace(drawn=holdout)
         return HitDecision(HitAction.ASK, held, sample)
 
@@ -626,7 +635,7 @@ class Engine:
     async def _pass_through(
         self, context: RequestContext, app: ASGIApp, reason: str, *, complete: bool = True
     ) -> None:
-        """Let the wrapped app answer, without a look at its answer."""
+        """Let the wrapped app answer, without reading its answer."""
         context.lookup = Lookup(outcome=Outcome.BYPASS, reason=reason)
         await self._responder.through_app(context, app, complete=complete)
 
@@ -738,7 +747,7 @@ class Engine:
     def _following(
         self, context: RequestContext, claim: Claim, flight: Flight, upstream: Upstream
     ) -> Upstream:
-        """Return what answers with another process's call, or else asks ``upstream``."""
+        """Return the upstream that follows another process's call, or else asks ``upstream``."""
         from headstart.middleware.upstreams.followed import FollowedCall
 
         assert self._shared is not None
@@ -753,7 +762,7 @@ class Engine:
         )
 
     def _awaiting(self, context: RequestContext, stream: Flight, upstream: Upstream) -> Upstream:
-        """Return what answers with a stream's whole answer, or else asks ``upstream``."""
+        """Return the upstream that waits for a stream's whole answer, or else asks ``upstream``."""
         from headstart.middleware.upstreams.followed import AwaitedStream
 
         render = partial(self._render_for, context)

@@ -74,7 +74,7 @@ DEADLINE = b"x-headstart-deadline-ms"
 """Header in which a caller bounds the time of its request."""
 
 LIVE = b"x-headstart-live"
-"""Header with the id of the live draft that a request is the end of."""
+"""Header with the id of the live draft that a request completes."""
 PACE = b"x-headstart-pace"
 """Header that asks for an answer in whole sentences."""
 SENTENCES = b"sentences"
@@ -86,7 +86,7 @@ _ONE_LIFE = Lifetimes()
 
 
 class Envelope(msgspec.Struct, frozen=True):
-    """The headers and the query of a request, read: the caller and the caller's conditions."""
+    """The caller of a request, and the caller's conditions, from the headers and the query."""
 
     headers: Headers
     """The headers that have an effect."""
@@ -113,7 +113,7 @@ class Repeat(NamedTuple):
 
 
 class Prepared(msgspec.Struct, frozen=True):
-    """A request that was read. ``key`` is None if it must bypass the cache (``bypass``)."""
+    """A request after it was read. ``key`` is None if it must bypass the cache (``bypass``)."""
 
     request: ChatRequest | None
     key: CacheKey | None
@@ -139,7 +139,7 @@ class Prepared(msgspec.Struct, frozen=True):
     readable: frozenset[str] | None = None
     """Upstreams whose answers may be read; None: all of them."""
     owner: str = ""
-    """Digest of the very caller, where a dialect's clients name answers; "" if nobody can tell."""
+    """Digest of the exact caller, if a dialect's clients name answers; "" if it is not known."""
     has_deadline: bool = False
     """The caller set a deadline in a header of ours."""
     tags: tuple[str, ...] = ()
@@ -151,7 +151,9 @@ class Prepared(msgspec.Struct, frozen=True):
 
 
 class Preparer:
-    """Prepares requests. From its second time on, a request has a bounded memo by its bytes.
+    """Prepares requests.
+
+    From its second time on, a request is remembered by its bytes, in bounded memory.
 
     ``answerers`` names the upstream that answers for the cache key, and all upstreams that may
     answer, by dialect, model and rule. Unless ``semantic``, only exact repeats share answers.
@@ -198,7 +200,7 @@ class Preparer:
         matched = {name for rule in rules for name, _ in rule.headers}
         self._read = _READ_HEADERS.union(sharing.key_headers, matched)
         self._reads = NameMemo(self._has_effect)
-        """Whether a header of this name has an effect."""
+        """Tells whether a header of this name has an effect."""
         self._envelopes: dict[tuple[Headers, bytes], Envelope] = {}
         self._memo: OrderedDict[tuple[object, ...], tuple[Prepared, int]] = OrderedDict()
         self._memo_size = 0
@@ -206,9 +208,9 @@ class Preparer:
         """The hashes of requests that came."""
 
     def prepare(self, route: Route, scope: Scope, body: bytes) -> Prepared:
-        """Return the request, read. Raises RequestError, and any error of the ``scope=`` function.
+        """Read the request. Raises RequestError, and any error of the ``scope=`` function.
 
-        The caller is identified first. An error there is never passed over.
+        The caller is identified first. An error there is never ignored.
         """
         reads, callers = self._reads, self._callers
         headers: Headers = tuple([(name, value) for name, value in scope["headers"] if reads[name]])
@@ -236,7 +238,7 @@ class Preparer:
         return msgspec.structs.replace(prepared, readable=readable)
 
     def owner(self, scope: Scope) -> str | None:
-        """Return the digest of the very caller, by key; None: nobody can tell who it is.
+        """Return the digest of the exact caller, by key; None if the caller is not known.
 
         Raises any error of the ``scope=`` function.
         """
@@ -265,7 +267,7 @@ class Preparer:
     def _recall(
         self, route: Route, scope: Scope, envelope: Envelope, identity: bytes | None, body: bytes
     ) -> Prepared:
-        """Return the memo of an equal request, or read this one."""
+        """Return the remembered result of an equal request, or read this one."""
         method, path = scope["method"], scope.get("raw_path") or scope["path"].encode()
         headers, query = envelope.headers, envelope.query_string
         memo_key = (method, route.name, path, query, headers, identity, body)
@@ -291,7 +293,7 @@ class Preparer:
             prepared = msgspec.structs.replace(prepared, live=live)
         if prepared.bypass == FAILED:
             return prepared
-        # Most requests come once and need no memo, so only a mark is kept of them.
+        # Most requests come once and are not worth remembering, so only a mark of them is kept.
         mark = hash(memo_key)
         if mark in self._marks:
             self._remember(memo_key, prepared, envelope.size + len(path) + len(body))
@@ -326,7 +328,7 @@ class Preparer:
     def _open(
         self, headers: Headers, query_string: bytes, caller: Caller, identity: bytes | None
     ) -> Envelope:
-        """Read the headers and the query, which most requests of a caller have in common."""
+        """Read the headers and the query, which are equal in most requests of a caller."""
         envelope = Envelope(
             headers=headers,
             query_string=query_string,
@@ -462,7 +464,7 @@ class Preparer:
     def _depends_on_state(self, method: str, found: Mapping[bytes, bytes]) -> bool:
         """Return whether the request has a condition, or asks only for a part.
 
-        A wrapped app gets such a GET request without most conditions, and answers with the whole.
+        A wrapped app gets such a GET request without most conditions, and gives the whole answer.
         """
         asked = _CHECKED if self._wrapped and method == "GET" else _CONDITIONS
         return not asked.isdisjoint(found)
@@ -528,7 +530,7 @@ def _repeat(asker: str, key: CacheKey, window_s: float) -> Repeat:
 def _question(
     route: Route, rule: RouteRule, request: ChatRequest, header: bytes | None
 ) -> Question | None:
-    """Return the question in the last user text, as caller, route or endpoint name it."""
+    """Return the question in the last user text that caller, route or endpoint name."""
     if request.query is None:
         return None
     names: tuple[str, ...] = () if request.question is None else (request.question,)

@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from headstart.types import CacheKey, Call, ChatRequest, Headers
 
 _TEXT_PASSES = frozenset({"model", "include-usage"})
-"""Transforms that leave the text of an answer as it came."""
+"""Transforms that do not change the text of an answer."""
 UNATTENDED_S = 600.0
-"""Longest call that nobody waits for: no caller's deadline ends it."""
+"""Longest call that no client waits for, because no deadline of a caller ends it."""
 CORS_HEADERS = frozenset(
     (
         b"access-control-allow-origin",
@@ -66,11 +66,11 @@ STORED_HEADERS = CORS_HEADERS.union(
         b"x-content-type-options",
     )
 )
-"""Headers of an app's answer that say what it is, and how a browser may treat it."""
+"""Headers of an app's answer that describe it, or tell a browser how to treat it."""
 
 
 class Pump:
-    """What the calls of all flights share. ``wrapped``: an app answers them.
+    """The shared parts of the calls of all flights. ``wrapped``: an app answers them.
 
     ``keyed`` tells whether the cache key or the scope binds a request header.
     """
@@ -106,8 +106,8 @@ class Pump:
 class PumpedCall:
     """One upstream call: it feeds a flight with the answer, and stores an answer that is whole.
 
-    ``key`` is None when the answer must not be stored. ``sample`` is what the answer will teach
-    about the neighbour that was, or was not, served in its place.
+    ``key`` is None when the answer must not be stored. ``sample`` is the pair that the answer
+    labels: the neighbour that was served in its place, or was not.
     """
 
     __slots__ = (
@@ -157,10 +157,11 @@ class PumpedCall:
         self._identity = identity
         self._sample = sample
         self._holder = prepared.holder
-        """Name under which to note whether upstreams accept the caller's key; "": for nobody."""
+        """The name under which it is noted whether upstreams accept the caller's key; "": it is not
+        noted."""
         self._document = DOCUMENTS.get(call.dialect)
         self._custom = dialect is None and key is not None
-        """The answer is stored as it comes."""
+        """The answer is stored byte for byte."""
         self._raw: bytes | None = None
         """The whole body of such an answer; None if it may not be stored."""
         self._storing = StorageVerdict()
@@ -209,7 +210,8 @@ class PumpedCall:
         try:
             await self._store()
         finally:
-            # Only now, where memory has no room for the entry: until here others may join.
+            # If memory has no room for the entry, the flight ends only now, so that others could
+            # join until here.
             self._pump.flights.remove(self._identity, flight)
             if flight.owned is not None:
                 flight.owned.end()
@@ -217,7 +219,7 @@ class PumpedCall:
             raise unseen
 
     async def _store(self) -> None:
-        """Store a whole answer, whatever became of its clients and of its body's end."""
+        """Store a whole answer, even if its clients have left or its body has not ended."""
         entry, pump, sample = self._flight.entry, self._pump, self._sample
         if entry is None or pump.cache is None:
             return
@@ -234,13 +236,13 @@ class PumpedCall:
             pump.learner.submit(PendingComparison(sample, entry.answer, stored=stored))
 
     def _text(self, entry: Entry) -> str | None:
-        """Return the text by whose meaning the entry is found; None: by exact lookups alone."""
+        """Return the text by whose meaning the entry is found; None: only exact lookups find it."""
         if _calls_tools(entry):  # such an answer is never found by meaning
             return None
         return entry.key.query if self._prepared.semantic_refusal is None else None
 
     def _settle(self) -> None:
-        """Hand over the attempts that were booked, also if there was no answer."""
+        """Hand over the booked attempts, also if there was no answer."""
         log, flight = self._call.log, self._flight
         if log.rows:
             attempts = log.take()
@@ -262,7 +264,10 @@ class PumpedCall:
             gate.give_back()
 
     async def _audit(self) -> None:
-        """Make a call that no client waits for: it gives way to theirs, and it ends."""
+        """Make a call that no client waits for.
+
+        It gives way to clients' calls, and has a time limit.
+        """
         with self._pump.gate.spare(), anyio.move_on_after(UNATTENDED_S):
             return await self._send()
         raise UpstreamTimeout("a call that no client waits for took too long")
@@ -295,7 +300,7 @@ class PumpedCall:
         try:
             async with await self._upstream.send(self._call) as reply:
                 await self._publish(reply)
-        except AnswerWithheld as withheld:  # an answer without content is an answer all the same
+        except AnswerWithheld as withheld:  # an answer without content is still an answer
             await self._publish(withheld.reply)
 
     async def _publish(self, reply: Reply) -> None:
@@ -319,15 +324,15 @@ class PumpedCall:
             if not flight.was_cut_off():
                 raise
         except Exception:
-            if flight.whole and flight.origin is None:  # what fails now was not the answer
+            if flight.whole and flight.origin is None:  # a later failure is not the answer's
                 reply.transcript.feed((Ended(),))
                 self._sum_up_at_once(reply)
             raise
         if head.stream and flight.origin is None:
-            await asyncio.sleep(0)  # its last piece goes out before the answer is summed up
+            await asyncio.sleep(0)  # its last piece is sent before the answer is summed up
         transcript = reply.transcript
         if self._reads and not pump.wrapped:
-            # A wrapped app may answer as it likes: its answer passes, and is not stored.
+            # A wrapped app may give any answer: it passes, and is not stored.
             if transcript.error is not None or not transcript.ended:
                 _refuse_broken(transcript, stream=head.stream, cacheable=self._key is not None)
         elif transcript.finished and not transcript.ended:
@@ -342,12 +347,12 @@ class PumpedCall:
         flight.finish()
 
     def _note_source(self, reply: Reply) -> None:
-        """Note who answers: another process, or an upstream that saw the caller's key."""
+        """Note the answer's source: another process, or an upstream that saw the caller's key."""
         if reply.followed is not None:
             self._flight.followed = True
             self._key = None  # its owner stores it
             self._holder = ""  # its owner knows whose key was accepted
-        elif self._holder and self._pump.wrapped:  # the attempts tell it for other upstreams
+        elif self._holder and self._pump.wrapped:  # the attempts show it for other upstreams
             self._pump.accepted.note(self._holder, reply.upstream, reply.status)
 
     async def _read(self, reply: Reply, head: Head) -> None:
@@ -384,7 +389,7 @@ class PumpedCall:
         self._raw = None if raw is None else b"".join(raw)
 
     def _finish(self, reply: Reply) -> None:
-        """Sum up an answer that has come, unless that was done at its terminal event."""
+        """Sum up an answer after its end, unless that was done at its terminal event."""
         flight, booked = self._flight, len(self._flight.attempts)
         self._settle()
         if flight.origin is None or len(flight.attempts) > booked:
@@ -408,7 +413,7 @@ class PumpedCall:
         self._sum_up(reply, Tokens(prompt, completion), estimated=True)
 
     def _sum_up(self, reply: Reply, tokens: Tokens, *, estimated: bool = False) -> None:
-        """Say what a whole answer took, and let exact lookups find it from now on."""
+        """Note the cost of a whole answer, and let exact lookups find it from now on."""
         flight, pump, request = self._flight, self._pump, self._call.request
         if self._holder:  # the caller's next request may come before this call is booked
             pump.accepted.note(self._holder, reply.upstream, reply.status)
@@ -444,11 +449,11 @@ class PumpedCall:
                 if self._arrived is None and self._text(entry) is not None:
                     self._arrived = pump.cache.expect(self._key)
         if entry is None or (pump.cache is not None and pump.cache.keep(entry)):
-            # The next equal request finds the entry, or asks for an answer of its own.
+            # The next equal request finds the entry, or asks for a new answer.
             pump.flights.remove(self._identity, flight)
 
     def _judge(self, reply: Reply) -> StorageVerdict:
-        """Say what status and headers mean for an answer that is to be stored."""
+        """Return the verdict of status and headers on storing the answer."""
         if self._key is None:
             return StorageVerdict()
         pump, custom = self._pump, self._custom
@@ -457,13 +462,14 @@ class PumpedCall:
                 verdict = judge_response(
                     reply.status, reply.headers, keyed=pump.keyed, custom=custom, now=pump.clock()
                 )
-                # A completion is kept without headers, and the app's own CORS stands behind us.
+                # A completion is stored without headers, and the app's CORS headers are added after
+                # us.
                 if not custom and any(name in CORS_HEADERS for name, _ in reply.headers):
                     return StorageVerdict(verdict.refusal or "cors")
                 return verdict
         except Exception as error:  # noqa: BLE001 - the answer came, whatever we make of it
             return StorageVerdict(self._failed(error))
-        # A provider's words on caching concern answers to a POST in general.
+        # A provider's caching headers are about answers to a POST in general.
         if reply.status != 200:
             return StorageVerdict("status")
         return StorageVerdict(None if reply.is_plain else "content-encoding")
@@ -553,13 +559,13 @@ class PumpedCall:
         if self._completion is None and self._reads:
             found, request = reply.transcript.completion(self._pump.clock()), self._call.request
             if found is not None and not found.model and request is not None:
-                found = replace(found, model=request.model)  # its provider did not say
+                found = replace(found, model=request.model)  # its provider did not report it
             self._completion = found
             self._kept = None if found is None else storable(found)
         return self._completion
 
     def _reported(self, reply: Reply) -> Tokens | None:
-        """Return the tokens that the upstream reported; none where it had nothing to report."""
+        """Return the tokens that the upstream reported; none if it had nothing to report."""
         counts = self._dialect or self._document
         if counts is not None and self._call.request is not None:
             tokens = reply.transcript.tokens(counts.tokens)
@@ -576,11 +582,11 @@ class PumpedCall:
 
 
 def _refuse_broken(transcript: Transcript, *, stream: bool, cacheable: bool) -> None:
-    """Raise unless the answer was whole: one cut short must never look finished.
+    """Raise unless the answer was whole, because a cut answer must never look finished.
 
-    Some providers leave out a stream's terminal event; every choice's finish reason stands in for
-    it. A body under status 200 that is no answer is refused where we read it for the cache: no
-    client's library would notice.
+    Some providers leave out a stream's terminal event; then the finish reasons of all choices
+    replace it. A body with status 200 that is not an answer is refused if we read it for the cache,
+    because no client library would notice it.
     """
     if not stream:
         if cacheable and transcript.error is not None:

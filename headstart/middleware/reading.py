@@ -1,10 +1,9 @@
-"""Reads the bytes of an answer as they pass: their meaning, and the bytes that the client gets.
+"""Reads the bytes of an answer as they pass, and returns their events and the client's bytes.
 
 **Answers in whole sentences** (``x-headstart-pace: sentences``) are for clients that speak them.
-Each event of the stream then holds one sentence or more, and none holds a part of one. A sentence
-is sent as soon as it is known to be complete. Only the text of events is written anew: the text of
-several events goes into the last of them. Other events pass as they come, after the text before
-them.
+Each event of the stream then has one or more whole sentences. A sentence is sent as soon as it is
+known to be complete. Only the text of events is rewritten: the text of several events goes into the
+last of them. Other events pass unchanged, after the text before them.
 """
 
 from __future__ import annotations
@@ -43,12 +42,12 @@ _BOM = b"\xef\xbb\xbf"
 _LF = 10
 _ZERO = ord("0")
 
-# A carriage return ends a line by itself only when the next byte is known not to be a line feed:
-# otherwise the same stream, split elsewhere, would give other frames.
+# A carriage return ends a line by itself only if the next byte is known and is no line feed.
+# Otherwise the same stream, split at other places, would give other frames.
 _LINE_END = rb"(?:\r\n|\n|\r(?=[^\n]))"
 _BLANK_LINE = re.compile(_LINE_END)
 _FRAME_END = re.compile(_LINE_END + _LINE_END)
-_SEAM = 3  # the longest frame end is four bytes, of which at least one is new
+_SEAM = 3  # the longest frame end has four bytes, and at least one of them is new
 
 
 class SSEDecoder:
@@ -62,7 +61,7 @@ class SSEDecoder:
     def __init__(self, max_frame_bytes: int = 8 * 2**20) -> None:
         self._max = max_frame_bytes
         self.held: list[bytes] = []
-        """The parts of a frame that has begun."""
+        """The bytes of a frame that has begun and is not whole."""
         self._size = 0
         self._seam = b""
         self._at_start = True
@@ -79,9 +78,9 @@ class SSEDecoder:
         return frames
 
     def receive(self, data: bytes) -> bytes:
-        """Return what frames are to be cut from, one by one, until ``cut`` returns None.
+        """Return the bytes from which ``cut`` takes frames, one by one, until it returns None.
 
-        Nothing while no frame can end. Raises UpstreamProtocolError.
+        They are empty while no frame is whole. Raises UpstreamProtocolError.
         """
         if self.held:
             if not self._completes_frame(data):
@@ -95,7 +94,7 @@ class SSEDecoder:
         return data
 
     def cut(self, block: bytes, start: int) -> Frame | None:
-        """Return the frame at ``start``. None: there is no whole one, and what is left is held.
+        """Return the frame at ``start``; None if it is not whole. Then the rest is kept.
 
         Raises UpstreamProtocolError.
         """
@@ -126,11 +125,17 @@ class SSEDecoder:
         return _parse(raw)
 
     def rest(self) -> bytes:
-        """Return what came after the last whole frame. The specification discards it at the end."""
+        """Return the bytes after the last whole frame.
+
+        The specification discards them at the end.
+        """
         return b"".join(self.held)
 
     def _completes_frame(self, data: bytes) -> bool:
-        """Can a frame end in ``data``, or where it meets what is held? Reads only the new bytes."""
+        """Tell whether a frame may end in ``data``, or where it joins the kept bytes.
+
+        Only the new bytes are read.
+        """
         if self._size <= _SEAM:
             return True
         seam = self._seam + data
@@ -148,7 +153,7 @@ class SSEDecoder:
 
 
 def _frame_end(data: bytes, start: int, *, only_lf: bool) -> int:
-    """Return the offset just past the frame at ``start``, or 0 when it is not yet whole."""
+    """Return the offset after the frame at ``start``, or 0 if the frame is not whole yet."""
     if only_lf:
         if start < len(data) and data[start] == _LF:
             return start + 1
@@ -171,11 +176,11 @@ def _parse(raw: bytes) -> Frame:
 
 
 _TEXT = re.compile(rb'"(?:%b)" ?: ?"(?!")' % "|".join(sorted(TEXT_FIELDS)).encode())
-"""Where texts begin, by the names of all dialects. An empty one says nothing."""
+"""Matches the beginning of a text, by the field names of all dialects. Empty texts do not count."""
 _PADDING = re.compile(rb'"(?:obfuscation|p)" ?: ?"')
-"""Random letters of OpenAI's and Mistral's, which hide a text's length on the wire."""
+"""Random letters with which OpenAI and Mistral hide a text's length."""
 _NUMBER = re.compile(rb'"sequence_number" ?: ?(\d+)(?=,)')
-"""The number of an event in its stream, which nobody reads."""
+"""The number of an event in its stream. No client reads it."""
 _STRING = re.compile(rb'[^"\\\x00-\x1f]*(?:\\[^\x00-\x1f][^"\\\x00-\x1f]*)*')
 """The inside of a JSON string, which has no control characters. It matches anywhere."""
 _PLAIN = re.compile(rb'[^"\\\x00-\x1f]+')
@@ -184,27 +189,27 @@ _decode_string = msgspec.json.Decoder(str).decode
 
 
 class TextShape(msgspec.Struct, frozen=True):
-    """The bytes around the text of a frame that said nothing but text, or reasoning.
+    """The bytes around the text of a frame that has only text, or only reasoning.
 
-    A frame with the same bytes around it is the same JSON with another string in its place, so
-    its text can be cut out: a fraction of the time that decoding takes.
+    A frame with the same bytes around its text is the same JSON with another string. So its text
+    can be cut out in a fraction of the time of decoding.
     """
 
     before: bytes
-    """All up to the text, or up to the event's number if it has one."""
+    """Everything up to the text, or up to the event's number if it has one."""
     after: bytes
-    """From the quote that ends the text; the frame's end, or all up to its padding."""
+    """The bytes from the quote that ends the text, up to the frame's end or to its padding."""
     tail: bytes
-    """From the quote that ends the padding; empty without one."""
+    """The bytes from the quote that ends the padding; empty without padding."""
     delta: TextDelta | ReasoningDelta
-    """What the frame said."""
+    """The event of the frame."""
     middle: bytes = b""
-    """From the comma that ends the number up to the text; empty without one."""
+    """The bytes from the comma after the number up to the text; empty without a number."""
 
     def only(self, data: bytes) -> TextDelta | ReasoningDelta | None:
-        """Return what ``data`` says if it is one frame of this shape, as most pieces are.
+        """Return the event of ``data`` if it is one frame of this shape, as most pieces are.
 
-        None: it is not, or ``read`` has to tell.
+        None: it is not, or ``read`` has to decide.
         """
         before, after = self.before, self.after
         if self.tail or self.middle or not (data.startswith(before) and data.endswith(after)):
@@ -218,9 +223,9 @@ class TextShape(msgspec.Struct, frozen=True):
             return None
 
     def read(self, data: bytes, start: int, *, join: bool) -> tuple[tuple[StreamEvent, ...], int]:
-        """Return what the frames of this shape say from ``start`` on, and where they end.
+        """Return the events of the frames of this shape from ``start`` on, and where they end.
 
-        ``join``: that is one event, whose text is that of all.
+        ``join``: the result is one event with the text of all.
         """
         if not data.startswith(self.before, start):
             return (), start
@@ -233,7 +238,7 @@ class TextShape(msgspec.Struct, frozen=True):
     def _read_run(self, data: bytes, start: int) -> tuple[str, int]:
         """Return the text of all frames of this shape from ``start`` on, and where they end.
 
-        "": the texts have escapes, or there are none. Then ``_read_each`` has to tell.
+        "": the texts have escapes, or there are none. Then ``_read_each`` has to decide.
         """
         before, after = self.before, self.after
         *texts, last = data[start + len(before) :].split(after + before)
@@ -244,7 +249,7 @@ class TextShape(msgspec.Struct, frozen=True):
         if b"" in texts or _PLAIN.fullmatch(joined) is None:
             return "", start
         try:
-            # A character whose bytes lie in two frames cannot be read, though both frames can pass.
+            # A character whose bytes are in two frames cannot be read, but both frames can pass.
             text_of_all = "".join([each.decode() for each in texts])
         except UnicodeDecodeError:
             return "", start
@@ -261,7 +266,7 @@ class TextShape(msgspec.Struct, frozen=True):
             if middle:
                 begin = _end_of_number(data, begin, middle)
             found = _STRING.match(data, begin)
-            assert found is not None  # it matches an empty text
+            assert found is not None  # it matches also an empty text
             text, end = found[0], found.end()
             if not (text and data.startswith(after, end)):
                 break
@@ -284,7 +289,10 @@ class TextShape(msgspec.Struct, frozen=True):
 
 
 def _end_of_number(data: bytes, start: int, middle: bytes) -> int:
-    """Return the end of ``middle`` behind the number at ``start``; the data's end: it is not so."""
+    """Return the end of ``middle`` after the number at ``start``.
+
+    The data's end if it is not there.
+    """
     end = data.find(b",", start)
     number = data[start:end]
     is_number = number.isdigit() and (number[0] != _ZERO or len(number) == 1)
@@ -292,8 +300,8 @@ def _end_of_number(data: bytes, start: int, middle: bytes) -> int:
 
 
 def learn_shape(raw: bytes, events: Sequence[StreamEvent]) -> TextShape | None:
-    """Return the shape of a frame whose only event is text that stands in it unescaped."""
-    # A carriage return may end a frame or not: that depends on what follows.
+    """Return the shape of a frame whose only event is text without escapes."""
+    # A carriage return may end a frame or not, depending on the next byte.
     if len(events) != 1 or not raw.endswith(b"\n"):
         return None
     event = events[0]
@@ -321,12 +329,12 @@ def learn_shape(raw: bytes, events: Sequence[StreamEvent]) -> TextShape | None:
 class EventStream:
     """Cuts a stream into frames and decodes them, up to the terminal event.
 
-    ``join``: a run of texts becomes one event. ``choices``: how many were asked for.
+    ``join``: a run of texts becomes one event. ``choices`` is the number of choices in the request.
     """
 
     def __init__(self, dialect: UpstreamDialect, *, join: bool, choices: int = 1) -> None:
         self.ended = False
-        """The terminal event came. What follows it is no part of the answer, and is not read."""
+        """The terminal event came. Later bytes are not part of the answer, and are not read."""
         self.closing = False
         """The answer has ended, or one of its choices has finished."""
         self.error: ErrorReported | None = None
@@ -348,9 +356,9 @@ class EventStream:
         return len(self._finished) >= self._choices
 
     def feed_texts(self, data: bytes) -> tuple[tuple[StreamEvent, ...], int]:
-        """Return what the frames of text say that ``data`` begins with, and where they end.
+        """Return the events of the text frames with which ``data`` begins, and where they end.
 
-        ``feed`` takes what follows them.
+        ``feed`` takes the rest.
         """
         shape = self._shape
         if shape is None or self._frames.held:
@@ -361,9 +369,9 @@ class EventStream:
         return shape.read(data, 0, join=self._join)
 
     def feed(self, data: bytes) -> Iterator[tuple[bytes, tuple[StreamEvent, ...]]]:
-        """Yield each whole frame, or run of texts, with what it says.
+        """Yield each whole frame, or run of texts, with its events.
 
-        To be read to its end, unless the stream ends with what was read. Raises
+        Read it to its end, unless the stream ends with the frames that were read. Raises
         UpstreamProtocolError.
         """
         block = b"" if self.ended else self._frames.receive(data)
@@ -389,7 +397,7 @@ class EventStream:
                 return
 
     def _ends_with(self, events: tuple[StreamEvent, ...]) -> bool:
-        """Follow the events; True where they are no part of the answer, which is whole."""
+        """Follow the events; return True if the answer is whole and they are not part of it."""
         whole = self._ends_at_finish and self.finished
         self.reports_usage = False
         for event in events:
@@ -408,9 +416,9 @@ class EventStream:
         return False
 
     def finish(self) -> tuple[bytes, list[tuple[bytes, tuple[StreamEvent, ...]]]]:
-        """Return what came after the last whole frame, and the frames that the end completes.
+        """Return the bytes after the last whole frame, and the frames that the end completes.
 
-        A carriage return waits for the next byte: a line feed would belong to it. Raises
+        A carriage return waits for the next byte, because a line feed would belong to it. Raises
         UpstreamProtocolError.
         """
         rest = self._frames.rest()
@@ -420,28 +428,31 @@ class EventStream:
 
 
 MAX_DOCUMENT_BYTES = 8 * 1024 * 1024
-"""A longer JSON answer is forwarded but neither read nor stored."""
+"""Longest JSON answer that is read and stored. A longer one only passes."""
 MOST_TRIES = 8
-"""Bounds what is decoded in vain, in lengths of the answer, to find a JSON body's end."""
+"""Limit on the decoding in vain to find a JSON body's end, in lengths of the answer."""
 
 
 class BodyReader:
-    """Sans-IO: feed an answer's bytes, get pieces; ``end`` gives what only the end can tell."""
+    """Turns an answer's bytes into pieces, without I/O. ``end`` gives the last piece."""
 
     failed = False
     """The answer reported an error. ``end`` gives it as the last piece."""
 
     closing = False
-    """The answer may be whole: see ``ended`` and ``finished``, which take longer to tell."""
+    """The answer may be whole. ``ended`` and ``finished`` tell it surely, but take longer."""
 
     @property
     def ended(self) -> bool:
-        """The answer is whole: its terminal event came, or all of its JSON. ``end`` follows."""
+        """The answer is whole: its terminal event, or all of its JSON, has come.
+
+        Call ``end`` next.
+        """
         return False
 
     @property
     def finished(self) -> bool:
-        """Each choice has its finish reason: little may follow."""
+        """Each choice has its finish reason, so little may follow."""
         return False
 
     def feed(self, data: bytes) -> Piece:
@@ -454,7 +465,7 @@ class BodyReader:
 
 
 class StreamReader(BodyReader):
-    """An event stream that passes as it comes, whatever it holds, to the last byte."""
+    """An event stream that passes unchanged to the last byte, whatever it contains."""
 
     def __init__(self, dialect: Dialect) -> None:
         self._stream = EventStream(dialect, join=True)
@@ -475,12 +486,12 @@ def _events_of(
 
 
 class FrameReader(BodyReader):
-    """An event stream whose frames pass as they came, each when it is whole.
+    """An event stream whose frames pass unchanged, each when it is whole.
 
-    So an answer that breaks off ends between two frames, where another can take over. An error
-    waits for the end, apart from the frames before it; a frame that cannot be read is an error in
-    the client's dialect. ``strip`` removes the usage chunk that we asked for. The terminal event
-    is the last frame that passes.
+    So an answer that breaks off ends between two frames, where another answer can continue. An
+    error waits for the end, separate from the frames before it; a frame that cannot be read is an
+    error in the client's dialect. ``strip`` removes the usage chunk that we asked for. The terminal
+    event is the last frame that passes.
     """
 
     def __init__(
@@ -519,7 +530,7 @@ class FrameReader(BodyReader):
         return Piece(b"".join(kept), tuple(events))
 
     def end(self) -> Piece:
-        """Return the error, or what is left: a last frame that nothing ended."""
+        """Return the error, or the rest: a last frame without an end."""
         if self.failed:
             return self._error
         rest, found = self._stream.finish()
@@ -537,7 +548,7 @@ class FrameReader(BodyReader):
 
 
 class Document:
-    """A whole JSON answer in the making, up to ``MAX_DOCUMENT_BYTES``."""
+    """Collects a JSON answer, up to ``MAX_DOCUMENT_BYTES``."""
 
     def __init__(self, dialect: UpstreamDialect, status: int) -> None:
         self._dialect = dialect
@@ -552,7 +563,7 @@ class Document:
 
     @property
     def ended(self) -> bool:
-        """What came is a whole answer. To be asked only while the body's own end is missing."""
+        """The bytes so far are a whole answer. Ask only while the body has not ended."""
         if self.too_long:
             return False
         self._tried += self._size
@@ -562,7 +573,7 @@ class Document:
         return bool(events) and type(events[-1]) is Ended
 
     def add(self, data: bytes) -> bool:
-        """Keep what came, unless it is too long; tell whether a document may end there."""
+        """Keep the bytes, unless they are too many; return whether a document may end there."""
         self._size += len(data)
         if self.too_long:
             self._parts.clear()
@@ -586,7 +597,7 @@ class DocumentReader(BodyReader):
         return self._document.ended
 
     def feed(self, data: bytes) -> Piece:
-        """Keep a copy of what passes."""
+        """Keep a copy of the bytes."""
         self.closing = self._document.add(data)
         return Piece(data)
 
@@ -598,19 +609,19 @@ class DocumentReader(BodyReader):
 
 
 HELD_DOCUMENT_BYTES = 64 * 1024 * 1024
-"""A longer answer to a call that is no chat passes as it comes. 2,048 vectors of 3,072 numbers take
-33 MB in base64."""
+"""Longest answer to a call that is not a chat which is kept until its end. 2,048 vectors of 3,072
+numbers take 33 MB in base64."""
 
 
 class WholeReader(BodyReader):
-    """An answer that is held until its end, so that one that breaks off was never begun."""
+    """An answer that is held until its end, so that the client gets nothing of a broken one."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
         self._size = 0
 
     def feed(self, data: bytes) -> Piece:
-        """Keep what came, unless it is too long."""
+        """Keep the bytes, unless they are too many."""
         self._size += len(data)
         self._parts.append(data)
         return Piece(b"" if self._size <= HELD_DOCUMENT_BYTES else self._take())
@@ -635,7 +646,7 @@ def error_in(events: Sequence[StreamEvent]) -> ErrorReported | None:
 
 
 def body_reader(status: int, headers: Headers, dialect: Dialect | None) -> BodyReader:
-    """Return the reader for an answer that passes as it is; an encoded body passes unread."""
+    """Return the reader for an answer that passes unchanged. An encoded body passes unread."""
     if dialect is None or not is_plain(headers):
         return BodyReader()
     if is_event_stream(headers):
@@ -650,18 +661,18 @@ _JSON_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
 _BESIDE_TEXT = (TextDelta, ExtraDelta, Started, UsageReported)
 """Events that may come before the text of their frame. Gemini reports usage with each text."""
 _NUMBERED = b'"sequence_number"'
-"""The sign of events with numbers, which none may share."""
+"""The sign of events with numbers. Two events must not have the same number."""
 
 
 class _TextPlace(NamedTuple):
-    """The text that is written into one place of the answer: a choice, and a block of it."""
+    """The text for one place of the answer: a choice and a block."""
 
     choice: int
     block: int | None
 
 
 class _TakenText(NamedTuple):
-    """A frame whose text, in a place, was taken out of it."""
+    """A frame without the text that was taken out of it."""
 
     frame: bytes
     text: str
@@ -674,11 +685,11 @@ class SentencePace:
         self._send = send
         self._dialect = dialect
         self._frames: SSEDecoder | None = None
-        """None: the answer passes as it is."""
+        """None: the answer passes unchanged."""
         self._decoder = dialect.decoder()
         self._cutters: dict[_TextPlace, SentenceCutter] = {}
         self._last: dict[_TextPlace, _TakenText] = {}
-        """The last frame of each place: it carries what is left."""
+        """The last frame of each place, which gets the rest of the text."""
 
     async def __call__(self, message: Message) -> None:
         """Send a message of the answer."""
@@ -708,7 +719,7 @@ class SentencePace:
         try:
             out = [self._frame(frame) for frame in decoder.feed(data)]
         except (UpstreamProtocolError, msgspec.DecodeError, ValueError):
-            self._frames = None  # what cannot be read passes as it comes
+            self._frames = None  # unreadable frames pass unchanged
             return self._flush() + decoder.rest() + data
         if ends:
             out += [self._flush(), decoder.rest()]
@@ -722,12 +733,12 @@ class SentencePace:
         [text] = texts
         place = _TextPlace(text.choice, text.block)
         written = _write(frame.raw, text.text, text.text)
-        if written is None:  # its text stands elsewhere
+        if written is None:  # its text is in another place
             return self._flush() + frame.raw
         cutter = self._cutters.setdefault(place, SentenceCutter())
         sentences = cutter.feed(text.text)
         self._last[place] = _TakenText(frame.raw, text.text)
-        if _says_more(events):  # such as the reason why it ended
+        if _says_more(events):  # such as the finish reason
             others = self._flush(but=place)
             rest = "".join(sentences) + cutter.rest()
             self._last.pop(place)
@@ -747,12 +758,12 @@ class SentencePace:
 
 
 def _says_more(events: tuple[StreamEvent, ...]) -> bool:
-    """Tell whether events say something beside text that must come after the text before it."""
+    """Tell whether events have content beside text that must follow the text before it."""
     return any(not isinstance(event, _BESIDE_TEXT) for event in events)
 
 
 def _write(frame: bytes, old: str, new: str) -> bytes | None:
-    """Return a frame with another text; None if its text stands in no field that is known."""
+    """Return a frame with another text; None if its text is in no known field."""
     for field in _FIELD.finditer(frame):
         string = _JSON_STRING.match(frame, field.end())
         if string is not None and msgspec.json.decode(string[0]) == old:

@@ -42,15 +42,16 @@ if TYPE_CHECKING:
 FLUSH_S = 0.25
 MAX_WAITING = 1000
 MAX_WAITING_BYTES = 64 * 1024 * 1024
-"""Bytes of request bodies. Past either limit, while the disk is slow, new lines are dropped."""
+"""Most bytes of waiting request bodies. Beyond this limit, while the disk is slow, new lines are
+dropped."""
 
 
 class Recorder:
     """Appends answers to the day's file, off the event loop, and deletes files that are too old.
 
     ``retention_days`` files are kept, including the file of today. Lines that cannot be written are
-    lost, and requests go on; observers hear of it once, and again after a success. Several
-    processes may share ``path``: each line is one append.
+    lost, and requests go on. Observers are told once, and again after a success. Several processes
+    may share ``path``: each line is one append.
     """
 
     def __init__(
@@ -206,12 +207,12 @@ IMPORTED = "imported"
 
 
 class LoggedAnswer(NamedTuple):
-    """One call of a log: the bodies of the request and of its answer, and when it came."""
+    """One call of a log: the bodies of the request and of its answer, and the time."""
 
     dialect: Dialect
     path: str
     headers: Headers
-    """Those that the callers of the server send."""
+    """The headers that the callers of the server send."""
     request: bytes
     response: bytes
     at: float
@@ -220,7 +221,7 @@ class LoggedAnswer(NamedTuple):
 
 @dataclass(frozen=True)
 class AnswerLog:
-    """Keeps logged answers under the keys, and by the rules, of answers that come from upstream."""
+    """Stores logged answers under the same keys, and by the same rules, as upstream answers."""
 
     preparer: Preparer
     admission: AdmissionPolicy
@@ -229,9 +230,9 @@ class AnswerLog:
     new_id: Callable[[], str]
 
     async def keep(self, logged: LoggedAnswer) -> str | None:
-        """Store an answer; return why not, or None. A newer answer under its key stays.
+        """Store an answer; return the reason if it is not stored, or None.
 
-        Its life counts from the time when it came.
+        A newer answer under its key stays. Its lifetime counts from the logged time.
         """
         scope = {
             "type": "http",
@@ -257,7 +258,7 @@ class AnswerLog:
         return None if await self.cache.put(entry, text, tenant=tenant) else "store-failed"
 
     def _entry(self, prepared: Prepared, logged: LoggedAnswer) -> Entry | str:
-        """Return the entry of an answer, or why it may not be stored."""
+        """Return the entry of an answer, or the reason why it may not be stored."""
         if prepared.key is None or prepared.request is None:
             return prepared.bypass or "no-key"
         dialect, transcript = logged.dialect, Transcript()

@@ -1,7 +1,7 @@
 """Relays requests to paths that are not cached: byte for byte, both bodies as streams.
 
-It also answers ``GET`` and ``DELETE /v1/responses/{id}`` and its ``input_items`` for answers we
-hold.
+It also answers ``GET`` and ``DELETE /v1/responses/{id}``, and ``input_items``, for answers that are
+kept here.
 """
 
 from __future__ import annotations
@@ -102,10 +102,10 @@ class Relay:
 
     ``router`` picks the upstreams, by the first of ``rules`` that fits. ``observer`` gets a row of
     the books for each. ``clock`` gives Unix seconds. ``gate`` bounds how many requests are relayed
-    at once, ``deadline_s`` how long each may take, and ``body_timeout_s`` the wait for its body.
-    A prompt that is to be counted is read whole, up to ``max_body_bytes``.
-    ``paths`` may be relayed. ``models`` answers requests for lists of models.
-    ``held`` checks whose answers a body names. ``ledger`` has the limits of callers' keys.
+    at once, ``deadline_s`` how long each may take, and ``body_timeout_s`` the wait for its body. A
+    prompt that is to be counted is read whole, up to ``max_body_bytes``. ``paths`` may be relayed.
+    ``models`` answers requests for lists of models. ``held`` checks that the answers in a body
+    belong to the caller. ``ledger`` has the limits of callers' keys.
     """
 
     def __init__(
@@ -147,8 +147,8 @@ class Relay:
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request with the upstream's answer, or with an error of our own.
 
-        Raises the error if an answer that has begun breaks off. The server then breaks off the
-        answer to the client, too.
+        Raises the error if an answer breaks off after its beginning. The server then breaks off the
+        client's answer, too.
         """
         exchange = _Exchange(self._new_id(), scope, send)
         try:
@@ -246,7 +246,7 @@ class Relay:
             if reply.transforms:
                 names = ",".join(reply.transforms).encode()
                 headers.append((b"x-headstart-transforms", names))
-            if reply.status == 304:  # it may state a length although it has no body
+            if reply.status == 304:  # it may state a length without having a body
                 headers = [pair for pair in headers if pair[0] != b"content-length"]
             await send(response_start(reply.status, headers))
             async for piece in reply.pieces:
@@ -264,7 +264,7 @@ class Relay:
         await _tell(exchange, answer, b"detail=counted", (b"x-headstart-estimated", b"tokens"))
 
     async def _with_body(self, call: Call, caller: _RelayClient, scope: Scope) -> Call:
-        """Return the call with its body: whole if it has to be read, else as it arrives."""
+        """Return the call with its body: whole if it must be read, else as it arrives."""
         if not _has_body(call.headers):
             return call
         held = self._held if self._held is not None and self._held.checks(call.path) else None
@@ -287,13 +287,13 @@ class Relay:
 
 
 class _Exchange:
-    """One relayed request: what becomes of it, for the books."""
+    """One relayed request, and its facts for the books."""
 
     def __init__(self, id: str, scope: Scope, send: Send) -> None:
         self.id = id
         self.scope = scope
         self.call: Call | None = None
-        """None: it may not be relayed."""
+        """None: the request may not be relayed."""
         self.status = 0
         self.error: str | None = None
         self.upstream = ""
@@ -311,7 +311,7 @@ class _Exchange:
         await self._send(message)
 
     def tell_limits(self, ledger: ClientLedger) -> None:
-        """Tell the caller of the call what is left of its limits."""
+        """Add headers with the rest of the caller's limits."""
         if self.call is not None:
             form = DIALECTS[self.call.dialect].limit_headers
             self._send = ledger.telling(self._send, self.call.caller, form)
@@ -321,7 +321,7 @@ class _Exchange:
         elapsed_s, call = time.perf_counter() - self._started, self.call
         attempts = () if call is None else call.log.take()
         if self.error == UpstreamTimeout.code:
-            # Nobody told the upstreams whose time it was that is over.
+            # The upstreams do not know that the caller's time is over.
             attempts = tuple(map(_timed_out, attempts))
         return Served(
             id=self.id,
@@ -355,7 +355,7 @@ _METHOD = re.compile(rb"/v1beta/.*(:[A-Za-z]{1,32})$")
 
 
 def resource_of(path: bytes) -> str:
-    """Return the kind of resource that a path names, without the resource: it may be a name."""
+    """Return the kind of resource that a path names. The resource itself may be private."""
     found = _RESOURCE.match(path)
     if found is None:
         return "other"
@@ -364,7 +364,7 @@ def resource_of(path: bytes) -> str:
 
 
 class _RelayClient:
-    """Reads the messages of a client: the body, and then the client's leaving.
+    """Reads the messages of a client: the body, and then that it left.
 
     ``error`` is the reason why the call must end before its answer; ``timer`` ends the call.
     """
@@ -412,7 +412,7 @@ class _RelayClient:
             self._timer.reschedule(None if limit_s is None else now + limit_s)
 
     def _extend(self) -> None:
-        """The time limit is counted from the last byte of an upload."""
+        """Extend the time limit, which counts from the last byte of an upload."""
         if self.limit_s is not None and not self._timer.expired():
             self._timer.reschedule(asyncio.get_running_loop().time() + self.limit_s)
 
@@ -433,7 +433,7 @@ def _has_body(headers: Headers) -> bool:
 
 
 def _count_form(call: Call) -> CountForm | None:
-    """Return the form of a request for a number of tokens; None: it is no such request."""
+    """Return the form of a request for a number of tokens; None for any other request."""
     form = DIALECTS[call.dialect].count
     asks = form is not None and call.method == "POST" and form.path.fullmatch(call.path)
     return form if asks else None
@@ -487,7 +487,7 @@ async def _tell(
 
 
 async def _refuse(exchange: _Exchange, error: RequestError | UpstreamError) -> None:
-    """Answer with an upstream's own error, byte for byte, or with ours in the client's dialect."""
+    """Answer with an upstream's own error, byte for byte, or ours in the client's dialect."""
     if isinstance(error, UpstreamRefused):
         exchange.upstream = error.upstream
         headers = _headers_down(error.headers, error.upstream, exchange.id)
@@ -501,23 +501,23 @@ async def _refuse(exchange: _Exchange, error: RequestError | UpstreamError) -> N
 # --- answers of Responses that we hold ------------------------------------------------------------
 
 _PATH = re.compile(rb"/v1/+responses/+([^/]+)(/.*)?", re.IGNORECASE)
-"""Some servers take paths in other spellings, too."""
+"""The paths of answers. Some servers accept other spellings, too."""
 _BELOW = re.compile(rb"/v1/+responses(/.*)?", re.IGNORECASE)
 """Paths whose bodies may name answers, such as ``/v1/responses/compact``."""
 _ANSWERED = frozenset({("GET", None), ("GET", b"/input_items"), ("DELETE", None)})
-"""The methods and ends of paths that are answered here. With others, as ``/cancel``, only ids are
-looked at."""
+"""The methods and path endings that are answered here. For others, such as ``/cancel``, only ids
+are checked."""
 HELD = "held"
-"""The reason in the books of what was answered here."""
+"""The reason in the books for requests that were answered here."""
 PAGE = 20
 LARGEST_PAGE = 100
 
 
 class HeldResponses:
-    """Answers for the caller's own ids. ``owner`` names the caller of a request.
+    """Answers requests for kept answers of the caller. ``owner`` names the caller of a request.
 
-    An id of ours, or of another caller, that this caller does not have is answered with 404. All
-    other ids are the provider's affair.
+    An id of ours, or of another caller, that this caller does not have is answered with 404. The
+    provider answers for all other ids.
     """
 
     def __init__(

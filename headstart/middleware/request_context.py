@@ -30,30 +30,28 @@ if TYPE_CHECKING:
     from headstart.types import Entry, Headers, Origin, Receive, Scope, Send
 
 RETRY_GRACE_S = 10.0
-"""How long a call goes on after an SDK gave it up, so that the SDK's retry can join it.
-
-OpenAI's and Anthropic's SDKs retry after 0.5 to 8 s.
-"""
+"""Seconds for which a call goes on after an SDK gave it up, so that the SDK's retry can join it.
+OpenAI's and Anthropic's SDKs retry after 0.5 to 8 s."""
 SDK_RETRIES = 2
-"""How often these SDKs retry by default. Each request says which retry it is."""
+"""Number of retries of these SDKs by default. Each request has the number of its retry."""
 _SDK_TIMEOUT = b"x-stainless-read-timeout"
 _BOUNDING = frozenset((DEADLINE, _SDK_TIMEOUT, b"x-stainless-retry-count"))
 _FOREVER_S = 1e9
 
 
 class Deadlines(NamedTuple):
-    """Bounds in seconds from now, or None without any."""
+    """Limits in seconds from now; None: no limit."""
 
     begin_s: float | None
-    """Until the client gets the first byte, or an error."""
+    """The time until the client gets the first byte, or an error."""
     whole_s: float | None
-    """Until the end of the answer."""
+    """The time until the end of the answer."""
     again: bool = False
     """The client's SDK sends the request again when ``begin_s`` has passed."""
 
 
 def deadlines(headers: Iterable[tuple[bytes, bytes]], configured: float | None) -> Deadlines:
-    """Return the tightest bounds. Raises InvalidRequest for an invalid deadline.
+    """Return the strictest limits. Raises InvalidRequest for an invalid deadline.
 
     It reads ``x-headstart-deadline-ms`` and two headers of SDKs, ``x-stainless-read-timeout`` and
     ``x-stainless-retry-count``, in which an invalid number is ignored. An SDK's timeout bounds one
@@ -107,7 +105,7 @@ _MISS = Lookup(outcome=Outcome.MISS)
 
 
 class RequestContext:
-    """One request that is being answered: what it asks, its flight, and what was sent so far.
+    """One request that is being answered: its call, its flight, and the sent part of its answer.
 
     ``started``, ``read_at`` (its body was there) and ``first_byte`` come from
     ``time.perf_counter``, in seconds. ``held_out`` is the answer that it would have got, if it was
@@ -139,9 +137,9 @@ class RequestContext:
         """Headers for browsers, which every response to this request carries."""
         self.lookup = _MISS
         self.begin_by: float | None = None
-        """When the first byte must have gone out, in the event loop's time."""
+        """The time by which the first byte must be sent, in the event loop's time."""
         self.deadline: float | None = None
-        """When the whole answer must have gone out."""
+        """The time by which the whole answer must be sent."""
         self.retry_from: float | None = None
         """From this time on a client that leaves has given up, and its SDK will retry.
 
@@ -150,17 +148,17 @@ class RequestContext:
         self.flight: Flight | None = None
         """The upstream call whose answer it gets."""
         self.claim: Claim | None = None
-        """What its lookup found out about equal calls of other processes."""
+        """The result of its lookup about equal calls of other processes."""
         self.seat: Client | None = None
         """Its second reader in the flight, which waits for the retry of the client's SDK."""
         self.origin: Origin | None = None
-        """Where its answer comes from."""
+        """The source of its answer."""
         self.upstream = ""
         self.status = 0
         self.chain: Chain | None = None
-        """What it refers to, if that is held."""
+        """The kept answers that it refers to."""
         self.answer_id = ""
-        """The id under which a stored answer goes out."""
+        """The id under which a stored answer is sent."""
         self.first_byte: float | None = None
         self.total_s: float | None = None
         self.upstream_s: float | None = None
@@ -169,18 +167,18 @@ class RequestContext:
         self.error: str | None = None
         self.held_out: Entry | None = None
         self.not_stored: str | None = None
-        """Why nothing of the answer is kept."""
+        """The reason why the answer is not stored."""
         self.attempts: tuple[Attempt, ...] = ()
-        """The upstream calls that this very request caused."""
+        """The upstream calls that this request itself caused."""
         self.items = self.item_hits = 0
-        """How many items it asks for, if each is cached alone; and how many the cache had."""
+        """The number of its items, if each is cached alone, and the number that the cache had."""
         self.partly_saved: Origin | None = None
         """The cost of the items that the cache had, if others were asked for."""
 
     def limit(self, configured: float | None) -> None:
-        """Bound the time until the first byte, and until the whole answer.
+        """Limit the time until the first byte, and until the whole answer.
 
-        Both are counted from when the body was read. Raises InvalidRequest.
+        Both count from the end of the body. Raises InvalidRequest.
         """
         begin_s, whole_s, again = deadlines(self.scope["headers"], configured)
         since_s = time.perf_counter() - self.read_at
@@ -192,7 +190,7 @@ class RequestContext:
 
     @property
     def will_retry(self) -> bool:
-        """Its SDK has waited in vain as long as it said it would, so it will ask once more."""
+        """Whether its SDK has waited for its whole timeout in vain, so that it will retry."""
         if self.retry_from is None or self.status:
             return False
         return asyncio.get_running_loop().time() >= self.retry_from
@@ -203,15 +201,15 @@ class RequestContext:
         return self.error is None and 200 <= self.status < 300
 
     def call(self, *, editable: bool, predicts: bool = False, body: bytes | None = None) -> Call:
-        """Return the request as it goes to an upstream.
+        """Return the call for an upstream.
 
-        ``predicts``: with the answer to a similar prompt, for providers that take it for a hint.
-        ``body`` takes the place of the client's.
+        ``predicts``: the call has the answer to a similar prompt, as a hint for providers that take
+        one. ``body`` replaces the client's body.
         """
         pair, document, scope = self.lookup.pair, self.route.document, self.scope
         request = self.prepared.request
         sent = self.body if body is None else body
-        # A provider reads what an id stands for as well.
+        # A provider also reads the text that an id refers to.
         read = sent if self.chain is None else self.chain.whole
         near = predicts and pair is not None and (self.lookup.similarity or 0.0) >= NEAR
         return Call(
@@ -352,11 +350,12 @@ class KeptCall(NamedTuple):
     context: RequestContext
     text: str
     trigger: Trigger
-    """Why it was made."""
+    """The reason why it was made."""
     discount_usd: float
-    """What a cancelled call costs less than is booked, as the provider had its prompt cached."""
+    """The dollars by which a cancelled call costs less than its booked price, because its prompt
+    was cached."""
     reserved_usd: float
-    """What was set aside for its waste."""
+    """The dollars that were set aside for its waste."""
 
 
 def booked_tags(tags: tuple[str, ...]) -> tuple[str, ...]:
@@ -365,7 +364,7 @@ def booked_tags(tags: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _expected_tokens(pair: UnlabelledPair | None, document: DocumentForm | None) -> float | None:
-    """Return the expected length of the answer, which is no text if the call is no chat."""
+    """Return the expected length of the answer; a call that is not a chat has no text."""
     if document is not None:
         return 0.0
     return None if pair is None else pair.entry.origin.completion_tokens or None

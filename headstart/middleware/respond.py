@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 HeaderList: TypeAlias = "list[tuple[bytes, bytes]]"
 Compose: TypeAlias = "Callable[[Flight, Head, bytes | None], Awaitable[bytes | None]]"
-"""Makes an answer of another one, which is None if it is too long to be held."""
+"""Makes an answer from another one, which is None if it is too long to be kept."""
 JSON = b"application/json"
 NO_STORE = (b"cache-control", b"no-store")
 STREAM_HEADERS = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
@@ -60,7 +60,7 @@ SANDBOX: Headers = (
 Such a document has the origin of this server, and the admin API has the same one.
 """
 HEARTBEAT_S = 10.0
-"""Time between two comments, while a client that was told 200 waits for its answer."""
+"""Seconds between two comments while a client that got status 200 waits for its answer."""
 SETTLE_S = 1.0
 """Longest wait for cancelled calls to end, before the request is booked without them."""
 _OWN_ANYWHERE = frozenset((b"cache-status", b"x-cache"))
@@ -70,16 +70,16 @@ _is_own = NameMemo(lambda name: name in _OWN or name.startswith(OWN_PREFIX))
 _SANDBOX_NAMES = frozenset(name for name, _ in SANDBOX)
 _CORS = b"access-control-"
 _FORWARDS = frozenset(("stale", "partial"))
-"""Reasons of a miss that are words of ``fwd`` in RFC 9211 by themselves."""
+"""Reasons of a miss that are values of ``fwd`` in RFC 9211."""
 _HITS = {Outcome.EXACT: b"exact", Outcome.SEMANTIC: b"semantic"}
 _X_CACHE = {Outcome.EXACT: b"HIT", Outcome.SEMANTIC: b"HIT", Outcome.BYPASS: b"BYPASS"}
 
 StoredResponse: TypeAlias = "tuple[Headers, bytes, int]"
-"""Headers, body and status of a stored answer, as it is sent."""
+"""Headers, body and status of a stored answer in the form in which it is sent."""
 
 
 class NotForOthers(Exception):
-    """The answer that a request was to share with another request is for that one alone."""
+    """The answer that a request would have shared is only for the other request."""
 
 
 class RenderedAnswers:
@@ -127,12 +127,12 @@ class Responder:
         assert dialect is not None
         assert request is not None
         own = entry.dialect in ("", dialect.name)
-        fitted = fit(answer, request) if own else answer  # another dialect's is one text
+        fitted = fit(answer, request) if own else answer  # an answer of another dialect is one text
         if fitted is answer:
             rendered = self._answers.rendered(entry, dialect)
         else:
             rendered = dialect.render(fitted)
-        # An answer to other words is another answer, so it gets an id of its own.
+        # The answer to a reworded prompt gets its own id, because it counts as another answer.
         named = dialect.names_answers and context.lookup.outcome is Outcome.EXACT
         context.answer_id = id = _named_id(dialect, entry) if named else dialect.new_id()
         kinds, created = dialect.content_types, int(now)
@@ -178,7 +178,7 @@ class Responder:
 
         Raises ClientGone, NotForOthers, or the flight's error if nothing was sent yet. A streaming
         client waits for its status at most ``early_200_s``, if its dialect has comments that can
-        follow. ``compose`` makes the client's answer of a whole one.
+        follow. ``compose`` makes the client's answer from a whole one.
         """
         client = flight.join(context.begin_by)
         context.flight = flight
@@ -230,7 +230,7 @@ class Responder:
         if flight.first_content is not None:
             context.timings[b"upstream"] = flight.first_content - flight.began
         context.mark_first_byte()
-        # The length that an app states of its own answer is kept: if it is wrong, it shows.
+        # The length that an app states is kept, so that a wrong length is noticed.
         length = len(body) if context.route.wire else None
         headers = _flight_headers(
             context, head, stored=flight.stored, not_stored=flight.not_stored, length=length
@@ -303,7 +303,7 @@ class Responder:
     async def through_app(
         self, context: RequestContext, app: ASGIApp, *, complete: bool = True
     ) -> None:
-        """Call the wrapped app as if we were not there, but add our headers.
+        """Call the wrapped app without the cache, and add our headers.
 
         ``complete`` is False if the context has only the beginning of the request's body.
         """
@@ -341,7 +341,7 @@ async def send_error(context: RequestContext, error: HeadstartError) -> None:
 
 
 async def leave(context: RequestContext, flight: Flight, client: Client) -> None:
-    """Leave a flight, and take over the figures that belong to this request.
+    """Leave a flight, and take the figures that belong to this request from it.
 
     The last client that leaves cancels the call while its answer is not whole.
     """
@@ -370,10 +370,10 @@ async def leave(context: RequestContext, flight: Flight, client: Client) -> None
 
 
 async def leave_to_retry(context: RequestContext, flight: Flight, seat: Client) -> None:
-    """Keep a call alive for the retry of its client, as a reader of its own, and leave then.
+    """Keep a call alive for the client's retry, as an additional reader that leaves later.
 
-    It leaves when nobody has come back in time, or when nobody needs the seat any more: the answer
-    is whole, has failed, or is too long to be joined.
+    It leaves when no retry has come in time, or when it is not needed any more: the answer is
+    whole, has failed, or is too long to be joined.
     """
     try:
         with anyio.move_on_after(RETRY_GRACE_S), contextlib.suppress(HeadstartError):
@@ -385,7 +385,7 @@ async def leave_to_retry(context: RequestContext, flight: Flight, seat: Client) 
 def _named_id(dialect: Dialect, entry: Entry) -> str:
     """Return the id of a stored answer for clients that name answers by their ids.
 
-    An equal conversation gets the same id again: the provider's, or one that follows from the
+    An equal conversation gets the same id again: the provider's id, or one that is made from the
     entry.
     """
     known = None
@@ -412,14 +412,14 @@ def fit(answer: Completion, request: ChatRequest) -> Completion:
 
 
 def _note_head(context: RequestContext, flight: Flight, head: Head) -> None:
-    """Note whose answer has begun, and whether another process asked for it."""
+    """Note the upstream of an answer that has begun, and whether another process asked for it."""
     context.upstream = head.upstream
     if flight.followed:
         context.lookup = Lookup(outcome=Outcome.JOINED)
 
 
 def _bound_whole(context: RequestContext, client: Client) -> None:
-    """Let an answer that has begun take as long as a whole one may."""
+    """After an answer has begun, apply the limit for the whole answer."""
     if context.begin_by != context.deadline:
         client.expire(context.deadline)
 
@@ -435,7 +435,8 @@ def _heartbeat(context: RequestContext) -> bytes | None:
 def _is_document(context: RequestContext, head: Head) -> bool:
     """Return whether the answer is sent whole, so that its headers can tell whether it is stored.
 
-    It is a JSON answer: one in a dialect, or one of an app that knows its length, so has it whole.
+    This is a JSON answer in a dialect, or a JSON answer of an app that knows its length and so has
+    it whole.
     """
     if context.route.wire:
         return not head.stream
@@ -476,7 +477,8 @@ def _cache_status(
 ) -> bytes:
     """Return the ``Cache-Status`` value (RFC 9211) of an answer.
 
-    The RFC has one word, ``detail``, both for why nothing was found and for why nothing is stored.
+    The RFC has one word, ``detail``, for both reasons: why nothing was found and why nothing is
+    stored.
     """
     hit = _HITS.get(lookup.outcome)
     if hit is not None:
@@ -504,7 +506,7 @@ def _flight_headers(
 ) -> HeaderList:
     """Return the headers of an upstream's answer."""
     theirs = head.headers
-    if context.lookup.outcome is Outcome.JOINED:  # cookies are for the caller that was first
+    if context.lookup.outcome is Outcome.JOINED:  # cookies are only for the caller that came first
         theirs = tuple(pair for pair in theirs if pair[0] != b"set-cookie")
     headers = _relayed(context, theirs, stream=head.stream, length=length)
     headers += own_headers(context, stored=stored, not_stored=not_stored)
@@ -517,9 +519,9 @@ def _flight_headers(
 def foreign(headers: Headers, *, relayed: bool = False) -> HeaderList:
     """Return the headers of an upstream's answer that an upstream may set.
 
-    An upstream, which may be another Headstart, could otherwise state beside our headers that an
-    answer was a hit, how similar or how old it is, and who gave it. ``relayed``: the cache was not
-    asked, so an age or a timing can only come from the upstream.
+    Otherwise an upstream, which may be another Headstart, could claim beside our headers that an
+    answer was a hit, its similarity, its age or its source. ``relayed``: the cache was not asked,
+    so an age or a timing can only come from the upstream.
     """
     own = _is_own_anywhere if relayed else _is_own
     return [pair for pair in headers if not own[pair[0]]]
@@ -570,7 +572,7 @@ _passing_by_kind = {
 def _relayed(
     context: RequestContext, headers: Headers, *, stream: bool = False, length: int | None = None
 ) -> HeaderList:
-    """Return an upstream's headers as the client gets them, without ours.
+    """Return an upstream's headers in the form for the client, without ours.
 
     ``length`` is the length of a body that is sent whole. A stream has none: if it breaks off, an
     error of ours follows.
@@ -587,7 +589,7 @@ def _relayed(
 
 
 def with_page_headers(headers: Iterable[tuple[bytes, bytes]], added: Headers) -> HeaderList:
-    """Return headers with ``added``, in place of an upstream's words on the same matter."""
+    """Return headers with ``added``, which replace an upstream's headers of the same names."""
     if not added:
         return [*headers]
     kept = [pair for pair in headers if pair[0] not in _SANDBOX_NAMES]
@@ -623,7 +625,7 @@ async def send_whole(
 async def answer_handshake(
     scope: Scope, send: Send, status: int, headers: HeaderList, body: bytes
 ) -> None:
-    """Refuse a WebSocket with a whole answer, or with the server's own 403 if it offers no more."""
+    """Refuse a WebSocket with a whole answer, or else with the server's own 403."""
     if "websocket.http.response" not in (scope.get("extensions") or {}):
         await send({"type": "websocket.close", "code": 1008})
         return
@@ -658,7 +660,7 @@ def error_response(
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s))))
         headers.append((b"x-should-retry", b"false" if error.lasts else b"true"))
     elif isinstance(error, UpstreamError):
-        # Unless the call goes on, we have retried as often as it made sense.
+        # Unless the call goes on, retries were made already.
         headers.append((b"x-should-retry", b"true" if again else b"false"))
     elif status == 429 or isinstance(error, LimitsUnavailable):
         headers.append((b"retry-after", b"1"))
@@ -666,7 +668,7 @@ def error_response(
 
 
 def request_id_header(dialect: Dialect | None) -> bytes:
-    """Return the header in which a dialect's clients look for the request's id."""
+    """Return the header in which a dialect's clients expect the request's id."""
     return b"x-request-id" if dialect is None else dialect.request_id_header
 
 

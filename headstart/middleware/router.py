@@ -1,6 +1,6 @@
 """Picks the upstream of a request: by its route, or by its model and dialect; lists models.
 
-``GET /v1/models`` is answered with what routes and upstreams can answer, also while an upstream is
+``GET /v1/models`` lists the models that routes and upstreams can answer, also while an upstream is
 down. The upstreams' own lists are asked for in the background, kept, and asked for again when they
 are old. They never decide who answers a request.
 """
@@ -44,11 +44,11 @@ class Provider:
     dialect: str
     """Name of the wire format into which requests are translated."""
     models: Mapping[str, str]
-    """The provider's own names of models by those that callers may use."""
+    """The provider's own names of models, by the names that callers may use."""
     named: frozenset[str]
-    """Models that its settings name."""
+    """Models in its settings."""
     known: frozenset[str]
-    """Models that it is known to have."""
+    """Models that it has, as far as known."""
     candidates: Mapping[str, Candidate]
     """Its candidates by ``[[route]]``; "" for routes that do not name it."""
     relay: Candidate
@@ -58,7 +58,7 @@ class Provider:
     further: frozenset[str] = frozenset()
     """Names of the other wire formats that it understands."""
     weights: Callable[[str], str] = str
-    """Returns the name of a model's weights, which are the same whoever serves them."""
+    """Returns the name of a model's weights, which is the same at every provider."""
     connect_early: Callable[[Spawn], None] = lambda _: None
     """Opens a connection for a call that is about to come."""
 
@@ -72,7 +72,7 @@ class Provider:
         return self.models.get(model, model)
 
     def claims(self, model: str) -> tuple[bool, bool]:
-        """Return whether it is meant for a model, and whether it is known to have it."""
+        """Return whether a model's name points to this provider, and whether it has the model."""
         return model in self.named or model.startswith(self.name + "/"), model in self.known
 
 
@@ -86,15 +86,15 @@ class RouteTaken:
     """The candidates for relayed requests, by the dialect that their upstreams speak."""
     deadline_s: float | None = None
     early_200_s: float | None = None
-    """When a streaming client is told 200 though no content has come."""
+    """Time after which a streaming client gets status 200 although no content has come."""
     predicts: bool = False
-    """Upstreams are told the answer to a similar prompt."""
+    """Upstreams get the answer to a similar prompt as a prediction."""
     members: tuple[str, ...] = ()
-    """Names of its upstreams, the first to ask for what nobody reads first."""
+    """Names of its upstreams, in the order for answers that no judge reads first."""
     rescued: Callable[[Candidate], Candidate] | None = None
-    """Puts a rescue around a candidate, as the route has it; None: there is no upstream."""
+    """Puts the route's rescue around a candidate; None: there is no upstream."""
     assumes_equal: bool = False
-    """The operator says that the models of its upstreams are equal."""
+    """The operator has declared the models of its upstreams equal."""
 
 
 NO_ROUTE = RouteTaken()
@@ -112,7 +112,7 @@ class Answerer(NamedTuple):
     names: frozenset[str]
     """The upstreams that may answer."""
     several: bool
-    """There are several upstreams, so a conversation should stay with one of them."""
+    """Whether there are several upstreams, so that a conversation should stay with one of them."""
     avoid: frozenset[str] = frozenset()
     """Upstreams of the candidate that may not answer."""
 
@@ -120,8 +120,8 @@ class Answerer(NamedTuple):
 class Router:
     """Picks upstreams. ``routes`` are the ``[[route]]`` tables by name, "" for no route.
 
-    ``names_conversations``: calls carry the digest of their conversation also where one upstream
-    alone can answer.
+    ``names_conversations``: calls have the digest of their conversation even if only one upstream
+    can answer.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class Router:
         return candidates.get(rule) or candidates[""]
 
     def answerer(self, dialect: str, model: str, rule: str) -> Answerer:
-        """Return the candidate for a model, worked out once. Raises NoUpstream."""
+        """Return the candidate for a model, which is computed once. Raises NoUpstream."""
         asked = (dialect, model, rule)
         answerer = self._answerers.get(asked)
         if answerer is None:
@@ -194,11 +194,11 @@ class Router:
         return frozenset().union(*(each.own_keys for each in self.providers))
 
     def relayed(self, dialect: str, model: str, rule: str) -> Candidate:
-        """Return the candidate for a request of a path that is no chat path. Raises NoUpstream.
+        """Return the candidate for a request to a path that is not a chat path. Raises NoUpstream.
 
-        Nothing translates such a request, so only upstreams of its dialect get it: those of the
-        route, or else the one that is meant for the model, or else the first one. ``model`` is ""
-        for a request that names none.
+        Such a request is not translated, so only upstreams of its dialect get it: those of the
+        route, or else the upstream for the model, or else the first one. ``model`` is "" for a
+        request that names none.
         """
         taken = self.routes.get(rule, NO_ROUTE)
         if taken.candidate is None:
@@ -208,7 +208,7 @@ class Router:
         raise _nobody(rule, dialect)
 
     def untranslated(self, dialect: str, model: str, rule: str) -> Candidate | None:
-        """Return the candidate for a request that goes where a chat with this model goes.
+        """Return the candidate for a request that goes to the same place as a chat with this model.
 
         None: the chat would be translated.
         """
@@ -219,14 +219,14 @@ class Router:
         return chosen.relay if chosen.speaks(dialect) else None
 
     def answering(self, dialect: str, model: str, rule: str) -> list[Provider]:
-        """Return the upstreams that may answer a chat, the first to be asked first."""
+        """Return the upstreams that may answer a chat, in the order in which they are asked."""
         names = self.pick(dialect, model, rule).names
         order = self.routes.get(rule, NO_ROUTE).members
         able = [each for each in self.providers if each.candidates[""].names & names]
         return sorted(able, key=lambda each: order.index(each.name) if each.name in order else -1)
 
     def tells_models_apart(self, dialect: str) -> bool:
-        """Tell whether the model of a relayed request has a say in who answers, and how."""
+        """Tell whether the model of a relayed request decides which upstream answers."""
         able = [each for each in self.providers if each.speaks(dialect)]
         return len(able) > 1 or any(each.named for each in able)
 
@@ -245,7 +245,7 @@ class Router:
         return Answerer(candidate, identity, names, several=len(names) > 1)
 
     def _find_equals(self, form: DocumentForm, model: str, rule: str) -> Answerer:
-        """Return the candidate for a call that is no chat, without upstreams of other models.
+        """Return the candidate for a call that is not a chat, without upstreams of other models.
 
         The vectors of two models cannot be compared, and no request is translated.
         """
@@ -278,20 +278,20 @@ class Router:
         )
 
     def _first_to_speak(self, form: DocumentForm, model: str) -> Provider:
-        """Return the provider meant for a model, among those with the paths of these calls."""
+        """Return the provider for a model, among those with the paths of these calls."""
         for dialect in form.spoken_by:
             able = [each for each in self.providers if each.speaks(dialect)]
             if able:
                 return min(able, key=lambda each: [not claim for claim in each.claims(model)])
-        return self._choose(form.spoken_by[0], None)  # raises, as nobody speaks it
+        return self._choose(form.spoken_by[0], None)  # raises, because no upstream speaks it
 
     def _all_speak(self, candidate: Candidate, dialect: str) -> bool:
-        """Return whether all its upstreams speak a dialect, so that they can get any body."""
+        """Return whether all its upstreams speak a dialect, so that they accept any body."""
         members = [each for each in self.providers if each.name in candidate.names]
         return all(each.speaks(dialect) for each in members)
 
     def _choose(self, dialect: str, model: str | None, *, translates: bool = True) -> Provider:
-        """Return the provider meant for the model, else one that has it, else of the dialect.
+        """Return the provider that claims the model, else one that has it, else one of the dialect.
 
         Without any of these it is the first provider, and the request is translated, which needs a
         body that we can read. Among equals the caller's dialect counts first, an upstream's main
@@ -340,7 +340,7 @@ RETRY_S = 30.0
 """Time after a failure until the list is asked for again."""
 FETCH_S = 10.0
 WAIT_S = 2.0
-"""Longest wait of a caller for lists that were never there."""
+"""Longest wait of a caller for lists that have never come yet."""
 MOST_BYTES = 8 * 1024 * 1024
 _PATH = re.compile(rb"/v1(?:beta)?/models(?:/(.+))?")
 _WILD = frozenset("*?[")
@@ -368,7 +368,7 @@ def chat_path(dialect: Dialect, model: str) -> str:
     """Return the path of a chat with a model."""
     if dialect.paths:
         return dialect.paths[0]
-    assert dialect.operations is not None  # a dialect of clients has one or the other
+    assert dialect.operations is not None  # a dialect of clients has either of the two
     return dialect.operations.route.replace("{model}", model)
 
 
@@ -450,10 +450,10 @@ class ModelLists:
                 self._keep(name, kept[name])
 
     async def answer(self, call: Call) -> ModelAnswer | None:
-        """Return the answer to a request for the list or for one model; None: it is another one.
+        """Return the answer to a request for the list or for one model.
 
-        None as well for a model that is not known here. Raises RequestError for a route that does
-        not exist.
+        None for any other request, and for a model that is not known here. Raises RequestError for
+        a route that does not exist.
         """
         dialect = DIALECTS.get(call.dialect)
         if dialect is None or dialect.models is None or not self._answers:
@@ -482,7 +482,7 @@ class ModelLists:
                 yield model
 
     def _model(self, name: str, call: Call, dialect: Dialect) -> ListedModel | None:
-        """Return a model, as this caller would get it; None: nobody is known to answer it."""
+        """Return a model in the form for this caller; None: no upstream is known to have it."""
         literal = next((rule for rule in self._rules if rule.model == name), None)
         # A route may be for another path than chat's.
         path = chat_path(dialect, name) if literal is None or literal.path == "*" else literal.path
@@ -495,11 +495,11 @@ class ModelLists:
         return None
 
     def _own(self, provider: Provider, name: str) -> ListedModel | None:
-        """Return a model as the list of its upstream describes it."""
+        """Return a model with the description from its upstream's list."""
         return self._models.get(provider.name, {}).get(provider.models.get(name, name))
 
     async def _refresh(self) -> None:
-        """Ask for lists that are old, and wait a little for those that were never there."""
+        """Ask for old lists again, and wait a little for lists that have never come yet."""
         now = self._clock()
         for name, source in self._sources.items():
             task, kept = self._asked.get(name), self._kept.get(name)

@@ -1,13 +1,12 @@
-"""Joins equal calls of several processes: one of them asks the provider, the others follow it.
+"""Joins equal calls of several processes: one process asks the provider, the others follow it.
 
 A lookup that finds no entry takes the lease of its call, or learns which process has it
 (``interfaces.CallExchange``). That process, the owner, makes its call like any other and publishes
 nothing. A process that wants the same answer asks the owner for it, as a follower. The owner then
-reads its own flight like one more client, and sends what it reads. So nobody who leaves, here or
-there, stops the others.
-
-An owner says every ``ALIVE_S`` that it is still there. If it dies or its call fails, one of the
-followers takes the lease over, and the others follow that one.
+reads its own flight like one more client, and sends what it reads. So a client that leaves, in any
+process, does not stop the others. An owner reports every ``ALIVE_S`` that it is still there. If it
+dies or its call fails, one of the followers takes over the lease, and the others follow this
+process.
 """
 
 from __future__ import annotations
@@ -39,19 +38,21 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 RENEW_S = 1.0
-"""How often an owner renews its leases."""
+"""Seconds between two renewals of an owner's leases."""
 ALIVE_S = 0.5
 """The longest silence of an owner whose process runs."""
 DOUBT_S = 1.0
-"""After this silence a follower asks whether the owner's process is there."""
+"""Seconds of silence after which a follower asks whether the owner's process is there."""
 SILENCE_S = 3.0
-"""After this silence a follower takes the owner for lost, although its process may be there."""
+"""Seconds of silence after which a follower gives the owner up, even if its process is there."""
 BEGIN_S = 2.0
-"""How long the owner of a lease may look for answers of equal meaning before its call begins."""
+"""Seconds for which the owner of a lease may look for answers of equal meaning before its call
+begins."""
 SETTLE_S = 1.0
-"""Longest wait for the books of a call that ended, before its followers hear of the end."""
+"""Longest wait for the books of a call that ended, before its followers are told."""
 MESSAGES_VERSION = 1
-"""Processes of two versions share no lease: they would not understand each other."""
+"""The version of messages. Processes with different versions share no lease, because they would not
+understand each other."""
 PART_BYTES = 256 * 1024
 """Longest part of an answer in one message."""
 
@@ -79,11 +80,11 @@ class _Follow(_FlightMessage, frozen=True):
     lease: Lease
     form: AnswerForm
     wait_s: float | None
-    """How long its client would wait for the whole answer."""
+    """Seconds for which its client would wait for the whole answer."""
 
 
 class _Leave(_FlightMessage, frozen=True):
-    """It does not follow any more."""
+    """A process does not follow any more."""
 
     address: str
 
@@ -98,21 +99,21 @@ class HeadCame(_FlightMessage, frozen=True):
 
 
 class Part(_FlightMessage, frozen=True):
-    """More of the body has come."""
+    """A part of the body has come."""
 
     start: int
-    """How many bytes came before."""
+    """The number of bytes before it."""
     data: bytes
     origin: Origin | None = None
     """Set once the answer is whole."""
 
 
 class Over(_FlightMessage, frozen=True):
-    """Nothing more comes."""
+    """The last message: nothing more comes."""
 
     whole: bool
     again: bool = True
-    """If it is not whole: another process may make the call for all."""
+    """If the answer is not whole: another process may make the call for all."""
     origin: Origin | None = None
     attempts: tuple[Attempt, ...] = ()
     """The attempts that no client of the owner has booked."""
@@ -129,7 +130,7 @@ _decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
 
 
 class Claim:
-    """What one lookup learned of its call: this process has the lease, or another one has it.
+    """The result of a lookup about the lease of its call: this process has it, or another one.
 
     ``close`` it, unless a flight begins by it. A lease by which no flight began is released then.
     """
@@ -170,7 +171,7 @@ class Claim:
         self.close()
 
     def close(self) -> None:
-        """Give the lease up if no flight began by it."""
+        """Release the lease if no flight began with it."""
         owned, self._owned = self._owned, None
         if owned is not None:
             owned.claims -= 1
@@ -179,11 +180,11 @@ class Claim:
 
 
 class Following:
-    """The answer to a call of another process, as its messages bring it. ``aclose`` it."""
+    """The answer to a call of another process, from its messages. ``aclose`` it."""
 
     def __init__(self, flights: SharedFlights, owner: str, number: int) -> None:
         self.origin: Origin | None = None
-        """What the call took, once its answer is whole."""
+        """The cost of the call, known once its answer is whole."""
         self._flights = flights
         self._owner = owner
         self._number = number
@@ -243,12 +244,12 @@ class Following:
             raise OwnerLost("the process that made the call has ended", again=True)
 
     def close(self) -> None:
-        """Follow no longer."""
+        """Stop following."""
         self._flights.leave(self._owner, self._number, tell=not self._over)
 
 
 class _Unknown:
-    """A search was cancelled, or has found an entry, which is for itself alone."""
+    """The result of a search that was cancelled, or that found an entry, which only it may use."""
 
 
 Found: TypeAlias = "Entry | OwnedCall | Lease | None"
@@ -263,18 +264,18 @@ class _Searches:
     def __init__(self) -> None:
         self.running = 0
         self.outcome: asyncio.Future[Outcome] | None = None
-        """What the first one of them finds, for those that come later."""
+        """The result of the first of them, for later ones."""
         self.ended = asyncio.Event()
         """Set when the next one of them ends."""
 
     def note_end(self) -> None:
-        """Wake those who wait for the end of a search."""
+        """Wake the searches that wait for the end of a search."""
         ended, self.ended = self.ended, asyncio.Event()
         ended.set()
 
 
 class SharedFlights:
-    """The flights of this process that others may follow, and those of others that it follows."""
+    """The flights of this process that others may follow, and those that it follows."""
 
     def __init__(
         self,
@@ -303,7 +304,7 @@ class SharedFlights:
             tasks.create_task(self._renew())
 
     async def aclose(self) -> None:
-        """Let followers hear the end of answers that are whole, and give up all leases."""
+        """Send followers the end of whole answers, and release all leases."""
         for owned in tuple(self._owned.values()):
             await self._release(owned)
         if self._followers:
@@ -365,12 +366,12 @@ class SharedFlights:
         if isinstance(found, StageError):
             raise StoreError(str(found)) from found
         if isinstance(found, _Unknown):
-            # Not the other search's entry: a deletion may have been noticed since that was read.
+            # The entry of the other search is not used, because it may have been deleted since.
             return self._peek(exact) or await self._search(exact, name)
         return found
 
     async def _search(self, exact: str, name: str, instead_of: int = 0) -> Found:
-        """Search by the exchange, and let equal searches wait for what it finds."""
+        """Search by the exchange, and let equal searches wait for the result."""
         searches = self._searches.setdefault(name, _Searches())
         searches.running += 1
         outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
@@ -406,9 +407,9 @@ class SharedFlights:
         return owned
 
     async def take_over(self, exact: str, lost: Lease) -> Found:
-        """Return what has followed a lost lease: an entry, a lease of this process, or another.
+        """Return the successor of a lost lease: an entry, this process's lease, or another one.
 
-        None: there is nothing, so the call has to be made without a lease.
+        None: there is none, so the call has to be made without a lease.
         """
         try:
             return await self._search(exact, lost.name, lost.token)
@@ -477,7 +478,7 @@ class SharedFlights:
         return following
 
     def leave(self, owner: str, number: int, *, tell: bool) -> None:
-        """Follow no longer; ``tell`` the owner."""
+        """Stop following. ``tell``: also tell the owner."""
         if self._following.pop(number, None) is not None and tell:
             self._spawn(self._say, owner, _Leave(number, self.exchange.address))
 
@@ -488,7 +489,7 @@ class SharedFlights:
     # --- as the owner -----------------------------------------------------------------------
 
     async def _tell_follower(self, follow: _Follow) -> None:
-        """Send a follower all of an answer, from its beginning."""
+        """Send a follower the whole answer, from its beginning."""
         with contextlib.suppress(_FollowerGone, StageError):
             owned = await self._owned_by(follow)
             if owned is None:
@@ -508,7 +509,7 @@ class SharedFlights:
             await self._tell(follow, await publish(owned, flight, follow))
 
     async def _owned_by(self, follow: _Follow) -> OwnedCall | None:
-        """Return the call that a process wants to follow; None: it is over.
+        """Return the call that a process wants to follow; None if it is over.
 
         The other process may know of the lease before the search that took it has ended here.
         """
@@ -529,7 +530,7 @@ class SharedFlights:
             while await self._awaiting(follow, client.read):
                 pass
         except UpstreamError:
-            pass  # its own clients hear of it
+            pass  # its own clients get the error
         finally:
             flight.leave(client)
         await self._awaiting(follow, owned.over.wait)
@@ -550,7 +551,7 @@ class SharedFlights:
                 whole = True
         except (_FollowerGone, StageError):
             raise
-        except Exception:  # noqa: BLE001, S110 - whatever it is, this process has told its clients
+        except Exception:  # noqa: BLE001, S110 - whatever it is, the clients of this process get it
             pass
         finally:
             flight.leave(client)
@@ -569,7 +570,7 @@ class SharedFlights:
                 sent += len(part)
 
     async def _awaiting(self, follow: _Follow, read: Callable[[], Awaitable[T]]) -> T:
-        """Wait for news of a flight, and tell the follower now and then that we are there."""
+        """Wait for news of a flight, and tell the follower regularly that this process is there."""
         while True:
             try:
                 async with asyncio.timeout(ALIVE_S) as limit:
@@ -586,7 +587,7 @@ class SharedFlights:
 
 
 def _can_wait(wanted: AnswerForm, coming: AnswerForm | None) -> bool:
-    """Tell whether the end of a stream may be waited for: the whole answer is wanted anyway."""
+    """Tell whether the end of a stream may be waited for, because the whole answer is wanted."""
     return not wanted.stream and coming is not None and coming.stream
 
 

@@ -45,9 +45,10 @@ if TYPE_CHECKING:
     from headstart.types import Call, Scope
 
 MOST_OPEN = 10_000
-"""Attempts whose end is not booked yet. The oldest are forgotten past it."""
+"""Most attempts whose end is not booked yet. The oldest are forgotten beyond it."""
 LATE_S = RETRY_GRACE_S + 5.0
-"""A request that is not booked so long after its end is traced without its result."""
+"""Seconds after the end of a request after which it is traced without its result, if it is not
+booked."""
 _REQUEST = "headstart.tracing.request"
 _OPERATIONS = {
     "/v1/embeddings": "embeddings",
@@ -56,7 +57,7 @@ _OPERATIONS = {
     "/v2/rerank": "rerank",
     "/v1/moderations": "moderation",
 }
-"""The operations of endpoints that are no chat."""
+"""The operations of endpoints that are not chats."""
 _PROVIDERS = {
     "azure": "azure.ai.openai",
     "bedrock": "aws.bedrock",
@@ -66,7 +67,7 @@ _PROVIDERS = {
     "vertex-claude": "gcp.vertex_ai",
     "xai": "x_ai",
 }
-"""``gen_ai.provider.name`` of presets that the conventions call otherwise."""
+"""The ``gen_ai.provider.name`` of presets that have another name in the conventions."""
 
 
 def provider_facts(upstream: UpstreamSettings) -> dict[str, Any]:
@@ -101,10 +102,10 @@ class _RequestTrace:
 
 
 class Tracing:
-    """An observer that makes the spans of each request: one for it, its lookup and each attempt.
+    """An observer that makes the spans of each request: for itself, its lookup and each attempt.
 
-    ``request`` begins the span of a request, and ``attempt`` that of an upstream call. What is
-    booked of the request ends them, so that each span has the outcome that the books have.
+    ``request`` begins the span of a request, and ``attempt`` the span of an upstream call. The
+    booked row of the request ends them, so each span has the same outcome as the books.
     """
 
     def __init__(self, tracer: Tracer, propagator: TextMapPropagator) -> None:
@@ -113,7 +114,7 @@ class Tracing:
         self._propagator = propagator
         self._fields = frozenset(name.lower() for name in propagator.fields)
         self._facts: dict[str, dict[str, Any]] = {}
-        """What the spans of all calls to an upstream say, by its name."""
+        """The attributes of all spans of calls to an upstream, by its name."""
         self._open: OrderedDict[str, Span] = OrderedDict()
         """The spans of the attempts whose end is not booked, by their ids."""
 
@@ -151,7 +152,7 @@ class Tracing:
         if facts is None:
             facts = self._facts[upstream.name] = provider_facts(upstream)
         attributes = {**facts, "headstart.attempt.role": str(call.role)}
-        if call.relayed:  # nobody knows what such a call does
+        if call.relayed:  # it is not known what such a call does
             name = f"{call.method} relay"
         else:
             operation = operation_of(call.endpoint)
@@ -241,7 +242,7 @@ class Tracing:
         span.end(_nanoseconds(row.at + row.total_s))
 
     def _stages(self, row: Served, inside: Context) -> None:
-        """Make the spans of the lookup and of the encoder in it, which are known by their lengths.
+        """Make the spans of the lookup and of the encoder, of which only the lengths are known.
 
         They are the last part of our own time before the answer.
         """

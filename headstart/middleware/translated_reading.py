@@ -1,4 +1,4 @@
-"""Reading an answer that the client gets otherwise: in its own dialect, or folded to one body."""
+"""Readers for answers that the client gets in another form: in its own dialect, or as one body."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Naming:
-    """What an answer that we write goes by. ``request_id`` stands in its errors."""
+class AnswerNames:
+    """The names and facts for an answer that we write. ``request_id`` appears in its errors."""
 
     request_id: str
     answer_id: str
-    """In the client's dialect, where the provider's own is in another or absent."""
+    """An id in the client's dialect, if the provider's own id is in another one or missing."""
     created: int
     """Unix seconds."""
     functions: bool = False
-    """Tool calls go in OpenAI's deprecated form, which has room for one."""
+    """Tool calls take OpenAI's deprecated form, which has room for one call."""
     prompt_tokens: int = 0
-    """By estimate, for a whole answer whose provider does not count."""
+    """The estimated tokens of the prompt, for a whole answer whose provider reports none."""
     shows_reasoning: bool = True
     """The client asked to see it."""
     choices: int = 1
-    """As many were asked for."""
+    """The number of choices in the request."""
     model: str = ""
-    """The one that was asked, for an answer that does not say."""
+    """The model of the request, for an answer that names no model."""
 
 
 class _Canonical:
-    """Events of one answer in the client's canonical form, named as the client gets them."""
+    """Turns the events of one answer into the client's canonical form, with the client's names."""
 
-    def __init__(self, source: UpstreamDialect, target: Dialect, naming: Naming) -> None:
+    def __init__(self, source: UpstreamDialect, target: Dialect, naming: AnswerNames) -> None:
         self._source = source
         self._target = target
         self._naming = naming
@@ -87,7 +87,8 @@ class _Canonical:
                 legacy = msgspec.structs.replace(event, id=None, kind="function_call")
                 return legacy if event.index == first else None
             case Finished(reason="stop" | "tool_calls") if event.choice in self._called:
-                # Some providers say "stop"; agents go on only where they hear of tools.
+                # Some providers say "stop". Agents go on only if the reason says that tools were
+                # called.
                 reason = "function_call" if naming.functions else "tool_calls"
                 return msgspec.structs.replace(event, reason=reason)
         return event
@@ -96,12 +97,13 @@ class _Canonical:
 class _Translated:
     """The events of a stream in the client's canonical form, up to an error."""
 
-    def __init__(self, source: UpstreamDialect, target: Dialect, naming: Naming) -> None:
+    def __init__(self, source: UpstreamDialect, target: Dialect, naming: AnswerNames) -> None:
         self._canonical = _Canonical(source, target, naming)
-        # Apart: what the client gets must not depend on how the upstream's bytes arrive.
+        # It is kept apart, because the client's bytes must not depend on how the upstream's bytes
+        # arrive.
         self.stream = EventStream(source, join=False, choices=naming.choices)
         self.error: tuple[StreamEvent, ...] = ()
-        """The events of the frame that reported one."""
+        """The events of the frame that reported an error."""
 
     def read(self, data: bytes) -> tuple[StreamEvent, ...]:
         return self._canonical_events(self.stream.feed(data))
@@ -124,9 +126,9 @@ class _Translated:
 
 
 class _TranslatingReader(BodyReader):
-    """What the readers of a translated stream share."""
+    """The common part of the readers of a translated stream."""
 
-    def __init__(self, source: UpstreamDialect, target: Dialect, naming: Naming) -> None:
+    def __init__(self, source: UpstreamDialect, target: Dialect, naming: AnswerNames) -> None:
         self._stream = _Translated(source, target, naming)
 
     @property
@@ -146,7 +148,7 @@ class Reencoder(_TranslatingReader):
     """
 
     def __init__(
-        self, source: UpstreamDialect, target: Dialect, naming: Naming, encoder: EventEncoder
+        self, source: UpstreamDialect, target: Dialect, naming: AnswerNames, encoder: EventEncoder
     ) -> None:
         super().__init__(source, target, naming)
         self._encoder = encoder
@@ -154,7 +156,7 @@ class Reencoder(_TranslatingReader):
         self._said_end = False
 
     def feed(self, data: bytes) -> Piece:
-        """Return what the whole frames say, up to an error."""
+        """Return the pieces for the whole frames, up to an error."""
         events = self._stream.read(data)
         self.failed = bool(self._stream.error)
         self.closing = self._stream.stream.closing
@@ -163,7 +165,7 @@ class Reencoder(_TranslatingReader):
         return Piece(self._encoder.feed(events), events)
 
     def end(self) -> Piece:
-        """Return the error, or the terminal event where it is still to come."""
+        """Return the error, or the terminal event if it has not come."""
         last = () if self._stream.error else self._stream.finish()
         for event in last:
             self._follow(event)
@@ -185,12 +187,12 @@ class Reencoder(_TranslatingReader):
 class Folder(_TranslatingReader):
     """An event stream, of any dialect, folded to one JSON answer in the client's.
 
-    Its pieces hold events alone until the end, which gives the body. An error in the stream
-    becomes an error's body; its event tells so, for the status was 200.
+    Its pieces hold events alone until the end, which gives the body. An error in the stream becomes
+    an error body. Its event reports the error, because the status was 200.
     """
 
     def __init__(
-        self, source: UpstreamDialect, target: Dialect, naming: Naming, transcript: Transcript
+        self, source: UpstreamDialect, target: Dialect, naming: AnswerNames, transcript: Transcript
     ) -> None:
         """Write the body from ``transcript``, to which the pieces of this reader are added."""
         super().__init__(source, target, naming)
@@ -223,7 +225,7 @@ class DocumentTranslator(BodyReader):
         source: UpstreamDialect,
         target: Dialect,
         status: int,
-        naming: Naming,
+        naming: AnswerNames,
         encoder: EventEncoder | None = None,
     ) -> None:
         self._document = Document(source, status)
@@ -237,7 +239,7 @@ class DocumentTranslator(BodyReader):
         return self._document.ended
 
     def feed(self, data: bytes) -> Piece:
-        """Keep what comes. Raises UpstreamProtocolError past the bound."""
+        """Keep the bytes. Raises UpstreamProtocolError beyond the bound."""
         self.closing = self._document.add(data)
         if self._document.too_long:
             raise UpstreamProtocolError("the upstream's answer is too long to be translated")
@@ -257,13 +259,13 @@ class DocumentTranslator(BodyReader):
 class _WholeAnswer:
     """Writes the answer of a transcript as one JSON body."""
 
-    def __init__(self, target: Dialect, naming: Naming, transcript: Transcript) -> None:
+    def __init__(self, target: Dialect, naming: AnswerNames, transcript: Transcript) -> None:
         self._target = target
         self._naming = naming
         self._transcript = transcript
 
     def finish(self, last: tuple[StreamEvent, ...]) -> tuple[StreamEvent, ...]:
-        """Add the last events, and the terminal event where it is still to come; return these.
+        """Add and return the last events, and the terminal event if it has not come.
 
         Raises UpstreamProtocolError.
         """
@@ -280,7 +282,8 @@ class _WholeAnswer:
         if completion is None:
             raise UpstreamProtocolError("the upstream's answer is unfinished or too long to fold")
         if completion.usage is None:
-            # Clients rely on it in whole answers. No event tells of it: the books mark estimates.
+            # Clients rely on the usage in whole answers. No event has this estimate, because the
+            # books mark estimates.
             completion = msgspec.structs.replace(completion, usage=self._estimate(completion))
         id = self._transcript.start.id or self._naming.answer_id
         return self._target.write_body(completion, id, completion.created)

@@ -1,4 +1,4 @@
-"""The sidecar's WebSocket connections: uvicorn's, with a quiet log and an end."""
+"""The sidecar's WebSocket connections: uvicorn's class, with a quiet log and a limit on closing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _QUIET.setLevel(logging.WARNING)
 
 
 class QuietWebSocket(WebSocketsSansIOProtocol):
-    """A WebSocket whose log shows no address, header or message: they hold keys and prompts.
+    """A WebSocket whose log shows no address, header or message: they may contain secrets.
 
     Once its app has ended, a client that reads nothing keeps the connection for ``close_timeout``
     seconds at most.
@@ -41,7 +41,7 @@ class QuietWebSocket(WebSocketsSansIOProtocol):
         """Send a message of the app."""
         await super().send(message)
         if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
-            self.handshake_complete = True  # uvicorn would log that nobody completed it
+            self.handshake_complete = True  # uvicorn would log that it was not completed
 
     def on_task_complete(self, task: asyncio.Task[None]) -> None:
         """The app has ended."""

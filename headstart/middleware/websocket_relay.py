@@ -1,6 +1,6 @@
-"""Relays WebSockets: messages both ways as they come, never cached.
+"""Relays WebSockets: passes messages both ways as they come, and caches none.
 
-Each side keeps its own pings. A side that takes no messages stops the reading of the other one.
+Each side has its own pings. If one side does not take messages, the other side is not read.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class WebSocketRelay:
 
     ``upstreams_for`` picks the upstreams, each under its keys, by path, model and headers; it may
     raise NoUpstream. If one fails, the next one is asked; if it refuses its key, its next key is
-    tried first. ``gate`` bounds the number of open ones. ``limits`` has the times and the size of a
-    message.
+    tried first. ``gate`` bounds the number of open ones. ``limits`` has the time limits and the
+    largest size of a message.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class WebSocketRelay:
             call = self._call(relayed.id, scope, draining=draining)
             relayed.caller = call.caller
             if self._ledger is not None:
-                # Only the realtime API fixes the model for the whole WebSocket.
+                # Only in the realtime API is the model fixed for the whole WebSocket.
                 is_fixed = call.path.endswith(b"/realtime")
                 named = call if is_fixed else msgspec.structs.replace(call, model="")
                 await self._ledger.admit_relayed(named, is_free=False)
@@ -196,7 +196,10 @@ def with_key_header(scope: Scope) -> list[tuple[bytes, bytes]]:
 
 
 def upstream_protocols(protocols: Iterable[str], *, keys: bool) -> tuple[str, ...]:
-    """Return the subprotocols for an upstream; without ``keys``, none that tells a caller's key."""
+    """Return the subprotocols for an upstream.
+
+    Without ``keys``, those with a caller's key are removed.
+    """
     return tuple([each for each in protocols if keys or not _tells_key(each.lower().encode())])
 
 
@@ -236,12 +239,12 @@ class _Relayed:
         self.over: asyncio.Future[None] = loop.create_future()
         self._connected: asyncio.Future[UpstreamSocket] = loop.create_future()
         self._last = loop.time()
-        """When the last message came."""
+        """The time of the last message."""
         self._up = self._down = (0, 0)
         self._code = 0
 
     def traffic(self) -> SocketTraffic:
-        """Return what has passed so far."""
+        """Return the traffic so far."""
         return SocketTraffic(
             messages_up=self._up[0],
             bytes_up=self._up[1],
@@ -274,7 +277,7 @@ class _Relayed:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
-            # The handshake may have come to its end while its task was cancelled.
+            # The handshake may have finished while its task was being cancelled.
             if self._connected.done() and self._connected.exception() is None:
                 await self._connected.result().close(Ending(GOING_AWAY))
 
@@ -340,7 +343,7 @@ class _Relayed:
             (b"x-headstart-upstream", self.upstream.encode()),
         ]
         accept = {"type": "websocket.accept", "subprotocol": socket.subprotocol, "headers": own}
-        with contextlib.suppress(OSError):  # the client has left: ``_pass_up`` hears of it
+        with contextlib.suppress(OSError):  # the client has left, which ``_pass_up`` notices
             await self._send(accept)
 
     async def _pass_up(self) -> None:
@@ -362,8 +365,8 @@ class _Relayed:
                 socket = await asyncio.shield(self._connected)
                 await socket.send(data, is_text=text is not None)
             except (HeadstartError, OSError):
-                # ``run`` knows of a refusal, and ``_pass_down`` reads behind the provider's last
-                # messages why it left.
+                # ``run`` handles a refusal, and ``_pass_down`` reads the reason after the
+                # provider's last messages.
                 return None
 
     async def _pass_down(self, socket: UpstreamSocket, other: asyncio.Task[None]) -> None:
@@ -379,13 +382,13 @@ class _Relayed:
             try:
                 await self._send({"type": "websocket.send", "text" if is_text else "bytes": found})
             except OSError:
-                # The client has left; the other task hears its code, unless it waits for the
+                # The client has left. The other task gets the code, unless it waits for the
                 # provider to read.
                 await asyncio.wait((other,), timeout=CLOSE_S)
                 return self.end(Ending(ABNORMAL), "client")
 
     async def _watch(self) -> None:
-        """Wait for the end, and end what is idle or too old."""
+        """Wait for the end, and end a WebSocket that is idle or too old."""
         loop, limits = asyncio.get_running_loop(), self._limits
         idle_s, whole_s = limits.websocket_idle_s, limits.websocket_deadline_s
         begun = loop.time()
@@ -402,10 +405,12 @@ class _Relayed:
                 self.end(Ending(GOING_AWAY, "no message came in server.websocket_idle_s"))
 
     async def _close(self, socket: UpstreamSocket, by: str, ending: Ending) -> None:
-        """Tell both sides. The side that has ended it gets the answer to its close frame."""
+        """Close both sides. The side that ended it gets the answer to its close frame."""
         self._code = ending.code
         up = ending.sendable(GOING_AWAY)
-        if ending.code == RESTART:  # a word of servers: our own server closed the client's side
+        if (
+            ending.code == RESTART
+        ):  # only servers send this code: our own server closed the client's side
             up = Ending(GOING_AWAY, ending.reason)
         down = ending.sendable(FAILED)
         if by == "client":

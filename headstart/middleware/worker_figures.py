@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from headstart.errors import HeadstartError
-from headstart.middleware.admin_front import Gathered
+from headstart.middleware.admin_front import WorkerAnswers
 from headstart.middleware.admin_state import (
     MOST_ROWS,
     CallCount,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from headstart.middleware.learning.oversight import Explanation, Oversight
 
 _SAME_STORE = ("headstart_entries", "headstart_entries_bytes", "headstart_partitions")
-"""Gauges of what all workers share: the largest is the newest."""
+"""Gauges of things that all workers share. The largest value is the newest."""
 
 
 class _Merged(Collector):
@@ -52,7 +52,7 @@ class _Merged(Collector):
         self._samples: defaultdict[str, dict[tuple[object, ...], Sample]] = defaultdict(dict)
 
     def add(self, exposed: bytes, *, counters_only: bool) -> None:
-        """Add what one worker exposed; of one that has ended only what never falls."""
+        """Add the exposition of one worker; of an ended worker only the values that never fall."""
         for family in text_string_to_metric_families(exposed.decode()):
             if counters_only and family.type == "gauge":
                 continue
@@ -118,19 +118,19 @@ def merge_levels(levels: Sequence[Levels]) -> Levels:
     )
 
 
-class Counted(Frozen, omit_defaults=False):
+class WorkerCounts(Frozen, omit_defaults=False):
     """The requests that one worker has counted by outcome, and its present levels."""
 
     outcomes: dict[str, int]
     now: Levels
 
 
-def merge_counts(counts: Sequence[Counted]) -> Counted:
+def merge_counts(counts: Sequence[WorkerCounts]) -> WorkerCounts:
     """Return the counts of all workers."""
     total: Counter[str] = Counter()
     for each in counts:
         total.update(each.outcomes)
-    return Counted(outcomes=dict(total), now=merge_levels([each.now for each in counts]))
+    return WorkerCounts(outcomes=dict(total), now=merge_levels([each.now for each in counts]))
 
 
 def merge_upstreams(views: Sequence[UpstreamsView]) -> UpstreamsView:
@@ -180,18 +180,18 @@ def merge_recent(found: Sequence[RecentCalls]) -> RecentCalls:
 
 METRICS, COUNTS, UPSTREAMS = "metrics", "counts", "upstreams"
 EXPLAIN, RECENT = "explain/", "recent/"
-"""What workers ask each other for; after ``EXPLAIN`` comes the id of a request, after ``RECENT`` a
+"""The questions between workers. ``EXPLAIN`` is followed by the id of a request, ``RECENT`` by a
 filter as JSON."""
 
 
-async def gathered(admin: AdminState, engine: EngineParts, what: str) -> Gathered:
+async def gathered(admin: AdminState, engine: EngineParts, what: str) -> WorkerAnswers:
     """Return the answers of all workers, or of this process where there are no others."""
     if admin.gather is not None:
         with contextlib.suppress(HeadstartError):  # else the supervisor has just ended
             found = await admin.gather(what)
             if found.live:
                 return found
-    return Gathered(live=[await own_figures(admin, engine, what)])
+    return WorkerAnswers(live=[await own_figures(admin, engine, what)])
 
 
 async def recent_calls(admin: AdminState, engine: EngineParts, wanted: Filter) -> RecentCalls:
@@ -209,7 +209,7 @@ async def own_figures(admin: AdminState, engine: EngineParts, what: str) -> byte
         return await to_thread.run_sync(admin.metrics.expose, await read_levels(engine))
     if what == COUNTS:
         outcomes = admin.metrics.requests_by_outcome()
-        return msgspec.json.encode(Counted(outcomes=outcomes, now=await read_levels(engine)))
+        return msgspec.json.encode(WorkerCounts(outcomes=outcomes, now=await read_levels(engine)))
     if what == UPSTREAMS:
         view = UpstreamsView(upstreams=upstream_states(engine), hedges=read_hedges(engine))
         return msgspec.json.encode(view)

@@ -1,4 +1,4 @@
-"""The requests and answers that the cache may look up, store and serve.
+"""Decides which requests the cache looks up, and which answers it stores and serves.
 
 Each refusal is a short, stable reason.
 """
@@ -38,17 +38,18 @@ _FINISH_REASONS = {
 }
 
 MOST_SHARED_CHARACTERS = 32_768
-"""Encoders read less, and a search of so much text for personal data takes 5 ms."""
+"""Longest text that users may share. Encoders read less, and searching this much text for personal
+data takes 5 ms."""
 
 
 class Admission:
     """The default admission policy (``docs/cache-key.md``).
 
-    ``sampled`` tells what happens to requests that ask for random answers: ``"always"`` caches
-    them like others, ``"deterministic"`` caches only temperature 0 or a seed, ``"variants:k"``
-    keeps k answers of each. With ``share_users`` users share a scope: then the answer to another
-    prompt never answers a request that is personal or rests on the results of a tool.
-    Raises ConfigError for another value of ``sampled``.
+    ``sampled`` decides about requests for random answers: ``"always"`` caches them like others,
+    ``"deterministic"`` caches only temperature 0 or a seed, ``"variants:k"`` keeps k answers of
+    each. With ``share_users`` users share a scope: then the answer to another prompt never answers
+    a request that is personal or rests on the results of a tool. Raises ConfigError for another
+    value of ``sampled``.
     """
 
     def __init__(self, sampled: str = "always", *, share_users: bool = False) -> None:
@@ -138,10 +139,10 @@ NEVER_STORED = "never-stored"
 
 
 def has_match(value: object, expressions: Sequence[re.Pattern[str]]) -> bool:
-    """Return whether an expression matches in a text of a JSON value.
+    """Return whether an expression matches a string inside a JSON value.
 
-    Bytes are JSON, whose texts may be escaped, or a text. So is a text that is JSON itself, such as
-    the arguments of a tool call.
+    Bytes may be JSON, in which strings are escaped, or plain text. The same holds for a string that
+    is JSON itself, such as the arguments of a tool call.
     """
     match value:
         case str():
@@ -164,7 +165,7 @@ def _is_escaped(text: str) -> bool:
 
 
 def _decoded(text: str) -> object:
-    """Return the JSON value of a text; None if it is none."""
+    """Return the JSON value of a text; None if the text is not JSON."""
     try:
         return msgspec.json.decode(text)
     except UNDECODABLE:
@@ -194,7 +195,7 @@ def _is_sampled(request: ChatRequest) -> bool:
 
 
 def _word(value: object) -> str:
-    """Return a name; "" for a value that is no text."""
+    """Return a name; "" for a value that is not a string."""
     return value if isinstance(value, str) else ""
 
 
@@ -231,7 +232,7 @@ def _all_listed(names: Iterable[str], tools: Sequence[str]) -> bool:
 
 
 def _is_broken(call: ToolCall) -> bool:
-    """Tell whether the arguments of a call are not the JSON that they have to be."""
+    """Tell whether the arguments of a call are not valid JSON, although they have to be."""
     is_json = call.kind != "custom" and bool(call.arguments)
     return is_json and _breaks_schema(call.arguments, {"type": "object"})
 
@@ -367,7 +368,7 @@ _IBAN_BASE, _SHORTEST_IBAN = 97, 15
 
 
 def is_personal(text: str) -> bool:
-    """Tell whether a text speaks of its writer, or holds data that identify a person.
+    """Tell whether a text is about its writer, or has data that identify a person.
 
     The patterns are wide on purpose: a miss costs a call, but a wrong hit shows one user the data
     of another.
@@ -390,7 +391,10 @@ def holds_identity(text: str) -> bool:
 
 
 def _beginnings(pattern: re.Pattern[str], text: str) -> Iterator[str]:
-    """Yield each match, then without its last group, and so on: the group may be a next word."""
+    """Yield each match, then the match without its last group, and so on.
+
+    The last group may be the next word.
+    """
     for match in pattern.finditer(text):
         groups = re.split(r"[ -]", match[0])
         yield from ("".join(groups[:count]) for count in range(len(groups), 0, -1))
@@ -404,6 +408,6 @@ def _is_card(digits: str) -> bool:
 
 
 def _is_iban(number: str) -> bool:
-    """ISO 13616: moved to the end, the first four characters make the remainder by 97 be 1."""
+    """Check an IBAN (ISO 13616): with its first four characters at the end, it is 1 modulo 97."""
     moved = "".join(str(int(each, 36)) for each in number[4:] + number[:4])
     return len(number) >= _SHORTEST_IBAN and int(moved) % _IBAN_BASE == 1

@@ -45,7 +45,7 @@ MOST_NAMES, NAMES_BYTES = 64, 2048
 
 
 class NameMemo(dict[bytes, T]):
-    """Remembers for each name of a header, or for each key, what a function says of it."""
+    """Remembers the result of a function for each header name, or for each key."""
 
     def __init__(self, judge: Callable[[bytes], T]) -> None:
         self._judge = judge
@@ -57,7 +57,7 @@ class NameMemo(dict[bytes, T]):
 
 
 class NamesMemo(dict[tuple[bytes, ...], T]):
-    """Remembers what a function says of the names of all headers of an answer, in their order.
+    """Remembers the result of a function for the names of all headers of an answer, in their order.
 
     The answers of a provider mostly have the same headers in the same order. So what follows from
     the names is worked out once, and not for each header of each answer.
@@ -93,13 +93,13 @@ _SILENT = PROTOCOL_HEADERS | _names(  # those of the protocol are part of every 
     "content-disposition content-encoding content-language content-length content-md5 "
     "content-type date digest expect if-match if-modified-since if-none-match if-range "
     "if-unmodified-since pragma priority range repr-digest want-digest "
-    # One connection's affair.
+    # Headers of one connection.
     "connection http2-settings keep-alive max-forwards proxy-connection te trailer "
     "transfer-encoding upgrade "
-    # What a browser tells of itself and of the page.
+    # Facts about the browser and the page.
     "alt-used device-memory dnt downlink dpr early-data ect origin referer rtt save-data sec-gpc "
     "sec-purpose upgrade-insecure-requests user-agent viewport-width width x-requested-with "
-    # The name of one request, for logs, traces and retries.
+    # Names of one request, for logs, traces and retries.
     "b3 baggage correlation-context correlation-id elastic-apm-traceparent fly-request-id "
     "grpc-trace-bin idempotency-key langsmith-trace ms-cv newrelic request-context request-id "
     "sentry-trace trace-id traceparent traceresponse tracestate uber-trace-id x-amzn-requestid "
@@ -110,11 +110,11 @@ _SILENT = PROTOCOL_HEADERS | _names(  # those of the protocol are part of every 
     "x-instana-s x-instana-t x-litellm-call-id x-ms-client-request-id x-ms-request-id "
     "x-ot-span-context x-queue-start x-railway-request-id x-request-id x-request-start "
     "x-retry-count x-span-id x-trace-id x-vercel-id "
-    # The way through proxies.
+    # The path through proxies.
     "cdn-loop cf-ray cf-visitor via x-amz-cf-id x-envoy-attempt-count "
     "x-envoy-expected-rq-timeout-ms x-forwarded-port x-forwarded-prefix x-forwarded-proto "
     "x-forwarded-scheme x-forwarded-server x-forwarded-ssl x-scheme "
-    # What client libraries and apps say of themselves.
+    # Facts about client libraries and apps.
     "anthropic-dangerous-direct-browser-access http-referer openai-beta x-client-name "
     "x-client-version x-fern-language x-fern-platform x-fern-runtime x-fern-runtime-version "
     "x-fern-sdk-name x-fern-sdk-version x-goog-api-client x-goog-request-params "
@@ -135,7 +135,8 @@ _ADDRESSES = _names(
     "x-cluster-client-ip x-envoy-external-address x-forwarded x-forwarded-for "
     "x-original-forwarded-for x-real-ip"
 )
-"""The address of the caller is a poor sign of its identity. It counts if there is no better one."""
+"""Headers with the address of the caller. An address hardly identifies a caller, so it counts only
+if there is nothing better."""
 
 _ROUTING_COOKIES = re.compile(
     rb"__cf_bm|_cfuvid|__cflb|__cfruid|__cfseq.*|_abck|ak_bmsc|bm_(?:sv|sz|mi|so|s)"
@@ -143,7 +144,7 @@ _ROUTING_COOKIES = re.compile(
     rb"|gclb|incap_ses_.*|visid_incap_.*|nlbi_.*|bigipserver.*",
     re.IGNORECASE,
 )
-"""Cookies that load balancers and their filters for robots set on any client."""
+"""Cookies that load balancers and bot filters set on any client."""
 
 _SILENT_PARAMETERS = _names("$.xgafv $alt $prettyprint alt api-version beta prettyprint")
 _PERCENT = re.compile(rb"%([0-9A-Fa-f]{2})")
@@ -162,7 +163,7 @@ _OPEN_SESSIONS = _names(
 """Headers in which agents and proxies name a conversation, for logs and prompt caches."""
 _PAGING = (b"continuation", b"idempotency", b"next", b"order", b"page", b"partition", b"sort",
            b"start", b"sync")  # fmt: skip
-"""With such a word, a ``token`` or ``key`` in a query is a place in a list."""
+"""Words of paging: beside one of them, a ``token`` or ``key`` in a query is a place in a list."""
 _CAMEL = re.compile(rb"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _BETWEEN_WORDS = re.compile(rb"[^a-z0-9]+")
 
@@ -171,7 +172,7 @@ _BETWEEN_WORDS = re.compile(rb"[^a-z0-9]+")
 def tells_apart(name: bytes, *, hosts: bool) -> bool:
     """Tell whether two values of a header (lower case) may mean two callers.
 
-    With ``hosts`` that is true of the name of the host, too. It is false of addresses: see
+    With ``hosts`` the name of the host may tell them apart, too. Addresses never do: see
     ``tells_where``.
     """
     if name in _HOSTS:
@@ -188,7 +189,7 @@ def telling_cookies(value: bytes) -> bytes:
     """Return a ``Cookie`` header's cookies without those that only route or filter traffic.
 
     Client libraries keep such a cookie once a provider's load balancer has set it, and it changes
-    every few minutes: the same caller would be another one then.
+    every few minutes: with it, the same caller would look like a new one each time.
     """
     kept = [
         pair
@@ -222,9 +223,9 @@ def is_secret_parameter(name: bytes) -> bool:
 def telling_query(query: bytes) -> bytes:
     """Return the parameters of a query that could tell callers apart.
 
-    That is all but a few that are known to say nothing about the caller. Names are compared
-    percent-decoded; order and repeats stay. A known name whose value could hold more than its
-    plain word, such as another parameter behind a ``;``, is kept.
+    These are all parameters except a few that are known to say nothing about the caller. Names are
+    compared percent-decoded; order and repeats stay. A known name whose value could hold more than
+    its plain word, such as another parameter behind a ``;``, is kept.
     """
     if not query:
         return b""
@@ -256,7 +257,7 @@ _FORWARDING = frozenset((b"cdn-loop", b"cf-ray", b"via"))
 _HOST_FORM = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\s:@/\[\]]+))(?::[0-9]*)?")
 """A name, or an IPv6 address in brackets, with or without a port."""
 _QUOTED_CHARACTERS = 100
-"""So many characters of a caller's header stand in a message."""
+"""Number of characters of a caller's header that an error message shows."""
 
 
 @dataclass(frozen=True)
@@ -297,7 +298,7 @@ class OriginRules:
         if foreign and not origins:
             return (
                 "a page of another site may not use this server (Sec-Fetch-Site); "
-                f"{self.instead} opens it to all who know a key"
+                f"{self.instead} opens it to all callers with a key"
             )
         return None
 
@@ -307,13 +308,13 @@ class OriginRules:
     def allows(self, origin: bytes) -> bool:
         """Return whether pages of another origin may send requests."""
         text = origin.decode("latin-1").lower()
-        # The brackets of an IPv6 address are no set of characters.
+        # The brackets of an IPv6 address are not a set of characters.
         patterns = [pattern.lower().replace("[", "[[]") for pattern in self.origins]
         return any(fnmatchcase(text, pattern) for pattern in patterns)
 
 
 def _host_name(host: str) -> str:
-    """Return a host without its port and the dot at its end; "" if it is no host."""
+    """Return a host without its port and the dot at its end; "" if it is not a host."""
     match = _HOST_FORM.fullmatch(host)
     return "" if match is None else str(match[1] or match[2].removesuffix("."))
 
@@ -359,18 +360,19 @@ Period: TypeAlias = Literal["minute", "day", "month"]
 
 USD_UNITS = 1_000_000_000
 MOST_UNITS = 10**15
-"""No call counts for more: counters of stores have 64 bits, and callers may write any number."""
+"""The most that one call counts for: counters of stores have 64 bits, and callers may send any
+number."""
 WARN_AT = 0.8
 """Share of a limit from which the log warns."""
 KEPT_S = 86_400.0
 """Time for which a counter stays after its window: calls that began in it may still end."""
 PROMPT_MARGIN = 2
-"""Factor on estimates of prompts, which count 4 bytes for a token. Nearly no text has less than 2:
-Chinese has 3, as numbers have."""
+"""Factor on the estimated tokens of a prompt. The estimate takes 4 bytes for a token; Chinese text
+and numbers have 3, and hardly any text has fewer than 2."""
 HELD_S = 5.0
-"""Time after which a caller may try again if calls in flight hold what is left."""
+"""Time after which a caller may try again if calls in flight have reserved the rest of a limit."""
 LEASES = 20
-"""The requests of a minute are leased from the store in so many parts."""
+"""Number of parts in which the requests of a minute are leased from the store."""
 _LABELS = {"minute": "%Y-%m-%dT%H:%M", "day": "%Y-%m-%d", "month": "%Y-%m"}
 _EXHAUSTED = "insufficient_quota"
 _TOO_FAST = "rate_limit_exceeded"
@@ -416,14 +418,14 @@ class Allowance(NamedTuple):
         return USD_UNITS if self.measure == "usd" else 1
 
     def charge(self, caller: str, amount: int, now: float) -> Charge:
-        """Return the charge of an amount to a caller's counter of now."""
+        """Return the charge of an amount to the present counter of a caller."""
         label, ends = window(self.period, now)
         counter = f"client/{caller}/{self.measure}/{label}"
         return Charge(counter, amount, ends + KEPT_S, self.most)
 
 
 class Headroom(NamedTuple):
-    """What is left of a limit in its window."""
+    """The rest of a limit in its window."""
 
     unit: Measure
     most: int
@@ -433,10 +435,12 @@ class Headroom(NamedTuple):
 
 
 def spending(limits: ClientLimits) -> tuple[Allowance, ...]:
-    """Return what the calls of a caller are charged to; none if nothing limits their cost.
+    """Return the allowances to which a caller's calls are charged.
 
-    Days and months are counted even where they have no limit: a limit that is added later holds for
-    what was spent before.
+    None if nothing limits their cost.
+
+    Days and months are counted even where they have no limit: a limit that is added later also
+    counts earlier spending.
     """
     usd_per_day, usd_per_month = _units(limits.usd_per_day), _units(limits.usd_per_month)
     found = [
@@ -460,7 +464,7 @@ def allows_model(limits: ClientLimits, model: str) -> bool:
 
 
 class Usage(NamedTuple):
-    """What a call uses, or may use: dollars and tokens."""
+    """The usage of a call, or the usage that it may have: dollars and tokens."""
 
     usd: float
     tokens: int
@@ -472,7 +476,10 @@ class Usage(NamedTuple):
 
 
 def most_usage(price: Price | None, prompt: int, completion: int) -> Usage:
-    """Return the most that a call of so many tokens may use. No price: it costs nothing."""
+    """Return the most that a call with these tokens may use.
+
+    A call without a price costs nothing.
+    """
     completion = min(completion, MOST_UNITS)
     tokens = prompt + completion
     if price is None:
@@ -486,7 +493,7 @@ def reservations(
 ) -> tuple[Charge, ...]:
     """Return the charges that reserve the usage of a call.
 
-    A call that is larger than all tokens of a minute may begin when none of them is used.
+    A call that is larger than the limit of a minute may begin when nothing of the limit is used.
     """
     charges = []
     for each in allowances:
@@ -504,10 +511,10 @@ def refusal(
     now: float,
     held: Callable[[str], int] = lambda _: 0,
 ) -> OverLimit:
-    """Return the error for charges that were not added: the limit that is in the way longest.
+    """Return the error for refused charges. It names the limit that blocks the call the longest.
 
     ``held`` returns the part of a counter that calls in flight have reserved. They give back what
-    they do not use, so what is full of reservations is not used up.
+    they do not use, so a limit that is full of reservations is not used up.
     """
     over = [
         _Excess(
@@ -517,7 +524,7 @@ def refusal(
         for allowance, charge, used in zip(allowances, charges, charged.values, strict=True)
         if allowance.most is not None and used + charge.amount > allowance.most
     ]  # fmt: skip
-    if not over:  # what was in the way has just been given back
+    if not over:  # the tokens or dollars that were missing have just been given back
         return OverLimit("a limit of this API key was reached; try again", code=_TOO_FAST)
     return max(over, key=lambda each: (not each.is_held, each.ends)).error(now)
 
@@ -531,10 +538,10 @@ class _Excess(NamedTuple):
     amount: int
     used: int
     is_held: bool
-    """Calls in flight have reserved what is missing."""
+    """Calls in flight have reserved the missing part."""
 
     def error(self, now: float) -> OverLimit:
-        """Return what the caller hears."""
+        """Return the error for the caller."""
         allowance, waits_s = self.allowance, self.ends - now
         limit = f"{allowance.setting} = {shown(allowance, self.most).partition(' ')[0]}"
         if self.is_held:
@@ -552,7 +559,8 @@ class _Excess(NamedTuple):
         else:
             why = f"{shown(allowance, self.used)} are used, and this call may use {asked}"
         return OverLimit(
-            f"this API key is limited to {limit}; {why}. It begins anew at {clock_time(self.ends)}",
+            f"this API key is limited to {limit}; {why}. "
+            f"It begins again at {clock_time(self.ends)}",
             code=_TOO_FAST if allowance.period == "minute" else _EXHAUSTED,
             retry_after_s=waits_s,
             lasts=allowance.period != "minute",
@@ -560,12 +568,12 @@ class _Excess(NamedTuple):
 
 
 def shown(allowance: Allowance, units: int) -> str:
-    """Return an amount for people."""
+    """Return an amount as people write it."""
     if allowance.measure == "usd":
         return f"${units / USD_UNITS:,.4f}".rstrip("0").rstrip(".")
     return f"{units:,} {allowance.measure}"
 
 
 def clock_time(at: float) -> str:
-    """Return a time (Unix seconds) for people, in UTC."""
+    """Return a time (Unix seconds) as people write it, in UTC."""
     return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"

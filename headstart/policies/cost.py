@@ -27,7 +27,7 @@ class Price(PriceSettings):
         return (millionths / 1e6 + self.per_request) * self.multiplier
 
     def prefix_saving_usd(self, tokens: Tokens) -> float:
-        """Return what the call would have cost less with its whole prompt in the prefix cache."""
+        """Return the dollars that a whole prompt in the prefix cache would have saved."""
         if self.cached_per_million is None:
             return 0.0
         warm = tokens._replace(cached=tokens.prompt, cache_write=0)

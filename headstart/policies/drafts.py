@@ -1,8 +1,8 @@
 """Decides whether a cheap model's draft may be the answer: vetoes, scores and their calibration.
 
-A veto rejects a draft, whatever its score. A score is from 0 to 1. Scores of
-different judges are not comparable: each has its own Calibration. ``docs/cascade.md`` has the
-measurements, ``benchmarks/cascade.py`` makes them.
+A veto rejects a draft with any score. A score is from 0 to 1. Scores of different judges are not
+comparable: each has its own Calibration. ``docs/cascade.md`` has the measurements,
+``benchmarks/cascade.py`` makes them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _HAS_CODE = re.compile(
     re.MULTILINE,
 )
 _CODE_CHARACTERS = 8000
-"""So many characters of a prompt or a draft are searched for code."""
+"""Number of characters of a prompt or a draft that are searched for code."""
 
 
 class Basis(StrEnum):
@@ -96,7 +96,10 @@ def score_draft(
 
 
 def score_prompt(request: ChatRequest) -> Score | None:
-    """Return the score from the last user text, before any draft; None: it is not text alone."""
+    """Return the score from the last user text, before any draft.
+
+    None if the message is not text alone.
+    """
     if request.query is None:
         return None
     return Score(basis=Basis.PROMPT, value=1.0 - expected_gain(request.query))
@@ -179,7 +182,7 @@ def _asks_code(request: ChatRequest) -> bool:
 # --- difficulty of a prompt ----------------------------------------------------------------------
 
 _PROMPT_CHARACTERS = 4000
-"""So many characters of a prompt are read."""
+"""Number of characters of a prompt that are read."""
 _WORD = re.compile(r"[A-Za-z']+")
 _PROMPT_NUMBER = re.compile(r"\d+(?:[.,/]\d+)*")
 _BROKEN_NUMBER = re.compile(r"\d[./]\d")
@@ -276,7 +279,7 @@ def _count_capped(words: list[str], vocabulary: frozenset[str]) -> float:
 # --- arithmetic of a draft -----------------------------------------------------------------------
 
 _EQUATION_CHARACTERS = 8000
-"""So many characters of a draft are searched."""
+"""Number of characters of a draft that are searched."""
 _MOST_EQUATIONS = 50
 _SIGNS = str.maketrans(
     {"\N{MULTIPLICATION SIGN}": "*", "\N{DIVISION SIGN}": "/", "\N{MINUS SIGN}": "-"}
@@ -341,9 +344,10 @@ def _evaluate(text: str) -> float | None:
 
 CALIBRATION_BINS = 10
 _PRIOR_WEIGHT = 4.0
-"""The prior counts as so many drafts in each bin, so real drafts correct it without jumps."""
+"""Number of drafts in each bin that the prior counts for. So real drafts correct it without
+jumps."""
 _DRAFTS_REMEMBERED = 400.0
-"""A bin remembers so many drafts: when it holds more, older ones fade. Models change."""
+"""Number of drafts that a bin remembers. Older ones fade, because models change."""
 
 
 class Calibration(Frozen):
@@ -370,7 +374,7 @@ class Calibration(Frozen):
     def learn(self, score: float, *, good: bool, weight: float = 1.0) -> Calibration:
         """Return the calibration after one more draft.
 
-        If only a share of the drafts of its kind is checked, its ``weight`` is one over that share.
+        If only a share of such drafts is checked, the ``weight`` of each is one over that share.
         """
         at = min(CALIBRATION_BINS - 1, max(0, int(score * CALIBRATION_BINS)))
         keep = min(1.0, _DRAFTS_REMEMBERED / (self.seen[at] + weight))
@@ -394,7 +398,7 @@ CALIBRATION_PRIORS: Mapping[Basis, Calibration] = {
     for basis, heights in {
         # Assumed: a usual token margin, before anything is known of the model. It is overconfident.
         Basis.LOGPROBS: (0.20, 0.30, 0.40, 0.48, 0.56, 0.64, 0.71, 0.78, 0.85, 0.92),
-        # Most answers that agree are right; the judge's own doubt lies in the middle.
+        # Most answers that agree are right. The judge's own doubt is in the middle.
         Basis.AGREEMENT: (0.35, 0.38, 0.42, 0.48, 0.55, 0.62, 0.68, 0.74, 0.80, 0.86),
         # Measured: Mixtral 8x7B on GSM8K and MMLU. A prompt alone tells little (docs/cascade.md).
         Basis.PROMPT: (0.40, 0.40, 0.40, 0.40, 0.40, 0.53, 0.54, 0.60, 0.70, 0.72),
@@ -471,10 +475,10 @@ def start_both(prompt: Score | None, acceptance: Calibration | None) -> bool:
 CHECKED = 0.02
 """The share of the calls that is checked if that is cheap enough."""
 LEAST_CHECKED = 0.001
-"""This share is checked at any cost: without checks, nothing is learned of drafts that pass. It
-costs a thousandth of the strong model alone."""
+"""Least share that is checked, whatever it costs: without checks, nothing is learned about drafts
+that pass. It costs a thousandth of the strong model alone."""
 _ESCALATIONS_REMEMBERED = 1000.0
-"""Escalations are averaged over so many drafts."""
+"""Number of drafts over which escalations are averaged."""
 
 
 class Escalations(Frozen):
@@ -498,9 +502,10 @@ class Escalations(Frozen):
 def check_share(call_usd: float, check_usd: float, *, checked: float, extra_cost: float) -> float:
     """Return the probability with which to check a call.
 
-    It is ``checked``, or as much less as it takes for checks to cost a share ``extra_cost`` of
-    the cost of calls: ``call_usd`` is the mean cost of such a call, ``check_usd`` the cost that a
-    check adds to it. It is never less than ``LEAST_CHECKED`` unless one of the two shares is.
+    It is ``checked``, unless checks would then cost more than the share ``extra_cost`` of the cost
+    of calls; in that case it is lower: ``call_usd`` is the mean cost of such a call, ``check_usd``
+    the cost that a check adds to it. It is never less than ``LEAST_CHECKED`` unless one of the two
+    shares is.
     """
     if check_usd <= 0.0:
         return checked

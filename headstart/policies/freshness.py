@@ -1,6 +1,6 @@
-"""How long answers are fresh: the words of their questions, and Cache-Control (RFC 9111).
+"""How long answers stay fresh, by the words of their questions and by Cache-Control (RFC 9111).
 
-Questions: the words are English. They tell no more than a quick look at the question.
+Questions: the words are English. They show no more than a quick look at the question.
 
 Cache-Control: answers follow the rules for a shared cache, read for a cache whose owner has named
 each path. ``docs/endpoints.md`` tells where they are stricter or laxer, and why. A request's
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 # --- lifetimes by question -----------------------------------------------------------------------
 
 MOST_CHARACTERS = 600
-"""Only the two ends of a longer text are read: a question stands there."""
+"""Longest text that is read whole. Of a longer one only the two ends are read, where questions
+usually are."""
 
 
 class QuestionClass(StrEnum):
@@ -79,7 +80,8 @@ _LIVE = {
         "stock left available free"
     ),
 }
-"""Patterns of questions, each with words of which one stands in every match."""
+"""Patterns of questions. Beside each pattern are words; every match contains at least one of
+them."""
 _PERIODS = (
     r"morning|afternoon|evening|night|week(?:end)?|month|quarter|year|season"
     r"|(?:mon|tues|wednes|thurs|fri|satur|sun)day"
@@ -104,7 +106,7 @@ _DATED = {
     r"when (?:is|will) (?:\S+ ){0,6}(?:next|be released|come out)": "when",
 }
 _APART = str.maketrans({letter: " " for letter in map(chr, range(128)) if not letter.isalnum()})
-"""Puts a space in the place of everything that is no letter or digit of ASCII."""
+"""Replaces every ASCII character that is not a letter or digit by a space."""
 
 
 class _Words(NamedTuple):
@@ -125,13 +127,13 @@ _TABLE = (_words_of(QuestionClass.LIVE, _LIVE), _words_of(QuestionClass.DATED, _
 
 
 def question_class(text: str) -> QuestionClass:
-    """Say how fast the answer to a question ages, by its words."""
+    """Return how fast the answer to a question ages, judged by its words."""
     if len(text) > MOST_CHARACTERS:
         half = MOST_CHARACTERS // 2
         text = f"{text[:half]}\n{text[-half:]}"
     # Case-sensitive patterns are twice as fast.
     text = text.replace("\u2019", "'").lower()
-    # Other signs than those of ASCII may stand between words, too.
+    # In other texts, signs outside ASCII may separate words, too.
     words = set(text.translate(_APART).split()) if text.isascii() else None
     for kind, signs, pattern in _TABLE:
         if (words is None or not signs.isdisjoint(words)) and pattern.search(text):
@@ -146,14 +148,14 @@ class Lifetimes(Frozen, frozen=True, kw_only=True):
     by_class: Mapping[QuestionClass, float] = {}
 
     def of(self, kind: QuestionClass, route_s: float | None = None) -> float | None:
-        """Return the lifetime of an answer; ``route_s`` replaces ``ttl_s``. None: no end."""
+        """Return the lifetime of an answer; None: it never ends. ``route_s`` replaces ``ttl_s``."""
         ttl_s = self.ttl_s if route_s is None else route_s
         class_s = self.by_class.get(kind)
         return class_s if ttl_s is None else ttl_s if class_s is None else min(ttl_s, class_s)
 
 
 _UNREAD = -1.0
-"""In the place of a lifetime that was not worked out."""
+"""Marks a lifetime that was not computed yet."""
 
 
 class Lifetime:
@@ -180,7 +182,10 @@ class Lifetime:
 
     @property
     def seconds(self) -> float | None:
-        """The longest lifetime of an answer, stored now or before; None: no end."""
+        """The longest lifetime of an answer, whether it is stored now or was stored before.
+
+        None: it never ends.
+        """
         if self._seconds == _UNREAD:
             self._seconds = self._lifetimes.of(self.kind, self._route_s)
         return self._seconds
@@ -288,13 +293,13 @@ _AS_THEY_COME = frozenset((200, 201, 203))
 """Complete answers, stored even if they do not say how long they are fresh."""
 _NO_CONTENT = frozenset((204, 205))
 _NEVER = frozenset((206, 226))
-"""Statuses of parts of an answer, and of changes to an answer that the client has."""
+"""Statuses of a part of an answer (206), and of changes to an answer that the client has (226)."""
 _REFUSING = frozenset((b"no-store", b"no-cache", b"private"))
 _DIRECTIVE = re.compile(rb'([^\s,=;"]+)(?:\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]*)))?')
 
 
 class StorageVerdict(NamedTuple):
-    """Whether an answer may be stored: the reason if not, else the seconds if it names them."""
+    """The reason why an answer must not be stored, or the seconds for which it is fresh."""
 
     refusal: str | None = None
     fresh_s: float | None = None
@@ -372,7 +377,7 @@ def _directives(headers: Headers) -> dict[bytes, list[bytes]]:
 
 
 def _fresh_s(headers: Headers, directives: Mapping[bytes, list[bytes]], now: float) -> float | None:
-    """Return how long the answer is fresh from now on; None: it does not say (section 4.2).
+    """Return how long the answer is fresh from now on; None if it does not say (section 4.2).
 
     An answer with a value that cannot be read is stale. Of two different values the smaller counts.
     """
@@ -396,7 +401,7 @@ def _age_s(headers: Headers, now: float) -> tuple[float, float]:
 
 
 def _moment(value: bytes) -> float | None:
-    """Return an HTTP date in Unix seconds; None: it is no date."""
+    """Return an HTTP date in Unix seconds; None if the text is not a date."""
     try:
         return parsedate_to_datetime(value.decode("latin-1")).timestamp()
     except (ValueError, TypeError, OverflowError):

@@ -1,4 +1,4 @@
-"""When a question is worth encoding: the gate of its sketch, and how long it may wait.
+"""When a question is worth encoding (the gate), and how long it may wait for that.
 
 The gate is the similarity of sketches from which a question is encoded. It is learned from labels,
 by the similarity of the nearest sketch. A range of similarities is open until labels show that
@@ -25,7 +25,7 @@ from headstart.types import Frozen
 
 if TYPE_CHECKING:
     from headstart.decisions import MatchContext
-    from headstart.policies.ratchet.settings import JudgeNoise
+    from headstart.policies.learned_rule.settings import JudgeNoise
 
 
 LOWEST, WIDTH, RANGES = 0.3, 0.1, 6
@@ -34,13 +34,13 @@ HIGHEST = LOWEST + RANGES * WIDTH
 WORTH = 0.02
 """A range is closed below this share of equal answers: an encoding costs a hundredth of a call."""
 OPEN = 0.0
-"""The gate that nearly every question passes."""
+"""A gate that lets nearly every question pass."""
 UNKNOWN = 0.5
-"""A range without labels counts as if it had so many equal answers."""
+"""Number of equal answers that a range without labels counts as having."""
 UNLABELLED = 0.25
-"""The weight of a question that passed and gave no label, as one with another answer."""
+"""A question that passed and gave no label counts as a different answer with this weight."""
 FORGET_AT = 400
-"""When a range has so many labels, all its counts are halved: traffic changes."""
+"""Number of labels of a range at which all its counts are halved, because traffic changes."""
 MARGIN = 0.22
 """A hit's nearest sketch is rarely further below its similarity (``docs/encoder.md``)."""
 MOST_LOST = 0.02
@@ -48,7 +48,7 @@ MOST_LOST = 0.02
 ENOUGH_FOUND = 2
 """One hit below the gate may be chance."""
 WINDOW = 5000
-"""After so many hits the count starts anew."""
+"""Number of hits after which the count starts again."""
 STEP = 0.05
 """The distance by which the gate is lowered at a time."""
 MOST_DOMAINS = 4096
@@ -65,10 +65,10 @@ class SketchLabels(Frozen, frozen=True, array_like=True):
 
     compared: tuple[float, ...] = (0.0,) * RANGES
     same: tuple[float, ...] = (0.0,) * RANGES
-    """Those with equal answers that no guard vetoed."""
+    """Labels with equal answers, without pairs that a guard vetoed."""
 
     def taught(self, similarity: float, *, same: bool) -> SketchLabels:
-        """Count one more label."""
+        """Return the counts with one more label."""
         place = range_of(similarity)
         if place is None:
             return self
@@ -84,7 +84,7 @@ class GateRecord(Frozen, frozen=True):
     """What this process has seen at the gate of a domain."""
 
     passed: tuple[float, ...] = (0.0,) * RANGES
-    """The questions that were encoded, by the range of their nearest sketch."""
+    """Number of questions that were encoded, by the range of their nearest sketch."""
     hits: float = 0.0
     """Hits whose sketches reached the gate, since the gate was last changed."""
     found: int = 0
@@ -187,15 +187,17 @@ class Gates:
 # --- how long a question may wait -----------------------------------------------------------------
 
 SHARE = 0.25
-"""A question waits for a quarter of what a hit would save: about every fourth one is a hit."""
+"""A question waits for this share of the time that a hit would save, because about every fourth
+question is a hit."""
 SHORTEST_S = 0.02
 LONGEST_S = 0.25
 UNKNOWN_S = 0.1
 """The wait while nothing is known. Few providers answer in less than 0.4 s."""
 HALF_LIFE = 50.0
-"""Answers after which an old one counts half."""
+"""Number of answers after which an old one counts half."""
 RENEWED_EVERY = 8
-"""After so many answers of a route the wait is computed anew; the first eight renew it each."""
+"""Number of answers of a route after which the wait is computed again. Each of the first eight
+answers renews it."""
 MOST_KNOWN = 1024
 """Pairs of route and model that are remembered, some 2 KB each."""
 
@@ -207,7 +209,7 @@ class _Answers:
     times: Quantiles = field(default_factory=lambda: Quantiles(HALF_LIFE))
     count: int = 0
     wait_s: float | None = None
-    """None: it must be computed anew."""
+    """None: it must be computed again."""
 
 
 class LookupPatience:

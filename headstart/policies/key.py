@@ -1,12 +1,12 @@
-"""Cache keys: who may share an answer, what must be equal, and what is compared by meaning.
+"""Cache keys: who may share an answer, what must be equal, what is compared by meaning.
 
-A key is SHA-256 over canonical JSON of the client's original request. ``docs/cache-key.md`` tells
-the rules and their reasons; the dialects' records hold the tables of body fields.
+A key is SHA-256 over canonical JSON of the client's original request. ``docs/cache-key.md`` has the
+rules and their reasons; the records of the dialects have the tables of body fields.
 
-The last user text of a templated prompt is mostly template and documents. Its question stands in a
-header, in the body, or where a pattern finds it. Exactly one span of the text is the question. All
-the rest must be equal, copies of the question included. So no question, whatever it says, can bring
-two different documents together.
+The last user text of a templated prompt is mostly template and documents. A header, a body field or
+a pattern names its question. Exactly one span of the text is the question. All the rest must be
+equal, copies of the question included. So no question, whatever it says, can bring two different
+documents together.
 
 In a conversation, everything up to the last message that is not plain text (instructions, tool
 calls and results, images) must be equal. The plain turns after it, without courtesies, are the
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headstart.dialects.dialect import KeyForm, Use
+from headstart.dialects.dialect import FieldUse, KeyForm
 from headstart.dialects.registry import DIALECTS, PROTOCOL_HEADERS
 from headstart.dialects.request_form import canonical_body
 from headstart.policies.guards.words import listed, word_texts
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from headstart.types import ChatRequest
 
 _FORMAT = 1
-"""Raise it whenever the same request would get a different key. Old entries then never match."""
+"""The version of keys. Raise it whenever the same request would get a different key; old entries
+then never match."""
 
 _UNKNOWN = KeyForm(fields={}, canonical=canonical_body)
 """The form of a dialect that has no record: every field is keyed."""
@@ -45,7 +46,7 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 class KeyContext(Frozen, frozen=True, kw_only=True):
-    """The parts of a key beside the body: where the request goes, and how it is read there."""
+    """The parts of a key beside the body: where the request goes, and how it is read."""
 
     dialect: str
     path: bytes
@@ -186,7 +187,7 @@ def _key(
     query: str | None,
     question: Question | None,
 ) -> CacheKey:
-    """Return the key of ``body`` and of the last user text: ``asked`` are its parts."""
+    """Return the key of ``body`` and of the last user text, whose parts are ``asked``."""
     material: tuple[object, ...] = (
         _FORMAT,
         scope,
@@ -210,7 +211,7 @@ def _key(
 def _key_form(dialect: str, *, wrapped_app: bool) -> tuple[KeyForm, frozenset[str]]:
     """Return the form of a dialect's keys, and the fields of its bodies that are not keyed."""
     form = DIALECTS[dialect].key if dialect in DIALECTS else _UNKNOWN
-    omitted = frozenset(name for name, use in form.fields.items() if use is not Use.KEYED)
+    omitted = frozenset(name for name, use in form.fields.items() if use is not FieldUse.KEYED)
     return form, omitted - {"metadata"} if wrapped_app else omitted
 
 
@@ -219,7 +220,10 @@ def _digest(text: str) -> str:
 
 
 def _without_text(message: object) -> tuple[object, object]:
-    """Split a message of text alone into the rest and its text, else return it whole."""
+    """Split a message that is text alone into its other fields and its text.
+
+    Return any other one whole.
+    """
     if isinstance(message, dict) and isinstance(text := message.get("content"), str):
         return {name: value for name, value in message.items() if name != "content"}, text
     match message:
@@ -231,7 +235,7 @@ def _without_text(message: object) -> tuple[object, object]:
 
 
 def _without_credential(query_string: bytes) -> bytes:
-    """Drop ``key=``, the credential of Gemini, which the scope already binds."""
+    """Drop ``key=``: it is Gemini's credential, and the scope depends on it already."""
     if b"key=" not in query_string:
         return query_string
     return b"&".join(pair for pair in query_string.split(b"&") if not pair.startswith(b"key="))
@@ -260,9 +264,9 @@ def find_question(
 ) -> Question | None:
     """Return the question in ``text``, or None if nothing names it.
 
-    ``names`` are spellings of the question. The first one that occurs counts, and of its copies the
-    last, as templates put it at the end. Without names the first match of ``pattern`` counts,
-    without the spaces around it.
+    ``names`` are spellings of the question. The first one that occurs in the text counts; of
+    several copies the last one counts, because templates put the question at the end. Without names
+    the first match of ``pattern`` counts, without the spaces around it.
     """
     if names:
         found = (_last_copy(text, name) for name in names)
@@ -273,7 +277,7 @@ def find_question(
 def cut_question(texts: str | Sequence[str], question: Question) -> list[object]:
     """Return the parts of a text; the part with the question is a pair, the text around it.
 
-    A span across parts is cut out of no part: then the whole text must be equal.
+    A span that reaches over several parts is not cut out: then the whole text must be equal.
     """
     pieces: list[object] = []
     offset = 0
@@ -305,7 +309,8 @@ def _question_matched(text: str, pattern: re.Pattern[str]) -> Question:
 
 MOST_TURNS = 64
 MOST_CHARS = 16_384
-"""Longer histories only match equal ones. A history is kept with its entry."""
+"""Most characters of a history that is compared by meaning; a longer one only matches an equal one.
+A history is stored with its entry."""
 
 _COURTEOUS = frozenset(
     listed("""
@@ -346,11 +351,11 @@ class Conversation(Frozen, frozen=True):
 
 
 def split_conversation(messages: Sequence[object]) -> Conversation | None:
-    """Split canonical messages, or return None if only an equal history matches.
+    """Split canonical messages, or return None if only an equal history may match.
 
-    That is so without an earlier user turn in plain text, if the history is too long, and if the
-    last message does not ask: the meaning of orders such as "cancel it" and "yes, the first one"
-    lies in the words that were said before.
+    Only an equal history matches if there is no earlier user turn in plain text, if the history is
+    too long, or if the last message does not ask: the meaning of orders such as "cancel it" and
+    "yes, the first one" lies in the words that were said before.
     """
     turns = _plain_ending(messages) if len(messages) > 1 else None
     if not turns:
@@ -365,7 +370,10 @@ def split_conversation(messages: Sequence[object]) -> Conversation | None:
 
 
 def asks(text: str) -> bool:
-    """Tell a question from an order or an answer. "Can you book it?" is an order."""
+    """Tell whether a text is a question, and not an order or an answer.
+
+    "Can you book it?" is an order.
+    """
     words = word_texts(text)
     first = next((word for word in words if word not in _OPENINGS), "")
     if first in _ORDERS and next(words, "") == "you":
@@ -394,7 +402,7 @@ def _plain_turn(message: object) -> Turn | None:
 
 
 def _without_courtesies(turns: Sequence[Turn]) -> tuple[Turn, ...]:
-    """Leave out turns that say nothing. The "ok" of a user after a question is an answer."""
+    """Leave out turns that say nothing. But a user's "ok" after a question is an answer."""
     kept = []
     for place, turn in enumerate(turns):
         words = list(islice(word_texts(turn.text), _LONGEST_COURTESY + 1))

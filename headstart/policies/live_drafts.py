@@ -1,4 +1,4 @@
-"""Live drafts: what a prompt that is still being typed is worth, and which request it became.
+"""Live drafts: when a call for a half-typed prompt pays, and which request the draft became.
 
 The client gives its request once, with ``{{draft}}`` in the place of the text (``DraftTemplate``).
 Each revision of the text fills that place. A call that is made before the client asks pays if the
@@ -32,7 +32,7 @@ _BYTES_PER_TOKEN = 4
 
 
 class Trigger(StrEnum):
-    """The reason to make the call before the client asks: how the text ends, or that it rests."""
+    """The reason to call before the client asks: the end of the text, or a pause in typing."""
 
     QUESTION = "question"
     SENTENCE = "sentence"
@@ -40,7 +40,7 @@ class Trigger(StrEnum):
 
 
 class DraftTemplate(NamedTuple):
-    """A request's JSON body with a hole where the text stands, inside of a JSON string."""
+    """A request's JSON body with a gap in the place of the text, inside a JSON string."""
 
     before: bytes
     after: bytes
@@ -60,7 +60,7 @@ def read_template(body: bytes) -> DraftTemplate:
     before, mark, after = body.partition(PLACEHOLDER.encode())
     if not mark or PLACEHOLDER.encode() in after:
         raise InvalidRequest(
-            f"request: exactly one text must contain {PLACEHOLDER}, where the draft is to stand"
+            f"request: exactly one text must contain {PLACEHOLDER}, in the place of the draft"
         )
     if not _is_object(before + after):  # also if the placeholder is no part of a string
         raise InvalidRequest("request: must be a JSON object")
@@ -136,7 +136,7 @@ def _core(text: str) -> str:
 
 
 def ending(text: str) -> Trigger | None:
-    """Return the trigger in how a text ends; None: only a pause is one."""
+    """Return the trigger that the end of a text gives; None: only a pause can be the trigger."""
     end = text.rstrip()[-1:]
     if end not in _FINAL or not _core(text):
         return None
@@ -144,7 +144,7 @@ def ending(text: str) -> Trigger | None:
 
 
 _BEFORE = {Trigger.QUESTION: (4.0, 5.0), Trigger.SENTENCE: (2.0, 4.0), Trigger.PAUSE: (1.0, 4.0)}
-"""What is assumed before anything is learned: so many of so many calls were used."""
+"""Prior counts, before anything is learned: the calls that were used, and all calls."""
 
 
 class TriggerUse:
@@ -166,9 +166,10 @@ class TriggerUse:
 
 
 class WasteAccount:
-    """Holds the cost of calls that nobody used to a ``share`` of the cost of answers.
+    """Limits the cost of calls that nobody used to a ``share`` of the cost of answers.
 
-    What is not wasted is saved up, at most for ``_SAVED_UP`` answers; so much is there at first.
+    Dollars that are not wasted are saved up, at most for ``_SAVED_UP`` answers. The account starts
+    with this maximum.
     """
 
     _SAVED_UP = 20.0
@@ -180,25 +181,28 @@ class WasteAccount:
         self._most_usd = 0.0
         self._reserved_usd = 0.0
         self.warm_extra = 0.25
-        """What a call that only fills the prompt cache costs more in the end, as a share of its own
-        cost: the final call reads the cache. At most providers a read costs 0.1 to 0.5 of the price
-        of input; it is learned."""
+        """The extra cost of a call that only fills the prompt cache, as a share of its own cost:
+        the final call reads the cache and costs less. At most providers a read costs 0.1 to 0.5 of
+        the price of input; it is learned."""
         self.net_waste = 0.5
-        """The share of a wasted call's cost that is lost in the end: mostly the next call finds the
-        prompt in the provider's cache, and costs less. It is learned, too."""
+        """The share of a wasted call's cost that is lost in the end: usually the next call finds
+        the prompt in the provider's cache and costs less. It is learned, too."""
 
     def left_usd(self, cost_usd: float) -> float:
-        """Return the dollars that may still be wasted, before a call that costs so much."""
+        """Return the dollars that may still be wasted, before a call of this cost."""
         if self._left_usd is None:
             self._left_usd = self._most_usd = self._SAVED_UP * self._share * cost_usd
         return self._left_usd - self._reserved_usd
 
     def reserve(self, usd: float) -> None:
-        """Set the waste aside that is to be expected of a call that begins; negative: give back."""
+        """Set aside the expected waste of a call that begins; a negative number gives it back."""
         self._reserved_usd = max(0.0, self._reserved_usd + usd)
 
     def spare_usd(self, cost_usd: float) -> float:
-        """Return what is left beyond half of the most: early answers save more time for it."""
+        """Return the dollars above half of the maximum.
+
+        The lower half is for early answers, which save more time.
+        """
         return self.left_usd(cost_usd) - self._most_usd / 2.0
 
     def answered(self, cost_usd: float) -> None:
@@ -207,15 +211,15 @@ class WasteAccount:
         self._change(self._share * cost_usd)
 
     def warmed(self, cost_usd: float, discount_usd: float) -> None:
-        """Note a call that filled the prompt cache, and what the next call costs less for it."""
+        """Note a call that filled the prompt cache, and the dollars that the next call saves."""
         extra_usd = max(0.0, cost_usd - discount_usd)
         self.wasted(extra_usd)
         self.warm_extra = self._learned(self.warm_extra, extra_usd, cost_usd)
 
     def wasted_before(self, cost_usd: float, discount_usd: float) -> None:
-        """Note what the unused calls of a draft cost that then got its answer.
+        """Note the cost of the unused calls of a draft whose answer came from a later call.
 
-        ``discount_usd``: what the call for the answer cost less because of them.
+        ``discount_usd`` is what that call saved because of them.
         """
         lost_usd = max(0.0, cost_usd - discount_usd)
         self.wasted(lost_usd)
@@ -225,7 +229,7 @@ class WasteAccount:
         return self._MEMORY * share + (1.0 - self._MEMORY) * part / whole if whole else share
 
     def wasted(self, cost_usd: float) -> None:
-        """Note what a call cost that nobody used."""
+        """Note the cost of an unused call."""
         self._change(-cost_usd)
 
     def _change(self, usd: float) -> None:
@@ -238,9 +242,9 @@ def refuse_call(
 ) -> str | None:
     """Return why the call is not made before the client asks, or None.
 
-    ``use`` is the chance that its answer is used. The whole cost must fit in ``budget_usd``. The
-    waste that is to be expected must be small beside what is left for it, the smaller the less
-    likely the answer is used: so calls with a poor chance take only what is left over.
+    ``use`` is the probability that its answer is used. The whole cost must fit in ``budget_usd``.
+    The expected waste must be small beside the dollars that are left for waste. The less likely the
+    answer is used, the smaller it must be, so calls with a poor chance take only what others leave.
     """
     if not estimate.ready:
         return "not-ready"
@@ -259,11 +263,11 @@ def expected_waste(estimate: RoutingEstimate, use: float, account: WasteAccount)
 
 
 INFER_TOKENS = 160
-"""The limit on one inference."""
+"""Most tokens of one inference."""
 _SEGMENT = 60
 """Fewest characters of a segment. Shorter sentences are joined to one."""
 _LONG = 200
-"""A prompt with fewer characters than this is answered without inferences."""
+"""Fewest characters of a prompt for which inferences are made."""
 _INFER = (
     "Somebody is still writing the prompt below. Do not answer it. Say in one or two sentences "
     "what can be worked out from it already and will be needed for the answer: intermediate "
@@ -273,16 +277,16 @@ _NOTES = "Worked out already, while this was being written (check it; it may be 
 
 
 class Inference(NamedTuple):
-    """What a model has worked out from the beginning of a prompt."""
+    """A result that a model has worked out from the beginning of a prompt."""
 
     prefix: str
     """The beginning, in whole sentences."""
     text: str
-    """"": nothing yet."""
+    """"" if there is nothing yet."""
 
 
 def kept_inferences(inferences: Sequence[Inference], text: str) -> list[Inference]:
-    """Return the inferences that still hold, as the text still begins with what they read."""
+    """Return the inferences that are still valid: the text still begins as they read it."""
     return [each for each in inferences if text.startswith(each.prefix)]
 
 
@@ -310,13 +314,13 @@ def inference_prompt(segment: str, inferences: Sequence[Inference]) -> str:
 
 
 def read_inference(prefix: str, answer: str) -> Inference:
-    """Return what a model said about the beginning of a prompt."""
+    """Return the inference in a model's answer."""
     said = answer.strip()
     return Inference(prefix, "" if said.lower().strip(".\"' ") in ("", "wait") else said)
 
 
 def with_inferences(text: str, inferences: Sequence[Inference]) -> str | None:
-    """Return a final text with what was worked out from it; None: nothing was."""
+    """Return a final text with the inferences about it; None if there are none."""
     notes = _notes(inferences)
     return f"{text}\n\n{_NOTES}\n\n{notes}" if notes else None
 
@@ -344,7 +348,7 @@ def refuse_warming(
 ) -> str | None:
     """Return why the provider's prompt cache is not filled before the client asks, or None.
 
-    Unless ``alone``, whole answers may be asked for early, too, and have the first claim.
+    Unless ``alone``, whole answers may be asked for early, too, and they come first.
     """
     if template.prefix_tokens < PREFIX_TOKENS:
         return "short"

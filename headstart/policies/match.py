@@ -11,8 +11,8 @@ except for case, spaces and punctuation are ignored. For the other turns these r
 - no user turn may be an edit of a turn of the other history if a guard vetoes the two;
 - no history may hold a refusal, a correction or a reported action that the other does not;
 - each history must be contained in the other (with ``additions``, one of them): each of its user
-  turns uses only words that the other user used too, or means the same as a turn of the other.
-  That only the encoder can tell: ``HistoryComparison.unmatched``.
+  turns uses only words that the other user used too, or means the same as a turn of the other. Only
+  the encoder can tell whether turns mean the same: ``HistoryComparison.unmatched``.
 
 **Vetoes of people:** questions and entries that are not matched by meaning any more.
 """
@@ -50,8 +50,8 @@ from headstart.policies.guards.words import (
     stems_of,
     unpack_parse,
 )
-from headstart.policies.ratchet.features import VERSION, measure, pack_features
-from headstart.policies.ratchet.settings import SOFT_GUARDS
+from headstart.policies.learned_rule.features import VERSION, measure, pack_features
+from headstart.policies.learned_rule.settings import SOFT_GUARDS
 from headstart.settings import static_threshold
 
 if TYPE_CHECKING:
@@ -59,23 +59,24 @@ if TYPE_CHECKING:
 
     from headstart.decisions import Label, MatchContext, RankedNeighbor
     from headstart.policies.guards.words import Parse
-    from headstart.policies.ratchet.domain import Domain
-    from headstart.policies.ratchet.settings import Promise
+    from headstart.policies.learned_rule.domain import Domain
+    from headstart.policies.learned_rule.settings import Promise
     from headstart.types import CacheKey, Turn
 
 
 MOST_UNMATCHED = 4
 """Most user turns that may be reworded in one comparison."""
 MOST_COUNTERPARTS = 2
-"""Each of them is compared with so many turns of the other, most words in common first."""
+"""Most turns of the other history that each is compared with, those with most common words
+first."""
 
 _NOTHING = Encoding(
     sentence=np.zeros(0, np.float32), tokens=np.zeros((0, 0), np.float32), spans=(), complete=False
 )
 _CODE = re.compile(r"[={}\\|^~`]|(?<!\w)-\d")
-"""In such turns signs count as much as words, so they must be equal."""
+"""Turns with code: in them signs count as much as words, so they must be equal."""
 _CLOSING = re.compile(r"(?<![.,!?;:])[.,!?;:]+(?=\s|$)")
-"""The lookbehind keeps it linear: a long run of signs is tried only from its first sign."""
+"""The lookbehind keeps the search linear: a long run of signs is tried only from its first sign."""
 _YES = frozenset(listed("yes yeah yep yup correct"))
 _NO = frozenset(listed("no nope nah not none"))
 _SMALL_TALK = (
@@ -104,7 +105,9 @@ def compare_histories(
     *,
     additions: bool,
 ) -> HistoryComparison:
-    """Compare two histories. Symmetric, except for the side of the ``unmatched`` turns on a draw.
+    """Compare two histories.
+
+    The result is symmetric, except that ``unmatched`` may name either side on a tie.
 
     ``veto`` asks the guards about two turns that are nearly the same. With ``additions`` one user
     may have said more than the other.
@@ -150,7 +153,7 @@ def _spoken(turn: Turn) -> tuple[bool, str]:
 def _end_differs(
     one: Sequence[Turn], other: Sequence[Turn], mine: Sequence[Turn], theirs: Sequence[Turn]
 ) -> str | None:
-    """Find a last topic that only one history has: a question like "how much?" is about it."""
+    """Find a last topic that only one history has: a question such as "how much?" refers to it."""
     ends = one[-1:] and one[-1] in mine, other[-1:] and other[-1] in theirs
     return "end" if ends[0] != ends[1] else None
 
@@ -208,7 +211,7 @@ class _Facts:
         return any(ours - theirs and theirs - ours for ours, theirs in kinds)
 
     def exceed(self, other: _Facts) -> bool:
-        """Tell whether a number or a date is here that the other lacks."""
+        """Tell whether this side has a number or a date that the other side lacks."""
         return bool(self.numbers - other.numbers or self.dates - other.dates)
 
     def _kinds(self) -> tuple[set[str], set[str], set[str]]:
@@ -226,7 +229,7 @@ def _facts_differ(one: _HistoryFacts, other: _HistoryFacts) -> str | None:
 def _edited(
     mine: Sequence[Turn], theirs: Sequence[Turn], veto: Callable[[Parse, Parse], str | None]
 ) -> str | None:
-    """Find a user turn that is an edit of a turn of the other history and that a guard stops."""
+    """Find a user turn that is an edit of a turn of the other history, and that a guard vetoes."""
     for turn in mine:
         for other in theirs:
             if turn.user and other.user:
@@ -251,7 +254,7 @@ def _edit_conflict(text: str, other: str, veto: Callable[[Parse, Parse], str | N
 
 
 def _exchanged(text: str, other: str) -> bool:
-    """Tell whether a few words replace a few others: in an edit, that changes a detail."""
+    """Tell whether a few words replace a few others: such an edit changes a detail."""
     words, other_words = _words(text), _words(other)
     only, only_other = words - other_words, other_words - words
     if not 0 < len(only) <= MOST_EXCHANGED or not 0 < len(only_other) <= MOST_EXCHANGED:
@@ -348,7 +351,7 @@ class GuardedMatch:
         self._gates.note(context, similarity, sampled=sampled, served=served, judged=judged)
 
     def reworded(self, turn: Parse, counterpart: Parse) -> bool:
-        """Tell whether no guard objects to one turn of a conversation in place of another."""
+        """Tell whether no guard vetoes one turn of a conversation in place of another."""
         return self.any_veto(turn, counterpart) is None
 
 
@@ -415,14 +418,15 @@ def _first_veto(
 
 
 LEAST_SIMILARITY = 0.5
-"""A less similar neighbour is not even worth learning from."""
+"""The least similarity of a neighbour from which anything can be learned."""
 
 ADDITIONS_FROM = 0.05
-"""From this target on one history may hold more than the other (``docs/conversations.md``)."""
+"""With this error target or a laxer one, one history may hold more than the other
+(``docs/conversations.md``)."""
 
 
 def version_of(guards: Collection[str]) -> str:
-    """Return the version of labels with these guards: with others, other pairs are judged."""
+    """Return the version of labels with these guards. Other guards let other pairs be judged."""
     off = sorted(GUARDS.keys() - set(guards))
     return VERSION + "".join(f"-no-{name}" for name in off)
 
@@ -495,7 +499,10 @@ class VerifiedMatch(GuardedMatch):
 
 
 def _unrelated(query: Parse, candidate: Parse) -> str | None:
-    """Veto texts without a content word in common: vectors can be forged (CacheAttack)."""
+    """Veto texts without a common content word.
+
+    A text can be forged so that its vector is near (CacheAttack).
+    """
     apart = query.content and candidate.content and query.content.isdisjoint(candidate.content)
     return "unrelated" if apart else None
 
@@ -531,10 +538,11 @@ def question_of(key: CacheKey) -> str:
 
 
 class Vetoes:
-    """Vetoes by the request that was called wrong, and not called right since.
+    """The vetoes, by the request whose answer a person called wrong and did not call right since.
 
-    A wrong hit stops its entry for all rewordings, and its question for all entries, so that the
-    next to ask it gets a fresh answer; with ``pair_only`` the one for the other alone.
+    After a wrong hit, its entry answers no rewording any more, and its question gets no other
+    entry, so the next caller gets a fresh answer. With ``pair_only`` only the entry for this
+    question is stopped.
     """
 
     def __init__(self, rows: Mapping[str, Veto] | None = None) -> None:
@@ -560,9 +568,10 @@ class Vetoes:
         return bool(self._rows) and any(each in self._stopped for each in asked)
 
     def apply(self, label: Label) -> bool:
-        """Take the verdict of a person; return whether it changed anything. Order decides.
+        """Apply the verdict of a person; return whether it changed anything.
 
-        Feedback says "wrong" of an answer that was served, a review only of a pair.
+        The last verdict counts. Feedback calls an answer wrong that was served; a review calls only
+        a pair wrong.
         """
         if label.source not in (LabelSource.FEEDBACK, LabelSource.REVIEW):
             return False

@@ -1,4 +1,4 @@
-"""Which route rule fits a request, and the error target and learning domain of its matches."""
+"""Finds the route rule for a request, and the error target and learning domain of its matches."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from headstart.types import Headers
 
 REPEAT_WINDOW_S = 120.0
-"""A repeat within this time asks for another answer, if nothing else is set. It is long enough to
-read an answer and reject it. A caller that comes back later has not rejected it."""
+"""Default time within which a repeat asks for another answer. It is long enough to read an answer
+and reject it. A caller that comes back later has not rejected it."""
 MAX_ERROR_HEADER = b"x-headstart-max-error"
 ROUTE_HEADER = b"x-headstart-route"
 
@@ -43,7 +43,8 @@ class RouteRule:
     """Texts with a match are not stored; None: the expressions of all routes."""
     ttl_s: float | None = None
     repeat_window_s: float | None = None
-    """A caller that repeats a request so soon after its answer is answered anew; None: never."""
+    """A caller that repeats a request within this time after its answer gets a fresh one; None:
+    never."""
 
     def fits(self, *, model: str, path: str, headers: Headers) -> bool:
         """Tell whether this rule fits such a request."""
@@ -85,7 +86,7 @@ def _named(rules: Sequence[RouteRule], name: str) -> RouteRule:
 def requested_max_error(headers: Headers) -> float | None:
     """Return the share of wrong hits that ``x-headstart-max-error`` accepts: 0.01 or 1%.
 
-    0 accepts only exact repeats. Raises RequestError for a value that is no share below 1.
+    0 accepts only exact repeats. Raises RequestError for a value that is not a share below 1.
     """
     values = [value for name, value in headers if name == MAX_ERROR_HEADER]
     return min(map(_share, values), default=None)
@@ -99,10 +100,11 @@ def match_context(
     principal: str = "",
     tenant: str = "",
 ) -> MatchContext:
-    """Return the context of a request's match. It learns apart for each of the ``parties``.
+    """Return the context of a request's match.
 
-    ``parties`` are the scope, the path and the rule. The smallest target counts. ``learning`` names
-    the encoder and the guards: with others, another domain learns.
+    It learns separately for each combination of ``parties``: the scope, the path and the rule. The
+    smallest target counts. ``learning`` names the encoder and the guards: with others, another
+    domain learns.
     """
     stated = [target for target in targets if target is not None]
     return MatchContext(

@@ -1,7 +1,7 @@
-"""From booked requests to a Report: the sums, the upstream calls, and the experiments.
+"""Computes a Report from booked requests: the sums, the upstream calls, and the experiments.
 
-``Breakdown`` gives the bill line by line, for a spreadsheet. ``MachineAccounts`` tells how busy
-machines are that cost dollars an hour.
+``Breakdown`` gives the bill line by line, for a spreadsheet. ``MachineAccounts`` shows how busy
+machines by the hour are.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from headstart.report.values import (
     TimelineBar,
     Times,
 )
-from headstart.usual_calls import MachineUse, SparedCalls, UsualCalls, machine_name
+from headstart.usual_calls import AvoidedCalls, MachineUse, UsualCalls, machine_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,14 +50,14 @@ if TYPE_CHECKING:
 
 
 MOST_LINES = 50_000
-"""Clients choose the names of models, and tags. After so many lines all models are ``other``, and
-requests have no tags."""
+"""Most lines, because clients choose the names of models, and tags. Beyond it all models are
+``other``, and requests have no tags."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""A spreadsheet reads a cell that begins so as a formula."""
+"""Characters with which a formula begins in a spreadsheet."""
 
 
 class Line(NamedTuple):
-    """What the requests of a line share."""
+    """The values that all requests of a line have in common."""
 
     day: str
     caller: str
@@ -103,7 +103,10 @@ class Breakdown:
         self._reads = PrefixReads()
 
     def add(self, row: Served) -> None:
-        """Count a request. One of a path that is not cached has no line: it has no known price."""
+        """Count a request.
+
+        A request to a path that is not cached has no line, as its price is unknown.
+        """
         if row.outcome is Outcome.RELAY:
             return
         line = Line(
@@ -151,7 +154,7 @@ class MachineAccounts:
         self._first, self._last = float("inf"), float("-inf")
 
     def add(self, row: Served) -> None:
-        """Count the calls of a request. Requests without a call tell how long the time is."""
+        """Count the calls of a request. Requests without a call extend the time, too."""
         self._first = min(self._first, row.at)
         self._last = max(self._last, row.at + row.total_s)
         for attempt in row.attempts:
@@ -309,8 +312,8 @@ class GroupTally:
         self.outcomes: Counter[str] = Counter()
         self.failures = 0
         self.columns = Columns()
-        self.hits = SparedCalls()
-        self.joined = SparedCalls()
+        self.hits = AvoidedCalls()
+        self.joined = AvoidedCalls()
         self.prefix = PrefixSums()
         self._gains: dict[str, GainTally] = defaultdict(GainTally)
         self._overhead_s = 0.0
@@ -319,7 +322,7 @@ class GroupTally:
         self._audits = 0
         self._audit_tokens = 0
         self._audit_usd = 0.0
-        self.drafted = SparedCalls()
+        self.drafted = AvoidedCalls()
         self._drafts = GainTally()
         self._paid = 0
         self._paid_usd = 0.0
@@ -484,7 +487,7 @@ class GainTally:
             self.usd = (self.usd or 0.0) + row.saved_usd
 
     def pay(self, row: Served) -> None:
-        """Count what a call of our own took."""
+        """Count the cost of a call of our own."""
         self.requests += 1
         self.tokens -= row.spent_tokens
         if row.cost_usd is not None:
@@ -570,7 +573,7 @@ class Accounts:
         self._relays: dict[str, RelayTally] = {}
 
     def add(self, row: Served) -> None:
-        """Count a request. One of a path that is not cached counts by itself alone."""
+        """Count a request. Requests to paths that are not cached are counted separately."""
         if row.outcome is Outcome.RELAY:
             name = f"{row.endpoint} {row.upstream}".strip()
             known = name in self._relays or len(self._relays) < MAX_GROUPS

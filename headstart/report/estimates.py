@@ -1,4 +1,4 @@
-"""How sure the savings are: intervals, and a second estimate by requests that were held out.
+"""How sure the savings are: intervals, and a second estimate from held-out requests.
 
 The first part has quantiles and confidence intervals over plain sequences of numbers.
 """
@@ -30,11 +30,12 @@ if TYPE_CHECKING:
 
     from headstart.observe import Served
     from headstart.report.values import Savings
-    from headstart.usual_calls import CallKind, SparedCalls, UsualCalls
+    from headstart.usual_calls import AvoidedCalls, CallKind, UsualCalls
 
 
 MIN_SAMPLE = 5
-"""A smaller sample gets no interval: it would tell more about the formula than about the data."""
+"""Fewest values for an interval. The interval of a smaller sample would say more about the formula
+than about the data."""
 CURVE_POINTS = 200
 _Z = NormalDist().inv_cdf(0.975)
 """The two-sided 95 % quantile of the normal distribution."""
@@ -153,15 +154,14 @@ def _at_least(count: int, of: int, share: float) -> float:
 # --- the estimates --------------------------------------------------------------------------------
 
 FEWEST_CALLS = 20
-"""Below so many usual calls, or entries that were hit, the sum of the hits has no interval."""
+"""Fewest usual calls, and fewest entries with hits, for an interval of the sum of the hits."""
 FEWEST_PAIRS = 10
-"""So many questions must have been asked twice to tell how much two calls for one question differ.
-"""
+"""Fewest questions that were asked twice, to know how much two calls for one question differ."""
 SURE = 1.64
 """The one-sided 95 % quantile of the normal distribution."""
 MEASURES = ("total_s", "ttft_s", "tokens", "usd")
 TESTED = ("total_s", "ttft_s", "usd")
-"""The measures in which the estimates may disagree."""
+"""The measures in which the two estimates are compared."""
 _Z_ALL = 2.394
 """The two-sided quantile of the normal distribution with which three tests together raise a false
 alarm in 5 % of all cases (Bonferroni)."""
@@ -190,7 +190,7 @@ class Spread(NamedTuple):
 def mean_of(values: Sequence[float], hits: int, known: Spread) -> Mean | None:
     """Return the mean of a sample; None if it is too small.
 
-    It stands for the mean of so many hits, which are a sample, too. ``known`` is the spread of such
+    It is used as the mean of the hits, which are a sample, too. ``known`` is the spread of such
     values in a larger sample: a small one may lack the few large values.
     """
     if len(values) < MIN_SAMPLE:
@@ -204,7 +204,7 @@ def mean_of(values: Sequence[float], hits: int, known: Spread) -> Mean | None:
 
 
 def spread_of(values: Sequence[tuple[int, float]]) -> Spread:
-    """Return the spread of values, each of which counts so many times."""
+    """Return the spread of values, each with its weight."""
     total = sum(number for number, _ in values)
     if not total:
         return Spread()
@@ -215,7 +215,7 @@ def spread_of(values: Sequence[tuple[int, float]]) -> Spread:
 
 
 def interval(found: Mean, times: float, less: float = 0.0) -> Interval:
-    """Return the 95 % interval of ``found`` times a number, less what is known exactly.
+    """Return the 95 % interval of ``found`` times a number, less an amount that is known exactly.
 
     Times and costs are above zero, and few of them are long: the interval is symmetrical on a
     logarithmic scale.
@@ -227,7 +227,7 @@ def interval(found: Mean, times: float, less: float = 0.0) -> Interval:
 
 
 class PrefixReads:
-    """Collects when each prompt was asked, to tell which hits would have been prefix reads.
+    """Collects the times of each prompt, to find the hits that would have been prefix reads.
 
     With the cache off, the provider would have read a prompt from its prefix cache if anybody had
     asked it shortly before. Call ``settle`` after all rows were added.
@@ -236,7 +236,8 @@ class PrefixReads:
     def __init__(self) -> None:
         self._asked: defaultdict[str, list[float]] = defaultdict(list)
         self._called: defaultdict[str, list[float]] = defaultdict(list)
-        """When the provider itself was asked. Hits keep a prompt out of its cache."""
+        """The times at which the provider itself was asked. Hits keep a prompt out of the
+        provider's cache."""
         self._hits: list[tuple[str, float, float, Sequence[PrefixSums]]] = []
         self._repeats: list[tuple[str, float, int, int]] = []
         self._share = 1.0
@@ -257,7 +258,7 @@ class PrefixReads:
                 self._asked[entry].append(row.at)
 
     def settle(self) -> None:
-        """Add to each sink what its hits would have saved less, because of prefix reads."""
+        """Add to each sink the savings that its hits lose because of prefix reads."""
         for times in (*self._asked.values(), *self._called.values()):
             times.sort()
         self._share = self._read_share()
@@ -288,14 +289,14 @@ class PrefixReads:
 
 
 def _lately(times: Sequence[float], entry: str, at: float) -> bool:
-    """Tell whether a prompt was asked shortly before: at one of the times, or for its entry."""
+    """Tell whether a prompt was asked shortly before, at one of the times or for its entry."""
     place = bisect_left(times, at)
     before = times[place - 1] if place else ulid_time(entry)
     return before is not None and at - before <= PREFIX_TTL_S
 
 
 class PrefixSums:
-    """What the hits of a group would have saved less because of the provider's prefix cache."""
+    """The savings that the hits of a group lose because of the provider's prefix cache."""
 
     __slots__ = ("likely_usd", "most_usd")
 
@@ -312,13 +313,14 @@ class _Answer:
         self.hits = self.priced = 0
         self.kind, self.tokens = kind_of(row), row.saved_tokens
         self.usd = None if row.saved_usd is None else row.saved_usd - row.saved_prefix_usd
-        """As if the provider's prefix cache had held the prompt, so that calls can be compared."""
+        """The cost as if the provider's prefix cache had held the prompt, so that calls can be
+        compared."""
         made = None if row.entry is None else ulid_time(row.entry)
         self.original = original_call(row, row.at if made is None else made)
 
 
 class _Repeat(NamedTuple):
-    """A call for a question of which the cache had the answer."""
+    """A call for a question whose answer was in the cache."""
 
     entry: str
     call: UsualCall
@@ -339,7 +341,7 @@ class _HeldOut(NamedTuple):
 
 
 class EstimateAccounts:
-    """Collects what is needed to tell how sure the savings are."""
+    """Collects the values from which the certainty of the savings is computed."""
 
     def __init__(self) -> None:
         self._entries: dict[str, _Answer] = {}
@@ -390,7 +392,7 @@ class EstimateAccounts:
         self._own_first_s += ttft_s - row.read_s
 
     def estimates(
-        self, spared: SparedCalls, usual: UsualCalls, prefix: PrefixReads, savings: Savings
+        self, spared: AvoidedCalls, usual: UsualCalls, prefix: PrefixReads, savings: Savings
     ) -> Estimates | None:
         """Return both estimates of each sum in ``savings``; None if there was no hit.
 
@@ -420,7 +422,7 @@ class EstimateAccounts:
     def _estimate(
         self, name: str, savings: Savings, of_calls: Mean | None, held_out: Mean | None
     ) -> Estimate:
-        """Return the estimates of one measure, from the means of what hits would have taken."""
+        """Return the estimates of one measure, from the means that hits would have taken."""
         value, of_hits = getattr(savings, name), getattr(savings.line("hits"), name)
         own = {"total_s": self._own_s, "ttft_s": self._own_first_s}.get(name, 0.0)
         times = self._priced if name == "usd" else self._hits
@@ -439,7 +441,7 @@ class EstimateAccounts:
 
     # --- by recent calls ----------------------------------------------------------------------
 
-    def _by_calls(self, spared: SparedCalls, usual: UsualCalls) -> dict[str, Mean]:
+    def _by_calls(self, spared: AvoidedCalls, usual: UsualCalls) -> dict[str, Mean]:
         """Return the means of a hit, by measure, where they have an interval."""
         found = {}
         own, lengths = self._questions_own(usual), self._spread_of("tokens")
@@ -469,7 +471,10 @@ class EstimateAccounts:
         return found
 
     def _of_entries(self, name: str, values: Sequence[tuple[int, float]]) -> Mean | None:
-        """Return the mean of a figure that each entry's one call gives. Hits are clustered."""
+        """Return the mean of a figure over the calls that made the entries.
+
+        Hits are clustered by entry.
+        """
         hits, spread = sum(number for number, _ in values), self._spread_of(name)
         if not hits or spread is None:
             return None
@@ -506,9 +511,9 @@ class EstimateAccounts:
         return found
 
     def _questions_own(self, usual: UsualCalls) -> float:
-        """Return how much of the variance of a call's time is due to its question, from 0 to 1.
+        """Return the share of the variance of a call's time that its question causes, from 0 to 1.
 
-        Two calls for one question tell. Without enough of them it is taken to be all.
+        Pairs of calls for one question give it. Without enough pairs the share is taken to be 1.
         """
         products, squares = [], []
         for repeat in self._repeats:

@@ -1,6 +1,6 @@
-"""Our books beside a provider's own account of the usage, by day and model.
+"""Compares our books with a provider's own account of the usage, by day and model.
 
-It reads what the consoles and the usage APIs of OpenAI and Anthropic give, as CSV or JSON: numbers
+It reads exports of the consoles and the usage APIs of OpenAI and Anthropic, as CSV or JSON: numbers
 of tokens, or costs.
 """
 
@@ -26,27 +26,28 @@ if TYPE_CHECKING:
     from headstart.observe import Served
 
 TOLERANCE = 0.01
-"""A smaller relative difference is none: providers round, and count at another second of the day.
-"""
+"""Largest relative difference that counts as equal: providers round, and their day begins at
+another second."""
 _DATE = re.compile(r"-(?:\d{4}-\d\d-\d\d|\d{8})$")
 _PLAIN = re.compile(r"[^a-z0-9-]+")
 NUMBERS = ("calls", "prompt_tokens", "completion_tokens", "usd")
 
 
 class ExportRow(NamedTuple):
-    """One row of an export. None: the export does not tell."""
+    """One row of an export. None: the export does not have this value."""
 
     day: str
     model: str
     calls: int | None = None
     prompt_tokens: int | None = None
-    """With the tokens read from the provider's prefix cache, and written to it."""
+    """Prompt tokens, with those that were read from the provider's prefix cache or written to
+    it."""
     completion_tokens: int | None = None
     usd: float | None = None
 
 
 def plain_model(name: str) -> str:
-    """Return a model's name as books and exports have it in common.
+    """Return a model's name in a form that books and exports have in common.
 
     ``openai/gpt-4o-2024-08-06`` is ``gpt-4o``, ``Claude Haiku 4.5`` is ``claude-haiku-4-5``.
     """
@@ -58,7 +59,7 @@ def plain_model(name: str) -> str:
 
 
 def read_usage(data: bytes) -> list[ExportRow]:
-    """Return the rows of an export. Raises ConfigError with what is wrong with it."""
+    """Return the rows of an export. Raises ConfigError with its error."""
     try:
         text = data.decode("utf-8-sig")
         if text.lstrip()[:1] in ("{", "["):
@@ -162,14 +163,14 @@ def _of_result(day: str, result: Mapping[str, Any]) -> ExportRow:
 
 
 class _Sums:
-    """What the calls to one model on one day used."""
+    """The usage of the calls to one model on one day."""
 
     def __init__(self) -> None:
         self.calls = self.prompt_tokens = self.completion_tokens = self.estimated = 0
         self.usd: float | None = None
 
     def values(self, told: frozenset[str]) -> UsageSums:
-        """Return the sums of the kinds that the export tells."""
+        """Return the sums of the kinds that the export has."""
         known = {name: getattr(self, name) for name in NUMBERS if name in told}
         return UsageSums(**known)
 
@@ -212,7 +213,7 @@ class Books:
     def reconcile(self, export: list[ExportRow]) -> Reconciliation:
         """Compare the books with an export, on the days that both cover.
 
-        Of our own calls, those to upstreams count that were asked for a model of the export.
+        Of our own calls, only calls to upstreams count that were asked for a model of the export.
         """
         theirs: defaultdict[tuple[str, str], _Sums] = defaultdict(_Sums)
         told = {name for name in NUMBERS for each in export if getattr(each, name) is not None}

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 WIDTH, HEIGHT = 720, 280
 LEFT, RIGHT, TOP, BOTTOM = 54, 696, 14, 244
 SHORTEST_S = 1e-5
-"""A logarithmic axis has no zero."""
+"""The left end of the time axis: a logarithmic axis has no zero."""
 MAX_BAR = 24.0
 GAP = 2.0
 STACK = (Outcome.EXACT, Outcome.SEMANTIC, Outcome.JOINED, Outcome.MISS, Outcome.BYPASS)
@@ -131,7 +131,7 @@ def distributions(hits: Sequence[Point], misses: Sequence[Point]) -> str:
             steps = "".join(f"H{x(p.seconds):.1f}V{place_y(p.share):.1f}" for p in points)
             path = f"M{x(points[0].seconds):.1f} {BOTTOM}{steps}H{RIGHT}"
             parts.append(f'<path class="curve {name}" d="{path}"/>')
-            # Low on the curve there is room at its right; unequal heights keep labels apart.
+            # Low on the curve there is room to its right. Different heights keep the labels apart.
             share = 0.3 if name == "hits" else 0.15
             place = x(quantile([point.seconds for point in points], share)) + 8
             anchor = "start" if place < RIGHT - 60 else "end"
@@ -445,9 +445,9 @@ _BILL: Mapping[str, Callable[[Group], str]] = {
 
 
 def _bills(report: Report) -> Iterator[ReportSection]:
-    """Yield the providers' bill by caller, route, tag and day, where there are several of them.
+    """Yield the providers' bill by caller, route, tag and day, if there are several of them.
 
-    And what client keys have used of their limits.
+    Then yield what client keys have used of their limits.
     """
     for name, groups in (
         ("caller", report.callers),
@@ -494,7 +494,7 @@ _LINES: Mapping[str, Callable[[SavingsLine], str]] = {
 
 
 def _savings(savings: Savings) -> ReportSection:
-    """Return the parts of the savings and their sum, with what the sum does not say."""
+    """Return the parts of the savings and their sum, with notes on the sum."""
     table = _table(_LINES, savings.lines)
     sums = (
         "saved", "", duration(savings.total_s), duration(savings.ttft_s),
@@ -555,11 +555,11 @@ _TOLD = {
     "completion_tokens": "answer",
     "usd": "money",
 }
-"""The columns of a comparison with an export, as far as the export tells them."""
+"""The columns of a comparison with an export, as far as the export has them."""
 
 
 def _reconciliation(found: Reconciliation) -> ReportSection:
-    """Return the lines that differ, with what the provider has beside what we have."""
+    """Return the lines that differ, with the provider's values beside ours."""
     told = [name for name in _TOLD if getattr(found.theirs, name) is not None]
     apart = [line for line in found.lines if line.differs]
     rows = [
@@ -646,7 +646,7 @@ def estimate(interval: Interval | None, show: str = "s") -> str:
 
 
 def money_note(savings: Savings) -> str:
-    """Return what the sum of saved money leaves out, and what was subtracted from it."""
+    """Return a note on what the sum of saved money leaves out, and what was subtracted from it."""
     notes = []
     if savings.unpriced_hits:
         notes.append(f"{savings.unpriced_hits:,} hits without a known price")
@@ -661,11 +661,11 @@ def extra_note(extra: ExtraCalls) -> str:
     if extra.usd_share is None:
         return f"{words}."
     share = percent(extra.usd_share)
-    return f"{words}; calls that answered nobody cost {dollars(extra.usd)}, {share} of all."
+    return f"{words}; calls whose answer no client got cost {dollars(extra.usd)}, {share} of all."
 
 
 def verdict(estimates: Estimates) -> str:
-    """Return whether both estimates of the savings agree, in words."""
+    """Return a sentence on whether both estimates of the savings agree."""
     if all(each.disagree is None for each in estimates.estimates):
         return "too few held-out requests to compare the estimates"
     apart = [_MEASURES[each.measure][0] for each in estimates.estimates if each.disagree]

@@ -35,7 +35,7 @@ class Times(ReportValue):
 
 
 class SavingsLine(ReportValue):
-    """A part of the savings; what the cache costs is negative. Times are sums over requests."""
+    """A part of the savings. Costs of the cache are negative. Times are sums over requests."""
 
     name: str
     requests: int
@@ -58,9 +58,9 @@ class Savings(ReportValue):
     tokens: int
     usd: float | None
     usd_cold: float | None
-    """``usd``, if the provider's prefix cache had held no prompt."""
+    """The value of ``usd`` if the provider's prefix cache had held no prompt."""
     usd_prefix_cached: float | None
-    """``usd``, if it had held the prompt of each hit."""
+    """The value of ``usd`` if that cache had held the prompt of each hit."""
     lines: tuple[SavingsLine, ...]
     overhead_s: float
     audits: int
@@ -74,7 +74,7 @@ class Savings(ReportValue):
     outlier_calls: int
     """The calls that were so slow that only a part of their time counts in the comparison."""
     outliers_s: float
-    """What ``total_s`` would be more if all of their time counted."""
+    """The seconds by which ``total_s`` would be larger if all of their time counted."""
 
     def line(self, name: str) -> SavingsLine:
         """Return the line with a name. Raises StopIteration if there is none."""
@@ -151,7 +151,7 @@ class ReshapedTokens(ReportValue):
     tokens_before: int
     tokens_after: int
     saved_usd: float = 0.0
-    """What the provider's prompt cache saved; 0 for other kinds."""
+    """The savings of the provider's prompt cache; 0 for other kinds."""
 
 
 class OutputExperiment(ReportValue):
@@ -168,7 +168,7 @@ class OutputExperiment(ReportValue):
 
 
 class Estimate(ReportValue):
-    """One sum of ``Savings``, estimated in two ways. Both are net of all that the cache costs.
+    """One sum of ``Savings``, estimated in two ways. Both are net of all costs of the cache.
 
     ``by_calls`` compares hits with recent calls, and is the sum in ``Savings``. ``by_holdout`` is
     the number of hits, times what a held-out request took on average. They ``disagree`` if the
@@ -198,7 +198,7 @@ class Estimates(ReportValue):
 
 
 class UsageSums(ReportValue):
-    """What calls used. None: the provider's export does not tell, or no price is known."""
+    """The usage of calls. None: the provider's export does not have it, or no price is known."""
 
     calls: int | None = None
     prompt_tokens: int | None = None
@@ -211,7 +211,7 @@ class Reconciled(ReportValue):
 
     day: str
     model: str
-    """As both call it, without its date: ``gpt-4o``."""
+    """The common name, without its date: ``gpt-4o``."""
     ours: UsageSums
     theirs: UsageSums
     estimated: int
@@ -291,4 +291,4 @@ class Report(ReportValue):
     machines: tuple[MachineStats, ...] = ()
     """The upstreams with ``price_per_hour``. Their dollars are in no other number."""
     limits: tuple[LimitUse, ...] = ()
-    """What is used of the limits of client keys, now: not of the time that the report is about."""
+    """The present use of the limits of client keys, not that of the report's time."""

@@ -14,7 +14,7 @@ from headstart.cli import main
 from headstart.decisions import LabelSource, Outcome
 from headstart.embeddings.stores.store_urls import open_store
 from headstart.observe import Served
-from headstart.policies.ratchet.threshold import WORDS
+from headstart.policies.learned_rule.threshold import WORDS
 from support.administered import CHATGPT, REWORDED
 from support.learned import make_label
 from support.remote import remote
@@ -189,7 +189,7 @@ def test_what_cannot_be_read_is_refused(
         (("--store", "memory:"), "headstart audit --url"),
         (("--store", f"sqlite:///{tmp_path}/none.db"), "there is no store"),
         (("--url", "http://x", "--store", "memory:"), "excludes"),
-        (("--since", "soon"), "no duration"),
+        (("--since", "soon"), "not a duration"),
         (("--fail-over", "2"), "not between 0 and 1"),
     ):
         error, code = refusal(capsys, *arguments)

@@ -57,7 +57,7 @@ def test_a_request_keeps_its_own_model() -> None:
     ("row", "said"),
     [
         ({"id": "x"}, "line 2: it has neither body"),
-        ({"body": []}, "line 2: body: it is no JSON object"),
+        ({"body": []}, "line 2: body: it is not a JSON object"),
         ({"body": {}, "method": "GET"}, "line 2: method"),
         ({"body": {}, "url": "/admin"}, "line 2: url: '/admin'"),
         ({"prompt": "x", "stream": True}, "line 2: stream"),

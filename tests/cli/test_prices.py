@@ -234,7 +234,7 @@ def test_only_the_named_providers_are_taken() -> None:
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ([], "no list of prices"),
+        ([], "not a list of prices"),
         ({}, "the file is empty"),
         ({"nobody": {"m": {"input_per_million": 1, "output_per_million": 1}}}, "nobody: no preset"),
         ({"groq": {"m": {"input_per_million": -1, "output_per_million": 1}}}, "groq.m: "),

@@ -13,8 +13,8 @@ from benchmarks.slots import slots_stream
 from headstart.errors import ConfigError
 from headstart.lab.commands.tune import tune
 from headstart.lab.rates import LabelledDataError
-from headstart.policies.ratchet.domain import Domain
-from headstart.policies.ratchet.settings import Promise
+from headstart.policies.learned_rule.domain import Domain
+from headstart.policies.learned_rule.settings import Promise
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,8 +22,8 @@ from headstart.cli.worker_channel import (
     LEASE_S,
     LEASES_BYTES,
     Channel,
+    ExchangeMessage,
     LeaseTable,
-    Mail,
     SupervisorLink,
     WorkerExchange,
 )
@@ -167,7 +167,9 @@ class Supervisor:
 
     async def answer(self, kind: str, payload: bytes) -> bytes:
         assert kind == "send"
-        return self.links[msgspec.msgpack.decode(payload, type=Mail).worker].deliver(payload)
+        return self.links[msgspec.msgpack.decode(payload, type=ExchangeMessage).worker].deliver(
+            payload
+        )
 
 
 async def nothing(kind: str, payload: bytes) -> bytes:

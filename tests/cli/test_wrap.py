@@ -105,7 +105,7 @@ def test_a_sidecar_that_keeps_its_figures_to_itself_is_used_all_the_same(
         done = wrapped(folder, "--url", url, sys.executable, "--", "-c", ASKS_TWICE)
         running.kill()
     assert done.returncode == 7
-    assert "what was saved cannot be told" in done.stderr
+    assert "the savings are not known" in done.stderr
     assert "admin token" in done.stderr
 
 
@@ -172,7 +172,7 @@ def test_what_is_wrong_is_said_before_the_tool_runs(
     folder: Path, free_port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for words, said in (
-        (["no-such-tool"], "no program on the PATH"),
+        (["no-such-tool"], "not a program on the PATH"),
         (["--url", f"http://127.0.0.1:{free_port}", sys.executable], "does not answer"),
         (["--config", str(folder / "missing.toml"), sys.executable], "missing.toml"),
     ):

@@ -291,7 +291,7 @@ def test_messages_and_calls_of_the_openai_sdk_are_read_and_sent_as_it_would(name
 
 @pytest.mark.parametrize("given", [None, "Hello", object()])
 def test_what_is_no_message_is_refused_by_its_type(given: Any) -> None:
-    with pytest.raises(TypeError, match=f"a {type(given).__name__} is no chat message: give"):
+    with pytest.raises(TypeError, match=f"a {type(given).__name__} is not a chat message: give"):
         compress([ask("Cheapest?"), given])
 
 

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from headstart.decisions import LabelSource, Outcome
-from headstart.policies.ratchet.settings import EXACT_JUDGE, Promise
+from headstart.policies.learned_rule.settings import EXACT_JUDGE, Promise
 from support.administered import administered
 from support.patience import PATIENCE_S
 from support.proxied import CHAT

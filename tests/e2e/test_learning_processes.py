@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headstart.middleware.learning.learner import Learner
-    from headstart.policies.ratchet.domain import Domain
+    from headstart.policies.learned_rule.domain import Domain
     from support.redis_server import RedisServer
     from support.sidecar import Sidecar
 

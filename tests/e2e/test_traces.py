@@ -278,7 +278,7 @@ class Failing:
 
 async def test_a_collector_that_comes_back_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     failing = Failing()
-    exporter = telemetry._Told(failing, "traces")
+    exporter = telemetry._QuietExporter(failing, "traces")
     for _ in range(3):
         exporter.export(())
     failing.result = SpanExportResult.SUCCESS

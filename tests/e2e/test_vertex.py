@@ -276,7 +276,7 @@ async def test_the_address_has_project_and_region(tmp_path: Path) -> None:
     [
         ({"type": "external_account"}, "credentials of type 'external_account' are not known"),
         ({"private_key": 1}, "lacks private_key"),
-        ({"private_key": "x"}, "private_key is no key in PEM format"),
+        ({"private_key": "x"}, "private_key is not a key in PEM format"),
     ],
 )
 async def test_config_check_says_what_is_wrong_with_a_file(

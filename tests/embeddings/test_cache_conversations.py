@@ -19,9 +19,9 @@ from headstart.embeddings.index import FaissIndex
 from headstart.embeddings.stores.memory import MemoryStore
 from headstart.observe import Observers
 from headstart.policies.key import KeyContext, chat_key, variant
+from headstart.policies.learned_rule.domain import Domain
+from headstart.policies.learned_rule.settings import Promise
 from headstart.policies.match import VerifiedMatch
-from headstart.policies.ratchet.domain import Domain
-from headstart.policies.ratchet.settings import Promise
 from support.fakes import make_entry
 
 if TYPE_CHECKING:

@@ -64,7 +64,7 @@ def test_a_broken_target_gives_way_to_a_stricter_one_and_is_explained() -> None:
 @pytest.mark.parametrize(
     ("result", "why"),
     [
-        (target(0.01, 14, 1), "So few hits exceed it by chance; about 300 hits would tell."),
+        (target(0.01, 14, 1), "So few hits exceed it by chance; about 300 hits would show it."),
         (
             target(0.01, 300, 12, late=(200, 1)),
             (
@@ -82,7 +82,7 @@ def test_a_target_that_was_exceeded_is_explained(result: TargetResult, why: str)
 
 def test_a_short_log_is_told_so() -> None:
     advice = advise([target(0.02, 25)], 0.02, "s")
-    assert "The log is short: 25 hits in 2,000 prompts. Some thousand prompts tell more." in (
+    assert "The log is short: 25 hits in 2,000 prompts. Some thousand prompts would show more." in (
         advice.words
     )
 

@@ -9,7 +9,7 @@ import pytest
 from headstart.errors import ConfigError
 from headstart.lab.stream import judge_noise, noisy
 from headstart.policies.agreement.judge import FREE_TEXT
-from headstart.policies.ratchet.settings import EXACT_JUDGE, JudgeNoise
+from headstart.policies.learned_rule.settings import EXACT_JUDGE, JudgeNoise
 
 
 def test_names_of_judges() -> None:

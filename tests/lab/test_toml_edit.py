@@ -41,5 +41,5 @@ def test_a_table_written_otherwise_is_refused_with_what_to_write(text: str) -> N
 
 
 def test_what_is_no_toml_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no TOML"):
+    with pytest.raises(ConfigError, match="not TOML"):
         set_keys("[cache", "cache", VALUES)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headstart.decisions import LabelSource
-from headstart.policies.ratchet.domain import Domain
-from headstart.policies.ratchet.settings import Promise
+from headstart.policies.learned_rule.domain import Domain
+from headstart.policies.learned_rule.settings import Promise
 from support.administered import (
     CHATGPT,
     ELSEWISE,

@@ -11,8 +11,8 @@ import pytest
 from headstart.decisions import LabelSource, Outcome, Rule
 from headstart.embeddings.stores.memory import MemoryStore
 from headstart.observe import Served
-from headstart.policies.ratchet.settings import Promise
-from headstart.policies.ratchet.threshold import audit_report, audits_needed, upper_bound
+from headstart.policies.learned_rule.settings import Promise
+from headstart.policies.learned_rule.threshold import audit_report, audits_needed, upper_bound
 from support.learned import make_label
 
 if TYPE_CHECKING:

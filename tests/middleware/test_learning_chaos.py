@@ -14,8 +14,8 @@ from headstart.embeddings.stores.memory import MemoryStore
 from headstart.middleware.learning import domains as domains_module
 from headstart.middleware.learning.domains import Saved
 from headstart.observe import StageFailed
-from headstart.policies.ratchet.domain import Domain
-from headstart.policies.ratchet.features import VERSION
+from headstart.policies.learned_rule.domain import Domain
+from headstart.policies.learned_rule.features import VERSION
 from support.fakes import FaultyStore, Recorder
 from support.learned import PROMISE, make_domains, make_label
 

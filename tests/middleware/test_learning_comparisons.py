@@ -22,7 +22,7 @@ from headstart.middleware.learning.learner import (
     PendingComparison,
 )
 from headstart.observe import StageFailed
-from headstart.policies.ratchet.features import VERSION
+from headstart.policies.learned_rule.features import VERSION
 from support.entries import answer
 from support.fakes import FaultyStore, Recorder, make_entry
 from support.learned import make_domains

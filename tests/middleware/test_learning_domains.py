@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from headstart.decisions import Label
-    from headstart.policies.ratchet.domain import Domain
+    from headstart.policies.learned_rule.domain import Domain
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 

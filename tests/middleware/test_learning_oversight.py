@@ -18,9 +18,9 @@ from headstart.decisions import (
 from headstart.middleware.learning.learner import SAVED_UP_S, Audits, CpuBudget
 from headstart.middleware.learning.oversight import AllowedChecks, HitDecision, Oversight
 from headstart.observe import Observers
-from headstart.policies.ratchet.domain import Domain
-from headstart.policies.ratchet.settings import Promise
-from headstart.policies.ratchet.threshold import UNLIKELY_SCORE, UNLIKELY_SHARE
+from headstart.policies.learned_rule.domain import Domain
+from headstart.policies.learned_rule.settings import Promise
+from headstart.policies.learned_rule.threshold import UNLIKELY_SCORE, UNLIKELY_SHARE
 from headstart.settings import AuditSettings
 from headstart.types import CacheKey
 from support.fakes import make_entry

@@ -11,7 +11,12 @@ from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.errors import UpstreamProtocolError
 from headstart.middleware import reading
 from headstart.middleware.reading import MOST_TRIES, BodyReader, DocumentReader, FrameReader
-from headstart.middleware.translated_reading import DocumentTranslator, Folder, Naming, Reencoder
+from headstart.middleware.translated_reading import (
+    AnswerNames,
+    DocumentTranslator,
+    Folder,
+    Reencoder,
+)
 from headstart.reply import Transcript
 from headstart.types import Ended, ErrorReported, UsageReported
 from support.events import decoded, folded, said
@@ -25,7 +30,7 @@ if TYPE_CHECKING:
     from headstart.types import Piece, StreamEvent
 
 OPENAI, ANTHROPIC = OPENAI_CHAT, ANTHROPIC_MESSAGES
-NAMING = Naming("01H", "own-id", 7)
+NAMING = AnswerNames("01H", "own-id", 7)
 DONE = b"data: [DONE]\n\n"
 CHAT = (
     chunk({"role": "assistant", "content": ""})
@@ -62,7 +67,7 @@ def read(reader: BodyReader, *pieces: bytes) -> tuple[bytes, list[StreamEvent]]:
 class RecordedFolder(Folder):
     """Adds its pieces to their transcript, as a reader of the upstream does."""
 
-    def __init__(self, source: UpstreamDialect, target: Dialect, naming: Naming) -> None:
+    def __init__(self, source: UpstreamDialect, target: Dialect, naming: AnswerNames) -> None:
         self._recorded = Transcript()
         super().__init__(source, target, naming, self._recorded)
 
@@ -187,7 +192,7 @@ def test_missing_terminal_event_is_made_up_for_a_finished_answer() -> None:
 
 @pytest.mark.parametrize("target", [OPENAI, ANTHROPIC])
 def test_a_folded_answer_without_usage_has_an_estimate_that_no_event_tells(target: Dialect) -> None:
-    naming = Naming("01H", "own-id", 7, prompt_tokens=12)
+    naming = AnswerNames("01H", "own-id", 7, prompt_tokens=12)
     uncounted = chunk({"content": "x" * 40}) + chunk({}, "stop") + DONE
     body, events = read(RecordedFolder(OPENAI, target, naming), uncounted)
     used = target.tokens(json.loads(body)["usage"])

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
-from headstart.dialects.dialect import Use
+from headstart.dialects.dialect import FieldUse
 from headstart.policies.admission import Admission
 from headstart.policies.key import KeyContext, chat_key
 from headstart.types import (
@@ -85,7 +85,7 @@ def test_a_field_changes_the_key_unless_its_table_says_otherwise(
     name: str, values: tuple[int, int]
 ) -> None:
     before, after = (key(**{name: value}) for value in values)
-    assert (before.exact != after.exact) == (ANTHROPIC_MESSAGES.key.fields[name] is Use.KEYED)
+    assert (before.exact != after.exact) == (ANTHROPIC_MESSAGES.key.fields[name] is FieldUse.KEYED)
 
 
 def test_a_string_is_one_text_block_and_no_more() -> None:

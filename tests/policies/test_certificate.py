@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from headstart.policies.ratchet.threshold import audits_needed, certify, upper_bound
+from headstart.policies.learned_rule.threshold import audits_needed, certify, upper_bound
 
 
 @pytest.mark.parametrize(

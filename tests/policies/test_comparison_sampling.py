@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headstart.decisions import Rule, Verdict
-from headstart.policies.ratchet.settings import LEAST_DRAWN, is_near_miss
-from headstart.policies.ratchet.threshold import PLENTY, UNLIKELY_SHARE, comparison_share
+from headstart.policies.learned_rule.settings import LEAST_DRAWN, is_near_miss
+from headstart.policies.learned_rule.threshold import PLENTY, UNLIKELY_SHARE, comparison_share
 
 TARGET = 0.02
 SHARES = st.floats(0.0, 1.0)

@@ -21,9 +21,9 @@ from headstart.policies.gate import (
     SketchLabels,
     gate_of,
 )
+from headstart.policies.learned_rule.domain import Domain
+from headstart.policies.learned_rule.settings import EXACT_JUDGE, JudgeNoise, Promise
 from headstart.policies.match import StaticMatch, VerifiedMatch
-from headstart.policies.ratchet.domain import Domain
-from headstart.policies.ratchet.settings import EXACT_JUDGE, JudgeNoise, Promise
 
 CONTEXT = MatchContext(domain="d")
 NOTHING = SketchLabels()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headstart.dialects.dialect import Use
+from headstart.dialects.dialect import FieldUse
 from headstart.dialects.gemini_generate import GEMINI_GENERATE
 from headstart.policies.admission import Admission
 from headstart.policies.key import KeyContext, chat_key
@@ -85,7 +85,7 @@ def test_every_documented_field_has_a_use() -> None:
     "field", sorted({*DOCUMENTED, "unknown", "messages"} - {"contents", "generationConfig"})
 )
 def test_fields_that_change_the_answer_separate_keys(field: str) -> None:
-    separates = GEMINI_GENERATE.key.fields.get(field, Use.KEYED) is Use.KEYED
+    separates = GEMINI_GENERATE.key.fields.get(field, FieldUse.KEYED) is FieldUse.KEYED
     documents: list[dict[str, Any]] = [{field: {"x": number}} for number in (1, 2)]
     one, other = (key(**document) for document in documents)
     assert (one.partition != other.partition) is separates

@@ -14,9 +14,9 @@ from headstart.decisions import Encoding, MatchContext, Neighbor, RankedNeighbor
 from headstart.policies.guards.table import GUARDS
 from headstart.policies.guards.word_order import MOST_WORDS, words_crossed
 from headstart.policies.guards.words import Parse, pack_parse, unpack_parse
+from headstart.policies.learned_rule.domain import Domain
+from headstart.policies.learned_rule.settings import Promise
 from headstart.policies.match import StaticMatch, VerifiedMatch
-from headstart.policies.ratchet.domain import Domain
-from headstart.policies.ratchet.settings import Promise
 
 EMPTY = Encoding(
     sentence=np.ones(4, np.float32), tokens=np.empty((0, 4), np.float32), spans=(), complete=True

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headstart.dialects.dialect import Use
+from headstart.dialects.dialect import FieldUse
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.request_form import decoded_digest
 from headstart.policies.key import (
@@ -122,7 +122,7 @@ def test_a_field_changes_the_key_unless_its_table_says_otherwise(
     name: str, values: tuple[Any, Any]
 ) -> None:
     before, after = (key({**document(), name: value}) for value in values)
-    if OPENAI_CHAT.key.fields.get(name, Use.KEYED) is Use.KEYED:
+    if OPENAI_CHAT.key.fields.get(name, FieldUse.KEYED) is FieldUse.KEYED:
         assert before.partition != after.partition
         assert before.exact != after.exact
     else:

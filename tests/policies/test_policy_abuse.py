@@ -17,10 +17,10 @@ from headstart.decisions import (
     Rule,
 )
 from headstart.policies.guards.table import GUARDS
+from headstart.policies.learned_rule.domain import Domain
+from headstart.policies.learned_rule.features import NAMES, VERSION, pack_features
+from headstart.policies.learned_rule.settings import EXACT_JUDGE, SOFT_GUARDS, Promise
 from headstart.policies.match import VerifiedMatch, compare_histories
-from headstart.policies.ratchet.domain import Domain
-from headstart.policies.ratchet.features import NAMES, VERSION, pack_features
-from headstart.policies.ratchet.settings import EXACT_JUDGE, SOFT_GUARDS, Promise
 from headstart.types import Turn
 
 PROMISE = Promise(max_error=0.05, judge=EXACT_JUDGE)

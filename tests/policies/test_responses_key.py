@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headstart.dialects.dialect import Use
+from headstart.dialects.dialect import FieldUse
 from headstart.dialects.openai_responses import OPENAI_RESPONSES
 from headstart.policies.admission import Admission
 from headstart.policies.key import KeyContext, chat_key
@@ -55,7 +55,7 @@ def test_a_field_changes_the_key_unless_its_table_says_otherwise(
     name: str, values: tuple[int, int]
 ) -> None:
     before, after = (key(**{name: value}) for value in values)
-    assert (before.exact != after.exact) == (OPENAI_RESPONSES.key.fields[name] is Use.KEYED)
+    assert (before.exact != after.exact) == (OPENAI_RESPONSES.key.fields[name] is FieldUse.KEYED)
 
 
 def test_unknown_fields_are_keyed_and_stand_apart() -> None:

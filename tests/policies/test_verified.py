@@ -19,9 +19,9 @@ from headstart.decisions import (
 )
 from headstart.errors import ConfigError
 from headstart.policies.guards.table import GUARDS
+from headstart.policies.learned_rule.domain import Domain
+from headstart.policies.learned_rule.settings import EXACT_JUDGE, Promise
 from headstart.policies.match import VerifiedMatch, version_of
-from headstart.policies.ratchet.domain import Domain
-from headstart.policies.ratchet.settings import EXACT_JUDGE, Promise
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -113,7 +113,7 @@ def test_a_stream_is_read_with_texts_messages_and_queries() -> None:
 
 @pytest.mark.parametrize("line", [b"{", b'{"prompt": "a"}', b'{"prompt": 3, "class": "a"}'])
 def test_a_line_that_cannot_be_used_is_named(line: bytes) -> None:
-    with pytest.raises(ConfigError, match="line 2 is no labelled prompt"):
+    with pytest.raises(ConfigError, match="line 2 is not a labelled prompt"):
         read_answer_key([b'{"prompt": "a", "class": 1}', line])
 
 

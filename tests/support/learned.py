@@ -10,9 +10,9 @@ import numpy as np
 from headstart.decisions import Label, LabelSource
 from headstart.middleware.learning.domains import Domains
 from headstart.observe import Observers
-from headstart.policies.ratchet.domain import Domain
-from headstart.policies.ratchet.features import NAMES, VERSION, pack_features
-from headstart.policies.ratchet.settings import Promise
+from headstart.policies.learned_rule.domain import Domain
+from headstart.policies.learned_rule.features import NAMES, VERSION, pack_features
+from headstart.policies.learned_rule.settings import Promise
 
 if TYPE_CHECKING:
     from headstart.interfaces import Store

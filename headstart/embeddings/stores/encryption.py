@@ -1,9 +1,9 @@
 """Encrypts entries before they reach a store: AES-256-GCM, with keys that can be rotated.
 
 A sealed value is ``VERSION``, the id of its key (4 bytes), a random nonce (12 bytes), and the
-ciphertext with its tag. The tag also covers what the value is and whose it is. So nobody who can
-write to the store can pass one value off as another. NIST SP 800-38D allows 2^32 values for one key
-with random nonces.
+ciphertext with its tag. The tag also covers the kind of the value and its owner. So somebody who
+can write to the store cannot pass one value off as another. NIST SP 800-38D allows 2^32 values for
+one key with random nonces.
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ class Cipher:
         return tuple(id.hex() for id in self._ciphers)
 
     def seal(self, value: bytes, place: bytes) -> bytes:
-        """Encrypt a value. ``place`` says what it is and whose; ``open`` needs the same."""
+        """Encrypt a value.
+
+        ``place`` is the kind and the owner of the value; ``open`` needs the same ``place``.
+        """
         nonce = os.urandom(_NONCE_BYTES)
         sealed = self._ciphers[self._first].encrypt(nonce, value, place)
         return VERSION + self._first + nonce + sealed

@@ -207,7 +207,7 @@ class MemoryStore(RecordStore):
                 self._remove((id,))
         if (
             len(self._ends) > 2 * len(self._entries) + BATCH_ROWS
-        ):  # most belong to entries long gone
+        ):  # most belong to entries that are gone
             self._ends = [
                 (put.expires, id) for id, put in self._entries.items() if put.expires is not None
             ]

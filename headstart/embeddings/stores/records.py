@@ -1,18 +1,17 @@
-"""What all stores keep: encoded values, the log that readers follow, and the labels.
+"""The common part of all stores: encoded values, the log that readers follow, and the labels.
 
 A value is stored in a versioned envelope: one version byte, then MessagePack. A store may hold
 values of a newer version, or damaged ones. Decoding skips them, so a rollback or a bad row costs a
-miss and never a crash. With a cipher, entries with their vectors and sketches are sealed in an
-envelope of another version (``encryption.py``); the names of their encoders then begin with
-``SEALED``.
+miss and never a crash. With a cipher, entries, vectors and sketches are encrypted in an envelope of
+another version (``encryption.py``), and the names of their encoders begin with ``SEALED``.
 
 The log has one row for each entry that was stored or removed. Rows hold ids and no values: a reader
 gets the vector beside them. The log keeps ``LOG_ROWS`` rows and is never empty, so a cursor always
-names a row. A reader reads from its cursor on, that row included. If the row is missing, the log no
-longer reaches back to the cursor.
+names a row. A reader reads from its cursor on, including that row. If the row is missing, the log
+no longer reaches back to the cursor.
 
-The labels are an append-only sequence. It may be empty, and it does not tell that the oldest labels
-are gone: a late reader learns from those that are there.
+The labels are an append-only sequence. It may be empty. It does not show that the oldest labels are
+gone: a late reader learns from the labels that exist.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The life of an entry that has no ``expires`` of its own, counted from ``created``."""
     max_entries: int | None = None
     max_bytes: int | None = None
-    """The bytes of encoded entries and vectors, without what the store adds around them."""
+    """The bytes of encoded entries and vectors, without the store's own overhead."""
 
 
 # --- encoded values ------------------------------------------------------------------------
@@ -202,7 +201,7 @@ class LogRow(NamedTuple):
 
 
 def stored_ids(rows: Sequence[LogRow]) -> tuple[str, ...]:
-    """Return the ids of the entries that rows say were stored."""
+    """Return the ids of the entries that were stored, according to the rows."""
     return tuple(row.id for row in rows if not row.deleted)
 
 
@@ -238,7 +237,7 @@ def row_number(cursor: str) -> int:
     try:
         return int(cursor or 0)
     except ValueError as error:
-        raise StoreError("this is no cursor of the store's labels") from error
+        raise StoreError("this is not a cursor of the store's labels") from error
 
 
 # --- the base of the stores ----------------------------------------------------------------
@@ -260,7 +259,8 @@ class StoreOptions(TypedDict, total=False):
 def charge_all(charges: Sequence[Charge], values: Sequence[int]) -> Charged:
     """Return the counters' values after the charges, if none passes its limit; else ``values``.
 
-    A counter that was lost meanwhile is not lowered: what is given back was in the lost one.
+    A counter that was lost meanwhile is not lowered, because the amount to give back was in the
+    lost counter.
     """
     after = tuple(
         [max(value + each.amount, 0) for each, value in zip(charges, values, strict=True)]
@@ -320,18 +320,18 @@ class RecordStore(ABC):
         return decode(Entry, value)
 
     def _entry_of(self, exact: str, value: bytes) -> Entry | None:
-        """Return the entry of an exact key: not one that somebody put into its place."""
+        """Return the entry of an exact key. An entry that somebody moved there is refused."""
         entry = self._entry(value)
         moved = entry is not None and self._cipher is not None and entry.key.exact != exact
         return None if moved else entry
 
     def _in_place(self, id: str, entry: Entry | None) -> Entry | None:
-        """Return the entry of an id: not one that somebody put into its place."""
+        """Return the entry of an id. An entry that somebody moved there is refused."""
         moved = entry is not None and self._cipher is not None and entry.id != id
         return None if moved else entry
 
     def _opened(self, row: VectorRow) -> VectorRow | None:
-        """Return a row with its vector and sketch opened; None if nothing of it can be read."""
+        """Return a row with its vector and sketch decrypted; None if neither can be read."""
         cipher, id = self._cipher, row.id.encode()
         vector, sketch, encoder = row.vector, row.sketch, row.encoder
         if encoder.startswith(SEALED) and vector is not None:
@@ -354,7 +354,7 @@ class RecordStore(ABC):
             )
 
     async def _check_cipher(self) -> None:
-        """Keep the ids of the keys in the store. Raises ConfigError where a key is missing."""
+        """Keep the ids of the keys in the store. Raises ConfigError if a key is missing."""
         try:
             kept = await self.kept(ENCRYPTION)
             ids = () if kept is None else msgspec.json.decode(kept, type=tuple[str, ...])

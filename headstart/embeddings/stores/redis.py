@@ -3,7 +3,7 @@
 Each write is one script, so nodes agree about replaced and evicted entries. Timeouts are short, and
 after a timeout all calls fail at once for a moment: a dead Redis costs a request almost no time.
 
-All keys have the same prefix, which keeps them on one node of a cluster:
+All keys have the same prefix, so a cluster keeps them on one node:
 
 ===============  =======================================================================
 entry:<id>       hash: exact, partition, encoder, expires, value, vector, sketcher, sketch, and
@@ -84,9 +84,9 @@ if TYPE_CHECKING:
 
 
 LEASE_MS = 3000
-"""A lease ends so long after it was taken or renewed."""
+"""Milliseconds after which a lease ends, unless it is renewed."""
 CHECK_S = 1.0
-"""Shortest time between two checks that others reach us."""
+"""Shortest time between two checks that the other processes can reach this one."""
 
 FIND_OR_LEASE = """
 local id = redis.call('GET', KEYS[1] .. 'exact:' .. ARGV[1])
@@ -195,7 +195,9 @@ class RedisExchange:
                         message = await inbox.get_message(timeout=None)
                     if message is not None and message["type"] == "subscribe":
                         self._listens = True
-                    elif message is not None and message["data"]:  # "" asks if we are there
+                    elif (
+                        message is not None and message["data"]
+                    ):  # an empty message only tests the connection
                         yield message["data"]
                         if self._in_cluster:
                             await self._check_inbox()
@@ -203,7 +205,7 @@ class RedisExchange:
                 self._listens = False
 
     async def _check_inbox(self) -> None:
-        """Raise StoreError if others who send us a message are told that we are not there.
+        """Raise StoreError if senders are told that this process is not there.
 
         After a planned failover of a Cluster the old master goes on as a replica, and so does our
         connection. Messages still arrive, but the new master, which counts who gets them, counts
@@ -220,7 +222,7 @@ class RedisExchange:
 PREFIX = "{headstart}:"
 SCHEMA_VERSION = 1
 PAUSE_S = 1.0
-"""After a timeout all calls fail at once for this time."""
+"""Seconds after a timeout in which all calls fail at once."""
 
 OPEN = """
 local log = KEYS[1] .. 'log'
@@ -237,8 +239,8 @@ local last = redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)
 return {schema, secret, last[1][1], redis.REDIS_VERSION or ''}
 """
 """KEYS: prefix. ARGV: schema version, random bytes. Returns schema, secret, the log's end, and the
-server's version, which servers before Redis 7 do not tell. It writes only what is missing, so it
-also works where nothing can be written."""
+server's version, which servers before Redis 7 do not tell. It writes only missing keys, so it also
+works on a server that takes no writes."""
 
 FIND = """
 local id = redis.call('GET', KEYS[1] .. 'exact:' .. ARGV[1])
@@ -642,7 +644,7 @@ class RedisStore(RecordStore):
         return str(await self._run(APPEND, msgspec.msgpack.encode(arguments), *blobs), "ascii")
 
     async def _begin(self) -> tuple[bytes, bytes, bytes, bytes]:
-        """Return schema, secret, log's end and server version; make what is missing."""
+        """Return schema, secret, log's end and server version. Missing keys are written."""
         found: tuple[bytes, bytes, bytes, bytes] = await self._run(
             OPEN, SCHEMA_VERSION, self._new_secret or secrets.token_bytes(32)
         )

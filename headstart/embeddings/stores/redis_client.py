@@ -1,4 +1,4 @@
-"""The client of redis-py that a URL asks for: one server, the master of a Sentinel, or a Cluster.
+"""Makes the redis-py client for a URL: one server, the master of a Sentinel, or a Cluster.
 
 ========================================================  =====================================
 ``redis://USER:PASSWORD@HOST:PORT/DB``                    one server
@@ -52,7 +52,7 @@ NODE_CONNECTIONS = 256
 """The largest number for each node of a Cluster. More calls fail at once."""
 TIMEOUT_S = 0.5
 TOO_OLD = "this Redis is too old; use Redis 7 or newer, or Valkey"
-"""Scripts of older servers hide the kind of an error."""
+"""The message for older servers, whose scripts hide the kind of an error."""
 SENTINEL_PORT = 26379
 REDIS_PORT = 6379
 
@@ -61,7 +61,8 @@ class RedisClient(NamedTuple):
     """A client of redis-py, and the Sentinels that it asks."""
 
     redis: Redis
-    """Of a Cluster, a RedisCluster: it takes the same commands, for keys of one hash tag."""
+    """The client. For a Cluster it is a RedisCluster, which takes the same commands for keys of one
+    hash tag."""
     sentinel: Sentinel | None = None
     is_cluster: bool = False
 
@@ -73,7 +74,7 @@ class RedisClient(NamedTuple):
 
 
 class _SharedContext:
-    """Connections of a client share one TLS context: to make one takes 20 ms of the event loop."""
+    """Lets connections share one TLS context: making one takes 20 ms of the event loop."""
 
     def __init__(self, shared: dict[str, RedisSSLContext], **options: Any) -> None:
         super().__init__(**options)
@@ -194,13 +195,13 @@ def _pool_options() -> dict[str, Any]:
 
 
 def explain(error: Exception) -> str:
-    """Return what an error of redis-py means, with the fix if there is one."""
+    """Return the meaning of an error of redis-py, with the fix if there is one."""
     meaning = next((text for kind, text in _MEANINGS.items() if isinstance(error, kind)), None)
     if meaning is None:
         meaning = "Redis failed"
         words = str(error).lower() if isinstance(error, ResponseError) else ""
         if "unknown command 'sentinel'" in words:
-            meaning = "the hosts of the URL are no Sentinels"
+            meaning = "the hosts of the URL are not Sentinels"
         elif "unknown command" in words:
             meaning = TOO_OLD
         elif _failed_in_tls(error):
@@ -209,7 +210,7 @@ def explain(error: Exception) -> str:
 
 
 def is_lasting(error: BaseException | None) -> bool:
-    """Tell whether an error needs a change by a person: no server that comes back ends it."""
+    """Tell whether an error stays until a person changes something."""
     return isinstance(error, (AuthenticationError, ResponseError)) or _failed_in_tls(error)
 
 
@@ -225,4 +226,4 @@ _MEANINGS: dict[type[Exception], str] = {
     ReadOnlyError: "Redis is a read-only replica; name its master, or Sentinels by redis+sentinel:",
     MasterNotFoundError: "no Sentinel knows a master of this name",
 }
-"""The first kind that fits explains an error."""
+"""Explanations of errors; the first kind that fits counts."""

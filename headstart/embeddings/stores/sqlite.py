@@ -76,7 +76,7 @@ Job = TypeVar("Job")
 Result = TypeVar("Result")
 
 BATCH = 256
-"""The largest number of jobs in one batch: the first job waits for the last."""
+"""The largest number of jobs in one batch. The first job waits for the last one."""
 
 
 class BatchWorker(Generic[Job, Result]):
@@ -224,7 +224,7 @@ SCHEMA_VERSION = len(MIGRATIONS)
 
 
 class _CorruptFileError(Exception):
-    """The file is damaged or is no database: it may be renamed."""
+    """The file is damaged or is not a database: it may be renamed."""
 
 
 def open_file(
@@ -532,7 +532,7 @@ class SQLiteStore(RecordStore):
         return cast("str", await self._submit(write))
 
     async def _submit(self, write: SQLiteWrite) -> str | Charged:
-        """Return the log's end; for charges, what became of them."""
+        """Submit a write; return the log's end, or for charges their result."""
         if self._writer is None:
             raise StoreError("the store is not open")
         try:
@@ -682,7 +682,7 @@ class SQLiteWriter:
     def commit(self, writes: Sequence[SQLiteWrite]) -> Sequence[str | Charged]:
         """Write all or nothing, and remove expired and surplus entries.
 
-        Returns the log's end for each write, or what became of its charges. Without writes it only
+        Returns the log's end for each write, or the result of its charges. Without writes it only
         removes expired entries. Raises sqlite3.Error: then nothing was written.
         """
         if not writes and not self._has_expired():
@@ -735,7 +735,7 @@ class SQLiteWriter:
         self._write_beside(writes)
 
     def _write_beside(self, writes: Sequence[SQLiteWrite]) -> None:
-        """Write books, labels and documents, which the log does not contain."""
+        """Write books, labels and documents, which are not in the log."""
         execute, executemany = self.connection.execute, self.connection.executemany
         if booked := [row for write in writes for row in write.booked]:
             executemany("INSERT INTO books (at, value) VALUES (?, ?)", booked)

@@ -1,4 +1,4 @@
-"""Make the store that ``cache.store`` names."""
+"""Makes the store that ``cache.store`` names."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def open_store(
 
     The URL is ``memory:``, ``sqlite:///relative.db``, ``sqlite:////absolute.db``, one of Redis
     (``redis_client``), or it has a scheme of an installed distribution (``interfaces.STORES``).
-    ``ttl_s`` is the life of entries that have no end of their own, ``new_secret`` the secret of a
-    store of the package that has none yet. ``cipher`` encrypts entries in SQLite and Redis. Raises
-    ConfigError, which never quotes the URL, because a URL may hold a password.
+    ``ttl_s`` is the lifetime of entries without an end of their own. ``new_secret`` is the secret
+    for a store of the package that has none yet. ``cipher`` encrypts entries in SQLite and Redis.
+    Raises ConfigError, which never quotes the URL, because a URL may hold a password.
     """
     limits = StoreLimits(ttl_s=ttl_s, max_entries=max_entries, max_bytes=max_bytes)
     scheme, _, rest = url.partition(":")

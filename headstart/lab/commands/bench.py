@@ -157,7 +157,7 @@ def _steps(text: str) -> tuple[int, ...]:
         steps = []
     if not steps or not 1 <= steps[0] <= steps[-1] <= MOST_PARALLEL:
         raise click.UsageError(
-            f"--concurrency: {text!r} is no list of numbers from 1 to {MOST_PARALLEL}, as 1,4,16"
+            f"--concurrency: {text!r} is not a list of numbers from 1 to {MOST_PARALLEL}, as 1,4,16"
         )
     return tuple(steps)
 
@@ -173,7 +173,7 @@ def read_bench_prompts(path: Path | None) -> tuple[BenchPrompt, ...]:
 
 
 class _Run(NamedTuple):
-    """What a run has brought so far."""
+    """The results of a run so far."""
 
     samples: list[Sample]
     usd_per_hour: dict[str, float]
@@ -264,7 +264,7 @@ def _print(found: _Found) -> None:
     if found.quality:
         _print_quality(console, found.quality, found.choice)
     if found.route is None:
-        click.echo("\nno route can be recommended: nobody answered reliably")
+        click.echo("\nno route can be recommended: no provider answered reliably")
     else:
         click.echo(f"\nfor headstart.toml:\n\n{found.route.toml()}", nl=False)
 

@@ -95,9 +95,9 @@ class BenchPlan(NamedTuple):
     """The longest answer; a prompt may ask for a shorter one."""
     timeout_s: float
     speed: float = 1.0
-    """Simulated time runs so many times faster. Samples are in simulated seconds."""
+    """Simulated time runs faster by this factor. Samples are in simulated seconds."""
     judge: BenchTarget | None = None
-    """The model that compares answers with the expected ones; None: the words decide."""
+    """The model that compares answers with the expected ones; None: the words alone decide."""
 
     def calls_at(self, concurrency: int) -> int:
         """Return the warm calls of a step: enough of them while all are under way."""
@@ -213,7 +213,7 @@ class _Measurement(NamedTuple):
                     error = await _read(reply, reading)
             except UpstreamError as failed:
                 error = failure_of(failed, clock()).kind
-            except InvalidRequest:  # its dialect cannot say this prompt
+            except InvalidRequest:  # its dialect cannot express this prompt
                 error = FailureKind.BAD_REQUEST
         sample = reading.sample(target, prompt, plan.speed, error, cold=cold)
         return replace(sample, ended_s=reading.ended_at, prompt=place), reading.text

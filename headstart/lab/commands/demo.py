@@ -1,4 +1,4 @@
-"""``headstart demo``: simulated providers, a sidecar, scripted traffic and what it saved."""
+"""``headstart demo``: simulated providers, a sidecar, scripted traffic and the savings."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ async def running_demo(profile: str, seed: int, speed: float, store: str) -> Asy
         failing = await stack.enter_async_context(failing_providers(profile, seed, speed, prices))
         settings = checked(
             Settings(
-                # So few requests are no time to watch near misses first.
+                # With so few requests there is no time to watch near misses first.
                 cache=CacheSettings(store=store, cold_start="optimistic"),
                 encoder=EncoderSettings(max_wait_ms=PATIENCE_S * 1e3),
                 upstream=(upstream, *failing),
@@ -289,7 +289,7 @@ SCRIPT = (
 )
 CONCURRENCY = 8
 PATIENCE_S = 10.0
-"""After it the demo goes on, though not all answers are stored."""
+"""Seconds after which the demo goes on, even if not all answers are stored."""
 
 
 @dataclass(frozen=True)
@@ -358,7 +358,7 @@ async def _first_screen(console: Console, running: Demo) -> None:
 
 
 async def _kept(running: Demo, entries: int) -> None:
-    """Wait until so many answers are encoded and stored, which happens in the background."""
+    """Wait until this number of answers is encoded and stored, which happens in the background."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(PATIENCE_S):
             while True:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from headstart.lab.rates import Stream, StreamReport
     from headstart.lab.stream import Contender
-    from headstart.policies.ratchet.settings import JudgeNoise
+    from headstart.policies.learned_rule.settings import JudgeNoise
 
 
 PROMISE_HELP = "Share of wrong hits to promise.  [default: the product's]"

@@ -1,4 +1,4 @@
-"""Logs and labelled prompts are read, encoded and played; their rates become tables."""
+"""Reads, encodes and plays logs and labelled prompts, and shows their rates as tables."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from headstart.policies.admission import Admission
 from headstart.policies.agreement.judge import judge, texts_to_encode
 from headstart.policies.guards.table import parse_prompt
 from headstart.policies.key import KeyContext, chat_key, find_question
-from headstart.policies.ratchet.settings import EXACT_JUDGE, JudgeNoise
+from headstart.policies.learned_rule.settings import EXACT_JUDGE, JudgeNoise
 from headstart.reply import Transcript
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ QUERY_HELP = "Its group query is the question inside a templated prompt."
 def tracked(rows: Sequence[T], what: str) -> Iterable[T]:
     """Show progress on the error stream, so that output stays clean for pipes.
 
-    What is no terminal, such as the log of a CI job, gets one line.
+    An output that is not a terminal, such as the log of a CI job, gets one line.
     """
     console = Console(stderr=True)
     if not console.is_terminal:

@@ -1,4 +1,4 @@
-"""``headstart tune``: learns from a log, or says what a cascade of two models would save."""
+"""``headstart tune``: learns from a log, or shows the savings of a cascade of two models."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ from headstart.lab.tuning import (
     rocs,
     target_of,
 )
+from headstart.policies.learned_rule.settings import Promise
 from headstart.policies.match import StaticMatch
-from headstart.policies.ratchet.settings import Promise
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -118,7 +118,7 @@ def _tenths(report: CascadeReport) -> Iterator[CascadePoint]:
 
 
 def _scores(found: CascadeTuning) -> Table:
-    """Return a table of how well the score chooses, beside simpler choices."""
+    """Return a table that compares choosing by the score with simpler choices."""
     table = playing.table("chosen by", "APGR", "half of it at", "80 % of it at")
     report = found.report
     rows = [(each.name, each.apgr, each.cpt50, each.cpt80) for each in found.baselines]
@@ -144,7 +144,7 @@ def _snippet(found: CascadeTuning) -> str | None:
 
 
 TARGET_HELP = "The target to learn for.  [default: the product's]"
-OUT_HELP = "Where what was learned goes; cache.state names it for serve."
+OUT_HELP = "File for the learned state; cache.state names it for serve."
 WRITE_HELP = "Set the best static threshold in a headstart.toml instead of writing a state."
 CASCADE_HELP = "Outcomes of two models: say what a cascade of both would cost and give."
 
@@ -174,7 +174,7 @@ class TuneOptions:
 def tune(options: TuneOptions) -> None:
     """Replay a log in time order: every logged answer is a label.
 
-    Says how many hits each error target would give, draws it, and writes what was learned for
+    Shows how many hits each error target would give, draws it, and writes the learned state for
     serve to start from. With --cascade: says for which prompts a cheap model is good enough.
 
     Examples:
@@ -330,14 +330,14 @@ def set_keys(
 ) -> str:
     """Return ``text`` with some keys of ``[table]`` set to TOML ``values`` and others removed.
 
-    Comments, order and everything else stay. Raises ConfigError for a file that is no TOML, and for
-    a file whose form this function cannot edit.
+    Comments, order and everything else stay. Raises ConfigError for a file that is not TOML, and
+    for a file whose form this function cannot edit.
     """
     assignments = {name: f"{name} = {value}" for name, value in values.items()}
     try:
         wanted: dict[str, Any] = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"the file is no TOML: {error}") from error
+        raise ConfigError(f"the file is not TOML: {error}") from error
     section = {**wanted.get(table, {}), **tomllib.loads("\n".join(assignments.values()))}
     wanted[table] = {name: value for name, value in section.items() if name not in remove}
     parts = re.compile(

@@ -1,4 +1,4 @@
-"""``headstart watch``: measure providers again and again, and tell when one has become worse."""
+"""``headstart watch``: measure providers on a schedule, and report when one becomes worse."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ if TYPE_CHECKING:
 
 DAY_S = 86_400.0
 KEPT_S = 60 * DAY_S
-"""Older rounds of the history are not read."""
+"""Age in seconds of the oldest rounds that are read from the history."""
 RECENT = 5
-"""A proposal rests on so many rounds of each provider."""
+"""Number of the last rounds of each provider that a proposal uses."""
 CHARACTERS = 3
-"""A token of a prompt has at least so many characters: the budget must hold."""
+"""Fewest characters of a prompt token, so that the budget is not exceeded."""
 _ROUTE = re.compile(r"^\s*\[\[\s*route\s*\]\]")
 _TABLE = re.compile(r"^\s*\[(?!\[?\s*route\s*\.)")
 _WEBHOOK_S = 10.0
@@ -78,13 +78,13 @@ class WatchOptions:
 
 @command(WatchOptions)
 def watch(options: WatchOptions) -> None:
-    """Measure on a schedule, and tell when a provider has become worse.
+    """Measure on a schedule, and report when a provider has become worse.
 
-    A round makes --calls to each provider and model, one at a time. An alarm tells that the time
-    to the first token, the speed, the share of right answers (prompts with "expect") or the price
-    has changed, and shows the route that the last rounds recommend as a diff of headstart.toml.
-    At most one month in twenty has a false alarm. --budget limits what a day costs: if it is
-    small, rounds come less often. Ctrl-C ends it and exits 130; the history goes on next time.
+    A round makes --calls to each provider and model, one at a time. An alarm means that the time to
+    the first token, the speed, the share of right answers (prompts with "expect") or the price has
+    changed, and shows the route that the last rounds recommend as a diff of headstart.toml. At most
+    one month in twenty has a false alarm. --budget limits what a day costs: if it is small, rounds
+    come less often. Ctrl-C ends it and exits 130; the history goes on next time.
 
     Examples:
       headstart watch --budget 0.50
@@ -135,7 +135,7 @@ async def _watch(options: WatchOptions) -> bool:
 
 
 class _WatchState:
-    """The history and what was learned from it."""
+    """The history of rounds and the tests that learn from it."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class _WatchState:
             self._tests.add(each)
 
     async def learn(self, samples: Sequence[Sample]) -> bool:
-        """Keep a round, tell of it, and return whether it raised an alarm."""
+        """Keep a round, print it, and return whether it raised an alarm."""
         now, alarms = _now(), []
         for target in self._targets:
             own = [each for each in samples if each.subject == target.subject]
@@ -285,7 +285,7 @@ def propose(
     """Return the text of headstart.toml with the route that the samples recommend.
 
     The first route that names the upstream is changed; without one, a route is added. None: the
-    samples recommend what is there, or nothing.
+    samples recommend the present route, or nothing.
     """
     routes = tomllib.loads(text).get("route", [])
     naming = [n for n, each in enumerate(routes) if upstream in each.get("upstreams", ())]
@@ -328,7 +328,7 @@ def _diff(old: str, new: str, path: Path | None) -> str:
 
 
 async def _post(url: str, alarm: DriftAlarm, diff: str) -> None:
-    """Post an alarm; a failure is told and changes nothing else."""
+    """Post an alarm. A failure is only printed."""
     body = msgspec.json.encode({"alarm": alarm, "proposal": diff})
     timeout = aiohttp.ClientTimeout(total=_WEBHOOK_S)
     headers = {"content-type": "application/json"}

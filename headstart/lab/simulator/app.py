@@ -129,7 +129,7 @@ BLOCK_TOKENS = 128
 MINIMUM_TOKENS = 1024
 """A shorter prefix is never cached, as with OpenAI and Anthropic."""
 LIFETIME_S = 300.0
-"""A prefix is forgotten so many simulated seconds after its last use."""
+"""Simulated seconds after its last use at which a prefix is forgotten."""
 
 _CHARACTERS = 4
 """The number of characters of a simulated prompt token."""
@@ -137,7 +137,7 @@ _MOST_BLOCKS = 100_000
 
 
 LOOKBACK = 20
-"""A marked prefix that is not cached is looked for so many blocks before its mark."""
+"""Number of blocks before a mark in which a cached prefix is looked for."""
 
 
 class PrefixCache:
@@ -150,7 +150,7 @@ class PrefixCache:
         self._count = count
         self._blocks: OrderedDict[bytes, float] = OrderedDict()
         self._marked: OrderedDict[bytes, tuple[float, float]] = OrderedDict()
-        """By the hash of a marked prefix: its life, and when that ends."""
+        """For the hash of each marked prefix: its lifetime, and the time of its end."""
 
     def clear(self) -> None:
         """Forget every prompt."""
@@ -163,8 +163,9 @@ class PrefixCache:
         """Cache the marked prefixes of a prompt, as Anthropic documents it.
 
         Returns the numbers of tokens that were read and that are written. The longest known prefix
-        that ends at a mark, or at one of the 20 blocks before it, is read, and lives anew. From its
-        end to the last mark the prompt is written. Prefixes under 1,024 tokens are not cached.
+        that ends at a mark, or at one of the 20 blocks before it, is read, and its lifetime starts
+        again. From its end to the last mark the prompt is written. Prefixes under 1,024 tokens are
+        not cached.
         """
         prefixes = list(self._prefixes(credential, model, blocks))
         marked = [place for place, block in enumerate(blocks) if block.lifetime_s is not None]
@@ -265,7 +266,7 @@ class _AnsweredCall(NamedTuple):
 
 
 def answer_other(incoming: SimulatedRequest, model: str) -> _AnsweredCall:
-    """Return the reply to a request that is no chat. Raises BadRequest, msgspec.DecodeError."""
+    """Return the reply to a request that is not a chat. Raises BadRequest, msgspec.DecodeError."""
     if incoming.method == "POST":
         counted = count_tokens(incoming)
         if counted is not None:
@@ -285,7 +286,7 @@ def answer_other(incoming: SimulatedRequest, model: str) -> _AnsweredCall:
 
 
 def _answer_get(incoming: SimulatedRequest, model: str) -> tuple[str, ScriptedReply]:
-    """Return the endpoint's name for the statistics and its reply."""
+    """Return the endpoint's name for the statistics, and the reply."""
     if incoming.path.startswith(b"/v1/echo"):
         return "echo", _echo(incoming)
     match incoming.method, incoming.path:

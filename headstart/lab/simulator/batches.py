@@ -325,7 +325,7 @@ def _row(batch: _ProviderBatch, answer: tuple[str, int, Any]) -> bytes:
 
 
 def _read_lines(data: bytes, endpoint: str) -> tuple[list[_Line], list[dict[str, Any]]]:
-    """Return the requests of a file, and what is wrong with it."""
+    """Return the requests of a file, and its errors."""
     lines: list[_Line] = []
     errors: list[dict[str, Any]] = []
     models: set[str] = set()

@@ -161,7 +161,7 @@ def decode_as(decoder: msgspec.json.Decoder[Body], body: bytes) -> Body:
 
 
 def tool_text(tool: OfferedTool) -> str:
-    """Return what a provider counts of a tool."""
+    """Return the text of a tool that a provider counts."""
     return "" if tool.function is None else msgspec.json.encode(tool.function).decode()
 
 

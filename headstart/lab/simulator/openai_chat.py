@@ -191,7 +191,7 @@ def _entry(token: str, logprob: float) -> dict[str, Any]:
 
 
 def _around_choices(answer: SimulatedAnswer) -> tuple[bytes, bytes]:
-    """Return what stands before and after the choices of every chunk."""
+    """Return the bytes before and after the choices of every chunk."""
     head = b'data: {"id":%b,"object":"chat.completion.chunk","created":%d,"model":%b,' % (
         _encode(_id(answer)),
         answer.created,
@@ -274,7 +274,7 @@ class PromptBody(ChatBody, frozen=True, kw_only=True):
     """The same in the terms of a chat."""
 
     echoed: tuple[str, ...] = ()
-    """What each alternative begins with."""
+    """The text with which each alternative begins."""
 
 
 _decoder = msgspec.json.Decoder(CompletionsBody)
@@ -395,7 +395,7 @@ def _chunk(answer: SimulatedAnswer, **members: Any) -> bytes:
     return b"data: %b\n\n" % _encode_completion({**_head(answer), **members})
 
 
-# --- calls that are no chat: embeddings, rerank and moderations -----------------------------------
+# --- calls that are not chats: embeddings, rerank and moderations ---------------------------------
 
 _WORD = re.compile(r"\w+")
 _CHARACTERS = 4

@@ -403,7 +403,7 @@ def read_answer_key(lines: Iterable[bytes]) -> list[Scripted]:
                 rows.append(_scripted(_decoder.decode(raw)))
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise ConfigError(
-                    f"line {number} is no labelled prompt: {error}; give {{'prompt', 'class'}}"
+                    f"line {number} is not a labelled prompt: {error}; give {{'prompt', 'class'}}"
                 ) from error
     return rows
 
@@ -485,7 +485,7 @@ THOUGHT_FACTOR = 8.0
 TYPOS = 0.02
 """Share of the letters that are wrong at first."""
 MOST_WRONG = 3
-"""A typo is noticed after so many letters at most."""
+"""Most letters after which a typo is noticed."""
 ENTER_MEDIAN_S = 0.6
 ENTER_SPREAD = 0.4
 
@@ -533,7 +533,7 @@ def _wrong_letters(draw: random.Random, prompt: str, place: int) -> str:
 
 
 def _weight(draw: random.Random, prompt: str, place: int) -> float:
-    """Return the time before a key, in no unit."""
+    """Return the relative time before a key."""
     weight = math.exp(draw.gauss(0.0, SPREAD))
     before = prompt[place - 1] if place else ""
     if before.isspace():

@@ -125,7 +125,7 @@ class ProviderProfile(Frozen, forbid_unknown_fields=True):
         return not (self.ttft_ms or self.stall or self.error or self.tokens_per_s)
 
     def prefill_s(self, tokens: int) -> float:
-        """Return the seconds that reading so many tokens of a prompt takes."""
+        """Return the seconds for reading this number of prompt tokens."""
         return self.prefill_ms_per_1k * tokens / 1e6
 
     def draw(self, seed: int, call: int) -> Draw:
@@ -212,7 +212,7 @@ class RateLimit:
                 buckets.clear()
 
     def take(self, credential: bytes, tokens: int) -> RateAllowance:
-        """Ask for one request of a credential that may use so many tokens, in and out."""
+        """Ask for one request of a credential. ``tokens`` are those that it may use, in and out."""
         if self._requests is None and self._tokens is None:
             return _UNLIMITED
         now = self._clock()

@@ -102,7 +102,7 @@ class ScriptedReply(Frozen):
         return self.ending != "end" or self.head_takes_s > 0
 
     def split(self, tokens: int) -> tuple[tuple[TimedPiece, ...], tuple[TimedPiece, ...]]:
-        """Cut the pieces after so many tokens, or the body in its middle if it is not streamed."""
+        """Cut the pieces after ``tokens`` tokens, or an unstreamed body in its middle."""
         if not self.stream:
             (whole,) = self.pieces
             middle = len(whole.data) // 2
@@ -154,7 +154,7 @@ def json_reply(
 
 
 class ScriptedError(NamedTuple):
-    """An error before any dialect has worded it."""
+    """An error before a dialect writes it."""
 
     status: int
     message: str
@@ -179,9 +179,9 @@ class PromptBlock(NamedTuple):
     """A block of a prompt: a tool, a text, a call or a result."""
 
     text: str
-    """What is counted of it."""
+    """The text of it that counts as tokens."""
     lifetime_s: float | None = None
-    """The prompt up to its end is to be cached for so long. None: it has no mark."""
+    """Seconds for which the prompt up to the end of this block is cached. None: it has no mark."""
 
 
 MOST_MARKS = 4
@@ -206,7 +206,7 @@ def lifetime_s(mark: dict[str, Any] | None) -> float | None:
 
 
 class SimulatedAnswer(Frozen):
-    """A whole answer before any dialect has worded it. A simulated token is one word."""
+    """A whole answer before a dialect writes it. A simulated token is one word."""
 
     id: str
     """Hexadecimal; the dialect puts its prefix before it."""
@@ -506,7 +506,7 @@ class Record(CallFacts, frozen=True, kw_only=True, omit_defaults=False):
     sent_tokens: int
     bytes_out: int
     credential: str
-    """Eight hexadecimal digits that stand for the key; empty without one."""
+    """Eight hexadecimal digits that identify the key; empty without one."""
     headers: dict[str, str]
     """The request's headers without the credentials."""
 
@@ -540,7 +540,7 @@ class Snapshot(Frozen, omit_defaults=False):
     cancellations: tuple[Cancelled, ...]
 
 
-class Seen(NamedTuple):
+class OpenCall(NamedTuple):
     """A call that has arrived and has not ended."""
 
     incoming: SimulatedRequest
@@ -570,14 +570,14 @@ class SimulatorStats:
         self._resets += 1
         self._clear()
 
-    def begin(self, incoming: SimulatedRequest, facts: CallFacts) -> Seen:
+    def begin(self, incoming: SimulatedRequest, facts: CallFacts) -> OpenCall:
         """Count a call that has arrived."""
         self._in_flight += 1
         self._bytes_in += len(incoming.body)
         self._endpoints[facts.endpoint] += 1
-        return Seen(incoming, facts, self._clock(), self._resets)
+        return OpenCall(incoming, facts, self._clock(), self._resets)
 
-    def finish(self, seen: Seen, outcome: PlayOutcome, performance: Performance) -> None:
+    def finish(self, seen: OpenCall, outcome: PlayOutcome, performance: Performance) -> None:
         """Count a call that has ended, and remember it."""
         if seen.since_reset != self._resets:
             return
@@ -624,7 +624,7 @@ class SimulatorStats:
         )
 
 
-def _record(seen: Seen, outcome: PlayOutcome, performance: Performance, now: float) -> Record:
+def _record(seen: OpenCall, outcome: PlayOutcome, performance: Performance, now: float) -> Record:
     incoming, key = seen.incoming, seen.incoming.credential
     return Record(
         **msgspec.structs.asdict(seen.facts),

@@ -1,7 +1,7 @@
-"""One long document, or a list, as many calls of a batch whose answers are joined in order. Pure.
+"""Splits a long document or a list into many calls of a batch, and joins the answers in order.
 
-A document is cut at paragraphs; a paragraph that does not fit is cut at its sentences, and a
-sentence that does not fit at words. Each item of a list is a call of its own.
+Pure. A document is cut at paragraphs; a paragraph that does not fit is cut at its sentences, and a
+sentence that does not fit at words. Each item of a list becomes a call.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from headstart.types import Completion
 
 CHUNK_TOKENS = 8000
-"""The tokens of a part, where nothing else is said."""
+"""The default number of tokens of a part."""
 LEAST_GROUP = 2
-"""So many answers are always read together: otherwise long answers would never become fewer."""
+"""Fewest answers that are read together: otherwise long answers would never become fewer."""
 JOINT = "\n\n"
-"""What stands between two answers."""
+"""The text between two answers."""
 _PARAGRAPH = re.compile(r"\n[ \t\r]*\n\s*")
 _WORD = re.compile(r"\s+|(?<=[\u3002\uff01\uff1f])")
 
@@ -52,7 +52,7 @@ class MapStep(NamedTuple):
 
 
 class StepError(Exception):
-    """A part has an answer that cannot be joined."""
+    """The answer to a part cannot be joined."""
 
 
 # --- parts -----------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ def _cut_after(end: re.Pattern[str], text: str) -> Iterator[str]:
 
 
 def group_answers(texts: list[str], most: int, count: Callable[[str], int]) -> list[list[str]]:
-    """Return answers in groups of at most ``most`` tokens, or of two where these have more."""
+    """Return answers in groups of at most ``most`` tokens, or of two answers if these have more."""
     groups: list[list[str]] = []
     tokens = 0
     for text in texts:
@@ -135,7 +135,7 @@ def group_answers(texts: list[str], most: int, count: Callable[[str], int]) -> l
 
 
 def read_document(value: object, field: str) -> str | tuple[str, ...]:
-    """Return the text or the list that stands in the field of a request. Raises ConfigError."""
+    """Return the text or the list in the field of a request. Raises ConfigError."""
     if isinstance(value, str) and value.strip():
         return value
     if isinstance(value, list) and value:
@@ -161,9 +161,9 @@ def _with_part(dialect: Dialect, request: dict[str, Any], part: str) -> bytes:
 
 
 class MappedRequest:
-    """What is known of one request whose document is split.
+    """The state of one request whose document is split.
 
-    ``bodies`` are the calls of the level that is under way.
+    ``bodies`` are the calls of the present level.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class MappedRequest:
         self._is_list = not isinstance(document, str)
         self._tokens = Tokens()
         self._last: Completion | None = None
-        """The answer of the last level, or the first of the parts."""
+        """The answer of the last level, or the answer to the first part."""
         self._cut: str | None = None
         """Why a part ended early."""
         parts = (
@@ -191,7 +191,7 @@ class MappedRequest:
         return count_tokens(text, str(self._request.get("model", ""))).tokens
 
     def _joining(self, texts: Iterable[str]) -> bytes:
-        """Return the call that reads some answers. System text and settings stay."""
+        """Return the call that joins some answers. System text and settings stay."""
         form, request = self._dialect.form, self._request
         said = request.get(form.field)
         system = [
@@ -225,7 +225,10 @@ class MappedRequest:
         return None not in self._texts
 
     def rise(self) -> bool:
-        """Begin the next level, and return whether there is one: answers that must be joined."""
+        """Begin the next level.
+
+        Return whether there is one, that is, whether answers must be joined.
+        """
         options, texts = self._options, [each or "" for each in self._texts]
         if options.reduce is None or (self.level and len(texts) == 1):
             return False

@@ -1,8 +1,8 @@
-"""The files of a batch: its requests, the journal of what was answered, and the output.
+"""The files of a batch: its requests, the journal of the answers, and the output.
 
-The folder of ``/v1/files`` and ``/v1/batches`` holds what each caller keeps there. Its I/O blocks.
-Each caller has a folder of its own, so that nobody finds the files of another one. A file or batch
-is a JSON document with its data beside it. Only this user of the system may read them.
+The folder of ``/v1/files`` and ``/v1/batches`` has the files of all callers. Its I/O blocks. Each
+caller has a folder of its own, so that nobody finds the files of another one. A file or batch is a
+JSON document with its data beside it. Only this user of the system may read them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class BatchRequest(NamedTuple):
     path: str
     body: bytes
     document: str | tuple[str, ...] | None = None
-    """What is split into parts, each with a call of its own."""
+    """The document that is split into parts. Each part gets a call."""
     step: MapStep | None = None
     """Its place among the calls for one document; None: it is the whole request."""
 
@@ -62,8 +62,8 @@ def read_requests(
 ) -> list[BatchRequest]:
     """Return the requests of a file in OpenAI's batch format or our short one.
 
-    ``model`` is that of requests which name none; ``map_field`` names the field with the document
-    that is split. Raises ConfigError, which names the line.
+    ``model`` is the model of requests that name none; ``map_field`` names the field with the
+    document to split. Raises ConfigError, which names the line.
     """
     requests: list[BatchRequest] = []
     seen: dict[str, int] = {}
@@ -104,10 +104,10 @@ def _request(row: dict[str, Any], place: int, number: int, model: str | None) ->
         if "messages" not in body:
             raise ConfigError("it has neither body (OpenAI's batch format) nor prompt or messages")
     if not isinstance(body, dict):
-        raise ConfigError("body: it is no JSON object")
+        raise ConfigError("body: it is not a JSON object")
     body = cast("dict[str, Any]", body)
     if not isinstance(path, str) or not path.encode().startswith(RELAYED_PREFIXES):
-        raise ConfigError(f"url: {path!r} is no path of a provider such as {CHAT}")
+        raise ConfigError(f"url: {path!r} is not a path of a provider such as {CHAT}")
     if body.get("stream"):
         raise ConfigError("stream: a batch writes whole answers; leave stream out")
     if model is not None:
@@ -119,7 +119,7 @@ def _request(row: dict[str, Any], place: int, number: int, model: str | None) ->
 
 
 def in_prefix_order(requests: Iterable[BatchRequest]) -> list[BatchRequest]:
-    """Return requests in an order in which those that begin alike are neighbours.
+    """Return requests in an order in which requests with equal beginnings are neighbours.
 
     A provider keeps the beginning of a prompt for some minutes, and reads it for less.
     """
@@ -154,13 +154,13 @@ class Submission(Frozen):
     upstream: str
     path: str
     digests: tuple[str, ...]
-    """The calls in it."""
+    """The digests of its calls."""
     at: float
     """Unix seconds."""
     batch: str | None = None
     """The provider's id of the batch; None: it is not known whether there is one."""
     over: bool = False
-    """The answers were taken."""
+    """Its answers were taken."""
 
 
 _SUBMISSION = b'{"token":'
@@ -182,12 +182,12 @@ class _JournalPlace(NamedTuple):
 
 
 class BatchJournal:
-    """What was answered, a line for each request, in a file beside the output.
+    """The journal of a batch: a line for each answered request, in a file beside the output.
 
-    A line is in the file before the next request begins, so a killed process loses none, and
-    ``sync`` makes them last through a loss of power. The last line may be cut; it is then dropped.
-    Raises ConfigError for the journal of other requests, while another process writes to it, and
-    where it cannot be opened.
+    A line is in the file before the next request begins, so a killed process loses no line. After
+    ``sync`` they also survive a loss of power. The last line may be cut; it is then dropped. Raises
+    ConfigError for the journal of other requests, while another process writes to it, and where it
+    cannot be opened.
     """
 
     def __init__(
@@ -203,7 +203,7 @@ class BatchJournal:
         self._head = _JournalHead(requests=len(requests), digest=digest.hexdigest())
         self._kept: dict[tuple[int, MapStep | None], _JournalPlace] = {}
         self.results: list[BatchResult] = []
-        """What it held when it was opened, without ``row``; a later line replaces an earlier."""
+        """Its content when it was opened, without ``row``. A later line replaces an earlier one."""
         self.submissions: dict[str, Submission] = {}
         """By their tokens."""
         try:
@@ -239,7 +239,7 @@ class BatchJournal:
         try:
             head = msgspec.json.decode(lines[0], type=_JournalHead)
         except msgspec.DecodeError as error:
-            raise ConfigError(f"{self.path} is no journal of a batch: {error}") from error
+            raise ConfigError(f"{self.path} is not the journal of a batch: {error}") from error
         if head != self._head:
             raise ConfigError(
                 f"{self.path} is the journal of other requests; name another --output, or delete it"
@@ -304,8 +304,8 @@ class BatchJournal:
     def write_output(self, output: Path, *, succeeded: bool | None = None) -> int:
         """Write rows to ``output`` in the order of the input, and return how many.
 
-        They are those of requests that ``succeeded`` or failed; None: both. The file appears as a
-        whole.
+        The rows are those of requests that ``succeeded``, or that failed; None: all. The file
+        appears as a whole.
         """
         count = 0
         part = output.with_name(output.name + ".part")
@@ -332,7 +332,7 @@ class BatchJournal:
         return msgspec.json.decode(self._file.read(kept.length), type=BatchResult)
 
     def close(self, *, delete: bool = False) -> None:
-        """Close the file, and delete it if nothing of it is needed any more."""
+        """Close the file, and delete it if it is not needed any more."""
         if delete:
             self.path.unlink()
         self._file.close()
@@ -382,7 +382,7 @@ def output_row(request: BatchRequest, id: str, status: int, body: bytes) -> msgs
 
 ID = re.compile(r"(?:file-|batch_)[0-9a-f]{24}")
 LEAST_BYTES = 4096
-"""What a small file counts for: it takes a block of the disk, and its place in the folder."""
+"""Bytes that a small file counts for: it takes a block of the disk, and a place in the folder."""
 LONGEST_HEADERS = 16 * 1024
 """The longest headers of a field of a form."""
 ENDED = frozenset(("completed", "failed", "expired", "cancelled"))
@@ -404,7 +404,7 @@ class KeptFile(Frozen):
 
 
 class RequestCounts(Frozen, omit_defaults=False):
-    """How many requests a batch has, and what became of them."""
+    """The numbers of a batch's requests, by their results."""
 
     total: int = 0
     completed: int = 0
@@ -437,7 +437,7 @@ class KeptBatch(Frozen, omit_defaults=False):
 
     @property
     def has_ended(self) -> bool:
-        """Nothing of it changes any more."""
+        """Whether it does not change any more."""
         return self.status in ENDED
 
 
@@ -446,7 +446,7 @@ _PREFIXES: dict[type[Any], str] = {KeptFile: "file-", KeptBatch: "batch_"}
 
 
 def new_id(prefix: str) -> str:
-    """Return an id that nobody can guess."""
+    """Return an id that cannot be guessed."""
     return prefix + secrets.token_hex(12)
 
 
@@ -528,11 +528,11 @@ class BatchFolder:
             self.path(owner, id, kind).unlink(missing_ok=True)
 
     def used_bytes(self) -> int:
-        """Return what all files of all callers take."""
+        """Return the bytes of all files of all callers."""
         return sum(max(each.st_size, LEAST_BYTES) for _, each in self._files())
 
     def sweep(self, before: float) -> int:
-        """Delete what was last written before this Unix time; return how many files."""
+        """Delete files that were last written before this Unix time; return their number."""
         old = [path for path, stat in self._files() if stat.st_mtime < before]
         for each in old:
             each.unlink(missing_ok=True)
@@ -551,7 +551,7 @@ class BatchFolder:
 
 
 class FormField(NamedTuple):
-    """A field of a form: the name of its file, "" if it is none, and where its data is."""
+    """A field of a form: the name of its file ("" without a file), and the place of its data."""
 
     filename: str
     start: int

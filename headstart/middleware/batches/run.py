@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 
 LOOKUPS = 32
-"""Requests that are looked up at once, beside those whose call runs or may run next."""
+"""Number of requests that are looked up at once, beside those whose call runs or may run next."""
 MOST_TRIES = 3
-"""How often a request is asked that fails for another reason than a limit."""
+"""How often a request is tried that fails for a reason other than a limit."""
 _LIMITED = (FailureKind.RATE_LIMITED, FailureKind.OVERLOADED)
 _HOPELESS = (FailureKind.QUOTA, FailureKind.UNAUTHORIZED)
 """Kinds of failures that a person must correct: all other requests would fail, too."""
@@ -56,10 +56,10 @@ class DeferredCalls(Protocol):
 
     submitted: int
     done: int
-    """Of those submitted: the calls that are answered."""
+    """Number of submitted calls that are answered."""
 
     def defers(self, request: str, *, again: bool) -> str | None:
-        """Return the digest of a request's call if that has no answer.
+        """Return the digest of a request's call if the call has no answer.
 
         The call is submitted with the next ones, but not ``again``.
         """
@@ -70,7 +70,8 @@ class DeferredCalls(Protocol):
     async def settle(self, rest: Callable[[float], Awaitable[bool]]) -> bool:
         """Wait for the answers to all calls; return False if the run was stopped.
 
-        ``rest`` waits for some seconds, and returns False if it is. Raises HeadstartError.
+        ``rest`` waits for some seconds, and returns False if the run was stopped. Raises
+        HeadstartError.
         """
 
     async def close_round(self) -> None:
@@ -127,11 +128,11 @@ async def ask(app: ASGIApp, path: str, headers: Headers, body: bytes) -> BatchRe
 
 
 class BatchBooks:
-    """Observes what the engine books: the row of each request until it is read, and the sums."""
+    """Observes the engine's books: keeps the row of each request until it is read, and sums."""
 
     def __init__(self) -> None:
         self.vetoes = Counter[str]()
-        """Rewordings that were not served, by what refused them."""
+        """Rewordings that were not served, by the reason."""
         self.paid_usd = 0.0
         self.would_have_cost_usd = 0.0
         self.calls = 0
@@ -157,18 +158,18 @@ class BatchBooks:
 
 @dataclass
 class BatchCounts:
-    """What became of the requests so far, also in earlier runs of the same batch."""
+    """The results of the requests so far, also in earlier runs of the same batch."""
 
     total: int
     outcomes: Counter[str] = field(default_factory=Counter[str])
-    """Requests that have an answer, by the way it came."""
+    """Number of answered requests, by the way the answer came."""
     failed: int = 0
     resumed: int = 0
     """Requests that earlier runs had answered."""
     refusals: int = 0
     """Answers of this run that said to wait."""
     parts: int = 0
-    """The calls for documents that were split, as far as they are known."""
+    """The known calls for documents that were split."""
     parts_done: int = 0
 
     @property
@@ -201,9 +202,9 @@ class BatchRun:
     """One run of a batch.
 
     A request with a document becomes several calls, as ``mapped`` says, and is counted once. Equal
-    requests wait for the first of them: so the cache answers them where it may, and no call is made
-    twice. The pace sets the places of the engine's ``gate``, so a request holds one for its call
-    alone, not while it is looked up. ``stop`` lets the calls in flight end. ``stopped_by``
+    requests wait for the first of them, so the cache can answer the others, and no call is made
+    twice. The pace sets the number of places in the engine's ``gate``. A request holds a place
+    during its call, not during its lookup. ``stop`` lets the calls in flight end. ``stopped_by``
     says why a run ended early.
     """
 
@@ -236,7 +237,7 @@ class BatchRun:
         self._settled: set[tuple[int, MapStep | None]] = set()
         """The requests whose answer is in a batch that has ended."""
         self._documents: dict[int, _SplitRequest] = {}
-        """By the place of the request."""
+        """Documents by the place of their request."""
         self._equal: dict[tuple[str, bytes], list[BatchRequest]] = {}
         self._changed = asyncio.Event()
         first: list[BatchRequest] = []
@@ -299,7 +300,7 @@ class BatchRun:
                 elif self._waiting and self._has_room():
                     self._open += 1
                     group.create_task(self._answer(self._waiting.popleft()))
-                    # A hit ends without a wait of its own, and others shall run beside it.
+                    # A hit ends without waiting, so other tasks get a turn here.
                     await asyncio.sleep(0)
                 else:
                     await self._change()
@@ -310,7 +311,7 @@ class BatchRun:
         await asyncio.to_thread(self._journal.sync)
 
     def _has_room(self) -> bool:
-        """Return whether another request may be looked up: its call shall not wait for long."""
+        """Return whether another request may be looked up: its call must not wait for long."""
         gate = self._gate
         lookups = self._open - gate.active - gate.waiting
         return lookups < LOOKUPS and gate.waiting < self.pace.calls
@@ -326,7 +327,7 @@ class BatchRun:
             await self._changed.wait()
 
     async def _keep_synced(self) -> None:
-        """Write to the disk what the journal got, about once a second."""
+        """Sync the journal to the disk, about once a second."""
         synced = -1
         while True:
             await asyncio.sleep(1.0)
@@ -344,7 +345,7 @@ class BatchRun:
     async def _ask(self, request: BatchRequest) -> None:
         headers = (*self._headers, *_REQUIRED.get(request.path, ()))
         settled = (request.place, request.step) in self._settled
-        if settled:  # it has an answer of its own, which is paid
+        if settled:  # its own answer is paid already
             headers = (*headers, (b"cache-control", b"no-cache"))
         reply = await ask(self._app, request.path, headers, request.body)
         id = dict(reply.headers).get(_REQUEST_ID, b"").decode()
@@ -361,7 +362,7 @@ class BatchRun:
         # Without a call the engine refused it, which says nothing new about the provider.
         began = now - (unix - attempts[0].at) if attempts else -math.inf
         if self.stopped_by is not None and not attempts and reply.status in _LIMITED_STATUSES:
-            self._waiting.appendleft(request)  # it was turned away, so the next run asks it
+            self._waiting.appendleft(request)  # it was refused, so the next run asks it
             return
         if reply.status in _LIMITED_STATUSES and not _is_hopeless(booked):
             self.counts.refusals += 1
@@ -385,7 +386,7 @@ class BatchRun:
         self._keep(request, reply, id, booked)
 
     def _learn(self, booked: Served, began: float, now: float) -> None:
-        """Learn from an answer of a provider how many calls it bears."""
+        """Learn from a provider's answer how many calls at a time it accepts."""
         last = booked.attempts[-1]
         limited = {
             each.upstream
@@ -424,7 +425,7 @@ class BatchRun:
         self._release(request)
 
     def _release(self, request: BatchRequest) -> None:
-        """Let the requests go on that waited for an equal one."""
+        """Start the requests that waited for an equal one."""
         self._waiting.extendleft(reversed(self._equal.pop(request.identity, [])))
 
     def _add(self, result: BatchResult) -> bool:
@@ -448,7 +449,10 @@ class BatchRun:
     # --- documents ---------------------------------------------------------------------------
 
     def _is_first(self, call: BatchRequest) -> bool:
-        """Return whether no equal call waits or runs; otherwise the call waits for that one."""
+        """Return whether no equal call waits or runs.
+
+        Otherwise the call waits for the other one.
+        """
         if call.identity in self._equal:
             self._equal[call.identity].append(call)
             return False
@@ -456,11 +460,11 @@ class BatchRun:
         return True
 
     def _is_dropped(self, call: BatchRequest) -> bool:
-        """Return whether the call is for a document of which another part failed."""
+        """Return whether the call is for a document with a failed part."""
         return call.step is not None and self._documents[call.place].failed
 
     def _calls_of(self, request: BatchRequest) -> list[BatchRequest]:
-        """Return the calls that a request needs: itself, or those for the parts of a document."""
+        """Return the calls of a request: itself, or the calls for the parts of its document."""
         if self._mapped is None or request.document is None:
             return [request]
         mapped = MappedRequest(request.path, request.body, request.document, self._mapped)
@@ -468,7 +472,7 @@ class BatchRun:
         return self._go_on(document)
 
     def _go_on(self, document: _SplitRequest) -> list[BatchRequest]:
-        """Return the next calls for a document; none: it is answered, and its answer is kept."""
+        """Return the next calls for a document. If there are none, keep its answer."""
         request, mapped = document.request, document.mapped
         while True:
             missing: list[BatchRequest] = []
@@ -536,7 +540,7 @@ class BatchRun:
 
 
 def _is_hopeless(booked: Served | None) -> bool:
-    """Return whether the last call failed so that all others would fail, too."""
+    """Return whether the last call failed in a way in which all others would fail, too."""
     return bool(
         booked is not None
         and booked.attempts

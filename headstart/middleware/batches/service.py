@@ -1,8 +1,8 @@
 """``/v1/files`` and ``/v1/batches``: batches of clients, which run here in the background.
 
 A batch takes the path of all requests: cache, routes, books, limits of the caller's key. It runs
-with the headers of its owner, which are in memory alone. So after a restart it goes on as soon as
-its owner asks for any file or batch.
+with the headers of its owner, which are only in memory. So after a restart it continues when its
+owner asks for any file or batch.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ PURPOSE, OUTPUT = "batch", "batch_output"
 SMALL_BODY = 64 * 1024
 """The longest JSON body."""
 FORM_BYTES = 64 * 1024
-"""What a form may take beside its file."""
+"""Most bytes of a form beside its file."""
 PIECE = 2**20
 LOOK_S = 1.0
-"""The time between two looks of a batch at its cancellation and its end."""
+"""The time between two checks whether a batch is cancelled or too late."""
 AGAIN_S = 10.0
 """The time until a batch that could not start here is tried again."""
 SWEEP_S = 3600.0
@@ -135,21 +135,22 @@ class BatchService:
         self._body_timeout_s = body_timeout_s
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._runs: dict[str, BatchRun] = {}
-        """Those of this process, by the ids of their batches."""
+        """The runs of this process, by the ids of their batches."""
         self._slots = asyncio.Semaphore(settings.max_running)
         self._looks_at: dict[str, float] = {}
-        """When the batches of an owner are looked for next; inf: all of them run here or ended."""
+        """When the batches of an owner are looked for next. inf: all of them run here or have
+        ended."""
         self._sweeping = spawn(self._sweep)
 
     async def aclose(self) -> None:
-        """Stop all batches. They go on with the next process."""
+        """Stop all batches. The next process continues them."""
         tasks = [self._sweeping, *self._tasks.values()]
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
 
     async def _sweep(self) -> None:
-        """Delete what is too old, now and every hour."""
+        """Delete old files, now and every hour."""
         while True:
             before = self._clock() - self._settings.keep_days * 86400
             try:
@@ -171,7 +172,7 @@ class BatchService:
         try:
             owner = self._owner(scope)
             if owner is None:
-                raise Forbidden("nobody can tell who asks, so no files are kept for the caller")
+                raise Forbidden("the caller is not known, so no files are kept for it")
             await self._go_on(owner, scope)
             answer = self._file if kind == "files" else self._batch
             found = await answer(owner, scope, receive, id, end)
@@ -198,7 +199,7 @@ class BatchService:
     async def _file(
         self, owner: str, scope: Scope, receive: Receive, id: str, end: str
     ) -> KeptFile | KeptBatch | dict[str, Any]:
-        """Return a document, or the file whose data is asked for."""
+        """Return a document, or the file with the data that is asked for."""
         method = scope["method"]
         if not id:
             if method == "POST":
@@ -221,7 +222,7 @@ class BatchService:
         return file.document()
 
     async def _upload(self, owner: str, scope: Scope, receive: Receive) -> KeptFile:
-        """Keep the file of a form. It is written to the disk while it comes."""
+        """Keep the file of a form. It is written to the disk while it arrives."""
         folder, most = self._folder, self._settings.max_file_bytes
         length = dict(scope["headers"]).get(b"content-length", b"0")
         stated = int(length) if length.isdigit() else 0
@@ -299,7 +300,7 @@ class BatchService:
         return self._now(batch)
 
     def _now(self, batch: KeptBatch) -> KeptBatch:
-        """Return a batch with the counts of its run, if that is here."""
+        """Return a batch with the counts of its run, if this process runs it."""
         run = self._runs.get(batch.id)
         if run is None or batch.has_ended:
             return batch
@@ -334,7 +335,7 @@ class BatchService:
         return batch
 
     async def _cancel(self, owner: str, batch: KeptBatch) -> KeptBatch:
-        """Ask the process that runs the batch to stop it; calls that run are waited for."""
+        """Ask the process that runs the batch to stop it after its running calls."""
         if batch.has_ended:
             raise InvalidRequest(f"a batch that is {batch.status} cannot be cancelled")
         await asyncio.to_thread(self._folder.cancel, owner, batch.id)
@@ -363,11 +364,11 @@ class BatchService:
         self._tasks[batch.id] = self._spawn(self._attend, owner, batch, headers)
 
     async def _attend(self, owner: str, batch: KeptBatch, headers: Headers) -> None:
-        """Run a batch to its end. If the process ends first, the batch goes on later."""
+        """Run a batch to its end. If the process ends first, the batch continues later."""
         try:
             async with self._slots:
                 await self._run(owner, batch, headers)
-        except ConfigError as error:  # another process runs it, and may hand it on
+        except ConfigError as error:  # another process runs it, and may end
             logger.info("batch %s does not start here: %s", batch.id, error)
             self._looks_at[owner] = self._clock() + AGAIN_S
         except (OSError, HeadstartError) as error:
@@ -392,7 +393,7 @@ class BatchService:
         )
         ended = False
         try:
-            # While this waited for its place, another process may have ended it.
+            # Another process may have finished it while this one waited for a place.
             known = await asyncio.to_thread(folder.find, owner, batch.id, KeptBatch)
             if known is None or known.has_ended:
                 return
@@ -413,10 +414,10 @@ class BatchService:
         journal: BatchJournal,
         headers: Headers,
     ) -> tuple[str | None, RequestCounts]:
-        """Ask all requests; return why it stopped early, and the counts."""
+        """Ask all requests; return the reason for an early stop, and the counts."""
         gate = Gate(1, len(requests) + 1)
         books = self.books.batches[batch.id] = BatchBooks()
-        begin = partial(  # it orders all requests, which takes a second for 50,000
+        begin = partial(  # it sorts all requests, which takes a second for 50,000
             BatchRun, headers=headers, most=self._settings.concurrency
         )
         app = _gated(self._app, gate)
@@ -454,7 +455,7 @@ class BatchService:
         reason: str | None,
         counts: RequestCounts,
     ) -> None:
-        """Write the output, and say how the batch ended."""
+        """Write the output, and save how the batch ended."""
         now = self._clock()
         unanswered = [
             unanswered_row(each, EXPIRED if reason == EXPIRED else STOPPED, _told(reason))
@@ -582,7 +583,7 @@ async def _read_json(receive: Receive) -> dict[str, Any]:
     try:
         return msgspec.json.decode(bytes(body), type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"the body is no JSON object: {error}") from error
+        raise InvalidRequest(f"the body is not a JSON object: {error}") from error
 
 
 def _metadata(value: object) -> dict[str, str] | None:

@@ -1,8 +1,9 @@
-"""The learning domains in memory, in step with the labels that all processes share.
+"""Keeps the learning domains in memory up to date with the labels that all processes share.
 
-Labels are the truth: all processes that apply them in their order reach the same state. A snapshot
-only saves time. A process learns from a label when it reads the label back from the store, also
-from its own labels. So a slow process is behind the others, and never ahead of them.
+The state follows from the labels: all processes that apply them in their order reach the same
+state. A snapshot only saves time. A process learns from a label when it reads the label back from
+the store, also from its own labels. So a slow process may be behind the others, but never ahead of
+them.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ import msgspec
 from headstart.decisions import Rule
 from headstart.errors import StageError, StoreError
 from headstart.observe import Learned, StageFailed, logger
+from headstart.policies.learned_rule.domain import SnapshotError
+from headstart.policies.learned_rule.settings import MOST_ENTRY_RECORDS, Trust
 from headstart.policies.match import Veto, Vetoes
-from headstart.policies.ratchet.domain import SnapshotError
-from headstart.policies.ratchet.settings import MOST_ENTRY_RECORDS, Trust
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
@@ -29,16 +30,16 @@ if TYPE_CHECKING:
     from headstart.decisions import Label
     from headstart.interfaces import Store
     from headstart.observe import Observer
-    from headstart.policies.ratchet.domain import Change, Domain
+    from headstart.policies.learned_rule.domain import Change, Domain
 
 POLL_S = 0.25
 """Longest time until this process learns from a label of another process."""
 SAVE_S = 30.0
-"""Time between snapshots. After a kill, the labels since the last one are applied again."""
+"""Time between snapshots. After a crash, the labels since the last one are applied again."""
 RETRY_S = 5.0
 """Pause after an unexpected error of the store, so that the log stays readable."""
 AT_ONCE = 50
-"""Number of labels applied before other tasks get their turn."""
+"""Number of labels that are applied before other tasks get a turn."""
 MOST = 256
 """Number of domains in memory. One takes 10 kB when new, 60 kB with 200 labels, 700 kB with 2,000
 and 3.3 MB with all the entries that it may remember."""
@@ -74,7 +75,7 @@ class _LoadedDomain:
     cursor: str
     changed: bool = False
     tripped: bool = False
-    """The log says that near misses stopped the cold start."""
+    """Whether the log has a line that near misses stopped the cold start."""
 
 
 @dataclass(slots=True, eq=False)
@@ -134,7 +135,7 @@ class Domains:
         return loaded.domain
 
     async def follow(self) -> None:
-        """Apply the labels that the store has now; all earlier ones are in force on return.
+        """Apply the labels that the store has now. On return all earlier ones are in force.
 
         Raises StoreError.
         """
@@ -202,7 +203,7 @@ class Domains:
                 await self._save(name, loaded)
             except StoreError as error:
                 self._report(error)
-        if next(iter(self._loaded), None) == name:  # nobody asked for it meanwhile
+        if next(iter(self._loaded), None) == name:  # it was not used meanwhile
             del self._loaded[name]
 
     async def _saved(self, name: str) -> Saved | None:
@@ -212,7 +213,7 @@ class Domains:
         try:
             return msgspec.msgpack.decode(document, type=Saved)
         except msgspec.DecodeError:
-            logger.warning("a snapshot of what was learned is unreadable: learning it again")
+            logger.warning("a learned snapshot is unreadable: learning it again")
             return None
 
     def _revive(self, name: str, saved: Saved | None) -> _LoadedDomain:
@@ -339,7 +340,8 @@ class Domains:
 
 
 _VETOES = "vetoes"
-"""The document of people's vetoes: of all domains, as an entry may be found from several."""
+"""The name of the document with people's vetoes. It is for all domains, because several may find
+one entry."""
 
 
 def _document(name: str) -> str:

@@ -57,13 +57,13 @@ HOUR_S = 3600.0
 DAY_S = 86400.0
 MINUTE_S = 60.0
 SAVED_UP_S = 30.0
-"""So many seconds' CPU budget may be saved up for a busy time."""
+"""Seconds of which the CPU budget may be saved up for a busy time."""
 FIRST_PRICE_S = 0.01
 FIRST_PRICES = 5.0
-"""Before a comparison was made, its price is taken from so many that cost so much."""
+"""Prior for the price of a comparison: a number of comparisons, and the CPU seconds of each."""
 PRICE_MEMORY = 0.99
 COMPARED = "compared answers"
-"""In the encoder's queue, answers to compare are one tenant. Names of scopes are hashes."""
+"""The tenant of answers to compare in the encoder's queue. Other tenants are hashes."""
 
 
 @dataclass(slots=True, eq=False)
@@ -94,7 +94,7 @@ class CallBudget:
         return True
 
     def pay(self, cost_usd: float) -> None:
-        """Note what a call cost."""
+        """Note the cost of a call."""
         if self.max_usd_per_day is None:
             return
         now = self.clock()
@@ -106,11 +106,11 @@ class CallBudget:
 
 @dataclass(slots=True, eq=False)
 class CpuBudget:
-    """The CPU that comparisons of answers may take: a share of one core, saved up for a while.
+    """The CPU time for comparisons of answers: a share of one core, saved up for a while.
 
-    A comparison is paid when it is drawn, at the typical price: it is made later, when the answer
-    is there. As an observer it counts the encodings of ``COMPARED``. ``clock`` returns seconds that
-    do not run backwards.
+    A comparison is paid when it is drawn, at the typical price, because it is made later, when the
+    answer has come. As an observer it counts the encodings of ``COMPARED``. ``clock`` returns
+    seconds that do not run backwards.
     """
 
     share: float
@@ -133,7 +133,7 @@ class CpuBudget:
         self._taken_s += self._cost_s / self._count
 
     def spend(self, seconds: float) -> None:
-        """Note CPU time that a comparison took."""
+        """Note the CPU time of a comparison."""
         self._cost_s += seconds
 
     def compared(self) -> None:
@@ -150,8 +150,8 @@ class CpuBudget:
 class Audits:
     """Draws audits at random, within their budget. The generator is secret to callers.
 
-    ``background``: the hit is served and the provider asked as well; ``sync``: the caller waits
-    for the provider's answer; ``off``: there are no audits.
+    ``background``: the hit is served and the provider asked as well; ``sync``: the caller waits for
+    the provider's answer; ``off``: no audits.
     """
 
     def __init__(self, settings: AuditSettings, clock: Callable[[], float]) -> None:
@@ -160,7 +160,10 @@ class Audits:
         self._random = random.SystemRandom()
 
     def rate(self, asked: float) -> float:
-        """Return the share of semantic hits to draw; ``asked`` is what their domain asks for."""
+        """Return the share of semantic hits to audit.
+
+        ``asked`` is the share that their domain asks for.
+        """
         return 0.0 if self.settings.mode == "off" else max(asked, self.settings.rate)
 
     def draw(self, asked: float) -> bool:
@@ -173,7 +176,7 @@ class Audits:
         return self.settings.mode == "background" and bool(floor) and self._draw(max(asked, floor))
 
     def chance(self, share: float) -> bool:
-        """Draw with a probability, at no one's expense."""
+        """Draw with a probability, without using the budget."""
         return self._random.random() < share
 
     def _draw(self, rate: float) -> bool:
@@ -220,17 +223,19 @@ CLEAR = (0.02, 0.95)
 """Probabilities by words alone below and above which the answers are not encoded.
 
 On pairs judged by people, words alone decide three of four unrelated answers and a third of the
-equal ones, 0.4 % of these wrongly. An encoding is the most expensive part of a comparison."""
+equal ones, and 0.4 % of these decisions are wrong. An encoding is the most expensive part of a
+comparison.
+"""
 MOST_VECTORS = 2048
 """Number of answers whose vectors are kept: 3 MB."""
 OPINION_S = 60.0
 """Longest wait for a second opinion. After it the pair stays unsure."""
 LONG = 16_384
-"""Characters of both answers from which a thread judges them: a megabyte of JSON takes 150 ms."""
+"""Characters of both answers above which a thread judges them: a megabyte of JSON takes 150 ms."""
 
 
 class SecondOpinion(Protocol):
-    """Judges pairs that the texts of the answers leave open."""
+    """Judges pairs about which the built-in judge is unsure."""
 
     async def same(
         self, question: str, cached: Completion | RawResponse, fresh: Completion | RawResponse
@@ -246,7 +251,7 @@ class AnswerJudge:
     observer: Observer
     second: SecondOpinion | None = None
     budget: CpuBudget | None = None
-    """Gets the CPU time of each comparison, without that of encodings."""
+    """Gets the CPU time of each comparison, without the time of encodings."""
     sketch: Callable[[str], NDArray[np.float32]] | None = None
     _vectors: OrderedDict[int, NDArray[np.float32]] = field(default_factory=OrderedDict)
 
@@ -315,7 +320,7 @@ class AnswerJudge:
         return float(one @ other)
 
     async def _vector(self, encoder: PromptEncoder, text: str) -> NDArray[np.float32]:
-        """Encode an answer, unless its vector is kept: fresh answers soon are neighbours."""
+        """Encode an answer, unless its vector is kept. Fresh answers are often neighbours soon."""
         known = self._vectors.pop(hash(text), None)
         if known is None:
             known = (await encoder.encode(text, background=True, tenant=COMPARED)).sentence
@@ -345,7 +350,8 @@ def answer_size(answer: Completion | RawResponse) -> int:
 
 
 MOST_WAITING = 256
-"""Comparisons that may wait, some 4 s of work. Past it comparisons are dropped, and labels lost."""
+"""Comparisons that may wait, some 4 s of work. Beyond it comparisons are dropped, and their labels
+are lost."""
 MOST_WAITING_CHARS = 32 * 1024 * 1024
 """Characters of the fresh answers that may wait."""
 AT_ONCE = 8
@@ -353,7 +359,7 @@ AT_ONCE = 8
 MOST_RECENT = 10_000
 """Number of requests that feedback and ``explain`` can refer to."""
 CLOCKS_APART_S = 60.0
-"""Most that the time in the books may be earlier than the time in the id."""
+"""Most seconds by which the time in the books may be before the time in the id."""
 NO_KEY = CacheKey(scope="", partition="", exact="")
 NO_ANSWER = RawResponse(headers=(), body=b"")
 
@@ -368,7 +374,7 @@ class FeedbackSample(NamedTuple):
     principal: str
     served: bool = False
     drawn: float = 1.0
-    """The probability with which such a request gives a label."""
+    """The probability that such a request gives a label."""
     asked: str = ""
     """Hash of the question, under which feedback is kept."""
 
@@ -419,7 +425,7 @@ class Learner:
                 tasks.start_soon(self._work)
 
     async def aclose(self) -> None:
-        """Save what was learned. Cancel ``run`` first."""
+        """Save the learned state. Cancel ``run`` first."""
         self._send.close()
         await self.domains.aclose()
 
@@ -510,7 +516,7 @@ class Learner:
         return True
 
     async def _booked_entry(self, id: str) -> str | None:
-        """Return the entry that answered a request by meaning, as the books tell."""
+        """Return the entry that answered a request by meaning, from the books."""
         at = ulid_time(id)
         if at is None:
             return None
@@ -536,7 +542,7 @@ class Learner:
             except StoreError as error:
                 self._report(error)
             except Exception as error:  # noqa: BLE001 - logged; see below
-                # Answers may be any text, and none of them may end learning.
+                # Answers may be any text, and none of them may stop the learning.
                 logger.exception("a comparison failed and teaches nothing")
                 self._report(error)
 
@@ -593,7 +599,7 @@ class Learner:
 
 PATH = b"/v1/chat/completions"
 MOST_CHARACTERS = 64 * 1024
-"""A longer answer is no verdict."""
+"""Longest text that counts as a verdict."""
 
 
 @dataclass(slots=True, eq=False)

@@ -1,4 +1,7 @@
-"""Decides whether a hit is served, audited or asked upstream; explains it; finds doubtful pairs."""
+"""Decides whether a hit is served, audited or sent upstream; explains verdicts.
+
+Finds doubtful pairs.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,10 @@ from headstart.decisions import LabelSource, Lookup, Outcome, Rule, UnlabelledPa
 from headstart.errors import StageError
 from headstart.middleware.learning.learner import FeedbackSample
 from headstart.observe import StageFailed
+from headstart.policies.learned_rule.domain import DomainStatus  # noqa: TC001 - msgspec reads it
+from headstart.policies.learned_rule.features import unpack_features
+from headstart.policies.learned_rule.threshold import comparison_share
 from headstart.policies.match import FEEDBACK, question_of
-from headstart.policies.ratchet.domain import DomainStatus  # noqa: TC001 - msgspec reads it
-from headstart.policies.ratchet.features import unpack_features
-from headstart.policies.ratchet.threshold import comparison_share
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
@@ -28,8 +31,8 @@ if TYPE_CHECKING:
     from headstart.interfaces import Store
     from headstart.middleware.learning.learner import Audits, CpuBudget, Learner
     from headstart.observe import Observer
-    from headstart.policies.ratchet.domain import Domain
-    from headstart.policies.ratchet.settings import Promise
+    from headstart.policies.learned_rule.domain import Domain
+    from headstart.policies.learned_rule.settings import Promise
     from headstart.types import CacheKey
 
 NO_FEATURES = frozenset(("bias", "entry", "uncertainty"))
@@ -43,8 +46,8 @@ class Explanation(Frozen, omit_defaults=False):
     rule: Rule
     veto: str | None
     qualified: bool
-    """The rule let it answer. An audit, shadow mode or the request may still have refused it: see
-    ``outcome`` and ``reason`` of the request."""
+    """The rule allowed its answer. An audit, shadow mode or the request may still have refused it:
+    see ``outcome`` and ``reason`` of the request."""
     similarity: float
     score: float | None
     threshold: float | None
@@ -58,7 +61,7 @@ class Explanation(Frozen, omit_defaults=False):
     ``entry`` is the part of labels of this neighbour, ``uncertainty`` the deduction for caution.
     """
     score_now: float | None
-    """The score of now, after later labels; ``score`` is that of the request."""
+    """The present score, after later labels. ``score`` is the score at the request."""
     domain: DomainStatus
 
 
@@ -69,7 +72,7 @@ class Explained(Frozen):
 
 
 def explain(pair: UnlabelledPair, domain: Domain) -> Explanation:
-    """Explain a verdict. Contributions and status are those of now, after later labels.
+    """Explain a verdict. Contributions and status are the present ones, after later labels.
 
     Contributions are empty if the features are of another version.
     """
@@ -127,7 +130,7 @@ def _flips(verdict: Verdict, short: float | None, contributions: dict[str, float
 
 
 def _without(verdict: Verdict, short: float, contributions: dict[str, float]) -> str:
-    """Name the features of which each one alone kept the score below the threshold."""
+    """Name the features that each, alone, kept the score below the threshold."""
     if verdict.rule is not Rule.LEARNED:
         return ""
     enough = [
@@ -164,12 +167,11 @@ class AllowedChecks(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Oversight:
-    """Decides whether hits are served and checked, by what was learned.
+    """Decides whether hits are served and checked, by the learned rule.
 
     ``budget`` limits the comparisons of misses. Audits are always compared, because the alarm and
-    certificates need them, and their time counts as well.
-    With ``shadow`` no semantic hit is served; with ``shadow_first`` none is served before its
-    domain has this number of labels.
+    certificates need them, and their time counts as well. With ``shadow`` no semantic hit is
+    served; with ``shadow_first`` none is served before its domain has this number of labels.
     """
 
     learner: Learner
@@ -219,7 +221,7 @@ class Oversight:
         return FEEDBACK if refused else None
 
     def _miss(self, lookup: Lookup, sample: FeedbackSample) -> HitDecision:
-        """Have a miss compared, if it is drawn. The draw cannot depend on the fresh answer."""
+        """Let a miss be compared if it is drawn. The draw does not depend on the fresh answer."""
         verdict, max_error = sample.pair.verdict, self.promise.max_error
         share = comparison_share(verdict, max_error, self.budget.left())
         if not self.audits.chance(share):
@@ -295,7 +297,7 @@ def _as_miss(lookup: Lookup, reason: str) -> Lookup:
 MOST = 5000
 """Number of the newest pairs among which doubtful ones are looked for."""
 MOST_DOMAINS = 32
-"""Number of learning domains looked at, because each must be loaded into memory."""
+"""Most learning domains that are searched, because each must be loaded into memory."""
 SCORED_AT_ONCE = 100
 """Number of pairs scored before other tasks get their turn."""
 
@@ -308,7 +310,7 @@ class DoubtfulPair(NamedTuple):
 
 
 class Reviews:
-    """The newest pairs whose two answers are stored, with a note of those that were reviewed."""
+    """The newest pairs whose two answers are stored, and which of them were reviewed."""
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
@@ -319,7 +321,7 @@ class Reviews:
         self._lock = anyio.Lock()
 
     async def follow(self, store: Store) -> None:
-        """Read the labels written since the last call, at first all. Raises StoreError."""
+        """Read the labels since the last call; the first call reads all. Raises StoreError."""
         async with self._lock:
             if store is not self._store:
                 self._store, self._cursor = store, ""
@@ -340,7 +342,7 @@ class Reviews:
         return [label for pair, label in pairs if pair not in self._reviewed]
 
     def drop(self, label: Label) -> None:
-        """Forget a pair of which the store has lost an answer."""
+        """Forget a pair with an answer that the store has lost."""
         self._pairs.pop((label.id, label.entry), None)
         self._reviewed.discard((label.id, label.entry))
 

@@ -1,8 +1,8 @@
-"""Steps that keep answers short: a wish in the prompt, and limits that no client notices.
+"""Steps that keep answers short: an instruction in the prompt, and limits that no client notices.
 
-An answer that our own limit cut is continued, or made anew: a limit costs the client time, never
-text. The client's part of an answer stays as it came, to the byte. ``docs/output.md`` tells which
-requests are limited, and why.
+An answer that our own limit cut is continued, or asked for again: a limit may cost the client time,
+but never text. The client's part of an answer stays as it came, to the byte. ``docs/output.md``
+tells which requests are limited, and why.
 """
 
 from __future__ import annotations
@@ -73,7 +73,9 @@ _JOINABLE = (Started, TextDelta, ReasoningDelta, ExtraDelta, *_ENDINGS)
 
 @dataclass(frozen=True)
 class AskBriefly:
-    """Adds an instruction for a short answer to the prompt. Answers bear ``concise:LEVEL``.
+    """Adds an instruction for a short answer to the prompt.
+
+    Answers have the transform ``concise:LEVEL``.
 
     The cache key is made of the request without the instruction; ``refuses_concise`` keeps such
     answers from routes that did not ask for short answers.
@@ -85,7 +87,10 @@ class AskBriefly:
     instruction, with which the saving is measured."""
 
     def __call__(self, call: Call, request: ChatRequest, context: StepContext) -> Send | None:
-        """Return how to send the call; None if the instruction would harm its answer."""
+        """Return the function that sends the call.
+
+        None if the instruction would harm its answer.
+        """
         asked = context.read(call, request)
         if asked is None or refuse_concise(asked) is not None:
             return None
@@ -110,9 +115,9 @@ class AskBriefly:
 
 @dataclass(frozen=True)
 class LimitAnswers:
-    """Limits answers to requests that name no limit. Such answers bear ``guard`` or ``tight``.
+    """Limits answers to requests that name no limit, with the transform ``guard`` or ``tight``.
 
-    ``guard`` stops answers without end, ``tight`` keeps all answers short. Lengths are learned from
+    ``guard`` stops endless answers, ``tight`` keeps all answers short. Lengths are learned from
     answers. If an upstream refuses a limit, the call is made without one, and later calls of the
     same route and model get none.
     """
@@ -125,10 +130,14 @@ class LimitAnswers:
     """``max_tokens``, and for ``tight`` ``holdout``: the share of the conversations without a
     limit, with which the saving is measured."""
     prefill: Mapping[str, Prefill] = field(default_factory=dict)
-    """How upstreams, by name, continue a last assistant message; the others cannot."""
+    """For the names of upstreams: how they continue a last assistant message. Other upstreams
+    cannot."""
 
     def __call__(self, call: Call, request: ChatRequest, context: StepContext) -> Send | None:
-        """Return how to send the call; None if its answer could not be limited and continued."""
+        """Return the function that sends the call.
+
+        None if its answer cannot be limited and continued.
+        """
         if request.max_tokens is not None or DIALECTS[call.dialect].form.always_limited:
             return None
         asked = context.read(call, request)
@@ -182,7 +191,7 @@ class _LimitedCall(NamedTuple):
         return reply
 
     async def _send_anew(self, rest: RestOfSteps, *, takes_limits: bool) -> Reply:
-        """Return an answer without a limit, in place of one that cannot be used."""
+        """Return an answer without a limit, in place of an unusable one."""
         await rest.leave()
         reply = await self._replace(kind=GUARD).send_freely(rest)
         # Only after a success: if the request is refused without a limit, too, the limit is no
@@ -299,14 +308,14 @@ class _LimitedAnswer:
 
 
 def _must_wait(piece: Piece, request: ChatRequest) -> bool:
-    """Tell whether a piece must wait: a part of a body, or an end that a limit may have caused."""
+    """Tell whether a piece must wait: a part of a body, or an end that may be our limit's."""
     return not request.stream or any(
         isinstance(event, Finished) and event.reason == "length" for event in piece.events
     )
 
 
 class _ContinuedAnswer:
-    """The text of an answer so far, and the text that its next part adds."""
+    """Joins the text of an answer so far with the text of its next part."""
 
     def __init__(self, shown: Transcript, held: Sequence[StreamEvent]) -> None:
         """Raise UpstreamProtocolError for an answer that cannot be continued."""
@@ -316,7 +325,7 @@ class _ContinuedAnswer:
         if not (joinable or shown.is_empty):
             raise UpstreamProtocolError("it is not plain text")
         self._anew = shown.is_empty and not (joinable and texts)
-        """The client has nothing, and no text can be kept: the next part is the whole answer."""
+        """The client has nothing, and no text can be kept, so the next part is the whole answer."""
         self.text = ""
         self.unshown: list[StreamEvent] = []
         """Events of the first part that the client does not have yet."""

@@ -1,7 +1,7 @@
 """Documents changed by search/replace blocks: the model writes changes, we write the document.
 
-The client gets the answer after it was read to its end and every block has exactly one place in the
-document. If there is a doubt, the answer is discarded, and the call is made again without our
+The client gets the answer only after it was read to its end, and if every block has exactly one
+place in the document. In doubt the answer is discarded, and the call is made again without our
 instruction. ``docs/output-edits.md`` describes the costs, and why nothing is streamed earlier. The
 document may also be sent as a *predicted output*, with which some providers write faster.
 """
@@ -83,8 +83,8 @@ _DELTA_CHARS = 2000
 class AskForEdits:
     """Asks for search/replace blocks where one document is to be changed.
 
-    Answers bear ``edits``: blocks were applied; ``edits:whole``: the model wrote the whole
-    document, which passed unchanged; or ``edits:again``: the blocks left a doubt. Models with
+    Answers have a transform. ``edits``: blocks were applied; ``edits:whole``: the model wrote the
+    whole document, which passed unchanged; or ``edits:again``: the blocks left a doubt. Models with
     which blocks do not pay (``SavingsByModel``) are not asked for them. With ``by="prediction"``
     the document becomes the call's prediction instead.
     """
@@ -95,7 +95,7 @@ class AskForEdits:
     savings: SavingsByModel = field(default_factory=SavingsByModel)
 
     def __call__(self, call: Call, request: ChatRequest, context: StepContext) -> Send | None:
-        """Return how to send the call. Its answer starts after all blocks were read."""
+        """Return the function that sends the call. Its answer starts after all blocks were read."""
         edit = find_edit(request.query, min_tokens=self.min_tokens) if request.query else None
         if edit is None:
             return None
@@ -148,7 +148,7 @@ class _EditCall:
         return None
 
     def _change(self, reply: Reply, answer: _ReadAnswer) -> bool:
-        """Make the client's answer of the events that were read; False if there is a doubt."""
+        """Make the client's answer from the events that were read; return False in doubt."""
         if not answer.begun:
             reply.transforms = (WHOLE, *reply.transforms)
             reply.filter(replayed(answer.pieces, reply.pieces))
@@ -257,8 +257,8 @@ def _with_instruction(call: Call, request: ChatRequest) -> Call | None:
 class SendPrediction:
     """Sends ``Call.prediction`` to one target whose provider takes predictions.
 
-    Such answers bear the transform ``prediction``. Few of a provider's models take predictions: one
-    that refuses is called without, and gets none any more.
+    Such answers have the transform ``prediction``. Only a few models of a provider take
+    predictions. A model that refuses one is called without it, and gets no further ones.
     """
 
     stage: ClassVar[str] = "output"
@@ -271,7 +271,10 @@ class SendPrediction:
         request: ChatRequest,
         context: StepContext,  # noqa: ARG002 - other steps need it
     ) -> Send | None:
-        """Return how to send the call; None if it has no prediction, or must not have one."""
+        """Return the function that sends the call.
+
+        None if it has no prediction, or must not have one.
+        """
         if (
             not DIALECTS[call.dialect].form.takes_prediction
             or request.model in self.refusing

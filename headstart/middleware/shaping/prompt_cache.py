@@ -41,19 +41,19 @@ if TYPE_CHECKING:
 _PRIMARY = (AttemptRole.FIRST, AttemptRole.RETRY, AttemptRole.FALLBACK, AttemptRole.RETRIEVE)
 """The roles of calls whose answer is likely to be read. Others may be cancelled at any time."""
 _MARKED_MODELS = "claude"
-"""Part of the names of models whose providers cache only what is marked."""
+"""A part of the names of models whose providers cache only marked prefixes."""
 MOST_REFUSING_MODELS = 256
 
 
 @dataclass(frozen=True)
 class PromptCacheTarget:
-    """One key of an upstream, as its prompt cache sees it: caches are not shared among keys."""
+    """One key of an upstream. Each key has its own prompt cache."""
 
     name: str
     own_key: bool
-    """Callers' keys do not reach it."""
+    """It has its own key, and never gets callers' keys."""
     models: Mapping[str, str]
-    """Its own names of models by those that callers may use."""
+    """Its own names of models, by the names that callers may use."""
     price: Callable[[str], Price | None]
     """Returns the price of a model by its own name."""
     takes_marks: bool
@@ -63,10 +63,10 @@ class PromptCacheTarget:
 
 
 class SteerPromptCache:
-    """Marks prompts for one target, and books what reported reads of the cache saved.
+    """Marks prompts for one target, and books the savings of reported cache reads.
 
-    Requests that steer the cache themselves pass as they are. A model that refuses the marks is
-    called without them, and gets none any more.
+    Requests with their own marks pass unchanged. A model that refuses the marks is called without
+    them, and gets no further marks.
     """
 
     stage: ClassVar[str] = PROMPT_CACHE
@@ -85,7 +85,7 @@ class SteerPromptCache:
         request: ChatRequest,
         context: StepContext,  # noqa: ARG002 - other steps need it
     ) -> Send | None:
-        """Return how to send the call with marks; None if it gets none."""
+        """Return the function that sends the call with marks; None if it gets none."""
         if call.role not in _PRIMARY or call.contested:
             return None
         model = self._target.models.get(request.model, request.model)
@@ -142,7 +142,7 @@ class SteerPromptCache:
         return reply
 
     def _book(self, call: Call, model: str, transcript: Transcript) -> None:
-        """Book the prompt, and what it cost in tokens at full price, if the answer reports it."""
+        """Book the prompt, and its cost in tokens at full price, if the answer reports it."""
         tokens = transcript.tokens(DIALECTS[call.dialect].tokens)
         if tokens is None or not (tokens.cached or tokens.cache_write):
             return

@@ -1,7 +1,7 @@
-"""Prompts made shorter before they go up, where ``headstart.compression`` finds that it pays.
+"""Shortens prompts before they are sent, where ``headstart.compression`` finds that it pays.
 
-A tokenizer is loaded when no answer has to wait for it. Many processes never need one: none is
-loaded for models of other families, or as long as no prompt was shortened. Where a provider reports
+A tokenizer is loaded when no answer has to wait for it. Many processes never need a tokenizer: it
+is not loaded for models of other families, or before a prompt was shortened. If a provider reports
 no tokens, an estimate by length is booked.
 """
 
@@ -80,9 +80,9 @@ may hold up the loop anyway, a log 7 ms; the worst body found, a log of short li
 
 
 class TextWorker:
-    """Works on prompts: on the loop, or on one thread where a text is long.
+    """Works on prompts: on the loop, or on one thread if a text is long.
 
-    Both keep a memo, since neither may use the other's. One instance serves all routes of a
+    Each has its own memo, which the other must not use. One instance serves all routes of a
     process; ``close`` ends the thread.
     """
 
@@ -92,7 +92,7 @@ class TextWorker:
         self._thread = ThreadPoolExecutor(1, "headstart-compress")
 
     def close(self) -> None:
-        """Stop after the work under way. Work that waits is dropped."""
+        """Stop after the present work. Waiting work is dropped."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def here(self, work: Callable[[Memo], T]) -> T:
@@ -128,10 +128,10 @@ class TokensBeforeAfter(NamedTuple):
 
 @dataclass(frozen=True)
 class CompressPrompts:
-    """Makes prompts shorter. Such answers bear the transform ``compressed:MODE``.
+    """Makes prompts shorter. Answers have the transform ``compressed:MODE``.
 
-    The cache key is that of the request as it came; ``policies.freshness`` keeps callers who
-    asked for less from the answers to prompts that were compressed more.
+    The cache key is made from the original request. ``policies.freshness`` keeps answers to
+    strongly compressed prompts from callers who allow less compression.
     """
 
     stage: ClassVar[str] = "compression"
@@ -147,7 +147,7 @@ class CompressPrompts:
         return msgspec.convert(self.settings, Profile, from_attributes=True)
 
     def __call__(self, call: Call, request: ChatRequest, context: StepContext) -> Send | None:
-        """Return how to send a shorter prompt; None if it stays as it is."""
+        """Return the function that sends a shorter prompt; None if the prompt stays unchanged."""
         if not (self.settings.clear_history or _has_long_text(call.body)):
             return None
         mode = stricter(self.settings.mode, asked_compression(call.headers))
@@ -188,7 +188,7 @@ class CompressPrompts:
         recoverable: RecoverableCalls,
         context: StepContext,
     ) -> Send | None:
-        """Return how to send the prompt with cuts and the tool; else as in the mode ``safe``."""
+        """Return the function that sends the prompt with cuts and the tool, or in mode ``safe``."""
         began = time.perf_counter()
         work = partial(recoverable.prepare, call, request, self._options(request))
         prepared = self._work(call, "recoverable", work)
@@ -211,7 +211,8 @@ class CompressPrompts:
                 if not recoverable.may_refuse_tools(request, call, error.status):
                     raise
                 reply = await plain(rest)
-                # Only after a success: if the plain request is refused, too, the tool is no reason.
+                # It is noted only after a success: if the plain request is refused, too, the tool
+                # is not the reason.
                 recoverable.note_refusal(request.model)
                 return reply
 
@@ -240,9 +241,9 @@ class CompressPrompts:
         reply = await sending
         reply.on_close(partial(load_soon, done.model))
         try:
-            # By the first content of an answer, the counting is long done.
+            # The counting ends long before the first content of an answer.
             counts = await counting
-        except Exception as error:  # noqa: BLE001 - an uncounted saving is saved all the same
+        except Exception as error:  # noqa: BLE001 - the saving is real even if it is not counted
             context.note_failure(self.stage, error)
             return reply
         row = Shaped(
@@ -274,7 +275,7 @@ class CompressPrompts:
             "profile": self.profile,
             "clear_history": self.settings.clear_history,
             "strip_comments": self.settings.strip_comments,
-            # The provider removes old messages itself, and would remove what a pointer names.
+            # The provider removes old messages itself, and might remove the target of a pointer.
             "pointers": not request.document.get("context_management"),
             "repeated_reads": self.settings.repeated_reads,
         }

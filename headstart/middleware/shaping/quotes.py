@@ -1,12 +1,11 @@
 """Quotes by number: the model names sentences of the prompt's documents, and we write them out.
 
-Each message goes up as a function of the messages before it, so a provider's cache of a
-conversation survives: ids count on from message to message, and quotes that were expanded in
-earlier answers become marks again.
-
-**Marks.** ``[q12]`` stands before a sentence of a document; ``⟦q:12⟧`` or ``⟦q:12-14⟧`` in an
-answer stands for its text. Ids count on from document to document of a conversation. So the ids of
-a message depend on the messages above it alone, and a mark means the same text for ever.
+The form of each sent message depends only on the messages before it, so a provider's cache of a
+conversation stays valid: ids continue from message to message, and quotes that were expanded in
+earlier answers become marks again. **Marks.** ``[q12]`` is written before a sentence of a document;
+``⟦q:12⟧`` or ``⟦q:12-14⟧`` in an answer means its text. Ids continue from document to document of a
+conversation. So the ids of a message depend on the messages above it alone, and a mark means the
+same text for ever.
 """
 
 from __future__ import annotations
@@ -62,9 +61,9 @@ if TYPE_CHECKING:
 
 
 MOST_SENTENCES = 50
-"""Maximum number of sentences in one mark. A longer range is a mistake, or mischief."""
+"""Maximum number of sentences in one mark. A longer range is a mistake or an attack."""
 MIN_CHARS = 20
-"""Minimum length of a sentence that gets an id. The model copies a shorter one as quickly."""
+"""Minimum length of a sentence that gets an id. The model can copy a shorter one as quickly."""
 
 _MARK = re.compile(r"⟦q:(\d{1,6})(?:-(\d{1,6}))?⟧")
 _BEGUN = re.compile(r"⟦(?:q(?::(?:\d{1,6}(?:-\d{0,6})?)?)?)?")
@@ -117,7 +116,10 @@ class Sources:
         return "".join((*out, text[at:]))
 
     def quote(self, first: int, last: int) -> str | None:
-        """Return these sentences as they stand in their document; None if there are none."""
+        """Return these sentences in the form that they have in their document.
+
+        None if there are none.
+        """
         if not 1 <= first <= last <= len(self) or last - first >= MOST_SENTENCES:
             return None
         start, end = self._sentences[first - 1], self._sentences[last - 1]
@@ -215,7 +217,7 @@ class QuoteExpander:
         return "".join(out)
 
     def flush(self) -> str:
-        """Return the text that was held back: it is no mark."""
+        """Return the text that was held back, because it is not a mark."""
         pending, self._pending = self._pending, ""
         return self._pass(pending)
 
@@ -238,7 +240,7 @@ _BEGINS_JSON = re.compile(r"[\ufeff\s]*[\[{]\s*(?:[\"{\[\]}]|\w+\s*[:,]|\Z)")
 _OPENS = re.compile(r"(?:^|[\s:,\[{])[\[{]\s*\Z")
 _IN_STRING = re.compile(r"(?:\"[^\"]*\"\s*:\s*|[\[{][^\]}]*)\"(?:[^\"\\]|\\.)*\Z")
 _LINE_HEAD, _LINE_TAIL = 160, 400
-"""Numbers of characters of a line that are looked at."""
+"""Numbers of characters at the two ends of a line that are read."""
 
 
 class _Place:
@@ -250,7 +252,7 @@ class _Place:
         """The answer begins like JSON."""
         self._fence = ""
         self._depth = 0
-        """How many lines have opened an object or a list of JSON that no line has closed."""
+        """Number of open JSON objects and lists."""
         self._head = self._tail = ""
         self._ticks = 0
 
@@ -284,7 +286,7 @@ class _Place:
             self._begun, self._json = True, _BEGINS_JSON.match(self._head) is not None
         fence = _FENCE.match(self._head)
         if fence is not None and not self._fence:
-            # A line such as ```code``` is no fence.
+            # A line such as ```code``` is not a fence.
             self._fence = "" if fence[1][0] == "`" and "`" in fence[2] else fence[1]
         elif fence is not None:
             closes = fence[1].startswith(self._fence) and not fence[2].strip()
@@ -386,7 +388,7 @@ def _quotable(text: str) -> list[tuple[int, int]]:
 
 
 def _is_prose(document: str) -> bool:
-    """Tell prose from code and data, which ids would break and nobody quotes by sentences."""
+    """Tell prose from code and data, which ids would break and which nobody quotes."""
     lines = [line for raw in document.split("\n") if (line := raw.strip())]
     json = sum(_JSON_LINE.match(line) is not None for line in lines)
     return bool(lines) and 2 * json < len(lines) and not (_is_table(lines) or is_code(document))
@@ -408,22 +410,22 @@ QUOTES = "quotes"
 INLINE_BYTES = 32_000
 """The longest body that is numbered on the loop, in 4 ms at worst."""
 _BREAKS = (Finished, Ended, ErrorReported, ReasoningDelta, RefusalDelta, ToolCallDelta)
-"""Events that end a mark. Other events, such as padding, may stand within one."""
+"""Events that end a mark. Other events, such as padding, may come within one."""
 
 
 @dataclass(frozen=True)
 class QuoteByNumber:
     """Numbers the sentences of retrieved documents, and expands the marks of the answer.
 
-    Such answers bear the transform ``quotes``. Only conversations whose first user message holds a
-    document get numbers, and only answers in plain text.
+    Such answers have the transform ``quotes``. Only conversations with a document in the first user
+    message get numbers, and only if the answer is plain text.
     """
 
     stage: ClassVar[str] = "output"
     worker: TextWorker
 
     def __call__(self, call: Call, request: ChatRequest, context: StepContext) -> Send | None:
-        """Return how to send the call; None if its answer could not hold marks."""
+        """Return the function that sends the call; None if its answer cannot have marks."""
         asked = context.read(call, request)
         if asked is None or not may_quote(asked):
             return None
@@ -470,11 +472,11 @@ class QuoteByNumber:
 async def _expand_stream(
     pieces: AsyncIterator[Piece], expansion: Expansion, make_writer: Callable[..., WriteEvents]
 ) -> AsyncGenerator[Piece]:
-    """Yield a stream: its own bytes up to the first mark, and from there on bytes of ours."""
+    """Yield a stream: its own bytes up to the first mark, then bytes that we write."""
     shown, write = Transcript(), None
     async for piece in pieces:
         if not shown.is_continuable:
-            yield piece  # so long without a mark: it may not have one at all
+            yield piece  # so long without a mark that it may have none at all
             continue
         events = expansion.feed(piece.events)
         if write is None and events == list(piece.events):
@@ -497,7 +499,7 @@ async def _expand_body(
     async for piece in pieces:
         held.append(piece)
         size += len(piece.data)
-        if size > HELD_BYTES:  # too long to be read, by anybody
+        if size > HELD_BYTES:  # too long to be read
             for each in held:
                 yield each
             held = []
@@ -517,7 +519,7 @@ class Expansion:
         self._choices: dict[int, QuoteExpander] = {}
         self._last: dict[int, TextDelta] = {}
         self.received = 0
-        """Number of characters of the provider."""
+        """Number of characters from the provider."""
         self.shown = 0
         """Number of characters for the client."""
 

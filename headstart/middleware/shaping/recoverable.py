@@ -1,9 +1,9 @@
-"""Prompts whose cut texts the model can read: a tool of ours, answered inside the same request.
+"""Lets the model read texts that were cut from its prompt, by a tool that we answer.
 
 The client never sees the tool. If the model calls it, we send the result in a further call, and the
 client gets the texts of all calls as one answer. In later requests of the conversation, the hidden
-calls and results stand again in their places, so that the provider's prefix cache and signatures
-hold. ``docs/compression.md`` describes the rules.
+calls and results are put back into their places, so that the provider's prefix cache and signatures
+stay valid. ``docs/compression.md`` describes the rules.
 
 The first part decides when a request may be compressed recoverably, and when that does not pay.
 """
@@ -76,13 +76,14 @@ if TYPE_CHECKING:
 
 
 READ_AGAIN_CHARS = 8_000
-"""A provider may read this much again when the tool joins a conversation: some 2,000 tokens."""
+"""Characters that a provider may read again when the tool joins a conversation: about 2,000
+tokens."""
 _OTHER_FORMS = frozenset({"functions", "context_management"})
 """Fields with which tools have another form, or the provider removes messages itself."""
 _LEARNED_FROM = 20
 """Requests with cuts before the mode may be left."""
 _REST = 200
-"""Requests for which the mode is left; then it is tried again."""
+"""Number of requests without the mode, after which it is tried again."""
 _OUTPUT_PRICE = 4.0
 """The usual price of an output token, in input tokens."""
 
@@ -90,7 +91,7 @@ _OUTPUT_PRICE = 4.0
 def may_recover(asked: CanonicalRequest, tool: str) -> bool:
     """Tell whether a request may get our tool of this name.
 
-    The model must be free to call it, and it must stand beside the client's own tools.
+    The model must be free to call it, and it must fit beside the client's own tools.
     """
     choice = asked.tool_choice
     if choice is not None and (choice.mode != "auto" or choice.names):
@@ -107,10 +108,10 @@ def offers_tool(*, has_tools: bool, opening: int, before_cut: int | None) -> boo
     """Tell whether a request gets the tool.
 
     The answer must be the same for all later requests of the conversation, or the provider's prefix
-    cache is lost: tools stand before all messages. So the tool is there from the first request on,
-    where the conversation has tools of its own and a long beginning (``opening``, characters up to
-    the first message of the user). Otherwise it joins with the first cut, if little stands before
-    it (``before_cut``, characters; None: nothing was cut).
+    cache is lost, because tools come before all messages. So the tool is there from the first
+    request on, if the conversation has its own tools and a long beginning (``opening``: characters
+    up to the first message of the user). Otherwise it joins with the first cut, if there is little
+    text before the cut (``before_cut``: characters; None: nothing was cut).
     """
     if has_tools and opening >= READ_AGAIN_CHARS:
         return True
@@ -119,13 +120,13 @@ def offers_tool(*, has_tools: bool, opening: int, before_cut: int | None) -> boo
 
 @dataclass(slots=True)
 class RecoveryBalance:
-    """What cuts saved on a route and model, and what the model's retrievals cost: input tokens."""
+    """The savings of cuts on a route and model, and the cost of retrievals, in input tokens."""
 
     saved: float = 0.0
     spent: float = 0.0
     requests: int = 0
     rest: int = 0
-    """Requests that the mode is left for; 0: it is in use."""
+    """Number of requests for which the mode is still off; 0: it is in use."""
 
     def add(self, saved: float, rounds: Sequence[Tokens], cached_share: float) -> None:
         """Add a request: the tokens that were cut from it, and the calls for its retrievals."""
@@ -153,13 +154,13 @@ class RecoveryBalance:
 MODE: Literal["recoverable"] = "recoverable"
 TOOL = Tool(name=RETRIEVE, description=result.DESCRIPTION, parameters=result.PARAMETERS)
 KEPT_S = 3600.0
-"""How long the hidden calls of an answer are kept after their last use."""
+"""Seconds for which the hidden calls of an answer are kept after their last use."""
 KEPT_BYTES = 32 * 2**20
 """Memory for the hidden calls of all conversations."""
 _CONVERSATIONS = 10_000
-"""Conversations that go on with cuts when new ones get none."""
+"""Most conversations that keep their cuts while new ones get none."""
 _MODELS = 256
-"""Models of which something is learned. Clients name them, so their number is bounded."""
+"""Most models for which something is learned. Clients name models, so the number is bounded."""
 REFUSED = (400, 404, 405, 422, 501)
 """Statuses with which a provider may refuse tools."""
 _ENDINGS = (Finished, UsageReported, Ended)
@@ -167,11 +168,11 @@ _CREDENTIALS = frozenset({b"authorization", b"x-api-key", b"api-key", b"x-goog-a
 
 
 class HiddenTurn(NamedTuple):
-    """What stands in the place of an answer in later requests, in the messages of its dialect."""
+    """The messages that replace an answer in later requests, in the answer's dialect."""
 
     messages: list[PromptMessage]
     results: list[PromptMessage]
-    """Results of ours that stand beside the results that the client sends."""
+    """Our results, which are put beside the results that the client sends."""
     size: int
     until: float
 
@@ -179,9 +180,9 @@ class HiddenTurn(NamedTuple):
 class HiddenTurns:
     """The hidden calls of answers, under digests of the conversation up to the answer.
 
-    The digest covers the caller's credentials, so no caller gets another one's. Bounded: the turns
-    that were not used for longest go first. A turn that is gone costs the provider's prefix cache
-    of what follows it, and perhaps another retrieval; never an answer.
+    The digest covers the caller's credentials, so no caller gets another one's. The memory is
+    bounded: the least recently used turns are dropped first. A dropped turn costs the provider's
+    prefix cache after it, and perhaps another retrieval, but never an answer.
     """
 
     def __init__(self, most_bytes: int = KEPT_BYTES) -> None:
@@ -211,7 +212,7 @@ class HiddenTurns:
                 self._drop(oldest)
 
     def find(self, key: bytes, now: float) -> HiddenTurn | None:
-        """Return what is kept of an answer, if anything is."""
+        """Return the hidden turn of an answer, if there is one."""
         with self._lock:
             turn = self._turns.get(key)
             if turn is None or turn.until < now:
@@ -227,7 +228,7 @@ class HiddenTurns:
 
 
 class _SeenConversation:
-    """A digest of a conversation as its client sees it, message by message."""
+    """A digest of a conversation in the client's view, message by message."""
 
     def __init__(self, caller: bytes) -> None:
         self._digest = blake2b(caller, digest_size=16)
@@ -250,7 +251,7 @@ class _SeenConversation:
 
 
 def _said(message: PromptMessage) -> tuple[str, list[Any]]:
-    """Return the text of a message, and what else a user or a tool gave, such as images."""
+    """Return the text of a message, and other content of a user or a tool, such as images."""
     content = message.get("content")
     said = "".join(texts({"content": content})).strip()
     if not isinstance(content, list) or message.get("role") == "assistant":
@@ -300,7 +301,7 @@ class RecoverableCalls:
     def prepare(
         self, call: Call, request: ChatRequest, options: CompressOptions, memo: Memo
     ) -> PromptWithTool | None:
-        """Return the request with hidden calls, cuts and the tool; None: no cut, or no tool.
+        """Return the request with hidden calls, cuts and the tool; None without a cut or the tool.
 
         ``options`` are the other arguments of ``compress``.
         """
@@ -368,7 +369,7 @@ class RecoverableCalls:
         return reply
 
     def may_refuse_tools(self, request: ChatRequest, call: Call, status: int) -> bool:
-        """Tell whether our tool, the only one of a request, may be why it was refused."""
+        """Tell whether a refusal may be due to our tool, which is the only one of the request."""
         own = DIALECTS[call.dialect].form.has_tools(request.document)
         return status in REFUSED and not own
 
@@ -378,7 +379,7 @@ class RecoverableCalls:
             self._no_tools.add(model)
 
     def book(self, model: str, saved: float, rounds: Sequence[Tokens]) -> None:
-        """Add what a request saved and what its retrievals cost."""
+        """Add the savings of a request and the cost of its retrievals."""
         if model in self._balances or len(self._balances) < _MODELS:
             balance = self._balances.setdefault(model, RecoveryBalance())
             balance.add(saved, rounds, self.settings.cached_share)
@@ -411,7 +412,7 @@ class _RecoveredAnswer:
         return DIALECTS[self.plain.dialect]
 
     async def pieces(self) -> AsyncGenerator[Piece]:
-        """Yield the answer; from the first call of our tool on, as we write it anew."""
+        """Yield the answer. From the first call of our tool on, we rewrite it."""
         request = self.plain.request
         assert request is not None
         shown, late = Transcript(), None
@@ -427,7 +428,7 @@ class _RecoveredAnswer:
                 shown.add(piece)
                 yield piece
             else:
-                # The end of a block: if our call follows, the writer below says it.
+                # This is the end of a block. If our call follows, the writer below writes it.
                 late = piece
         first = self.parts[0]
         if late is not None and not held:
@@ -471,7 +472,7 @@ class _RecoveredAnswer:
         yield ending
 
     async def _send(self, call: Call) -> Reply:
-        """Ask the upstream that made the first call, because it has read the prompt; or others."""
+        """Ask the upstream of the first call, because it has read the prompt, else others."""
         others = self.rest.names - {self.upstream}
         if others:
             try:
@@ -528,7 +529,7 @@ class _RecoveredAnswer:
         try:
             self._book()
             self._keep(visible)
-        except Exception as error:  # noqa: BLE001 - the answer is good all the same
+        except Exception as error:  # noqa: BLE001 - the answer is good nevertheless
             self.context.note_failure("compression", error)
 
     def _book(self) -> None:
@@ -557,7 +558,7 @@ class _RecoveredAnswer:
 
 
 class _VisibleEvents:
-    """The events of all calls of the model without our tool, as one answer."""
+    """Turns the events of all calls, without those of our tool, into one answer."""
 
     def __init__(self, shown: Sequence[StreamEvent]) -> None:
         self.transcript = Transcript()
@@ -580,7 +581,7 @@ class _VisibleEvents:
         self._first = False
 
     def take(self, events: Iterable[StreamEvent]) -> list[StreamEvent]:
-        """Return what the client gets of these events. Raises UpstreamProtocolError."""
+        """Return the client's part of these events. Raises UpstreamProtocolError."""
         news = list(self._visible(events))
         self.transcript.feed(news)
         return news
@@ -666,7 +667,7 @@ def _opening_chars(messages: Sequence[PromptMessage]) -> int:
 
 
 def _chars_before_cut(done: Compression) -> int | None:
-    """Return the characters of the messages before the first one with a cut; None: no cut."""
+    """Return the characters of the messages before the first message with a cut; None: no cut."""
     cut = [span.message for span in done.spans if not span.lossless]
     if not cut:
         return None
@@ -676,8 +677,8 @@ def _chars_before_cut(done: Compression) -> int | None:
 def _tokens_saved(done: Compression, cached_share: float) -> float:
     """Return the estimated saving in tokens at full price.
 
-    What stands before the last answer was cut in earlier requests, too: the provider would have
-    most of it in its prefix cache.
+    The messages before the last answer were cut in earlier requests, too, so the provider would
+    have most of them in its prefix cache.
     """
     answered = [n for n, each in enumerate(done.source) if each.get("role") == "assistant"]
     last = max(answered, default=-1)

@@ -1,9 +1,8 @@
 """Steps that change a prompt or its answer, and the candidate that runs them.
 
-A step gets a call. It returns None where it has nothing to change; otherwise it returns a function
-that sends the changed call to the rest of the steps, and returns the answer for the client.
-
-The last part joins answers that are made of several calls.
+A step gets a call. It returns None if it has nothing to change. Otherwise it returns a function
+that sends the changed call to the next steps, and returns the answer for the client. Later parts
+join answers that several calls gave, and edit JSON bodies.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class StepContext:
     clock: Callable[[], float]
 
     def read(self, call: Call, request: ChatRequest) -> CanonicalRequest | None:
-        """Return the request in no dialect; None if it cannot be read."""
+        """Return the request in the common form; None if it cannot be read."""
         try:
             return DIALECTS[call.dialect].read_request(request)
         except InvalidRequest:
@@ -63,14 +62,14 @@ class Step(Protocol):
         """The name under which failures of the step are counted."""
 
     def __call__(self, call: Call, request: ChatRequest, context: StepContext) -> Send | None:
-        """Return how to send the call; None if the step does not apply to it."""
+        """Return the function that sends the call; None if the step does not apply to it."""
 
 
 class ShapedCandidate:
-    """Sends calls to ``inner`` through steps, the first of which sees the call first.
+    """Sends calls to ``inner`` through steps. The first step sees the call first.
 
-    A call that must pass as it came goes straight to ``inner``. Where a step itself fails, the
-    call is sent without this step.
+    A call that must pass unchanged goes straight to ``inner``. If a step itself fails, the call is
+    sent without this step.
     """
 
     def __init__(self, inner: Candidate, steps: Sequence[Step], context: StepContext) -> None:
@@ -82,7 +81,7 @@ class ShapedCandidate:
         self._context = context
 
     def estimate(self, call: Call) -> RoutingEstimate:
-        """Return what to expect of this call, now."""
+        """Return the present estimate of this call."""
         return self._inner.estimate(call)
 
     async def send(self, call: Call, first: int = 0) -> Reply:
@@ -119,19 +118,19 @@ class ShapedCandidate:
 
 
 class RestOfSteps:
-    """The steps that follow one step, and the candidate. They answer the calls of that step."""
+    """The next steps after one step, and the candidate. They answer the calls of this step."""
 
     def __init__(self, candidate: ShapedCandidate, first: int) -> None:
         self.names = candidate.names
         self._candidate = candidate
         self._first = first
         self._reply: Reply | None = None
-        """The answer that the step got last."""
+        """The last answer that the step got."""
         self.error: Exception | None = None
         """An error that a call raised."""
 
     async def send(self, call: Call, *transforms: str) -> Reply:
-        """Return the answer to a call. It bears these transforms, also one that is withheld.
+        """Return the answer to a call, with these transforms added, also if it is withheld.
 
         Raises UpstreamError.
         """
@@ -147,7 +146,7 @@ class RestOfSteps:
         return reply
 
     async def leave(self, error: BaseException | None = None) -> None:
-        """Close the last answer, for another one."""
+        """Close the last answer, so that another one can follow."""
         reply, self._reply = self._reply, None
         if reply is not None:
             await reply.aclose(error)
@@ -158,7 +157,7 @@ Send: TypeAlias = "Callable[[RestOfSteps], Awaitable[Reply]]"
 
 
 def is_editable(call: Call) -> bool:
-    """Tell whether a call may be changed: it was read, has one meaning, and passes the cache."""
+    """Tell whether a call may be changed: it was read, is unambiguous, and may be cached."""
     request = call.request
     return (
         request is not None
@@ -231,7 +230,7 @@ def _used(part: Transcript, dialect: Dialect) -> Tokens | None:
 
 
 def measure(reply: Reply, dialect: Dialect, ended: Callable[[AnswerLength], None]) -> None:
-    """Have ``ended`` called with the length of an answer, if it comes to a clean end."""
+    """Call ``ended`` with the length of an answer, if the answer ends cleanly."""
 
     def then(transcript: Transcript) -> None:
         if transcript.whole and transcript.error is None:
@@ -241,7 +240,7 @@ def measure(reply: Reply, dialect: Dialect, ended: Callable[[AnswerLength], None
 
 
 def when_read(reply: Reply, then: Callable[[Transcript], None]) -> None:
-    """Have ``then`` called with the transcript of an answer, once its last piece was read."""
+    """Call ``then`` with the transcript of an answer, after its last piece was read."""
     reply.filter(_followed(reply.pieces, reply.transcript, then))
 
 
@@ -296,9 +295,9 @@ _BYTES_PER_TOKEN = 4
 def with_document(call: Call, document: dict[str, Any], *, max_tokens: int | None = None) -> Call:
     """Return the call with another document in its place; the rest of the request is kept.
 
-    An object that is the very one of the call's own document keeps its bytes. So build ``document``
-    from copies of the objects that change, and from the other objects as they are. ``max_tokens``
-    is the new limit of the answer, where the document changes it.
+    An object that is identical (``is``) to the object in the call's own document keeps its bytes.
+    So build ``document`` from copies of the changed objects and from the other objects themselves.
+    ``max_tokens`` is the new limit of the answer, if the document changes it.
     """
     request = call.request
     if request is None:
@@ -326,13 +325,13 @@ def limited_body(request: ChatRequest, tokens: int) -> bytes:
     own = {name: tokens for name in _LIMITS if document.get(name) is not None}
     if own:
         return msgspec.json.encode({**document, **own})
-    if "contents" in document:  # Gemini's limit stands in an object that may be missing
+    if "contents" in document:  # Gemini's limit is in an object that may be missing
         document = {"generationConfig": {}, **document}
     return msgspec.json.encode(form_of(request).with_limit(document, tokens))
 
 
 def _edit(old: Any, new: Any, raw: msgspec.Raw | None) -> msgspec.Raw:
-    """Return ``new`` as JSON. ``raw`` holds the bytes of ``old``; None: nobody wrote it yet."""
+    """Return ``new`` as JSON. ``raw`` has the bytes of ``old``; None: it was not in the body."""
     if raw is not None:
         if new is old:
             return raw

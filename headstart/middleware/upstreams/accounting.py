@@ -35,7 +35,7 @@ MOST_STATES = 1024
 class UpstreamState:
     """Health and limits of one (upstream, model, key).
 
-    ``lock`` is held while a call takes its leave: other processes may share the state.
+    ``lock`` is held while a call asks for permission, because other processes may share the state.
     """
 
     __slots__ = ("breaker", "limits", "lock")
@@ -52,10 +52,10 @@ class UpstreamState:
 
 
 class UpstreamStates:
-    """One for all targets: the least recently used leave past ``most``.
+    """The states of all targets. Beyond ``most`` the least recently used are dropped.
 
-    Callers name models. So what never answered has a table of its own, as long as the other:
-    made-up names put nothing out that serves.
+    Callers choose names of models. So models that never answered have a separate table of the same
+    length, and invented names displace no real model.
     """
 
     def __init__(self, measures: Measures | None = None, *, most: int = MOST_STATES) -> None:
@@ -63,13 +63,13 @@ class UpstreamStates:
         self.affinities = Affinities()
         self.reuse = PrefixReuse()
         self.hedges: dict[tuple[str, str], ExtraBudget] = {}
-        """What routes may ask twice, by the route's name and the strategy as code has it."""
+        """The budgets of hedges, by the route's name and the composition of the strategy."""
         self._most = most
         self._proven: OrderedDict[_Place, UpstreamState] = OrderedDict()
         self._unproven: OrderedDict[_Place, UpstreamState] = OrderedDict()
 
     def of(self, upstream: str, model: str, key: str) -> UpstreamState:
-        """Return the condition of an upstream's model under a key. Never log the key."""
+        """Return the state of an upstream's model under a key. Never log the key."""
         place = (upstream, model, key)
         condition = self._proven.get(place)
         if condition is not None:
@@ -83,7 +83,7 @@ class UpstreamStates:
         return condition
 
     def make(self, upstream: str, model: str, key: str) -> UpstreamState:  # noqa: ARG002 - others tell them apart
-        """Return the state of what was not called lately."""
+        """Return a new state for a model that was not called lately."""
         return UpstreamState()
 
     def extra_budget(self, route: str, composition: str, calls: float, usd: float) -> ExtraBudget:  # noqa: ARG002 - the same
@@ -104,27 +104,28 @@ class UpstreamStates:
         return max(waits, default=0.0)
 
     def items(self) -> tuple[tuple[_Place, UpstreamState], ...]:
-        """Return all conditions with what they are of, for metrics and pages."""
+        """Return all states with their upstream, model and key, for metrics and pages."""
         return (*self._proven.items(), *self._unproven.items())
 
 
 MOST_GAPS = 256
-"""The gaps between the pieces of an answer are learned when there are so many, or at its end."""
+"""Number of gaps between pieces after which they are learned; the rest is learned at the end."""
 _BILLED = (FailureKind.SILENT, FailureKind.TIMEOUT, FailureKind.FILTERED)
-"""Failures before the first content that the provider worked for."""
+"""Failures before the first content for which the provider has worked."""
 
 MOST_TOKENS = 10_000_000
-"""Longer than any answer."""
+"""More tokens than any answer has."""
 _UNUSED = (FailureKind.BAD_REQUEST, FailureKind.CONTEXT_TOO_LONG, FailureKind.NO_SUCH_MODEL)
-"""Refusals that cost a caller nothing: the tokens asked for must not cost all others theirs."""
+"""Refusals that cost nothing: the reserved tokens are given back, so that other callers can use
+them."""
 
 
 class Recording:
-    """What becomes of one call. Nothing here awaits, so it is complete under any cancellation.
+    """The booking of one call. Nothing here awaits, so it is complete after any cancellation.
 
     ``now`` is the event loop's time, ``at`` the start in Unix seconds. ``reserved`` tokens of the
     rate limits were taken for the call (``taken``), and ``spent`` of what the caller's key may
-    spend. A cancelled call is billed no further where ``cancels_billing``.
+    spend. With ``cancels_billing``, a cancelled call costs nothing more.
     """
 
     __slots__ = (
@@ -171,22 +172,22 @@ class Recording:
         self._transcript: Transcript | None = None
         self._dialect: Dialect | DocumentForm | None = None
         self.stall_limits_s = states.measures.began(key, now)
-        """How long the answer may be silent: without tools, and with tools."""
+        """Seconds for which the answer may be silent: without tools, and with tools."""
 
     def answered(
         self, reply: Reply, dialect: Dialect | DocumentForm | None, now: float, unix: float
     ) -> None:
-        """Status and headers came; ``unix`` is now in Unix seconds.
+        """Note status and headers; ``unix`` is now in Unix seconds.
 
-        ``dialect`` reads the usage that the answer reports; None: nobody can.
+        ``dialect`` reads the usage that the answer reports; None: it cannot be read.
         """
         self.status = reply.status
         self._transcript, self._dialect = reply.transcript, dialect
         if self._state.limits.learn(reply.headers, now, unix, self._taken):
-            self._reserved = 0  # the provider has told what is left without them
+            self._reserved = 0  # the provider's remaining limits do not count them
 
     def first(self, now: float) -> None:
-        """The first content came: a breaker that probes need not wait for the end."""
+        """Note the first content. A probe of the circuit breaker succeeds now."""
         self.first_at = self.last = now
         if self.streams:
             self._states.measures.first(self.key, self.call.prompt_tokens, now - self.began, now)
@@ -204,7 +205,7 @@ class Recording:
         self.gaps.clear()
 
     def ended(self, now: float) -> None:
-        """The answer was read to its clean end."""
+        """Note that the answer was read to its clean end."""
         if self.booked:
             return
         call, reported = self.call, self._reported()
@@ -220,7 +221,7 @@ class Recording:
             self._states.measures.answered(
                 self.key,
                 now,
-                # Chats learn nothing from answers that are no text.
+                # Answers without text teach nothing about chats.
                 route_or_endpoint=call.endpoint
                 if call.output_tokens == 0
                 else call.route or call.endpoint,
@@ -236,9 +237,10 @@ class Recording:
         self._book(AttemptOutcome.WON, now, tokens, cost_usd, prefix_usd=prefix_usd, reported=known)
 
     def failed(self, failure: Failure, now: float) -> None:
-        """It failed, before its first content or after.
+        """Note a failure, before or after the first content.
 
-        Nobody is to blame for what fails after it lost, or when its caller's time is over.
+        A failure after the call lost, or after its caller's time, does not count against the
+        upstream.
         """
         if self.booked:
             return
@@ -261,7 +263,10 @@ class Recording:
             self._cut(outcome, now, failure)
 
     def left(self, now: float) -> None:
-        """Book a call whose answer is not read any more: it lost, or its client left. Only once."""
+        """Book a call whose answer is not read any more: it lost, or its client left.
+
+        Works only once.
+        """
         if self.booked:
             return
         lost = self.call.log.ruling is not None
@@ -274,7 +279,7 @@ class Recording:
         self._cut(AttemptOutcome.ABANDONED, now)
 
     def dropped(self, now: float) -> None:
-        """The call was not made after all."""
+        """Note that the call was not made."""
         self.booked = True
         self._state.breaker.neutral(self._permit)
         self._state.limits.give_back(self._reserved, now)
@@ -283,7 +288,7 @@ class Recording:
             self._spent.release()
 
     def _cut(self, outcome: AttemptOutcome, now: float, failure: Failure | None = None) -> None:
-        """Book a call that was not read to its end, and what waiting for it has taught."""
+        """Book a call that was not read to its end, and learn from the wait for it."""
         measures, call = self._states.measures, self.call
         if self.first_at is None and self.streams:
             measures.censored(self.key, call.prompt_tokens, now - self.began, now)
@@ -295,14 +300,14 @@ class Recording:
         elif self._cancels_billing and self.streams:
             cost_usd = price.cost_usd(tokens)
         else:
-            # A provider stops counting when a stream is closed, never for a whole answer.
+            # A provider may stop billing when a stream is closed, but not for a whole answer.
             runs_on = partial(cancelled_cost_usd, price, tokens, cancels_billing=False)
             expected, most = expected_tokens(call, measures), most_tokens(call)
             cost_usd = runs_on(expected if most is None else min(expected, most))
         self._book(outcome, now, tokens, cost_usd, failure, runs_on, reported=reported is not None)
 
     def _reported(self) -> Tokens | None:
-        """Return the tokens that the answer reported; None: it did not."""
+        """Return the tokens that the answer reported, or None."""
         if self._transcript is None or self._dialect is None:
             return None
         return self._transcript.tokens(self._dialect.tokens)
@@ -361,7 +366,7 @@ class Recording:
 
 
 def reserved_tokens(call: Call, measures: Measures) -> int:
-    """Return the tokens that the call may use, as providers count them against a limit."""
+    """Return the tokens that the call may use, in the way in which providers count limits."""
     return call.prompt_tokens + round(most_tokens(call) or expected_tokens(call, measures))
 
 
@@ -373,6 +378,6 @@ def expected_tokens(call: Call, measures: Measures) -> float:
 
 
 def most_tokens(call: Call) -> int | None:
-    """Return a call's limit as far as it can mean something: callers may write any number."""
+    """Return a call's limit, bounded because callers may send any number."""
     max_tokens = None if call.request is None else call.request.max_tokens
     return None if max_tokens is None else min(max(0, max_tokens), MOST_TOKENS)

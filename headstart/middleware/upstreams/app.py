@@ -1,4 +1,4 @@
-"""The wrapped ASGI app as an upstream, so that both front doors share one pipeline."""
+"""The wrapped ASGI app as an upstream, so that middleware and gateway share one pipeline."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 _OF_ONE_CLIENT = frozenset(
     (b"accept-encoding", b"range", b"if-range", b"if-none-match", b"if-modified-since")
 )
-"""What a client says about its own copy of an answer: others share this one, whole and plain."""
+"""Headers about one client's own copy of an answer. They are removed, because others may share the
+answer, whole and plain."""
 
 
 _UNREADABLE = (ErrorReported(message="the app's answer cannot be read"),)
@@ -34,11 +35,10 @@ _UNREADABLE = (ErrorReported(message="the app's answer cannot be read"),)
 class AppUpstream:
     """Answers one request by calling the wrapped app with the request's own ASGI scope.
 
-    Others may get the same answer. So the app is asked for the whole of it, not compressed and
-    without regard to what this client has already, and in plain body messages alone.
-
-    When nobody waits any more the app is told ``http.disconnect`` and may finish what it began,
-    as under any ASGI server; it is never cancelled in the middle of its work.
+    Others may get the same answer. So the app is asked for the whole answer, uncompressed, without
+    this client's conditions, and in plain body messages only. When nobody waits any more, the app
+    gets ``http.disconnect`` and may finish its work, as under any ASGI server. It is never
+    cancelled.
     """
 
     name = "app"
@@ -50,7 +50,7 @@ class AppUpstream:
         self._spawn = spawn
 
     async def send(self, call: Call) -> Reply:
-        """Call the app and wait for ``http.response.start``. Raises what the app raises."""
+        """Call the app and wait for ``http.response.start``. Raises the app's errors."""
         run = _AppRun(self._app, for_all(self._scope), call.body)
         self._spawn(run.main)
         try:
@@ -76,7 +76,7 @@ class AppUpstream:
 async def _pieces(
     run: _AppRun, reader: BodyReader, transcript: Transcript
 ) -> AsyncGenerator[Piece]:
-    """Yield the body as the app sends it. Raises what the app raises in the middle."""
+    """Yield the body as the app sends it. Raises the app's errors."""
     async for message in run.messages:
         data = message.get("body", b"")
         if data:
@@ -94,9 +94,9 @@ async def _pieces(
 
 
 def for_all(scope: Scope) -> Scope:
-    """Return the scope in which an app is asked for an answer that others may get as well."""
+    """Return the scope for asking an app for an answer that others may get, too."""
     headers = [pair for pair in scope["headers"] if pair[0] not in _OF_ONE_CLIENT]
-    # The server's extensions (a file by its path, trailers) say what a body message does not.
+    # The server's extensions (a file by its path, trailers) would bypass the body messages.
     offered = scope.get("extensions") or {}
     kept = {name: of for name, of in offered.items() if not name.startswith("http.response.")}
     return {
@@ -107,7 +107,7 @@ def for_all(scope: Scope) -> Scope:
 
 
 class _AppRun:
-    """One run of the app, with the receive and send that it sees."""
+    """One run of the app, with its own receive and send."""
 
     def __init__(self, app: ASGIApp, scope: Scope, body: bytes) -> None:
         self._app = app
@@ -134,7 +134,7 @@ class _AppRun:
             if not self.started.done():
                 self.started.set_exception(error)
             elif self._whole or self.gone.is_set():
-                raise  # to the log: a server logs what an app raises after its answer
+                raise  # it goes to the log, as a server does with errors after an answer
         finally:
             self._sender.close()
             if not self.started.done():
@@ -161,7 +161,7 @@ class _AppRun:
 
 
 class _Lenient(BodyReader):
-    """Reads an app's answer for the cache; one that cannot be read passes all the same."""
+    """Reads an app's answer for the cache. An unreadable answer passes nevertheless."""
 
     def __init__(self, reader: BodyReader) -> None:
         self._reader = reader

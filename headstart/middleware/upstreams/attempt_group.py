@@ -1,7 +1,7 @@
 """Candidates that answer together: single, fallback, race, hedge, fastest and cheapest.
 
-Their calls run in tasks of their own, while another task reads the answers. ``RelayedInTurn`` asks
-for relayed calls: one upstream after the other, until one does not fail.
+Each call runs in its own task, while another task reads the answer. ``RelayedInTurn`` makes relayed
+calls: it asks one upstream after the other until one does not fail.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ logger = logging.getLogger("headstart")
 class ParallelAttempts:
     """Calls of one request that run side by side. The first one that answers wins.
 
-    The others are cancelled in the loop's next turn; only the reply's closing waits for them. With
-    ``whole`` a call has answered only at the end of its answer.
+    The others are cancelled in the loop's next turn; only closing the reply waits for them. With
+    ``whole`` a call has answered only when its answer is complete.
     """
 
     def __init__(self, *, whole: bool) -> None:
@@ -92,7 +92,7 @@ class ParallelAttempts:
         await all_ended(self._members)
 
     async def _then_cancel_others(self, pieces: AsyncIterator[Piece]) -> AsyncGenerator[Piece]:
-        """Yield the winner's pieces. At their end the others have had time to book their calls."""
+        """Yield the winner's pieces. By their end, the other calls had time to be booked."""
         async for piece in pieces:
             yield piece
         self._cancel_others()
@@ -107,7 +107,7 @@ class ParallelAttempts:
             self._winner = task
             for other in self._others:
                 other.call.log.rule(AttemptOutcome.LOST)
-            # The answer goes on its way before the other calls are unwound.
+            # The answer is passed on before the other calls are closed.
             asyncio.get_running_loop().call_soon(self._cancel_others)
         self._news.set()
 
@@ -120,18 +120,18 @@ class ParallelAttempts:
             other.cancel()
 
     def _hear_late(self, task: CallTask) -> None:
-        """Another call was faster: this answer is closed, and an error fails nobody."""
+        """Close an answer that lost against a faster call. An error here has no effect."""
         task.release()
         if task.error is not None and not isinstance(task.error, HeadstartError):
             logger.error("an upstream that lost a race failed", exc_info=task.error)
 
 
 _SPENT = (b"x-should-retry", b"false")
-"""Tells OpenAI's and Anthropic's clients not to begin anew what was tried again already."""
+"""Tells the clients of OpenAI and Anthropic not to retry a call that was retried already."""
 
 
 class AttemptErrors:
-    """Errors by member. ``order`` is the one in which members were to be asked."""
+    """Errors by member. ``order`` is the planned order of the members."""
 
     def __init__(self, order: Sequence[int]) -> None:
         self._order = order
@@ -140,7 +140,10 @@ class AttemptErrors:
         self._asked = 0
 
     def add(self, member: int, error: HeadstartError, *, blames_caller: bool) -> None:
-        """Take in a member's error. Its last real one counts: that it may not be asked is none."""
+        """Add a member's error.
+
+        Its last real error counts; "may not be asked" is not a real one.
+        """
         if blames_caller:
             self._blamed = self._blamed or error
         self._asked += not isinstance(error, UpstreamUnavailable)
@@ -148,10 +151,10 @@ class AttemptErrors:
             self._errors[member] = error
 
     def most_useful(self) -> HeadstartError:
-        """Return what the caller shall hear.
+        """Return the most useful error for the caller.
 
-        That is what the caller did wrong; else an answer that was withheld; else the first
-        member's own words, before what kept us from having any.
+        That is the caller's own mistake, else a withheld answer, else the first error that a
+        provider itself sent, else a reason why no call was answered.
         """
         if self._blamed is not None:
             return self._blamed
@@ -183,7 +186,7 @@ def _wait_s(error: UpstreamUnavailable) -> float:
 
 
 def _spent(error: UpstreamRefused) -> UpstreamRefused:
-    """Return the error with word that trying again was tried."""
+    """Return the error with a header that says that retries were made already."""
     kept = tuple(pair for pair in error.headers if pair[0] != _SPENT[0])
     spent = UpstreamRefused(
         str(error),
@@ -198,7 +201,7 @@ def _spent(error: UpstreamRefused) -> UpstreamRefused:
 
 
 SCARCE = 0.5
-"""Share of a rate limit below which its upstream stands by in a race."""
+"""Share of a rate limit below which its upstream does not start in a race."""
 
 
 class _AskingOrder(NamedTuple):
@@ -206,14 +209,14 @@ class _AskingOrder(NamedTuple):
 
     members: tuple[int, ...]
     estimates: tuple[RoutingEstimate, ...]
-    """In that order; empty where nothing depends on them."""
+    """Their estimates, in the same order; empty if nothing depends on them."""
 
 
 class AttemptGroup:
     """Asks members until one of them answers: it wins, and the calls of the others are cancelled.
 
-    Members are candidates, so groups nest. Closing the reply ends every call that was made. When
-    nobody answers, ``send`` raises the error that is most useful to the caller. ``extra`` limits
+    Members are candidates, so groups nest. Closing the reply ends every call that was made. If no
+    member answers, ``send`` raises the error that is most useful to the caller. ``extra`` limits
     hedges, ``retrying`` retries; ``clock`` gives Unix seconds, ``draw`` random numbers in [0, 1).
     """
 
@@ -229,7 +232,7 @@ class AttemptGroup:
         clock: Callable[[], float],
     ) -> None:
         self.name = name
-        # The answers are those of the members, whichever member, key or strategy gave them.
+        # The identity is that of the members, whichever member, key or strategy answers.
         self.identity = ",".join(sorted({each.identity for each in members}))
         self.names = frozenset().union(*(each.names for each in members))
         self._members = tuple(members)
@@ -240,7 +243,10 @@ class AttemptGroup:
         self._clock = clock
 
     def estimate(self, call: Call) -> RoutingEstimate:
-        """Return the estimate of the member that would go first; a race costs what all waste."""
+        """Return the estimate of the member that would go first.
+
+        A race costs the waste of all members.
+        """
         allowed = self._allowed(call)
         if not allowed:
             return RoutingEstimate(name=self.name, ready=False)
@@ -273,7 +279,7 @@ class AttemptGroup:
         try:
             return await self._members[first].send(asked)
         except HeadstartError as error:
-            # Only now it matters who else could be asked.
+            # Only now the other members matter.
             order = self._order(call, allowed, first)
             starts, errors = self._starts(call, order), AttemptErrors(order.members)
             starts.due(asyncio.get_running_loop().time())
@@ -281,7 +287,7 @@ class AttemptGroup:
         return await self._in_turn(call, starts, errors)
 
     def _first(self, call: Call, allowed: list[int]) -> int | None:
-        """Return the member to ask first, alone; None: the choice needs the estimates of all."""
+        """Return the one member to ask first; None if the choice needs the estimates of all."""
         if self._strategy.first_complete:
             return None
         if len(allowed) == 1:
@@ -348,7 +354,7 @@ class AttemptGroup:
     def _failed(
         self, starts: AttemptSchedule, errors: AttemptErrors, member: int, error: HeadstartError
     ) -> None:
-        """Take in that a member failed. Raises what is the caller's own fault."""
+        """Note that a member failed. Raises an error that is the caller's own fault."""
         failure = classify_failure(error, self._clock())
         errors.add(member, error, blames_caller=not (failure.fail_over or failure.retry_here))
         now = asyncio.get_running_loop().time()
@@ -385,7 +391,7 @@ class AttemptGroup:
         )
 
     def _races(self, estimate: RoutingEstimate) -> bool:
-        """Tell whether a member starts with the others; scarce rate limits are kept in reserve."""
+        """Tell whether a member starts with the others. Scarce rate limits are kept in reserve."""
         fair = self._strategy.race_billed or not estimate.bills_cancelled
         return estimate.ready and fair and estimate.allowance >= SCARCE
 
@@ -436,7 +442,7 @@ class AttemptGroup:
         streamed_upstream: bool = False,
         has_alternative: bool = False,
     ) -> Call:
-        """Return the call as a member gets it: the very one where nothing is to be said."""
+        """Return the call for a member. It is the same object if nothing changes."""
         first = start.role is AttemptRole.FIRST
         if first and not apart and not (start.ignore_breaker or has_alternative):
             return call
@@ -463,8 +469,8 @@ class CallTask:
     """One call, sent and closed in one task, though another task reads its answer.
 
     ``changed`` is called once, on the loop, when ``reply`` or ``error`` is known. With ``whole``
-    the answer counts only once it was read to its end. An error while the reply is closed fails
-    nobody: the answer was read, or given up.
+    the answer counts only once it was read to its end. An error while the reply is closed has no
+    effect, because the answer was read or given up.
     """
 
     def __init__(
@@ -509,7 +515,10 @@ class CallTask:
         self._released.set()
 
     def cancel(self) -> None:
-        """Abort the call now. Only once, because closing may take some turns of the loop."""
+        """Abort the call now.
+
+        This is done only once, because closing may take some turns of the loop.
+        """
         if self._task is not None and not self._cancelled:
             self._cancelled = True
             self._task.cancel()
@@ -536,12 +545,13 @@ class CallTask:
             finally:
                 if self._closing is not None:
                     await self._closing(failure)
-        except Exception as error:  # noqa: BLE001 - handed over, whatever it is
+        except Exception as error:  # noqa: BLE001 - whatever it is, the waiting task raises it
             if self.reply is None:
                 self.error = error
                 self._tell()
         finally:
-            # A cancelled task keeps its traceback, which leads back here: a cycle for each loser.
+            # A cancelled task keeps its traceback, which refers to this object: a cycle for each
+            # loser.
             self._task = None
 
     def _tell(self) -> None:
@@ -566,12 +576,12 @@ async def all_ended(tasks: Iterable[CallTask]) -> None:
 
 
 class RelayedInTurn:
-    """Asks upstreams of one dialect in their order, whatever the strategy of the route is.
+    """Asks upstreams of one dialect in their order, with any strategy of the route.
 
-    Nothing is asked twice, and no two upstreams are asked at once: a relayed call may create
+    No upstream is asked twice, and no two are asked at once, because a relayed call may create
     something. A call moves on if an upstream fails before its answer has begun
-    (``failures.fails_relayed``), and if the body of the request is kept. Upstreams that fail these
-    days are asked last. ``draw`` gives random numbers in [0, 1).
+    (``failures.fails_relayed``), and if the body of the request is kept. Upstreams that fail at
+    present are asked last. ``draw`` gives random numbers in [0, 1).
     """
 
     def __init__(

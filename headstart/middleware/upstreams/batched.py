@@ -41,9 +41,10 @@ WINDOW = "24h"
 MARK = "headstart"
 """The name under which a batch of OpenAI's carries the token of its submission, in its metadata."""
 CLOCKS_DIFFER_S = 600.0
-"""A batch may be so much older by the provider's clock than its submission by ours."""
+"""Most seconds by which a batch may be older by the provider's clock than its submission is by
+ours."""
 ANSWER_S = 300.0
-"""The longest wait for an answer of the batch endpoint itself. Files take their time."""
+"""The longest wait for an answer of the batch endpoint itself. Files take long."""
 _MESSAGES = b"/v1/messages"
 _OPENAI = frozenset(
     (b"/v1/chat/completions", b"/v1/responses", b"/v1/embeddings", b"/v1/completions",
@@ -61,7 +62,7 @@ class InBatch(RequestError):
 
 
 class BatchedCall(NamedTuple):
-    """A call as it goes out."""
+    """A call in the form in which it is sent."""
 
     upstream: BatchedUpstream
     path: str
@@ -85,23 +86,23 @@ class BatchedAnswer(NamedTuple):
 class BatchDesk:
     """The calls that wait for a batch, and the answers that came.
 
-    An answer is handed out once: of equal calls each gets its own. Errors never reach the engine:
-    there they would open the circuit breaker of a provider that answers other calls well.
+    An answer is handed out only once, so equal calls get different answers. Errors never reach the
+    engine: there they would open the circuit breaker of a provider that answers other calls well.
     """
 
     def __init__(self) -> None:
         self.waiting: dict[str, BatchedCall] = {}
-        """By the id of the request that made them; of several, the first."""
+        """Calls by the id of the request that made them. Of several calls the first one is kept."""
         self._answers: defaultdict[str, list[BatchedAnswer]] = defaultdict(list)
         self._errors: defaultdict[str, list[BatchedAnswer]] = defaultdict(list)
 
     def answered(self, digest: str, answer: BatchedAnswer) -> None:
-        """Take the answer to a call, or its error."""
+        """Add the answer to a call, or its error."""
         kept = self._errors if answer.status >= 400 else self._answers
         kept[digest].append(answer)
 
     def error(self, digest: str) -> BatchedAnswer | None:
-        """Return the error that is the provider's answer to a call, if it is one."""
+        """Return the provider's error for a call, if it answered with one."""
         known = self._errors.get(digest)
         return known.pop() if known else None
 
@@ -219,7 +220,7 @@ def _message(body: bytes) -> str:
 
 
 class BatchState(NamedTuple):
-    """How far the provider is."""
+    """The progress of the provider."""
 
     done: int
     ended: bool
@@ -246,7 +247,7 @@ class BatchEndpoint(Protocol):
         """
 
     async def state(self, id: str) -> BatchState:
-        """Return how far a batch is."""
+        """Return the progress of a batch."""
 
     def results(self, id: str) -> AsyncIterator[tuple[str, BatchedAnswer]]:
         """Yield name and answer of each request of a batch that has ended."""
@@ -259,7 +260,7 @@ def endpoint_of(call: BatchedCall) -> BatchEndpoint:
 
 
 class _EndpointForm:
-    """What both endpoints have in common."""
+    """The common part of both endpoints."""
 
     def __init__(self, call: BatchedCall) -> None:
         self._call = call
@@ -376,16 +377,16 @@ class _Anthropic(_EndpointForm):
         return str(made["id"])
 
     async def find(self, token: str, since: float, count: int) -> str | None:
-        """Look at the names in the results: a batch of this API carries no mark of its own.
+        """Look at the names in the results, because a batch of this API has no mark of its own.
 
-        So this waits for the end of each batch that has as many requests.
+        So this waits for the end of each batch with the same number of requests.
         """
         async for batch in self._pages(self._PATH, "after_id"):
             if datetime.fromisoformat(batch["created_at"]).timestamp() < since - CLOCKS_DIFFER_S:
                 return None
             if sum(batch["request_counts"].values()) != count:
                 continue
-            while not (await self.state(batch["id"])).ended:  # noqa: ASYNC110 - only the provider knows
+            while not (await self.state(batch["id"])).ended:  # noqa: ASYNC110 - only the provider knows when it ends
                 await asyncio.sleep(LOOK_S)
             async for name, _ in self.results(batch["id"]):
                 if name.startswith(f"{token}-"):
@@ -426,7 +427,7 @@ class _Anthropic(_EndpointForm):
 
 
 LOOK_S = 30.0
-"""The time between two looks at a batch that may be ours."""
+"""Seconds between two looks at a batch that may be ours."""
 
 
 def _failed(message: str | None) -> BatchedAnswer:

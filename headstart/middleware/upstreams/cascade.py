@@ -1,7 +1,7 @@
-"""Cascade: a cheap, fast model drafts; a strong model answers where the draft does not pass.
+"""Cascade: a cheap, fast model writes a draft; a strong model answers if the draft does not pass.
 
-The judges are pure (``policies.drafts``). ``JudgePanel`` asks them, and learns what their scores
-are worth.
+The judges are pure (``policies.drafts``). ``JudgePanel`` asks them, and learns how good drafts of
+each score are.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Draft(NamedTuple):
     reply: Reply
     pieces: Sequence[Piece]
     answer: Completion | None
-    """None: it could not be read, such as one that is compressed."""
+    """None: it could not be read, for example because it is compressed."""
 
 
 async def read_draft(reply: Reply, now: float) -> Draft:
@@ -94,7 +94,7 @@ async def read_draft(reply: Reply, now: float) -> Draft:
 
 
 def finished_answer(transcript: Transcript, now: float) -> Completion | None:
-    """Return the answer of a body that has ended; finish reasons stand in for a terminal event."""
+    """Return the answer of a body that has ended. Finish reasons replace a terminal event."""
     if transcript.finished and not transcript.ended:
         transcript.feed((Ended(),))
     return transcript.completion(now)
@@ -108,7 +108,7 @@ def _marked(reply: Reply, mark: str, *, storable: bool = True) -> Reply:
 
 
 async def _resent(draft: Draft, after: Callable[[], Awaitable[None]]) -> AsyncGenerator[Piece]:
-    """Yield a draft, byte for byte as it came. ``after`` is awaited at its end."""
+    """Yield a draft unchanged, byte for byte. ``after`` is awaited at its end."""
     for piece in draft.pieces:
         yield piece
     await after()
@@ -133,7 +133,7 @@ def asking_logprobs(call: Call, field: str) -> Call:
 
 
 def stripped(draft: Draft, call: Call, dialect: Dialect) -> Draft:
-    """Return a draft written anew without log-probabilities that the caller did not ask for."""
+    """Return a draft rewritten without log-probabilities that the caller did not ask for."""
     answer, request = draft.answer, call.request
     events = tuple(
         event
@@ -160,34 +160,34 @@ def stripped(draft: Draft, call: Call, dialect: Dialect) -> Draft:
 
 _FAST, _SLOW = 0, 1
 _CHECKED_WEIGHT = 5.0
-"""The weight of a checked draft of a kind that is otherwise never compared. It stands for fifty
-drafts or more, but at that weight the first one would outweigh all other samples
+"""The weight of a checked draft of a kind that is otherwise never compared. It represents fifty
+drafts or more, but with that weight the first one would outweigh all other samples
 (``docs/cascade.md``)."""
 FAST_MARK, SLOW_MARK, DRAFT_MARK = "cascade:fast", "cascade:slow", "cascade:draft"
 
 
 class CascadeOrder(Enum):
-    """In what order the two models are asked."""
+    """The order in which the two models are asked."""
 
     DRAFT = "draft"
-    """The strong one only where the draft does not pass."""
+    """The strong model is asked only if the draft does not pass."""
     BOTH = "both"
-    """The strong one at once, as the draft will probably not pass."""
+    """The strong model is asked at once, because the draft will probably not pass."""
     HARD = "hard"
-    """The strong one; a draft only where it fails."""
+    """The strong model is asked first, and a draft only if it fails."""
     CHECK = "check"
-    """The strong one answers, and the draft teaches what its score is worth."""
+    """The strong model answers, and the draft shows how good drafts of its score are."""
 
 
 class CascadeParts(NamedTuple):
-    """What a cascade's calls share."""
+    """The shared parts of a cascade's calls."""
 
     fast: Candidate
     slow: Candidate
     jury: JudgePanel
     clock: Callable[[], float]
     silent: set[str]
-    """Models whose log-probabilities were refused."""
+    """Models that refused log-probabilities."""
 
 
 class CascadeRun:
@@ -215,7 +215,7 @@ class CascadeRun:
         return self._served is not None and self._served is self._slow
 
     async def answer(self) -> Reply:
-        """Ask, judge and return the answer. Raises what is most useful if nobody answers."""
+        """Ask, judge and return the answer. If no model answers, raises the most useful error."""
         if self._course is not CascadeOrder.HARD:
             self._ask_fast(AttemptRole.DRAFT)
         if self._course is not CascadeOrder.DRAFT:
@@ -255,7 +255,7 @@ class CascadeRun:
             if not passes:
                 self._rule(self._draft, AttemptOutcome.REJECTED)
         if passes:
-            # Not for others: they may have the strong model's answer.
+            # Others must not get it, because they may get the strong model's answer.
             return self._serve(draft, DRAFT_MARK, storable=False)
         raise self._losses.most_useful()
 
@@ -296,7 +296,7 @@ class CascadeRun:
         )
 
     def _ask_slow(self, role: AttemptRole) -> None:
-        # Only beside a draft may it have to stop early.
+        # It may have to stop early only if there is a draft.
         streamed = (
             self._course is CascadeOrder.BOTH and self._call.editable and not self._request.stream
         )
@@ -334,7 +334,7 @@ class CascadeRun:
             return await read_draft(await self._draft.answer(), self._parties.clock())
         except HeadstartError as error:
             if self._asks_logprobs(self._draft) and _is_refusal(error):
-                # It may be what we added that it does not take.
+                # The model may refuse the field that we added.
                 self._parties.silent.add(self._request.model)
                 self._ask_fast(AttemptRole(self._draft.call.role))
                 return await self._read_draft()
@@ -368,7 +368,7 @@ class CascadeRun:
         if self._asks_logprobs(self._draft):
             draft = stripped(draft, self._call, self._dialect)
         reply = _marked(draft.reply, mark, storable=storable)
-        # Books are closed when an answer ends, and a draft is sent in no time.
+        # The books are closed when an answer ends, and a draft is sent at once.
         reply.filter(_resent(draft, self._give_up_others))
         reply.closing = self.close
         return reply
@@ -422,7 +422,7 @@ class CascadeRun:
             await branch.ended()
 
     def _rule_others(self) -> None:
-        """Say what becomes of the calls whose answer the client does not get."""
+        """Rule on the calls whose answer the client does not get."""
         for branch in self._others:
             if self._served is None:
                 outcome = AttemptOutcome.ABANDONED
@@ -444,13 +444,13 @@ def _is_refusal(error: HeadstartError) -> bool:
 
 
 class Cascade:
-    """Asks ``fast``, judges its whole draft, and asks ``slow`` where the draft does not pass.
+    """Asks ``fast``, judges its whole draft, and asks ``slow`` if the draft does not pass.
 
-    ``send`` waits for an accepted draft, or for the first content of ``slow``. Where
-    ``slow`` fails, a draft that was only doubted is served, marked ``cascade:draft`` and not
-    storable. ``clock`` gives Unix seconds, ``draw`` random numbers in [0, 1). The user's own
-    judges, ``strategy.judges``, are asked as ``JudgePanel`` says. They have no name that lasts, so
-    drafts that they let pass are shared under this cascade's own ``name`` alone.
+    ``send`` waits for an accepted draft, or for the first content of ``slow``. If ``slow`` fails, a
+    draft that was only doubtful is served, marked ``cascade:draft`` and not storable. ``clock``
+    gives Unix seconds, ``draw`` random numbers in [0, 1). The user's own judges,
+    ``strategy.judges``, are asked as ``JudgePanel`` says. They have no lasting name, so drafts that
+    they accepted are shared only under the ``name`` of this cascade.
     """
 
     def __init__(
@@ -466,7 +466,7 @@ class Cascade:
     ) -> None:
         self.name = name
         judges = [each.ask for each in strategy.judges]
-        # What one cascade let pass is nothing that a stricter one may serve.
+        # A stricter cascade must not serve a draft that another one accepted.
         named = (*sorted(strategy.judge), *([f"own@{name}"] if judges else []))
         terms = f"{'+'.join(named)}>={strategy.min_confidence:g}"
         self.identity = f"cascade({fast.identity},{slow.identity},{terms})"
@@ -487,7 +487,7 @@ class Cascade:
         )
 
     def estimate(self, call: Call) -> RoutingEstimate:
-        """Return what to expect: a whole draft, and the strong model as often as it is needed."""
+        """Return the estimate: a whole draft, and the strong model as often as it is needed."""
         fast, slow = self._fast.estimate(call), self._slow.estimate(call)
         share = 1.0 if call.request is None else self.jury.failure_rate(call.request)
         drafted_s, cost_usd = fast.completion_s, fast.cost_usd
@@ -508,7 +508,7 @@ class Cascade:
         )
 
     async def send(self, call: Call) -> Reply:
-        """Answer the call; wait until it is known who answers."""
+        """Answer the call. Wait until it is known which model answers."""
         alone = self._alone(call)
         if alone is not None:
             member, asked, mark = alone
@@ -527,7 +527,7 @@ class Cascade:
     def _alone(self, call: Call) -> tuple[Candidate, Call, str] | None:
         """Return the only member that may answer this call, its call, and the mark of its answer.
 
-        A rescue goes on with the strong model, as nobody else's answer can break off.
+        A rescue continues with the strong model, because only its answers can break off.
         """
         if call.role == AttemptRole.RESCUE and self._slow.names <= call.avoid:
             call = msgspec.structs.replace(call, avoid=call.avoid - self._slow.names)
@@ -577,14 +577,14 @@ _VERSION = 1
 
 
 class DraftVerdict(NamedTuple):
-    """What becomes of a draft, and why."""
+    """The verdict on a draft, and its reason."""
 
     decision: DraftDecision
     score: Score | None
 
     @property
     def soft(self) -> bool:
-        """Nothing speaks against the draft but doubt: better than no answer."""
+        """The draft is only doubtful, so it is better than no answer."""
         return self.decision.reason in _SOFT
 
 
@@ -595,10 +595,10 @@ class _SavedCalibrations(msgspec.Struct, frozen=True):
 
 
 class JudgePanel:
-    """The judges of one cascade, which never raise; ``own`` are the user's, asked in order.
+    """The judges of one cascade, which never raise. ``own`` are the user's judges, asked in order.
 
-    A draft passes when no judge vetoes it and, if any of them scores, when it is good with
-    ``min_confidence``. Truncated drafts never pass, unless by the caller's own limit.
+    A draft passes if no judge vetoes it and, if a judge gives a score, if it is good with
+    ``min_confidence``. Truncated drafts never pass, unless the caller's own limit cut them.
     """
 
     def __init__(
@@ -615,7 +615,7 @@ class JudgePanel:
 
     @property
     def scores(self) -> bool:
-        """Whether there is a score whose worth can be learned."""
+        """Whether there is a score that can be calibrated."""
         return bool(self._names & _SCORING or self._own)
 
     @property
@@ -628,7 +628,7 @@ class JudgePanel:
         return "agreement" in self._names
 
     def finds_hard(self, request: ChatRequest) -> bool:
-        """Tell, before any draft, whether the prompt alone asks for the strong model."""
+        """Tell, before any draft, whether the prompt alone needs the strong model."""
         if "prompt" not in self._names:
             return False
         score = score_prompt(request)
@@ -637,18 +637,18 @@ class JudgePanel:
         return self._scores[score.basis].probability(score.value) < self._min_confidence
 
     def expects_failure(self, request: ChatRequest) -> bool:
-        """Tell whether a draft is likelier to be rejected than not."""
+        """Tell whether a draft will probably be rejected."""
         return start_both(score_prompt(request), self._acceptance)
 
     def failure_rate(self, request: ChatRequest) -> float:
-        """Return the probability that a draft of this will be rejected."""
+        """Return the probability that a draft for this prompt will be rejected."""
         score = score_prompt(request)
         return 0.5 if score is None else 1.0 - self._acceptance.probability(score.value)
 
     async def rule(
         self, request: ChatRequest, draft: Completion | None, second: Completion | None
     ) -> DraftVerdict:
-        """Judge a finished draft; None: it could not be read. ``second`` is another one."""
+        """Judge a finished draft; None: it could not be read. ``second`` is another draft."""
         ruling = await self._rule(request, draft, second)
         prompt = score_prompt(request)
         if prompt is not None:
@@ -664,9 +664,9 @@ class JudgePanel:
         *,
         weight: float = 1.0,
     ) -> None:
-        """Learn from the strong model's answer whether a draft that was scored is good.
+        """Learn from the strong model's answer whether a scored draft is good.
 
-        Where the comparison is unsure, nothing is learned.
+        If the comparison is unsure, nothing is learned.
         """
         score = ruling.score
         if draft is None or score is None:
@@ -677,11 +677,11 @@ class JudgePanel:
             self._scores[score.basis] = known.learn(score.value, good=same, weight=weight)
 
     def saved(self) -> bytes:
-        """Return what was learned."""
+        """Return the learned state."""
         return msgspec.json.encode(_SavedCalibrations(_VERSION, self._scores, self._acceptance))
 
     def load(self, data: bytes) -> None:
-        """Go on from what was ``saved``; ignored if another version wrote it."""
+        """Load what ``saved`` returned. It is ignored if another version wrote it."""
         try:
             saved = msgspec.json.decode(data, type=_SavedCalibrations)
         except msgspec.MsgspecError:
@@ -721,8 +721,8 @@ class JudgePanel:
                 if inspect.isawaitable(said):
                     said = await said
                 value = min(1.0, max(0.0, float(said)))
-            except Exception as error:  # noqa: BLE001 - somebody else's code
-                # Its name alone: what it says may quote a prompt.
+            except Exception as error:  # noqa: BLE001 - it is the user's code
+                # Only the type's name is logged, because the message may quote a prompt.
                 logger.warning("a cascade's own judge failed: %s", type(error).__name__)
                 return "caller", None
             if said is False:
@@ -734,12 +734,12 @@ class JudgePanel:
     def _score(
         self, request: ChatRequest, draft: Completion, second: Completion | None
     ) -> Score | None:
-        """Return the best score that was asked for; the prompt's where there is none."""
+        """Return the best score that was asked for, else the score of the prompt."""
         read = draft if self.reads_logprobs else without_logprobs(draft)
         return score_draft(request, read, second)
 
 
 def without_logprobs(answer: Completion) -> Completion:
-    """Return an answer as it would have been without log-probabilities."""
+    """Return an answer without log-probabilities."""
     choices = tuple(msgspec.structs.replace(each, logprobs=None) for each in answer.choices)
     return msgspec.structs.replace(answer, choices=choices)

@@ -1,4 +1,4 @@
-"""Answers a call with what another process is told, or else sends it as usual."""
+"""Answers a call with the answer that another process gets, or else sends the call itself."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     Render: TypeAlias = Callable[[Entry], "tuple[Headers, bytes, int] | None"]
 
 MOST_OWNERS = 3
-"""How many processes are followed, one after the other, before a call is made alone."""
+"""Most processes that are followed, one after the other, before the call is made here."""
 
 
 class FollowedCall:
     """The upstream of a call that another process makes.
 
     If that process fails before any content came, the call is made here, by ``inner``. If it fails
-    later, the answer is rescued as ``rescued`` does it, which puts a rescue around a candidate.
-    ``render`` gives headers, body and status of an entry, or None if it must not answer.
+    later, the answer is rescued: ``rescued`` puts a rescue around a candidate. ``render`` gives
+    headers, body and status of an entry, or None if it must not answer.
     """
 
     def __init__(
@@ -67,7 +67,10 @@ class FollowedCall:
         return self._inner.name
 
     async def send(self, call: Call) -> Reply:
-        """Follow the owner of the lease, and whoever takes it over. Raises UpstreamError."""
+        """Follow the owner of the lease, and each process that takes it over.
+
+        Raises UpstreamError.
+        """
         lease = self._lease
         for _ in range(MOST_OWNERS):
             try:
@@ -96,7 +99,7 @@ class FollowedCall:
 
 
 class AwaitedStream:
-    """The upstream of a whole answer that is in flight as a stream: it waits for its end.
+    """The upstream of a whole answer that is already in flight as a stream: waits for its end.
 
     If the stream fails, or its answer is not stored, the call is made by ``inner``.
     """
@@ -118,7 +121,7 @@ class AwaitedStream:
             while await client.read():
                 pass
         except UpstreamError:
-            pass  # its own clients hear of it
+            pass  # its own clients get the error
         finally:
             stream.leave(client)
         for attempt in stream.claim(client):
@@ -130,7 +133,7 @@ class AwaitedStream:
 
 
 def _stored(entry: Entry, answer: tuple[Headers, bytes, int], dialect: Dialect | None) -> Reply:
-    """Return an entry, which another call has given meanwhile, as the answer of this one."""
+    """Return an entry, which another call has stored meanwhile, as the answer."""
     headers, body, status = answer
     reader, transcript = body_reader(status, headers, dialect), Transcript()
     pieces = _of_body(body, reader, transcript)
@@ -154,7 +157,7 @@ async def _of_body(
 
 
 class _OwnersAnswer:
-    """A candidate whose first answer is the owner's; what rescues it is the answer of ``inner``."""
+    """A candidate whose first answer is the owner's. ``inner`` gives the answer that rescues it."""
 
     def __init__(
         self,
@@ -174,11 +177,11 @@ class _OwnersAnswer:
         self._dialect = dialect
 
     def estimate(self, call: Call) -> RoutingEstimate:
-        """Return the estimate of what would be asked."""
+        """Return the estimate of the candidate that would be asked."""
         return self._inner.estimate(call)  # type: ignore[attr-defined, no-any-return]
 
     async def send(self, call: Call) -> Reply:
-        """Wait for the first content of the answer; for all of it, if it is no stream."""
+        """Wait for the first content of a stream, or for the whole of any other answer."""
         if call.role == AttemptRole.RESCUE:
             return await self._inner.send(call)
         now, until = asyncio.get_running_loop().time(), call.deadline
@@ -243,7 +246,7 @@ async def _pieces(
 
 
 def _lost(message: object, call: Call) -> OwnerLost:
-    """Return the error of an answer that ends here, and book what its owner has not booked."""
+    """Return the error of an answer that ends here; book the calls that its owner has not."""
     again = isinstance(message, Over) and message.again
     for attempt in message.attempts if isinstance(message, Over) else ():
         call.log.book(attempt)

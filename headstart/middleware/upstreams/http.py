@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 
 def trusting(upstream: str, ca_file: str) -> ssl.SSLContext:
-    """Return what trusts the authorities in a PEM file, and no others. Raises ConfigError."""
+    """Return a TLS context that trusts only the authorities in a PEM file. Raises ConfigError."""
     setting = f"upstream {upstream!r}: ca_file: {ca_file}"
     try:
         return ssl.create_default_context(cafile=ca_file)
@@ -68,7 +68,7 @@ def trusting(upstream: str, ca_file: str) -> ssl.SSLContext:
 
 
 KEPT_S = 75.0
-"""For so long an unused connection is kept."""
+"""Seconds for which an unused connection is kept."""
 
 
 def connector(*, ssl: SSLContext | bool) -> aiohttp.TCPConnector:
@@ -79,8 +79,8 @@ def connector(*, ssl: SSLContext | bool) -> aiohttp.TCPConnector:
 class _WatchedConnection(ResponseHandler):
     """A connection that is closed if bytes come while no call uses it.
 
-    Such bytes answer nothing that was asked. The client library would take them for the answer to
-    the next call, which may be another caller's.
+    Such bytes answer no request. The client library would take them for the answer to the next
+    call, which may be another caller's.
 
     It bounds the silence of the provider (``read_timeout``) with one timer, which looks again when
     the silence began later. The client library sets and clears a timer for each piece.
@@ -89,13 +89,13 @@ class _WatchedConnection(ResponseHandler):
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
         self._silent_until = 0.0
-        """When the silence becomes too long, in the loop's time."""
+        """The time when the silence becomes too long, in the loop's time."""
         self.idle = False
         self._has_news: Callable[[], bool] = bool
-        """Asks the system for bytes, or an end, that the event loop has not seen yet."""
+        """Tells whether the system has bytes, or an end, that the event loop has not seen yet."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the connection, and prepare the question for its news."""
+        """Take the connection, and prepare ``_has_news`` for it."""
         super().connection_made(transport)
         socket = transport.get_extra_info("socket")
         if socket is not None:
@@ -111,7 +111,7 @@ class _WatchedConnection(ResponseHandler):
             self._break_off()
 
     def _break_off(self) -> None:
-        """Tell who reads the body that no more of it can be read. The client library does not."""
+        """Report to the reader of the body that it is broken. The client library does not."""
         body = self._payload
         if body is not None and not body.is_eof() and body.exception() is None:
             body.set_exception(aiohttp.ClientPayloadError("the body cannot be read"))
@@ -134,7 +134,7 @@ class _WatchedConnection(ResponseHandler):
             super()._on_read_timeout()
 
     def close(self) -> None:
-        """Close the connection, and drop what is unsent after CLOSE_S.
+        """Close the connection, and drop unsent bytes after CLOSE_S.
 
         A provider that reads nothing would keep the connection open for ever.
         """
@@ -152,7 +152,7 @@ class _WatchedConnection(ResponseHandler):
             # The last answer's parser may hold the beginning of another one.
             if self._parser is not None and self._parser.feed_eof() is not None:
                 return False
-        except Exception:  # noqa: BLE001 - whatever it cannot read is not the end of an answer
+        except Exception:  # noqa: BLE001 - unreadable bytes are not the end of an answer
             return False
         return not self._has_news()
 
@@ -167,7 +167,7 @@ def _news_of(descriptor: int) -> Callable[[], bool]:
 
 
 class _SilentPool(aiohttp.TCPConnector):
-    """A pool that hands out silent connections alone, and closes the others."""
+    """A pool that hands out only silent connections, and closes the others."""
 
     def __init__(self, *, limit: int, keepalive_timeout: float, ssl: SSLContext | bool) -> None:
         super().__init__(limit=limit, keepalive_timeout=keepalive_timeout, ssl=ssl)
@@ -192,18 +192,19 @@ class _SilentPool(aiohttp.TCPConnector):
 
 
 LONG_BODY_BYTES = 1024 * 1024
-"""The client library writes a longer body of bytes at once, which blocks the event loop."""
+"""The longest body that is given to the client library whole. It would write a longer one at once,
+which blocks the event loop."""
 MOST_URLS = 64
 LONGEST_PATH = 256
 """The longest path whose URL is kept, so that the client library works out its parts once."""
 _FAILURES = (aiohttp.ClientError, OSError)
-"""What the client library raises; its timeouts are OSErrors."""
+"""The errors of the client library. Its timeouts are OSErrors."""
 FIRST_BYTE_S = 600.0
 """Longest wait for a first byte on a socket. The caller sets the limit that counts."""
 _VERSION = re.compile(r"^/v\d+(?:alpha|beta)?\d*(?=/)")
 _LAST_VERSION = re.compile(r"/v\d+(?:alpha|beta)?\d*$")
 _ROOTED = "/ws/"
-"""The beginning of paths that stand beside a provider's versions (Gemini's WebSockets)."""
+"""The beginning of paths that are not below a version of the API (Gemini's WebSockets)."""
 
 
 class HTTPUpstream:
@@ -218,7 +219,7 @@ class HTTPUpstream:
         signer: Signer | None = None,
         spawn: Spawn | None = None,
     ) -> None:
-        """Send ``credential`` with each call, and what ``signer`` adds to it.
+        """Send ``credential`` with each call, and the headers of ``signer``.
 
         None: the caller's key passes.
 
@@ -230,7 +231,7 @@ class HTTPUpstream:
         self._settings = settings
         self._writer = RequestWriter(settings, credential)
         self.passes_keys = credential is None
-        """True if a caller's own key goes up."""
+        """True if the caller's own key is sent."""
         self._signer = signer
         self._clock = clock
         self._own = None if settings.dialect is None else BY_SETTING[settings.dialect]
@@ -248,7 +249,7 @@ class HTTPUpstream:
         self._spawn = spawn if settings.warm else None
         self._warming = False
         self._ending: dict[aiohttp.ClientResponse, asyncio.TimerHandle] = {}
-        """Answers that are over while their bodies are not, and when they are closed."""
+        """Whole answers whose bodies have not ended, with the times when they are closed."""
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None or self._session.closed:
@@ -291,7 +292,7 @@ class HTTPUpstream:
         if query:
             raw += "?" + _as_sent(query)
         url = URL(f"{self._base.scheme}://{self._base.raw_authority}{raw}", encoded=True)
-        # A query may hold a secret, so it is not kept.
+        # A query may contain a secret, so it is not kept.
         if not query and len(path) <= LONGEST_PATH:
             if len(self._urls) >= MOST_URLS:
                 self._urls.clear()
@@ -384,7 +385,7 @@ class HTTPUpstream:
         incoming: IncomingAnswer,
         transforms: tuple[str, ...],
     ) -> Reply:
-        """Return the answer that has begun. Raises UpstreamProtocolError if nobody can read it."""
+        """Return the answer that has begun. Raises UpstreamProtocolError if it cannot be read."""
         head = read_head(response.status, response.raw_headers)
         strip = head.is_stream and "include-usage" in transforms
         transcript = Transcript()
@@ -436,7 +437,7 @@ class HTTPUpstream:
     ) -> AsyncGenerator[Piece]:
         """Yield the answer as it arrives. Raises UpstreamError when it breaks off.
 
-        It is over at its terminal event, whatever becomes of its body.
+        It is over at its terminal event, even if its body goes on.
         """
         content, until = response.content, None
         try:
@@ -465,7 +466,7 @@ class HTTPUpstream:
             yield piece
 
     def _limit_gaps(self, response: aiohttp.ClientResponse) -> None:
-        """Bound the time between two pieces, now that the first one came."""
+        """Limit the time between two pieces after the first piece."""
         connection = response.connection
         protocol = None if connection is None else connection.protocol
         if protocol is not None:
@@ -491,7 +492,7 @@ class HTTPUpstream:
         response.close()
 
     def _keep_warm(self) -> None:
-        """Replace a connection that is lost with a cancelled answer, as it is with HTTP/1.1."""
+        """Replace a connection that a cancelled answer has cost, as happens with HTTP/1.1."""
         session = self._session
         if self._spawn is None or self._warming or session is None or session.closed:
             return
@@ -512,7 +513,7 @@ class HTTPUpstream:
             ) as response:
                 await response.read()
         except (aiohttp.ClientError, OSError, TimeoutError):
-            # The next call finds out for itself, and reports it.
+            # The next call meets the same error and reports it.
             return
         finally:
             self._warming = False
@@ -540,7 +541,7 @@ async def pieces_of(
 
 
 async def _in_time(content: aiohttp.StreamReader, until: float) -> bytes:
-    """Return what follows the finish reasons, if it comes in time."""
+    """Return the bytes after the finish reasons, if they come in time."""
     try:
         async with asyncio.timeout_at(until):
             return await content.readany()
@@ -561,7 +562,7 @@ def _is_of_handshake(name: str) -> bool:
 
 
 def _payload(body: bytes) -> bytes | io.BytesIO | None:
-    """Return a body for the client library: a long one as what it writes piece by piece."""
+    """Return a body for the client library, which writes a long one piece by piece."""
     if len(body) > LONG_BODY_BYTES:
         return io.BytesIO(body)
     return body or None
@@ -574,7 +575,7 @@ def _length_of(headers: Headers) -> Iterator[tuple[str, str]]:
 
 
 def _as_sent(target: bytes) -> str:
-    """Return a path or query as text that goes out as the same bytes: the client writes UTF-8."""
+    """Return a path or query as a text that becomes the same bytes, as the client writes UTF-8."""
     try:
         return target.decode()
     except UnicodeDecodeError:
@@ -582,7 +583,7 @@ def _as_sent(target: bytes) -> str:
 
 
 def _as_ours(name: str, error: Exception) -> UpstreamError:
-    """Return the error of ours that stands for one of the client library's."""
+    """Return our error for an error of the client library."""
     match error:
         case TimeoutError():
             return UpstreamTimeout(f"upstream {name} did not answer in time")
@@ -597,7 +598,7 @@ def _as_ours(name: str, error: Exception) -> UpstreamError:
 
 
 def _reason(error: aiohttp.ClientConnectorError) -> str:
-    """Say why in the system's words: the library's speak of its own parameters."""
+    """Return the reason in the system's words, because the library names its own parameters."""
     number = error.os_error.errno
     if number is not None and number > 0:
         return os.strerror(number)
@@ -607,7 +608,7 @@ def _reason(error: aiohttp.ClientConnectorError) -> str:
 CLOSE_S = 1.0
 """How long the other side may take to answer a close frame."""
 HEARTBEAT_S = 40.0
-"""A provider that was silent for so long is asked for a sign of life, which has half the time."""
+"""Seconds of silence after which a provider gets a ping. It has half this time to answer."""
 MAX_REFUSAL_BYTES = 64 * 1024
 NORMAL, GOING_AWAY, NO_CODE, ABNORMAL, TOO_BIG, FAILED, RESTART = (
     1000, 1001, 1005, 1006, 1009, 1011, 1012,
@@ -617,7 +618,7 @@ _UNSENDABLE = frozenset((1004, NO_CODE, ABNORMAL, 1015))
 
 
 class Ending(NamedTuple):
-    """How one side ended a WebSocket."""
+    """The way in which one side ended a WebSocket."""
 
     code: int
     reason: str = ""
@@ -650,7 +651,7 @@ class Socket(aiohttp.ClientWebSocketResponse):
         self._wire = None if connection is None else connection.transport
 
     def abort(self) -> None:
-        """Drop what is unsent, and close the connection."""
+        """Drop unsent bytes, and close the connection."""
         if self._wire is not None:
             self._wire.abort()
 
@@ -669,7 +670,7 @@ class UpstreamSocket:
         await self._socket.send_frame(data, kind)
 
     async def receive(self) -> bytes | str | Ending:
-        """Return the next message, or how the provider ended. Pings are answered."""
+        """Return the next message, or the way in which the provider ended. Pings are answered."""
         message = await self._socket.receive()
         if message.type is aiohttp.WSMsgType.BINARY:
             return bytes(message.data)
@@ -691,7 +692,7 @@ class UpstreamSocket:
         if self._is_closed:
             return
         self._is_closed = True
-        # A provider that reads nothing would keep the connection open with what is unsent.
+        # A provider that reads nothing would keep the connection open because of unsent bytes.
         asyncio.get_running_loop().call_later(CLOSE_S, self._socket.abort)
         reason = ending.reason.encode()[:123].decode(errors="ignore").encode()
         await self._socket.close(code=ending.code, message=reason)

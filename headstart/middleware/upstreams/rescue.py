@@ -48,11 +48,11 @@ if TYPE_CHECKING:
 
 RESCUED = "rescued"
 _REPEATABLE = (Started, TextDelta, ReasoningDelta, UsageReported)
-"""Events that a second answer may follow: nothing half-shown but text and reasoning."""
+"""Events after which a second answer may follow. Only text and reasoning may be incomplete."""
 
 
 class SpliceWriter:
-    """Turns the events of a second answer into those that follow the ones shown."""
+    """Turns the events of a second answer into the events after those that the client has."""
 
     def __init__(self, seam: RestartSplice | PrefillSplice, block: int | None) -> None:
         """Join at ``seam``, in the content block ``block``."""
@@ -61,11 +61,11 @@ class SpliceWriter:
         self._renamed: int | None = None
 
     def feed(self, events: Sequence[StreamEvent]) -> Iterator[StreamEvent]:
-        """Yield what is new. Raises UpstreamProtocolError where the answers diverge."""
+        """Yield the new events. Raises UpstreamProtocolError if the answers diverge."""
         for event in events:
             match event:
                 case Started() | ReasoningDelta():
-                    # The client has the one, and has seen another reasoning than this.
+                    # The client has its start already, and has seen another reasoning.
                     continue
                 case ErrorReported():
                     raise UpstreamProtocolError(f"the rescue failed: {event.message}")
@@ -82,7 +82,7 @@ class SpliceWriter:
 
     def _news(self, event: TextDelta, news: str | None) -> Iterator[StreamEvent]:
         if news is None:
-            raise UpstreamProtocolError("the rescue says something else, or less")
+            raise UpstreamProtocolError("the text of the rescue differs, or is shorter")
         if not news:
             return
         if self._block is not None and self._renamed is None:
@@ -91,18 +91,17 @@ class SpliceWriter:
         yield msgspec.structs.replace(event, text=news, block=block)
 
 
-"""Begin anew and match what was shown, or have the rest of it said where that can be asked for;
-``"off"``: only begin anew where nothing was shown."""
 _NOBODY: Mapping[str, Prefill] = {}
 
 
 class Rescued:
-    """Stands around a route's strategy. Once a call, an answer that broke off is begun anew.
+    """Wraps the strategy of a route. It replaces an answer that broke off, once for each call.
 
-    So is a stream that is far slower than its upstream usually is, if another one can go on.
-
-    It also delivers an answer that was withheld, since nobody gave a better one. ``prefill`` tells
-    by name which upstreams go on from a last assistant message; the others do not.
+    It also replaces a stream that is far slower than usual for its upstream, if another upstream
+    can continue it. And it delivers an answer that was withheld if there is no better one. The mode
+    ``restart`` asks for a new answer and matches it with the shown text; ``prefill`` also lets an
+    upstream continue the text, if it can; ``off`` asks again only if nothing was shown. ``prefill``
+    names the upstreams that can continue a last assistant message.
     """
 
     def __init__(
@@ -132,7 +131,7 @@ class Rescued:
         except AnswerWithheld as error:
             return error.reply
         request = call.request
-        # A whole answer is shown at its end: until then another one is no rescue, but failover.
+        # A whole answer is shown at its end. Until then, another answer is failover and no rescue.
         if call.editable and request is not None and not (self._mode == "off" and request.stream):
             dialect = self._dialects.get(call.dialect)
             if dialect is not None and dialect.is_chat:
@@ -147,9 +146,9 @@ class Rescued:
         call: Call,
         dialect: Dialect,
     ) -> AsyncGenerator[Piece]:
-        """Yield the answer; where it breaks off, go on with another one.
+        """Yield the answer. If it breaks off, continue with another one.
 
-        Raises the error that broke the answer off where no other answer can follow.
+        If no other answer can follow, raises the error that broke the answer off.
         """
         now = asyncio.get_running_loop().time
         pace, asked = self._pace(reply, call), now()
@@ -182,7 +181,10 @@ class Rescued:
             raise broken from (None if error is broken else error)
 
     def _pace(self, reply: Reply, call: Call) -> ExpectedPace | None:
-        """Return what tells a slow stream; None if nobody else could go on, or nothing is known."""
+        """Return the expected pace.
+
+        None if no other upstream could continue, or no pace is known.
+        """
         request = call.request
         if request is None or not request.stream or reply.usual_speed is None:
             return None
@@ -194,9 +196,9 @@ class Rescued:
     async def _overtaking(
         self, reply: Reply, shown: Transcript, call: Call, dialect: Dialect
     ) -> AsyncGenerator[Piece]:
-        """Yield the rest of a slow answer as another upstream says it.
+        """Yield the rest of a slow answer from another upstream.
 
-        Yields nothing where nobody else goes on from there: then the slow answer goes on.
+        Yields nothing if no other upstream can continue. Then the slow answer goes on.
         """
         before = reply.transforms, reply.storable
         slow = UpstreamTimeout(
@@ -220,7 +222,10 @@ class Rescued:
         call: Call,
         dialect: Dialect,
     ) -> AsyncGenerator[Piece]:
-        """Yield the rest. Raises ``broken`` where no other answer can follow, or another error."""
+        """Yield the rest of the answer.
+
+        Raises ``broken`` if no other answer can follow, or another error.
+        """
         request = call.request
         assert request is not None
         if not _is_rescuable(shown, call):
@@ -245,7 +250,8 @@ class Rescued:
                 start.created or 0,
                 include_usage=request.include_usage,
             )
-            # What the client has already puts the writer in the place where it goes on.
+            # Feeding the events that the client has sets the writer to the place where it
+            # continues.
             encoder.feed(events)
             writer = SpliceWriter(splice, _last_block(events))
             begun = _tokens(shown, dialect, call.prompt_tokens)
@@ -263,7 +269,7 @@ class Rescued:
     async def _second(
         self, failed: str, shown: Transcript, call: Call
     ) -> tuple[Reply | None, PrefillSplice | RestartSplice | None]:
-        """Return the answer that follows and how it is joined; None: it stands alone."""
+        """Return the second answer, and the splice that joins it; None: it is sent alone."""
         if shown.is_empty:
             return await self._restart(failed, call), None
         said = shown.text
@@ -283,9 +289,9 @@ class Rescued:
             return None
 
     async def _go_on(self, failed: str, said: str, call: Call) -> Reply | None:
-        """Have an upstream that can continue an answer say the rest; None: nobody does.
+        """Let an upstream that can continue the answer write the rest; None if there is none.
 
-        An upstream that adds nothing has said enough.
+        An upstream that adds no text has finished the answer.
         """
         request, reachable = call.request, self._inner.names - call.avoid
         able = {name: how for name, how in self._prefill.items() if how != "no"}
@@ -308,7 +314,7 @@ class Rescued:
             return None
         if reply.upstream in asked:
             return reply
-        # A strategy may ask somebody else in spite of all.
+        # A strategy may nevertheless have asked another upstream.
         await reply.aclose()
         return None
 
@@ -323,7 +329,7 @@ def _as_rescue(call: Call, avoid: frozenset[str]) -> Call:
 
 
 def _said(piece: Piece) -> float:
-    """Return the tokens of a piece's text, by estimate."""
+    """Return the estimated tokens of a piece's text."""
     texts = (e.text for e in piece.events if isinstance(e, TextDelta | ReasoningDelta))
     return sum(map(len, texts)) / CHARACTERS_PER_TOKEN
 
@@ -344,19 +350,19 @@ def _is_rescuable(shown: Transcript, call: Call) -> bool:
 
 
 def _is_joinable(shown: Transcript) -> bool:
-    """Tell whether another answer could go on from here."""
+    """Tell whether another answer can continue from here."""
     return shown.is_continuable and all(
         isinstance(event, _REPEATABLE) or _is_beside(event) for event in shown.events
     )
 
 
 def _is_beside(event: StreamEvent) -> bool:
-    """Tell a chunk's own fields, such as padding, from content."""
+    """Tell whether an event has only a chunk's own fields, such as padding, and no content."""
     return isinstance(event, ExtraDelta) and event.choice is None
 
 
 def _is_text(shown: Transcript) -> bool:
-    """Tell whether another answer could go on from here, and no reasoning was shown."""
+    """Tell whether another answer can continue from here, and no reasoning was shown."""
     thought = any(isinstance(event, ReasoningDelta) for event in shown.events)
     return _is_joinable(shown) and not thought
 
@@ -368,7 +374,7 @@ def _last_block(events: Sequence[StreamEvent]) -> int | None:
 
 
 def _tokens(shown: Transcript, dialect: Dialect, prompt_tokens: int) -> Tokens:
-    """Return what the shown part took, by estimate where that was not reported yet."""
+    """Return the tokens of the shown part, estimated if they were not reported yet."""
     length = round(len(shown.text) / CHARACTERS_PER_TOKEN)
     reported = shown.usage
     tokens = Tokens(prompt=prompt_tokens) if reported is None else dialect.tokens(reported)
@@ -376,7 +382,7 @@ def _tokens(shown: Transcript, dialect: Dialect, prompt_tokens: int) -> Tokens:
 
 
 def _add_usage(event: StreamEvent, begun: Tokens, dialect: Dialect) -> StreamEvent:
-    """Add what the first part took to what the rest reports."""
+    """Add the tokens of the first part to the usage that the rest reports."""
     if not isinstance(event, UsageReported):
         return event
     rest = dialect.tokens(event.usage)

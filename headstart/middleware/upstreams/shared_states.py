@@ -2,7 +2,8 @@
 
 Each object here is the policy's own, run on the state that any worker left: it reads that state
 before a method if another worker has changed it, and writes it back after a change, under a lock.
-So several workers never ask more than one would. What was learned of speeds is told to the others.
+So several workers never ask more often than a single one would. Learned speeds are sent to the
+other workers.
 """
 
 from __future__ import annotations
@@ -34,11 +35,12 @@ _VERSION_AT = 16
 SLOT_BYTES = 4096
 SLOTS = 4096
 _NEAR = 8
-"""The slots in which a state may lie. The least valuable leaves if all are taken."""
+"""Number of slots in which a state may be stored. If all are taken, the least valuable one is
+dropped."""
 LOCK_TRIES = 2000
-"""A worker that was stopped may hold the lock. The others then go on without it."""
+"""Most tries for the lock. A stopped worker may hold it, and the others then go on without it."""
 _ROWS = BUDGET_WINDOW + 1
-"""A budget adds a row before it drops one."""
+"""Number of rows: a budget adds a row before it drops one."""
 _BEFORE_ROWS = 6
 """First row, number of rows, what was spent of the saved calls, and the three totals."""
 _RING_BYTES = 16 + 8 * (_BEFORE_ROWS + 3 * _ROWS)
@@ -75,7 +77,7 @@ class SharedLock:
             try:
                 fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, self._at)
             except OSError:
-                os.sched_yield()  # its process may wait for this core
+                os.sched_yield()  # the process with the lock may wait for this core
                 continue
             return True
         return False
@@ -119,7 +121,7 @@ def _digest(*name: str) -> bytes:
 
 
 class _Cell:
-    """The shared state of one object: where it lies, and which version of it the object has."""
+    """The shared state of one object: its place, and the version that the object has."""
 
     def __init__(self, table: SharedTable, name: bytes) -> None:
         self.table = table
@@ -151,7 +153,7 @@ class _Cell:
         """Write the state back. Call it with the lock, after ``load``."""
         state = shared.save()
         if len(state) > SLOT_BYTES - _HEAD.size:
-            return  # too many limits: this worker counts them alone
+            return  # too many limits, so this worker counts them alone
         memory, body = self.table.memory, self._at + _HEAD.size
         memory[body : body + len(state)] = state
         self._version = time.monotonic_ns()
@@ -181,7 +183,7 @@ class _OnSharedState:
             setattr(self, name, value)
 
     def is_worth_more(self) -> bool:
-        """Return whether it should outlive states that callers may invent."""
+        """Return whether it is worth more than states of invented names."""
         return True
 
 
@@ -326,7 +328,7 @@ class SharedExtra(ExtraBudget):
 
     @property
     def _saved(self) -> float:
-        # Kept as what was spent of it, so that new memory is a new budget.
+        # It is stored as the spent part, so that empty memory is a new budget.
         return self._start - (0.0 if self._numbers is None else float(self._numbers[2]))
 
     @_saved.setter
@@ -372,7 +374,7 @@ class AnswerFacts(TypedDict):
 
 
 class ToldMeasures(Measures):
-    """Figures that all workers learn: ``tell`` hands each lesson to the others."""
+    """Figures that all workers learn. ``tell`` passes each lesson on to the others."""
 
     def __init__(self, tell: Callable[[str, tuple[Any, ...]], None]) -> None:
         super().__init__()
@@ -407,7 +409,7 @@ class ToldMeasures(Measures):
 
 
 class ToldAffinities(Affinities):
-    """Where conversations were served, by any worker."""
+    """The upstreams that served conversations, from any worker."""
 
     def __init__(self, tell: Callable[[str, tuple[Any, ...]], None]) -> None:
         super().__init__()
@@ -439,7 +441,7 @@ _LESSONS: dict[str, Callable[..., None]] = {
     "gaps": Measures.gaps,
 }
 MOST_LESSONS = 1000
-"""Lessons that wait to be told; further ones are not."""
+"""Most lessons that wait to be sent. Further ones are dropped."""
 
 
 class SharedUpstreamStates(UpstreamStates):
@@ -473,7 +475,7 @@ class SharedUpstreamStates(UpstreamStates):
                 _LESSONS[name](self.measures, key, *given[1:])
 
     def _learn_answer(self, key: UpstreamModel, now: float, facts: AnswerFacts) -> None:
-        """Learn from an answer that another worker got: its call is none of this worker's."""
+        """Learn from an answer that another worker got. Its call does not count here."""
         completion, measures = facts["completion"], self.measures
         Measures.gaps(measures, key, facts["gaps"])
         Measures.prompt(measures, key, facts["estimated"], facts["reported"], now)

@@ -1,4 +1,4 @@
-"""Headers that authorise calls to AWS and to Google Cloud: they differ from call to call.
+"""Makes the headers that authorise calls to AWS and Google Cloud. They differ from call to call.
 
 AWS gets Signature Version 4. The code is our own, because botocore's signer comes with 16 MB of
 descriptions of all services. Google Cloud gets access tokens, which are renewed before they end.
@@ -36,7 +36,7 @@ class Signer(Protocol):
     ) -> Sequence[tuple[str, str]]:
         """Return the headers to add to a request. ``body`` is None if it is not known yet.
 
-        Raises UpstreamError if there is no proof to be had.
+        Raises UpstreamError if no credential can be obtained.
         """
 
 
@@ -86,7 +86,7 @@ class SignedRequest(NamedTuple):
     method: str
     host: str
     path: str
-    """As it goes out, percent-encoded."""
+    """The path as it is sent, percent-encoded."""
     query: str
     headers: tuple[tuple[str, str], ...]
     """Further headers to sign."""
@@ -146,13 +146,14 @@ def _encoded(text: str) -> str:
 
 
 EARLY_S = 300.0
-"""A token is renewed so long before its end."""
+"""Seconds before its end at which a token is renewed."""
 REST_S = 5.0
-"""Time after a failure in which nobody asks again."""
+"""Seconds after a failure in which no token is fetched."""
 PATIENCE_S = 20.0
 """Longest wait for a token."""
 GCLOUD_S = EARLY_S + 300.0
-"""How long a token of gcloud's is used. It does not say when it ends, and hands out fresh ones."""
+"""Seconds for which a token of gcloud is used. gcloud does not report its end, and gives out fresh
+tokens."""
 TOKEN_URL = "https://oauth2.googleapis.com/token"  # noqa: S105 - an address
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _LIFE_S = 3600
@@ -215,7 +216,7 @@ class GoogleTokens:
         return asyncio.get_running_loop().time() < self._rests_until
 
     async def _renew_quietly(self) -> None:
-        """Renew a token that is still valid. A failure waits for the next call to meet it."""
+        """Renew a token that is still valid. The next call reports a failure."""
         try:
             await self._renew(EARLY_S)
         except UpstreamUnreachable:
@@ -334,7 +335,7 @@ def from_file(
     except OSError as error:
         raise ConfigError(f"{setting}: {path}: {error.strerror or error}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{setting}: {path} is no JSON object") from error
+        raise ConfigError(f"{setting}: {path} is not a JSON object") from error
     wanted = _WANTED.get(str(known.get("type")))
     if wanted is None:
         raise ConfigError(
@@ -366,7 +367,10 @@ def _refresh_form(known: Mapping[str, str]) -> Callable[[], Mapping[str, str]]:
 def _signed_form(
     known: Mapping[str, str], url: str, *, setting: str, clock: Callable[[], float]
 ) -> Callable[[], Mapping[str, str]]:
-    """Return what makes a signed JWT for the service account (RFC 7523). Raises ConfigError."""
+    """Return a function that makes a signed JWT for the service account (RFC 7523).
+
+    Raises ConfigError.
+    """
     try:
         from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
         from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
@@ -377,9 +381,9 @@ def _signed_form(
     try:
         key = load_pem_private_key(known["private_key"].encode(), password=None)
     except (ValueError, TypeError) as error:
-        raise ConfigError(f"{setting}: private_key is no key in PEM format") from error
+        raise ConfigError(f"{setting}: private_key is not a key in PEM format") from error
     if not isinstance(key, RSAPrivateKey):
-        raise ConfigError(f"{setting}: private_key is no RSA key")
+        raise ConfigError(f"{setting}: private_key is not an RSA key")
     id = known.get("private_key_id")
     head = {"alg": "RS256", "typ": "JWT", **({"kid": id} if id else {})}
 

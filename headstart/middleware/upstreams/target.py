@@ -72,8 +72,8 @@ REFUSAL_BYTES = 64 * 1024
 
 
 LOOK_S = 2.0
-"""A timer looks after the waits of a call so often at least. So a shorter wait than the one before
-seldom needs another timer, and most calls need one in all."""
+"""Longest time between two looks of the timer at a call's waits. So a shorter wait than the one
+before rarely needs a new timer, and most calls need only one timer."""
 
 
 class Patience:
@@ -94,7 +94,7 @@ class Patience:
         self._late = False
 
     async def within(self, wait: Awaitable[T], until: float) -> T:
-        """Return what is waited for. Raises TimeoutError at ``until``."""
+        """Await a value. Raises TimeoutError at ``until``."""
         task = asyncio.current_task(self._loop)
         assert task is not None
         cancelling = task.cancelling()
@@ -115,7 +115,7 @@ class Patience:
                 task.uncancel()
 
     def stop(self) -> None:
-        """Clear the timer: nobody waits any more."""
+        """Clear the timer, because nothing waits any more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -138,8 +138,8 @@ class Patience:
 
 
 KEPT_ALIVE = 4
-"""Stall limits for which pings and comments alone are waited for: they tell that the connection
-lives, while the model may think between two blocks, or hang."""
+"""Number of stall limits to wait while only pings and comments come. They show that the connection
+is alive, while the model may think between two blocks, or hang."""
 
 
 _NO_ANSWER = Transcript()
@@ -150,8 +150,8 @@ class TargetCall:
     """One call of a target: its first content, the waits for its pieces, its end and its books.
 
     It is also the iterator over the pieces of the answer: first the held ones, then the live ones.
-    Reading raises UpstreamTimeout when no piece comes for ``stall_s``, when none that says anything
-    comes for ``KEPT_ALIVE`` times as long, or when the call's deadline is over. It raises
+    Reading raises UpstreamTimeout if no piece comes for ``stall_s``, if no piece with content comes
+    for ``KEPT_ALIVE`` times as long, or if the call's deadline is over. It raises
     UpstreamProtocolError or UpstreamRefused when the answer breaks off.
     """
 
@@ -176,7 +176,7 @@ class TargetCall:
         self._stall_s = self._limit_s = stall_s
         self._deadline = math.inf if call.deadline is None else call.deadline
         self._quiet_s = 0.0
-        """Waited for pieces since the last one that said anything."""
+        """Seconds of waiting since the last piece with content."""
         self._clock = clock
         self._time = asyncio.get_running_loop().time
         self._patience = Patience()
@@ -215,7 +215,7 @@ class TargetCall:
         return reply
 
     async def _first_content(self, upstream: Upstream) -> Reply:
-        """Send the call and read up to the first content; keep what came until then."""
+        """Send the call and read up to the first content; keep the pieces until then."""
         call = self._call
         reply = await upstream.send(call)
         self._closing = reply.closing
@@ -247,7 +247,7 @@ class TargetCall:
         transcript = self._transcript
         now = self._time()
         whole = transcript.ended or (transcript.finish is not None and transcript.finished)
-        # The source of a whole answer bounds its end where it can still say how it ends.
+        # The source of a whole answer limits its end, where it still knows how it ends.
         until = now + (2 * AFTER_END_S if whole else self._limit_s)
         until = min(until, self._deadline)
         try:
@@ -259,7 +259,8 @@ class TargetCall:
                 silent = UpstreamTimeout(
                     f"upstream {self._name} fell silent in its answer", kind=FailureKind.STALLED
                 )
-                # At once, not when the caller leaves: a rescue may run on long after this.
+                # It is closed at once, not when the caller leaves, because a rescue may run for
+                # long after this.
                 await self._broken_off(silent)
                 raise silent from error
             live = None
@@ -305,7 +306,7 @@ class TargetCall:
             raise reported(transcript.error, self._name, self._headers, dialect, self._call.id)
 
     async def _close(self, error: BaseException | None) -> None:
-        """Close the socket, and book the call unless it is booked. Once: the second does nothing.
+        """Close the socket, and book the call unless it is booked. A second call does nothing.
 
         An answer that breaks off does not wait for its reader.
         """
@@ -322,7 +323,7 @@ class TargetCall:
                 self._leave()
 
     def _leave(self) -> None:
-        """Book a call that nobody reads on."""
+        """Book a call whose answer is not read any further."""
         transcript, dialect = self._transcript, self._dialect
         at_finish = dialect is not None and dialect.ends_at_finish and transcript.finished
         if transcript.error is None and (transcript.ended or at_finish):
@@ -358,23 +359,24 @@ def classify_failure(error: HeadstartError, unix: float) -> Failure:
         return msgspec.structs.replace(failure(FailureKind.BAD_REQUEST), fail_over=True)
     found = failure_of(error, unix)
     if isinstance(error, AnswerWithheld) and error.finished:
-        # No mark against the provider: a caller could have it taken from all others.
+        # It does not count against the provider, because a caller could then close it for all
+        # others.
         found = msgspec.structs.replace(found, charges=False)
     return found
 
 
 def is_readable(call: Call, reply: Reply) -> bool:
-    """Tell whether a 200 answer's events say all that there is to say.
+    """Tell whether the events of a 200 answer show its whole content.
 
-    A whole answer to a call that passes untouched may be anything: it is the caller's to read.
+    A whole answer to a call that passes unchanged may be anything; only the caller reads it.
     """
     return reply.is_plain and (call.editable or reply.is_stream)
 
 
 async def open_answer(reply: Reply, dialect: Dialect | None, request_id: str) -> list[Piece]:
-    """Read an answer up to its first content; return the pieces that were held until then.
+    """Read an answer up to its first content; return the pieces until then.
 
-    With ``dialect`` None nobody can tell content from the rest: its first bytes will do. Raises
+    With ``dialect`` None, content cannot be told from the rest, so the first bytes count. Raises
     UpstreamRefused, AnswerWithheld, or UpstreamProtocolError for a stream with nothing in it.
     """
     if reply.status >= 300:
@@ -447,7 +449,7 @@ def _in_memory(reply: Reply, held: Sequence[Piece]) -> Reply:
 def reported(
     event: ErrorReported, upstream: str, headers: Headers, dialect: Dialect, request_id: str
 ) -> UpstreamRefused:
-    """Return the error that stood in a 200 answer as the error status that it should have been."""
+    """Return the error in a 200 answer as the error status that it should have had."""
     status = event.status if event.status is not None and 400 <= event.status < 600 else 502
     return UpstreamRefused(
         f"upstream {upstream} answered 200 with an error: {event.message}",
@@ -500,16 +502,17 @@ class _Model(NamedTuple):
     price: Price | None
 
 
-def _unknown(model: str) -> None:  # noqa: ARG001 - nothing is known of any model
+def _unknown(model: str) -> None:  # noqa: ARG001 - no model is known
     return None
 
 
 class Target:
     """Makes calls to ``upstream``. ``send`` waits for the answer's first content.
 
-    Each call is booked once, whatever ends it: an answer as soon as it was read to its end. What
-    the provider's dialect cannot express (InvalidRequest) is not sent, so it is not booked. Raises
-    UpstreamUnavailable without a call while the breaker is open or a rate limit is used up.
+    Each call is booked once, whatever ends it: an answer as soon as it was read to its end. A
+    request that the provider's dialect cannot express (InvalidRequest) is not sent, so it is not
+    booked. Raises UpstreamUnavailable without a call while the breaker is open or a rate limit is
+    used up.
 
     ``settings.models`` has all names of models that the upstream understands. ``key`` tells its
     own keys apart and need not be one; empty: callers send their own. ``context_tokens`` and
@@ -556,7 +559,7 @@ class Target:
         self._tracing = tracing
 
     def estimate(self, call: Call) -> RoutingEstimate:
-        """Return what to expect of this call, now."""
+        """Return the present estimate of this call."""
         now = asyncio.get_running_loop().time()
         key, price = self._model(call)
         state = self._state(call, key)
@@ -580,7 +583,7 @@ class Target:
             allowance=limits.allowance(now),
         )
         if call.relayed:
-            # Calls of other models know first that the upstream is down.
+            # Calls of other models notice first that the upstream is down.
             down_s = self._states.open_for_s(self.name, self._key_of(call), now)
             standing = standing._replace(ready_in_s=max(standing.ready_in_s, down_s))
         return predict_call(self.name, key, ask, standing, measures, now, price=price)
@@ -628,7 +631,7 @@ class Target:
         )
 
     def _begin(self, call: Call, now: float, spent: Reservation | None) -> Recording:
-        """Take leave to make the call; return where it is booked. Raises UpstreamUnavailable."""
+        """Get the permission for the call; return its recording. Raises UpstreamUnavailable."""
         model = self._model(call)
         state = self._state(call, model.key)
         breaker, limits = state.breaker, state.limits
@@ -676,14 +679,14 @@ class Target:
                 recording.key, call.prompt_tokens, recording.began
             )
         if limit_s is None:
-            return call.deadline  # nobody else would answer: a model may think for minutes
+            return call.deadline  # no other upstream could answer: a model may think for minutes
         until = recording.began + limit_s
         return until if call.deadline is None else min(until, call.deadline)
 
     def _stall_limit_s(self, recording: Recording, call: Call) -> float:
         """Return how long the call may be silent once it has begun."""
         if call.relayed:
-            return math.inf  # nobody knows what such an answer waits for; ``read_s`` bounds it
+            return math.inf  # it is not known what such an answer waits for; ``read_s`` limits it
         if self._settings.stall_s:
             return self._settings.stall_s
         limit_s, with_tools_s = recording.stall_limits_s
@@ -692,7 +695,8 @@ class Target:
     def _model(self, call: Call) -> _Model:
         """Return the model that a call asks for.
 
-        For a relayed call without one it is the kind of path: one may fail where others do not.
+        For a relayed call without a model it is the kind of path, because one kind may fail while
+        others work.
         """
         if call.request is not None:
             name = call.request.model
@@ -710,7 +714,7 @@ class Target:
         return model
 
     def _state(self, call: Call, key: UpstreamModel) -> UpstreamState:
-        """Return the state under the key that the call goes out with: none is another's."""
+        """Return the state under the key of the call. Each key has its own state."""
         return self._states.of(key.upstream, key.model, self._key_of(call))
 
     def _key_of(self, call: Call) -> str:

@@ -1,4 +1,4 @@
-"""The request that a provider gets for a call, and the reader of the provider's answer."""
+"""Writes the request that a provider gets for a call, and reads the head of its answer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,12 @@ from headstart.dialects.request_form import KEYED, MARKED
 from headstart.dialects.requests import may_hold_marks
 from headstart.errors import InvalidRequest, UpstreamProtocolError
 from headstart.middleware.reading import BodyReader, DocumentReader, FrameReader, WholeReader
-from headstart.middleware.translated_reading import DocumentTranslator, Folder, Naming, Reencoder
+from headstart.middleware.translated_reading import (
+    AnswerNames,
+    DocumentTranslator,
+    Folder,
+    Reencoder,
+)
 from headstart.policies.callers import (
     NameMemo,
     NamesMemo,
@@ -70,7 +75,7 @@ _NEUTRAL = frozenset(
 
 
 def _holds_secret(pair: bytes) -> bool:
-    """Tell whether a part of a query has a secret's name. Some servers split it at ``;``, too."""
+    """Tell whether a part of a query has a secret's name. Some servers also split at ``;``."""
     names = [part.partition(b"=")[0] for part in pair.split(b";")]
     return any(is_secret_parameter(unquote_to_bytes(name)) for name in names)
 
@@ -80,8 +85,8 @@ def headers_across(
 ) -> list[tuple[str, str]]:
     """Return the headers for a provider of another dialect than the client's.
 
-    Only what belongs to no dialect travels. ``credential`` as in ``headers_up``; None gives the
-    client's own key in the provider's ``key_header``.
+    Only headers that belong to no dialect are kept. ``credential`` as in ``headers_up``; None gives
+    the client's own key in the provider's ``key_header``.
     """
     kept = [
         (name.decode("latin-1"), value.decode("latin-1"))
@@ -97,7 +102,7 @@ def headers_across(
 
 
 def _with_model(query: bytes, named: str, real: str) -> bytes:
-    """Return a query with an upstream's own name of the model that it names."""
+    """Return a query with the upstream's own name for the model in it."""
     pairs = [
         b"model=" + quote(real, safe="").encode()
         if dict(parse_qsl(pair.decode("latin-1"))).get("model") == named
@@ -108,7 +113,7 @@ def _with_model(query: bytes, named: str, real: str) -> bytes:
 
 
 def _key_of(headers: Headers, query: bytes) -> bytes | None:
-    """Return the caller's bare key, from whatever header or ``?key=`` it came in."""
+    """Return the caller's bare key, from a header or from ``?key=``."""
     for name, value in headers:
         if name == b"authorization":
             scheme, _, key = value.partition(b" ")
@@ -166,9 +171,9 @@ _heads = NamesMemo(_end_to_end)
 
 
 def read_head(status: int, headers: Headers) -> AnswerHead:
-    """Read the headers of an answer as they came.
+    """Read the headers of an answer.
 
-    Raises UpstreamProtocolError for a status or a header that no server could send on.
+    Raises UpstreamProtocolError for a status or a header that no server could pass on.
     """
     if not 200 <= status < 600:
         raise UpstreamProtocolError(f"the upstream answered with status {status}")
@@ -195,11 +200,11 @@ class IncomingAnswer(msgspec.Struct, frozen=True):
     call: Call
     client: Dialect | None
     own: UpstreamDialect | None
-    """The upstream's."""
+    """The upstream's dialect."""
     now: float
     """Unix seconds."""
     model: str = ""
-    """As the upstream calls the one that was asked."""
+    """The upstream's name of the requested model."""
 
     def begin(
         self, head: AnswerHead, transcript: Transcript, *, strip: bool
@@ -207,7 +212,7 @@ class IncomingAnswer(msgspec.Struct, frozen=True):
         """Return the answer's status and headers for the client, and the reader of its body.
 
         ``strip``: its usage chunk is removed. Raises UpstreamProtocolError for an encoded body,
-        unless it only passes: then it passes unread.
+        unless the body only passes; then it passes unread.
         """
         status, headers, is_stream, is_plain = head
         client, own, call = self.client, self.own, self.call
@@ -258,9 +263,9 @@ class IncomingAnswer(msgspec.Struct, frozen=True):
             return Reencoder(own, client, naming, encoder)
         return DocumentTranslator(own, client, status, naming, encoder)
 
-    def _naming(self, client: Dialect) -> Naming:
+    def _naming(self, client: Dialect) -> AnswerNames:
         request = self.call.request
-        return Naming(
+        return AnswerNames(
             self.call.id,
             client.new_id(),
             int(self.now),
@@ -271,7 +276,7 @@ class IncomingAnswer(msgspec.Struct, frozen=True):
             choices=1 if request is None else max(1, request.choices),
         )
 
-    def _encoder(self, client: Dialect, request: ChatRequest, naming: Naming) -> EventEncoder:
+    def _encoder(self, client: Dialect, request: ChatRequest, naming: AnswerNames) -> EventEncoder:
         encoder = client.encoder(
             naming.answer_id, naming.created, include_usage=request.include_usage
         )
@@ -282,8 +287,8 @@ class IncomingAnswer(msgspec.Struct, frozen=True):
 
 
 AFTER_END_S = 1.0
-"""How long a provider may take to end the body of an answer that is whole. A body that ends in time
-leaves its connection to the next call."""
+"""Seconds that a provider may take to end the body of a whole answer. If the body ends in time, the
+next call can use the connection."""
 
 
 _NO_QUIRKS = Quirks()
@@ -305,7 +310,7 @@ _OF_A_DEPLOYMENT = frozenset(
 
 
 class OutgoingRequest(NamedTuple):
-    """A request as it goes out."""
+    """A request in the form in which it is sent."""
 
     path: bytes
     query: bytes
@@ -316,7 +321,7 @@ class OutgoingRequest(NamedTuple):
 
 
 class RequestWriter:
-    """Writes the requests for one upstream. All that its settings alone decide is worked out once.
+    """Writes the requests for one upstream. Values that depend only on settings are computed once.
 
     ``credential`` is the upstream's own key; None: the caller's key passes.
     """
@@ -326,7 +331,7 @@ class RequestWriter:
         self._credential = credential
         self._dropped = _NOT_UP if credential is None else _NOT_UP | ACCOUNT_HEADERS
         self._names = NameMemo(self._passing)
-        """The text of each name that passes, "" for others."""
+        """The text of each header name that passes; "" for other names."""
         self._plain_names = NameMemo(lambda name: "" if name == _ENCODING else self._names[name])
         self._keys = [(n.decode("latin-1"), v.decode("latin-1")) for n, v in credential or ()]
         self._main = BY_SETTING[upstream.speaks]
@@ -340,7 +345,7 @@ class RequestWriter:
     ) -> OutgoingRequest:
         """Return the request to send. ``client`` is the call's dialect, ``own`` the provider's.
 
-        Raises InvalidRequest for what the provider's dialect cannot express.
+        Raises InvalidRequest for content that the provider's dialect cannot express.
         """
         upstream = self._upstream
         if client is None or own is None or call.request is None:
@@ -382,8 +387,8 @@ class RequestWriter:
     def _headers_up(self, headers: Headers, *, plain: bool = False) -> list[tuple[str, str]]:
         """Return the client's end-to-end headers, without our own control headers.
 
-        The upstream's own key replaces the client's key, every other secret of his, and what goes
-        with them. ``plain`` asks for an answer that is not compressed.
+        The upstream's own key replaces the client's key, the client's other secrets, and the
+        headers that belong to them. ``plain`` asks for an answer that is not compressed.
         """
         names = self._plain_names if plain else self._names
         kept: list[tuple[str, str]] = []
@@ -401,7 +406,7 @@ class RequestWriter:
         return kept
 
     def _query_up(self, query: bytes) -> bytes:
-        """Return the client's query, without his secrets where the upstream has another key."""
+        """Return the client's query, without its secrets if the upstream has another key."""
         if self._credential is None:
             return query
         return b"&".join(pair for pair in query.split(b"&") if not _holds_secret(pair))
@@ -409,9 +414,9 @@ class RequestWriter:
     def _complete(
         self, headers: list[tuple[str, str]], spoken: UpstreamDialect, *, required: bool = False
     ) -> list[tuple[str, str]]:
-        """Add the upstream's own headers, and those that the API asks for and nobody gave.
+        """Add the upstream's own headers, and headers that the API needs and that are missing.
 
-        Where the caller's key passes, the caller gives these, unless they are ``required``.
+        If the caller's key passes, the caller has to send these, unless they are ``required``.
         """
         headers += self._upstream.headers.items()
         if spoken.required_headers and (required or self._upstream.api_key_env):
@@ -420,7 +425,7 @@ class RequestWriter:
         return headers
 
     def _relay(self, call: Call) -> OutgoingRequest:
-        """Return a request that nobody translates, under the upstream's name of its model."""
+        """Return a request that is not translated, with the upstream's name of its model."""
         main = self._main
         spoken = UPSTREAM_DIALECTS.get(call.dialect, main)
         headers = self._headers_up(call.headers)
@@ -429,7 +434,7 @@ class RequestWriter:
         elif self._credential is None:
             headers += _key_for(main, call)
         headers = self._complete(headers, spoken)
-        if call.dialect in DOCUMENTS:  # whose answers are read
+        if call.dialect in DOCUMENTS:  # the answers of these calls are read
             headers = [pair for pair in headers if pair[0] != "accept-encoding"]
             headers.append(("accept-encoding", "identity"))
         query = call.query_string and self._query_up(call.query_string)
@@ -447,7 +452,7 @@ class RequestWriter:
         try:
             body = _with_members(call.body, {"model": real})
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            # The path named the model, and the body is no JSON object: the upstream judges it.
+            # The path named the model, and the body is not a JSON object: the upstream judges it.
             return OutgoingRequest(call.path, query, headers, call.body)
         return OutgoingRequest(call.path, query, headers, body, ("model",))
 
@@ -526,7 +531,7 @@ class RequestWriter:
 def _marked(
     mark: Callable[[bytes, CacheMarks], bytes | None], body: bytes, marks: CacheMarks
 ) -> bytes | None:
-    """Return the marked body; None also for one of another shape: its error is the provider's."""
+    """Return the marked body; None also for a malformed body, which the provider will refuse."""
     try:
         return mark(body, marks)
     except (msgspec.ValidationError, LookupError, TypeError, AttributeError):
@@ -534,12 +539,12 @@ def _marked(
 
 
 def _at_deployment(sent: OutgoingRequest, model: str, version: str) -> OutgoingRequest:
-    """Return a request at the path of the model's deployment, as older versions of Azure want it.
+    """Return a request at the path of the model's deployment, which older versions of Azure need.
 
     Raises InvalidRequest for a name that would lead to another path.
     """
     if model in (".", ".."):
-        raise InvalidRequest(f"model: {model!r} is no name of a deployment")
+        raise InvalidRequest(f"model: {model!r} is not the name of a deployment")
     path, operation = sent.path, sent.path.removeprefix(_VERSIONED)
     if model and operation in _OF_A_DEPLOYMENT:
         name = quote(model, safe="").encode()

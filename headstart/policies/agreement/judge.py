@@ -64,7 +64,7 @@ _GOES_ON = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 REFUSAL_CHARS = 400
-"""A longer text says more than that it will not answer."""
+"""A longer text does more than refuse."""
 _FIRST_CHARS = 160
 
 
@@ -74,12 +74,12 @@ class ReadChoice(Frozen):
     text: str
     calls: tuple[ToolCall, ...] = ()
     refuses: bool = False
-    """It refuses, does not know, or says nothing at all."""
+    """The choice refuses, says that it does not know, or is empty."""
     truncated: bool = False
 
 
 def read_answer(answer: Completion | RawResponse) -> tuple[ReadChoice, ...] | None:
-    """Return the choices of an answer in order; None for bytes that are no text."""
+    """Return the choices of an answer in order; None for bytes that are not text."""
     if isinstance(answer, Completion):
         return tuple(map(_read_choice, sorted(answer.choices, key=lambda choice: choice.index)))
     try:
@@ -99,9 +99,9 @@ def answer_text(answer: Completion | RawResponse) -> str:
 
 
 def refuses(text: str) -> bool:
-    """Tell "I don't know", "I can't help with that" and silence from an answer; English only.
+    """Tell whether a text is no answer: "I don't know", "I can't help with that", or nothing.
 
-    A text that begins so and then answers after all does not refuse.
+    It knows English only. A text that begins like a refusal and then answers does not refuse.
     """
     if not text:
         return True
@@ -142,28 +142,30 @@ class Fit(Frozen):
 
     weights: tuple[float, ...]
     different_to: float
-    """Up to this probability two texts are judged to differ."""
+    """Two texts with this probability of agreement or less are judged to differ."""
     same_from: float
-    """From this probability on they are judged to say the same; between the two: unsure."""
+    """Two texts with this probability or more are judged to say the same. Between the two values
+    the judge is unsure."""
 
 
 class ErrorRates(Frozen):
     """How often the judge errs when it is sure, and how often it is not sure.
 
-    They correct an observed share of differing answers (Rogan and Gladen 1978),
-    ``e = (observed - beta) / (1 - alpha - beta)``, until null audits have measured beta. The judge
-    is unsure more often about answers that differ, so ``e`` of the sure pairs is too small for all
+    These rates correct an observed share of differing answers (Rogan and Gladen 1978), ``e =
+    (observed - beta) / (1 - alpha - beta)``, until null audits have measured beta. The judge is
+    unsure more often about answers that differ, so ``e`` of the sure pairs is too small for all
     pairs: its odds have to be multiplied by ``(1 - unsure) / (1 - unsure_different)``.
     """
 
     alpha: float
-    """The share called the same, of sure pairs that differ (answers to similar questions)."""
+    """Of the pairs that differ (answers to similar questions), the share that a sure judge calls
+    the same."""
     beta: float
-    """The share called different, of sure pairs that are the same."""
+    """Of the pairs that are the same, the share that a sure judge calls different."""
     unsure: float
-    """The share about which the judge is not sure, of pairs that are the same."""
+    """Of the pairs that are the same, the share about which the judge is not sure."""
     unsure_different: float
-    """The share about which the judge is not sure, of pairs that differ."""
+    """Of the pairs that differ, the share about which the judge is not sure."""
 
 
 WITH_COSINE = Fit(
@@ -184,7 +186,8 @@ WORDS_ALONE = Fit(
 )  # fmt: skip
 
 FREE_TEXT = ErrorRates(alpha=0.133, beta=0.014, unsure=0.127, unsure_different=0.287)
-"""For texts longer than five words, with a cosine. Alpha: neighbours from similarity 0.7 on."""
+"""For texts longer than five words, with a cosine. ``alpha`` was measured on neighbours with a
+similarity of 0.7 or more."""
 
 
 SKETCH_COSINE = (-0.05, 1.02)
@@ -193,7 +196,7 @@ SKETCH_REACH = 0.25
 """Two standard deviations of the prediction's error, on pairs judged by people."""
 
 ENCODED_CHARS = 600
-"""So many characters are encoded: about the 256 tokens of the default encoder."""
+"""Number of characters that are encoded: about the 256 tokens of the default encoder."""
 
 
 class Method(StrEnum):
@@ -210,7 +213,7 @@ class Method(StrEnum):
     """Only one answer was cut off at its token limit."""
     TEXT = "text"
     UNREADABLE = "unreadable"
-    """The answers are bytes that are no text, and not equal."""
+    """The answers are bytes that are not text, and they are not equal."""
 
 
 class Agreement(Frozen):
@@ -293,7 +296,7 @@ def _doubt(each: Agreement) -> tuple[int, float]:
 
 
 def _compare_replies(a: ReadChoice, b: ReadChoice) -> Agreement | tuple[str, str]:
-    """Return the judgement on two replies with a canonical form, else the texts to judge."""
+    """Return the judgement on two replies that have a canonical form; else the texts to judge."""
     if a.calls or b.calls:
         return _structured(compare_calls(a.calls, b.calls))
     if a.text == b.text:
@@ -324,7 +327,10 @@ def _structured(difference: Difference) -> Agreement | tuple[str, str]:
 
 
 def _compare_short(a: tuple[str, ...], b: tuple[str, ...]) -> bool | None:
-    """Compare short forms. Unsure: one only adds words ("Lima", "Lima, Peru"), or one is empty."""
+    """Compare short forms.
+
+    It is unsure if one only adds words ("Lima, Peru" to "Lima") or is empty.
+    """
     if a == b:
         return True if a else None
     return None if set(a) <= set(b) or set(b) <= set(a) else False

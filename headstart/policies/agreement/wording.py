@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 # --- words ---------------------------------------------------------------------------------------
 
 SHORT_WORDS = 5
-"""A text of so many words is a label. A longer text is prose."""
+"""Most words of a label. A longer text is prose."""
 _SHORT_CHARS = 100
 JUDGED_CHARS = 6000
-"""Only so many characters of the beginning of an answer are compared."""
+"""Number of characters at the beginning of an answer that are compared."""
 MOST_QUESTION_WORDS = 60
 """A longer question holds documents. Its words do not count as given to the answer."""
 
@@ -164,19 +164,17 @@ LIKENESS_FEATURES = (
     "words exchanged",
     "keys exchanged",
 )
-"""Names of the features. Novel words are those that no question gave; keys are names and numbers.
-
-Exchanged are words or keys that either text has alone, in a text that is otherwise alike.
-"""
+"""Names of the features. A *novel* word is in an answer but in no question. A *key* is a name or a
+number. An *exchanged* word or key is in one text only, while the rest of the two texts is alike."""
 
 WITHOUT_COSINE = tuple(name for name in LIKENESS_FEATURES if not name.startswith("cosine"))
 
 _ALIKE = 0.4
-"""From this share of common words (Jaccard) on an exchange counts."""
+"""Least share of common words (Jaccard) of two texts whose exchanged words count."""
 _UNKNOWN_SHARE = 0.5
 """The share of question words in common, if no question is known."""
 _NEARLY_EQUAL = 0.6
-"""From this share on a negation on one side turns the meaning around."""
+"""Least share of common words of two texts in which one negation reverses the meaning."""
 
 
 def compare_words(
@@ -219,12 +217,12 @@ def probability(features: Sequence[float], weights: Sequence[float]) -> float:
 
 
 def answers_oppose(a: Wording, b: Wording) -> bool:
-    """Tell that one text begins with yes and the other with no."""
+    """Tell whether one text begins with yes and the other with no."""
     return a.polarity * b.polarity < 0
 
 
 def may_oppose(a: Wording, b: Wording) -> bool:
-    """Tell that the texts are worded nearly alike and only one of them has a negation."""
+    """Tell whether the texts have nearly the same words and only one of them has a negation."""
     if a.negated == b.negated:
         return False
     return len(a.content & b.content) >= _NEARLY_EQUAL * len(a.content | b.content)

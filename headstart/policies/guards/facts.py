@@ -66,9 +66,9 @@ _CURRENCIES = frozenset({"usd", "eur", "pound", "jpy", "inr", "chf"})
 def quantities(words: Sequence[Word]) -> tuple[tuple[str, str], ...]:
     """Return every number with its unit, or "", sorted: (("30", "%"), ("7", "day")).
 
-    "Five", "5", "5.0" and "5th" are one number; "$5", "5 USD" and "5 dollars" are one amount.
-    "One" alone is as often a pronoun, "first" an adverb and "second" a unit, so none of them counts
-    as a number. Against another number the guard fires nevertheless.
+    "Five", "5", "5.0" and "5th" are one number; "$5", "5 USD" and "5 dollars" are one amount. "One"
+    alone is often a pronoun, "first" an adverb and "second" a unit, so these words do not count as
+    numbers. If the other prompt has a number in their place, the guard fires all the same.
     """
     found = []
     place = 0
@@ -89,7 +89,7 @@ def number_values() -> dict[str, str]:
 
 
 def numbers_differ(a: Parse, b: Parse) -> bool:
-    """Veto unless both prompts hold the same numbers, each as often."""
+    """Veto unless both prompts hold the same numbers, each the same number of times."""
     return [value for value, _ in a.quantities] != [value for value, _ in b.quantities]
 
 
@@ -219,7 +219,7 @@ def dates_differ(a: Parse, b: Parse) -> bool:
 
 
 def _is_date(words: Sequence[Word], place: int) -> bool:
-    """Tell "May" from "may" and "March" from "march" by capital or company."""
+    """Tell "May" from "may" and "March" from "march", by the capital or by the words around it."""
     if words[place + 1 : place + 2] and words[place + 1].text in _PRONOUNS:
         return False  # "May I …?"
     if place > 0 and (words[place].capital or words[place - 1].text in _BEFORE_MONTH):
@@ -298,7 +298,8 @@ _THAN = {
     **dict.fromkeys(listed("more greater larger bigger higher longer older later"), _LEAST),
     **dict.fromkeys(listed("less fewer smaller lower shorter younger earlier cheaper"), _MOST),
 }
-"""Words that set a limit with "than" before a number, or with "or" after it: "5 or more"."""
+"""Words that set a limit: with "than" before a number ("more than 5"), or with "or" after it ("5 or
+more")."""
 _OR = {**_THAN, "over": _LEAST, "above": _LEAST, "under": _MOST, "below": _MOST}
 _DENIALS = frozenset({"no", "not"})
 
@@ -322,11 +323,12 @@ _ALONE = frozenset(
     larger smaller
     """)
 )
-"""These are comparatives without "than" too. "Lower" may be a verb, "earlier" an adverb."""
+"""Words that compare also without "than". "Lower" (a verb, too) and "earlier" (an adverb, too) are
+left out."""
 _WAYS = frozenset(listed("way ways method methods"))
 """People who ask for the best way and for the easiest way ask the same."""
 _THAN_REACH = 4
-"""Words between a comparative and its "than"."""
+"""Most words between a comparative and its "than"."""
 
 
 def _adjective_forms() -> dict[str, tuple[str, str]]:
@@ -346,7 +348,7 @@ _ADJECTIVE_FORMS = _adjective_forms()
 
 
 def limits(words: Sequence[Word]) -> frozenset[str]:
-    """Return which limits a prompt sets on its numbers: ``least``, ``most``, ``exact``."""
+    """Return the kinds of limits on the numbers of a prompt: ``least``, ``most``, ``exact``."""
     found = set()
     for place, word in enumerate(words):
         if word.kind != "number" and word.text not in _SMALL:
@@ -436,7 +438,7 @@ def symbols(text: str, words: Sequence[Word]) -> frozenset[str]:
 
 
 def _is_prose(token: str) -> bool:
-    """Tell "a.m" and sentences without a space, "Thanks.When" or "sure...is", from names."""
+    """Tell whether a word with a dot is prose: "a.m", or a missing space ("Thanks.When")."""
     _, *parts = token.split(".")
     return any(part.istitle() or is_function_word(part) for part in parts if part) or bool(
         _ABBREVIATION.fullmatch(token)
@@ -472,7 +474,7 @@ def _is_name(text: str, word: Word) -> bool:
 def names_differ(a: Parse, b: Parse) -> bool:
     """Veto when each prompt names something that the other does not mention at all.
 
-    A name in one prompt alone is left to the other guards, unless symbols tell it apart.
+    If only one prompt has a name, the other guards decide, unless the name has a symbol.
     """
     if a.symbols != b.symbols and (_unmatched_symbol(a, b) or _unmatched_symbol(b, a)):
         return True
@@ -484,7 +486,7 @@ def names_differ(a: Parse, b: Parse) -> bool:
 
 
 def _unmatched_symbol(a: Parse, b: Parse) -> bool:
-    """Find a symbolic name of ``a`` that ``b`` lacks; "node" stands for "node.js"."""
+    """Find a symbolic name of ``a`` that ``b`` lacks; "node" counts as "node.js"."""
     return any(
         "." not in name or stem(name.strip(".").split(".")[0]) not in b.stems
         for name in a.symbols - b.symbols

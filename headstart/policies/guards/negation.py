@@ -1,12 +1,13 @@
-"""Negations, opposites, and other scopes: each of them turns a question around.
+"""Guards for negations, opposites and scopes: each of these can reverse a question.
 
 The pairs of opposites come from general English, not from any data set. Opposites that other
 constructions make equal (in/on, to/from, "I was given" and "I received") are left out on purpose.
 
-**Scope and substitution:** other owners, kinds or modifiers, and words of another meaning. Two
-names in the same sentence have nearly the same sentence vector, but their token vectors differ. So
-the substitution guard needs no list of names and no capitals: it compares the contextual vectors of
-the exchanged words (late interaction, Khattab and Zaharia 2020, used as a veto, not as a score).
+**Scope and substitution:** the prompts name different owners, kinds or modifiers, or a word was
+exchanged for one of another meaning. Two names in the same sentence have nearly the same sentence
+vector, but their token vectors differ. So the substitution guard needs no list of names and no
+capitals: it compares the contextual vectors of the exchanged words (late interaction, Khattab and
+Zaharia 2020, used as a veto, not as a score).
 """
 
 from __future__ import annotations
@@ -211,11 +212,13 @@ _CLASSES = (
     ("fresh", "stale expired rotten spoiled"),
     ("satisfied happy pleased", "dissatisfied unhappy disappointed annoyed"),
 )
-"""Two classes in a row: each word of one class is an opposite of each word of the other."""
+"""Each row has two classes. Each word of one class is an opposite of each word of the other
+class."""
 
 _PREFIXES = ("un", "non", "dis", "in", "im", "ir", "il", "de", "mis", "anti")
 _SHORTEST_STEM = 4
-"""Shorter remainders are mostly chance: "under" is not un + der, "input" not in + put."""
+"""Fewest characters of a word after its prefix. Shorter ones are mostly chance: "under" is not un +
+der."""
 
 
 def _table() -> dict[str, frozenset[str]]:
@@ -241,7 +244,7 @@ def opposites_used(a: Parse, b: Parse) -> bool:
 
 
 def opposites_exchanged(a: Parse, b: Parse) -> bool:
-    """Tell whether each prompt has a word that the other lacks and the two are opposites.
+    """Tell whether each prompt has a word that the other lacks, and these two words are opposites.
 
     Words that count as negations do not count again: "always" and "never".
     """
@@ -292,7 +295,7 @@ _AVOIDING = stems_of("avoid refrain")
 """These words negate nouns as well: "avoid nuts"."""
 _DENIALS = frozenset({"no", "not"})
 _NEGATION_REACH = 6
-"""How many words a negation looks ahead: "prevent … from renewing"."""
+"""Number of words after a negation in which its verb is looked for: "prevent … from renewing"."""
 _FREE_OF = frozenset(
     listed("""
     sugar gluten dairy lactose nut meat alcohol caffeine fat smoke interest fee tax duty rent
@@ -321,7 +324,7 @@ _IDIOMS = {
     "no": frozenset(listed("matter doubt problem problems idea clue worries reason luck")),
 }
 _PASSED_OVER = frozenset(listed("i we seem to be able even really quite"))
-"""Words that may stand between a negation and its verb: "I can't seem to find it"."""
+"""Words that may come between a negation and its verb: "I can't seem to find it"."""
 _BEFORE_NOT = frozenset({"or", "why", "if", "whether"})
 
 _WORKING = stems_of(
@@ -330,7 +333,7 @@ _WORKING = stems_of(
     got let allow use able happy pleased
     """
 )
-"""Words whose negation is a complaint: "it isn't working", "it won't go through"."""
+"""Verbs whose negation is a complaint: "it isn't working", "it won't go through"."""
 _WANTING = stems_of("want need")
 _TROUBLE = stems_of(
     """
@@ -341,7 +344,8 @@ _TROUBLE = stems_of(
 )
 _COMPLAINS, _TROUBLED, _CEASES, _ENDS = "complains", "troubled", "ceases", "ends"
 _ALIKE = (({_COMPLAINS}, {_COMPLAINS, _TROUBLED}), ({_CEASES}, {_ENDS}))
-"""A negation with the first tone says the same as a prompt without it that has the second tone."""
+"""Pairs of tones. A negated prompt with the first tone says the same as a prompt without negation
+that has the second tone."""
 
 
 def negation(words: Sequence[Word]) -> tuple[frozenset[str], bool, frozenset[str]]:
@@ -398,7 +402,7 @@ def _is_gerund(word: Word) -> bool:
 
 
 def _implied(words: Sequence[Word], place: int) -> set[str]:
-    """Find the complaint in "it isn't working" or "not there yet", the end in "I don't want it"."""
+    """Find a negation's tone: a complaint in "it isn't working", an end in "I don't want it"."""
     following = [stem(word.text) for word in words[place + 1 : place + 1 + _NEGATION_REACH]]
     tone = set()
     if not _WORKING.isdisjoint(following[:5]) or "yet" in following:
@@ -409,7 +413,7 @@ def _implied(words: Sequence[Word], place: int) -> set[str]:
 
 
 def _unknowing(words: Sequence[Word], place: int) -> set[str]:
-    """Find the trouble in "I can't find it"; "yes or no" has none."""
+    """Find the problem in "I can't find it"; "yes or no" has no problem."""
     following = [word.text for word in words[place + 1 : place + 1 + _NEGATION_REACH]]
     return set() if _UNKNOWING.isdisjoint(following) else {_TROUBLED}
 
@@ -434,9 +438,11 @@ def _is_negation_idiom(words: Sequence[Word], place: int) -> bool:
 # --- scope and substitution -----------------------------------------------------------------------
 
 MOST_EXCHANGED = 2
-"""With more words of its own a prompt is a new sentence, which the similarity judges."""
+"""Most words that only one prompt has. With more of them, it is a new sentence, and the similarity
+decides."""
 LEAST_MAXSIM = 0.595
-"""Less similar words mean different things (``docs/how-a-hit-is-decided.md``)."""
+"""Exchanged words with a lower similarity mean different things
+(``docs/how-a-hit-is-decided.md``)."""
 
 
 def words_substituted(a: Parse, b: Parse) -> bool:
@@ -452,10 +458,11 @@ def words_substituted(a: Parse, b: Parse) -> bool:
 
 
 def exchanged_maxsim(a: Parse, b: Parse) -> float | None:
-    """Return how near the content words of one prompt alone are to the other prompt, -1 to 1.
+    """Return how similar the exchanged content words are to the other prompt, from -1 to 1.
 
-    This is the mean over these words of both prompts: for each, the cosine to the most similar word
-    of the other prompt, both in context. None when there are no such words, or no vectors.
+    A word is exchanged if only one prompt has it. Each counts with its cosine to the most similar
+    word of the other prompt, both in context; the result is the mean over both prompts. None if
+    there are no such words, or no vectors.
     """
     only_a, only_b = a.content - b.content, b.content - a.content
     if not (only_a or only_b) or not a.vectors or not b.vectors:
@@ -472,7 +479,8 @@ def exchanged_maxsim(a: Parse, b: Parse) -> float | None:
 
 
 NARROWED_MAXSIM = 0.45
-"""A less similar modifier has no counterpart in the other prompt: it narrows the question."""
+"""A modifier with a lower similarity has no counterpart in the other prompt: it narrows the
+question."""
 
 # "Your" is left out: "change your oil" is how people ask for "change my oil".
 _OWNERS = {
@@ -586,7 +594,7 @@ def _owned(parse: Parse) -> Iterator[tuple[str, str]]:
 
 
 def _narrowed(a: Parse, b: Parse) -> bool:
-    """Find the one content word that was put before one of both: "a joint account"."""
+    """Find one content word that one prompt adds before a common word: "a joint account"."""
     added = a.content ^ b.content
     if len(added) != 1:
         return False

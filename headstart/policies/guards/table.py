@@ -69,7 +69,10 @@ _SEPARATING = frozenset(",;/&")
 
 
 def parse_prompt(text: str, encoding: Encoding) -> Parse:
-    """Parse a prompt. ``encoding`` must be of the same text: its spans locate the words."""
+    """Parse a prompt.
+
+    ``encoding`` must belong to the same text, because its spans locate the words.
+    """
     words = split_words(text)
     negators, negated, tone = negation(words)
     stems: list[str] = []

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 _ROLE_PREPOSITIONS = frozenset(listed("from to into than over by of for with before after"))
 _DIRECTED = frozenset(listed("from than before after"))
-"""With one of these, another argument is another question. With the other prepositions only an
-exchange with the words before is one."""
+"""Prepositions whose argument decides: with another argument it is another question. With the other
+prepositions it is another question only if the argument was exchanged with the words before."""
 _DETERMINERS = frozenset(
     listed("a an the this that these those some any each every my your our his her its their")
 )
@@ -41,7 +41,7 @@ _LONGEST_ARGUMENT = 3
 
 
 def roles(words: Sequence[Word]) -> tuple[Role, ...]:
-    """Return the prepositions of a prompt that have an argument, in order."""
+    """Return the prepositions of a prompt that have an argument, in their order."""
     found: list[Role] = []
     before: set[str] = set()
     for place, word in enumerate(words):
@@ -72,7 +72,7 @@ def roles_swapped(a: Parse, b: Parse) -> bool:
     """Veto when a preposition's arguments changed places.
 
     A mere change of order is not a swap: "At the pharmacy, can I …" asks what "Can I … at the
-    pharmacy" asks. The order of all other words is the crossing guard's.
+    pharmacy" asks. The guard ``crossing`` checks the order of all other words.
     """
     return a.stems != b.stems and _arguments_swapped(a, b)
 
@@ -91,7 +91,7 @@ def _arguments_swapped(a: Parse, b: Parse) -> bool:
             ours, theirs = ours - theirs, theirs - ours
             if not (ours and theirs and ours <= words_b and theirs <= words_a):
                 continue
-            # "Dollars to euros" against "euros to dollars", whatever stands between.
+            # "Dollars to euros" against "euros to dollars", with any words between.
             crossed = theirs <= one.before and ours <= other.before
             if crossed or one.preposition in _DIRECTED:
                 return True
@@ -114,19 +114,20 @@ def _arguments(parse: Parse, preposition: str) -> frozenset[str]:
 # --- crossing --------------------------------------------------------------------------------
 
 LEAST_ALIKE = 0.85
-"""Texts that have this share of their words in common must have them in the same order."""
+"""Texts with this share of common words, or more, must have these words in the same order."""
 LEAST_ALIKE_LONG = 0.75
 LONG = 12
-"""A text with so many words can change more of them and still be the same text, reordered."""
+"""Number of words of a long text, which can change more words and still be the same text,
+reordered."""
 LEAST_COMPARABLE = 0.5
-"""In texts with this share in common an exchange of two words is looked for."""
+"""Least share of common words of texts in which an exchange of two words is looked for."""
 MOST_WORDS = 40
 """Most words between a common start and end that are compared block by block. With more of them
 any change in the order of the content words is a veto."""
 MOST_BLOCKS = 6
 """Most blocks in another order for which a harmless cause is looked for."""
 MOST_MOVED = 24
-"""Most words with other neighbours that are compared, each with each."""
+"""Most words with changed neighbours that are compared pair by pair."""
 _LIST_REACH = 3
 """Most words that the items of a list may share around it: "bacterial DNA and human DNA"."""
 
@@ -170,7 +171,7 @@ _ROAMING = stems_of(
     too then so just really quite very actually instead why when where
     """
 )
-"""Words that mean the same wherever they stand alone."""
+"""Words that mean the same at any place in a sentence."""
 _PIECES = re.compile(r"\d+(?:\.\d+)*|[^\W\d_]+")
 _NUMBERS = number_values()
 
@@ -266,7 +267,7 @@ def _is_content(word: str) -> bool:
 
 
 def _reordered(one: _OrderedText, other: _OrderedText) -> bool:
-    """Tell whether the order of the words that both have changed without a harmless cause."""
+    """Tell whether the common words changed their order without a harmless cause."""
     ours, theirs = one.words, other.words
     shorter = min(len(ours), len(theirs))
     start = 0
@@ -289,7 +290,10 @@ def _reordered(one: _OrderedText, other: _OrderedText) -> bool:
 
 
 def _any_inversion(ours: Sequence[str], theirs: Sequence[str]) -> bool:
-    """Tell whether content words changed their order, each occurrence matched with its like."""
+    """Tell whether content words changed their order.
+
+    Each occurrence is matched with the same occurrence of the other text.
+    """
     places = {word: place for place, word in enumerate(_numbered(theirs))}
     order = [places[word] for word in _numbered(ours) if word in places]
     return order != sorted(order)
@@ -492,7 +496,7 @@ def _moved_freely(
 
 
 def _is_phrase(text: _OrderedText, first: int, last: int) -> bool:
-    """Tell a phrase that can move: it opens like one and nothing it could govern follows."""
+    """Tell whether a phrase can move: it opens like one, and it governs no word after it."""
     if text.words[first] not in _OPENING or text.words[last - 1] in _NOT_CLOSING:
         return False
     after = text.every[text.places[last - 1] + 1 : text.places[last - 1] + 2]
@@ -502,7 +506,7 @@ def _is_phrase(text: _OrderedText, first: int, last: int) -> bool:
 def _turned(
     one: _OrderedText, other: _OrderedText, front: _WordBlock, verb: _WordBlock, back: _WordBlock
 ) -> bool:
-    """Tell active from passive voice: the order is reversed, and only one text has "be … by"."""
+    """Tell whether one text is passive and the other active: reversed order, and one "be … by"."""
     return _is_passive(one, verb.first, verb.last, back.first) != _is_passive(
         other, verb.start, verb.end, front.start
     )
@@ -557,7 +561,7 @@ def _route(words: Sequence[str]) -> _Route | None:
 
 
 def _places_exchanged(one: _OrderedText, other: _OrderedText) -> bool:
-    """Find two words that crossed, each between words that were the other's neighbours."""
+    """Find two words that changed places: each now has the neighbours of the other."""
     if any(_passives(one)) != any(_passives(other)):
         return False
     ours, theirs = one.spots, other.spots

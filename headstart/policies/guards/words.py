@@ -2,8 +2,9 @@
 
 The parse is made once, by ``table.parse_prompt``, and stored with the entry. Word vectors are kept
 in steps of four bits: 192 bytes a word at 384 dimensions, in storage. Measured against int8
-(``docs/how-a-hit-is-decided.md``), these are half the bytes and give the same verdict on 99 % of
-exchanged words; projections to 128 dimensions (PCA, random, Hadamard) keep 86 to 92 %.
+(``docs/how-a-hit-is-decided.md``), they take half the bytes and give the same verdict on 99 % of
+exchanged words. Projections to 128 dimensions (PCA, random, Hadamard) give the same verdict on only
+86 to 92 %.
 """
 
 from __future__ import annotations
@@ -24,15 +25,17 @@ if TYPE_CHECKING:
 
 
 PARSE_VERSION = 2
-"""Raise it whenever a stored parse or a guard's verdict could change meaning. Stored prompts of
-another version are not compared, and older labels are forgotten. A new guard does not need that,
-since it only removes candidates, nor does a new field of the parse with a default."""
+"""The version of parses and guards. Raise it whenever a stored parse or a guard's verdict could
+change its meaning. Stored prompts of another version are not compared, and older labels are
+forgotten. A new guard does not need that, since it only removes candidates, nor does a new field of
+the parse with a default."""
 
 _LARGEST = 7
 _CLIP = 2.6
-"""The largest step stands for this many root mean squares of a row: rare outliers are cut."""
+"""The largest step is this multiple of the root mean square of a row. Rare outliers are cut off."""
 _ZERO = 8
-"""Added to a step to make it a nibble. No step makes the nibble 0: it fills the last byte."""
+"""Is added to a step to make it a nibble. No step gives the nibble 0, which fills up the last
+byte."""
 
 
 class Role(NamedTuple):
@@ -59,7 +62,7 @@ class Parse(Frozen, frozen=True, kw_only=True, array_like=True):
     negators: frozenset[str] = frozenset()
     """Stems of the words that negate."""
     negated: bool = False
-    """The number of negators is odd."""
+    """Whether the number of negators is odd."""
     tone: frozenset[str] = frozenset()
     """Words for problems, complaints and endings: they may mean a negation."""
     quantifiers: frozenset[str] = frozenset()
@@ -69,7 +72,8 @@ class Parse(Frozen, frozen=True, kw_only=True, array_like=True):
     symbols: frozenset[str] = frozenset()
     commas: tuple[int, ...] = ()
     """Places of the stems that follow a comma, a semicolon, "/" or "&". Entries that were stored
-    before this field existed have none: their lists without "and" or "or" are in one order only."""
+    before this field existed have none: in them, lists without "and" or "or" match only in the same
+    order."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -88,7 +92,7 @@ def unpack_parse(evidence: bytes) -> Parse:
 
 
 def quantize_rows(rows: NDArray[np.float32]) -> bytes:
-    """Return ``rows`` f32[n, d] as int8 steps, each row to its own scale, which is dropped."""
+    """Return ``rows`` f32[n, d] as int8 steps. Each row has its own scale, which is dropped."""
     mean_square = np.einsum("ij,ij->i", rows, rows) / np.float32(rows.shape[1])
     steps = rows * (_LARGEST / (_CLIP * np.sqrt(mean_square)))[:, None]
     np.rint(steps, out=steps)
@@ -99,7 +103,10 @@ def quantize_rows(rows: NDArray[np.float32]) -> bytes:
 
 @lru_cache(maxsize=256)
 def different(stems: tuple[str, ...]) -> tuple[str, ...]:
-    """Return each stem once, in order of appearance, as the rows of a parse's vectors stand."""
+    """Return each stem once, in order of appearance.
+
+    The rows of a parse's vectors have this order.
+    """
     return tuple(dict.fromkeys(stems))
 
 
@@ -119,7 +126,7 @@ def to_nibbles(quantized: bytes) -> bytes:
 
 
 def from_nibbles(packed: bytes) -> bytes:
-    """Return the steps of ``to_nibbles``."""
+    """Return the steps that ``to_nibbles`` packed."""
     pairs = np.frombuffer(packed, np.uint8)
     steps = np.stack((pairs >> 4, pairs & 15), axis=1).astype(np.int8) - np.int8(_ZERO)
     quantized: bytes = steps.tobytes()
@@ -139,7 +146,7 @@ _TOKEN = re.compile(
 
 
 def listed(words: str) -> tuple[str, ...]:
-    """Return the words of a block of text: long word lists read best as text."""
+    """Return the words of a block of text. Long lists of words are easier to read as a text."""
     return tuple(words.split())
 
 
@@ -244,7 +251,7 @@ def is_function_word(word: str) -> bool:
 
 
 def is_negated_verb(word: str) -> bool:
-    """Tell "don't", "dont" and their like."""
+    """Tell whether a word is a negated verb such as "don't" or "dont"."""
     return word.endswith("n't") or word in NEGATED_VERBS
 
 
@@ -287,7 +294,7 @@ def _without_suffix(word: str) -> str:
 
 
 def _bare(word: str) -> str:
-    """Drop a final e and undouble a final consonant, in all forms alike: "cancelled", "call"."""
+    """Drop a final e, and halve a double final consonant, in all forms: "cancelled", "call"."""
     if len(word) > 3 and word.endswith("e"):
         word = word[:-1]
     if len(word) > 2 and word[-1] == word[-2] and word[-1] not in "aeiou":

@@ -1,4 +1,4 @@
-"""Short answers: limits on them, requests for them, and whether these save tokens. Pure.
+"""Short answers: limits, the words that ask for them, and whether these save tokens. Pure.
 
 Limits are learned by route and model. Savings are measured by model, in an experiment with a
 holdout.
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 MOST_CONTINUATIONS = 2
 _NEARLY = 0.9
-"""An answer that our limit cut has at least this share of it: providers count differently."""
+"""An answer that our limit cut has at least this share of the limit, because providers count
+differently."""
 _FIELDS = ("prediction", "web_search_options", "modalities", "audio")
 """Request fields whose answer is more than text, or that providers refuse together with a limit."""
 _LOOKED_AT = 2000
@@ -52,8 +53,8 @@ _LIMIT_REFUSED = re.compile(
 def refuse_limit(asked: CanonicalRequest) -> str | None:
     """Return the reason why an answer must not be limited, or None.
 
-    A limit of the client is not changed. Only plain text can be continued, so nothing else gets a
-    limit: no arguments of tools, no JSON, no second choice.
+    The client's own limit is not changed. Only plain text can be continued, so arguments of tools,
+    JSON and several choices get no limit.
     """
     if asked.max_tokens is not None:
         return "client-limit"
@@ -112,14 +113,14 @@ def refuses_limits(status: int, body: bytes) -> bool:
 
 FORMAT = 1
 ENOUGH = 500
-"""Number of answers that it takes to draw a limit from them: five lie beyond their p99."""
+"""Fewest answers from which a limit is computed: five of them lie beyond the p99."""
 GUARD_SHARE = 0.99
 GUARD_FACTOR = 1.5
 TIGHT_SHARE = 0.95
 LAST_FACTOR = 8
-"""The last continuation of an answer ends at so many times the p99."""
+"""The last continuation of an answer ends at this multiple of the p99."""
 LEAST_LIMIT = 64
-"""A shorter limit saves nothing."""
+"""The lowest limit. A shorter one saves nothing."""
 _HALF_LIFE = 5000.0
 """Number of answers after which an old one counts half."""
 _TOKENS = 1e-3
@@ -184,7 +185,7 @@ class Lengths:
         return max(LEAST_LIMIT, math.ceil(factor * length / _TOKENS))
 
     def last_limit(self, key: LengthKey) -> int | None:
-        """Return the length that only answers without end exceed; None: too few are known."""
+        """Return the length that only endless answers exceed; None: too few answers are known."""
         learned = self._learned.get(key)
         if learned is None or learned.seen < ENOUGH:
             return None
@@ -205,7 +206,7 @@ class Lengths:
         try:
             snapshot = msgspec.msgpack.decode(data, type=_LengthsSnapshot)
             learned = {each.key: _restored(each) for each in snapshot.lengths}
-        except (msgspec.DecodeError, ValueError):  # such as another layout
+        except (msgspec.DecodeError, ValueError):  # the layout may differ
             return False
         if snapshot.format != FORMAT:
             return False
@@ -297,8 +298,9 @@ _UNTHINKING = ("none", "minimal")
 def refuse_concise(asked: CanonicalRequest) -> str | None:
     """Return the reason why the model must not be asked for a short answer, or None.
 
-    Brevity harms tool calls, structured answers, code and reasoning. A caller who speaks of length
-    decides about it. Texts that may not be English are left alone, and so are unclear cases.
+    Brevity harms tool calls, structured answers, code and reasoning. If the caller mentions the
+    length, the caller decides about it. Texts that may not be English are left alone, and so are
+    unclear cases.
     """
     if asked.tools:
         return "tools"
@@ -354,7 +356,7 @@ def directive(level: int, *, examples: bool) -> str:
 
 
 def concise_transform(level: int) -> str:
-    """Return the transform of answers that were asked for at this level."""
+    """Return the name of the transform for answers that were asked for at this level."""
     return f"concise:{level}"
 
 
@@ -390,13 +392,15 @@ def experiment_arm(experiment: str, conversation: str, share: float) -> str:
 
 
 ENOUGH_PAIRS = 5
-"""Number of answers after which a judgement stands."""
+"""Fewest answers for a judgement."""
 MEMORY = 0.9
-"""Weight of an answer when the next one comes."""
+"""Factor by which older answers lose weight when the next one comes."""
 MOST_OF = 0.9
-"""Highest share of the tokens that may still be spent: a smaller saving is not worth the wait."""
+"""Asking in this way pays if the tokens fall to this share or less: a smaller saving is not worth
+the wait."""
 TRIES = 20
-"""One in so many calls is asked in this way even where it does not pay: models change."""
+"""One in this number of calls is asked in this way even if it does not pay, because models
+change."""
 MOST_MODELS = 1000
 
 

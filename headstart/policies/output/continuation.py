@@ -1,10 +1,10 @@
 """Continuation of an answer that was cut: the request for the rest, and the splice. Pure.
 
 **An answer that reached its limit.** Some providers continue a last assistant message (prefill):
-their text goes on to the letter. All others are asked to begin with the last words of the first
+their text continues it exactly. All others are asked to begin with the last words of the first
 part. These words show where the second part starts, even if spaces and half words differ or the
-model says something before them. If they are missing, the second part is searched for the longest
-end of the first part that it begins with.
+model says something before them. If they are missing, the longest end of the first part with which
+the second part begins is taken as the overlap.
 
 **An answer that broke off** is rescued by a second run. After a restart the second run writes the
 whole answer. Its text is dropped as long as it repeats the text that the caller already has,
@@ -41,7 +41,7 @@ class RestartSplice:
         return self._matched == len(self._shown)
 
     def feed(self, text: str) -> str | None:
-        """Return the new part of the next piece of text, maybe ""; None: the run diverges.
+        """Return the new part of the next piece of text, maybe ""; None if the run diverges.
 
         After None the two cannot be joined, and nothing more may be fed.
         """
@@ -125,14 +125,15 @@ _DISTINCTIVE = 40
 """Last words with fewer characters may come again by chance."""
 _MARKS = r"\s*(?:`{3,}[^\n`]*\n|\.{3}|[\u2026\"'\u201c>]|\*+)?\s*"
 _OPENING = re.compile(_MARKS)
-"""The marks that a model puts before the text that it repeats."""
+"""Marks that a model puts before the text that it repeats."""
 _ENDS_COMMENT = re.compile(r"(?:[:.!?\u2026][*_)\]]*\s|[*_)\]]\s|\n)" + _MARKS + r"\Z")
-"""The end of the model's own words: of a sentence, a heading or a line, and then the marks."""
+"""The end of the model's own comment: the end of a sentence, a heading or a line, followed by
+marks."""
 _PREFACES = (
     "ok", "sure", "yes", "right", "alright", "sorry", "going on", "continu", "here", "the rest",
     "resum", "let me", "let's", "i'll", "i will", "as requested", "of course", "certainly",
 )  # fmt: skip
-"""The beginnings of such words in lower case."""
+"""Beginnings of such comments in lower case."""
 _THOUGHT = re.compile(r"\s*<(think(?:ing)?)>")
 _WITHIN = re.compile(r"\s*[a-z\d_]")
 """A text that continues within a sentence."""
@@ -191,7 +192,7 @@ class Join:
         self._joined = not self._tail
         thinks = written.rfind("<think") > written.rfind("</think")
         self._thinks = not (prefilled or thinks or self._joined)
-        """The continuation may begin with a thought, which is no part of the answer."""
+        """The continuation may begin with a thought, which does not belong to the answer."""
 
     def feed(self, text: str) -> str:
         """Return the new text; nothing while it may be a repetition."""
@@ -290,7 +291,7 @@ class Join:
 
 
 def _goes_on(text: str) -> bool:
-    """Tell whether a text continues within a sentence, and is no beginning of a comment."""
+    """Tell whether a text continues within a sentence and does not begin a comment."""
     start = text.lstrip().lower()
     comment = any(start.startswith(each) or each.startswith(start) for each in _PREFACES)
     return _WITHIN.match(text) is not None and not comment

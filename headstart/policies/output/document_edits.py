@@ -1,7 +1,7 @@
 """Changes of one document: requests for them, search/replace blocks, predictions. Pure.
 
-A document that is wrong in one place costs more than one that is generated again. So in doubt, a
-text is not a request for a change, and a block is not applied.
+A document that is wrong in one place costs more than a document that is generated again. So in
+doubt a text does not count as a request for a change, and a block is not applied.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _LEFT_OUT = re.compile(
 _MANY = 2
 """Number of lines by which a block may shrink without being suspect."""
 _LONG = 80
-"""Number of characters; a longer line with such a word is prose."""
+"""Number of characters above which a line with such a word counts as prose."""
 
 
 def leaves_out(search: Sequence[str], replace: Sequence[str]) -> bool:
     """Tell whether a new line seems to replace lines left out, such as ``# ... rest as before``.
 
-    Models write such lines in more ways than anyone can list. So their surroundings count beside
-    the usual words: many lines went, few came, and one of these is a remark. A line that stands in
-    the search as often as in the replacement is not new.
+    Models write such lines in more ways than anyone can list. So beside the usual words, the
+    context counts: many lines were removed, few were added, and one of these is a remark. A line
+    that stands in the search as often as in the replacement is not new.
     """
     shrinks = len(search) - len(replace) > _MANY
     came = Counter(map(_remark_in, replace)) - Counter(map(_remark_in, search))
@@ -79,7 +79,8 @@ _OTHER_FORM = re.compile(
 )
 """A line of a patch or of another form of edits."""
 _DOCUMENT_SHARE = 2
-"""An answer with edits of another form is no document if it is shorter by this factor."""
+"""An answer with edits in another form does not count as a document if it is shorter by this
+factor."""
 _ADDED = re.compile(r"\+")
 _NUMBERED = re.compile(r"[ \t]*\d+(?:\t|[:|](?=\s)|[ \t]+[|\u2502]|\u2192| {2,})")
 _MARKER = re.compile(r"^(?:<{5,9}(?:[ \t]|$)|={5,9}[ \t]*$|>{5,9}(?:[ \t]|$))", re.MULTILINE)
@@ -98,7 +99,7 @@ class Doubt(StrEnum):
     OVERLAPPING = "overlapping"
     UNCHANGED = "unchanged"
     REPEATS_NEIGHBOR = "repeats-neighbor"
-    """The block would repeat a line that stands beside it: its search misses that line."""
+    """The block would repeat a neighbouring line, because its search lacks that line."""
     ELIDED = "elided"
     """A new line seems to replace lines left out."""
     REMARKS = "remarks"
@@ -146,7 +147,7 @@ class EditReader:
         self._place = 0
         self._replacements: list[_Replacement] = []
         self._remarks: list[list[str]] = [[]]
-        """The lines before the first block, between any two, and after the last."""
+        """The lines before the first block, between two blocks, and after the last one."""
         self._fenced = False
         self._other_form = False
         self._chars = 0
@@ -261,7 +262,7 @@ class EditReader:
             self._replacements.append(_Replacement(start=start, end=end, lines=tuple(replace)))
 
     def _repeats_neighbor(self, start: int, end: int, replace: Sequence[str]) -> bool:
-        """Tell whether the new lines begin or end with a line that stands beside their place."""
+        """Tell whether the new lines begin or end with a line next to their place."""
         search = self._lines[start:end]
         before = self._lines[start - 1] if start else None
         after = self._lines[end] if end < len(self._lines) else None
@@ -281,7 +282,7 @@ class EditReader:
 
 
 def _is_dressed(search: Sequence[str], replace: Sequence[str]) -> bool:
-    """Tell whether new lines bear what no old line does: a ``+``, a line number, a fence around."""
+    """Tell whether new lines have marks that no old line has: a ``+``, a number, a fence."""
     old, new = ([line for line in lines if line.strip()] for lines in (search, replace))
     if not new:
         return False
@@ -300,7 +301,7 @@ def _misses(search: Sequence[str], replace: Sequence[str], after: str | None) ->
         if last == after:
             return True
     elif search[-2:] != [last, last] and replace[-2:] == [last, last] and last == after:
-        return True  # a line that stands there twice would stand there three times
+        return True  # a line that is there twice would be there three times
     is_framed = count > 1 and search[0] == replace[0] and search[-1] == last
     return not is_framed and replace[: count + 1] == [*search, after]
 
@@ -311,7 +312,7 @@ MIN_TOKENS = 600
 _MAX_WORDS_CHARS = 2000
 _SNIPPET_SHARE = 4
 _ROOM = 1.5
-"""The caller's own limit must have room for so many documents."""
+"""The caller's own limit must have room for this number of documents."""
 
 _OPENING = re.compile(r"(`{3,}|~{3,})([^`]*)|<(document|file|code|content)(?:[ \t][^<>]*)?>[ \t]*")
 _VERB = re.compile(
@@ -351,7 +352,10 @@ class EditRequest(Frozen):
     closing: str
 
     def bordered(self, document: str) -> str | None:
-        """Return another document within the border; None if one of its lines would close it."""
+        """Return another document within the same border.
+
+        None if one of its lines would close the border.
+        """
         ends = self.closing[:3] if self.opening.startswith(("`", "~")) else self.closing
         if any(line.startswith(ends) for line in document.split("\n")):
             return None
@@ -408,7 +412,7 @@ def _find_blocks(lines: list[str]) -> list[_BorderedPart] | None:
 
 
 def _closing(lines: list[str], start: int, opening: re.Match[str]) -> int | None:
-    """Return the line that closes a border, if no line in between could be a border of its kind."""
+    """Return the line that closes a border, unless a line in between could be one of its kind."""
     fence, tag = opening[1], opening[3]
     begins, closes = (fence[:3], fence) if fence else (f"<{tag}", f"</{tag}>")
     for number in range(start + 1, len(lines)):

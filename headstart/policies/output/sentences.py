@@ -1,9 +1,9 @@
 """Cuts a text that arrives in pieces into sentences, for clients that speak it.
 
-A sentence ends with its mark, with quotes and brackets that close behind it, once white space or
-another sentence follows; and with an empty line, or a line that ends with a mark or begins a list.
-After an abbreviation, an initial or the number of a list nothing ends: two sentences that stay
-together are heard as well, and half of one is not.
+A sentence ends with its mark (and the quotes and brackets that close after it) once white space or
+another sentence follows. It also ends at an empty line, and at a line that ends with a mark or
+begins a list. It does not end after an abbreviation, an initial or the number of a list: two
+sentences spoken together do no harm, but half a sentence does.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ABBREVIATIONS = frozenset({
 })  # fmt: skip
 _MARKS = ".!?\u2026"
 _WIDE = "\u3002\uff01\uff1f\uff0e\u0964\u061f"
-"""Marks that no white space needs to follow: of Chinese and Japanese, Hindi, and Arabic."""
+"""Marks of Chinese, Japanese, Hindi and Arabic, which need no white space after them."""
 _CLOSERS = "\"')]}\u201d\u2019\u00bb\u300d\u300f\uff09*_"
 _END = re.compile(
     rf"[{re.escape(_MARKS)}]+[{re.escape(_CLOSERS)}]*(?=\s)"
@@ -38,7 +38,7 @@ _LIST_NUMBER = re.compile(r"(?:^|\n)[ \t]*\d{1,3}$")
 
 
 class SentenceCutter:
-    """Takes pieces of a text and returns its sentences. All of them, joined, are the text."""
+    """Takes pieces of a text and returns its sentences. Joined, the sentences are the text."""
 
     def __init__(self) -> None:
         self._held = ""
@@ -59,7 +59,7 @@ class SentenceCutter:
         return sentences
 
     def rest(self) -> str:
-        """Return what is left at the end of the text."""
+        """Return the rest at the end of the text."""
         held, self._held = self._held, ""
         return held
 

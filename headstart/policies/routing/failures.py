@@ -99,7 +99,7 @@ _LONG_CLOSURE_S = 300.0
 _SHORT_CLOSURE_S = 1.0
 """For a rate limit that does not say when it ends. The breaker doubles it while the limit lasts."""
 _MESSAGE_CHARACTERS = 2000
-"""So many characters of a message are searched."""
+"""Number of characters of a message that are searched."""
 
 
 class FailureKind(StrEnum):
@@ -134,13 +134,14 @@ class Failure(Frozen, kw_only=False):
     retry_here: bool = False
     """One more try on the same target may help."""
     fail_over: bool = True
-    """Another target may help. False: the fault is the caller's, who gets the provider's answer."""
+    """Another target may help. False: it is the caller's fault, and the caller gets the provider's
+    answer."""
     charges: bool = False
     """It counts against the circuit breaker."""
     closes_s: float | None = None
     """Close (upstream, model, key) at once, for this long."""
     retry_after_s: float | None = None
-    """The provider asks not to be asked before."""
+    """The provider asks for no call before this time."""
 
     @property
     def larger_context(self) -> bool:
@@ -199,7 +200,7 @@ _CODES = {
         " model_context_window_exceeded exceed_context_size_error input_too_long",
         FailureKind.CONTENT_POLICY: "content_policy_violation content_filter"
         " responsibleaipolicyviolation data_inspection_failed prohibited_content",
-        # The model's slip, not the caller's: Groq refuses what its own model wrote.
+        # It is the model's mistake, not the caller's: Groq refuses text that its own model wrote.
         FailureKind.PROTOCOL: "tool_use_failed json_validate_failed",
     }.items()
     for code in codes.split()
@@ -270,13 +271,13 @@ def fails_relayed(status: int, found: Failure) -> bool:
     Fewer errors are failures than for a chat call: many are about a file or a job.
     """
     if status in _ABOUT_RESOURCES:
-        # Only if the error names the model, another upstream may have what is missing.
+        # Only if the error names the model, another upstream may have the missing thing.
         return found.kind is FailureKind.NO_SUCH_MODEL and found is not _STATUSES[404]
     return found.fail_over or found.retry_here
 
 
 def closing_relayed(found: Failure) -> Failure:
-    """Return what a failure means to later relayed calls.
+    """Return the meaning of a failure for later relayed calls.
 
     A caller can ask for any path and any model, so a refusal must not close an upstream for others.
     """
@@ -321,9 +322,9 @@ def _by_status(status: int, text: str) -> Failure:
 
 
 def _refused(text: str) -> Failure:
-    """Judge a status for mistakes of callers by its text: some are not the caller's.
+    """Judge a status for callers' mistakes by its text, because some are not the caller's.
 
-    None of these failures closes anything: such messages quote the request, so a caller could
+    None of these failures closes an upstream: such messages quote the request, so a caller could
     write them.
     """
     if _TOO_LARGE_TEXTS.search(text):
@@ -385,7 +386,7 @@ def _asked(found: Failure, headers: Headers) -> Failure:
 
 _STREAK = 5
 _CHANCE = 1e-6
-"""A run of failures that one in a million calls meets is no chance."""
+"""Probability below which a run of failures is not chance: one in a million calls."""
 _KEPT = 64
 _ERROR_RATE = 0.5
 _LEAST_CALLS = 10.0
@@ -400,13 +401,13 @@ cost."""
 _PROBE_S = 60.0
 """A probe that has not reported by then counts as lost, and another may go."""
 _NEXT_LOOK_S = 1.0
-"""The wait while a probe is out: its report may come any moment."""
+"""The wait during a probe, because its report may come at any moment."""
 _RAMP_S = 10.0
 _LEAST_WEIGHT = 0.1
 _DEGRADED_RATE = 0.25
 _DEGRADED_STREAK = 2
 _DEGRADED_S = 10.0
-"""So long after a failure it counts as degraded. Then the next call tells its state."""
+"""Seconds for which it counts as degraded after a failure. Then the next call shows its state."""
 
 
 class Permit(NamedTuple):
@@ -444,7 +445,7 @@ class CircuitBreaker:
         self._generation = 0
         self._admitted = 0
         self._unanswered: dict[int, bool] = {}
-        """The last calls that brought no answer, by number. True: the call failed."""
+        """The last calls without an answer, by number. True: the call failed."""
         self._streak = 0
         self._calls = 0.0
         self._errors = 0.0
@@ -514,7 +515,10 @@ class CircuitBreaker:
             self._openings = 0
 
     def failed(self, permit: Permit, failure: Failure, now: float) -> None:
-        """Report a failure. One that does not charge only closes for the time that it names."""
+        """Report a failure.
+
+        A failure that does not charge only closes for the time that it names.
+        """
         if failure.closes_s is not None and failure.kind in _NEEDS_PEOPLE:
             self._avoided_until = now + failure.closes_s
         elif failure.closes_s is not None:
@@ -528,7 +532,7 @@ class CircuitBreaker:
             self.neutral(permit)
             return
         self._fade(now)
-        # The error counts as much as its call by now, although its report comes later.
+        # The error has the same weight as its call now, although its report comes later.
         self._errors += math.exp(-max(0.0, now - permit.at) / _MEMORY_S)
         self._failed_at = now
         self._streak = self._run(permit.number)
@@ -648,7 +652,7 @@ class RetryBudget:
         self._level = min(self._burst, self._refilled(now) + self._ratio)
 
     def spend(self, now: float, *, last: bool) -> bool:
-        """Take a retry out of the budget; False: there is none left.
+        """Take a retry out of the budget; return False if there is none left.
 
         Half of the budget is reserved for calls with no other member left (``last``). For other
         calls a retry only saves time.

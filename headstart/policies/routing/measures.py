@@ -1,8 +1,8 @@
-"""What is learned of upstreams: time to first token, speed, gaps, load, and lengths of answers.
+"""The measurements of upstreams: time to first token, speed, gaps, load, and lengths of answers.
 
 The estimators forget with time, in constant memory. Time to first token and tokens per second are
-learned apart, and only ever added up as times. All ``now`` are seconds of one clock that does not
-run backwards. ``docs/routing.md`` has the defaults and where they come from.
+learned separately, and are only added up as times. All ``now`` are seconds of one clock that does
+not run backwards. ``docs/routing.md`` has the defaults and where they come from.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HISTOGRAM_BINS = math.ceil(math.log(LONGEST_S / SHORTEST_S) * _SCALE)
 LATE = (0.5, 0.25, 0.15, 0.1, 0.075, 0.05, 0.02, 0.01)
 """``Quantiles.late`` returns the times that these shares of the samples exceed."""
 _REBASE = 64.0
-"""After so many half-lives the weights are scaled back to the size of one."""
+"""Number of half-lives after which the weights are scaled back to the size of one."""
 _STALE = 0.02
 """The curve is computed again when new samples have this share of the weight."""
 
@@ -84,7 +84,10 @@ class Quantiles:
         self._late: tuple[float, ...] = ()
 
     def add(self, seconds: float, at: float, *, censored: bool = False) -> None:
-        """Learn a duration; ``censored``: it was cut short, and would have been at least this."""
+        """Learn a duration.
+
+        ``censored``: it was cut short, and would have been at least this long.
+        """
         self.add_all((seconds,), at, censored=censored)
 
     def add_all(self, seconds: Sequence[float], at: float, *, censored: bool = False) -> None:
@@ -110,7 +113,7 @@ class Quantiles:
         self._added += weight * len(seconds)
 
     def weight(self, at: float) -> float:
-        """Return how many samples it rests on. A sample that is a half-life old counts half."""
+        """Return the number of its samples. A sample that is a half-life old counts half."""
         if self._total == 0.0:
             return 0.0
         return self._total * math.exp2((self._base - at) / self._half_life)
@@ -271,7 +274,7 @@ class Peak:
         self._at = 0.0
 
     def add(self, times: float, *, slow: bool, now: float) -> None:
-        """Learn that a call took so many times the usual; ``slow``: that is beyond its p95."""
+        """Learn the ratio of a call's time to the usual time. ``slow``: it is beyond the p95."""
         times = times if slow else 1.0
         self._level = max(self.value(now), min(times, self._before, self._earlier))
         self._before, self._earlier = times, self._before
@@ -287,22 +290,22 @@ class Peak:
 FORMAT = 1
 HALF_LIFE_S = 900.0
 _GAPS_HALF_LIFE = 5000.0
-"""After so many newer gaps a gap counts half."""
+"""Number of newer gaps after which a gap counts half."""
 _LOAD_HALF_LIFE_S = 300.0
 BUCKETS = (256, 1024, 4096, 16384, 65536)
 """Largest prompts, in tokens, of all buckets but the last."""
 ENOUGH = 20
-"""From so many samples on a p95 means something: then one lies beyond it."""
+"""Fewest samples for a p95: then one of them lies beyond it."""
 OUTPUT_TOKENS = 256.0
 """Expected length of an answer while no length is known."""
 _FEW_STREAMS = 8
-"""With so many streams the times of whole answers are not asked."""
+"""Number of streams from which on the times of whole answers are not used."""
 _MOST_UNREAD = 64
 _MOST_KEYS = 256
 _MOST_SAVED = 64
 _LEAST_TOKENS = 8
 _MOST_TOKENS_PER_S = 10_000.0
-"""Faster than any hardware: such an answer was not streamed, it came in one burst."""
+"""A speed that no hardware reaches: a faster answer was not streamed, but came in one burst."""
 _LEAST_GAPS = 100
 _FIRST_TOKEN_LIMIT_S = 30.0
 _STALL_LIMIT_S = 5.0
@@ -314,15 +317,17 @@ SLOW_FACTOR = 10.0
 _SLOW_WINDOW_S = 10.0
 """The seconds of waiting over which the speed of a stream is judged."""
 _SLOW_PIECES = 5
-"""A stream with fewer pieces in this time has paused: the limits for silence are for that."""
+"""Fewest pieces of a stream in this time. With fewer it has paused, and the limits for silence
+apply."""
 _LONGEST_WAIT = 0.5
 """The share of this time that a single wait may take."""
 
 
 class ExpectedPace:
-    """Tells when a stream that is alive lags far behind the usual speed of its upstream.
+    """Detects a stream that is alive but far slower than usual for its upstream.
 
-    Only the seconds count in which the upstream was waited for: a slow reader is no slow upstream.
+    Only the seconds of waiting for the upstream count, because a slow reader does not make an
+    upstream slow.
     """
 
     __slots__ = ("_longest_s", "_pieces", "_tokens", "_usual", "_waited_s")
@@ -333,7 +338,10 @@ class ExpectedPace:
         self._tokens = self._waited_s = self._longest_s = 0.0
 
     def lags(self, tokens: float, waited_s: float) -> bool:
-        """Take in a piece with so many tokens; return whether the last window was far too slow."""
+        """Add a piece with its number of tokens.
+
+        Return whether the last window was far too slow.
+        """
         self._pieces += tokens > 0
         self._tokens += tokens
         self._waited_s += waited_s
@@ -404,7 +412,7 @@ class _Figures:
         self.ttft: dict[int, Quantiles] = {}
         self.speed = Ratio(HALF_LIFE_S)
         self.prompts = Ratio(HALF_LIFE_S)
-        """Tokens of prompts in the provider's count, to the estimated tokens."""
+        """The ratio of the provider's count of prompt tokens to our estimates."""
         self.gaps = Quantiles(_GAPS_HALF_LIFE)
         self.gaps_seen = 0
         self.in_flight = 0
@@ -413,7 +421,7 @@ class _Figures:
         self.whole: dict[int, WholeTimes] = {}
         """Times of answers that were not streamed, by prompt length."""
         self.unread: deque[tuple[int, int, float, float]] = deque(maxlen=_MOST_UNREAD)
-        """Such times that ``whole`` lacks: they are added when somebody asks."""
+        """Times that ``whole`` does not have yet. They are added at the next question."""
 
     def read_whole(self) -> None:
         """Add the times of answers that were not streamed."""
@@ -425,7 +433,7 @@ class _Figures:
             self.whole[bucket].add(completion, whole_s, at)
 
     def end(self, gaps: Sequence[float]) -> None:
-        """A call ended. Its last pieces came so far apart."""
+        """Count the end of a call, and learn the last gaps between its pieces."""
         self.in_flight = max(0, self.in_flight - 1)
         if gaps:
             self.learn_gaps(gaps)
@@ -511,7 +519,7 @@ class Measures:
         now: float,  # noqa: ARG002 - the pair of ``began``
         gaps: Sequence[float] = (),
     ) -> None:
-        """A call ended, however it did. Its last pieces came so far apart."""
+        """Count the end of a call, however it ended, and learn its last gaps."""
         self._of(key).end(gaps)
 
     def answered(
@@ -527,7 +535,7 @@ class Measures:
         gaps: Sequence[float],
         whole_s: float,
     ) -> None:
-        """A call ended with its whole answer, ``decoding_s`` after the first token.
+        """Learn from a call that ended with its whole answer, ``decoding_s`` after the first token.
 
         If the answer was not streamed, it took ``whole_s``.
 
@@ -549,7 +557,7 @@ class Measures:
     def whole(
         self, key: UpstreamModel, prompt_tokens: int, completion: int, whole_s: float, now: float
     ) -> None:
-        """An answer that was not streamed took so long."""
+        """Learn the time of an answer that was not streamed."""
         self._of(key).unread.append((prompt_tokens, completion, whole_s, now))
 
     def first(self, key: UpstreamModel, prompt_tokens: int, ttft_s: float, now: float) -> None:
@@ -557,9 +565,9 @@ class Measures:
         self._learn(key, prompt_tokens, ttft_s, now, censored=False)
 
     def censored(self, key: UpstreamModel, prompt_tokens: int, waited_s: float, now: float) -> None:
-        """A call was cancelled before its first token, which would have come later than this.
+        """Learn that a call was cancelled before its first token, which would have come later.
 
-        Hedging cancels the slow calls: without them the rest would look fast.
+        Hedging cancels the slow calls. Without them, the rest would look fast.
         """
         self._learn(key, prompt_tokens, waited_s, now, censored=True)
 
@@ -573,12 +581,15 @@ class Measures:
             self._of(key).learn_gaps(seconds)
 
     def length(self, route_or_endpoint: str, tokens: int, now: float) -> None:
-        """An answer had so many tokens. ``route_or_endpoint`` is that of the call, or ""."""
+        """Learn the length of an answer in tokens.
+
+        ``route_or_endpoint`` is that of the call, or "".
+        """
         for name in {route_or_endpoint, ""}:
             self._length_of(name).add(tokens, 1.0, now)
 
     def prompt(self, key: UpstreamModel, estimated: int, reported: int, now: float) -> None:
-        """A prompt that was estimated had so many tokens in the provider's count."""
+        """Learn the provider's token count of a prompt that was estimated."""
         if estimated > 0 and reported > 0:
             self._of(key).prompts.add(reported, estimated, now)
             self._figures.move_to_end(key)
@@ -588,8 +599,8 @@ class Measures:
     def first_token(self, key: UpstreamModel, prompt_tokens: int, now: float) -> FirstToken:
         """Return the known times to first token of prompts of this length, and the speed.
 
-        Answers that were not streamed count only where there are more of them and streams are few:
-        then both figures are solved from their times.
+        Answers that were not streamed count only if there are more of them and few streams. Then
+        both figures are solved from their times.
         """
         figures = self._figures.get(key, _UNKNOWN)
         if figures.unread:
@@ -668,7 +679,7 @@ class Measures:
     # --- keeping ---------------------------------------------------------------------------
 
     def saved(self, now: float) -> bytes:
-        """Return a snapshot of what was learned of the keys that were used last."""
+        """Return a snapshot of the figures of the keys that were used last."""
         recent = list(self._figures.items())[-_MOST_SAVED:]
         figures = [each.saved(key, now) for key, each in recent]
         lengths = {name: (each.above, each.below) for name, each in self._lengths.items()}

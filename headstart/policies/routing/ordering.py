@@ -1,10 +1,10 @@
-"""What to expect of each upstream for a call, and the order in which to ask them.
+"""Estimates what each upstream would do for a call, and the order in which to ask them.
 
-Each ordering function returns indices into ``estimates``, best first. Upstreams that would not take
-the call come last, the soonest first; before them come those over the price limit, and before those
-the degraded ones. An upstream that comes back after an outage counts as degraded, except for a
-share ``weight`` of the calls (Envoy's slow start). ``draw`` returns uniform random numbers in
-[0, 1).
+Each ordering function returns indices into ``estimates``, best first. The last are upstreams that
+would not take the call now, the soonest first. Before them come upstreams over the price limit, and
+before these the degraded ones. An upstream that comes back after an outage counts as degraded,
+except for a share ``weight`` of the calls (Envoy's slow start). ``draw`` returns uniform random
+numbers in [0, 1).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class CallShape(NamedTuple):
 
     prompt_tokens: int = 0
     output_tokens: float | None = None
-    """The expected length of the answer, if similar prompts tell it."""
+    """The expected length of the answer, if similar prompts show it."""
     max_tokens: int | None = None
     route_or_endpoint: str = ""
     """The route or path of the call: lengths of answers are known for each."""
@@ -50,7 +50,7 @@ class Availability(NamedTuple):
     context_tokens: int | None = None
     bills_cancelled: bool = False
     allowance: float = 1.0
-    """The share that is left of its tightest rate limit."""
+    """The remaining share of its tightest rate limit."""
 
 
 def predict_call(
@@ -63,7 +63,7 @@ def predict_call(
     *,
     price: Price | None = None,
 ) -> RoutingEstimate:
-    """Return what to expect of a call. An upstream is never ready for a prompt that is too long."""
+    """Return the estimate of a call. An upstream is never ready for a prompt that is too long."""
     output = (
         measures.expected_length(call.route_or_endpoint)
         if call.output_tokens is None
@@ -104,7 +104,7 @@ def predict_call(
 
 
 TOO_FEW_SAMPLES = 8
-"""A candidate with fewer samples has yet to be measured."""
+"""A candidate with fewer samples still has to be measured."""
 EXPLORE = 0.1
 """The share of the calls that measure such a candidate."""
 NEAR = 1.1
@@ -199,7 +199,7 @@ def _ranked(
 
 
 def _held_back(estimates: Sequence[RoutingEstimate], draw: Callable[[], float]) -> set[int]:
-    """Draw which upstreams that come back after an outage are spared this call."""
+    """Draw which of the upstreams that recover from an outage do not get this call."""
     return {
         i
         for i, each in enumerate(estimates)
@@ -213,7 +213,7 @@ def _fastest(
     times: list[float],
     draw: Callable[[], float],
 ) -> int | None:
-    """Return the one of the best that goes first, or None: the order stands."""
+    """Return the one of the best that goes first; None if the order stays."""
     if len(best) < 2:
         return None
     explored = _unmeasured(estimates, best, draw)

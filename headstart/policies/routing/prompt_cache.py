@@ -1,4 +1,4 @@
-"""Which prefixes of a prompt a provider shall cache, where it caches only what is marked.
+"""Chooses the prefixes of a prompt that a provider should cache, if it caches only marked ones.
 
 Such a provider charges more for tokens that it writes to its cache (at Anthropic 1.25 times the
 price of input) and less for tokens that it reads there (0.1 times). A written prefix lives for five
@@ -6,8 +6,8 @@ minutes after its last use. So a write pays if
 
     expected reads in this time x (1 - read price) > write price - 1.
 
-How often prefixes come again in time is learned for each kind of prefix: a share ``p`` of them. If
-each use is followed by another with this probability, p / (1 - p) reads are to be expected.
+For each kind of prefix it is learned which share ``p`` of the uses is followed by another one in
+time. With this probability, p / (1 - p) reads are expected.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ WRITE = 1.25
 MOST_PREFIXES = 20_000
 MOST_KINDS = 256
 SOON_S = 30.0
-"""A use that was not followed after this time may not be followed at all."""
+"""Seconds after which a use without a successor may have none at all."""
 REMEMBERED = 300.0
-"""About so many of the last uses of a kind tell how often such prefixes come again."""
+"""Number of the last uses of a kind from which its share is learned."""
 _MOST_SHARE = 0.95
 
 
@@ -47,7 +47,7 @@ class PrefixPrices(NamedTuple):
 
 
 def prefix_prices(price: Price | None, read: float) -> PrefixPrices:
-    """Return the prices of a model. What its list lacks is ``read``, and Anthropic's 1.25."""
+    """Return the prices of a model. Missing prices are ``read``, and 1.25 as at Anthropic."""
     if price is None or not price.input_per_million:
         return PrefixPrices(read, WRITE)
     cached, written = price.cached_per_million, price.cache_write_per_million
@@ -58,12 +58,12 @@ def prefix_prices(price: Price | None, read: float) -> PrefixPrices:
 
 
 class PrefixUse(NamedTuple):
-    """What is to be expected of a prefix."""
+    """The expectations for a prefix."""
 
     cached: bool = False
     """It was marked in the last five minutes, so that the provider should have it."""
     expected_reads: float = 0.0
-    """In the five minutes after each use."""
+    """Expected reads in the five minutes after each use."""
 
 
 def choose_marks(
@@ -89,7 +89,7 @@ class SeenPrefix(NamedTuple):
     prefix: str
     """Its digest."""
     kind: str
-    """What it is, and the route or endpoint: kinds are learned for each."""
+    """The kind of prefix, and the route or endpoint: each has its own kinds."""
     request: str
     """The id of the request. A request that is sent again is the same use."""
     at: float
@@ -109,7 +109,7 @@ class _Share:
         self.waiting: deque[SeenPrefix] = deque()
         """The uses of the last half minute, the oldest first."""
         self.late: set[str] = set()
-        """The prefixes whose last use was before that, and may still be followed in time."""
+        """Prefixes with an older last use, which may still be followed in time."""
 
     def add(self, *, followed: bool) -> None:
         keep = 1.0 - 1.0 / REMEMBERED
@@ -125,8 +125,8 @@ class _Share:
 
     @property
     def expected_reads(self) -> float:
-        # What follows a burst is not known for five minutes. Till then its uses count as not
-        # followed, but not so many that they outweigh what is known.
+        # It takes five minutes to know whether the uses of a burst are followed. Until then they
+        # count as not followed, but not so many of them that they outweigh the known uses.
         open = len(self.late) + len(self.waiting)
         uses = self.uses + min(open, 2.0 * self.uses)
         share = min(_MOST_SHARE, self.followed / uses)
@@ -142,7 +142,7 @@ _BEFORE: dict[str, tuple[float, float]] = {
     OPENING_WITH_TOOLS: (2.0, 4.0),
     LATER: (3.0, 4.0),
 }
-"""What is assumed before anything is learned: so many of so many uses were followed by another."""
+"""Prior counts, before anything is learned: the uses that were followed, and all uses."""
 
 
 class PrefixReuse:
@@ -157,7 +157,7 @@ class PrefixReuse:
         self._shares: dict[str, _Share] = {}
 
     def of(self, prefix: str, kind: str, now: float) -> PrefixUse:
-        """Return what is to be expected of a prefix that is used now."""
+        """Return the expectations for a prefix that is used now."""
         seen = self._seen.get(prefix)
         cached = seen is not None and seen.cached and now - seen.at < TTL_S
         share = self._share(kind)

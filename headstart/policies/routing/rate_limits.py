@@ -1,4 +1,4 @@
-"""A provider's rate limits: how its headers name them, and how much of them is left.
+"""A provider's rate limits: reads them from headers, and tracks how much is left.
 
 The limits are kept locally, so that a call that would be refused is not made. Providers fill their
 limits continuously (token buckets: OpenAI, Anthropic, Groq and Cerebras say so), and a header's
@@ -83,7 +83,7 @@ def _limit_kind(name: str) -> LimitKind:
 
 
 def duration_s(text: str, unix: float) -> float | None:
-    """Read ``12ms``, ``6m0s``, ``59.7``, a Unix or an RFC 3339 time; None: it is none of these.
+    """Read ``12ms``, ``6m0s``, ``59.7``, a Unix or an RFC 3339 time; None for another text.
 
     ``unix`` is now, in Unix seconds. The result is never negative.
     """
@@ -187,7 +187,7 @@ def _part_of(header: bytes) -> tuple[str, str] | None:
 
 _TELLS_LIMIT = re.compile(rb"(?:x-|anthropic-)?(?:ratelimit|tokenlimit)[a-z0-9-]*")
 tells_limit = NameMemo(lambda name: _TELLS_LIMIT.fullmatch(name) is not None)
-"""Tells by the name of a header whether it describes a provider's limit, in whatever form."""
+"""Tells by the name of a header whether it describes a provider's limit, in any form."""
 
 
 def _is_known(name: str) -> bool:
@@ -205,7 +205,7 @@ def _number(text: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-@lru_cache(maxsize=256)  # Limits that are hardly used are whole again in the same few times.
+@lru_cache(maxsize=256)  # The reset times of hardly used limits repeat often.
 def _units_s(text: str) -> float | None:
     parts = _DURATION.findall(text)
     if "".join(number + unit for number, unit in parts) != text:
@@ -232,9 +232,9 @@ _BELIEVED_S = 3600.0
 """A header is believed for this time. Then one call may test whether it is still true."""
 _SHORTEST_RESET_S = 1e-3
 _OTHERS_S = 3.0
-"""So long a difference must last until it counts whole as the use of others."""
+"""Seconds that a difference must last until it counts fully as the use of others."""
 _MOST_FOR_OTHERS = 0.95
-"""The largest share of a limit that others are thought to use: a call finds out about the rest."""
+"""The largest share of a limit that others are assumed to use. A call tests the rest."""
 
 
 class _Bucket:
@@ -253,7 +253,7 @@ class _Bucket:
         self.corrected = 0.0
         """The sum of all corrections of its level."""
         self.others_per_s = 0.0
-        """What other processes with the same key use of it."""
+        """The use by other processes with the same key."""
 
     def learn(
         self,
@@ -263,10 +263,9 @@ class _Bucket:
         taken: tuple[float, float] | None,
         now: float,
     ) -> None:
-        """Take over what the provider says of it.
+        """Take over the provider's values. ``remaining`` was true when the provider took the call.
 
-        ``remaining`` was true when the provider took the call. ``taken`` is what ``mark`` returned
-        then; None: the call began before the limit was known.
+        ``taken`` is what ``mark`` returned then; None: the call began before the limit was known.
         """
         limit = window.limit or max(self.limit, remaining)
         if not self.believed_until:
@@ -341,9 +340,9 @@ class RateLimits:
     ) -> bool:
         """Learn the limits that the headers of an answer name; ``unix`` is now in Unix seconds.
 
-        ``taken`` is what ``take`` returned for the call. The headers tell what was left when the
-        provider took it, and other calls may have been made since. Returns whether the headers
-        told what is left of the tokens.
+        ``taken`` is what ``take`` returned for the call. The headers have the rest at the time when
+        the provider took the call, and other calls may have been made since. Returns whether the
+        headers had the remaining tokens.
         """
         told_tokens = False
         for window in limit_windows(headers, unix):
@@ -416,23 +415,23 @@ FIRST_LIMIT = 4.0
 AFTER_REFUSAL, AFTER_SLOW_ROUND = 0.5, 0.8
 """The factors by which the limit falls."""
 SLOW = 2.0
-"""A round of answers that take this many times as long as usual is a sign of too many calls."""
+"""A round of answers that takes this many times the usual time is a sign of too many calls."""
 LEAST_ANSWERS = 16
-"""A round has as many answers as the limit, and at least so many: their mean has to say something
-about how long they take."""
+"""A round has as many answers as the limit, and at least this number, so that their mean is
+meaningful."""
 SLOWER_STILL = 1.1
 """A round that takes this many times as long as the slow one before is the first of a new row."""
 MOST_SLOW_ROUNDS, STILL_SLOW = 3, 0.75
-"""If so many lower limits did not bring the time below this share, the requests take longer by
-themselves, and this is the usual time from now on."""
+"""If this number of lower limits did not bring the time below this share, the requests take longer
+by themselves, and the new time is the usual one."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 """The pause after a refusal that names no time. It doubles until a call is answered."""
 MOST_REFUSALS = 10
-"""So many rounds that are refused one after the other end the batch."""
+"""Number of refused rounds in a row that end the batch."""
 
 
 class BatchPace(Frozen):
-    """What is known about the provider's limit. Times are in seconds of one monotonic clock."""
+    """The known facts about the provider's limit. Times are in seconds of one monotonic clock."""
 
     most: int
     """The limit never rises above this number of calls."""
@@ -440,13 +439,14 @@ class BatchPace(Frozen):
     searching: bool = True
     """No sign of too many calls was seen yet."""
     lowered_at: float = -math.inf
-    """A call that began earlier says nothing about the limit of now."""
+    """The time of the last change. A call that began earlier says nothing about the present
+    limit."""
     resumes_at: float = -math.inf
     """No call may begin before."""
     refusals: int = 0
     """Rounds that were refused since the last answer."""
     usual_s: float | None = None
-    """The time that an answer takes while there is room."""
+    """The time of an answer while there is room."""
     slow_rounds: int = 0
     """Slow rounds in a row, each with a lower limit."""
     slow_s: float = 0.0
@@ -512,7 +512,7 @@ def refused(pace: BatchPace, *, began: float, wait_s: float | None, now: float) 
 
     ``wait_s`` is the time after which the provider may be asked again; None: it names none.
     """
-    if began >= pace.lowered_at:  # the others of the same round say the same
+    if began >= pace.lowered_at:  # the other refusals of the same round say the same
         pace = msgspec.structs.replace(
             _lowered(pace, AFTER_REFUSAL, now), refusals=pace.refusals + 1
         )

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from headstart.policies.routing.failures import Failure
 
 BUDGET_WINDOW = 1000
-"""A budget holds over so many requests."""
+"""Number of requests over which a budget applies."""
 BUDGET_BURST = 10.0
 """Most extra calls that can be saved up."""
 BUDGET_START = 3.0
-"""A new budget has so many extra calls, if it allows them among 1,000 requests. So a process that
-has just started may hedge its first calls."""
+"""Extra calls of a new budget, if it allows this number among 1,000 requests. So a process that has
+just started may hedge its first calls."""
 UNKNOWN_DELAY_S = 2.0
 """The delay while too little is known. The p95 of the quicker public models is shorter."""
 HEDGE_SAMPLES = 20
@@ -84,10 +84,10 @@ class ExtraBudget:
     """A budget of extra calls and extra dollars, as shares of the requests and of their cost.
 
     Among the last 1,000 requests extra calls never exceed the share ``calls``, so in no window of
-    1,000 do they. No spend brings extra dollars over the share ``usd`` of the cost of those
-    requests. While there are fewer requests the same holds, with an allowance to start with: three
-    calls and the dollars of three requests, or the allowance of 1,000 requests if that is less. A
-    token bucket spreads the calls: at most ten can be saved up.
+    1,000 do they. Spending never brings extra dollars over the share ``usd`` of the cost of those
+    requests. With fewer requests the same applies, plus an initial allowance: three calls and the
+    dollars of three requests, or the allowance of 1,000 requests if that is less. A token bucket
+    spreads the calls: at most ten can be saved up.
     """
 
     def __init__(self, calls: float, usd: float) -> None:
@@ -153,12 +153,12 @@ def backoff_s(attempt: int, draw: float, retry_after_s: float | None) -> float:
 
 
 def fits_deadline(delay_s: float, left_s: float | None) -> bool:
-    """Tell whether a wait is worth it: the answer, too, must come before the deadline."""
+    """Tell whether a wait makes sense: the answer, too, must come before the deadline."""
     return delay_s <= (_LONGEST_WAIT_S if left_s is None else min(_LONGEST_WAIT_S, left_s / 2))
 
 
 MOST_REFUSALS = 2
-"""How often the schedule waits for a member that may not be asked yet."""
+"""Most times that the schedule waits for a member that may not be asked yet."""
 
 
 class AttemptStart(NamedTuple):
@@ -167,7 +167,7 @@ class AttemptStart(NamedTuple):
     member: int
     role: AttemptRole
     ignore_breaker: bool = False
-    """Ask it although it fails these days: no other member is left."""
+    """Ask it although it fails at present, because no other member is left."""
 
 
 class AttemptRules(NamedTuple):
@@ -190,9 +190,9 @@ class AttemptSchedule:
     ``order`` holds members, best first. If a member fails, it is asked again if that may help, else
     the next one is asked, but not while others are running. When no other is left, the schedule
     waits for members that asked for time, if the wait fits the ``deadline``. A member that was
-    passed over because it fails these days is then asked anyway, once: a doubtful answer is better
-    than none. ``may_retry`` and ``may_hedge`` take from budgets, so they are called last of all
-    conditions; The argument of ``may_retry`` tells whether no other member is left. ``contexts``
+    skipped because it fails at present is then asked once nevertheless: a doubtful answer is better
+    than none. ``may_retry`` and ``may_hedge`` take from budgets, so they are called after all other
+    conditions. The argument of ``may_retry`` tells whether no other member is left. ``contexts``
     are the members' largest prompts.
     """
 
@@ -224,7 +224,7 @@ class AttemptSchedule:
         self._retry_at: dict[int, float] = {}
         """Members that may be asked again, each with the time from which on."""
         self._avoided: deque[int] = deque()
-        """Members that were not asked because they fail these days."""
+        """Members that were not asked because they fail at present."""
         self._forced: set[int] = set()
         for place in range(min(rules.abreast, len(order))):
             role = AttemptRole.RACE if place else AttemptRole.FIRST
@@ -240,12 +240,12 @@ class AttemptSchedule:
 
     @property
     def others(self) -> bool:
-        """There are members that were not asked yet."""
+        """Whether there are members that were not asked yet."""
         return bool(self._next)
 
     @property
     def over(self) -> bool:
-        """No member is running, and none will be asked any more."""
+        """Whether no member is running and none will be asked any more."""
         return not (self._running or self._planned)
 
     @property
@@ -269,14 +269,14 @@ class AttemptSchedule:
         return due
 
     def avoided(self, member: int, now: float) -> None:
-        """A running member was not asked, because it fails these days."""
+        """Note that a running member was not asked, because it fails at present."""
         self._running.discard(member)
         if member not in self._forced:
             self._avoided.append(member)
         self._plan_next(now)
 
     def failed(self, member: int, failure: Failure, now: float, *, asked: bool = True) -> None:
-        """A running member failed. ``asked`` False: it could not be asked, so no call was made."""
+        """Note that a running member failed. ``asked`` False: no call was made."""
         self._running.discard(member)
         if asked:
             self._asked.add(member)

@@ -1,4 +1,4 @@
-"""What the times of whole answers tell: the time to the first token, and the speed.
+"""Computes the time to the first token, and the speed, from the times of whole answers.
 
 An answer that is not streamed has one time: time to first token + tokens / tokens per second. The
 lengths of answers differ, so a line through (tokens, seconds) gives both. Pure.
@@ -10,10 +10,11 @@ import math
 
 _PRIOR = 0.25
 """While lengths hardly differ, the slope is that of an answer which is decoded from its start. This
-assumption weighs as much as so many squared mean lengths; 20 answers whose lengths vary by half
-weigh 5."""
+assumption has the weight of this number of squared mean lengths; 20 answers whose lengths vary by
+half weigh 5."""
 _OUTLIER = 4.0
-"""A time counts as at most so many times the expected one: a stall must not bend the line."""
+"""A time counts as at most this multiple of the expected time, so that a stall does not bend the
+line."""
 _ENOUGH = 8.0
 
 
@@ -33,7 +34,7 @@ class WholeTimes:
         self._n = self._tokens = self._seconds = self._sxx = self._sxy = 0.0
 
     def add(self, tokens: int, seconds: float, now: float) -> None:
-        """Learn an answer of so many tokens that took so long."""
+        """Learn an answer from its number of tokens and its time."""
         n = self.weight(now)
         if n >= _ENOUGH:
             first_s, token_s = self.line()
@@ -49,7 +50,7 @@ class WholeTimes:
         self._n, self._at = total, now
 
     def weight(self, now: float) -> float:
-        """Return how many samples it rests on. A sample that is a half-life old counts half."""
+        """Return the number of its samples. A sample that is a half-life old counts half."""
         return self._n * math.exp2((self._at - now) / self._half_life_s) if self._n else 0.0
 
     def line(self) -> tuple[float, float]:

@@ -10,16 +10,16 @@ import pytest
 
 from headstart.decisions import Label, LabelSource, Rule
 from headstart.errors import ConfigError
-from headstart.policies.ratchet import settings
-from headstart.policies.ratchet.domain import Domain, SnapshotError
-from headstart.policies.ratchet.features import (
+from headstart.policies.learned_rule import settings
+from headstart.policies.learned_rule.domain import Domain, SnapshotError
+from headstart.policies.learned_rule.features import (
     NAMES,
     VERSION,
     EntryRecords,
     pack_features,
     unpack_features,
 )
-from headstart.policies.ratchet.settings import (
+from headstart.policies.learned_rule.settings import (
     EXACT_JUDGE,
     MEMORY,
     MOST_ENTRY_RECORDS,
@@ -27,7 +27,7 @@ from headstart.policies.ratchet.settings import (
     Promise,
     expected_hit_rate,
 )
-from headstart.policies.ratchet.threshold import Alarm, Row, no_memory, remembered
+from headstart.policies.learned_rule.threshold import Alarm, Row, no_memory, remembered
 
 PROMISE = Promise(max_error=0.05, judge=EXACT_JUDGE)
 SETTLED = Promise(max_error=0.05, judge=EXACT_JUDGE, cold_start="optimistic")

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headstart.policies.ratchet.settings import EXACT_JUDGE, JudgeNoise
-from headstart.policies.ratchet.threshold import Curve, draw_curve
+from headstart.policies.learned_rule.settings import EXACT_JUDGE, JudgeNoise
+from headstart.policies.learned_rule.threshold import Curve, draw_curve
 
 NOISY = JudgeNoise(false_disagree=0.1, false_agree=0.2, unsure_same=0.0, unsure_different=0.0)
 UNSURE = JudgeNoise(false_disagree=0.02, false_agree=0.15, unsure_same=0.1, unsure_different=0.4)

@@ -1,4 +1,4 @@
-"""A learning domain: it holds a ``State`` and the records of its entries, and can be saved.
+"""A learning domain: a ``State`` and the records of its entries, which can be saved.
 
 A snapshot is a versioned envelope. A reader of another version refuses it.
 
@@ -18,14 +18,14 @@ import numpy as np
 from headstart.decisions import LabelSource, Rule
 from headstart.errors import HeadstartError
 from headstart.policies.gate import SketchLabels
-from headstart.policies.ratchet.features import (
+from headstart.policies.learned_rule.features import (
     NAMES,
     PRIOR_MEAN,
     VERSION,
     EntryRecords,
     unpack_features,
 )
-from headstart.policies.ratchet.settings import (
+from headstart.policies.learned_rule.settings import (
     AUDITS_HALF_LIFE,
     CAUTION,
     EARLY_NULL_RATE,
@@ -49,7 +49,7 @@ from headstart.policies.ratchet.settings import (
     cold_start_threshold,
     is_near_miss,
 )
-from headstart.policies.ratchet.threshold import (
+from headstart.policies.learned_rule.threshold import (
     Alarm,
     Curve,
     Memory,
@@ -67,8 +67,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from headstart.decisions import Label
-    from headstart.policies.ratchet.features import EntryRecord
-    from headstart.policies.ratchet.settings import JudgeNoise, Promise
+    from headstart.policies.learned_rule.features import EntryRecord
+    from headstart.policies.learned_rule.settings import JudgeNoise, Promise
 
 
 _CERTAIN = 1e-12
@@ -135,7 +135,8 @@ def doubted(model: Model) -> Model:
 
 
 _NEGLIGIBLE = 0.02
-"""A pair that the model knew to be different teaches nothing. Many of them would drown the rest."""
+"""Residual below which a pair teaches nothing, because the model knew the result. Many such pairs
+would outweigh the rest."""
 _LEAST_SCORE = -4.0
 _LEAST_REMAINDER = 0.2
 """The floor of 1 - leverage: one Newton step says little about a row that fits itself."""
@@ -154,7 +155,7 @@ class Counts(msgspec.Struct, frozen=True, array_like=True):
 
 
 class State(msgspec.Struct, frozen=True):
-    """All that a domain has learned, except for the records of single entries."""
+    """Everything that a domain has learned, except the records of single entries."""
 
     model: Model
     memory: Memory
@@ -163,7 +164,7 @@ class State(msgspec.Struct, frozen=True):
     curve: Curve
     alarm: Alarm = Alarm()
     alarmed: bool = False
-    """Nothing is served until enough labels came after the alarm."""
+    """True: nothing is served until enough labels have come after the alarm."""
     learned_pairs: int = 0
     """Pairs learned since the start or the last alarm that no guard had vetoed."""
     since_update: int = 0
@@ -268,7 +269,7 @@ def memory_scores(
     """Return the cautious scores of all remembered candidates, and the probabilities of "same".
 
     Each is computed as if its own label was not learned (one Newton step back: Pregibon 1981). A
-    model that is tested on labels that it has seen finds fewer errors there than it will make.
+    model that is tested on labels that it has seen shows fewer errors than it will make.
     """
     features = memory.features.astype(np.float64)
     means = features @ model.mean + memory.offset
@@ -286,7 +287,7 @@ def _curve(model: Model, memory: Memory, noise: JudgeNoise) -> Curve:
 
 
 def trust(state: State, promise: Promise) -> Trust:
-    """Return how far the near misses so far let one trust the cold-start threshold."""
+    """Return how far the cold-start threshold can be trusted, by the near misses so far."""
     return state.tripwire.trust(
         promise.max_error,
         lambda rate: _observed(min(rate, 1.0), state, promise),
@@ -437,7 +438,7 @@ class Change(Frozen, frozen=True, kw_only=True):
     threshold: float | None = None
     """The threshold in force after it: of the score, or at cold start of the similarity."""
     trust: Trust = Trust.STRICT
-    """How far the cold-start threshold is trusted after it."""
+    """How far the cold-start threshold is trusted after the label."""
 
 
 class DomainStatus(Frozen, frozen=True, kw_only=True, omit_defaults=False):
@@ -467,7 +468,8 @@ class DomainStatus(Frozen, frozen=True, kw_only=True, omit_defaults=False):
     serves: float
     """Share of the remembered candidates that the rule in force serves."""
     cold_start_serves: float
-    """Share that the cold-start rule would have served; above ``serves``: it was too lax here."""
+    """Share that the cold-start rule would have served. If it is above ``serves``, that rule was
+    too lax here."""
     error: float | None
     """Estimated share of wrong answers among the served ones."""
     bound: float | None
@@ -475,7 +477,7 @@ class DomainStatus(Frozen, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class Domain:
-    """The knowledge of one learning domain. Not thread-safe; applying labels is deterministic.
+    """The learned state of one domain. Not thread-safe. Applying labels is deterministic.
 
     ``prior`` is the snapshot of another domain to start from: all but its records of single
     entries. Raises SnapshotError if its version differs.
@@ -504,7 +506,7 @@ class Domain:
         return domain
 
     def snapshot(self) -> bytes:
-        """Serialise everything. ``restore`` makes an equal domain of it."""
+        """Serialise everything, so that ``restore`` makes an equal domain."""
         return dump_snapshot(self._state, self._entries, self.version)
 
     @property
@@ -519,7 +521,7 @@ class Domain:
 
     @property
     def labels(self) -> int:
-        """The number of labels so far, with those that the judge was not sure of."""
+        """The number of labels so far, including unsure ones."""
         return self._state.counts.labels
 
     @property
@@ -552,14 +554,14 @@ class Domain:
 
     @property
     def noise(self) -> JudgeNoise:
-        """The errors of the judge, as far as they are known."""
+        """The known errors of the judge."""
         return noise_of(self._state, self.promise)
 
     @property
     def least_served(self) -> float | None:
-        """The lowest similarity of a hit now, but for one hit in a hundred.
+        """The lowest similarity of a hit now, except for one hit in a hundred.
 
-        None while there is no learned rule, or none that serves anything.
+        None while there is no learned rule, or if it serves nothing.
         """
         threshold = self.threshold()
         if self.rule is Rule.COLD_START or threshold is None:
@@ -663,7 +665,7 @@ class Domain:
             self._state = msgspec.structs.replace(self._state, tripwire=tripwire)
 
     def _count_sketch(self, label: Label) -> None:
-        """Count a label for the gate. A pair that a guard vetoed could not have been a hit."""
+        """Count a label for the gate. A pair that a guard vetoed cannot be a hit."""
         if label.sketch is not None:
             same = bool(label.same) and not _by_guard(label.veto)
             sketches = self._state.sketches.taught(label.sketch, same=same)

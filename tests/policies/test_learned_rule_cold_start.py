@@ -11,10 +11,9 @@ import pytest
 
 from headstart.decisions import Label, LabelSource, MatchContext, Neighbor, RankedNeighbor, Rule
 from headstart.policies.guards.table import parse_prompt
-from headstart.policies.match import VerifiedMatch
-from headstart.policies.ratchet.domain import Domain, SnapshotError, load_snapshot
-from headstart.policies.ratchet.features import NAMES, VERSION, pack_features
-from headstart.policies.ratchet.settings import (
+from headstart.policies.learned_rule.domain import Domain, SnapshotError, load_snapshot
+from headstart.policies.learned_rule.features import NAMES, VERSION, pack_features
+from headstart.policies.learned_rule.settings import (
     BAND,
     ENOUGH_COMPARED,
     EXACT_JUDGE,
@@ -23,6 +22,7 @@ from headstart.policies.ratchet.settings import (
     Trust,
     cold_start_threshold,
 )
+from headstart.policies.match import VerifiedMatch
 from policies.test_verified import QUESTION, encoded
 
 PROMISE = Promise(max_error=0.02, judge=EXACT_JUDGE)

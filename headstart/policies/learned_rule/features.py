@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headstart.policies.guards.words import PARSE_VERSION, different, unit_rows
-from headstart.policies.ratchet.settings import MOST_ENTRY_RECORDS
+from headstart.policies.learned_rule.settings import MOST_ENTRY_RECORDS
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from headstart.policies.guards.words import Parse
 
 VERSION = f"verified-1.{PARSE_VERSION}"
-"""Change it whenever a feature or a guard changes meaning: older labels are then of no use."""
+"""The version of features. Change it whenever a feature or a guard changes its meaning; older
+labels are then useless."""
 
 _PRIOR: Mapping[str, float] = {
     "bias": -2.0,
@@ -53,7 +54,7 @@ NAMES = tuple(_PRIOR)
 PRIOR_MEAN: NDArray[np.float64] = np.array(list(_PRIOR.values()))
 
 _TEMPERATURE = 0.05
-"""The temperature of the neighbours' vote: a neighbour 0.05 less similar counts a third."""
+"""The temperature of the neighbours' vote: a neighbour that is 0.05 less similar counts a third."""
 _CROWD = 5
 _QUESTION_WORDS = frozenset(
     ("who", "whom", "whose", "what", "which", "when", "where", "why", "how")

@@ -1,4 +1,4 @@
-"""The threshold that is drawn from labelled candidates, and the evidence of audits about it.
+"""Computes the threshold from labelled candidates, and the evidence of audits about it.
 
 **The curve** gives an upper bound of the error at every score. The error is estimated in bins of
 equal mass, made monotone (pool adjacent violators), freed of the judge's noise (Rogan and Gladen
@@ -11,12 +11,12 @@ ratio is an e-value: it exceeds 20 by chance with a probability of at most 1/20,
 Beta(1, 9) mixture. The certificate rules out rates with a Beta(1, 99) mixture. Audits are drawn
 uniformly; a certificate assumes that the rate was stable while they were made.
 
-**Which pairs are compared.** How probably a miss's answer is compared with its neighbour's depends
-on the CPU left. A comparison may need the encoding of an answer, which costs more than all the rest
-of a miss. While there is CPU enough, nearly all pairs are compared. Otherwise the pairs near the
-boundary between serving and not serving are more probable than the others, because only they tell
-where to cut. The probability never depends on the answers, and a label counts for the pairs that
-were not drawn: so fewer labels teach the same, only slower.
+**Which pairs are compared.** The probability that a miss's answer is compared with its neighbour's
+depends on the CPU time that is left. A comparison may need the encoding of an answer, which costs
+more than all the rest of a miss. With enough CPU time, nearly all pairs are compared. Otherwise
+pairs near the boundary between serving and not serving are compared more often, because only they
+show where the threshold belongs. The probability never depends on the answers, and a label also
+counts for pairs that were not drawn. So fewer labels teach the same, only more slowly.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ import msgspec
 import numpy as np
 
 from headstart.decisions import LabelSource, Outcome, Rule
-from headstart.policies.ratchet.features import NAMES
-from headstart.policies.ratchet.settings import (
+from headstart.policies.learned_rule.features import NAMES
+from headstart.policies.learned_rule.settings import (
     ALARM_EVIDENCE,
     ALARM_WINDOW,
     BIN_PRIOR,
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from headstart.decisions import Label, Verdict
     from headstart.interfaces import Store
     from headstart.observe import Served
-    from headstart.policies.ratchet.settings import Promise
+    from headstart.policies.learned_rule.settings import Promise
 
 
 _CERTIFICATE_MIXTURE = (1.0, 99.0)
@@ -164,7 +164,8 @@ class Row(NamedTuple):
     same: bool
     offset: float
     mass: float
-    """The number of candidates that it counts for: an audit also counts for hits without one."""
+    """The number of candidates that it counts for, because an audit also counts for hits without an
+    audit."""
     similarity: float
     principal: int
 
@@ -232,7 +233,7 @@ def _chosen(memory: Memory, places: NDArray[np.intp]) -> Memory:
 
 
 FEWEST = 40
-"""With fewer candidates no cut is drawn."""
+"""Fewest candidates for a threshold."""
 
 
 class Curve(msgspec.Struct, frozen=True):
@@ -351,9 +352,9 @@ UNLIKELY_SCORE = -4.0
 UNLIKELY_SHARE = 0.2
 """Share of these pairs that is compared at most."""
 NEAR_SCORE = 2.0
-"""Log-odds below the threshold from which a pair tells something about where to cut."""
+"""Log-odds below the threshold within which a pair still says something about the threshold."""
 PLENTY = 0.5
-"""From this part of the budget on, no pair is left out for want of CPU."""
+"""Part of the budget above which no pair is left out."""
 FAR_POWER = 3
 """How much faster the probability of other pairs falls when the budget runs low."""
 
@@ -372,7 +373,7 @@ def comparison_share(verdict: Verdict, max_error: float, left: float) -> float:
 
 
 def _distance(verdict: Verdict, max_error: float) -> tuple[bool, float]:
-    """Return whether a pair is far from the boundary, and its probability with CPU enough."""
+    """Return whether a pair is far from the boundary, and its probability with enough CPU time."""
     if verdict.rule is not Rule.LEARNED:
         return not is_near_miss(verdict.similarity, max_error), 1.0
     score = verdict.score or 0.0
@@ -394,7 +395,7 @@ class CertificateRow(Frozen, omit_defaults=False):
     """The audits of one domain in one ISO week (UTC), and the bounds that they prove.
 
     ``wrong_per_hit`` is among semantic hits, ``wrong_per_request`` among all requests; ``bound_``
-    is the upper bound of each. Hits that the judge was unsure of do not count.
+    is the upper bound of each. Hits with an unsure judgement do not count.
     """
 
     domain: str
@@ -422,7 +423,7 @@ class CertificateRow(Frozen, omit_defaults=False):
 
     @property
     def name(self) -> str:
-        """What a person calls the domain."""
+        """A readable name of the domain."""
         words = (self.path, self.route and f"route {self.route}", self.caller)
         return ", ".join(filter(None, words)) or f"domain {self.domain}"
 

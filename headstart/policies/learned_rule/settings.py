@@ -1,4 +1,4 @@
-"""The promise of the user, the constants of the algorithm with their reasons, and the cold start.
+"""The promise to the user, the constants of the algorithm with their reasons, and the cold start.
 
 The algorithm is described in ``docs/safe-hits.md``.
 
@@ -33,18 +33,19 @@ if TYPE_CHECKING:
 _THRESHOLDS = ((0.005, 0.97), (0.01, 0.94), (0.02, 0.90), (0.05, 0.86), (0.10, 0.82))
 """The least error target for each similarity. For smaller targets no similarity is enough."""
 STRICT = 0.98
-"""The similarity that a hit needs while too few near misses were compared."""
+"""The similarity that a hit needs until enough near misses were compared."""
 BAND = 0.10
 """A miss within this distance below the threshold tells something about the hits above it."""
 ENOUGH_COMPARED = 15
-"""After so many near misses their share of different answers is believed."""
+"""Number of near misses after which their share of different answers is trusted."""
 DOUBTFUL = 0.05
 """Above this share of different answers the threshold is raised."""
 RAISED_BY = 0.04
 TRAPS = 0.20
 """Above this share nothing is served: easy traffic showed 0 to 0.15, traps 0.55 to 0.90."""
 DOUBTFUL_ERRORS, TRAPS_ERRORS = 2.5, 5.0
-"""Both shares as multiples of a lax error target: at 10 % less similar pairs are compared."""
+"""Both shares as multiples of a lax error target, because at 10 % less similar pairs are
+compared."""
 
 
 class Trust(StrEnum):
@@ -129,7 +130,7 @@ MARGINS = {0.69: 0.5, 0.84: 1.0, 0.95: 1.64}
 
 
 class JudgeNoise(Frozen, frozen=True, kw_only=True):
-    """How often the agreement judge errs: shares of the judgements that it is sure of.
+    """How often the agreement judge errs, as shares of its sure judgements.
 
     The defaults are those of the built-in judge for free text (``docs/agreement.md``).
     """
@@ -185,15 +186,18 @@ UPDATE_EVERY = 50
 BINS = 24
 """Equal shares of candidates, by score, over which the error is estimated."""
 BIN_PRIOR = 2 * 40 / BINS
-"""The model's own risk counts as so many labels in each bin: one or two labels prove nothing."""
+"""Number of labels in each bin that the model's own risk counts for, because one or two labels
+prove nothing."""
 LOWEST_SCORE = -3.0
 """Candidates below it, wrong with odds of 20 to 1, say nothing about where to cut."""
 MIN_LABELS = 200
-"""From so many labels on, the learned rule decides if it has a threshold that keeps the promise."""
+"""Fewest labels with which the learned rule decides, if it has a threshold that keeps the
+promise."""
 ENOUGH_LABELS = 800
-"""From so many labels on, the lack of such a threshold is evidence too: nothing is served."""
+"""Number of labels from which on the lack of such a threshold is evidence, too: nothing is
+served."""
 CAUTION = 0.5
-"""So many standard deviations of the score are taken off it."""
+"""Number of standard deviations that are subtracted from the score."""
 FORGETTING = 0.9998
 """The factor by which old labels lose weight, so that the model follows slow drift."""
 LEAST_WEIGHT = 1e-4
@@ -201,7 +205,7 @@ LEAST_WEIGHT = 1e-4
 PRIOR_VARIANCE = 2.0
 MIN_AUDIT_RATE = 0.02
 LEAST_DRAWN = 0.01
-"""An audit counts for the hits that were not drawn, but for 100 at most."""
+"""An audit also counts for the hits that were not drawn, but for at most 100."""
 MAX_AUDIT_RATE = 0.10
 AUDITS_HALF_LIFE = 20
 """The audit rate falls as 1/sqrt(1 + audits / this), down to its minimum."""
@@ -212,9 +216,9 @@ ALARM_WINDOW = 300
 NULLS_WANTED = 100
 EARLY_NULL_RATE = 0.05
 """The share of exact hits to ask again until ``NULLS_WANTED`` were asked. Sometimes the judge calls
-equal answers different. How often decides how many hits can be proven safe, and depends on them."""
+equal answers different. How often this happens decides how many hits can be proven safe."""
 NULL_STRENGTH = 50
-"""The known noise of the judge counts as so many null audits."""
+"""Number of null audits that the known noise of the judge counts for."""
 PRINCIPAL_SHARE = 0.05
 """The largest share of the memory for one of many principals."""
 MOST_ENTRY_RECORDS = 10_000
