@@ -1,11 +1,16 @@
 """CPU time of hits and misses with one and with several workers, in turns.
 
-    python -m benchmarks.workers [--workers 2] [--requests 1500] [--turns 5] [--json FILE]
+    python -m benchmarks.workers [--workers 2] [--requests 1500] [--turns 5] [--store memory]
+                                 [--json FILE]
 
-Each server is ``headstart serve`` with exact matches and a store in SQLite, in front of a simulated
-provider that answers at once. CPU is the user and system time of all its processes, the supervisor
-among them, for a request. The servers take turns, and each figure is the median of its turns, so
-other work on the machine meets all of them. Wall times need more cores than workers.
+Each server is ``headstart serve`` with exact matches, in front of a simulated provider that answers
+at once. Beside one worker and several workers there are as many servers of one worker that share
+nothing and divide the connections: what they cost more than one server is what busy processes cost
+each other on this machine, and only what several workers cost more than those is Headstart's.
+
+CPU is the user and system time of all processes, the supervisor among them, for a request. The
+three take turns, and each figure is the median of its turns, so other work on the machine meets all
+of them. Wall times need more cores than workers.
 """
 
 from __future__ import annotations
@@ -18,15 +23,19 @@ import statistics
 import tempfile
 import time
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.load import run_load
 from benchmarks.overhead import TOPICS, chat, start, unique
 from benchmarks.safe_hits_programs import Program
 from benchmarks.upstream_overhead import answering
 
-CONNECTIONS = (1, 16)
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CONNECTIONS = (2, 16)
 KINDS = ("exact hit", "miss", "miss, streamed")
 _serial = itertools.count()
 
@@ -46,75 +55,122 @@ def requests_of(kind: str, count: int) -> list[bytes]:
     return [chat(unique(next(_serial)), stream=stream) for _ in range(count)]
 
 
-async def bench(workers: int, requests: int, turns: int) -> list[dict[str, Any]]:
-    """Measure a server with one worker and one with several, in turns."""
-    provider = start(answering)
-    costs: dict[tuple[str, int, int], list[float]] = {}
-    async with AsyncExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        servers = {}
-        for count in (1, workers):
-            config = folder / f"{count}.toml"
-            config.write_text(
-                f"""[server]
+@dataclass(frozen=True)
+class Served:
+    """Servers that take the load of one case together."""
+
+    programs: tuple[Program, ...]
+
+    @property
+    def cpu_s(self) -> float:
+        """User and system seconds of all processes so far."""
+        return sum(cpu_s(each.process.pid) for each in self.programs if each.process)
+
+    async def load(self, kind: str, requests: int, connections: int) -> None:
+        """Send requests to all servers at once, over so many connections in all."""
+        shared = iter(requests_of(kind, requests))
+        part, rest = divmod(connections, len(self.programs))
+        async with asyncio.TaskGroup() as group:
+            for number, program in enumerate(self.programs):
+                port = int(program.url.rpartition(":")[2])
+                if count := part + (number < rest):
+                    group.create_task(_send(port, shared, count))
+
+
+async def _send(port: int, requests: Iterator[bytes], connections: int) -> None:
+    timings = await run_load(port, requests, connections)
+    if set(timings.statuses) - {200}:
+        raise SystemExit(f"a server answered {timings.statuses}")
+
+
+async def start_servers(
+    stack: AsyncExitStack, folder: Path, provider: int, store: str, servers: int, workers: int
+) -> Served:
+    """Start servers that share nothing, each with so many workers."""
+    programs = []
+    for number in range(servers):
+        config = folder / f"{workers}-{servers}-{number}.toml"
+        config.write_text(
+            f"""[server]
 port = 0
 allowed_hosts = ["bench"]
-workers = {count}
+workers = {workers}
 [cache]
 mode = "exact-only"
-store = "sqlite:///{folder}/{count}.db"
+store = "{"memory:" if store == "memory" else f"sqlite:///{config.with_suffix('.db')}"}"
 [[upstream]]
 name = "sim"
-base_url = "http://127.0.0.1:{provider.port}/v1"
+base_url = "http://127.0.0.1:{provider}/v1"
 """,
-                encoding="utf-8",
-            )
-            servers[count] = program = Program(["serve", "--config", str(config)])
-            url = await program.start()
-            stack.push_async_callback(program.stop)
-            await run_load(int(url.rpartition(":")[2]), requests_of("exact hit", 200), 16)
-        for turn in range(turns):
-            for count, program in (*servers.items(),)[:: 1 if turn % 2 else -1]:
-                assert program.process is not None
-                port = int(program.url.rpartition(":")[2])
-                for kind, connections in itertools.product(KINDS, CONNECTIONS):
-                    asked = requests_of(kind, requests)
-                    before = cpu_s(program.process.pid)
-                    timings = await run_load(port, asked, connections)
-                    if set(timings.statuses) != {200}:
-                        raise SystemExit(f"a server answered {timings.statuses}")
-                    await asyncio.sleep(0.2)  # what follows the answers counts
-                    cost = (cpu_s(program.process.pid) - before) / requests * 1e6
-                    costs.setdefault((kind, connections, count), []).append(cost)
-    provider.process.terminate()
-    return [
-        {
-            "kind": kind,
-            "connections": connections,
-            **{
-                f"cpu_us_{count}": statistics.median(costs[kind, connections, count])
-                for count in servers
-            },
-            "ratio": statistics.median(
-                several / one
-                for several, one in zip(
-                    costs[kind, connections, workers], costs[kind, connections, 1], strict=True
-                )
-            ),
+            encoding="utf-8",
+        )
+        program = Program(["serve", "--config", str(config)])
+        await program.start()
+        stack.push_async_callback(program.stop)
+        programs.append(program)
+    return Served(tuple(programs))
+
+
+async def bench(workers: int, requests: int, turns: int, store: str) -> list[dict[str, Any]]:
+    """Measure one worker, several workers, and as many servers of one worker, in turns."""
+    provider = start(answering)
+    costs: dict[tuple[str, int, str], list[float]] = {}
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        shapes = {"one": (1, 1), "workers": (1, workers), "apart": (workers, 1)}
+        served = {
+            name: await start_servers(stack, folder, provider.port, store, *shape)
+            for name, shape in shapes.items()
         }
-        for kind, connections in itertools.product(KINDS, CONNECTIONS)
-    ]
+        for each in served.values():
+            for kind in KINDS:
+                await each.load(kind, 200, 16)
+        for turn in range(turns):
+            order = [*served.items()]
+            for name, each in order[turn % 3 :] + order[: turn % 3]:
+                for kind, connections in itertools.product(KINDS, CONNECTIONS):
+                    before = each.cpu_s
+                    await each.load(kind, requests, connections)
+                    await asyncio.sleep(0.2)  # what follows the answers counts
+                    cost = (each.cpu_s - before) / requests * 1e6
+                    costs.setdefault((kind, connections, name), []).append(cost)
+    provider.process.terminate()
+    return [row(costs, *case) for case in itertools.product(KINDS, CONNECTIONS)]
+
+
+def row(
+    costs: dict[tuple[str, int, str], list[float]], kind: str, connections: int
+) -> dict[str, Any]:
+    """Return the figures of one case: medians, and the medians of the ratios of each turn."""
+    one, workers, apart = (costs[kind, connections, name] for name in ("one", "workers", "apart"))
+    return {
+        "kind": kind,
+        "connections": connections,
+        "cpu_us_one": statistics.median(one),
+        "cpu_us_workers": statistics.median(workers),
+        "cpu_us_apart": statistics.median(apart),
+        "workers_to_one": ratio(workers, one),
+        "apart_to_one": ratio(apart, one),
+        "workers_to_apart": ratio(workers, apart),
+    }
+
+
+def ratio(costs: list[float], base: list[float]) -> float:
+    """Return the median of the ratios of each turn."""
+    return statistics.median([cost / least for cost, least in zip(costs, base, strict=True)])
 
 
 def table(rows: list[dict[str, Any]], workers: int) -> str:
     """Return the rows as Markdown."""
+    named = f"one worker | {workers} workers | {workers} servers apart"
     lines = [
-        f"| CPU µs | connections | one worker | {workers} workers | |",
-        "|---|---|---|---|---|",
+        f"| CPU µs | connections | {named} | workers/one | apart/one | workers/apart |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     lines += [
-        f"| {row['kind']} | {row['connections']} | {row['cpu_us_1']:.0f} "
-        f"| {row[f'cpu_us_{workers}']:.0f} | {row['ratio']:.2f}x |"
+        f"| {row['kind']} | {row['connections']} | {row['cpu_us_one']:.0f} "
+        f"| {row['cpu_us_workers']:.0f} | {row['cpu_us_apart']:.0f} | {row['workers_to_one']:.2f}x "
+        f"| {row['apart_to_one']:.2f}x | {row['workers_to_apart']:.2f}x |"
         for row in rows
     ]
     return "\n".join(lines)
@@ -126,9 +182,12 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--requests", type=int, default=1500, help="of each case and turn")
     parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--store", choices=("sqlite", "memory"), default="sqlite")
     parser.add_argument("--json", type=Path, help="write the figures here")
     arguments = parser.parse_args()
-    rows = asyncio.run(bench(arguments.workers, arguments.requests, arguments.turns))
+    rows = asyncio.run(
+        bench(arguments.workers, arguments.requests, arguments.turns, arguments.store)
+    )
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     print(table(rows, arguments.workers))

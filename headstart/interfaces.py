@@ -7,10 +7,10 @@ scheme of its URL, under the entry point group ``STORES``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Coroutine, Sequence
 
     from headstart.attempts import RoutingEstimate
     from headstart.decisions import (
@@ -200,8 +200,11 @@ class CallExchange(Protocol):
     async def renew(self, leases: Sequence[Lease]) -> None:
         """Renew own leases. A lease that is not renewed ends after some seconds."""
 
-    async def release(self, lease: Lease, *, stored: bool) -> None:
-        """End an own lease. ``stored``: a Put that named the lease was written."""
+    def release(self, lease: Lease, *, stored: bool) -> Coroutine[Any, Any, None] | None:
+        """End an own lease. ``stored``: a Put that named the lease was written.
+
+        None: it has ended. Otherwise it ends when what is returned has been awaited.
+        """
 
     async def send(self, address: str, message: bytes) -> bool:
         """Send a message; return False if no process is there. Messages arrive in their order."""

@@ -14,13 +14,14 @@ import itertools
 import mmap
 import secrets
 import struct
+from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from headstart.errors import HeadstartError, StoreError
-from headstart.middleware.upstreams.shared_states import SharedLock
+from headstart.middleware.upstreams.shared_states import LOCK_BYTES, SharedLock
 from headstart.observe import logger
 from headstart.types import Lease
 
@@ -42,7 +43,8 @@ BUCKET = 4
 """Number of places for a lease, one after the other, in which it may be stored."""
 BUCKETS = 2048
 _BUCKET_BYTES = BUCKET * _LEASE.size
-LEASES_BYTES = _LEASE.size + BUCKETS * _BUCKET_BYTES
+_LOCK_AT = -(-(_LEASE.size + BUCKETS * _BUCKET_BYTES) // 8) * 8
+LEASES_BYTES = _LOCK_AT + LOCK_BYTES
 
 
 class ExchangeMessage(msgspec.Struct, frozen=True):
@@ -67,7 +69,7 @@ class LeaseTable:
     def __init__(self, file: int, offset: int, clock: Callable[[], float]) -> None:
         self._memory = mmap.mmap(file, offset + LEASES_BYTES)
         self._offset = offset
-        self._lock = SharedLock(file, offset)
+        self._lock = SharedLock(file, offset + _LOCK_AT)
         self._clock = clock
 
     def take(self, name: str, owner: str, instead_of: int = 0) -> Lease | None:
@@ -76,12 +78,13 @@ class LeaseTable:
         It may replace the one with the token ``instead_of``.
         """
         digest, now, memory = _digest(name), self._clock(), self._memory
+        bucket = self._bucket(digest)
         with self._lock:
             if not self._lock.taken:
                 return None
-            at = self._find(digest)
+            at = self._find(digest, bucket)
             if at is None:
-                at = self._free(digest, now)
+                at = self._free(bucket, now)
             else:
                 _, holder, token, until = _LEASE.unpack_from(memory, at)
                 if until > now and token != instead_of:
@@ -105,32 +108,31 @@ class LeaseTable:
 
     def drop(self, worker: int) -> None:
         """End the leases of a worker that has ended."""
-        own = f"{worker}:".encode()
+        own, first = f"{worker}:".encode(), self._offset + _LEASE.size
         with self._lock:
-            for at in range(self._offset + _LEASE.size, self._offset + LEASES_BYTES, _LEASE.size):
+            for at in range(first, first + BUCKETS * _BUCKET_BYTES, _LEASE.size):
                 digest, holder, token, _ = _LEASE.unpack_from(self._memory, at)
                 if holder.startswith(own):
                     _LEASE.pack_into(self._memory, at, digest, holder, token, 0.0)
 
     def _end_at(self, lease: Lease, until: float) -> None:
         digest = _digest(lease.name)
+        bucket = self._bucket(digest)
         with self._lock:
-            at = self._find(digest)
+            at = self._find(digest, bucket)
             if at is None:
                 return
             _, holder, token, _ = _LEASE.unpack_from(self._memory, at)
             if token == lease.token:
                 _LEASE.pack_into(self._memory, at, digest, holder, token, until)
 
-    def _find(self, digest: bytes) -> int | None:
+    def _find(self, digest: bytes, bucket: int) -> int | None:
         """Return the place of a lease that was taken before and not replaced."""
-        bucket = self._bucket(digest)
         at = self._memory.find(digest, bucket, bucket + _BUCKET_BYTES)
         return at if at >= 0 and (at - bucket) % _LEASE.size == 0 else None
 
-    def _free(self, digest: bytes, now: float) -> int | None:
+    def _free(self, bucket: int, now: float) -> int | None:
         """Return a place that a new lease may have."""
-        bucket = self._bucket(digest)
         for at in range(bucket, bucket + _BUCKET_BYTES, _LEASE.size):
             if _LEASE.unpack_from(self._memory, at)[3] <= now:
                 return at
@@ -141,6 +143,7 @@ class LeaseTable:
         return self._offset + _LEASE.size + number * _BUCKET_BYTES
 
 
+@lru_cache(maxsize=1024)  # the end of a lease needs it again
 def _digest(name: str) -> bytes:
     return blake2b(name.encode(), digest_size=20).digest()
 
@@ -204,7 +207,7 @@ class WorkerExchange:
         """Renew leases."""
         self._leases.renew(leases)
 
-    async def release(self, lease: Lease, *, stored: bool) -> None:
+    def release(self, lease: Lease, *, stored: bool) -> None:
         """End a lease."""
         self._leases.release(lease)
 

@@ -424,6 +424,28 @@ class AnswerForm(NamedTuple):
     """A stream reports its tokens at its end."""
 
 
+class Occasion:
+    """An event that happens once. Few calls have anybody who waits for it."""
+
+    __slots__ = ("_event", "has_come")
+
+    def __init__(self) -> None:
+        self.has_come = False
+        self._event: asyncio.Event | None = None
+
+    def come(self) -> None:
+        """Wake those who wait."""
+        self.has_come = True
+        if self._event is not None:
+            self._event.set()
+
+    async def wait(self) -> None:
+        """Wait for it."""
+        if not self.has_come:
+            self._event = self._event or asyncio.Event()
+            await self._event.wait()
+
+
 class OwnedCall:
     """A call whose lease this process has. ``claims`` lookups may still begin it."""
 
@@ -434,25 +456,26 @@ class OwnedCall:
         self.claims = 0
         self.flight: Flight | None = None
         self.form: AnswerForm | None = None
-        self.begun = asyncio.Event()
-        """Set when the call has begun."""
-        self.over = asyncio.Event()
-        """Set when the answer is in the store, or will not be."""
+        self.begun = Occasion()
+        """The call has begun."""
+        self.over = Occasion()
+        """The answer is in the store, or will not be."""
         self.stored = False
         """The store has written the answer."""
         self._ended = ended
 
     def begin(self, flight: Flight, form: AnswerForm) -> None:
         """Let others follow a flight, unless they follow another one already."""
-        if self.flight is None and not self.over.is_set():
+        if self.flight is None and not self.over.has_come:
             self.flight, self.form = flight, form
             flight.owned = self
-            self.begun.set()
+            self.begun.come()
 
     def end(self) -> None:
-        """Release the lease. Present followers get the rest of the answer."""
-        self.over.set()
-        self.begun.set()  # nothing has to wait for it any more
+        """Release the lease. Those who follow already get the rest of the answer."""
+        self.over.come()
+        if not self.begun.has_come:
+            self.begun.come()  # nobody need wait for it any more
         self.flight = None  # each would keep the other in memory, and with them the whole answer
         self._ended(self)
 

@@ -28,7 +28,7 @@ from headstart.observe import StageFailed
 from headstart.types import Entry, Headers, Lease, Origin
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Hashable
+    from collections.abc import Awaitable, Callable, Coroutine, Hashable
 
     from headstart.interfaces import CallExchange
     from headstart.middleware.concurrency import Spawn
@@ -259,19 +259,26 @@ Outcome: TypeAlias = "OwnedCall | Lease | StageError | _Unknown | None"
 class _Searches:
     """Searches for one lease that run in this process."""
 
-    __slots__ = ("ended", "outcome", "running")
+    __slots__ = ("_ended", "first", "outcome", "running")
 
     def __init__(self) -> None:
         self.running = 0
+        self.first = False
+        """One of them runs whose outcome those that come later may have, too."""
         self.outcome: asyncio.Future[Outcome] | None = None
-        """The result of the first of them, for later ones."""
-        self.ended = asyncio.Event()
-        """Set when the next one of them ends."""
+        """What it finds, if somebody waits for it."""
+        self._ended: asyncio.Event | None = None
 
     def note_end(self) -> None:
-        """Wake the searches that wait for the end of a search."""
-        ended, self.ended = self.ended, asyncio.Event()
-        ended.set()
+        """Wake those who wait for the end of a search."""
+        ended, self._ended = self._ended, None
+        if ended is not None:
+            ended.set()
+
+    async def wait_end(self) -> None:
+        """Wait until one of them ends."""
+        self._ended = self._ended or asyncio.Event()
+        await self._ended.wait()
 
 
 class SharedFlights:
@@ -306,7 +313,8 @@ class SharedFlights:
     async def aclose(self) -> None:
         """Send followers the end of whole answers, and release all leases."""
         for owned in tuple(self._owned.values()):
-            await self._release(owned)
+            if (rest := self._release(owned)) is not None:
+                await self._end(rest)
         if self._followers:
             tasks = tuple(self._followers.values())
             _, late = await asyncio.wait(tasks, timeout=SETTLE_S)
@@ -358,8 +366,10 @@ class SharedFlights:
         if owned is not None and owned.flight is not None:
             return owned  # the call is in flight here, so there is no entry yet
         searches = self._searches.get(name)
-        if searches is None or searches.outcome is None:
+        if searches is None or not searches.first:
             return await self._search(exact, name)
+        if searches.outcome is None:
+            searches.outcome = asyncio.get_running_loop().create_future()
         outcome = searches.outcome
         await asyncio.wait((outcome,))
         found = outcome.result()
@@ -371,12 +381,12 @@ class SharedFlights:
         return found
 
     async def _search(self, exact: str, name: str, instead_of: int = 0) -> Found:
-        """Search by the exchange, and let equal searches wait for the result."""
-        searches = self._searches.setdefault(name, _Searches())
+        """Search by the exchange, and let equal searches wait for what it finds."""
+        searches = self._searches.get(name)
+        if searches is None:
+            searches = self._searches[name] = _Searches()
         searches.running += 1
-        outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        if searches.outcome is None:
-            searches.outcome = outcome
+        first, searches.first = not searches.first, True
         found: Outcome = _Unknown()
         try:
             answer = await self.exchange.find(exact, name, instead_of)
@@ -389,10 +399,11 @@ class SharedFlights:
         else:
             return lease
         finally:
-            outcome.set_result(found)
             searches.running -= 1
-            if searches.outcome is outcome:
-                searches.outcome = None
+            if first:
+                outcome, searches.outcome, searches.first = searches.outcome, None, False
+                if outcome is not None:
+                    outcome.set_result(found)
             if not searches.running:
                 del self._searches[name]
             searches.note_end()
@@ -419,13 +430,18 @@ class SharedFlights:
 
     def _ended(self, owned: OwnedCall) -> None:
         if self._owned.get(owned.lease.name) is owned:
-            self._spawn(self._release, owned)
+            rest = self._release(owned)
+            if rest is not None:
+                self._spawn(self._end, rest)
 
-    async def _release(self, owned: OwnedCall) -> None:
-        if self._owned.get(owned.lease.name) is owned:
-            del self._owned[owned.lease.name]
+    def _release(self, owned: OwnedCall) -> Coroutine[Any, Any, None] | None:
+        """Give a lease up; return what is left to be awaited."""
+        self._owned.pop(owned.lease.name, None)
+        return self.exchange.release(owned.lease, stored=owned.stored)
+
+    async def _end(self, rest: Coroutine[Any, Any, None]) -> None:
         with contextlib.suppress(StageError):  # the lease ends by itself
-            await self.exchange.release(owned.lease, stored=owned.stored)
+            await rest
 
     # --- messages ---------------------------------------------------------------------------
 
@@ -521,7 +537,7 @@ class SharedFlights:
             searches = self._searches.get(lease.name)
             if searches is None:
                 return None
-            await self._awaiting(follow, searches.ended.wait)
+            await self._awaiting(follow, searches.wait_end)
 
     async def _wait_for(self, owned: OwnedCall, flight: Flight, follow: _Follow) -> Over:
         """Keep a flight going for a follower that finds the whole answer in the store then."""

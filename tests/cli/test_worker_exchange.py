@@ -222,7 +222,7 @@ async def test_workers_share_leases_and_messages() -> None:
         assert not await two.send("0:gone", b"hello")
         await found.store.append([put("a")])
         assert await two.find("exact-a", "name") == entry("a")
-        await one.release(lease, stored=True)
+        one.release(lease, stored=True)
         assert await two.find("exact-a", "name") == entry("a")  # and it gives the lease back
         found_by_one = await one.find("exact-b", "name")
         assert isinstance(found_by_one, Lease)

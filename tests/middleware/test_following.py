@@ -44,7 +44,7 @@ class Owner:
     async def renew(self, leases: Sequence[Lease]) -> None:
         raise AssertionError
 
-    async def release(self, lease: Lease, *, stored: bool) -> None:
+    def release(self, lease: Lease, *, stored: bool) -> None:
         raise AssertionError
 
     async def send(self, address: str, message: bytes) -> bool:

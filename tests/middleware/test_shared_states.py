@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import random
 import signal
@@ -14,7 +15,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headstart.middleware.upstreams.accounting import UpstreamStates
-from headstart.middleware.upstreams.shared_states import MEMORY_BYTES, SharedUpstreamStates
+from headstart.middleware.upstreams.shared_states import (
+    LOCK_BYTES,
+    MEMORY_BYTES,
+    SharedLock,
+    SharedUpstreamStates,
+)
 from headstart.policies.routing.failures import FailureKind, failure
 from headstart.policies.routing.measures import UpstreamModel
 from headstart.policies.routing.prompt_cache import SeenPrefix
@@ -151,26 +157,81 @@ def test_processes_that_take_at_once_take_what_is_there(
 
 HOLDER = """
 import sys, time
-from headstart.middleware.upstreams.shared_states import SharedUpstreamStates
-with SharedUpstreamStates(int(sys.argv[1]), 0).of("sim", "m", "1").lock:
+from middleware.test_shared_states import lock_of
+with lock_of(int(sys.argv[1]), sys.argv[2] == "mutex"):
     print("held", flush=True)
     time.sleep(600)
 """
+ADDER = """
+import sys
+from middleware.test_shared_states import add_under_lock
+add_under_lock(int(sys.argv[1]), sys.argv[2] == "mutex")
+"""
+ADDED = 3000
 
 
+def lock_of(file: int, mutex: bool) -> SharedLock:
+    """Return the lock of a file in one of its two forms: a mutex, or the system's lock."""
+    lock = SharedLock(file, 0) if mutex else SharedLock(file, 0, None)
+    assert lock.is_mutex == mutex
+    return lock
+
+
+def add_under_lock(file: int, mutex: bool) -> None:
+    lock, memory = lock_of(file, mutex), mmap.mmap(file, 2 * LOCK_BYTES)
+    count = memoryview(memory).cast("q")
+    added = 0
+    while added < ADDED:
+        with lock:
+            if not lock.taken:  # the others may keep it from this process for long
+                continue
+            seen = count[-1]
+            with lock:  # it may be taken again inside
+                pass
+            count[-1] = seen + 1
+            added += 1
+
+
+def run_beside(code: str, file: int, *, mutex: bool) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", code, str(file), "mutex" if mutex else "file"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        pass_fds=(file,), stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+FORMS = [
+    pytest.param(True, marks=pytest.mark.skipif(sys.platform != "linux", reason="a Linux mutex")),
+    False,
+]
+
+
+@pytest.mark.parametrize("mutex", FORMS)
+def test_of_several_processes_one_at_a_time_has_the_lock(memory: int, mutex: bool) -> None:
+    adders = [run_beside(ADDER, memory, mutex=mutex) for _ in range(3)]
+    assert [adder.communicate(timeout=60)[0] for adder in adders] == ["", "", ""]
+    assert [adder.returncode for adder in adders] == [0, 0, 0]
+    assert memoryview(mmap.mmap(memory, 2 * LOCK_BYTES)).cast("q")[-1] == 3 * ADDED
+
+
+@pytest.mark.parametrize("mutex", FORMS)
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_worker_that_ends_or_stops_with_the_lock_holds_up_nobody(
-    memory: int, workers: list[SharedUpstreamStates], sent: signal.Signals
+def test_a_process_that_ends_or_stops_with_the_lock_holds_up_nobody(
+    memory: int, sent: signal.Signals, mutex: bool
 ) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(memory)],
-        pass_fds=(memory,), stdout=subprocess.PIPE, text=True,
-    ) as holder:  # fmt: skip
+    with run_beside(HOLDER, memory, mutex=mutex) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
+        lock = lock_of(memory, mutex)
+        with lock:
+            assert not lock.taken
         os.kill(holder.pid, sent)
+        if sent == signal.SIGKILL:
+            holder.wait()
         began = time.monotonic()
-        assert workers[0].of(*PLACE).breaker.admit(1.0) is not None
+        for _ in range(3):
+            with lock:
+                assert lock.taken == (sent == signal.SIGKILL)
         assert time.monotonic() - began < 10.0
         holder.kill()
 

@@ -93,7 +93,7 @@ def test_streams_decide_alone_where_there_are_enough() -> None:
         mixed.speed(key, 100, 2.0, number)
     before = mixed.first_token(key, 100, 10.0)
     for _ in range(100):
-        mixed.whole(key, 100, 50, 30.0, 10.0)
+        mixed.whole(key, [(100, 50, 30.0, 10.0)])
     assert mixed.first_token(key, 100, 10.0) == before
 
 

@@ -68,8 +68,8 @@ if TYPE_CHECKING:
     from collections.abc import (
         AsyncGenerator,
         AsyncIterator,
-        Awaitable,
         Callable,
+        Coroutine,
         Iterator,
         Mapping,
         Sequence,
@@ -138,7 +138,7 @@ class RedisExchange:
         self,
         client: Redis,
         prefix: str,
-        run: Callable[..., Awaitable[Any]],
+        run: Callable[..., Coroutine[Any, Any, Any]],
         unpack: Callable[[bytes | None, str], Entry | None],
         failing_fast: Callable[[], AbstractContextManager[None]],
         *,
@@ -170,10 +170,9 @@ class RedisExchange:
         pairs = [part for each in leases for part in (each.name, each.token)]
         await self._run(RENEW, LEASE_MS, *pairs)
 
-    async def release(self, lease: Lease, *, stored: bool) -> None:
+    def release(self, lease: Lease, *, stored: bool) -> Coroutine[Any, Any, None] | None:
         """End a lease. A Put that was written has ended it already."""
-        if not stored:
-            await self._run(RELEASE, lease.name, lease.token)
+        return None if stored else self._run(RELEASE, lease.name, lease.token)
 
     async def send(self, address: str, message: bytes) -> bool:
         """Publish a message."""

@@ -8,13 +8,17 @@ other workers.
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import fcntl
 import mmap
 import os
 import struct
+import sys
 import time
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack, cast
 
 import msgspec
 
@@ -22,23 +26,31 @@ from headstart.middleware.upstreams.accounting import UpstreamState, UpstreamSta
 from headstart.policies.routing.failures import CircuitBreaker, RetryBudget
 from headstart.policies.routing.measures import Affinities, Measures, UpstreamModel
 from headstart.policies.routing.prompt_cache import PrefixReuse, SeenPrefix
-from headstart.policies.routing.rate_limits import RateLimits, SavedLimits
+from headstart.policies.routing.rate_limits import (
+    NOTHING_TAKEN,
+    RateLimits,
+    SavedLimits,
+    limit_windows,
+)
 from headstart.policies.routing.schedule import BUDGET_WINDOW, ExtraBudget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from headstart.policies.routing.failures import Permit
+    from headstart.policies.routing.rate_limits import LimitWindow, Taken
+    from headstart.types import Headers
+
 _HEAD = struct.Struct("<16sQI?")
 """Name, version (the time of the last change), length of the state, whether it is worth more."""
-_VERSION = struct.Struct("<Q")
-_VERSION_AT = 16
+_NO_HEAD = (b"", 0, 0, False)
 SLOT_BYTES = 4096
 SLOTS = 4096
 _NEAR = 8
-"""Number of slots in which a state may be stored. If all are taken, the least valuable one is
-dropped."""
-LOCK_TRIES = 2000
-"""Most tries for the lock. A stopped worker may hold it, and the others then go on without it."""
+"""The slots in which a state may lie. The least valuable leaves if all are taken."""
+LOCK_S, LOCK_AGAIN_S = 0.1, 0.001
+"""A worker that was stopped may hold the lock. After this time the others go on without it, and
+wait so much shorter from then on until they get it again."""
 _ROWS = BUDGET_WINDOW + 1
 """Number of rows: a budget adds a row before it drops one."""
 _BEFORE_ROWS = 6
@@ -46,48 +58,150 @@ _BEFORE_ROWS = 6
 _RING_BYTES = 16 + 8 * (_BEFORE_ROWS + 3 * _ROWS)
 RINGS = 64
 TABLE_BYTES = SLOTS * SLOT_BYTES
-MEMORY_BYTES = TABLE_BYTES + RINGS * _RING_BYTES
+_LOCK_AT = TABLE_BYTES + RINGS * _RING_BYTES
+
+
+class RobustMutexes(NamedTuple):
+    """The C library's mutexes that processes share and that outlive the death of their holder.
+
+    Its functions run without giving up the interpreter. A worker that gave it up inside a span
+    would wait there for its own threads, and all other workers with it.
+    """
+
+    try_lock: Callable[[ctypes.c_void_p], int]
+    unlock: Callable[[ctypes.c_void_p], int]
+    repair: Callable[[ctypes.c_void_p], int]
+    library: ctypes.PyDLL
+
+    @classmethod
+    def of_system(cls) -> RobustMutexes | None:
+        """Return them; None: the system has none."""
+        try:
+            library = ctypes.PyDLL(None)
+            return cls(
+                library.pthread_mutex_trylock,
+                library.pthread_mutex_unlock,
+                library.pthread_mutex_consistent,
+                library,
+            )
+        except (AttributeError, OSError, TypeError):
+            return None
+
+    def make(self, place: ctypes.c_void_p) -> bool:
+        """Make a mutex; return False if the system refuses it."""
+        library, kind = self.library, ctypes.create_string_buffer(_MUTEX_BYTES)
+        return not (
+            library.pthread_mutexattr_init(kind)
+            or library.pthread_mutexattr_setpshared(kind, _SHARED)
+            or library.pthread_mutexattr_setrobust(kind, _ROBUST)
+            or library.pthread_mutex_init(place, kind)
+        )
+
+
+_MUTEX_BYTES = 120
+"""More than a mutex, or what describes one, has on any system."""
+_MADE = b"\1mutex\0\0"
+"""Follows a mutex that was made."""
+LOCK_BYTES = _MUTEX_BYTES + len(_MADE)
+MEMORY_BYTES = _LOCK_AT + LOCK_BYTES
+_SHARED = _ROBUST = 1
+"""As <pthread.h> of Linux has PTHREAD_PROCESS_SHARED and PTHREAD_MUTEX_ROBUST."""
+_mutexes = RobustMutexes.of_system() if sys.platform == "linux" else None
 
 
 class SharedLock:
-    """A lock of all processes, at one byte of an open file. It may be taken again inside.
+    """A lock of all processes, in the ``LOCK_BYTES`` of an open file from ``at`` on, zero at first.
 
-    The system gives it up when its process dies. While a stopped process has it, the others go on
-    without it (``taken``).
+    It may be taken again inside. The system gives it up when its process dies. While a stopped
+    process has it, the others go on without it (``taken``). Without ``mutexes`` it is the system's
+    lock on the file.
     """
 
-    def __init__(self, file: int, at: int) -> None:
+    def __init__(self, file: int, at: int, mutexes: RobustMutexes | None = _mutexes) -> None:
         self._file = file
         self._at = at
+        self._mutexes = mutexes
+        self._bytes = mmap.mmap(file, at + LOCK_BYTES)
+        self._place = ctypes.c_void_p()
         self._depth = 0
         self.taken = False
+        self.span = 0
+        """The number of the span in which this object has it; 0: none."""
+        self._spans = 0
+        self._wait_s = LOCK_S
+        if mutexes is not None and not self._find_mutex(mutexes):
+            self._mutexes = None
 
-    def __enter__(self) -> None:
+    def begin(self) -> None:
+        """Take it, or go one step deeper into a span. ``end`` leaves it."""
         self._depth += 1
         if self._depth == 1:
-            self.taken = self._take()
+            self._spans = self.span = self._spans + 1
+            self.taken = self._try() or self._wait()
 
-    def __exit__(self, *_: object) -> None:
+    def end(self, *_: object) -> None:
+        """Give it up, or go back to the span around this one."""
         self._depth -= 1
-        if self._depth == 0 and self.taken:
+        if self._depth:
+            return
+        self.span = 0
+        if not self.taken:
+            return
+        if self._mutexes is not None:
+            self._mutexes.unlock(self._place)
+        else:
             fcntl.lockf(self._file, fcntl.LOCK_UN, 1, self._at)
 
-    def _take(self) -> bool:
-        for _ in range(LOCK_TRIES):
-            try:
-                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, self._at)
-            except OSError:
-                os.sched_yield()  # the process with the lock may wait for this core
-                continue
-            return True
+    __enter__, __exit__ = begin, end
+
+    @property
+    def is_mutex(self) -> bool:
+        """It is a mutex, and not the system's lock on the file."""
+        return self._mutexes is not None
+
+    def _find_mutex(self, mutexes: RobustMutexes) -> bool:
+        """Find the mutex, or make it if this process is the first; return whether there is one."""
+        self._place = ctypes.c_void_p(
+            ctypes.addressof(ctypes.c_char.from_buffer(self._bytes, self._at))
+        )
+        made = slice(self._at + _MUTEX_BYTES, self._at + LOCK_BYTES)
+        fcntl.lockf(self._file, fcntl.LOCK_EX, 1, self._at)
+        try:
+            if self._bytes[made] != _MADE and mutexes.make(self._place):
+                self._bytes[made] = _MADE
+            return self._bytes[made] == _MADE
+        finally:
+            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, self._at)
+
+    def _wait(self) -> bool:
+        until = time.monotonic() + self._wait_s
+        while time.monotonic() < until:
+            os.sched_yield()  # its process may wait for this core
+            if self._try():
+                self._wait_s = LOCK_S
+                return True
+        self._wait_s = LOCK_AGAIN_S
         return False
+
+    def _try(self) -> bool:
+        mutexes = self._mutexes
+        if mutexes is not None:
+            failure = mutexes.try_lock(self._place)
+            if failure == errno.EOWNERDEAD:
+                failure = mutexes.repair(self._place)
+            return not failure
+        try:
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, self._at)
+        except OSError:
+            return False
+        return True
 
 
 class SharedTable(SharedLock):
     """States by name in the bytes of an open file from ``offset`` on, with their lock."""
 
     def __init__(self, file: int, offset: int = 0) -> None:
-        super().__init__(file, offset)
+        super().__init__(file, offset + _LOCK_AT)
         self.memory = mmap.mmap(file, offset + MEMORY_BYTES)
         self.offset = offset
 
@@ -123,31 +237,43 @@ def _digest(*name: str) -> bytes:
 class _Cell:
     """The shared state of one object: its place, and the version that the object has."""
 
+    __slots__ = ("_at", "_name", "_version", "span", "table")
+
     def __init__(self, table: SharedTable, name: bytes) -> None:
         self.table = table
         self._name = name
         self._at = -1
         self._version = 0
+        self.span = -1
+        """The span of the lock in which it was loaded: until its end nobody else changes it."""
 
     def refresh(self, shared: _OnSharedState) -> None:
         """Load the state, if another worker has changed it."""
-        if self._is_here():
-            (version,) = _VERSION.unpack_from(self.table.memory, self._at + _VERSION_AT)
-            if version == self._version:
-                return
-        with self.table:
+        table = self.table
+        if table.span:
+            return self.load(shared)
+        if self._at >= 0:
+            name, version, _, _ = _HEAD.unpack_from(table.memory, self._at)
+            if version == self._version and name == self._name:
+                return None
+        with table:
             self.load(shared)
 
     def load(self, shared: _OnSharedState) -> None:
         """Load the state, if another worker has changed it. Call it with the lock."""
-        if not self._is_here():
-            self._at = self.table.place(self._name)
-        memory = self.table.memory
-        _, version, length, _ = _HEAD.unpack_from(memory, self._at)
+        table = self.table
+        if self.span == table.span:
+            return
+        memory, at = table.memory, self._at
+        name, version, length, _ = _HEAD.unpack_from(memory, at) if at >= 0 else _NO_HEAD
+        if name != self._name:
+            self._at = at = table.place(self._name)
+            _, version, length, _ = _HEAD.unpack_from(memory, at)
         if version not in (0, self._version):
-            body = self._at + _HEAD.size
+            body = at + _HEAD.size
             shared.load(memory[body : body + length])
         self._version = version
+        self.span = table.span
 
     def store(self, shared: _OnSharedState) -> None:
         """Write the state back. Call it with the lock, after ``load``."""
@@ -161,26 +287,23 @@ class _Cell:
             memory, self._at, self._name, self._version, len(state), shared.is_worth_more()
         )
 
-    def _is_here(self) -> bool:
-        return self._at >= 0 and self.table.memory[self._at : self._at + 16] == self._name
-
 
 class _OnSharedState:
     """Runs a policy's methods on shared state: the mixin of the classes below."""
 
     cell: _Cell
     _fields: tuple[str, ...]
+    _values: Callable[[Any], tuple[Any, ...]]
     _format: Any
 
     def save(self) -> bytes:
         """Return the state."""
-        return msgspec.msgpack.encode([getattr(self, name) for name in self._fields])
+        return msgspec.msgpack.encode(type(self)._values(self))  # noqa: SLF001 - of its own class
 
     def load(self, state: bytes) -> None:
         """Take over a state."""
         values = msgspec.msgpack.decode(state, type=self._format)
-        for name, value in zip(self._fields, values, strict=True):
-            setattr(self, name, value)
+        vars(self).update(zip(self._fields, values, strict=True))
 
     def is_worth_more(self) -> bool:
         """Return whether it is worth more than states of invented names."""
@@ -191,7 +314,9 @@ def _reads(method: Any) -> Any:
     """Return the method, which reads shared state."""
 
     def read(self: _OnSharedState, *args: Any, **named: Any) -> Any:
-        self.cell.refresh(self)
+        cell = self.cell
+        if cell.span != cell.table.span:
+            cell.refresh(self)
         return method(self, *args, **named)
 
     return read
@@ -202,10 +327,16 @@ def _changes(method: Any) -> Any:
 
     def change(self: _OnSharedState, *args: Any, **named: Any) -> Any:
         cell = self.cell
-        with cell.table:
+        inside = cell.table.span
+        if not inside:
+            cell.table.begin()
+        try:
             cell.load(self)
             result = method(self, *args, **named)
             cell.store(self)
+        finally:
+            if not inside:
+                cell.table.end()
         return result
 
     return change
@@ -215,6 +346,7 @@ class SharedBreaker(_OnSharedState, CircuitBreaker):
     """A circuit breaker of all workers."""
 
     _fields = tuple(vars(CircuitBreaker()))
+    _values = attrgetter(*_fields)
     _format = tuple[
         bool, int, int, dict[int, bool], int, float, float, float, float, bool, float, int, float,
         float, float, float, float, int, float,
@@ -236,11 +368,19 @@ class SharedBreaker(_OnSharedState, CircuitBreaker):
     weight = _reads(CircuitBreaker.weight)
     insist = _reads(CircuitBreaker.insist)
     admit = _changes(CircuitBreaker.admit)
-    succeeded = _changes(CircuitBreaker.succeeded)
     failed = _changes(CircuitBreaker.failed)
     neutral = _changes(CircuitBreaker.neutral)
     superseded = _changes(CircuitBreaker.superseded)
     close_for = _changes(CircuitBreaker.close_for)
+
+    def succeeded(self, permit: Permit, now: float) -> None:
+        """Report an answer. Most answers change nothing."""
+        cell = self.cell
+        with cell.table:
+            cell.load(self)
+            if self.learns_from_success(permit, now):
+                super().succeeded(permit, now)
+                cell.store(self)
 
 
 class SharedLimits(_OnSharedState, RateLimits):
@@ -259,16 +399,30 @@ class SharedLimits(_OnSharedState, RateLimits):
     @property
     def known(self) -> bool:
         """The provider's headers have named a limit, to any worker."""
-        self.cell.refresh(self)
+        cell = self.cell
+        if cell.span != cell.table.span:
+            cell.refresh(self)
         return self._known
 
     @known.setter
     def known(self, value: bool) -> None:
         self._known = value
 
+    def learn(
+        self,
+        headers: Headers,
+        now: float,
+        unix: float,
+        taken: Taken = NOTHING_TAKEN,
+        _: Sequence[LimitWindow] | None = None,
+    ) -> bool:
+        """Learn the limits that headers name. They are read before the lock is taken."""
+        windows = limit_windows(headers, unix)
+        return bool(windows) and self._learn(headers, now, unix, taken, windows)
+
     ready_in_s = _reads(RateLimits.ready_in_s)
     allowance = _reads(RateLimits.allowance)
-    learn = _changes(RateLimits.learn)
+    _learn = _changes(RateLimits.learn)
     take = _changes(RateLimits.take)
     give_back = _changes(RateLimits.give_back)
 
@@ -277,13 +431,20 @@ class SharedRetries(_OnSharedState, RetryBudget):
     """A budget of retries of all workers."""
 
     _fields = ("_level", "_at")
+    _values = attrgetter(*_fields)
     _format = tuple[float, float | None]
 
     def __init__(self, table: SharedTable, name: bytes) -> None:
         super().__init__()
         self.cell = _Cell(table, name)
 
-    earn = _changes(RetryBudget.earn)
+    def earn(self, now: float) -> None:
+        """Count a call that is not a retry. A full budget needs no lock."""
+        self.cell.refresh(self)
+        if not self.is_full:
+            self._earn(now)
+
+    _earn = _changes(RetryBudget.earn)
     spend = _changes(RetryBudget.spend)
 
 
@@ -373,12 +534,67 @@ class AnswerFacts(TypedDict):
     whole_s: float
 
 
-class ToldMeasures(Measures):
-    """Figures that all workers learn. ``tell`` passes each lesson on to the others."""
+class AnswersLesson(msgspec.Struct, array_like=True):
+    """What a worker has learned since the last exchange from whole answers of one kind."""
 
-    def __init__(self, tell: Callable[[str, tuple[Any, ...]], None]) -> None:
+    upstream: str
+    model: str
+    route_or_endpoint: str
+    answers: int = 0
+    tokens: int = 0
+    estimated: int = 0
+    reported: int = 0
+    """Tokens of the prompts that the provider has counted, as it did and as we estimated them."""
+    last: float = 0.0
+    gaps: list[float] = []
+    speeds: list[tuple[int, float, float]] = []
+    """Arguments of ``Measures.speed``."""
+    wholes: list[tuple[int, int, float, float]] = []
+    """Arguments of ``Measures.whole``."""
+
+    def add(self, now: float, facts: AnswerFacts) -> None:
+        """Add an answer."""
+        completion, estimated = facts["completion"], facts["estimated"]
+        self.answers += 1
+        self.tokens += completion
+        self.last = now
+        if estimated > 0 and facts["reported"] > 0:
+            self.estimated += estimated
+            self.reported += facts["reported"]
+        self.gaps += facts["gaps"]
+        if facts["decoding_s"]:
+            self.speeds.append((completion, facts["decoding_s"], now))
+        if facts["whole_s"]:
+            self.wholes.append((estimated, completion, facts["whole_s"], now))
+
+    def teach(self, measures: Measures) -> None:
+        """Let another worker learn it. The calls are none of that worker's."""
+        key = UpstreamModel(self.upstream, self.model)
+        Measures.gaps(measures, key, self.gaps)
+        Measures.prompt(measures, key, self.estimated, self.reported, self.last)
+        Measures.length(
+            measures, self.route_or_endpoint, self.tokens, self.last, answers=self.answers
+        )
+        for speed in self.speeds:
+            Measures.speed(measures, key, *speed)
+        if self.wholes:
+            Measures.whole(measures, key, self.wholes)
+
+
+class ToldMeasures(Measures):
+    """Figures that all workers learn: ``tell`` hands each lesson to the others.
+
+    ``tell_answer`` collects what whole answers teach.
+    """
+
+    def __init__(
+        self,
+        tell: Callable[[str, tuple[Any, ...]], None],
+        tell_answer: Callable[[UpstreamModel, float, AnswerFacts], None],
+    ) -> None:
         super().__init__()
         self._tell = tell
+        self._tell_answer = tell_answer
 
     def first(self, key: UpstreamModel, prompt_tokens: int, ttft_s: float, now: float) -> None:
         """Learn a time to the first token."""
@@ -404,8 +620,7 @@ class ToldMeasures(Measures):
     def answered(self, key: UpstreamModel, now: float, **facts: Unpack[AnswerFacts]) -> None:
         """Learn from a whole answer."""
         super().answered(key, now, **facts)
-        facts["gaps"] = tuple(facts["gaps"])
-        self._tell("answered", (key, now, facts))
+        self._tell_answer(key, now, facts)
 
 
 class ToldAffinities(Affinities):
@@ -440,6 +655,7 @@ _LESSONS: dict[str, Callable[..., None]] = {
     "censored": Measures.censored,
     "gaps": Measures.gaps,
 }
+_lesson_decoder = msgspec.msgpack.Decoder(tuple[list[tuple[str, list[Any]]], list[AnswersLesson]])
 MOST_LESSONS = 1000
 """Most lessons that wait to be sent. Further ones are dropped."""
 
@@ -448,42 +664,35 @@ class SharedUpstreamStates(UpstreamStates):
     """The states of upstreams of all workers, in the memory ``file`` from ``offset`` on."""
 
     def __init__(self, file: int, offset: int) -> None:
-        super().__init__(ToldMeasures(self._tell))
+        super().__init__(ToldMeasures(self._tell, self._tell_answer))
         self.affinities = ToldAffinities(self._tell)
         self.reuse = ToldReuse(self._tell)
         self._table = SharedTable(file, offset)
         self._lessons: list[tuple[str, tuple[Any, ...]]] = []
+        self._answers: dict[tuple[UpstreamModel, str], AnswersLesson] = {}
+        self._told = 0
 
     def take_lessons(self) -> bytes:
         """Return what this worker has learned since the last call; b"": nothing."""
-        lessons, self._lessons = self._lessons, []
-        return msgspec.msgpack.encode(lessons) if lessons else b""
+        if not self._told:
+            return b""
+        lessons, answers = self._lessons, list(self._answers.values())
+        self._lessons, self._answers, self._told = [], {}, 0
+        return msgspec.msgpack.encode((lessons, answers))
 
     def learn(self, lessons: bytes) -> None:
         """Learn what another worker has learned."""
-        for name, given in msgspec.msgpack.decode(lessons, type=list[tuple[str, list[Any]]]):
+        singly, answers = _lesson_decoder.decode(lessons)
+        for lesson in answers:
+            lesson.teach(self.measures)
+        for name, given in singly:
             if name == "served":
                 Affinities.served(self.affinities, *given)
                 continue
             if name == "prefix":
                 PrefixReuse.used(self.reuse, SeenPrefix(*given))
                 continue
-            key = UpstreamModel(*given[0])
-            if name == "answered":
-                self._learn_answer(key, *given[1:])
-            else:
-                _LESSONS[name](self.measures, key, *given[1:])
-
-    def _learn_answer(self, key: UpstreamModel, now: float, facts: AnswerFacts) -> None:
-        """Learn from an answer that another worker got. Its call does not count here."""
-        completion, measures = facts["completion"], self.measures
-        Measures.gaps(measures, key, facts["gaps"])
-        Measures.prompt(measures, key, facts["estimated"], facts["reported"], now)
-        Measures.length(measures, facts["route_or_endpoint"], completion, now)
-        if facts["decoding_s"]:
-            Measures.speed(measures, key, completion, facts["decoding_s"], now)
-        if facts["whole_s"]:
-            Measures.whole(measures, key, facts["estimated"], completion, facts["whole_s"], now)
+            _LESSONS[name](self.measures, UpstreamModel(*given[0]), *given[1:])
 
     def make(self, upstream: str, model: str, key: str) -> UpstreamState:
         """Return the state that all workers share."""
@@ -503,5 +712,16 @@ class SharedUpstreamStates(UpstreamStates):
         return SharedRetries(self._table, _digest("retry", route, composition))
 
     def _tell(self, name: str, given: tuple[Any, ...]) -> None:
-        if len(self._lessons) < MOST_LESSONS:
+        if self._told < MOST_LESSONS:
+            self._told += 1
             self._lessons.append((name, given))
+
+    def _tell_answer(self, key: UpstreamModel, now: float, facts: AnswerFacts) -> None:
+        if self._told >= MOST_LESSONS:
+            return
+        self._told += 1
+        route = facts["route_or_endpoint"]
+        lesson = self._answers.get((key, route))
+        if lesson is None:
+            lesson = self._answers[key, route] = AnswersLesson(*key, route)
+        lesson.add(now, facts)

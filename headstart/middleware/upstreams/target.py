@@ -637,7 +637,8 @@ class Target:
         breaker, limits = state.breaker, state.limits
         with state.lock:
             reserved, limit_s = 0, 0.0
-            if limits.known:
+            known = limits.known
+            if known:
                 reserved = reserved_tokens(call, self._states.measures)
                 limit_s = limits.ready_in_s(reserved, now)
             permit = breaker.admit(now) if limit_s <= 0.0 else None
@@ -653,7 +654,7 @@ class Target:
                     retry_after_s=max(limit_s, wait_s),
                     limited=limited,
                 )
-            taken = limits.take(reserved, now) if limits.known else NOTHING_TAKEN
+            taken = limits.take(reserved, now) if known else NOTHING_TAKEN
         return Recording(
             call,
             model.key,

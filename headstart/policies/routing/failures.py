@@ -514,6 +514,20 @@ class CircuitBreaker:
         elif now - self._recovered_at > _RAMP_S:
             self._openings = 0
 
+    def learns_from_success(self, permit: Permit, now: float) -> bool:
+        """Tell whether ``succeeded`` would change anything."""
+        if not self.proven:
+            return True
+        if permit.generation != self._generation:
+            return False
+        return (
+            self._open
+            or self._streak > 0
+            or self._refusals > 0
+            or self._avoided_until > -math.inf
+            or (self._openings > 0 and now - self._recovered_at > _RAMP_S)
+        )
+
     def failed(self, permit: Permit, failure: Failure, now: float) -> None:
         """Report a failure.
 
@@ -646,6 +660,11 @@ class RetryBudget:
         self._burst = burst
         self._level = burst
         self._at: float | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Nothing more can be earned. It stays full until something is spent."""
+        return self._level >= self._burst
 
     def earn(self, now: float) -> None:
         """Count a call that is not a retry. ``now`` is in monotonic seconds."""

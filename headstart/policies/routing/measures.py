@@ -554,11 +554,9 @@ class Measures:
         if whole_s:
             figures.unread.append((estimated, completion, whole_s, now))
 
-    def whole(
-        self, key: UpstreamModel, prompt_tokens: int, completion: int, whole_s: float, now: float
-    ) -> None:
-        """Learn the time of an answer that was not streamed."""
-        self._of(key).unread.append((prompt_tokens, completion, whole_s, now))
+    def whole(self, key: UpstreamModel, answers: Sequence[tuple[int, int, float, float]]) -> None:
+        """Answers were not streamed: tokens of prompt and answer, seconds, and the time of each."""
+        self._of(key).unread.extend(answers)
 
     def first(self, key: UpstreamModel, prompt_tokens: int, ttft_s: float, now: float) -> None:
         """The first token came."""
@@ -580,13 +578,10 @@ class Measures:
         if seconds:
             self._of(key).learn_gaps(seconds)
 
-    def length(self, route_or_endpoint: str, tokens: int, now: float) -> None:
-        """Learn the length of an answer in tokens.
-
-        ``route_or_endpoint`` is that of the call, or "".
-        """
+    def length(self, route_or_endpoint: str, tokens: int, now: float, answers: float = 1.0) -> None:
+        """Answers of a route or an endpoint, or of "", had so many tokens together."""
         for name in {route_or_endpoint, ""}:
-            self._length_of(name).add(tokens, 1.0, now)
+            self._length_of(name).add(tokens, answers, now)
 
     def prompt(self, key: UpstreamModel, estimated: int, reported: int, now: float) -> None:
         """Learn the provider's token count of a prompt that was estimated."""

@@ -26,6 +26,8 @@ from headstart.policies.callers import NameMemo, NamesMemo
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headstart.types import Headers
 
 
@@ -336,16 +338,21 @@ class RateLimits:
         self._buckets: dict[str, _Bucket] = {}
 
     def learn(
-        self, headers: Headers, now: float, unix: float, taken: Taken = NOTHING_TAKEN
+        self,
+        headers: Headers,
+        now: float,
+        unix: float,
+        taken: Taken = NOTHING_TAKEN,
+        windows: Sequence[LimitWindow] | None = None,
     ) -> bool:
         """Learn the limits that the headers of an answer name; ``unix`` is now in Unix seconds.
 
-        ``taken`` is what ``take`` returned for the call. The headers have the rest at the time when
-        the provider took the call, and other calls may have been made since. Returns whether the
-        headers had the remaining tokens.
+        ``taken`` is what ``take`` returned for the call. The headers tell what was left when the
+        provider took it, and other calls may have been made since. Returns whether the headers
+        told what is left of the tokens. ``windows``: what ``limit_windows`` has read in them.
         """
         told_tokens = False
-        for window in limit_windows(headers, unix):
+        for window in limit_windows(headers, unix) if windows is None else windows:
             if window.remaining is None:
                 continue
             reset_s = window.reset_s
@@ -354,8 +361,8 @@ class RateLimits:
             bucket = self._buckets.get(window.name)
             if bucket is None:
                 bucket = self._buckets[window.name] = _Bucket(window.kind)
+                self.known = True
             bucket.learn(window, window.remaining, reset_s, taken.get(window.name), now)
-            self.known = True
             told_tokens = told_tokens or bucket.kind.counts_tokens
         return told_tokens
 
@@ -401,9 +408,9 @@ class RateLimits:
 
     def restore(self, saved: SavedLimits) -> None:
         """Take over what ``saved`` returned."""
-        self._buckets = {}
+        known, self._buckets = self._buckets, {}
         for name, numbers in saved.items():
-            bucket = self._buckets[name] = _Bucket(_limit_kind(name))
+            bucket = self._buckets[name] = known.get(name) or _Bucket(_limit_kind(name))
             bucket.level, bucket.limit, bucket.per_s, bucket.at = numbers[:4]
             bucket.believed_until, bucket.corrected, bucket.others_per_s = numbers[4:]
         self.known = bool(saved)

@@ -79,16 +79,22 @@ async def taken(listening: Listening, instead_of: int = 0) -> Lease:
     return found
 
 
+async def released(listening: Listening, lease: Lease) -> None:
+    ending = listening.exchange.release(lease, stored=False)
+    assert ending is not None
+    await ending
+
+
 async def test_the_first_one_has_the_lease_until_it_is_released(store: Store) -> None:
     async with exchanges(store) as (one, two):
         lease = await taken(one)
         assert lease.owner == one.exchange.address
         assert await taken(two) == lease
-        await one.exchange.release(lease, stored=False)
+        await released(one, lease)
         later = await taken(two)
         assert later.owner == two.exchange.address
         assert later.token > lease.token
-        await one.exchange.release(lease, stored=False)  # it is not the owner any more
+        await released(one, lease)  # it is not the owner any more
         assert await taken(one) == later
 
 
