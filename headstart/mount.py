@@ -69,6 +69,7 @@ class CacheOptions(TypedDict, total=False):
     encryption_key_env: str | Sequence[str] | None
     encryption_key_command: str | None
     join_processes: bool
+    join_streams: Literal["sooner", "always", "never"]
     on_corrupt: Literal["fail", "fresh"]
     ttl_s: float | None
     ttl_by_class: Mapping[str, object]

@@ -70,6 +70,7 @@ Level: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=3)]
 MatchName: TypeAlias = Literal["verified", "static"]
 MaxOutput: TypeAlias = Literal["off", "guard", "tight"] | Count
 OnCorrupt: TypeAlias = Literal["fail", "fresh"]
+JoinStreams: TypeAlias = Literal["sooner", "always", "never"]
 OnRepeat: TypeAlias = Literal["hit", "fresh"]
 Rescue: TypeAlias = Literal["restart", "prefill", "off"]
 UnknownCost: TypeAlias = Literal["refuse", "allow"]
@@ -362,6 +363,10 @@ class CacheSettings(Section):
     """Join equal calls of all [workers](workers.md) of a machine, and of all nodes that share a
     Redis: one process asks the provider, and the others get its answer while it comes. `false`:
     Headstart joins only the calls of one process."""
+    join_streams: JoinStreams = "sooner"
+    """When a stream waits for an equal whole answer that is in flight, instead of a call of its own
+    ([joined calls](workers.md#joined-calls)). `sooner`: if the whole answer should be there before
+    the first token of its own call would; `always`; `never`."""
     on_corrupt: OnCorrupt = "fail"
     """If a SQLite file is damaged: `fail` stops the start; `fresh` moves the file aside and begins
     a new one."""

@@ -327,6 +327,7 @@ def _make_engine(
             body_timeout_s=None if wrapped else settings.server.body_timeout_s,
             deadline_s=settings.server.deadline_s,
             holdout=cache.holdout,
+            join_streams=cache.join_streams,
         ),
         access=access,
         finder=_make_finder(parts, admission),

@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from headstart.middleware.router import Router
     from headstart.middleware.shared_flights import Claim, SharedFlights
     from headstart.observe import Observer
+    from headstart.settings import JoinStreams
     from headstart.types import (
         ASGIApp,
         CacheKey,
@@ -100,6 +101,7 @@ class EngineOptions:
     body_timeout_s: float | None = None
     deadline_s: float | None = 600.0
     holdout: float = 0.0
+    join_streams: JoinStreams = "sooner"
 
 
 _LIMITS_OF_KEYS = (Forbidden, LimitsUnavailable, OverLimit)
@@ -672,18 +674,18 @@ class Engine:
                 if context.status or flight.caller == context.caller:
                     raise
                 context.lookup = alone
-        stream = None
+        twin = None
         if flight is None and len(self._flights) and context.held_out is None:
-            stream = self._stream_of(context, identity)
-        await self._fly(context, self._start(context, key, identity, app, sample, stream=stream))
+            twin = self._twin_of(context, identity)
+        await self._fly(context, self._start(context, key, identity, app, sample, twin=twin))
 
-    def _stream_of(self, context: RequestContext, identity: tuple[Any, ...]) -> Flight | None:
-        """Return the flight of the same answer as a stream, if a whole answer is wanted."""
+    def _twin_of(self, context: RequestContext, identity: tuple[Any, ...]) -> Flight | None:
+        """Return the flight of the same answer in the other form: as a stream, or whole."""
         *same, form = identity
-        if form.stream or context.lookup.reason in _ANEW:
+        if context.lookup.reason in _ANEW:
             return None
-        streams = [(*same, AnswerForm(True, usage)) for usage in (False, True)]  # noqa: FBT003
-        found = (self._flights.find(each, context.begin_by) for each in streams)
+        twins = [(*same, AnswerForm(not form.stream, usage)) for usage in (False, True)]
+        found = (self._flights.find(each, context.begin_by) for each in twins)
         return next((flight for flight in found if flight is not None), None)
 
     def _start(
@@ -696,13 +698,13 @@ class Engine:
         *,
         editable: bool = True,
         body: bytes | None = None,
-        stream: Flight | None = None,
+        twin: Flight | None = None,
         unasked: bool = False,
     ) -> Flight:
         """Begin an upstream call that belongs to no client. Call ``_fly`` before any await.
 
-        ``body`` is sent in place of the client's. ``stream`` is the flight of the same answer as a
-        stream. ``unasked``: it is the call of a live draft.
+        ``body`` is sent in place of the client's. ``twin`` is the flight of the same answer in the
+        other form. ``unasked``: it is the call of a live draft.
         """
         route, prepared = context.route, context.prepared
         predicts = self._routes.get(prepared.rule, NO_ROUTE).predicts
@@ -722,8 +724,8 @@ class Engine:
             and identity is not None
         ):
             upstream = self._following(context, claim, flight, upstream)
-        elif stream is not None:
-            upstream = self._awaiting(context, stream, upstream)
+        elif twin is not None:
+            upstream = self._awaiting(context, twin, upstream)
         pumped = PumpedCall(
             self._pump,
             flight,
@@ -759,14 +761,20 @@ class Engine:
             dialect=context.route.dialect,
             render=partial(self._render_for, context),
             rescued=self._routes.get(context.prepared.rule, NO_ROUTE).rescued,
+            join_streams=self._options.join_streams,
         )
 
-    def _awaiting(self, context: RequestContext, stream: Flight, upstream: Upstream) -> Upstream:
-        """Return the upstream that waits for a stream's whole answer, or else asks ``upstream``."""
-        from headstart.middleware.upstreams.followed import AwaitedStream
+    def _awaiting(self, context: RequestContext, twin: Flight, upstream: Upstream) -> Upstream:
+        """Return what answers with the twin's whole answer, or else asks ``upstream``."""
+        from headstart.middleware.upstreams.followed import AwaitedTwin
 
-        render = partial(self._render_for, context)
-        return AwaitedStream(stream, upstream, dialect=context.route.dialect, render=render)
+        return AwaitedTwin(
+            twin,
+            upstream,
+            dialect=context.route.dialect,
+            render=partial(self._render_for, context),
+            join_streams=self._options.join_streams,
+        )
 
     def _render_for(self, context: RequestContext, entry: Entry) -> StoredResponse | None:
         """Return an entry that was stored since the lookup; None if it must not answer."""

@@ -14,6 +14,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import math
+import time
 from collections import deque
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -25,6 +27,7 @@ from headstart.dialects.dialect import UNDECODABLE
 from headstart.errors import StageError, StoreError, UpstreamError
 from headstart.middleware.flights import LOG_BYTES, OWN_ALONE, AnswerForm, OwnedCall
 from headstart.observe import StageFailed
+from headstart.policies.routing.schedule import JoinTerms, twin_wait_s
 from headstart.types import Entry, Headers, Lease, Origin
 
 if TYPE_CHECKING:
@@ -49,10 +52,9 @@ BEGIN_S = 2.0
 """Seconds for which the owner of a lease may look for answers of equal meaning before its call
 begins."""
 SETTLE_S = 1.0
-"""Longest wait for the books of a call that ended, before its followers are told."""
-MESSAGES_VERSION = 1
-"""The version of messages. Processes with different versions share no lease, because they would not
-understand each other."""
+"""Longest wait for the books of a call that ended, before its followers hear of the end."""
+MESSAGES_VERSION = 2
+"""Processes of two versions share no lease: they would not understand each other."""
 PART_BYTES = 256 * 1024
 """Longest part of an answer in one message."""
 
@@ -80,7 +82,9 @@ class _Follow(_FlightMessage, frozen=True):
     lease: Lease
     form: AnswerForm
     wait_s: float | None
-    """Seconds for which its client would wait for the whole answer."""
+    """How long its client would wait for the whole answer."""
+    terms: JoinTerms | None
+    """On which terms it waits for the end, if the answer is not in its form."""
 
 
 class _Leave(_FlightMessage, frozen=True):
@@ -475,11 +479,13 @@ class SharedFlights:
 
     # --- as a follower ----------------------------------------------------------------------
 
-    async def follow(self, lease: Lease, form: AnswerForm, wait_s: float | None) -> Following:
+    async def follow(
+        self, lease: Lease, form: AnswerForm, wait_s: float | None, terms: JoinTerms | None
+    ) -> Following:
         """Follow the call of a lease. Raises OwnerLost."""
         number = next(self._numbers)
         following = self._following[number] = Following(self, lease.owner, number)
-        message = _Follow(number, self.exchange.address, lease, form, wait_s)
+        message = _Follow(number, self.exchange.address, lease, form, wait_s, terms)
         reached = again = False
         try:
             reached = await self._send(lease.owner, message)
@@ -517,12 +523,16 @@ class SharedFlights:
             if flight is None or flight.error is not None:
                 return await self._tell(follow, Over(follow.number, whole=False))
             now, wait_s = asyncio.get_running_loop().time(), follow.wait_s
-            fits = follow.form == owned.form or _can_wait(follow.form, owned.form)
             lasts = flight.joinable and flight.lasts(None if wait_s is None else now + wait_s)
-            if not (fits and lasts):
-                return await self._tell(follow, Over(follow.number, whole=False, again=False))
-            publish = self._publish if follow.form == owned.form else self._wait_for
-            await self._tell(follow, await publish(owned, flight, follow))
+            over = Over(follow.number, whole=False, again=False)
+            if lasts and follow.form == owned.form:
+                over = await self._publish(flight, follow)
+            elif lasts and owned.form is not None and follow.form.stream != owned.form.stream:
+                elapsed_s = time.perf_counter() - flight.began
+                twin_s = twin_wait_s(follow.terms, elapsed_s)
+                if twin_s is not None:
+                    over = await self._wait_for(owned, flight, follow, twin_s)
+            await self._tell(follow, over)
 
     async def _owned_by(self, follow: _Follow) -> OwnedCall | None:
         """Return the call that a process wants to follow; None if it is over.
@@ -539,20 +549,31 @@ class SharedFlights:
                 return None
             await self._awaiting(follow, searches.wait_end)
 
-    async def _wait_for(self, owned: OwnedCall, flight: Flight, follow: _Follow) -> Over:
-        """Keep a flight going for a follower that finds the whole answer in the store then."""
+    async def _wait_for(
+        self, owned: OwnedCall, flight: Flight, follow: _Follow, wait_s: float
+    ) -> Over:
+        """Keep a flight going for a follower that finds the whole answer in the store then.
+
+        After ``wait_s`` the follower is told to make its own call.
+        """
         client = flight.join()
+        again = True
         try:
-            while await self._awaiting(follow, client.read):
-                pass
+            async with asyncio.timeout(None if math.isinf(wait_s) else wait_s):
+                while await self._awaiting(follow, client.read):
+                    pass
+        except TimeoutError:
+            again = False
         except UpstreamError:
             pass  # its own clients get the error
         finally:
             flight.leave(client)
-        await self._awaiting(follow, owned.over.wait)
-        return Over(follow.number, whole=False, attempts=flight.claim(client))
+        if again:
+            await self._awaiting(follow, owned.over.wait)
+        await settled(flight)
+        return Over(follow.number, whole=False, again=again, attempts=flight.claim(client))
 
-    async def _publish(self, _: OwnedCall, flight: Flight, follow: _Follow) -> Over:
+    async def _publish(self, flight: Flight, follow: _Follow) -> Over:
         """Read a flight for a follower; return how it ended."""
         client = flight.join()
         whole = alone = False
@@ -571,10 +592,7 @@ class SharedFlights:
             pass
         finally:
             flight.leave(client)
-        if not flight.clients and not flight.settled:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(SETTLE_S):
-                    await flight.wait_settled()
+        await settled(flight)
         return Over(follow.number, whole, not alone, flight.origin, flight.claim(client))
 
     async def _send_body(self, flight: Flight, client: Client, follow: _Follow) -> None:
@@ -602,9 +620,12 @@ class SharedFlights:
             raise _FollowerGone
 
 
-def _can_wait(wanted: AnswerForm, coming: AnswerForm | None) -> bool:
-    """Tell whether the end of a stream may be waited for, because the whole answer is wanted."""
-    return not wanted.stream and coming is not None and coming.stream
+async def settled(flight: Flight) -> None:
+    """Wait until a call that its last reader has left can be booked."""
+    if not flight.clients and not flight.settled:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_S):
+                await flight.wait_settled()
 
 
 class _FollowerGone(Exception):

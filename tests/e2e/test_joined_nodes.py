@@ -23,6 +23,7 @@ from headstart.embeddings.stores.redis import (
 )
 from headstart.lab.simulator.faults import Status
 from headstart.middleware import shared_flights
+from headstart.policies.routing.measures import UpstreamModel
 from support.patience import PATIENCE_S
 from support.redis_server import redis_server
 from support.serving import serving
@@ -159,10 +160,94 @@ async def test_a_whole_answer_waits_for_the_stream_of_the_same_answer(
         assert sum(len(row.attempts) for row in rows) == 1
 
 
+def said_in(body: bytes) -> str:
+    """Return the text of an answer: a stream, which must be whole, or a document."""
+    if not body.startswith(b"data: "):
+        return str(json.loads(body)["choices"][0]["message"]["content"])
+    *events, last = [line.removeprefix("data: ") for line in body.decode().split("\n\n") if line]
+    assert last == "[DONE]"
+    choices = [choice for event in events for choice in json.loads(event)["choices"]]
+    return "".join(choice["delta"].get("content") or "" for choice in choices)
+
+
 @pytest.mark.parametrize("count", [1, 2])
-async def test_a_stream_does_not_wait_for_a_whole_answer(redis: RedisServer, count: int) -> None:
+async def test_streams_wait_for_a_whole_answer_if_they_always_shall(
+    redis: RedisServer, count: int
+) -> None:
+    provider = Provider()
+    async with (
+        nodes(redis, provider, count, join_streams="always") as found,
+        asyncio.TaskGroup() as tasks,
+    ):
+        provider.open.clear()
+        asking = Asking(tasks)
+        asking.ask(found[0])
+        await until(lambda: readers(found) == 1)
+        for usage in (False, False, True):
+            asking.ask(found[-1], stream=True, stream_options={"include_usage": usage})
+        # The streams with and those without usage each have a reader that waits for them.
+        await until(lambda: readers(found) == 6)
+        provider.open.set()
+        whole, *streams = await asking.answers()
+        assert provider.calls == 1
+        assert {said_in(stream.body) for stream in streams} == {said_in(whole.body)}
+        for stream in streams:
+            assert stream.headers["content-type"].startswith("text/event-stream")
+            assert "collapsed; detail=joined" in stream.headers["cache-status"]
+        assert [b'"total_tokens":' in stream.body for stream in streams] == [False, False, True]
+        await until(lambda: sum(len(node.served) for node in found) == 4)
+        rows = [row for node in found for row in node.served]
+        assert sorted(row.outcome for row in rows) == [Outcome.JOINED] * 3 + [Outcome.MISS]
+        assert sum(len(row.attempts) for row in rows) == 1
+
+
+def teach(found: list[Sidecar], *, first_s: float, tokens: int, tokens_per_s: float) -> None:
+    """Let nodes know how quick the provider is, and how long its answers are."""
+    now = asyncio.get_running_loop().time()
+    for node in found:
+        assert node.parts[0].conditions is not None
+        measures, key = node.parts[0].conditions.measures, UpstreamModel("sim", "m")
+        for _ in range(20):
+            measures.first(key, 10, first_s, now)
+            measures.speed(key, 1000, 1000 / tokens_per_s, now)
+            measures.length("", tokens, now)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("setting", ["sooner", "never"])
+async def test_a_stream_waits_for_a_whole_answer_that_should_be_there_sooner(
+    redis: RedisServer, count: int, setting: str
+) -> None:
+    provider = Counting()
+    async with (
+        nodes(redis, provider, count, join_streams=setting) as found,
+        asyncio.TaskGroup() as tasks,
+    ):
+        teach(found, first_s=60.0, tokens=1, tokens_per_s=5000.0)
+        provider.open.clear()
+        asking = Asking(tasks)
+        asking.ask(found[0])
+        await until(lambda: provider.began == 1)
+        asking.ask(found[-1], stream=True)
+        if setting == "never":
+            await until(lambda: provider.began == 2)
+        else:
+            await until(lambda: readers(found) == 3)
+        provider.open.set()
+        whole, stream = await asking.answers()
+        assert said_in(stream.body) == said_in(whole.body)
+        assert provider.calls == (2 if setting == "never" else 1)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("known", [False, True])
+async def test_a_stream_does_not_wait_for_a_whole_answer_that_takes_longer(
+    redis: RedisServer, count: int, known: bool
+) -> None:
     provider = Counting()
     async with nodes(redis, provider, count) as found, asyncio.TaskGroup() as tasks:
+        if known:
+            teach(found, first_s=0.5, tokens=1000, tokens_per_s=10.0)
         provider.open.clear()
         asking = Asking(tasks)
         asking.ask(found[0])
@@ -170,8 +255,77 @@ async def test_a_stream_does_not_wait_for_a_whole_answer(redis: RedisServer, cou
         asking.ask(found[-1], stream=True)
         await until(lambda: provider.began == 2)
         provider.open.set()
+        answers = await asking.answers()
+        assert provider.calls == 2
+        assert ["joined" in answer.headers["cache-status"] for answer in answers] == [False] * 2
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_stream_waits_no_longer_than_twice_the_time_to_its_own_first_token(
+    redis: RedisServer, count: int
+) -> None:
+    provider = Counting()
+    async with nodes(redis, provider, count) as found, asyncio.TaskGroup() as tasks:
+        teach(found, first_s=0.5, tokens=1, tokens_per_s=5000.0)
+        provider.open.clear()
+        asking = Asking(tasks)
+        asking.ask(found[0])
+        await until(lambda: provider.began == 1)
+        asking.ask(found[-1], stream=True)
+        await until(lambda: provider.began > 1)
+        await until(lambda: readers(found) == 2)  # nobody waits for the other any more
+        provider.open.set()
         await asking.answers()
         assert provider.calls == 2
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_stream_makes_its_own_call_if_the_whole_answer_fails(
+    redis: RedisServer, count: int
+) -> None:
+    provider = Provider()
+    async with (
+        nodes(redis, provider, count, join_streams="always") as found,
+        asyncio.TaskGroup() as tasks,
+    ):
+        provider.open.clear()
+        whole = tasks.create_task(found[0].ask(fault=Status(status=400)))
+        await until(lambda: readers(found) == 1)
+        asking = Asking(tasks)
+        for _ in range(2):
+            asking.ask(found[-1], stream=True)
+        await until(lambda: readers(found) == 4)
+        provider.open.set()
+        streams = await asking.answers()
+        assert ([stream.status for stream in streams], (await whole).status) == ([200, 200], 400)
+        assert all(said_in(stream.body) for stream in streams)
+        assert provider.calls == 2  # one for both
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_stream_gets_the_whole_answer_though_its_first_client_leaves(
+    redis: RedisServer, count: int
+) -> None:
+    provider = Provider()
+    async with (
+        nodes(redis, provider, count, join_streams="always") as found,
+        asyncio.TaskGroup() as tasks,
+    ):
+        provider.open.clear()
+        whole = tasks.create_task(found[0].ask())
+        await until(lambda: readers(found) == 1)
+        asking = Asking(tasks)
+        asking.ask(found[-1], stream=True)
+        await until(lambda: readers(found) == 3)
+        whole.cancel()
+        await until(lambda: readers(found) == 2)
+        provider.open.set()
+        [stream] = await asking.answers()
+        assert said_in(stream.body)
+        assert provider.calls == 1
+        await until(lambda: sum(len(node.served) for node in found) == 2)
+        rows = [row for node in found for row in node.served]
+        assert sum(len(row.attempts) for row in rows) == 1  # the stream's request pays
 
 
 @pytest.mark.parametrize("count", [1, 2])

@@ -60,7 +60,13 @@ def is_ready(server: Served) -> bool:
 
 @contextlib.contextmanager
 def running(
-    folder: Path, store: str, provider: Simulator, *, count: int = 1, workers: int = 1
+    folder: Path,
+    store: str,
+    provider: Simulator,
+    *,
+    count: int = 1,
+    workers: int = 1,
+    cache: str = "",
 ) -> Iterator[Running]:
     with contextlib.ExitStack() as stack:
         base = stack.enter_context(serving_in_thread(provider, lifespan="off"))
@@ -69,7 +75,7 @@ def running(
             own = folder / str(number)
             own.mkdir()
             server = Served(own, port, base)
-            server.write(store=store)
+            server.write(cache, store=store)
             log = stack.enter_context((own / "log").open("wb"))
             server.process = start(own, log, "--workers", str(workers))
             stack.callback(stop, server)
@@ -150,7 +156,25 @@ async def test_whole_answers_of_all_workers_join_a_stream(tmp_path: Path) -> Non
         assert {choice["message"]["content"] for [choice] in choices} == {said}
 
 
-async def test_streams_do_not_wait_for_a_whole_answer_of_any_worker(tmp_path: Path) -> None:
+async def test_streams_of_all_workers_wait_for_a_whole_answer_if_they_always_shall(
+    tmp_path: Path,
+) -> None:
+    always = 'join_streams = "always"'
+    provider = Simulator("openai")
+    with running(tmp_path, "sqlite:///kept.db", provider, workers=2, cache=always) as found:
+        async with asyncio.TaskGroup() as tasks:
+            whole = tasks.create_task(answer(found.urls(0)))
+            await until(lambda: found.calls == 1)
+            streams = await of_all(found, 6, stream=True)  # each worker has some of them
+        assert found.calls == 1
+        [choice] = json.loads(whole.result()[1])["choices"]
+        assert {text(body) for _, body in streams} == {choice["message"]["content"]}
+        assert all("joined" in status for status, _ in streams)
+
+
+async def test_streams_do_not_wait_for_a_whole_answer_of_which_nothing_is_known(
+    tmp_path: Path,
+) -> None:
     with running(tmp_path, "sqlite:///kept.db", Simulator("openai"), workers=2) as found:
         async with asyncio.TaskGroup() as tasks:
             whole = tasks.create_task(answer(found.urls(0)))

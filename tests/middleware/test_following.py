@@ -58,7 +58,7 @@ class Owner:
 
 async def followed(owner: Owner) -> Following:
     flights = SharedFlights(owner, Supervisor().spawn, Recorder())
-    return await flights.follow(LEASE, AnswerForm(stream=True, include_usage=False), None)
+    return await flights.follow(LEASE, AnswerForm(stream=True, include_usage=False), None, None)
 
 
 async def lost_after(following: Following) -> float:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import msgspec
 import pytest
 
-from headstart.attempts import AttemptRole
+from headstart.attempts import AttemptRole, RoutingEstimate
 from headstart.policies.routing.failures import Failure, FailureKind, failure
-from headstart.policies.routing.schedule import AttemptRules, AttemptSchedule
+from headstart.policies.routing.schedule import (
+    ANY_WAIT,
+    LEAST_SAMPLES,
+    MOST_WAITED,
+    AttemptRules,
+    AttemptSchedule,
+    join_terms,
+    twin_wait_s,
+)
 
 SERVER = failure(FailureKind.SERVER)
 SILENT = failure(FailureKind.SILENT)
@@ -228,3 +237,43 @@ def test_every_run_of_failures_ends_and_nobody_runs_twice_at_once() -> None:
             elif starts.wakes_at is not None:
                 now = max(now, starts.wakes_at)
         assert calls <= count * (1 + retries + 3)
+
+
+OWN = RoutingEstimate(
+    name="sim", samples=LEAST_SAMPLES, ttft_s=1.0, tokens_per_s=50.0, output_tokens=200.0
+)
+"""The first token comes after 1 s, and the end after 5 s."""
+
+
+@pytest.mark.parametrize(
+    ("elapsed_s", "waits"),
+    [(0.0, False), (3.9, False), (4.0, True), (5.0, True), (6.0, True), (6.1, False), (60, False)],
+)
+def test_a_stream_waits_for_a_whole_answer_near_its_expected_end(
+    elapsed_s: float, waits: bool
+) -> None:
+    """Nobody knows when an answer will come that is late by more than a first token takes."""
+    expected = MOST_WAITED * 1.0 if waits else None
+    assert twin_wait_s(join_terms("sooner", OWN), elapsed_s) == expected
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        None,
+        RoutingEstimate(name="sim"),
+        msgspec.structs.replace(OWN, samples=LEAST_SAMPLES - 1),
+        msgspec.structs.replace(OWN, tokens_per_s=None),
+        msgspec.structs.replace(OWN, ttft_s=None),
+    ],
+)
+def test_a_stream_of_which_little_is_known_makes_its_own_call(own: RoutingEstimate | None) -> None:
+    assert join_terms("sooner", own) is None
+    assert twin_wait_s(None, 5.0) is None
+
+
+def test_a_stream_that_would_be_refused_waits_as_one_that_always_shall() -> None:
+    closed = msgspec.structs.replace(OWN, ready=False, ready_in_s=30.0)
+    assert join_terms("sooner", closed) == join_terms("always", None) == ANY_WAIT
+    assert twin_wait_s(ANY_WAIT, 1000.0) == math.inf
+    assert join_terms("never", closed) is None

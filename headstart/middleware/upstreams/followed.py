@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from headstart.attempts import AttemptRole
 from headstart.errors import UpstreamError
 from headstart.middleware.flights import OwnedCall
 from headstart.middleware.reading import body_reader
-from headstart.middleware.shared_flights import HeadCame, Over, OwnerLost, Part
+from headstart.middleware.shared_flights import HeadCame, Over, OwnerLost, Part, settled
+from headstart.policies.routing.schedule import ANY_WAIT, join_terms, twin_wait_s
 from headstart.reply import Reply, Transcript, read_whole, replayed
 from headstart.types import Entry, Lease
 
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
     from headstart.middleware.flights import AnswerForm, Flight
     from headstart.middleware.reading import BodyReader
     from headstart.middleware.shared_flights import Claim, Following, SharedFlights
+    from headstart.policies.routing.schedule import JoinTerms
+    from headstart.settings import JoinStreams
     from headstart.types import Call, Headers, Origin, Piece
 
     Render: TypeAlias = Callable[[Entry], "tuple[Headers, bytes, int] | None"]
@@ -49,6 +54,7 @@ class FollowedCall:
         dialect: Dialect | None,
         render: Render,
         rescued: Callable[[Candidate], Upstream] | None,
+        join_streams: JoinStreams,
     ) -> None:
         assert claim.lease is not None
         self._flights = flights
@@ -60,6 +66,7 @@ class FollowedCall:
         self._dialect = dialect
         self._render = render
         self._rescued = rescued
+        self._join_streams = join_streams
 
     @property
     def name(self) -> str:
@@ -92,44 +99,70 @@ class FollowedCall:
 
     async def _follow(self, lease: Lease, call: Call) -> Reply:
         """Return the answer of a lease's owner. Raises OwnerLost before the first content."""
-        source = _OwnersAnswer(self._flights, lease, self._form, self._inner, self._dialect)
+        terms = terms_of(call, self._inner, self._join_streams)
+        source = _OwnersAnswer(self._flights, lease, self._form, self._inner, self._dialect, terms)
         if self._rescued is None:
             return await source.send(call)
         return await self._rescued(source).send(call)
 
 
-class AwaitedStream:
-    """The upstream of a whole answer that is already in flight as a stream: waits for its end.
+def terms_of(call: Call, upstream: Upstream, when: JoinStreams) -> JoinTerms | None:
+    """Return on which terms a call waits for its whole answer; None: it does not wait.
 
-    If the stream fails, or its answer is not stored, the call is made by ``inner``.
+    A call for a whole answer waits for the end of a stream in any case.
+    """
+    if call.request is None or not call.request.stream:
+        return ANY_WAIT
+    estimate = getattr(upstream, "estimate", None) if when == "sooner" else None  # an app has none
+    return join_terms(when, None if estimate is None else estimate(call))
+
+
+class AwaitedTwin:
+    """The upstream of an answer that is in flight in the other form: whole, or as a stream.
+
+    It waits for the end of that call. If the call fails or takes too long, or its answer is not
+    stored, the answer is that of ``inner``.
     """
 
     def __init__(
-        self, stream: Flight, inner: Upstream, *, dialect: Dialect | None, render: Render
+        self,
+        twin: Flight,
+        inner: Upstream,
+        *,
+        dialect: Dialect | None,
+        render: Render,
+        join_streams: JoinStreams,
     ) -> None:
         self.name = inner.name
-        self._stream = stream
+        self._twin = twin
         self._inner = inner
         self._dialect = dialect
         self._render = render
+        self._join_streams = join_streams
 
     async def send(self, call: Call) -> Reply:
-        """Wait for the stream. Raises UpstreamError."""
-        stream = self._stream
-        client = stream.join(call.deadline)
-        try:
-            while await client.read():
-                pass
-        except UpstreamError:
-            pass  # its own clients get the error
-        finally:
-            stream.leave(client)
-        for attempt in stream.claim(client):
-            call.log.book(attempt)
-        answer = None if stream.entry is None else self._render(stream.entry)
-        if stream.entry is None or answer is None:
+        """Wait for the twin, if that is sooner. Raises UpstreamError."""
+        twin = self._twin
+        terms = terms_of(call, self._inner, self._join_streams)
+        wait_s = twin_wait_s(terms, time.perf_counter() - twin.began)
+        if wait_s is None:
             return await self._inner.send(call)
-        return _stored(stream.entry, answer, self._dialect)
+        client = twin.join(call.deadline)
+        try:
+            async with asyncio.timeout(None if math.isinf(wait_s) else wait_s):
+                while await client.read():
+                    pass
+        except (TimeoutError, UpstreamError):
+            pass  # its own clients hear of it
+        finally:
+            twin.leave(client)
+        await settled(twin)
+        for attempt in twin.claim(client):
+            call.log.book(attempt)
+        answer = None if twin.entry is None else self._render(twin.entry)
+        if twin.entry is None or answer is None:
+            return await self._inner.send(call)
+        return _stored(twin.entry, answer, self._dialect)
 
 
 def _stored(entry: Entry, answer: tuple[Headers, bytes, int], dialect: Dialect | None) -> Reply:
@@ -166,6 +199,7 @@ class _OwnersAnswer:
         form: AnswerForm,
         inner: Upstream,
         dialect: Dialect | None,
+        terms: JoinTerms | None,
     ) -> None:
         self.name = inner.name
         self.identity: str = getattr(inner, "identity", inner.name)
@@ -175,6 +209,7 @@ class _OwnersAnswer:
         self._form = form
         self._inner = inner
         self._dialect = dialect
+        self._terms = terms
 
     def estimate(self, call: Call) -> RoutingEstimate:
         """Return the estimate of the candidate that would be asked."""
@@ -186,7 +221,7 @@ class _OwnersAnswer:
             return await self._inner.send(call)
         now, until = asyncio.get_running_loop().time(), call.deadline
         wait_s = None if until is None else max(0.0, until - now)
-        following = await self._flights.follow(self._lease, self._form, wait_s)
+        following = await self._flights.follow(self._lease, self._form, wait_s, self._terms)
         try:
             return await self._begun(following, call)
         except BaseException:

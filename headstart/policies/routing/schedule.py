@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from headstart.attempts import RoutingEstimate
     from headstart.policies.routing.failures import Failure
+    from headstart.settings import JoinStreams
 
 BUDGET_WINDOW = 1000
 """Number of requests over which a budget applies."""
@@ -159,6 +160,50 @@ def fits_deadline(delay_s: float, left_s: float | None) -> bool:
 
 MOST_REFUSALS = 2
 """Most times that the schedule waits for a member that may not be asked yet."""
+
+
+class JoinTerms(NamedTuple):
+    """What a stream knows of an equal call for the whole answer that it may wait for, in seconds.
+
+    ``first_token_s``: until the first token of a call of its own; infinite: it would wait for any
+    time. ``whole_s``: how long a call for the whole answer takes.
+    """
+
+    first_token_s: float
+    whole_s: float
+
+
+ANY_WAIT = JoinTerms(math.inf, 0.0)
+MOST_WAITED = 2.0
+"""A stream that would have had its first token so many times by now makes a call of its own."""
+LEAST_SAMPLES = 8
+
+
+def join_terms(when: JoinStreams, own: RoutingEstimate | None) -> JoinTerms | None:
+    """Return on which terms a stream waits for a whole answer in flight; None: it does not.
+
+    ``own`` is the estimate of a call of its own; None: nothing is known.
+    """
+    if when == "always":
+        return ANY_WAIT
+    if when == "never" or own is None:
+        return None
+    if not own.ready:
+        return ANY_WAIT  # a call of its own would be refused
+    known = own.samples >= LEAST_SAMPLES and own.tokens_per_s
+    if not known or own.ttft_s is None or own.completion_s is None:
+        return None
+    return JoinTerms(own.ttft_s, own.completion_s)
+
+
+def twin_wait_s(terms: JoinTerms | None, elapsed_s: float) -> float | None:
+    """Return how long a stream waits for a whole answer that has been in flight for some time.
+
+    None: not at all. A call that is late is expected to be late by as much again.
+    """
+    if terms is None or abs(terms.whole_s - elapsed_s) > terms.first_token_s:
+        return None
+    return MOST_WAITED * terms.first_token_s
 
 
 class AttemptStart(NamedTuple):
