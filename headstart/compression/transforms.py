@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import tokenize
 from itertools import groupby
+from token import EXACT_TOKEN_TYPES
 from typing import TYPE_CHECKING, NamedTuple
 
 from headstart.compression import lossless
@@ -100,6 +101,13 @@ _KEPT = re.compile(r"#!|#.*coding[:=]|#\s*type:")
 """Comments that change the meaning of the code."""
 _NOT_PYTHON = (tokenize.TokenError, SyntaxError, UnicodeError)
 _LAYOUT = frozenset((tokenize.COMMENT, tokenize.NL))
+# Since Python 3.12 the parts of an f-string are tokens. 3.14 adds t-strings.
+_STRING_STARTS = frozenset(
+    getattr(tokenize, name, None) for name in ("FSTRING_START", "TSTRING_START")
+) - {None}
+_STRING_ENDS = frozenset(
+    getattr(tokenize, name, None) for name in ("FSTRING_END", "TSTRING_END")
+) - {None}
 
 
 def strip_comments(text: str) -> str:
@@ -130,10 +138,21 @@ def _code(tokens: list[tokenize.TokenInfo]) -> list[tuple[int, str]]:
 
 
 def _tokens(text: str) -> list[tokenize.TokenInfo]:
+    """Return the tokens of Python source. Raises one of ``_NOT_PYTHON`` for any other text."""
     *lines, last = text.split("\n")
     found = []
+    depth = 0
     for token in tokenize.generate_tokens(iter([*(f"{line}\n" for line in lines), last]).__next__):
-        if token.type == tokenize.ERRORTOKEN:  # stop: each string that never ends costs a scan
+        if token.type in _STRING_STARTS:
+            depth += 1
+        elif token.type in _STRING_ENDS:
+            depth -= 1
+        # Stop at an error, because each string that never ends costs a scan. Since Python 3.12 a
+        # character that Python does not have is no error: it is an operator that does not exist.
+        is_foreign = token.type == tokenize.OP and (
+            token.string not in EXACT_TOKEN_TYPES or (token.string == "!" and not depth)
+        )
+        if is_foreign or token.type == tokenize.ERRORTOKEN:
             raise SyntaxError("not Python")
         found.append(token)
     return found

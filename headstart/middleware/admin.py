@@ -503,6 +503,10 @@ def _check_origin(connection: ASGIConnection[Any, Any, Any, Any], rules: OriginR
         raise PermissionDeniedException(why)
 
 
+_CODES = {413: "request_entity_too_large", 422: "unprocessable_entity"}
+"""Codes of errors whose names Python changed in 3.13: a client sees the same one everywhere."""
+
+
 def _answer_error(request: Request[Any, Any, Any], error: Exception) -> Response[dict[str, Any]]:
     """Answer in JSON: ``{"error": {"message", "type", "code"}}``."""
     headers = None
@@ -515,7 +519,7 @@ def _answer_error(request: Request[Any, Any, Any], error: Exception) -> Response
     else:
         logger.error("an admin request failed: %s", request.url.path, exc_info=error)
         status, message = HTTPStatus.INTERNAL_SERVER_ERROR, "internal error"
-    code = status.phrase.lower().replace(" ", "_")
+    code = _CODES.get(status) or status.phrase.lower().replace(" ", "_")
     body = {"error": {"message": message, "type": code, "code": code}}
     return Response(body, status_code=int(status), headers=headers, media_type="application/json")
 

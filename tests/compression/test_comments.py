@@ -28,6 +28,7 @@ def test_the_syntax_tree_and_its_lines_stay_the_same(path: Path) -> None:
 def test_comments_go_and_what_looks_like_one_stays() -> None:
     text = 'x = "# no"  # yes\n# yes\ny = f"""\n# no\n"""\n\n\nz = 1  # yes\n'
     assert strip_comments(text) == 'x = "# no"\n\ny = f"""\n# no\n"""\n\n\nz = 1\n'
+    assert strip_comments('a = f"{b!r}"  # yes\n') == 'a = f"{b!r}"\n'
     assert strip_comments("a = 1  # one\r\nb = 2  # two") == "a = 1\r\nb = 2"
 
 
@@ -36,6 +37,8 @@ def test_comments_go_and_what_looks_like_one_stays() -> None:
     [
         "#!/bin/sh\n# -*- coding: latin-1 -*-\nx = 1  # type: int\n",
         "if (x) { // say # so\n  run(); }\n?",
+        "cost = $5  # dollars\n",
+        "if (!x) { run() }  # not Python\n",
         "def f(:  # what\n    '''open\n",
         "x = 1\f\n\x0b# one\x1c\ny = 2  # two\n" + "(" * 300,
         "",
