@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from headstart.attempts import Attempt, Shaped, extra_cost_usd
-from headstart.decisions import LabelSource, Outcome, Rule  # noqa: TC001 - msgspec reads them
+from headstart.decisions import LabelSource, Outcome, Rule
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
@@ -119,6 +119,12 @@ class Served(Frozen, tag="served"):
     """The length of a relayed request's body."""
     bytes_down: int = 0
     """The length of the body of its answer."""
+
+    @property
+    def has_known_cost(self) -> bool:
+        """Whether ``cost_usd`` follows from a price, and not from the absence of a call."""
+        made_no_call = self.outcome.is_hit or self.outcome is Outcome.JOINED
+        return self.cost_usd is not None and (not made_no_call or self.saved_usd is not None)
 
     @property
     def would_have_cost_usd(self) -> float:

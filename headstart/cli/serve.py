@@ -244,13 +244,14 @@ def banner(settings: Settings, port: int, workers: int = 1) -> str:
     host = f"[{server.host}]" if ":" in server.host else server.host
     base = f"http://{host}:{port}"
     upstreams = ", ".join(f"{up.name} ({up.base_url})" for up in settings.upstream)
-    shared = "each credential" if cache.scope == "credential" else cache.scope
+    same = cache.scope.partition(":")[2] or "key"  # of scope "header:NAME", or "credential"
+    sharers = "all callers" if cache.scope == "shared" else f"callers with the same {same}"
     rows = [
         ("upstream", upstreams),
         *(("route", line) for line in _routes(settings)),
-        ("cache", f"{_cached(cache)}; shared by {shared}; store {masked_url(cache.store)}"),
+        ("cache", f"{_cached(cache)}; shared by {sharers}; store {masked_url(cache.store)}"),
         ("learning", _learned(cache)),
-        ("admin", f"{base}/_headstart/stats"),
+        ("page", f"{base}/_headstart/"),
     ]
     if settings.record.enabled:
         rows.append(("record", f"on: {settings.record.path} (prompts and answers in the clear)"))

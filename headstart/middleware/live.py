@@ -172,9 +172,8 @@ class BucketSums:
 
         ``prefix_usd``: the savings that a hit loses because of the provider's prefix cache.
         """
-        if row.cost_usd is not None:
-            self.priced += 1
-            self.paid_usd += row.cost_usd
+        self.priced += row.has_known_cost
+        self.paid_usd += row.cost_usd or 0.0
         if row.outcome.is_own_call:
             self.saved_tokens -= row.spent_tokens
             return

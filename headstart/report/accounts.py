@@ -331,9 +331,8 @@ class GroupTally:
     def add(self, row: Served) -> None:
         """Count a request, or the cost of an audit."""
         self._would_have_usd += row.would_have_cost_usd
-        if row.cost_usd is not None:
-            self._paid += 1
-            self._paid_usd += row.cost_usd
+        self._paid += row.has_known_cost
+        self._paid_usd += row.cost_usd or 0.0
         if row.outcome is Outcome.AUDIT:
             self._audits += 1
             self._audit_tokens += row.spent_tokens

@@ -27,7 +27,13 @@ from headstart.cli.serve import banner, billed_notes, with_route
 from headstart.config.checks import checked
 from headstart.config.providers import lists_models, providers
 from headstart.config.strategies import strategy_of
-from headstart.settings import RecordSettings, ServerSettings, Settings, UpstreamSettings
+from headstart.settings import (
+    CacheSettings,
+    RecordSettings,
+    ServerSettings,
+    Settings,
+    UpstreamSettings,
+)
 from headstart.sockets import room_for_connections
 
 if TYPE_CHECKING:
@@ -276,6 +282,20 @@ def test_it_refuses_headers_without_end(started: subprocess.Popen[str], free_por
         with contextlib.suppress(ConnectionError):  # refused before all of it was sent
             caller.sendall(b"b" * (4 << 20))
         assert caller.recv(12) == b"HTTP/1.1 400"
+
+
+@pytest.mark.parametrize(
+    ("scope", "sharers"),
+    [
+        ("credential", "callers with the same key"),
+        ("shared", "all callers"),
+        ("header:x-team", "callers with the same x-team"),
+    ],
+)
+def test_it_says_who_shares_answers_and_where_the_page_is(scope: str, sharers: str) -> None:
+    lines = banner(Settings(cache=CacheSettings(scope=scope)), 8080)
+    assert f"; shared by {sharers}; store " in lines
+    assert "page      http://127.0.0.1:8080/_headstart/\n" in f"{lines}\n"
 
 
 def test_it_says_when_prompts_are_recorded() -> None:

@@ -73,6 +73,15 @@ def test_the_sums_are_those_of_the_report() -> None:
     assert found.miss_ttft.p50_s == pytest.approx(0.5, rel=0.16)
 
 
+def test_hits_of_calls_without_a_price_save_no_known_money() -> None:
+    unknown = {"saved_usd": None, "cost_usd": 0.0}
+    rows = (served(cost_usd=None), hit(**unknown), served(Outcome.JOINED, **unknown))
+    found = totals_of(*rows).view(3600.0).totals
+    assert (found.paid_usd, found.would_have_usd, found.saved_usd) == (None, None, None)
+    free = totals_of(*rows, served(cost_usd=0.0)).view(3600.0).totals
+    assert (free.paid_usd, free.would_have_usd) == (0.0, 0.0)
+
+
 def test_hits_are_compared_with_recent_calls_and_not_with_their_own_one() -> None:
     calls = [served(total_s=2.0 + n / 100, overhead_s=0.0) for n in range(20)]
     slow = hit(total_s=0.1, saved_total_s=20.0, entry="slow")
