@@ -121,6 +121,11 @@ class Served(Frozen, tag="served"):
     """The length of the body of its answer."""
 
     @property
+    def detail(self) -> str | None:
+        """The guard that vetoed the neighbour, or else the reason, as ``Cache-Status`` has it."""
+        return self.veto if self.reason in (None, "veto") else self.reason
+
+    @property
     def has_known_cost(self) -> bool:
         """Whether ``cost_usd`` follows from a price, and not from the absence of a call."""
         made_no_call = self.outcome.is_hit or self.outcome is Outcome.JOINED

@@ -115,7 +115,7 @@ def lines_of(findings: list[Finding]) -> Iterator[str]:
             yield f"{'':{width + 9}}  fix: {each.fix}"
     problems = sum(each.verdict == "problem" for each in findings)
     warnings = sum(each.verdict == "warning" for each in findings)
-    yield f"{problems} problems, {warnings} warnings"
+    yield (f"{problems} problem{'s' * (problems != 1)}, {warnings} warning{'s' * (warnings != 1)}")
 
 
 async def examine(config: Path | None, environ: Mapping[str, str]) -> list[Finding]:

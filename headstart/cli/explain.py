@@ -132,7 +132,7 @@ def print_explained(console: Console, served: Served, verdict: Explanation | Non
             "A person called this entry, or an answer to this question, wrong. "
             "The same word taken back (correct: true) lifts it."
             if served.veto == FEEDBACK
-            else "No neighbour was judged by the learned rule."
+            else _why_unjudged(served)
         )
         return
     console.print(f"neighbour {verdict.neighbor}, similarity {verdict.similarity:.4f}")
@@ -156,6 +156,26 @@ def _print_saved(console: Console, served: Served) -> None:
         f"saved     the call for this answer: {served.saved_tokens:,} tokens{usd}{first}, "
         f"{1000 * taken_s:.0f} ms"
     )
+
+
+_UNJUDGED = {
+    "below-threshold": "no stored prompt is similar enough",
+    "empty-partition": "no stored prompt is comparable",
+    "live": "its answer changes within minutes, so only exact repeats are served",
+    "personal": "the question is about its author, so only exact repeats are served",
+    "encoder-busy": "the encoder was busy, so the two were not compared",
+}
+"""Why the learned rule did not judge a neighbour, by the reason of the miss."""
+
+
+def _why_unjudged(served: Served) -> str:
+    """Say in words why the learned rule judged no neighbour."""
+    unjudged = "No neighbour was judged by the learned rule"
+    if served.reason is None:
+        return f"{unjudged}."
+    why = _UNJUDGED.get(served.reason, f"the reason is {served.reason}")
+    near = "" if served.similarity is None else f" (the nearest has {served.similarity:.4f})"
+    return f"{unjudged}: {why}{near}."
 
 
 def _print_attempts(console: Console, attempts: Sequence[Attempt], *, priced: bool) -> None:

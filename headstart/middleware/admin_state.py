@@ -401,7 +401,7 @@ def _row(row: Served) -> RequestRow:
         at=row.at,
         endpoint=row.endpoint,
         outcome=row.outcome.value,
-        detail=row.veto or row.reason,
+        detail=row.detail,
         error=row.error,
         status=row.status,
         caller=row.caller,

@@ -244,7 +244,7 @@ def access_fields(served: Served) -> dict[str, str | int | float | bool]:
         "endpoint": served.endpoint,
         "status": served.status,
         "outcome": served.outcome.value,
-        "detail": served.veto or served.reason,
+        "detail": served.detail,
         "error": served.error,
         "caller": served.caller or None,
         "route": served.route or None,

@@ -228,7 +228,7 @@ class Tracing:
             "error.type": row.error or (str(row.status) if row.status >= 500 else None),
             "headstart.request.id": row.id,
             "headstart.outcome": row.outcome.value,
-            "headstart.reason": row.veto or row.reason,
+            "headstart.reason": row.detail,
             "headstart.similarity": row.similarity,
             "headstart.route": row.route or None,
             "headstart.caller": row.caller or None,
@@ -252,7 +252,7 @@ class Tracing:
         began = row.at + max(0.0, row.overhead_s - spent_s)
         facts = {
             "headstart.outcome": row.outcome.value,
-            "headstart.reason": row.veto or row.reason,
+            "headstart.reason": row.detail,
             "headstart.similarity": row.similarity,
         }
         lookup = self._tracer.start_span(

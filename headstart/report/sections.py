@@ -535,7 +535,10 @@ def _estimates(estimates: Estimates) -> ReportSection:
     }
     if estimates.held_out:
         columns["by holdout"] = lambda each: estimate(each.by_holdout, _MEASURES[each.measure][1])
-    notes = [f"{estimates.hits:,} hits from {estimates.entries:,} entries."]
+    hits, entries = estimates.hits, estimates.entries
+    notes = [
+        f"{hits:,} hit{'s' * (hits != 1)} from {entries:,} entr{'y' if entries == 1 else 'ies'}."
+    ]
     if estimates.largest_share > NAMED_SHARE and estimates.entries > 1:
         notes.append(
             f"Entry {estimates.largest_entry} answered {percent(estimates.largest_share)} of them."

@@ -113,7 +113,7 @@ def test_text_shows_each_fix_below_its_finding(
     lines = capsys.readouterr().out.splitlines()
     at = next(number for number, line in enumerate(lines) if line.startswith("warning  store"))
     assert lines[at + 1].strip().startswith("fix: set cache.store")
-    assert lines[-1] == "0 problems, 1 warnings"
+    assert lines[-1] == "0 problems, 1 warning"
 
 
 @pytest.mark.usefixtures("place")

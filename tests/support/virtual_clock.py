@@ -52,6 +52,10 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
         future.add_done_callback(self._in_threads.discard)
         return future
 
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ARG002
+        """Wait for the threads without the timer of newer Pythons, to which the clock would jump."""
+        await super().shutdown_default_executor()
+
 
 class _JumpingSelector(selectors.DefaultSelector):
     """Puts the loop's clock forward where another selector would wait."""
