@@ -52,8 +52,8 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
         future.add_done_callback(self._in_threads.discard)
         return future
 
-    async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ARG002
-        """Wait for the threads without the timer of newer Pythons, to which the clock would jump."""
+    async def shutdown_default_executor(self, *_: object) -> None:
+        """Wait for the threads without the timer of newer Pythons: the clock would jump to it."""
         await super().shutdown_default_executor()
 
 
