@@ -68,7 +68,6 @@ _OWN = _OWN_ANYWHERE | {b"age", b"server-timing"}
 _is_own_anywhere = NameMemo(lambda name: name in _OWN_ANYWHERE or name.startswith(OWN_PREFIX))
 _is_own = NameMemo(lambda name: name in _OWN or name.startswith(OWN_PREFIX))
 _SANDBOX_NAMES = frozenset(name for name, _ in SANDBOX)
-_CORS = b"access-control-"
 _FORWARDS = frozenset(("stale", "partial"))
 """Reasons of a miss that are values of ``fwd`` in RFC 9211."""
 _HITS = {Outcome.EXACT: b"exact", Outcome.SEMANTIC: b"semantic"}
@@ -554,18 +553,20 @@ def _passing(
     )
 
 
+def _replaced_by(added: int) -> Callable[[bytes], bool]:
+    """Return whether a number of headers for browsers take the place of an upstream's header."""
+    if added > len(SANDBOX):  # the answer is shared with the page of an allowed origin
+        return lambda name: name in _SANDBOX_NAMES or name.startswith(b"access-control-")
+    return _SANDBOX_NAMES.__contains__ if added else lambda _: False
+
+
 _passing_by_kind = {
-    (stream, sized, pages): NamesMemo(
-        partial(_passing, stream=stream, sized=sized, replaced=replaced)
+    (stream, sized, added): NamesMemo(
+        partial(_passing, stream=stream, sized=sized, replaced=_replaced_by(added))
     )
     for stream in (False, True)
     for sized in (False, True)
-    for pages, replaced in (
-        (0, lambda _: False),
-        (len(SANDBOX), lambda name: name in _SANDBOX_NAMES),
-        # The answer is shared with the page of an allowed origin.
-        (len(SANDBOX) + 1, lambda name: name in _SANDBOX_NAMES or name.startswith(_CORS)),
-    )
+    for added in (0, len(SANDBOX), len(SANDBOX) + 1)
 }
 
 
@@ -578,8 +579,8 @@ def _relayed(
     error of ours follows.
     """
     names, values = zip(*headers, strict=True) if headers else ((), ())
-    pages = min(len(context.page_headers), len(SANDBOX) + 1)
-    found = _passing_by_kind[stream, length is not None, pages][names]
+    added = min(len(context.page_headers), len(SANDBOX) + 1)
+    found = _passing_by_kind[stream, length is not None, added][names]
     relayed = [*zip(found.names, found.pick(values), strict=True)]
     relayed += context.page_headers
     relayed += found.added
@@ -592,9 +593,8 @@ def with_page_headers(headers: Iterable[tuple[bytes, bytes]], added: Headers) ->
     """Return headers with ``added``, which replace an upstream's headers of the same names."""
     if not added:
         return [*headers]
-    kept = [pair for pair in headers if pair[0] not in _SANDBOX_NAMES]
-    if len(added) > len(SANDBOX):  # the answer is shared with the page of an allowed origin
-        kept = [pair for pair in kept if not pair[0].startswith(_CORS)]
+    is_replaced = _replaced_by(len(added))
+    kept = [pair for pair in headers if not is_replaced(pair[0])]
     kept += added
     return kept
 
