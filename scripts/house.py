@@ -223,7 +223,8 @@ def fitted(text: str, counters: Counters, reason: str | None = None) -> str:
     """Return a budget file's ``text`` with the counters in place of larger limits.
 
     With a ``reason`` they also take the place of smaller limits of files and code lines, and new
-    rooms are added; the reason is written beside them. Rows that count nothing any more go.
+    rooms are added; the reason is written beside them. Rows that count nothing any more go; tables
+    that were not counted stay.
     """
     waiting = {table: dict(rows) for table, rows in counters.items()}
     lines: list[str] = []
@@ -237,7 +238,9 @@ def fitted(text: str, counters: Counters, reason: str | None = None) -> str:
             lines.append(line)
         elif row := re.fullmatch(r"([\w-]+) = (\d+)( *#.*)?", line):
             name, limit = row[1], int(row[2])
-            if name in rows:
+            if table not in counters:
+                lines.append(line)
+            elif name in rows:
                 count, note = rows.pop(name), row[3] or ""
                 if count > limit and (reason is None or table not in MAY_RISE):
                     count = limit

@@ -97,7 +97,8 @@ class FailureLog:
     """Observes failures. ``clock`` gives seconds.
 
     It logs the first failure of a stage, and the same failure once an hour. It logs the first
-    failure of an upstream with one cause, and once a minute how many more there were.
+    failure of an upstream with one cause, and once a minute how many more there were. After that it
+    logs the upstream's next answer.
     """
 
     def __init__(
@@ -110,11 +111,15 @@ class FailureLog:
         self._unpriced = unpriced
         self._said: dict[tuple[str, str], float] = {}
         self._causes: dict[tuple[str, str, int], _Quiet] = {}
+        self._failing: set[str] = set()
+        """The upstreams whose last logged line is a failure."""
 
     def notify(self, observation: Observation) -> None:
         """Log failures."""
         if type(observation) is Served:
             if observation.attempts or observation.error:
+                if self._failing:
+                    self._tell_answers(observation)
                 for cause in _causes(observation):
                     self._tell_upstream(cause)
                 if self._unpriced is not None:
@@ -144,6 +149,8 @@ class FailureLog:
             self._causes.clear()
         self._causes[cause] = _Quiet(now + UPSTREAM_QUIET_S)
         upstream, error, status = cause
+        if upstream:
+            self._failing.add(upstream)
         logger.warning(
             "%s: %s%s%s",
             f"upstream {upstream} failed" if upstream else "no upstream could be asked",
@@ -153,6 +160,13 @@ class FailureLog:
             if quiet is not None and quiet.more
             else "",
         )
+
+    def _tell_answers(self, served: Served) -> None:
+        """Log the first answer of an upstream after a failure that was logged."""
+        for each in served.attempts:
+            if each.outcome is AttemptOutcome.WON and each.upstream in self._failing:
+                self._failing.discard(each.upstream)
+                logger.warning("upstream %s answers again", each.upstream)
 
 
 class _Quiet:

@@ -116,6 +116,19 @@ def test_an_upstreams_failures_are_told_once_a_minute_and_counted(
     ]
 
 
+def test_the_first_answer_after_a_failure_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    log = FailureLog(lambda: 0.0)
+    down, up = served(attempt(FailureKind.UNREACHABLE)), attempt(None, 200, AttemptOutcome.WON)
+    log.notify(served(up))
+    log.notify(down)
+    log.notify(served(attempt(None, 200, AttemptOutcome.WON, upstream="b")))
+    log.notify(served(up))
+    log.notify(served(up))
+    log.notify(down)  # not told a second time within the minute
+    log.notify(served(up))
+    assert caplog.messages == ["upstream a failed: unreachable", "upstream a answers again"]
+
+
 def test_causes_are_bounded_in_memory() -> None:
     log = FailureLog(lambda: 0.0)
     for status in range(3 * MOST_CAUSES):

@@ -144,6 +144,12 @@ def test_budget_falls_to_the_counters_and_keeps_its_reasons() -> None:
     )
 
 
+def test_budget_keeps_a_table_that_was_not_counted() -> None:
+    traced = f"{BUDGET}\n[hit]\nfiles = 9\n"
+    counters = {"names": {"import_cycles": 3}, "files": {"cli": 5}}
+    assert "\n[hit]\nfiles = 9\n" in fitted(traced, counters)
+
+
 def test_budget_rises_for_files_and_lines_with_a_reason_alone() -> None:
     counters = {"names": {"import_cycles": 4}, "files": {"cli": 6, "lab": 1}}
     assert tomllib.loads(fitted(BUDGET, counters)) == {
