@@ -168,6 +168,26 @@ def test_an_answer_that_is_not_stored_says_why() -> None:
     assert "the answer is not stored: set-cookie" in shown.getvalue()
 
 
+@pytest.mark.parametrize(
+    ("reason", "similarity", "said"),
+    [
+        ("below-threshold", 0.5, "no stored prompt is similar enough (the nearest has 0.5000)."),
+        ("live", None, "its answer changes within minutes, so only exact repeats are served."),
+        ("tool-results", None, "the reason is tool-results."),
+    ],
+)
+def test_a_miss_that_no_rule_judged_has_its_reason_in_words(
+    reason: str, similarity: float | None, said: str
+) -> None:
+    served = Served(
+        id="r", at=0.0, endpoint="chat", outcome=Outcome.MISS, status=200, stream=False,
+        total_s=1.0, reason=reason, similarity=similarity,
+    )  # fmt: skip
+    shown = io.StringIO()
+    print_explained(Console(file=shown, width=200), served, None)
+    assert f"No neighbour was judged by the learned rule: {said}" in shown.getvalue()
+
+
 def test_it_lists_the_upstreams_that_were_asked(
     sidecar: Remote, vetoed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

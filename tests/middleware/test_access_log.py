@@ -35,6 +35,23 @@ def test_text_is_one_line_of_names_and_values(caplog: pytest.LogCaptureFixture) 
     )
 
 
+@pytest.mark.parametrize(
+    ("reason", "veto", "detail"),
+    [
+        ("below-threshold", "threshold", "below-threshold"),
+        ("veto", "negation", "negation"),
+        (None, "negation", "negation"),
+        ("live", None, "live"),
+        (None, None, None),
+    ],
+)
+def test_detail_is_the_guard_of_a_veto_and_else_the_reason(
+    caplog: pytest.LogCaptureFixture, reason: str | None, veto: str | None, detail: str | None
+) -> None:
+    served = msgspec.structs.replace(MISS, reason=reason, veto=veto)
+    assert json.loads(line(caplog, served, as_json=True)).get("detail") == detail
+
+
 def test_json_has_the_same_fields(caplog: pytest.LogCaptureFixture) -> None:
     said = json.loads(line(caplog, MISS, as_json=True))
     assert (said["status"], said["cost_usd"], said["stream"]) == (200, 0.00012, True)
