@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from headstart.middleware.reading import BodyReader
     from headstart.middleware.upstreams.signers import Signer
     from headstart.settings import UpstreamSettings
-    from headstart.types import Call, Headers, Piece
+    from headstart.types import Call, Headers, Piece, Upload
 
 
 def trusting(upstream: str, ca_file: str) -> ssl.SSLContext:
@@ -91,6 +91,8 @@ class _WatchedConnection(ResponseHandler):
         self._silent_until = 0.0
         """The time when the silence becomes too long, in the loop's time."""
         self.idle = False
+        self.idle_since = 0.0
+        """The end of the last answer, in the loop's time."""
         self._has_news: Callable[[], bool] = bool
         """Tells whether the system has bytes, or an end, that the event loop has not seen yet."""
 
@@ -173,6 +175,15 @@ class _SilentPool(aiohttp.TCPConnector):
         super().__init__(limit=limit, keepalive_timeout=keepalive_timeout, ssl=ssl)
         watched: type[ResponseHandler] = _WatchedConnection
         self._factory = partial(watched, loop=self._loop)
+        self._stale_until = 0.0
+        """Connections that are idle since an earlier time are not used again."""
+
+    def drop_idle(self) -> None:
+        """Use none of the connections again that are idle now.
+
+        A provider that closes one idle connection mostly closes others at the same time.
+        """
+        self._stale_until = self._loop.time()
 
     def _release(
         self, key: ConnectionKey, protocol: ResponseHandler, *, should_close: bool = False
@@ -180,11 +191,16 @@ class _SilentPool(aiohttp.TCPConnector):
         super()._release(key, protocol, should_close=should_close)
         if isinstance(protocol, _WatchedConnection):
             protocol.idle = True
+            protocol.idle_since = self._loop.time()
 
     async def _get(self, key: ConnectionKey, traces: list[Trace]) -> Connection | None:
         while (connection := await super()._get(key, traces)) is not None:
             protocol = connection.protocol
-            if isinstance(protocol, _WatchedConnection) and protocol.is_silent():
+            if (
+                isinstance(protocol, _WatchedConnection)
+                and protocol.idle_since >= self._stale_until
+                and protocol.is_silent()
+            ):
                 protocol.idle = False
                 return connection
             connection.close()
@@ -319,15 +335,7 @@ class HTTPUpstream:
             body = sent.body if upload is None else None
             headers = [*headers, *await self._signer.headers(call.method, url, headers, body)]
         try:
-            response = await self._open().request(
-                call.method,
-                url,
-                data=_payload(sent.body) if upload is None else upload.read(),
-                headers=headers,
-                allow_redirects=False,
-                timeout=self._timeout,
-                proxy=self._settings.proxy,
-            )
+            response = await self._request(call.method, url, headers, sent.body, upload)
         except asyncio.CancelledError:
             self._keep_warm()
             raise
@@ -338,6 +346,41 @@ class HTTPUpstream:
         except BaseException as error:
             await self._close(response, error)
             raise
+
+    async def _request(
+        self,
+        method: str,
+        url: URL,
+        headers: list[tuple[str, str]],
+        body: bytes,
+        upload: Upload | None,
+    ) -> aiohttp.ClientResponse:
+        """Send a request, and wait for the head of its answer.
+
+        A provider may close an idle connection at the moment at which it is used again. If the
+        request was not even written, it is sent once more, on a connection that was not idle.
+        """
+        for again in (True, False):
+            try:
+                return await self._open().request(
+                    method,
+                    url,
+                    data=_payload(body) if upload is None else upload.read(),
+                    headers=headers,
+                    allow_redirects=False,
+                    timeout=self._timeout,
+                    proxy=self._settings.proxy,
+                )
+            except aiohttp.ClientConnectorError:
+                raise  # no connection was used
+            except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+                pool = self._open().connector
+                if isinstance(pool, _SilentPool):
+                    pool.drop_idle()
+                unwritten = isinstance(error.__cause__, aiohttp.ClientConnectionResetError)
+                if not (again and unwritten and upload is None):
+                    raise
+        raise AssertionError("unreachable")  # for type checkers
 
     async def connect(
         self, call: Call, *, subprotocols: tuple[str, ...], max_bytes: int

@@ -1,0 +1,154 @@
+"""A provider that closes idle connections at any moment."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headstart.errors import UpstreamUnreachable
+from headstart.middleware.upstreams import http
+from headstart.middleware.upstreams.http import HTTPUpstream
+from headstart.settings import UpstreamSettings
+from headstart.types import Call
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+pytestmark = pytest.mark.anyio
+
+BODY = b"a request"
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+
+class House:
+    """A provider with all its connections."""
+
+    def __init__(self) -> None:
+        self.connections: set[Connection] = set()
+        self.heard = 0
+        """The requests of which it has read something."""
+        self.rude = False
+        """It closes a connection instead of answering its second request."""
+
+    def close_connections(self) -> None:
+        for each in self.connections:
+            each.transport.close()
+
+
+class Connection(asyncio.Protocol):
+    """Answers each request."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, house: House) -> None:
+        self._house = house
+        self._read = b""
+        self._answered = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]
+        self._house.connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._house.connections.discard(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._house.heard += not self._read
+        self._read += data
+        if not self._read.endswith(BODY):
+            return
+        self._read = b""
+        if self._house.rude and self._answered:
+            self.transport.close()
+            return
+        self._answered += 1
+        self.transport.write(ANSWER)
+
+
+@contextlib.asynccontextmanager
+async def upstream_of(house: House) -> AsyncIterator[HTTPUpstream]:
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Connection(house), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    upstream = HTTPUpstream(UpstreamSettings(name="u", base_url=f"http://127.0.0.1:{port}"))
+    try:
+        yield upstream
+    finally:
+        await upstream.aclose()
+        server.close()
+        house.close_connections()
+        await server.wait_closed()
+
+
+async def ask(upstream: HTTPUpstream) -> bytes:
+    call = Call(
+        id="call",
+        method="POST",
+        path=b"/v1/anything",
+        query_string=b"",
+        headers=(),
+        body=BODY,
+        dialect="",
+        endpoint="relay",
+        editable=False,
+    )
+    async with await upstream.send(call) as reply:
+        return b"".join([piece.data async for piece in reply.pieces])
+
+
+async def ask_at_once(upstream: HTTPUpstream, count: int) -> None:
+    async with asyncio.TaskGroup() as group:
+        asked = [group.create_task(ask(upstream)) for _ in range(count)]
+    assert [each.result() for each in asked] == [b"ok"] * count
+
+
+@pytest.mark.parametrize("turns", range(16))
+async def test_a_connection_that_closes_under_a_call_costs_one_retry_at_most(turns: int) -> None:
+    """The provider closes all connections after so many turns of the event loop."""
+    house = House()
+    async with upstream_of(house) as upstream:
+        await ask_at_once(upstream, 4)
+        asked = asyncio.get_running_loop().create_task(ask(upstream))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        house.close_connections()
+        try:
+            assert await asked == b"ok"
+        except UpstreamUnreachable:  # it may have heard the request: the retry is booked
+            assert await ask(upstream) == b"ok"
+
+
+async def test_a_request_that_was_not_written_is_sent_on_another_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house = House()
+    is_silent, closed = http._WatchedConnection.is_silent, []
+
+    def close_when_chosen(connection: http._WatchedConnection) -> bool:
+        silent = is_silent(connection)
+        assert connection.transport is not None
+        closed.append(connection)
+        # The loop sees the end before it runs the task that writes, and tells us after it.
+        asyncio.get_running_loop().call_soon(connection.transport.close)
+        return silent
+
+    async with upstream_of(house) as upstream:
+        await ask_at_once(upstream, 4)
+        monkeypatch.setattr(http._WatchedConnection, "is_silent", close_when_chosen)
+        assert await ask(upstream) == b"ok"
+        assert len(closed) == 1
+        assert house.heard == 5
+
+
+async def test_a_retry_meets_no_connection_that_was_idle_when_the_first_one_closed() -> None:
+    house = House()
+    async with upstream_of(house) as upstream:
+        await ask_at_once(upstream, 8)
+        house.rude = True
+        with pytest.raises(UpstreamUnreachable, match="closed the connection"):
+            await ask(upstream)
+        assert await ask(upstream) == b"ok"
+        assert house.heard == 10
