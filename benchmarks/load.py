@@ -1,4 +1,4 @@
-"""A small HTTP load generator: keep-alive connections, closed loop, per-request times.
+"""A small HTTP load generator: keep-alive connections, closed and open loops, per-request times.
 
 It parses with httptools on a bare asyncio protocol, so that the figures show the server and not the
 client.
@@ -41,10 +41,15 @@ class _Connection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None
+
     def data_received(self, data: bytes) -> None:
         self._parser.feed_data(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
         if self._done is not None and not self._done.done():
             self._done.set_exception(exc or ConnectionResetError("the server closed"))
 
@@ -62,7 +67,9 @@ class _Connection(asyncio.Protocol):
             self._done.set_result(None)
 
     async def exchange(self, request: bytes) -> None:
-        assert self._transport is not None
+        """Send a request and wait for its whole reply. Raises ConnectionError."""
+        if self._transport is None:
+            raise ConnectionResetError("the server closed")
         self.first, self.verdict = 0.0, ""
         self._parser = httptools.HttpResponseParser(self)
         self._done = asyncio.get_running_loop().create_future()
@@ -90,20 +97,13 @@ async def run_load(port: int, requests: Iterable[bytes], concurrency: int) -> Ti
     """Send every request once over ``concurrency`` connections to loopback ``port``."""
     timings = Timings()
     source: Iterator[bytes] = iter(requests)
-    loop = asyncio.get_running_loop()
     began = time.perf_counter()
 
     async def work() -> None:
-        _, connection = await loop.create_connection(_Connection, "127.0.0.1", port)
+        connection = await _connect(port)
         try:
             for request in source:
-                sent = time.perf_counter()
-                await connection.exchange(request)
-                ended = time.perf_counter()
-                timings.first_s.append((connection.first or ended) - sent)
-                timings.total_s.append(ended - sent)
-                _count(timings.statuses, connection.status)
-                _count(timings.verdicts, connection.verdict)
+                await _timed(connection, request, timings)
         finally:
             connection.close()
 
@@ -112,6 +112,54 @@ async def run_load(port: int, requests: Iterable[bytes], concurrency: int) -> Ti
             group.create_task(work())
     timings.wall_s = time.perf_counter() - began
     return timings
+
+
+async def run_open_loop(port: int, requests: Iterable[bytes], per_s: float) -> Timings:
+    """Send requests at a rate, whether or not the earlier ones have been answered.
+
+    A connection whose reply is whole serves a later request, as in the pools of HTTP clients.
+    ``statuses`` counts requests without a reply under 0.
+    """
+    timings = Timings()
+    idle: list[_Connection] = []
+    began = time.perf_counter()
+
+    async def ask(request: bytes) -> None:
+        try:
+            while idle and not idle[-1].is_open:
+                idle.pop()
+            connection = idle.pop() if idle else await _connect(port)
+            await _timed(connection, request, timings)
+        except OSError:  # beyond its capacity a server may refuse connections
+            _count(timings.statuses, 0)
+        else:
+            idle.append(connection)
+
+    async with asyncio.TaskGroup() as group:
+        for place, request in enumerate(requests):
+            await asyncio.sleep(max(0.0, began + place / per_s - time.perf_counter()))
+            group.create_task(ask(request))
+    for connection in idle:
+        connection.close()
+    timings.wall_s = time.perf_counter() - began
+    return timings
+
+
+async def _connect(port: int) -> _Connection:
+    loop = asyncio.get_running_loop()
+    _, connection = await loop.create_connection(_Connection, "127.0.0.1", port)
+    return connection
+
+
+async def _timed(connection: _Connection, request: bytes, timings: Timings) -> None:
+    """Send a request, and add the times and the verdict of its reply."""
+    sent = time.perf_counter()
+    await connection.exchange(request)
+    ended = time.perf_counter()
+    timings.first_s.append((connection.first or ended) - sent)
+    timings.total_s.append(ended - sent)
+    _count(timings.statuses, connection.status)
+    _count(timings.verdicts, connection.verdict)
 
 
 def _count(table: dict[Any, int], key: Any) -> None:

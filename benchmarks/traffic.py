@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import aiohttp
 
-from benchmarks.load import Timings, percentile, run_load
+from benchmarks.load import Timings, percentile, run_load, run_open_loop
 from benchmarks.overhead import chat, relay_to, start
 from benchmarks.peers_site import add_peer_options, peers_of, wait_for
 from headstart.middleware.learning.learner import COMPARED
@@ -241,28 +241,6 @@ async def ask_known(target: Target, kinds: Kinds) -> None:
     await asyncio.sleep(3.0)
 
 
-async def open_loop(target: Target, texts: Sequence[str], per_s: float) -> Timings:
-    """Ask one prompt after the other at a rate, each on its own connection."""
-    found = Timings()
-
-    async def ask(text: str) -> None:
-        try:
-            one = await run_load(target.server.port, target.requests([text], "rewordings"), 1)
-        except* OSError:  # beyond its capacity a server may refuse connections: that is no hit
-            one = Timings()
-        found.total_s.extend(one.total_s)
-        for verdict, count in one.verdicts.items():
-            found.verdicts[verdict] = found.verdicts.get(verdict, 0) + count
-
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    async with asyncio.TaskGroup() as group:
-        for place, text in enumerate(texts):
-            await asyncio.sleep(max(0.0, began + place / per_s - loop.time()))
-            group.create_task(ask(text))
-    return found
-
-
 async def closed(
     targets: Sequence[Target], kinds: Kinds, warm: int, requests: int
 ) -> list[dict[str, Any]]:
@@ -304,7 +282,7 @@ async def rates(
     for share in SHARES:
         per_s = capacity * share
         texts = kinds.draw("rewordings", max(50, int(per_s * seconds)))
-        timings = await open_loop(fast, texts, per_s)
+        timings = await run_open_loop(fast.server.port, fast.requests(texts, "rewordings"), per_s)
         await asyncio.sleep(2.0)
         alone = await run_load(fresh.server.port, fresh.requests(texts, "rewordings"), 1)
         rows.append(

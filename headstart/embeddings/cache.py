@@ -222,9 +222,9 @@ class SemanticCache:
         arrived = _nothing if text is None else self.expect(entry.key)
         try:
             await asyncio.sleep(0)  # the clients that wait for this answer come before the store
-            vector, sketch = None, None
+            vector, sketch, postponed = None, None, False
             if self._entries is not None and text is not None:
-                entry, vector, sketch = await self._entries.embed(entry, text, tenant)
+                entry, vector, sketch, postponed = await self._entries.embed(entry, text, tenant)
                 if vector is not None and entry.id in self._hot:
                     self._hot.put(entry)
             try:
@@ -242,7 +242,9 @@ class SemanticCache:
                 vector=vector,
                 sketch=sketch,
             )
-            if vector is not None or sketch is not None:
+            if postponed and self._entries is not None:
+                self._entries.postpone(row, tenant)
+            elif vector is not None or sketch is not None:
                 await self._replica.add([row])
             return True
         finally:

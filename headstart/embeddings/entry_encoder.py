@@ -154,6 +154,8 @@ class EmbeddedEntry(NamedTuple):
     entry: Entry
     vector: bytes | None = None
     sketch: Sketch | None = None
+    postponed: bool = False
+    """Its prompt was not encoded because of load: the index gets it when it is encoded."""
 
 
 class EntryEncoder(Generic[P]):
@@ -177,6 +179,8 @@ class EntryEncoder(Generic[P]):
         self._sketched: dict[str, bytes | None] = {}
         self._busy: OrderedDict[str, None] = OrderedDict()
         self._wanted: OrderedDict[str, str] = OrderedDict()
+        self._dropped: list[str] = []
+        """Entries that were wanted, and that will not be encoded: too many others were wanted."""
         self._unwritten: dict[str, Put] = {}
         self._work = replica.late_work
 
@@ -209,7 +213,7 @@ class EntryEncoder(Generic[P]):
         return self._parsed[text]
 
     def note_busy(self, text: str) -> None:
-        """Note that a lookup did not wait for an encoding: its entry is encoded in idle time."""
+        """Note that a lookup did not wait for an encoding: its entry is postponed."""
         _keep(self._busy, text, None, MOST_WANTED)
 
     # --- entries ---------------------------------------------------------------------------------
@@ -234,9 +238,10 @@ class EntryEncoder(Generic[P]):
         except StageError as error:
             report_failure(self._replica.observers, error)
             return EmbeddedEntry(entry)
-        if encoding is None and text in self._busy:
-            self.want((entry.id,), tenant)
-        return embedded._replace(sketch=Sketch(table=self._sketcher.namespace, row=row))
+        busy = text in self._busy
+        self._busy.pop(text, None)
+        sketch = Sketch(table=self._sketcher.namespace, row=row)
+        return embedded._replace(sketch=sketch, postponed=busy and encoding is None)
 
     def is_encoded(self, entry: Entry) -> bool:
         """Tell whether an entry has a vector of this encoder and a parse of this policy."""
@@ -276,8 +281,19 @@ class EntryEncoder(Generic[P]):
     def want(self, ids: Iterable[str], tenant: str) -> None:
         """Let entries be encoded in idle time. Entries that were wanted first come first."""
         for id in ids:
-            _keep(self._wanted, id, tenant, MOST_WANTED)
+            self._wanted[id] = tenant
+            if len(self._wanted) > MOST_WANTED:
+                self._dropped.append(self._wanted.popitem(last=False)[0])
             self._work.set()
+
+    def postpone(self, row: VectorRow, tenant: str) -> None:
+        """Let an entry join the index when it is encoded, in idle time.
+
+        Its prompt went upstream unencoded because of load. In the index, each question near it
+        would have to wait for its encoding, and the load would feed itself.
+        """
+        self._replica.postponed[row.id] = row
+        self.want((row.id,), tenant)
 
     def _with_vector(self, entry: Entry, text: str, encoding: Encoding) -> EmbeddedEntry:
         if not encoding.complete:
@@ -299,6 +315,8 @@ class EntryEncoder(Generic[P]):
             await self._work.wait()
             self._work.clear()
             await self.flush()
+            dropped, self._dropped = self._dropped, []
+            await self._replica.index_postponed(dropped)
             if self._replica.unsketched:
                 await self._sketch_some()
                 self._work.set()
@@ -356,6 +374,8 @@ class EntryEncoder(Generic[P]):
                 await self.encode(entry, tenant, background=True)
         except StageError as error:
             report_failure(self._replica.observers, error)
+        finally:
+            await self._replica.index_postponed((id,))
 
 
 def _keep(kept: dict[str, T], text: str, value: T, most: int) -> None:

@@ -211,6 +211,8 @@ class Replica:
     vectors: dict[str, bytes] = field(default_factory=dict)
     unsketched: deque[VectorRow] = field(default_factory=deque)
     """Rows without a sketch of this table: earlier versions wrote them."""
+    postponed: dict[str, VectorRow] = field(default_factory=dict)
+    """Rows of new entries that join the index when they are encoded."""
     late_work: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when ``EntryEncoder.run`` has something to do."""
     _cursor: str = ""
@@ -222,6 +224,7 @@ class Replica:
         self._cursor = await self.store.cursor()
         self.deletions += 1
         self.hot.clear()
+        self.postponed.clear()
         if self.namespace is not None:
             async for rows in self.store.scan():
                 await self.add(rows)
@@ -269,7 +272,8 @@ class Replica:
 
     def amend(self, entry: Entry, vector: bytes, deletions: int) -> None:
         """Take over an entry that was encoded, unless there was a deletion since ``deletions``."""
-        if entry.id in self.index and self.table is not None:
+        known = entry.id in self.index or entry.id in self.postponed
+        if known and self.table is not None:
             self.vectors[entry.id] = vector
         self.keep(entry, deletions)
 
@@ -305,6 +309,12 @@ class Replica:
         if new:
             await self._add(new)
 
+    async def index_postponed(self, ids: Sequence[str]) -> None:
+        """Index entries that were postponed; the other ids are ignored."""
+        rows = [self.postponed.pop(id) for id in ids if id in self.postponed]
+        if rows:
+            await self.add(rows)
+
     async def _add(self, new: Sequence[IndexRow]) -> None:
         small = len(new) == 1 and self.index.size(new[0].partition) < INLINE_ROWS
         if small and not self._writing:
@@ -318,11 +328,13 @@ class Replica:
         """Tell whether a row of the log says nothing new."""
         vector = self.table is not None and row.vector is not None
         usable = vector and row.encoder == self.namespace
-        return row.id in self.index and (not usable or row.id in self.vectors)
+        known = row.id in self.index or row.id in self.postponed
+        return known and (not usable or row.id in self.vectors)
 
     async def _remove(self, ids: Sequence[str]) -> None:
         for id in ids:
             self.vectors.pop(id, None)
+            self.postponed.pop(id, None)
         if indexed := [id for id in ids if id in self.index]:
             await self._in_thread(partial(self.index.remove, indexed))
 

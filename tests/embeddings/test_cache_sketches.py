@@ -235,16 +235,100 @@ async def test_a_late_vector_does_not_bring_back_a_deleted_entry() -> None:
     assert house.cache._replica.vectors == {}
 
 
+async def busy_miss(house: House, id: str, text: str) -> None:
+    """Miss because the encoder does not come to an end, and store the answer from upstream."""
+    assert (await find(house, text)).reason == "encoder-busy"
+    await put(house, id, text)
+
+
 async def test_what_a_busy_encoder_left_out_is_encoded_in_idle_time() -> None:
     house = sketching(max_wait_s=0.01)
     async with running(house.cache):
         await put(house, "a", "one@0")
         house.encoder.turn = anyio.Event()
-        assert (await find(house, "uno@1")).reason == "encoder-busy"
+        await busy_miss(house, "b", "uno@1")
         house.encoder.turn.set()
-        await put(house, "b", "uno@1")
         await until(lambda: "b" in house.cache._replica.vectors)
         assert house.encoder.encoded[-1] == ("uno@1", True)
+        await until(lambda: house.cache._index.size() == 2)
+
+
+async def test_no_question_waits_for_the_encoding_of_what_was_left_out() -> None:
+    house = sketching(max_wait_s=0.01)
+    async with running(house.cache):
+        await put(house, "a", "one@0")
+        assert (await find(house, "eins@0")).entry is not None
+        house.encoder.turn = anyio.Event()
+        await busy_miss(house, "b", "uno@1")
+        house.encoder.turn.set()
+        house.encoder.encoded.clear()
+        lookup = await find(house, "dos@1")  # nearer to b, which is not in the index yet
+        assert lookup.entry is not None
+        assert lookup.entry.id == "a"
+        assert encoded(house)[0] == "dos@1"
+        assert ("uno@1", False) not in house.encoder.encoded
+        await until(lambda: house.cache._index.size() == 2)
+        lookup = await find(house, "tres@1")
+        assert lookup.entry is not None
+        assert lookup.entry.id == "b"
+
+
+async def test_an_entry_that_was_left_out_is_found_after_a_restart() -> None:
+    store = FaultyStore()
+    house = sketching(store, max_wait_s=0.01)
+    await house.cache.open()
+    await put(house, "a", "one@0")
+    house.encoder.turn = anyio.Event()
+    await busy_miss(house, "b", "uno@1")
+    assert house.cache._index.size() == 1
+    again = sketching(store)
+    await again.cache.open()
+    assert again.cache._index.size() == 2
+
+
+async def test_an_entry_that_was_left_out_and_deleted_does_not_come_back() -> None:
+    house = sketching(max_wait_s=0.01)
+    async with running(house.cache):
+        await put(house, "a", "one@0")
+        house.encoder.turn = anyio.Event()
+        await busy_miss(house, "b", "uno@1")
+        await house.cache.invalidate(["b"])
+        house.encoder.turn.set()
+        await anyio.wait_all_tasks_blocked()
+        assert house.cache._index.size() == 1
+        assert house.cache._replica.vectors == {}
+
+
+async def test_an_entry_that_was_left_out_joins_the_index_if_its_encoding_fails() -> None:
+    house = sketching(max_wait_s=0.01)
+    async with running(house.cache):
+        await put(house, "a", "one@0")
+        house.encoder.turn = anyio.Event()
+        await busy_miss(house, "b", "uno@1")
+        house.encoder.error = EncoderError("broken")
+        house.encoder.turn.set()
+        await until(lambda: house.cache._index.size() == 2)
+        house.encoder.error = None
+        lookup = await find(house, "dos@1")
+        assert lookup.entry is not None
+        assert lookup.entry.id == "b"
+
+
+async def test_entries_beyond_those_that_may_wait_join_the_index_with_their_sketch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("headstart.embeddings.entry_encoder.MOST_WANTED", 2)
+    house = sketching(max_wait_s=0.01)
+    await house.cache.open()
+    await put(house, "a", "one@0")
+    house.encoder.turn = anyio.Event()
+    for number in range(4):
+        await busy_miss(house, f"late {number}", f"{number}@1")
+    assert house.cache._index.size() == 1
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(house.cache.run)
+        await until(lambda: house.cache._index.size() == 3)
+        tasks.cancel_scope.cancel()
 
 
 async def test_an_encoder_that_fails_makes_a_miss_and_the_entry_waits(house: House) -> None:
