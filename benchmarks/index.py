@@ -119,6 +119,9 @@ class NearEnough:
         """Encode every question."""
         return 0.0
 
+    def hit_share(self, context: MatchContext) -> float:
+        return 1.0
+
     def note_encoded(
         self,
         context: MatchContext,

@@ -254,6 +254,9 @@ class MatchPolicy(Protocol[P]):
         of at least the ``minimum`` that no guard vetoed.
         """
 
+    def hit_share(self, context: MatchContext) -> float:
+        """Return the share of a domain's encoded questions that were hits lately, from 0 to 1."""
+
     def prepare(self, text: str, encoding: Encoding) -> P:
         """Parse a prompt."""
 

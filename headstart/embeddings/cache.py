@@ -188,6 +188,10 @@ class SemanticCache:
             self.touch((lookup.entry.id,))
         return lookup
 
+    def hit_share(self, context: MatchContext) -> float:
+        """Return the share of a domain's encoded questions that were hits lately, from 0 to 1."""
+        return 0.0 if self._search is None else self._search.policy.hit_share(context)
+
     def keep(self, entry: Entry) -> bool:
         """Let exact lookups of this process find an entry from now on; ``put`` stores it.
 

@@ -127,7 +127,8 @@ class Finder:
         context, request = prepared.match_context, prepared.request
         if self._patience is None or request is None:
             return context
-        wait_s = self._patience.wait_s(prepared.rule, request.model)
+        share = self._cache.hit_share(context)
+        wait_s = self._patience.wait_s(prepared.rule, request.model, share)
         return msgspec.structs.replace(context, max_wait_s=wait_s)
 
     def lost_in_dialect(self, request: ChatRequest, key: CacheKey) -> str | None:

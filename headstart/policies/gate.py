@@ -9,8 +9,9 @@ ones as well. Under the learned rule the gate is also at most ``MARGIN`` below t
 that is served: this is the error of a sketch. What the gate costs is measured: a small share of the
 questions below it passes. If too many hits are found in that way, the gate is lowered.
 
-**How long a question may wait** for the encoder is a share of the time that a hit would save it. A
-hit saves the time to the first byte of a fresh answer. It is learned by route and model.
+**How long a question may wait** for the encoder is what it may expect to save: the share of hits
+among its domain's encoded questions, of the time that a hit saves. This is the time to the first
+byte of a fresh answer. It is learned by route and model.
 """
 
 from __future__ import annotations
@@ -52,6 +53,10 @@ WINDOW = 5000
 STEP = 0.05
 """The distance by which the gate is lowered at a time."""
 MOST_DOMAINS = 4096
+FIRST_HIT_SHARE = 0.25
+"""The share of hits among a domain's encoded questions before any is known."""
+HIT_MEMORY = 32
+"""Number of encoded questions over which this share is averaged."""
 
 
 def range_of(similarity: float) -> int | None:
@@ -91,6 +96,8 @@ class GateRecord(Frozen, frozen=True):
     """Hits below the gate that came through the sample."""
     lowered: float = 0.0
     """The distance by which the gate was lowered."""
+    hit_share: float = FIRST_HIT_SHARE
+    """The share of the encoded questions that were hits lately, without the sampled ones."""
 
     @property
     def lost(self) -> float:
@@ -112,13 +119,18 @@ class GateRecord(Frozen, frozen=True):
             seen = seen / 2 if seen >= FORGET_AT / UNLABELLED else seen
             passed = (*passed[:place], seen, *passed[place + 1 :])
         hits, found = self.hits + (served and not sampled), self.found + (served and sampled)
-        record = GateRecord(passed=passed, hits=hits, found=found, lowered=self.lowered)
+        share = self.hit_share
+        if not sampled:
+            share += (served - share) / HIT_MEMORY
+        record = GateRecord(
+            passed=passed, hits=hits, found=found, lowered=self.lowered, hit_share=share
+        )
         if found >= ENOUGH_FOUND and record.lost > MOST_LOST:
-            return GateRecord(passed=passed, lowered=self.lowered + STEP)
+            return GateRecord(passed=passed, lowered=self.lowered + STEP, hit_share=share)
         if hits < WINDOW:
             return record
         lowered = self.lowered if found else max(self.lowered - STEP, 0.0)
-        return GateRecord(passed=passed, lowered=lowered)
+        return GateRecord(passed=passed, lowered=lowered, hit_share=share)
 
 
 def gate_of(
@@ -157,6 +169,9 @@ def gate_of(
     return gate if gate == OPEN else max(gate - record.lowered, LOWEST)
 
 
+NOTHING_SEEN = GateRecord()
+
+
 class Gates:
     """The records of the domains that were used last."""
 
@@ -165,7 +180,7 @@ class Gates:
 
     def of(self, context: MatchContext) -> GateRecord:
         """Return the record of a request's domain."""
-        return self._records.get(context.domain) or GateRecord()
+        return self._records.get(context.domain, NOTHING_SEEN)
 
     def note(
         self,
@@ -186,9 +201,6 @@ class Gates:
 
 # --- how long a question may wait -----------------------------------------------------------------
 
-SHARE = 0.25
-"""A question waits for this share of the time that a hit would save, because about every fourth
-question is a hit."""
 SHORTEST_S = 0.02
 LONGEST_S = 0.25
 UNKNOWN_S = 0.1
@@ -196,7 +208,7 @@ UNKNOWN_S = 0.1
 HALF_LIFE = 50.0
 """Number of answers after which an old one counts half."""
 RENEWED_EVERY = 8
-"""Number of answers of a route after which the wait is computed again. Each of the first eight
+"""Number of answers of a route after which their median is computed again. Each of the first eight
 answers renews it."""
 MOST_KNOWN = 1024
 """Pairs of route and model that are remembered, some 2 KB each."""
@@ -208,8 +220,8 @@ class _Answers:
 
     times: Quantiles = field(default_factory=lambda: Quantiles(HALF_LIFE))
     count: int = 0
-    wait_s: float | None = None
-    """None: it must be computed again."""
+    typical_s: float | None = None
+    """The median. None: it must be computed again."""
 
 
 class LookupPatience:
@@ -232,15 +244,18 @@ class LookupPatience:
         known.times.add(first_byte_s, float(self._learned))
         known.count += 1
         if known.count <= RENEWED_EVERY or known.count % RENEWED_EVERY == 0:
-            known.wait_s = None
+            known.typical_s = None
 
-    def wait_s(self, route: str, model: str) -> float:
-        """Return the longest wait for the encoder."""
+    def wait_s(self, route: str, model: str, hit_share: float = FIRST_HIT_SHARE) -> float:
+        """Return the longest wait for the encoder, in seconds.
+
+        ``hit_share`` is the share of such questions that are hits once they are encoded.
+        """
         known = self._known.get((route, model))
         if known is None:
             return UNKNOWN_S
-        if known.wait_s is None:
-            typical_s = known.times.quantile(0.5)
-            wait_s = UNKNOWN_S if typical_s is None else SHARE * typical_s
-            known.wait_s = min(max(wait_s, SHORTEST_S), LONGEST_S)
-        return known.wait_s
+        if known.typical_s is None:
+            known.typical_s = known.times.quantile(0.5)
+        if known.typical_s is None:
+            return UNKNOWN_S
+        return min(max(hit_share * known.typical_s, SHORTEST_S), LONGEST_S)

@@ -37,7 +37,7 @@ from headstart.decisions import (
     Verdict,
 )
 from headstart.errors import ConfigError
-from headstart.policies.gate import MARGIN, Gates, gate_of
+from headstart.policies.gate import MARGIN, Gates
 from headstart.policies.guards.negation import MOST_EXCHANGED, negations_differ
 from headstart.policies.guards.table import GUARDS, parse_prompt
 from headstart.policies.guards.words import (
@@ -350,6 +350,10 @@ class GuardedMatch:
         """Count a question that was encoded, for the gate of its domain."""
         self._gates.note(context, similarity, sampled=sampled, served=served, judged=judged)
 
+    def hit_share(self, context: MatchContext) -> float:
+        """Return the share of a domain's encoded questions that were hits lately, from 0 to 1."""
+        return self._gates.of(context).hit_share
+
     def reworded(self, turn: Parse, counterpart: Parse) -> bool:
         """Tell whether no guard vetoes one turn of a conversation in place of another."""
         return self.any_veto(turn, counterpart) is None
@@ -454,15 +458,7 @@ class VerifiedMatch(GuardedMatch):
 
     def gate(self, context: MatchContext) -> float:
         """Return the least similarity of sketches of a question that is worth encoding."""
-        domain = self._domain_of(context.domain)
-        record = self._gates.of(context)
-        return gate_of(
-            domain.sketch_labels,
-            record,
-            domain.noise,
-            learned=domain.rule is Rule.LEARNED,
-            least_served=domain.least_served,
-        )
+        return self._domain_of(context.domain).gate(self._gates.of(context))
 
     def compare(
         self, one: Sequence[Turn], other: Sequence[Turn], max_error: float | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -9,8 +10,10 @@ import pytest
 from headstart.decisions import GATE_SAMPLE, MatchContext
 from headstart.policies.gate import (
     ENOUGH_FOUND,
+    FIRST_HIT_SHARE,
     FORGET_AT,
     HIGHEST,
+    HIT_MEMORY,
     LOWEST,
     MARGIN,
     MOST_LOST,
@@ -70,6 +73,22 @@ def test_a_domain_with_equal_answers_gets_all_labels_until_its_rule_is_learned()
     assert gate(labels, learned=False) == OPEN
     assert gate(labels, record=GateRecord(lowered=0.1), learned=False) == OPEN
     assert gate(labels) == pytest.approx(0.5)
+
+
+def test_the_share_of_hits_is_that_of_the_last_encoded_questions() -> None:
+    match = StaticMatch(0.9)
+    assert match.hit_share(CONTEXT) == FIRST_HIT_SHARE
+
+    def see(count: int, *, served: bool, sampled: bool = False) -> float:
+        for _ in range(count):
+            match.note_encoded(CONTEXT, 0.9, sampled=sampled, served=served)
+        return match.hit_share(CONTEXT)
+
+    assert see(200, served=True) == pytest.approx(1.0, abs=0.01)
+    assert see(HIT_MEMORY, served=False) == pytest.approx(1 / math.e, abs=0.02)
+    before = match.hit_share(CONTEXT)
+    assert see(20, served=True, sampled=True) == before  # it says nothing about the others
+    assert match.hit_share(MatchContext(domain="other")) == FIRST_HIT_SHARE
 
 
 def test_a_domain_without_equal_answers_has_a_gate_at_once() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from headstart.policies.gate import (
+    FIRST_HIT_SHARE,
     LONGEST_S,
     MOST_KNOWN,
-    SHARE,
     SHORTEST_S,
     UNKNOWN_S,
     LookupPatience,
@@ -16,13 +16,28 @@ from headstart.policies.gate import (
 
 @pytest.mark.parametrize(
     ("first_byte_s", "expected_s"),
-    [(0.002, SHORTEST_S), (0.3, 0.3 * SHARE), (0.8, 0.8 * SHARE), (30.0, LONGEST_S)],
+    [
+        (0.002, SHORTEST_S),
+        (0.3, 0.3 * FIRST_HIT_SHARE),
+        (0.8, 0.8 * FIRST_HIT_SHARE),
+        (30.0, LONGEST_S),
+    ],
 )
 def test_the_wait_follows_the_time_of_fresh_answers(first_byte_s: float, expected_s: float) -> None:
     patience = LookupPatience()
     for _ in range(20):
         patience.learn("route", "model", first_byte_s)
     assert patience.wait_s("route", "model") == pytest.approx(expected_s, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("share", "expected_s"), [(0.0, SHORTEST_S), (0.5, 0.15), (0.8, 0.24), (1.0, LONGEST_S)]
+)
+def test_the_wait_follows_the_share_of_hits(share: float, expected_s: float) -> None:
+    patience = LookupPatience()
+    for _ in range(20):
+        patience.learn("route", "model", 0.3)
+    assert patience.wait_s("route", "model", share) == pytest.approx(expected_s, rel=0.03)
 
 
 def test_routes_and_models_are_learned_apart() -> None:

@@ -36,6 +36,9 @@ class ByAngle:
     def gate(self, context: MatchContext) -> float:
         return self.minimum
 
+    def hit_share(self, context: MatchContext) -> float:
+        return 0.25
+
     def note_encoded(
         self,
         context: MatchContext,

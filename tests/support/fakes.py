@@ -116,6 +116,9 @@ class FakeMatchPolicy:
     def gate(self, context: MatchContext) -> float:
         return self.least
 
+    def hit_share(self, context: MatchContext) -> float:
+        return 0.25
+
     def note_encoded(
         self,
         context: MatchContext,

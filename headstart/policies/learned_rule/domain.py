@@ -17,7 +17,7 @@ import numpy as np
 
 from headstart.decisions import LabelSource, Rule
 from headstart.errors import HeadstartError
-from headstart.policies.gate import SketchLabels
+from headstart.policies.gate import SketchLabels, gate_of
 from headstart.policies.learned_rule.features import (
     NAMES,
     PRIOR_MEAN,
@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from headstart.decisions import Label
+    from headstart.policies.gate import GateRecord
     from headstart.policies.learned_rule.features import EntryRecord
     from headstart.policies.learned_rule.settings import JudgeNoise, Promise
 
@@ -491,6 +492,8 @@ class Domain:
         self._entries = EntryRecords()
         self._state = initial_state()
         self._least: tuple[Curve, float | None] | None = None
+        self._gate: tuple[object, GateRecord, float] | None = None
+        """The gate, and the state and the record from which it follows."""
         if prior is not None:
             self._state, _ = load_snapshot(prior, version)
             self._state = redrawn(self._state, promise)
@@ -551,6 +554,23 @@ class Domain:
     def sketch_labels(self) -> SketchLabels:
         """The labels by the similarity of the question's nearest sketch."""
         return self._state.sketches
+
+    def gate(self, record: GateRecord) -> float:
+        """Return the least similarity of sketches of a question that is worth encoding.
+
+        ``record`` is what this process has seen at the gate.
+        """
+        known = self._gate
+        if known is None or known[0] is not self._state or known[1] is not record:
+            gate = gate_of(
+                self.sketch_labels,
+                record,
+                self.noise,
+                learned=self.rule is Rule.LEARNED,
+                least_served=self.least_served,
+            )
+            known = self._gate = self._state, record, gate
+        return known[2]
 
     @property
     def noise(self) -> JudgeNoise:
