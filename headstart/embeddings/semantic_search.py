@@ -483,7 +483,7 @@ def _cosines(rows: Sequence[bytes], own: bytes) -> list[float]:
     vectors = np.frombuffer(b"".join((*rows, own)), "<f2").astype(np.float32)
     vectors = vectors.reshape(len(rows) + 1, -1)
     # No product of matrices: its threads would spin for so little work.
-    similarities: list[float] = np.sum(vectors[:-1] * vectors[-1], axis=1).tolist()
+    similarities: list[float] = np.add.reduce(vectors[:-1] * vectors[-1], axis=1).tolist()
     return similarities
 
 
