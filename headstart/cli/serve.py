@@ -15,7 +15,6 @@ import msgspec
 
 from headstart.cli.options import command, config_field, option, setting
 from headstart.cli.reload import Reloads
-from headstart.cli.workers import run_workers, worker_count
 from headstart.config.checks import billing_note, checked, notes_on
 from headstart.config.loading import load_settings
 from headstart.config.providers import (
@@ -100,6 +99,8 @@ def serve(options: ServeOptions) -> None:
     if (count := worker_count(settings.server)) == 1:
         run_alone(settings, load, options.log_level)
     else:
+        from headstart.cli.workers import run_workers  # one process needs less memory without it
+
         run_workers(
             settings,
             count,
@@ -107,6 +108,16 @@ def serve(options: ServeOptions) -> None:
             log_level=options.log_level,
             banner=lambda port: banner(settings, port, count),
         )
+
+
+def worker_count(server: ServerSettings) -> int:
+    """Return the number of processes that ``server.workers`` asks for. Raises ConfigError."""
+    from headstart.embeddings.encoder_worker import available_cores
+
+    count = available_cores() if server.workers == "auto" else server.workers
+    if count > 1 and not hasattr(os, "fork"):
+        raise ConfigError("server.workers: this system runs only one worker")
+    return count
 
 
 def chosen_settings(options: ServeOptions) -> tuple[Settings, list[str]]:

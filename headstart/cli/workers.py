@@ -32,7 +32,7 @@ from headstart.cli.worker_channel import (
     LeaseTable,
 )
 from headstart.config.checks import refuse_fixed
-from headstart.errors import ConfigError, HeadstartError
+from headstart.errors import HeadstartError
 from headstart.middleware.upstreams.shared_states import MEMORY_BYTES
 from headstart.observe import logger
 from headstart.settings import Settings  # noqa: TC001 - msgspec reads it
@@ -41,7 +41,6 @@ from headstart.sockets import bind
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headstart.settings import ServerSettings
 
 STABLE_S = 10.0
 """Seconds after which the death of a worker does not count as a death at its start."""
@@ -55,16 +54,6 @@ START_S = 300.0
 """Longest wait for a worker's new engine."""
 KILL_S = 10.0
 """Workers that still run this long after the time for their last answers are killed."""
-
-
-def worker_count(server: ServerSettings) -> int:
-    """Return the number of processes that ``server.workers`` asks for. Raises ConfigError."""
-    from headstart.embeddings.encoder_worker import available_cores
-
-    count = available_cores() if server.workers == "auto" else server.workers
-    if count > 1 and not hasattr(os, "fork"):
-        raise ConfigError("server.workers: this system runs only one worker")
-    return count
 
 
 def share_of(settings: Settings, index: int, count: int) -> Settings:

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
-from tiktoken import Encoding
-from tiktoken.model import encoding_name_for_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from tiktoken import Encoding
 
 
 MEDIA_TOKENS = 1500
@@ -148,6 +148,8 @@ def load(model: str) -> None:
 @lru_cache(maxsize=256)
 def _encoding_name(model: str) -> str | None:
     try:
+        from tiktoken.model import encoding_name_for_model  # no prompt was counted before
+
         name = encoding_name_for_model(model)
     except KeyError:
         return None
@@ -161,4 +163,6 @@ def _loaded(name: str) -> Encoding:
 def _read(name: str) -> Encoding:
     fields = gzip.decompress((RANKS / f"{name}.tiktoken.gz").read_bytes()).split()
     ranks = dict(zip(map(a2b_base64, fields[::2]), map(int, fields[1::2]), strict=True))
+    from tiktoken import Encoding
+
     return Encoding(name, pat_str=_SPLIT[name], mergeable_ranks=ranks, special_tokens={})

@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from headstart.cli.serve import worker_count
 from headstart.cli.sidecar_server import GONE, Acceptor
-from headstart.cli.workers import share_of, worker_count
+from headstart.cli.workers import share_of
 from headstart.config.checks import checked
 from headstart.lab.simulator import Simulator
 from headstart.lab.simulator.faults import Status
