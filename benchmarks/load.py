@@ -87,7 +87,7 @@ def http_request(
     """Return the bytes of one POST."""
     more = "".join(f"{name}: {value}\r\n" for name, value in headers)
     head = (
-        f"POST {path} HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {key}\r\n{more}"
+        f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {key}\r\n{more}"
         f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body

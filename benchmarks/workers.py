@@ -93,7 +93,6 @@ async def start_servers(
         config.write_text(
             f"""[server]
 port = 0
-allowed_hosts = ["bench"]
 workers = {workers}
 [cache]
 mode = "exact-only"
