@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headstart.middleware.batches.journal import BatchRequest
-    from headstart.middleware.concurrency import Gate
+    from headstart.middleware.concurrency import ConcurrencyLimit
     from headstart.middleware.upstreams.batched import BatchedCall, BatchEndpoint
     from headstart.observe import Observation
     from headstart.settings import Settings
@@ -478,13 +478,13 @@ async def _run(
 ) -> BatchSummary:
     """Ask all requests that have no answer yet, and return the summary."""
     books = BatchBooks()
-    gates: list[Gate] = []
+    limits: list[ConcurrencyLimit] = []
     desk = BatchDesk() if options.tier is not None else None
     gateway = build_gateway(
         settings,
         not_found,
         observers=Observers([books]) if desk is None else _WithoutDeferred([books]),
-        on_start=lambda parts: gates.append(parts.gate),
+        on_start=lambda parts: limits.append(parts.concurrency),
         make_upstream=None if desk is None else partial(BatchedUpstream, desk=desk),
     )
     tier = None if desk is None else BatchTier(desk, journal)
@@ -493,7 +493,7 @@ async def _run(
     try:
         run = BatchRun(
             gateway,
-            gates[0],
+            limits[0],
             books,
             journal,
             requests,

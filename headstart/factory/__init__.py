@@ -46,7 +46,7 @@ from headstart.factory.upstreams import (
 from headstart.interfaces import SharedStore
 from headstart.middleware.asgi import Running, not_found
 from headstart.middleware.client_ledger import ClientLedger
-from headstart.middleware.concurrency import Gate, Supervisor
+from headstart.middleware.concurrency import ConcurrencyLimit, Supervisor
 from headstart.middleware.conversations import Conversations
 from headstart.middleware.endpoints import Routes
 from headstart.middleware.flights import Flights
@@ -110,9 +110,9 @@ class Parts:
     store: Store
     encoder: EncoderWorker | None
     flights: Flights
-    gate: Gate
-    relays: Gate
-    sockets: Gate
+    concurrency: ConcurrencyLimit
+    relays: ConcurrencyLimit
+    sockets: ConcurrencyLimit
     supervisor: Supervisor
     oversight: Oversight | None
     conditions: UpstreamStates | None
@@ -180,10 +180,10 @@ async def start_engine(
             store,
             encoder,
             Flights(),
-            Gate(server.max_concurrency, server.max_queue),
+            ConcurrencyLimit(server.max_concurrency, server.max_queue),
             # Relayed calls have their own limit, so that slow ones do not delay chat requests.
-            Gate(server.max_relays, server.max_queue, "server.max_relays"),
-            Gate(server.max_websockets, 0, "server.max_websockets"),
+            ConcurrencyLimit(server.max_relays, server.max_queue, "server.max_relays"),
+            ConcurrencyLimit(server.max_websockets, 0, "server.max_websockets"),
             supervisor,
             oversight,
             states,
@@ -340,7 +340,7 @@ def _make_engine(
             admission=admission,
             accepted=accepted,
             flights=parts.flights,
-            gate=parts.gate,
+            concurrency=parts.concurrency,
             clock=clock,
             recorder=recorder,
             observer=parts.observers,
@@ -537,7 +537,7 @@ async def _open_relay(
         rules=rules,
         models=models,
         held=held,
-        gate=parts.relays,
+        concurrency=parts.relays,
         spawn=parts.supervisor.spawn,
         clock=clock,
         new_id=partial(new_ulid, clock),
@@ -564,7 +564,7 @@ def _make_sockets(
         origins = OriginRules(None, server.allowed_origins)
     return WebSocketRelay(
         socket_upstreams(parts.settings.route, opened, router),
-        gate=parts.sockets,
+        concurrency=parts.sockets,
         spawn=parts.supervisor.spawn,
         new_id=partial(new_ulid, clock),
         access=AccessControl(sharing.client_keys, origins),

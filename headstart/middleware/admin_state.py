@@ -70,7 +70,7 @@ async def read_levels(engine: EngineParts) -> Levels:
         entries=entries,
         bytes=size,
         partitions=partitions,
-        in_flight=engine.gate.active + engine.relays.active,
+        in_flight=engine.concurrency.active + engine.relays.active,
         websockets=engine.sockets.active,
         encoder_queue=0 if engine.encoder is None else engine.encoder.queue_length,
         hedges=read_hedges(engine),

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
 
-class Gate:
+class ConcurrencyLimit:
     """Admits ``concurrency`` calls at once and lets ``queue`` calls wait.
 
-    A call holds its place within ``async with gate:``, or from ``take`` to ``give_back``.
+    A call holds its place within ``async with limit:``, or from ``take`` to ``give_back``.
     ``setting`` is the name of the setting for ``concurrency``.
     """
 
@@ -30,7 +30,7 @@ class Gate:
         self._queue = queue
         self._waiting: deque[asyncio.Future[None]] = deque()
         self.active = 0
-        self.hands_on = True
+        self.admits_at_once = True
         """True: a returned place goes to the next call at once. False: ``resize`` gives places
         out."""
 
@@ -54,7 +54,7 @@ class Gate:
         """Give a place back, for the next call in the queue."""
         self.active -= 1
         self._free += 1
-        if self._waiting and self.hands_on:
+        if self._waiting and self.admits_at_once:
             self._admit()
 
     @property
@@ -68,7 +68,7 @@ class Gate:
         self._concurrency = concurrency
         self._admit()
 
-    def turn_away(self) -> None:
+    def refuse_waiting(self) -> None:
         """Refuse the calls that wait for a place."""
         waiting, self._waiting = self._waiting, deque()
         for waiter in waiting:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from headstart.dialects.dialect import Dialect
     from headstart.embeddings.cache import SemanticCache
     from headstart.interfaces import AdmissionPolicy, Upstream
-    from headstart.middleware.concurrency import Gate
+    from headstart.middleware.concurrency import ConcurrencyLimit
     from headstart.middleware.flights import Flight, Flights
     from headstart.middleware.identity import AcceptedCredentials
     from headstart.middleware.learning.learner import FeedbackSample, Learner
@@ -83,7 +83,7 @@ class Pump:
         admission: AdmissionPolicy,
         accepted: AcceptedCredentials,
         flights: Flights,
-        gate: Gate,
+        concurrency: ConcurrencyLimit,
         clock: Callable[[], float],
         observer: Observer,
         wrapped: bool,
@@ -95,7 +95,7 @@ class Pump:
         self.admission = admission
         self.accepted = accepted
         self.flights = flights
-        self.gate = gate
+        self.concurrency = concurrency
         self.clock = clock
         self.observer = observer
         self.wrapped = wrapped
@@ -255,20 +255,20 @@ class PumpedCall:
 
     async def _attend(self) -> None:
         """Make a call that clients wait for."""
-        gate = self._pump.gate
-        if not gate.take():
-            await gate.wait()
+        concurrency = self._pump.concurrency
+        if not concurrency.take():
+            await concurrency.wait()
         try:
             await self._send()
         finally:
-            gate.give_back()
+            concurrency.give_back()
 
     async def _audit(self) -> None:
         """Make a call that no client waits for.
 
         It gives way to clients' calls, and has a time limit.
         """
-        with self._pump.gate.spare(), anyio.move_on_after(UNATTENDED_S):
+        with self._pump.concurrency.spare(), anyio.move_on_after(UNATTENDED_S):
             return await self._send()
         raise UpstreamTimeout("a call that no client waits for took too long")
 

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from headstart.attempts import Attempt
     from headstart.dialects.dialect import CountForm, Dialect
     from headstart.middleware.client_ledger import ClientLedger
-    from headstart.middleware.concurrency import Gate, Spawn
+    from headstart.middleware.concurrency import ConcurrencyLimit, Spawn
     from headstart.middleware.conversations import Conversations, KeptTurn
     from headstart.middleware.identity import AccessControl
     from headstart.middleware.respond import HeaderList
@@ -101,11 +101,11 @@ class Relay:
     """Passes requests on. A request with a wrong key never reaches the upstream.
 
     ``router`` picks the upstreams, by the first of ``rules`` that fits. ``observer`` gets a row of
-    the books for each. ``clock`` gives Unix seconds. ``gate`` bounds how many requests are relayed
-    at once, ``deadline_s`` how long each may take, and ``body_timeout_s`` the wait for its body. A
-    prompt that is to be counted is read whole, up to ``max_body_bytes``. ``paths`` may be relayed.
-    ``models`` answers requests for lists of models. ``held`` checks that the answers in a body
-    belong to the caller. ``ledger`` has the limits of callers' keys.
+    the books for each. ``clock`` gives Unix seconds. ``concurrency`` bounds how many requests are
+    relayed at once, ``deadline_s`` how long each may take, and ``body_timeout_s`` the wait for its
+    body. A prompt that is to be counted is read whole, up to ``max_body_bytes``. ``paths`` may be
+    relayed. ``models`` answers requests for lists of models. ``held`` checks that the answers in a
+    body belong to the caller. ``ledger`` has the limits of callers' keys.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Relay:
         rules: Sequence[RouteRule] = (),
         models: ModelLists,
         held: HeldResponses | None = None,
-        gate: Gate,
+        concurrency: ConcurrencyLimit,
         spawn: Spawn,
         clock: Callable[[], float],
         new_id: Callable[[], str],
@@ -132,7 +132,7 @@ class Relay:
         self._models = models
         self._held = held
         self._models_matter = any(rule.model != "*" for rule in rules)
-        self._gate = gate
+        self._concurrency = concurrency
         self._spawn = spawn
         self._clock = clock
         self._new_id = new_id
@@ -176,7 +176,7 @@ class Relay:
                 caller = _RelayClient(paced(receive, self._body_timeout_s), timer, limit_s)
                 reading = self._spawn(caller.read)
                 try:
-                    async with self._gate:
+                    async with self._concurrency:
                         await self._pass_on(exchange, call, caller)
                 finally:
                     reading.cancel()

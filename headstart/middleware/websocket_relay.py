@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from headstart.middleware.client_ledger import ClientLedger
-    from headstart.middleware.concurrency import Gate, Spawn
+    from headstart.middleware.concurrency import ConcurrencyLimit, Spawn
     from headstart.middleware.identity import AccessControl
     from headstart.middleware.relay import RelayPaths
     from headstart.middleware.upstreams.http import HTTPUpstream, UpstreamSocket
@@ -69,15 +69,15 @@ class WebSocketRelay:
 
     ``upstreams_for`` picks the upstreams, each under its keys, by path, model and headers; it may
     raise NoUpstream. If one fails, the next one is asked; if it refuses its key, its next key is
-    tried first. ``gate`` bounds the number of open ones. ``limits`` has the time limits and the
-    largest size of a message.
+    tried first. ``concurrency`` bounds the number of open ones. ``limits`` has the time limits and
+    the largest size of a message.
     """
 
     def __init__(
         self,
         upstreams_for: Callable[[bytes, str, Headers], Sequence[Sequence[HTTPUpstream]]],
         *,
-        gate: Gate,
+        concurrency: ConcurrencyLimit,
         spawn: Spawn,
         new_id: Callable[[], str],
         access: AccessControl,
@@ -88,7 +88,7 @@ class WebSocketRelay:
         clock: Callable[[], float],
     ) -> None:
         self._upstreams_for = upstreams_for
-        self._gate = gate
+        self._concurrency = concurrency
         self._spawn = spawn
         self._new_id = new_id
         self._access = access
@@ -115,7 +115,7 @@ class WebSocketRelay:
                 named = call if is_fixed else msgspec.structs.replace(call, model="")
                 await self._ledger.admit_relayed(named, is_free=False)
             upstreams = self._upstreams_for(call.path, call.model, call.headers)
-            if not self._gate.take():
+            if not self._concurrency.take():
                 raise Overloaded("too many WebSockets are open: server.max_websockets is reached")
             self._open.add(relayed)
             try:
@@ -123,7 +123,7 @@ class WebSocketRelay:
             finally:
                 relayed.over.set_result(None)
                 self._open.discard(relayed)
-                self._gate.give_back()
+                self._concurrency.give_back()
         except ClientGone:
             pass
         except (RequestError, UpstreamError) as refusal:

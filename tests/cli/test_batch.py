@@ -21,7 +21,7 @@ from headstart.errors import Overloaded
 from headstart.lab.simulator import Simulator
 from headstart.middleware.batches.journal import BatchJournal, BatchResult, read_requests
 from headstart.middleware.batches.run import LOOKUPS, MOST_TRIES, BatchBooks, BatchRun
-from headstart.middleware.concurrency import Gate
+from headstart.middleware.concurrency import ConcurrencyLimit
 from headstart.middleware.respond import send_whole
 from headstart.policies.routing.rate_limits import MOST_REFUSALS
 from support.booked import served
@@ -232,7 +232,7 @@ def test_ctrl_c_keeps_what_was_answered(
 class ScriptedGateway:
     """An ASGI app that answers with what ``script`` says; it remembers what was asked, and when.
 
-    Each call passes its ``gate``, after a lookup that takes ``lookup_s``.
+    Each call passes its ``concurrency``, after a lookup that takes ``lookup_s``.
     """
 
     def __init__(
@@ -240,7 +240,7 @@ class ScriptedGateway:
         script: Callable[[str], Awaitable[tuple[int, dict[bytes, bytes]]]],
         lookup_s: float = 0.0,
     ) -> None:
-        self.gate = Gate(1, 1000)
+        self.concurrency = ConcurrencyLimit(1, 1000)
         self.books = BatchBooks()
         self.asked: list[tuple[float, str]] = []
         self.most_in_flight = self.most_open = self._open = 0
@@ -255,10 +255,10 @@ class ScriptedGateway:
         if self._lookup_s:
             await anyio.sleep(self._lookup_s)
         try:
-            async with self.gate:
+            async with self.concurrency:
                 began = asyncio.get_running_loop().time()
                 self.asked.append((began, text))
-                self.most_in_flight = max(self.most_in_flight, self.gate.active)
+                self.most_in_flight = max(self.most_in_flight, self.concurrency.active)
                 status, headers = await self._script(text)
                 took_s = asyncio.get_running_loop().time() - began
         except Overloaded:
@@ -279,7 +279,9 @@ class ScriptedGateway:
 def run_of(
     gateway: ScriptedGateway, journal: BatchJournal, requests: list[BatchRequest], most: int = 8
 ) -> BatchRun:
-    return BatchRun(gateway, gateway.gate, gateway.books, journal, requests, headers=(), most=most)
+    return BatchRun(
+        gateway, gateway.concurrency, gateway.books, journal, requests, headers=(), most=most
+    )
 
 
 async def played(
@@ -394,7 +396,7 @@ class TestRun:
         async with anyio.create_task_group() as group:
             group.start_soon(found.run)
             await anyio.sleep(20.0)
-            assert gateway.gate.waiting
+            assert gateway.concurrency.waiting
             found.stop(INTERRUPTED)
         journal.close()
         assert asyncio.get_running_loop().time() - began < 25.0

@@ -62,17 +62,17 @@ async def test_audits_of_a_slow_provider_leave_half_of_the_places_to_callers() -
         await running.ask(PROMPT)
         await running.indexed(1)
         provider.open.clear()
-        gate = running.parts[0].gate
+        concurrency = running.parts[0].concurrency
         for question in REWORDINGS:
             assert "detail=semantic" in (await running.ask(question)).verdict
         # Two are in flight, the others gave way and are booked as such.
         await until(lambda: running.outcomes.count(Outcome.AUDIT) == 2)
-        assert gate.active == 2
+        assert concurrency.active == 2
         refused = [row for row in running.served if row.outcome is Outcome.AUDIT]
         assert {row.error for row in refused} == {"Overloaded"}
         async with asyncio.TaskGroup() as callers:
             asked = [callers.create_task(running.ask(f"Who was number {n}?")) for n in (5, 6)]
-            await until(lambda: gate.active == 4)
+            await until(lambda: concurrency.active == 4)
             provider.open.set()
         assert [reply.result().status for reply in asked] == [200, 200]
         await until(lambda: running.outcomes.count(Outcome.AUDIT) == len(REWORDINGS))
@@ -87,7 +87,7 @@ async def test_an_audit_that_never_ends_is_ended(monkeypatch: pytest.MonkeyPatch
         provider.open.clear()
         await running.ask(REWORDED)
         await until(lambda: Outcome.AUDIT in running.outcomes)
-        assert running.parts[0].gate.active == 0
+        assert running.parts[0].concurrency.active == 0
         assert running.served[-1].error == "UpstreamTimeout"
         provider.open.set()
 
@@ -105,7 +105,7 @@ async def test_a_caller_who_leaves_in_a_synchronous_audit_takes_its_call_along()
         with contextlib.suppress(asyncio.CancelledError):
             await asking
         await running.finished(2)
-        await until(lambda: running.parts[0].gate.active == 0)
+        await until(lambda: running.parts[0].concurrency.active == 0)
         assert running.served[-1].error == "client-gone"
         provider.open.set()
         again = await running.ask(REWORDED)
@@ -141,9 +141,9 @@ async def test_shutting_down_ends_audits_that_a_provider_does_not_answer() -> No
             await running.indexed(1)
             provider.open.clear()
             await running.ask(REWORDED)
-            await until(lambda: running.parts[0].gate.active == 1)
+            await until(lambda: running.parts[0].concurrency.active == 1)
         provider.open.set()
-    assert running.parts[0].gate.active == 0
+    assert running.parts[0].concurrency.active == 0
     booked = [row.outcome async for row in running.parts[0].store.books()]
     assert booked.count(Outcome.AUDIT) == 1
 

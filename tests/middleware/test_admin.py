@@ -19,7 +19,7 @@ from headstart.embeddings.stores.memory import MemoryStore
 from headstart.errors import ConfigError, StoreError
 from headstart.middleware.admin import admin_app
 from headstart.middleware.admin_front import AdminState
-from headstart.middleware.concurrency import Gate
+from headstart.middleware.concurrency import ConcurrencyLimit
 from headstart.middleware.metrics import PrometheusObserver
 from headstart.middleware.observers import RecentRequests
 from headstart.observe import Observers
@@ -387,9 +387,9 @@ class Parts:
     cache: None = None
     encoder: None = None
     oversight: None = None
-    gate: Gate = field(default_factory=lambda: Gate(1, 1))
-    relays: Gate = field(default_factory=lambda: Gate(1, 1))
-    sockets: Gate = field(default_factory=lambda: Gate(1, 1))
+    concurrency: ConcurrencyLimit = field(default_factory=lambda: ConcurrencyLimit(1, 1))
+    relays: ConcurrencyLimit = field(default_factory=lambda: ConcurrencyLimit(1, 1))
+    sockets: ConcurrencyLimit = field(default_factory=lambda: ConcurrencyLimit(1, 1))
     ledger: None = None
     conditions: None = None
     machines: dict[str, Machine] = field(default_factory=dict)

@@ -9,7 +9,7 @@ import pytest
 
 from headstart.errors import Overloaded
 from headstart.middleware.body import ClientGone, iterate_body, read_body, replay_body, watch
-from headstart.middleware.concurrency import Gate, Supervisor
+from headstart.middleware.concurrency import ConcurrencyLimit, Supervisor
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
@@ -64,13 +64,13 @@ async def test_watching_tells_once_that_the_client_left() -> None:
     await supervisor.aclose()
 
 
-async def test_the_gate_admits_queues_and_refuses() -> None:
-    gate = Gate(1, 1)
+async def test_the_limit_admits_queues_and_refuses() -> None:
+    limit = ConcurrencyLimit(1, 1)
     release = asyncio.Event()
     entered = []
 
     async def hold(name: str) -> None:
-        async with gate:
+        async with limit:
             entered.append(name)
             await release.wait()
 
@@ -83,37 +83,37 @@ async def test_the_gate_admits_queues_and_refuses() -> None:
         assert entered == ["first"]
         release.set()
     assert entered == ["first", "second"]
-    async with gate:
-        assert gate.active == 1
-    assert gate.active == 0
+    async with limit:
+        assert limit.active == 1
+    assert limit.active == 0
 
 
 async def test_a_cancelled_waiter_gives_its_place_back() -> None:
-    gate = Gate(1, 1)
-    async with asyncio.TaskGroup() as group, gate:
-        waiting = group.create_task(_enter(gate))
+    limit = ConcurrencyLimit(1, 1)
+    async with asyncio.TaskGroup() as group, limit:
+        waiting = group.create_task(_enter(limit))
         await asyncio.sleep(0)
         waiting.cancel()
         await asyncio.sleep(0)
-        group.create_task(_enter(gate))
+        group.create_task(_enter(limit))
         await asyncio.sleep(0)
-    assert gate.active == 0
+    assert limit.active == 0
 
 
 async def test_waiters_that_leave_just_as_places_come_free_are_passed_over() -> None:
-    gate = Gate(1, 3)
-    async with asyncio.TaskGroup() as group, gate:
-        leaving = [group.create_task(_enter(gate)) for _ in range(2)]
-        staying = group.create_task(_enter(gate))
+    limit = ConcurrencyLimit(1, 3)
+    async with asyncio.TaskGroup() as group, limit:
+        leaving = [group.create_task(_enter(limit)) for _ in range(2)]
+        staying = group.create_task(_enter(limit))
         await asyncio.sleep(0)
         for task in leaving:
             task.cancel()
     assert [task.cancelled() for task in (*leaving, staying)] == [True, True, False]
-    assert gate.active == 0
+    assert limit.active == 0
 
 
-async def _enter(gate: Gate) -> None:
-    async with gate:
+async def _enter(limit: ConcurrencyLimit) -> None:
+    async with limit:
         pass
 
 

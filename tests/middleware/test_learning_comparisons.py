@@ -13,7 +13,7 @@ import pytest
 from headstart.decisions import LabelSource, UnlabelledPair, Verdict
 from headstart.embeddings.stores.memory import MemoryStore
 from headstart.errors import Overloaded
-from headstart.middleware.concurrency import Gate
+from headstart.middleware.concurrency import ConcurrencyLimit
 from headstart.middleware.learning import learner as learner_module
 from headstart.middleware.learning.learner import (
     AnswerJudge,
@@ -194,31 +194,31 @@ async def test_recent_requests_are_remembered_without_their_answers() -> None:
 
 
 async def test_calls_that_nobody_waits_for_take_only_half_of_the_places() -> None:
-    gate = Gate(4, 0)
-    with gate.spare(), gate.spare():
-        with pytest.raises(Overloaded), gate.spare():
+    concurrency = ConcurrencyLimit(4, 0)
+    with concurrency.spare(), concurrency.spare():
+        with pytest.raises(Overloaded), concurrency.spare():
             pass
-        async with gate, gate:
-            assert gate.active == 4
+        async with concurrency, concurrency:
+            assert concurrency.active == 4
             with pytest.raises(Overloaded):
-                await gate.__aenter__()
-    assert gate.active == 0
-    with gate.spare():
-        assert gate.active == 1
+                await concurrency.__aenter__()
+    assert concurrency.active == 0
+    with concurrency.spare():
+        assert concurrency.active == 1
 
 
 async def test_a_spare_place_goes_to_a_client_that_waits() -> None:
-    gate = Gate(1, 1)
+    concurrency = ConcurrencyLimit(1, 1)
     entered = anyio.Event()
 
     async def client() -> None:
-        async with gate:
+        async with concurrency:
             entered.set()
 
     async with anyio.create_task_group() as tasks:
-        with gate.spare():
+        with concurrency.spare():
             tasks.start_soon(client)
             await anyio.lowlevel.checkpoint()
             assert not entered.is_set()
         await entered.wait()
-    assert gate.active == 0
+    assert concurrency.active == 0

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from headstart.middleware.batches.documents import MapOptions
     from headstart.middleware.batches.journal import BatchJournal, BatchRequest
-    from headstart.middleware.concurrency import Gate
+    from headstart.middleware.concurrency import ConcurrencyLimit
     from headstart.observe import Observation
     from headstart.types import ASGIApp, Headers, Message
 
@@ -203,7 +203,7 @@ class BatchRun:
 
     A request with a document becomes several calls, as ``mapped`` says, and is counted once. Equal
     requests wait for the first of them, so the cache can answer the others, and no call is made
-    twice. The pace sets the number of places in the engine's ``gate``. A request holds a place
+    twice. The pace sets the limit of the engine's ``concurrency``. A request holds a place
     during its call, not during its lookup. ``stop`` lets the calls in flight end. ``stopped_by``
     says why a run ended early.
     """
@@ -211,7 +211,7 @@ class BatchRun:
     def __init__(
         self,
         app: ASGIApp,
-        gate: Gate,
+        concurrency: ConcurrencyLimit,
         books: BatchBooks,
         journal: BatchJournal,
         requests: Iterable[BatchRequest],
@@ -221,8 +221,10 @@ class BatchRun:
         mapped: MapOptions | None = None,
         tier: DeferredCalls | None = None,
     ) -> None:
-        self._app, self._gate, self._books, self._journal = app, gate, books, journal
-        gate.hands_on = False  # the answer to one call decides whether the next one may begin
+        self._app, self._concurrency, self._books, self._journal = app, concurrency, books, journal
+        concurrency.admits_at_once = (
+            False  # the answer to one call decides whether the next one may begin
+        )
         self._headers = (*headers, (b"content-type", b"application/json"))
         self.pace = BatchPace(most=most)
         self.counts = BatchCounts(0)
@@ -254,13 +256,13 @@ class BatchRun:
     @property
     def in_flight(self) -> int:
         """The calls that run."""
-        return self._gate.active
+        return self._concurrency.active
 
     def stop(self, reason: str) -> None:
         """Begin no further call."""
         self.stopped_by = self.stopped_by or reason
-        self._gate.resize(0)
-        self._gate.turn_away()
+        self._concurrency.resize(0)
+        self._concurrency.refuse_waiting()
         self._changed.set()
 
     async def run(self) -> None:
@@ -294,7 +296,7 @@ class BatchRun:
         async with asyncio.TaskGroup() as group:
             syncing = group.create_task(self._keep_synced())
             while self.stopped_by is None and (self._waiting or self._open):
-                self._gate.resize(self.pace.calls if self._pause_s() <= 0.0 else 0)
+                self._concurrency.resize(self.pace.calls if self._pause_s() <= 0.0 else 0)
                 if self._waiting and self._is_dropped(self._waiting[0]):
                     self._release(self._waiting.popleft())
                 elif self._waiting and self._has_room():
@@ -305,16 +307,16 @@ class BatchRun:
                 else:
                     await self._change()
             while self._open:
-                self._gate.turn_away()
+                self._concurrency.refuse_waiting()
                 await self._change()
             syncing.cancel()
         await asyncio.to_thread(self._journal.sync)
 
     def _has_room(self) -> bool:
         """Return whether another request may be looked up: its call must not wait for long."""
-        gate = self._gate
-        lookups = self._open - gate.active - gate.waiting
-        return lookups < LOOKUPS and gate.waiting < self.pace.calls
+        concurrency = self._concurrency
+        lookups = self._open - concurrency.active - concurrency.waiting
+        return lookups < LOOKUPS and concurrency.waiting < self.pace.calls
 
     def _pause_s(self) -> float:
         return self.pace.resumes_at - asyncio.get_running_loop().time()
@@ -400,7 +402,11 @@ class BatchRun:
         if booked.succeeded:
             took_s = booked.total_s if booked.upstream_s is None else booked.upstream_s
             self.pace = rate_limits.answered(
-                self.pace, began=began, took_s=took_s, in_flight=self._gate.active + 1, now=now
+                self.pace,
+                began=began,
+                took_s=took_s,
+                in_flight=self._concurrency.active + 1,
+                now=now,
             )
 
     def _keep(

@@ -41,7 +41,7 @@ from headstart.middleware.batches.journal import (
 )
 from headstart.middleware.batches.run import BatchBooks, BatchRun
 from headstart.middleware.body import iterate_body, paced
-from headstart.middleware.concurrency import Gate
+from headstart.middleware.concurrency import ConcurrencyLimit
 from headstart.middleware.endpoints import raw_path
 from headstart.middleware.respond import (
     JSON,
@@ -415,13 +415,13 @@ class BatchService:
         headers: Headers,
     ) -> tuple[str | None, RequestCounts]:
         """Ask all requests; return the reason for an early stop, and the counts."""
-        gate = Gate(1, len(requests) + 1)
+        concurrency = ConcurrencyLimit(1, len(requests) + 1)
         books = self.books.batches[batch.id] = BatchBooks()
         begin = partial(  # it sorts all requests, which takes a second for 50,000
             BatchRun, headers=headers, most=self._settings.concurrency
         )
-        app = _gated(self._app, gate)
-        run = await asyncio.to_thread(begin, app, gate, books, journal, requests)
+        app = _limited(self._app, concurrency)
+        run = await asyncio.to_thread(begin, app, concurrency, books, journal, requests)
         self._runs[batch.id] = run
         watching = self._spawn(self._watch, owner, batch, run)
         try:
@@ -519,12 +519,12 @@ class BatchService:
         await asyncio.to_thread(self._folder.save, owner, failed)
 
 
-def _gated(app: ASGIApp, gate: Gate) -> ASGIApp:
-    """Return an app whose requests hold a place of a gate."""
+def _limited(app: ASGIApp, concurrency: ConcurrencyLimit) -> ASGIApp:
+    """Return an app whose requests count for the limit on concurrent calls."""
 
     async def gated(scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            async with gate:
+            async with concurrency:
                 await app(scope, receive, send)
         except Overloaded as error:
             await _refuse(send, error, "")
