@@ -21,7 +21,7 @@ from headstart.factory.caching import (
     make_store,
     open_cache,
     open_encoder,
-    open_oversight,
+    open_hit_decider,
     open_recorder,
 )
 from headstart.factory.context import BuildContext, clock, follow_secret, persist
@@ -87,7 +87,7 @@ if TYPE_CHECKING:
     from headstart.factory.upstreams import Opened
     from headstart.interfaces import CallExchange, Store
     from headstart.middleware.batches.service import BatchService
-    from headstart.middleware.learning.oversight import Oversight
+    from headstart.middleware.learning.hit_decisions import HitDecider
     from headstart.middleware.record import Recorder
     from headstart.middleware.router import Router
     from headstart.middleware.telemetry import Tracing
@@ -114,7 +114,7 @@ class Parts:
     relays: ConcurrencyLimit
     sockets: ConcurrencyLimit
     supervisor: Supervisor
-    oversight: Oversight | None
+    hit_decider: HitDecider | None
     conditions: UpstreamStates | None
     """The health and figures of upstreams; None where a wrapped app answers."""
     ledger: ClientLedger | None
@@ -162,7 +162,7 @@ async def start_engine(
             else await _open_router(build, states, tracing, ledger, make_upstream)
         )
         second = make_second_opinion(build, opened)
-        oversight = await open_oversight(build, domains, encoder, policy.version, second)
+        hit_decider = await open_hit_decider(build, domains, encoder, policy.version, second)
         books = Bookkeeper(store, supervisor.spawn, observers)
         observers.add(books)
         observers.add(FailureLog(unpriced=UnpricedModels(billing_names(opened))))
@@ -185,7 +185,7 @@ async def start_engine(
             ConcurrencyLimit(server.max_relays, server.max_queue, "server.max_relays"),
             ConcurrencyLimit(server.max_websockets, 0, "server.max_websockets"),
             supervisor,
-            oversight,
+            hit_decider,
             states,
             ledger,
             "" if encoder is None else f"{encoder.namespace} {policy.version}",
@@ -331,12 +331,12 @@ def _make_engine(
         ),
         access=access,
         finder=_make_finder(parts, admission),
-        oversight=parts.oversight,
+        hit_decider=parts.hit_decider,
         admission=admission,
         preparer=_make_preparer(parts, router, sharing, admission, accepted, secret),
         pump=Pump(
             cache=parts.cache,
-            learner=None if parts.oversight is None else parts.oversight.learner,
+            learner=None if parts.hit_decider is None else parts.hit_decider.learner,
             admission=admission,
             accepted=accepted,
             flights=parts.flights,
@@ -474,7 +474,7 @@ def _make_finder(parts: Parts, admission: Admission) -> Finder | None:
     return Finder(
         parts.cache,
         admission,
-        parts.oversight,
+        parts.hit_decider,
         clock=clock,
         answered=RecentAnswers(time.monotonic),
         concise=concise_levels(parts.settings),

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from headstart.factory.upstreams import Opened
     from headstart.interfaces import Encoder, MatchPolicy, Store
     from headstart.middleware.learning.domains import Domains
+    from headstart.middleware.learning.hit_decisions import HitDecider
     from headstart.middleware.learning.learner import SecondOpinion
-    from headstart.middleware.learning.oversight import Oversight
     from headstart.observe import Observers
     from headstart.policies.learned_rule.settings import Promise
     from headstart.policies.match import StaticMatch, VerifiedMatch
@@ -209,19 +209,19 @@ def make_second_opinion(build: BuildContext, upstreams: Sequence[Opened]) -> Sec
     )
 
 
-async def open_oversight(
+async def open_hit_decider(
     build: BuildContext,
     domains: Domains | None,
     encoder: EncoderWorker | None,
     version: str,
     second: SecondOpinion | None,
-) -> Oversight | None:
+) -> HitDecider | None:
     """Start learning; return None if the policy learns nothing. The store must be open."""
     if domains is None or encoder is None:
         return None
     from headstart.embeddings.sketch import load_sketcher
+    from headstart.middleware.learning.hit_decisions import HitDecider
     from headstart.middleware.learning.learner import AnswerJudge, Audits, CpuBudget, Learner
-    from headstart.middleware.learning.oversight import Oversight
 
     chosen = build.settings.encoder
     folder = None if chosen.model == "default" else Path(chosen.model)
@@ -246,7 +246,7 @@ async def open_oversight(
     running = build.supervisor.spawn(learner.run)
     build.stack.callback(running.cancel)
     cache = build.settings.cache
-    return Oversight(
+    return HitDecider(
         learner,
         Audits(cache.audit, clock),
         budget=budget,

@@ -55,7 +55,7 @@ from headstart.middleware.admin_state import (
     choose_entries,
     read_limits,
 )
-from headstart.middleware.learning.oversight import most_doubtful
+from headstart.middleware.learning.hit_decisions import most_doubtful
 from headstart.middleware.live import Filter, LiveTotals, LiveView
 from headstart.middleware.metrics import Levels  # noqa: TC001 - msgspec reads it
 from headstart.middleware.worker_figures import (
@@ -83,7 +83,7 @@ if TYPE_CHECKING:
     from litestar.handlers import BaseRouteHandler
 
     from headstart.middleware.admin_front import AdminState
-    from headstart.middleware.learning.oversight import DoubtfulPair, Oversight
+    from headstart.middleware.learning.hit_decisions import DoubtfulPair, HitDecider
     from headstart.policies.callers import OriginRules
     from headstart.types import Entry
 
@@ -204,8 +204,8 @@ class DomainView(Frozen, omit_defaults=False):
 @get("/learning")
 async def learning(engine: Engine) -> list[DomainView]:
     """Show the learning domains in memory: rule, threshold, alarm, labels, audits."""
-    oversight = _oversight(engine)
-    domains = oversight.learner.domains
+    hit_decider = _hit_decider(engine)
+    domains = hit_decider.learner.domains
     views = []
     for name in domains.names():
         domain = domains.get(name)
@@ -215,7 +215,9 @@ async def learning(engine: Engine) -> list[DomainView]:
                 max_error=domain.promise.max_error,
                 error_of=domain.promise.error_of,
                 confidence=domain.promise.confidence,
-                audit_rate=oversight.audits.rate(domain.audit_rate(oversight.audits.settings.rate)),
+                audit_rate=hit_decider.audits.rate(
+                    domain.audit_rate(hit_decider.audits.settings.rate)
+                ),
                 status=domain.status(),
             )
         )
@@ -225,7 +227,7 @@ async def learning(engine: Engine) -> list[DomainView]:
 @get("/learning/{domain:str}/state", media_type="application/octet-stream")
 async def state(domain: FromPath[str], engine: Engine) -> Response[bytes]:
     """Export the learned state of a domain in memory, as a file for ``cache.state``."""
-    found = _oversight(engine).learner.domains.find(domain)
+    found = _hit_decider(engine).learner.domains.find(domain)
     if found is None:
         raise NotFoundException("no learning domain in memory has this name: see GET learning")
     return Response(found.snapshot(), media_type="application/octet-stream")
@@ -234,14 +236,14 @@ async def state(domain: FromPath[str], engine: Engine) -> Response[bytes]:
 @get("/audit")
 async def audit(engine: Engine, since: Since = 0.0) -> AuditReport:
     """Show the bounds that audits prove, by domain and week, and the wrong hits that they found."""
-    promise = _oversight(engine).promise
+    promise = _hit_decider(engine).promise
     return await audit_report(engine.store, promise, since=since)
 
 
 @post("/feedback", status_code=200)
 async def feedback(data: JSONBody[Feedback], engine: Engine) -> LabelWritten:
     """Take feedback on a recent semantic hit or near miss; "wrong" vetoes a hit at once."""
-    learner = _oversight(engine).learner
+    learner = _hit_decider(engine).learner
     if not await learner.feedback(data.id, same=data.correct, pair_only=data.pair_only):
         raise NotFoundException("no recent request with this id was compared with a neighbour")
     return LabelWritten()
@@ -250,9 +252,9 @@ async def feedback(data: JSONBody[Feedback], engine: Engine) -> LabelWritten:
 @get("/review")
 async def review_pairs(admin: Admin, engine: Engine, limit: Limit = 20) -> list[ReviewPair]:
     """List the borderline pairs, the most doubtful first, with their texts."""
-    oversight = _oversight(engine)
+    hit_decider = _hit_decider(engine)
     await admin.reviews.follow(engine.store)
-    doubts = await most_doubtful(admin.reviews.open(), oversight)
+    doubts = await most_doubtful(admin.reviews.open(), hit_decider)
     pairs: list[ReviewPair] = []
     for start in range(0, len(doubts), LOADED_AT_ONCE):
         pairs += await _with_texts(admin, engine, doubts[start : start + LOADED_AT_ONCE])
@@ -264,12 +266,12 @@ async def review_pairs(admin: Admin, engine: Engine, limit: Limit = 20) -> list[
 @post("/review", status_code=200)
 async def review(data: JSONBody[Reviewed], admin: Admin, engine: Engine) -> LabelWritten:
     """Take a person's judgement on a pair that ``GET`` listed."""
-    oversight = _oversight(engine)
+    hit_decider = _hit_decider(engine)
     await admin.reviews.follow(engine.store)
     label = admin.reviews.find(data.id, data.entry)
     if label is None:
         raise NotFoundException("this pair is not among the recent labels")
-    await oversight.learner.review(label, same=data.same)
+    await hit_decider.learner.review(label, same=data.same)
     return LabelWritten()
 
 
@@ -289,12 +291,12 @@ LEARNING_HANDLERS: tuple[Any, ...] = (
 )  # fmt: skip
 
 
-def _oversight(engine: EngineParts) -> Oversight:
-    if engine.oversight is None:
+def _hit_decider(engine: EngineParts) -> HitDecider:
+    if engine.hit_decider is None:
         raise NotFoundException(
             'nothing is learned here: cache.match is "static", or nothing is matched by meaning'
         )
-    return engine.oversight
+    return engine.hit_decider
 
 
 async def _with_texts(
@@ -699,13 +701,13 @@ async def _overview(
 
 
 def _safety(engine: EngineParts) -> Safety | None:
-    if engine.oversight is None:
+    if engine.hit_decider is None:
         return None
-    domains = engine.oversight.learner.domains
+    domains = engine.hit_decider.learner.domains
     found = [domains.get(name).status() for name in domains.names()]
     bounds = [each.bound for each in found if each.bound is not None]
     return Safety(
-        max_error=engine.oversight.promise.max_error,
+        max_error=engine.hit_decider.promise.max_error,
         audits=sum(each.audits for each in found),
         wrong=sum(each.audits_wrong for each in found),
         domains=len(found),

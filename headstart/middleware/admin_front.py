@@ -16,7 +16,7 @@ from anyio import to_thread
 from headstart.errors import StoreError
 from headstart.middleware.asgi import ADMIN_PREFIX, not_found
 from headstart.middleware.endpoints import raw_path
-from headstart.middleware.learning.oversight import Reviews
+from headstart.middleware.learning.hit_decisions import Reviews
 from headstart.middleware.respond import send_whole
 from headstart.types import Frozen
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from headstart.interfaces import Store
     from headstart.middleware.client_ledger import ClientLedger
     from headstart.middleware.concurrency import ConcurrencyLimit
-    from headstart.middleware.learning.oversight import Oversight
+    from headstart.middleware.learning.hit_decisions import HitDecider
     from headstart.middleware.live import LiveTotals
     from headstart.middleware.metrics import PrometheusObserver
     from headstart.middleware.observers import RecentRequests
@@ -55,7 +55,7 @@ class EngineParts(Protocol):
     def encoder(self) -> EncoderWorker | None: ...
 
     @property
-    def oversight(self) -> Oversight | None: ...
+    def hit_decider(self) -> HitDecider | None: ...
 
     @property
     def concurrency(self) -> ConcurrencyLimit: ...

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headstart.embeddings.cache import FindExact, SemanticCache
     from headstart.embeddings.semantic_search import Accept
     from headstart.interfaces import AdmissionPolicy
-    from headstart.middleware.learning.oversight import Oversight
+    from headstart.middleware.learning.hit_decisions import HitDecider
     from headstart.middleware.prepare import Prepared, Repeat
     from headstart.policies.gate import LookupPatience
     from headstart.types import CacheKey, ChatRequest, Entry
@@ -70,7 +70,7 @@ class Finder:
         self,
         cache: SemanticCache,
         admission: AdmissionPolicy,
-        oversight: Oversight | None,
+        hit_decider: HitDecider | None,
         *,
         clock: Callable[[], float],
         answered: RecentAnswers,
@@ -79,7 +79,7 @@ class Finder:
     ) -> None:
         self._cache = cache
         self._admission = admission
-        self._oversight = oversight
+        self._hit_decider = hit_decider
         self._clock = clock
         self._answered = answered
         self._concise = concise
@@ -190,17 +190,17 @@ class Finder:
 
     def _with_vetoes(self, key: CacheKey, refuse: Accept) -> Accept:
         """Also refuse entries that people called wrong. An entry's own prompt never comes here."""
-        oversight = self._oversight
-        if oversight is None:
+        hit_decider = self._hit_decider
+        if hit_decider is None:
             return refuse
         question = question_of(key)
-        return lambda entry: oversight.refuse_entry(entry.id, question) or refuse(entry)
+        return lambda entry: hit_decider.refuse_entry(entry.id, question) or refuse(entry)
 
     async def _refuse_meaning(self, context: MatchContext) -> str | None:
         """Return why only an exact repeat may answer a request, or None."""
         if context.max_error == 0:
             return "exact-only"
-        return None if self._oversight is None else await self._oversight.refuse(context)
+        return None if self._hit_decider is None else await self._hit_decider.refuse(context)
 
 
 def _miss(reason: str) -> Lookup:

@@ -34,8 +34,8 @@ from headstart.middleware.conversations import AnswerSource, refuse_compressed
 from headstart.middleware.endpoints import DEPLOYMENT, with_deployment
 from headstart.middleware.flights import LOG_BYTES, AnswerForm, Flight, Flights
 from headstart.middleware.items import Flying, ItemAnswers
+from headstart.middleware.learning.hit_decisions import AllowedChecks, HitAction, HitDecision
 from headstart.middleware.learning.learner import book_audit
-from headstart.middleware.learning.oversight import AllowedChecks, HitAction, HitDecision
 from headstart.middleware.pump import PumpedCall
 from headstart.middleware.reading import HELD_DOCUMENT_BYTES, SentencePace
 from headstart.middleware.record import AnswerLog
@@ -60,8 +60,8 @@ if TYPE_CHECKING:
     from headstart.middleware.conversations import Conversations
     from headstart.middleware.endpoints import Route
     from headstart.middleware.identity import AccessControl
+    from headstart.middleware.learning.hit_decisions import HitDecider
     from headstart.middleware.learning.learner import FeedbackSample
-    from headstart.middleware.learning.oversight import Oversight
     from headstart.middleware.lookup import Finder
     from headstart.middleware.prepare import Prepared, Preparer
     from headstart.middleware.pump import Pump
@@ -179,7 +179,7 @@ class Engine:
         *,
         access: AccessControl,
         finder: Finder | None,
-        oversight: Oversight | None,
+        hit_decider: HitDecider | None,
         admission: AdmissionPolicy,
         preparer: Preparer,
         pump: Pump,
@@ -198,7 +198,7 @@ class Engine:
         self._access = access
         self._ledger = ledger
         self._finder = finder
-        self._oversight = oversight
+        self._hit_decider = hit_decider
         self._admission = admission
         self._preparer = preparer
         self._pump = pump
@@ -596,7 +596,7 @@ class Engine:
 
     def _decide(self, context: RequestContext, key: CacheKey, lookup: Lookup) -> HitDecision:
         """Decide about a lookup; a random share of the hits is held out to be compared."""
-        if self._oversight is None:
+        if self._hit_decider is None:
             decision = HitDecision(
                 HitAction.ASK if lookup.entry is None else HitAction.SERVE, lookup
             )
@@ -607,13 +607,13 @@ class Engine:
                 or context.route.idempotent,
             )
             terms = context.prepared.match_context
-            decision = self._oversight.decide(context.id, lookup, key, terms, may=allowed)
+            decision = self._hit_decider.decide(context.id, lookup, key, terms, may=allowed)
         holdout = self._options.holdout
         if not holdout or decision.action is HitAction.ASK or self._random.random() >= holdout:
             return decision
         context.held_out = lookup.entry
-        if self._oversight is not None:
-            self._oversight.learner.mark_unserved(context.id)
+        if self._hit_decider is not None:
+            self._hit_decider.learner.mark_unserved(context.id)
         held = msgspec.structs.replace(lookup, outcome=Outcome.MISS, entry=None, reason="holdout")
         sample = decision.sample
         if sample is not None:  # this hit teaches only because it was drawn
@@ -627,9 +627,9 @@ class Engine:
         context.begin_by = context.deadline = None  # ``UNATTENDED_S`` bounds an audit
         flight = self._start(context, key, None, app, sample)
         assert flight.pump is not None
-        assert self._oversight is not None
+        assert self._hit_decider is not None
         book = partial(
-            book_audit, flight, context, self._oversight.audits, self._observer,
+            book_audit, flight, context, self._hit_decider.audits, self._observer,
             pair=sample.pair, source=sample.source, clock=self._clock, id=self._new_id(),
         )  # fmt: skip
         flight.pump.add_done_callback(book)

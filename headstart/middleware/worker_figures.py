@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from prometheus_client.samples import Sample
 
     from headstart.middleware.admin_front import AdminState, EngineParts
-    from headstart.middleware.learning.oversight import Explanation, Oversight
+    from headstart.middleware.learning.hit_decisions import Explanation, HitDecider
 
 _SAME_STORE = ("headstart_entries", "headstart_entries_bytes", "headstart_partitions")
 """Gauges of things that all workers share. The largest value is the newest."""
@@ -221,14 +221,14 @@ async def own_figures(admin: AdminState, engine: EngineParts, what: str) -> byte
     if row is None:
         return b""
     explained = msgspec.structs.asdict(row)
-    if engine.oversight is not None:
-        explained["verdict"] = await _verdict(engine.oversight, id)
+    if engine.hit_decider is not None:
+        explained["verdict"] = await _verdict(engine.hit_decider, id)
     return msgspec.json.encode(explained)
 
 
-async def _verdict(oversight: Oversight, id: str) -> Explanation | None:
-    sample = oversight.learner.recall(id)
+async def _verdict(hit_decider: HitDecider, id: str) -> Explanation | None:
+    sample = hit_decider.learner.recall(id)
     if sample is None:
         return None
-    await oversight.learner.domains.load(sample.pair.domain)
-    return oversight.explain(id)
+    await hit_decider.learner.domains.load(sample.pair.domain)
+    return hit_decider.explain(id)

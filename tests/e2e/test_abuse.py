@@ -259,7 +259,7 @@ async def test_feedback_on_a_request_teaches_once() -> None:
             reply = await running.post("feedback", {"id": id, "correct": correct})
             assert reply.status == 200
         first, *later = await running.labels(2)
-        domain = await running.oversight.learner.domains.load(first.domain)
+        domain = await running.hit_decider.learner.domains.load(first.domain)
         assert domain.labels == 1
     assert (first.source, first.same) == (LabelSource.FEEDBACK, False)
     assert [bool(label.features) for label in later] == [False]

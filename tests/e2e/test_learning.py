@@ -35,9 +35,9 @@ async def labels(running: Sidecar, count: int) -> list[Label]:
 
 async def learned(running: Sidecar, count: int) -> None:
     """Wait until the one domain has learned from so many labels."""
-    oversight = running.parts[0].oversight
-    assert oversight is not None
-    domains = oversight.learner.domains
+    hit_decider = running.parts[0].hit_decider
+    assert hit_decider is not None
+    domains = hit_decider.learner.domains
     async with asyncio.timeout(PATIENCE_S):
         while domains.get(*domains.names()).labels < count:
             await asyncio.sleep(0.005)
@@ -213,14 +213,14 @@ async def test_a_cold_start_is_strict_until_near_misses_tell_traps_from_easy_tra
         strict = await running.ask(REWORDED)
         (label,) = await labels(running, 1)
         await learned(running, 1)
-        oversight = running.parts[0].oversight
-        assert oversight is not None
-        domain = oversight.learner.domains.get(label.domain)
+        hit_decider = running.parts[0].hit_decider
+        assert hit_decider is not None
+        domain = hit_decider.learner.domains.get(label.domain)
         assert domain.status().near_misses == 1  # the strict start's own miss is one of them
         await running.parts[0].store.label(near_misses(label.domain, 15, wrong=wrong))
         await learned(running, 16)
         asked = await running.ask("I want to sign up to ChatGPT")
-        explained = oversight.explain(asked.headers["x-headstart-request-id"])
+        explained = hit_decider.explain(asked.headers["x-headstart-request-id"])
     assert 0.9 < label.similarity < 0.98
     assert strict.headers["x-headstart-veto"] == "threshold"
     assert then in asked.verdict

@@ -88,10 +88,10 @@ async def relearned(url: str) -> str:
 
 
 def domain_of(running: Sidecar) -> Domain:
-    oversight = running.parts[0].oversight
-    assert oversight is not None
-    (name,) = oversight.learner.domains.names()
-    return oversight.learner.domains.get(name)
+    hit_decider = running.parts[0].hit_decider
+    assert hit_decider is not None
+    (name,) = hit_decider.learner.domains.names()
+    return hit_decider.learner.domains.get(name)
 
 
 async def learned(running: Sidecar, count: int) -> None:
@@ -143,9 +143,9 @@ async def test_a_restarted_sidecar_decides_as_it_did_before(url: str) -> None:
         known = before.snapshot()
     async with sidecar(cache=cache) as second:
         # The question that brings the domain into memory teaches it only later.
-        oversight = second.parts[0].oversight
-        assert oversight is not None
-        after = await oversight.learner.domains.load(name)
+        hit_decider = second.parts[0].hit_decider
+        assert hit_decider is not None
+        after = await hit_decider.learner.domains.load(name)
         assert after.snapshot() == known
         assert after.threshold() == before.threshold()
 
@@ -154,9 +154,9 @@ async def test_a_restarted_sidecar_decides_as_it_did_before(url: str) -> None:
 
 
 def learner_of(running: Sidecar) -> Learner:
-    oversight = running.parts[0].oversight
-    assert oversight is not None
-    return oversight.learner
+    hit_decider = running.parts[0].hit_decider
+    assert hit_decider is not None
+    return hit_decider.learner
 
 
 async def test_a_persons_veto_holds_on_every_node_and_after_a_restart(url: str) -> None:

@@ -386,7 +386,7 @@ class Parts:
     store: Store
     cache: None = None
     encoder: None = None
-    oversight: None = None
+    hit_decider: None = None
     concurrency: ConcurrencyLimit = field(default_factory=lambda: ConcurrencyLimit(1, 1))
     relays: ConcurrencyLimit = field(default_factory=lambda: ConcurrencyLimit(1, 1))
     sockets: ConcurrencyLimit = field(default_factory=lambda: ConcurrencyLimit(1, 1))

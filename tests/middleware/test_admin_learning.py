@@ -133,10 +133,10 @@ async def test_learning_lists_the_domains_and_how_they_stand(running: Administer
     await running.ask_first()
     await running.ask(NEGATED)
     (label,) = await running.labels(1)
-    await running.oversight.learner.domains.load(label.domain)
+    await running.hit_decider.learner.domains.load(label.domain)
     (domain,) = await running.get("learning")
     assert (domain["domain"], domain["status"]["rule"]) == (label.domain, "cold-start")
-    assert domain["max_error"] == running.oversight.promise.max_error
+    assert domain["max_error"] == running.hit_decider.promise.max_error
     assert domain["status"]["audits"] == 0
 
 
@@ -186,7 +186,7 @@ async def test_a_word_on_an_old_hit_is_taken_by_the_books(running: Administered)
     await running.ask_first()
     hit = await running.ask(REWORDED)
     await running.booked(2)
-    running.oversight.learner._recent.clear()  # as after a restart, or in another process
+    running.hit_decider.learner._recent.clear()  # as after a restart, or in another process
     alone = {"id": hit, "correct": False, "pair_only": True}
     assert message(await running.post("feedback", alone), 404)
     assert (await running.post("feedback", {"id": hit, "correct": False})).status == 200
@@ -274,7 +274,7 @@ async def test_a_request_is_explained_though_its_domain_left_memory(running: Adm
     await running.ask_first()
     hit = await running.ask(REWORDED)
     for number in range(300):
-        await running.oversight.learner.domains.load(f"other-{number}")
+        await running.hit_decider.learner.domains.load(f"other-{number}")
     assert (await running.get(f"explain/{hit}"))["verdict"]["qualified"]
 
 
@@ -292,7 +292,7 @@ async def test_audit_shows_the_certificate_and_the_wrong_hits(running: Administe
     (row,) = found["certificates"]
     assert (row["domain"], row["week"], row["audits"], row["wrong"]) == ("d", "1970-W01", 10, 1)
     assert [wrong["request"] for wrong in found["wrong_hits"]] == ["q3"]
-    assert found["max_error"] == running.oversight.promise.max_error
+    assert found["max_error"] == running.hit_decider.promise.max_error
     assert (await running.get("audit?since=1000.5"))["certificates"] == []
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from headstart.decisions import LabelSource
 from headstart.embeddings.stores.memory import MemoryStore
-from headstart.middleware.learning.oversight import MOST_DOMAINS, Reviews, most_doubtful
+from headstart.middleware.learning.hit_decisions import MOST_DOMAINS, Reviews, most_doubtful
 from support.administered import administered
 from support.learned import make_label
 
@@ -93,7 +93,7 @@ async def test_the_nearest_to_a_decision_come_first_and_the_unsure_before_all() 
         far, near = make_label(1, closeness=-9.0), make_label(2, closeness=1.3)
         unsure, strange = make_label(3, same=None, closeness=9.0), make_label(4)
         strange = msgspec.structs.replace(strange, version="other")
-        found = await most_doubtful([strange, far, unsure, near], running.oversight)
+        found = await most_doubtful([strange, far, unsure, near], running.hit_decider)
     assert [doubt.label.id for doubt in found] == ["q3", "q2", "q1"]
     assert found[1].score > found[2].score
 
@@ -101,6 +101,6 @@ async def test_the_nearest_to_a_decision_come_first_and_the_unsure_before_all() 
 async def test_only_so_many_domains_are_brought_into_memory() -> None:
     async with administered() as running:
         labels = [make_label(number, domain=str(number)) for number in range(MOST_DOMAINS + 5)]
-        found = await most_doubtful(labels, running.oversight)
-        assert len(running.oversight.learner.domains) == MOST_DOMAINS
+        found = await most_doubtful(labels, running.hit_decider)
+        assert len(running.hit_decider.learner.domains) == MOST_DOMAINS
     assert {doubt.label.domain for doubt in found} == {str(each) for each in range(MOST_DOMAINS)}

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from headstart.decisions import Label
     from headstart.interfaces import Store
-    from headstart.middleware.learning.oversight import Oversight
+    from headstart.middleware.learning.hit_decisions import HitDecider
     from headstart.types import ASGIApp
     from support.sidecar import Sidecar
 
@@ -48,10 +48,10 @@ class Administered:
         return self.gateway.parts[0].store
 
     @property
-    def oversight(self) -> Oversight:
-        oversight = self.gateway.parts[0].oversight
-        assert oversight is not None
-        return oversight
+    def hit_decider(self) -> HitDecider:
+        hit_decider = self.gateway.parts[0].hit_decider
+        assert hit_decider is not None
+        return hit_decider
 
     async def call(self, method: str, path: str, **options: Any) -> Reply:
         url = f"{self.gateway.url}/_headstart/{path}"

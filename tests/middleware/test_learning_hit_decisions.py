@@ -15,8 +15,8 @@ from headstart.decisions import (
     UnlabelledPair,
     Verdict,
 )
+from headstart.middleware.learning.hit_decisions import AllowedChecks, HitDecider, HitDecision
 from headstart.middleware.learning.learner import SAVED_UP_S, Audits, CpuBudget
-from headstart.middleware.learning.oversight import AllowedChecks, HitDecision, Oversight
 from headstart.observe import Observers
 from headstart.policies.learned_rule.domain import Domain
 from headstart.policies.learned_rule.settings import Promise
@@ -56,8 +56,8 @@ class Dice(Audits):
         return share == 1 or (share > 0 and self.lucky)
 
 
-def overseeing(learner: Remembering, dice: Audits, budget: CpuBudget) -> Oversight:
-    return Oversight(
+def decider_with(learner: Remembering, dice: Audits, budget: CpuBudget) -> HitDecider:
+    return HitDecider(
         cast("Any", learner),
         dice,
         budget=budget,
@@ -68,11 +68,11 @@ def overseeing(learner: Remembering, dice: Audits, budget: CpuBudget) -> Oversig
     )
 
 
-def decide(oversight: Oversight, verdict: Verdict) -> HitDecision:
+def decide(hit_decider: HitDecider, verdict: Verdict) -> HitDecision:
     pair = UnlabelledPair(domain="d", entry=make_entry("e"), verdict=verdict)
     lookup = Lookup(outcome=Outcome.MISS, pair=pair)
     allowed = AllowedChecks(ask=True, twice=True)
-    return oversight.decide("id", lookup, KEY, MatchContext(domain="d"), may=allowed)
+    return hit_decider.decide("id", lookup, KEY, MatchContext(domain="d"), may=allowed)
 
 
 @pytest.mark.parametrize(
@@ -88,9 +88,9 @@ def test_of_pairs_that_surely_differ_only_some_are_compared(
     rule: Rule, score: float, lucky: bool, drawn: float | None
 ) -> None:
     learner = Remembering()
-    oversight = overseeing(learner, Dice(lucky=lucky), CpuBudget(1.0, lambda: 0.0))
+    hit_decider = decider_with(learner, Dice(lucky=lucky), CpuBudget(1.0, lambda: 0.0))
     verdict = Verdict(serve=False, similarity=0.7, veto="threshold", rule=rule, score=score)
-    decision = decide(oversight, verdict)
+    decision = decide(hit_decider, verdict)
     assert (None if decision.sample is None else decision.sample.drawn) == drawn
     assert [sample.id for sample in learner.samples] == ["id"]
 
@@ -111,12 +111,12 @@ def test_a_rate_below_the_default_halves_the_audits() -> None:
         domain.apply(make_label(number, source=LabelSource.AUDIT))
     dice = Dice(lucky=True)
     dice.settings = AuditSettings(rate=0.01)
-    oversight = overseeing(Certain(), dice, CpuBudget(0.03, lambda: 0.0))
+    hit_decider = decider_with(Certain(), dice, CpuBudget(0.03, lambda: 0.0))
     pair = UnlabelledPair(
         domain="d", entry=make_entry("e"), verdict=Verdict(serve=True, similarity=0.95)
     )
     hit = Lookup(outcome=Outcome.SEMANTIC, entry=make_entry("e"), pair=pair)
-    decision = oversight.decide(
+    decision = hit_decider.decide(
         "id", hit, KEY, MatchContext(domain="d"), may=AllowedChecks(ask=True, twice=True)
     )
     assert decision.sample is not None
@@ -128,14 +128,14 @@ def test_comparisons_keep_to_their_cpu_and_prefer_pairs_near_the_boundary() -> N
     now = 0.0
     budget = CpuBudget(0.03, lambda: now)
     dice = Audits(AuditSettings(mode="off"), lambda: 0.0)
-    oversight = overseeing(Remembering(), dice, budget)
+    hit_decider = decider_with(Remembering(), dice, budget)
     near = Verdict(serve=False, similarity=0.8, rule=Rule.LEARNED, score=1.0, threshold=2.0)
     far = Verdict(serve=False, similarity=0.8, rule=Rule.LEARNED, score=-2.0, threshold=2.0)
     drawn = {near: 0, far: 0}
     for number in range(100 * 400):
         now = number / 100
         verdict = far if number % 10 else near
-        sample = decide(oversight, verdict).sample
+        sample = decide(hit_decider, verdict).sample
         if now > 10 * SAVED_UP_S and sample is not None:
             drawn[verdict] += 1
         if sample is not None:
@@ -148,15 +148,15 @@ def test_comparisons_keep_to_their_cpu_and_prefer_pairs_near_the_boundary() -> N
 def test_without_cpu_nothing_is_compared_and_after_a_while_it_goes_on() -> None:
     now = 0.0
     budget = CpuBudget(0.03, lambda: now)
-    oversight = overseeing(Remembering(), Dice(lucky=True), budget)
+    hit_decider = decider_with(Remembering(), Dice(lucky=True), budget)
     verdict = Verdict(serve=False, similarity=0.85, rule=Rule.COLD_START)
     for _ in range(300):
-        sample = decide(oversight, verdict).sample
+        sample = decide(hit_decider, verdict).sample
         if sample is None:
             break
     assert sample is None
     now = SAVED_UP_S
-    again = decide(oversight, verdict).sample
+    again = decide(hit_decider, verdict).sample
     assert again is not None
     assert again.drawn == 1.0
 
@@ -167,14 +167,14 @@ def test_dearer_comparisons_are_drawn_less() -> None:
         for _ in range(500):
             budget.spend(cost_s)
             budget.compared()
-        oversight = overseeing(Remembering(), Dice(lucky=True), budget)
+        hit_decider = decider_with(Remembering(), Dice(lucky=True), budget)
         verdict = Verdict(serve=False, similarity=0.85, rule=Rule.COLD_START)
-        return sum(decide(oversight, verdict).sample is not None for _ in range(2000))
+        return sum(decide(hit_decider, verdict).sample is not None for _ in range(2000))
 
     assert drawn(0.001) > 5 * drawn(0.02)
 
 
 def test_a_share_of_nothing_compares_no_miss() -> None:
-    oversight = overseeing(Remembering(), Dice(lucky=True), CpuBudget(0.0, lambda: 0.0))
+    hit_decider = decider_with(Remembering(), Dice(lucky=True), CpuBudget(0.0, lambda: 0.0))
     verdict = Verdict(serve=False, similarity=0.85, rule=Rule.COLD_START)
-    assert decide(oversight, verdict).sample is None
+    assert decide(hit_decider, verdict).sample is None

@@ -166,7 +166,7 @@ class AllowedChecks(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Oversight:
+class HitDecider:
     """Decides whether hits are served and checked, by the learned rule.
 
     ``budget`` limits the comparisons of misses. Audits are always compared, because the alarm and
@@ -361,7 +361,7 @@ class Reviews:
             self._reviewed.discard(oldest)
 
 
-async def most_doubtful(labels: Sequence[Label], oversight: Oversight) -> list[DoubtfulPair]:
+async def most_doubtful(labels: Sequence[Label], hit_decider: HitDecider) -> list[DoubtfulPair]:
     """Order pairs, given newest first, by their distance from a decision. Raises StoreError.
 
     Labels of another policy version are left out, because they teach nothing.
@@ -373,8 +373,8 @@ async def most_doubtful(labels: Sequence[Label], oversight: Oversight) -> list[D
             await anyio.lowlevel.checkpoint()
         if label.domain not in domains:
             continue
-        score = await oversight.score(label)
+        score = await hit_decider.score(label)
         if score is not None:
-            found.append((await oversight.doubt(label), DoubtfulPair(label, score)))
+            found.append((await hit_decider.doubt(label), DoubtfulPair(label, score)))
     found.sort(key=lambda each: each[0])
     return [doubt for _, doubt in found]
