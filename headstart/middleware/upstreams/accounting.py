@@ -120,8 +120,8 @@ _UNUSED = (FailureKind.BAD_REQUEST, FailureKind.CONTEXT_TOO_LONG, FailureKind.NO
 them."""
 
 
-class Recording:
-    """The booking of one call. Nothing here awaits, so it is complete after any cancellation.
+class AttemptBooking:
+    """Books one attempt. Nothing here awaits, so the row is complete after any cancellation.
 
     ``now`` is the event loop's time, ``at`` the start in Unix seconds. ``reserved`` tokens of the
     rate limits were taken for the call (``taken``), and ``spent`` of what the caller's key may

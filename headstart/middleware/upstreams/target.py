@@ -23,7 +23,7 @@ from headstart.errors import (
 from headstart.middleware.identity import credential_of
 from headstart.middleware.upstreams.accounting import (
     MOST_GAPS,
-    Recording,
+    AttemptBooking,
     expected_tokens,
     most_tokens,
     reserved_tokens,
@@ -156,22 +156,22 @@ class TargetCall:
     """
 
     __slots__ = (
-        "_call", "_clock", "_closing", "_deadline", "_dialect", "_headers", "_held", "_limit_s",
-        "_name", "_over", "_patience", "_quiet_s", "_recording", "_source", "_stall_s", "_streams",
+        "_booking", "_call", "_clock", "_closing", "_deadline", "_dialect", "_headers", "_held",
+        "_limit_s", "_name", "_over", "_patience", "_quiet_s", "_source", "_stall_s", "_streams",
         "_time", "_transcript",
     )  # fmt: skip
 
     def __init__(
         self,
         call: Call,
-        recording: Recording,
+        booking: AttemptBooking,
         dialect: Dialect | None,
         *,
         stall_s: float,
         clock: Callable[[], float],
     ) -> None:
         self._call = call
-        self._recording = recording
+        self._booking = booking
         self._dialect = dialect
         self._stall_s = self._limit_s = stall_s
         self._deadline = math.inf if call.deadline is None else call.deadline
@@ -209,8 +209,8 @@ class TargetCall:
         except BaseException as error:
             await self._close(error)
             raise
-        self._recording.first(self._time())
-        reply.usual_speed = self._recording.usual_speed
+        self._booking.first(self._time())
+        reply.usual_speed = self._booking.usual_speed
         reply.pieces, reply.closing = self, self._close
         return reply
 
@@ -225,7 +225,7 @@ class TargetCall:
         if reply.status == 200 and not is_readable(call, reply):
             self._dialect = None
         counts = self._dialect or DOCUMENTS.get(call.dialect)
-        self._recording.answered(reply, counts, self._time(), self._clock())
+        self._booking.answered(reply, counts, self._time(), self._clock())
         if call.relayed:
             self._held.extend(await open_relayed(reply, self._clock()))
         else:
@@ -271,17 +271,17 @@ class TargetCall:
             self._over = True
             self._book()
             raise StopAsyncIteration
-        came, recording = self._time(), self._recording
+        came, booking = self._time(), self._booking
         if live.events:
             self._quiet_s, self._limit_s = 0.0, self._stall_s
         elif self._dialect is not None:
             self._quiet_s += came - now
             self._limit_s = min(self._stall_s, KEPT_ALIVE * self._stall_s - self._quiet_s)
-        gaps = recording.gaps
-        gaps.append(came - recording.last)
-        recording.last = came
+        gaps = booking.gaps
+        gaps.append(came - booking.last)
+        booking.last = came
         if len(gaps) == MOST_GAPS:
-            recording.learn_gaps()
+            booking.learn_gaps()
         if transcript.ended and self._streams:
             self._book()
         return live
@@ -319,7 +319,7 @@ class TargetCall:
                 finally:
                     await closing(error)
         finally:
-            if not self._recording.booked:
+            if not self._booking.booked:
                 self._leave()
 
     def _leave(self) -> None:
@@ -327,27 +327,27 @@ class TargetCall:
         transcript, dialect = self._transcript, self._dialect
         at_finish = dialect is not None and dialect.ends_at_finish and transcript.finished
         if transcript.error is None and (transcript.ended or at_finish):
-            self._recording.ended(self._time())
+            self._booking.ended(self._time())
         else:
-            self._recording.left(self._time())
+            self._booking.left(self._time())
 
     async def _broken_off(self, error: HeadstartError) -> None:
         """Book a call that failed, and close it."""
         self._over = True
         now = self._time()
         if isinstance(error, RequestError):
-            self._recording.dropped(now)
+            self._booking.dropped(now)
         else:
             failure = classify_failure(error, self._clock())
             if self._call.relayed:
                 failure = closing_relayed(failure)
-            self._recording.failed(failure, now)
+            self._booking.failed(failure, now)
         await self._close(error)
 
     def _book(self) -> None:
         # The end of a whole answer may still fail to be translated.
-        if self._transcript.error is None and not self._recording.booked:
-            self._recording.ended(self._time())
+        if self._transcript.error is None and not self._booking.booked:
+            self._booking.ended(self._time())
 
 
 def classify_failure(error: HeadstartError, unix: float) -> Failure:
@@ -592,22 +592,22 @@ class Target:
         """Send the call and wait for its first content. Raises HeadstartError."""
         spent = None if self._ledger is None else await self._reserve(call, self._ledger)
         try:
-            recording = self._begin(call, asyncio.get_running_loop().time(), spent)
+            booking = self._begin(call, asyncio.get_running_loop().time(), spent)
         except UpstreamUnavailable:
             if spent is not None:
                 spent.release()
             raise
         if self._tracing is not None:
-            call = self._tracing.attempt(call, self._settings, recording.key.model)
-            recording.call = call
+            call = self._tracing.attempt(call, self._settings, booking.key.model)
+            booking.call = call
         making = TargetCall(
             call,
-            recording,
+            booking,
             None if call.request is None else self._dialects.get(call.dialect),
-            stall_s=self._stall_limit_s(recording, call),
+            stall_s=self._stall_limit_s(booking, call),
             clock=self._clock,
         )
-        return await making.open(self._upstream, self._first_content_until(recording, call))
+        return await making.open(self._upstream, self._first_content_until(booking, call))
 
     async def _reserve(self, call: Call, ledger: ClientLedger) -> Reservation | None:
         """Reserve what the call may cost at most. Raises RequestError."""
@@ -630,8 +630,8 @@ class Target:
             answers=max(1, answers),
         )
 
-    def _begin(self, call: Call, now: float, spent: Reservation | None) -> Recording:
-        """Get the permission for the call; return its recording. Raises UpstreamUnavailable."""
+    def _begin(self, call: Call, now: float, spent: Reservation | None) -> AttemptBooking:
+        """Get the permission for the call; return its booking. Raises UpstreamUnavailable."""
         model = self._model(call)
         state = self._state(call, model.key)
         breaker, limits = state.breaker, state.limits
@@ -655,7 +655,7 @@ class Target:
                     limited=limited,
                 )
             taken = limits.take(reserved, now) if known else NOTHING_TAKEN
-        return Recording(
+        return AttemptBooking(
             call,
             model.key,
             permit=permit,
@@ -670,27 +670,27 @@ class Target:
             spent=spent,
         )
 
-    def _first_content_until(self, recording: Recording, call: Call) -> float | None:
+    def _first_content_until(self, booking: AttemptBooking, call: Call) -> float | None:
         """Return the last moment for the first content. A whole answer comes when it is done."""
-        if not recording.streams:
+        if not booking.streams:
             return call.deadline
         limit_s = self._settings.first_token_s
         if limit_s is None and call.has_alternative:
             limit_s = self._states.measures.first_token_limit_s(
-                recording.key, call.prompt_tokens, recording.began
+                booking.key, call.prompt_tokens, booking.began
             )
         if limit_s is None:
             return call.deadline  # no other upstream could answer: a model may think for minutes
-        until = recording.began + limit_s
+        until = booking.began + limit_s
         return until if call.deadline is None else min(until, call.deadline)
 
-    def _stall_limit_s(self, recording: Recording, call: Call) -> float:
+    def _stall_limit_s(self, booking: AttemptBooking, call: Call) -> float:
         """Return how long the call may be silent once it has begun."""
         if call.relayed:
             return math.inf  # it is not known what such an answer waits for; ``read_s`` limits it
         if self._settings.stall_s:
             return self._settings.stall_s
-        limit_s, with_tools_s = recording.stall_limits_s
+        limit_s, with_tools_s = booking.stall_limits_s
         return with_tools_s if limit_s != with_tools_s and _has_tools(call) else limit_s
 
     def _model(self, call: Call) -> _Model:
