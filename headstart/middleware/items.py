@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from headstart.middleware.respond import Compose, Responder
     from headstart.types import ASGIApp
 
-    class Start(Protocol):
+    class StartCall(Protocol):
         """Begins an upstream call that belongs to no client."""
 
         def __call__(
@@ -55,12 +55,12 @@ INLINE_BYTES = 256 * 1024
 thread: 1 MB of numbers takes 10 ms."""
 
 
-class Flying(NamedTuple):
+class EngineFunctions(NamedTuple):
     """The functions of an engine that handle the calls of a request."""
 
     limit: Callable[[RequestContext], None]
-    start: Start
-    fly: Callable[[RequestContext, Flight, Compose | None], Awaitable[None]]
+    start: StartCall
+    send_flight: Callable[[RequestContext, Flight, Compose | None], Awaitable[None]]
     spawn: Spawn
     """Starts work that the engine waits for before it stops."""
 
@@ -69,8 +69,8 @@ class _Unexpected(Exception):
     """The answer for the missing items cannot be joined with the items of the cache."""
 
 
-class _Batch(NamedTuple):
-    """A request, and the items that the cache has."""
+class _RequestItems(NamedTuple):
+    """The items of a request, and those of them that the cache has."""
 
     key: CacheKey
     exacts: list[str]
@@ -86,26 +86,31 @@ class _Batch(NamedTuple):
 
 
 class ItemAnswers:
-    """Answers such requests. ``flying`` makes their calls, ``new_id`` names entries."""
+    """Answers such requests. ``engine`` makes their calls, ``new_id`` names entries."""
 
     def __init__(
-        self, pump: Pump, responder: Responder, flying: Flying, *, new_id: Callable[[], str]
+        self,
+        pump: Pump,
+        responder: Responder,
+        engine: EngineFunctions,
+        *,
+        new_id: Callable[[], str],
     ) -> None:
         self._pump = pump
         self._responder = responder
-        self._flying = flying
+        self._engine = engine
         self._new_id = new_id
 
     async def answer(
         self, context: RequestContext, finder: Finder, key: CacheKey, app: ASGIApp
     ) -> None:
         """Answer from the cache, from a provider, or from both."""
-        batch, reason = await self._look_up(context, finder, key)
-        if not batch.missing:
+        items, reason = await self._look_up(context, finder, key)
+        if not items.missing:
             try:
-                entry = await self._composed(batch)
+                entry = await self._composed(items)
             except Exception as error:  # noqa: BLE001 - whatever it is, the request goes on
-                batch, reason = self._without(batch, context), self._failed("replay", error)
+                items, reason = self._without(items, context), self._failed("replay", error)
             else:
                 context.lookup = Lookup(outcome=Outcome.EXACT, entry=entry)
                 now = self._pump.clock()
@@ -113,12 +118,12 @@ class ItemAnswers:
                 return await self._responder.hit(context, entry, response, now)
         if context.prepared.directives.only_if_cached:
             raise NotCached("not all items are cached, and Cache-Control: only-if-cached was sent")
-        self._flying.limit(context)
-        await self._ask(context, batch, reason, app)
+        self._engine.limit(context)
+        await self._ask(context, items, reason, app)
 
     async def _look_up(
         self, context: RequestContext, finder: Finder, key: CacheKey
-    ) -> tuple[_Batch, str | None]:
+    ) -> tuple[_RequestItems, str | None]:
         """Return the items of the cache, and the reason why the first missing item is missing."""
         request = context.prepared.request
         assert request is not None
@@ -139,28 +144,28 @@ class ItemAnswers:
         missing = {exact: item for exact, item in by_key.items() if exact not in found}
         context.items = len(items)
         context.item_hits = sum(exact in found for exact in exacts)
-        return _Batch(key, exacts, found, missing), reason
+        return _RequestItems(key, exacts, found, missing), reason
 
-    def _without(self, batch: _Batch, context: RequestContext) -> _Batch:
+    def _without(self, items: _RequestItems, context: RequestContext) -> _RequestItems:
         """Return a request for which the cache has no item."""
         context.item_hits = 0
         request = context.prepared.request
         assert request is not None
-        missing = dict(zip(batch.exacts, request.document["items"], strict=True))
-        return batch._replace(found={}, missing=missing)
+        missing = dict(zip(items.exacts, request.document["items"], strict=True))
+        return items._replace(found={}, missing=missing)
 
     def _failed(self, stage: str, error: Exception) -> str:
         self._pump.observer.notify(StageFailed(stage=stage, error=type(error).__name__))
         return f"{stage}-error"
 
-    async def _composed(self, batch: _Batch) -> Entry:
+    async def _composed(self, items: _RequestItems) -> Entry:
         """Return one entry for an answer whose items are all in the cache."""
-        entries = [batch.found[exact] for exact in batch.exacts]
+        entries = [items.found[exact] for exact in items.exacts]
         body = await _run(_size(entries), _write, entries, entries[0].origin.model)
         expires = [entry.expires for entry in entries if entry.expires is not None]
         return Entry(
             id=entries[0].id,
-            key=batch.key,
+            key=items.key,
             answer=RawResponse(headers=_JSON, body=body),
             origin=_together(entries),
             created=min(entry.created for entry in entries),
@@ -168,32 +173,32 @@ class ItemAnswers:
         )
 
     async def _ask(
-        self, context: RequestContext, batch: _Batch, reason: str | None, app: ASGIApp
+        self, context: RequestContext, items: _RequestItems, reason: str | None, app: ASGIApp
     ) -> None:
         prepared, form = context.prepared, context.route.document
         assert form is not None
         body = None
-        if not batch.is_whole:
-            body = form.with_items(context.body, list(batch.missing.values()))
-        if batch.found:
+        if not items.is_whole:
+            body = form.with_items(context.body, list(items.missing.values()))
+        if items.found:
             reason = "partial"
             context.partly_saved = _together(
-                [batch.found[exact] for exact in batch.exacts if exact in batch.found]
+                [items.found[exact] for exact in items.exacts if exact in items.found]
             )
         context.lookup = Lookup(outcome=Outcome.MISS, reason=reason)
         holder = "" if prepared.readable is None else prepared.holder
-        identity = (batch.key.partition, tuple(batch.missing), prepared.rule, holder)
+        identity = (items.key.partition, tuple(items.missing), prepared.rule, holder)
         flight = self._pump.flights.find(identity, context.begin_by)
         if flight is not None and not flight.whole:
             context.lookup = Lookup(outcome=Outcome.JOINED)
         else:
-            flight = self._flying.start(context, None, identity, app, body=body)
+            flight = self._engine.start(context, None, identity, app, body=body)
 
         async def compose(flight: Flight, head: Head, body: bytes | None) -> bytes | None:
-            return await self._compose(context, batch, flight, head, body)
+            return await self._compose(context, items, flight, head, body)
 
         try:
-            await self._flying.fly(context, flight, compose)
+            await self._engine.send_flight(context, flight, compose)
         except _Unexpected:
             await self._ask_for_all(context, app)
 
@@ -202,56 +207,66 @@ class ItemAnswers:
         booked = context.attempts
         context.item_hits, context.partly_saved = 0, None
         context.lookup = Lookup(outcome=Outcome.MISS, reason="partial")
-        flight = self._flying.start(context, None, None, app)
+        flight = self._engine.start(context, None, None, app)
         flight.not_stored = "unreadable"
         try:
-            await self._flying.fly(context, flight, None)
+            await self._engine.send_flight(context, flight, None)
         finally:
             context.attempts = booked + context.attempts
 
     async def _compose(
-        self, context: RequestContext, batch: _Batch, flight: Flight, head: Head, body: bytes | None
+        self,
+        context: RequestContext,
+        items: _RequestItems,
+        flight: Flight,
+        head: Head,
+        body: bytes | None,
     ) -> bytes | None:
         """Return the client's answer, made from a provider's whole one. Raises _Unexpected."""
         if head.status == 200 and body is not None:
             if flight.reading is None:
-                flight.reading = self._flying.spawn(self._keep, context, batch, flight, head, body)
+                flight.reading = self._engine.spawn(self._keep, context, items, flight, head, body)
             await asyncio.wait((flight.reading,))
         if flight.vectors is None:
             flight.not_stored = flight.not_stored or _why_not(head, body)
-            if not batch.is_whole:
+            if not items.is_whole:
                 raise _Unexpected
             return body
-        if batch.is_whole:
+        if items.is_whole:
             return body
-        size = _size(batch.found.values()) + len(body or b"")
-        return await _run(size, _merge, batch, flight.vectors)
+        size = _size(items.found.values()) + len(body or b"")
+        return await _run(size, _merge, items, flight.vectors)
 
     async def _keep(
-        self, context: RequestContext, batch: _Batch, flight: Flight, head: Head, body: bytes
+        self, context: RequestContext, items: _RequestItems, flight: Flight, head: Head, body: bytes
     ) -> None:
         """Read the items of an answer, and store them."""
         cache = self._pump.cache
-        vectors = await _run(len(body), read_vectors, body, len(batch.missing))
+        vectors = await _run(len(body), read_vectors, body, len(items.missing))
         origin = flight.origin
         if vectors is None or origin is None or cache is None:
             return
-        entries = self._entries(context, batch, vectors, head, origin)
+        entries = self._entries(context, items, vectors, head, origin)
         for entry in entries:
             cache.keep(entry)
         flight.vectors = vectors
-        self._flying.spawn(cache.put_each, entries)
+        self._engine.spawn(cache.put_each, entries)
 
     def _entries(
-        self, context: RequestContext, batch: _Batch, vectors: Vectors, head: Head, origin: Origin
+        self,
+        context: RequestContext,
+        items: _RequestItems,
+        vectors: Vectors,
+        head: Head,
+        origin: Origin,
     ) -> list[Entry]:
         now, life_s = self._pump.clock(), context.prepared.lifetime.seconds
         origin = msgspec.structs.replace(origin, model=vectors.model or origin.model)
-        origins = _shares(origin, [len(item) for item in batch.missing.values()])
+        origins = _shares(origin, [len(item) for item in items.missing.values()])
         return [
             Entry(
                 id=self._new_id(),
-                key=CacheKey(scope=batch.key.scope, partition=batch.key.partition, exact=exact),
+                key=CacheKey(scope=items.key.scope, partition=items.key.partition, exact=exact),
                 answer=RawResponse(headers=(), body=vector),
                 origin=share,
                 created=now,
@@ -259,7 +274,7 @@ class ItemAnswers:
                 tags=context.prepared.tags,
                 transforms=head.transforms,
             )
-            for exact, vector, share in zip(batch.missing, vectors.items, origins, strict=True)
+            for exact, vector, share in zip(items.missing, vectors.items, origins, strict=True)
         ]
 
 
@@ -280,11 +295,11 @@ def _write(entries: Sequence[Entry], model: str) -> bytes:
     return write_vectors([_vector(entry) for entry in entries], model=model)
 
 
-def _merge(batch: _Batch, fresh: Vectors) -> bytes:
+def _merge(items: _RequestItems, fresh: Vectors) -> bytes:
     """Return the answer with the cache's vectors and a provider's, in the client's order."""
-    vectors = {exact: _vector(entry) for exact, entry in batch.found.items()}
-    vectors.update(zip(batch.missing, fresh.items, strict=True))
-    return write_vectors([vectors[exact] for exact in batch.exacts], head=fresh.head)
+    vectors = {exact: _vector(entry) for exact, entry in items.found.items()}
+    vectors.update(zip(items.missing, fresh.items, strict=True))
+    return write_vectors([vectors[exact] for exact in items.exacts], head=fresh.head)
 
 
 def _size(entries: Iterable[Entry]) -> int:

@@ -33,7 +33,7 @@ from headstart.middleware.body import CLIENT_GONE, ClientGone, discard_body, pac
 from headstart.middleware.conversations import AnswerSource, refuse_compressed
 from headstart.middleware.endpoints import DEPLOYMENT, with_deployment
 from headstart.middleware.flights import LOG_BYTES, AnswerForm, Flight, Flights
-from headstart.middleware.items import Flying, ItemAnswers
+from headstart.middleware.items import EngineFunctions, ItemAnswers
 from headstart.middleware.learning.hit_decisions import AllowedChecks, HitAction, HitDecision
 from headstart.middleware.learning.learner import book_audit
 from headstart.middleware.pump import PumpedCall
@@ -217,8 +217,8 @@ class Engine:
         # Audits and holdouts must not be predictable by a caller.
         self._random = random.SystemRandom()
         self._pumps: set[asyncio.Task[None]] = set()
-        flying = Flying(self._limit, self._start, self._fly, self._spawn)
-        self._items = ItemAnswers(pump, responder, flying, new_id=new_id)
+        engine = EngineFunctions(self._limit, self._start, self._send_flight, self._spawn)
+        self._items = ItemAnswers(pump, responder, engine, new_id=new_id)
 
     @property
     def max_body_bytes(self) -> int:
@@ -393,7 +393,7 @@ class Engine:
         self._adopt(context, kept)
         context.lookup = Lookup(outcome=Outcome.JOINED, reason=LIVE_DRAFT)
         try:
-            await self._fly(context, kept.flight)
+            await self._send_flight(context, kept.flight)
         except (NotForOthers, UpstreamError, *_LIMITS_OF_KEYS):
             if context.status:
                 raise
@@ -648,7 +648,7 @@ class Engine:
         self._limit(context)
         context.retry_from = None  # nobody can join a call without a key
         flight = self._start(context, None, None, app, editable=reason in _EDITABLE)
-        await self._fly(context, flight)
+        await self._send_flight(context, flight)
 
     async def _miss(
         self,
@@ -667,7 +667,7 @@ class Engine:
             if context.claim is not None:
                 context.claim.close()
             try:
-                return await self._fly(context, flight)
+                return await self._send_flight(context, flight)
             except NotForOthers:
                 context.lookup = alone
             except _LIMITS_OF_KEYS:
@@ -677,7 +677,9 @@ class Engine:
         twin = None
         if flight is None and len(self._flights) and context.held_out is None:
             twin = self._twin_of(context, identity)
-        await self._fly(context, self._start(context, key, identity, app, sample, twin=twin))
+        await self._send_flight(
+            context, self._start(context, key, identity, app, sample, twin=twin)
+        )
 
     def _twin_of(self, context: RequestContext, identity: tuple[Any, ...]) -> Flight | None:
         """Return the flight of the same answer in the other form: as a stream, or whole."""
@@ -701,7 +703,7 @@ class Engine:
         twin: Flight | None = None,
         unasked: bool = False,
     ) -> Flight:
-        """Begin an upstream call that belongs to no client. Call ``_fly`` before any await.
+        """Begin an upstream call that belongs to no client. Call ``_send_flight`` before any await.
 
         ``body`` is sent in place of the client's. ``twin`` is the flight of the same answer in the
         other form. ``unasked``: it is the call of a live draft.
@@ -791,10 +793,10 @@ class Engine:
         task.add_done_callback(self._pumps.discard)
         return task
 
-    def _fly(
+    def _send_flight(
         self, context: RequestContext, flight: Flight, compose: Compose | None = None
     ) -> Coroutine[Any, Any, None]:
         """Join a flight and send its answer, when what this returns is awaited."""
         self._keep_answer(context)
         early_200_s = self._routes.get(context.prepared.rule, NO_ROUTE).early_200_s
-        return self._responder.fly(context, flight, early_200_s, compose)
+        return self._responder.send_flight(context, flight, early_200_s, compose)

@@ -166,7 +166,7 @@ class Responder:
         await send({"type": "http.response.start", "status": context.status, "headers": start})
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
-    async def fly(
+    async def send_flight(
         self,
         context: RequestContext,
         flight: Flight,
