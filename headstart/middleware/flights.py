@@ -424,24 +424,24 @@ class AnswerForm(NamedTuple):
     """A stream reports its tokens at its end."""
 
 
-class Occasion:
-    """An event that happens once. Few calls have anybody who waits for it."""
+class LazyEvent:
+    """An event that is set once. Its first waiter makes the ``asyncio.Event``."""
 
-    __slots__ = ("_event", "has_come")
+    __slots__ = ("_event", "happened")
 
     def __init__(self) -> None:
-        self.has_come = False
+        self.happened = False
         self._event: asyncio.Event | None = None
 
-    def come(self) -> None:
-        """Wake those who wait."""
-        self.has_come = True
+    def set(self) -> None:
+        """Set the event, and wake its waiters."""
+        self.happened = True
         if self._event is not None:
             self._event.set()
 
     async def wait(self) -> None:
-        """Wait for it."""
-        if not self.has_come:
+        """Wait until the event is set."""
+        if not self.happened:
             self._event = self._event or asyncio.Event()
             await self._event.wait()
 
@@ -456,9 +456,9 @@ class OwnedCall:
         self.claims = 0
         self.flight: Flight | None = None
         self.form: AnswerForm | None = None
-        self.begun = Occasion()
+        self.begun = LazyEvent()
         """The call has begun."""
-        self.over = Occasion()
+        self.over = LazyEvent()
         """The answer is in the store, or will not be."""
         self.stored = False
         """The store has written the answer."""
@@ -466,16 +466,16 @@ class OwnedCall:
 
     def begin(self, flight: Flight, form: AnswerForm) -> None:
         """Let others follow a flight, unless they follow another one already."""
-        if self.flight is None and not self.over.has_come:
+        if self.flight is None and not self.over.happened:
             self.flight, self.form = flight, form
             flight.owned = self
-            self.begun.come()
+            self.begun.set()
 
     def end(self) -> None:
         """Release the lease. Those who follow already get the rest of the answer."""
-        self.over.come()
-        if not self.begun.has_come:
-            self.begun.come()  # nobody need wait for it any more
+        self.over.set()
+        if not self.begun.happened:
+            self.begun.set()  # nobody need wait for it any more
         self.flight = None  # each would keep the other in memory, and with them the whole answer
         self._ended(self)
 

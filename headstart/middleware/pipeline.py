@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from headstart.middleware.pump import Pump
     from headstart.middleware.respond import Compose, Responder, StoredResponse
     from headstart.middleware.router import Router
-    from headstart.middleware.shared_flights import Claim, SharedFlights
+    from headstart.middleware.shared_flights import LeaseClaim, SharedFlights
     from headstart.observe import Observer
     from headstart.settings import JoinStreams
     from headstart.types import (
@@ -749,7 +749,7 @@ class Engine:
         return flight
 
     def _following(
-        self, context: RequestContext, claim: Claim, flight: Flight, upstream: Upstream
+        self, context: RequestContext, claim: LeaseClaim, flight: Flight, upstream: Upstream
     ) -> Upstream:
         """Return the upstream that follows another process's call, or else asks ``upstream``."""
         from headstart.middleware.upstreams.followed import FollowedCall

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headstart.middleware.conversations import Chain
     from headstart.middleware.endpoints import Route
     from headstart.middleware.flights import Client, Flight
-    from headstart.middleware.shared_flights import Claim
+    from headstart.middleware.shared_flights import LeaseClaim
     from headstart.policies.live_drafts import Trigger
     from headstart.types import Entry, Headers, Origin, Receive, Scope, Send
 
@@ -147,7 +147,7 @@ class RequestContext:
         """
         self.flight: Flight | None = None
         """The upstream call whose answer it gets."""
-        self.claim: Claim | None = None
+        self.claim: LeaseClaim | None = None
         """The result of its lookup about equal calls of other processes."""
         self.seat: Client | None = None
         """Its second reader in the flight, which waits for the retry of the client's SDK."""

@@ -4,8 +4,8 @@ A lookup that finds no entry takes the lease of its call, or learns which proces
 (``interfaces.CallExchange``). That process, the owner, makes its call like any other and publishes
 nothing. A process that wants the same answer asks the owner for it, as a follower. The owner then
 reads its own flight like one more client, and sends what it reads. So a client that leaves, in any
-process, does not stop the others. An owner reports every ``ALIVE_S`` that it is still there. If it
-dies or its call fails, one of the followers takes over the lease, and the others follow this
+process, does not stop the others. An owner reports every ``HEARTBEAT_S`` that it is still there. If
+it dies or its call fails, one of the followers takes over the lease, and the others follow this
 process.
 """
 
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 RENEW_S = 1.0
 """Seconds between two renewals of an owner's leases."""
-ALIVE_S = 0.5
+HEARTBEAT_S = 0.5
 """The longest silence of an owner whose process runs."""
 DOUBT_S = 1.0
 """Seconds of silence after which a follower asks whether the owner's process is there."""
@@ -53,7 +53,7 @@ BEGIN_S = 2.0
 begins."""
 SETTLE_S = 1.0
 """Longest wait for the books of a call that ended, before its followers hear of the end."""
-MESSAGES_VERSION = 2
+MESSAGES_VERSION = 3
 """Processes of two versions share no lease: they would not understand each other."""
 PART_BYTES = 256 * 1024
 """Longest part of an answer in one message."""
@@ -75,19 +75,19 @@ class _FlightMessage(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Names the follower within its process."""
 
 
-class _Follow(_FlightMessage, frozen=True):
+class _FollowRequest(_FlightMessage, frozen=True):
     """A process wants to follow the call of a lease."""
 
     address: str
     lease: Lease
     form: AnswerForm
     wait_s: float | None
-    """How long its client would wait for the whole answer."""
+    """Seconds that its client would wait for the whole answer."""
     terms: JoinTerms | None
-    """On which terms it waits for the end, if the answer is not in its form."""
+    """The terms on which it waits for the end, if the answer is not in its form."""
 
 
-class _Leave(_FlightMessage, frozen=True):
+class _UnfollowRequest(_FlightMessage, frozen=True):
     """A process does not follow any more."""
 
     address: str
@@ -102,7 +102,7 @@ class HeadCame(_FlightMessage, frozen=True):
     transforms: tuple[str, ...]
 
 
-class Part(_FlightMessage, frozen=True):
+class BodyPart(_FlightMessage, frozen=True):
     """A part of the body has come."""
 
     start: int
@@ -112,7 +112,7 @@ class Part(_FlightMessage, frozen=True):
     """Set once the answer is whole."""
 
 
-class Over(_FlightMessage, frozen=True):
+class AnswerEnded(_FlightMessage, frozen=True):
     """The last message: nothing more comes."""
 
     whole: bool
@@ -123,18 +123,18 @@ class Over(_FlightMessage, frozen=True):
     """The attempts that no client of the owner has booked."""
 
 
-class _Alive(_FlightMessage, frozen=True):
+class _Heartbeat(_FlightMessage, frozen=True):
     """The owner is still there."""
 
 
-Answer: TypeAlias = HeadCame | Part | Over
+Answer: TypeAlias = HeadCame | BodyPart | AnswerEnded
 _decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
-    _Follow | _Leave | HeadCame | Part | Over | _Alive
+    _FollowRequest | _UnfollowRequest | HeadCame | BodyPart | AnswerEnded | _Heartbeat
 )
 
 
-class Claim:
-    """The result of a lookup about the lease of its call: this process has it, or another one.
+class LeaseClaim:
+    """The lookup's claim to the lease of its call: this process has the lease, or another one.
 
     ``close`` it, unless a flight begins by it. A lease by which no flight began is released then.
     """
@@ -199,12 +199,12 @@ class Following:
         self._waiter: asyncio.Future[None] | None = None
         self._lost = self._over = False
 
-    def take(self, message: Answer | _Alive) -> None:
+    def take(self, message: Answer | _Heartbeat) -> None:
         """Take a message of the owner."""
         self._heard = asyncio.get_running_loop().time()
-        if not isinstance(message, _Alive):
+        if not isinstance(message, _Heartbeat):
             self._messages.append(message)
-            self._size += len(message.data) if isinstance(message, Part) else 0
+            self._size += len(message.data) if isinstance(message, BodyPart) else 0
         self._wake()
 
     def lose(self) -> None:
@@ -225,14 +225,14 @@ class Following:
                 raise OwnerLost("the messages of other processes do not arrive", again=False)
             await self._news()
         message = self._messages.popleft()
-        if isinstance(message, Part):
+        if isinstance(message, BodyPart):
             if message.start != self._received:
                 raise OwnerLost("a part of the answer was lost on its way", again=False)
             self._received += len(message.data)
             self._size -= len(message.data)
-        if isinstance(message, Part | Over):
+        if isinstance(message, BodyPart | AnswerEnded):
             self.origin = message.origin or self.origin
-        self._over = isinstance(message, Over)
+        self._over = isinstance(message, AnswerEnded)
         return message
 
     async def _news(self) -> None:
@@ -260,7 +260,7 @@ Found: TypeAlias = "Entry | OwnedCall | Lease | None"
 Outcome: TypeAlias = "OwnedCall | Lease | StageError | _Unknown | None"
 
 
-class _Searches:
+class _LeaseSearches:
     """Searches for one lease that run in this process."""
 
     __slots__ = ("_ended", "first", "outcome", "running")
@@ -268,19 +268,19 @@ class _Searches:
     def __init__(self) -> None:
         self.running = 0
         self.first = False
-        """One of them runs whose outcome those that come later may have, too."""
+        """A search runs whose outcome later searches may share."""
         self.outcome: asyncio.Future[Outcome] | None = None
-        """What it finds, if somebody waits for it."""
+        """The outcome of that search, if another search waits for it."""
         self._ended: asyncio.Event | None = None
 
     def note_end(self) -> None:
-        """Wake those who wait for the end of a search."""
+        """Wake the searches that wait for the end of another one."""
         ended, self._ended = self._ended, None
         if ended is not None:
             ended.set()
 
     async def wait_end(self) -> None:
-        """Wait until one of them ends."""
+        """Wait until one of the searches ends."""
         self._ended = self._ended or asyncio.Event()
         await self._ended.wait()
 
@@ -301,7 +301,7 @@ class SharedFlights:
         self._spawn = spawn
         self._observer = observer
         self._owned: dict[str, OwnedCall] = {}
-        self._searches: dict[str, _Searches] = {}
+        self._searches: dict[str, _LeaseSearches] = {}
         self._following: dict[int, Following] = {}
         self._followers: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._numbers = itertools.count(1)
@@ -356,10 +356,10 @@ class SharedFlights:
 
     # --- leases -----------------------------------------------------------------------------
 
-    def claim(self, identity: Hashable, form: AnswerForm) -> Claim:
-        """Return the claim of a lookup. Equal calls have the same ``identity`` in all processes."""
+    def claim(self, identity: Hashable, form: AnswerForm) -> LeaseClaim:
+        """Return a lookup's claim. Equal calls have the same ``identity`` in all processes."""
         hashed = blake2b(repr((MESSAGES_VERSION, identity)).encode(), digest_size=20)
-        return Claim(self, hashed.hexdigest(), form)
+        return LeaseClaim(self, hashed.hexdigest(), form)
 
     async def find(self, exact: str, name: str) -> Found:
         """Return an entry, or else the lease of this process or of another one.
@@ -385,10 +385,10 @@ class SharedFlights:
         return found
 
     async def _search(self, exact: str, name: str, instead_of: int = 0) -> Found:
-        """Search by the exchange, and let equal searches wait for what it finds."""
+        """Search in the exchange. Equal searches wait for the result."""
         searches = self._searches.get(name)
         if searches is None:
-            searches = self._searches[name] = _Searches()
+            searches = self._searches[name] = _LeaseSearches()
         searches.running += 1
         first, searches.first = not searches.first, True
         found: Outcome = _Unknown()
@@ -454,11 +454,11 @@ class SharedFlights:
             message = _decoder.decode(data)
         except UNDECODABLE:
             return  # no process of this version wrote it
-        if isinstance(message, _Follow):
+        if isinstance(message, _FollowRequest):
             place = message.address, message.number
             task = self._followers[place] = self._spawn(self._tell_follower, message)
             task.add_done_callback(lambda _: self._followers.pop(place, None))
-        elif isinstance(message, _Leave):
+        elif isinstance(message, _UnfollowRequest):
             task_or_none = self._followers.get((message.address, message.number))
             if task_or_none is not None:
                 task_or_none.cancel()
@@ -485,7 +485,7 @@ class SharedFlights:
         """Follow the call of a lease. Raises OwnerLost."""
         number = next(self._numbers)
         following = self._following[number] = Following(self, lease.owner, number)
-        message = _Follow(number, self.exchange.address, lease, form, wait_s, terms)
+        message = _FollowRequest(number, self.exchange.address, lease, form, wait_s, terms)
         reached = again = False
         try:
             reached = await self._send(lease.owner, message)
@@ -502,7 +502,7 @@ class SharedFlights:
     def leave(self, owner: str, number: int, *, tell: bool) -> None:
         """Stop following. ``tell``: also tell the owner."""
         if self._following.pop(number, None) is not None and tell:
-            self._spawn(self._say, owner, _Leave(number, self.exchange.address))
+            self._spawn(self._say, owner, _UnfollowRequest(number, self.exchange.address))
 
     async def _say(self, address: str, message: _FlightMessage) -> None:
         with contextlib.suppress(StageError):
@@ -510,21 +510,21 @@ class SharedFlights:
 
     # --- as the owner -----------------------------------------------------------------------
 
-    async def _tell_follower(self, follow: _Follow) -> None:
+    async def _tell_follower(self, follow: _FollowRequest) -> None:
         """Send a follower the whole answer, from its beginning."""
         with contextlib.suppress(_FollowerGone, StageError):
             owned = await self._owned_by(follow)
             if owned is None:
-                return await self._tell(follow, Over(follow.number, whole=False))
+                return await self._tell(follow, AnswerEnded(follow.number, whole=False))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(BEGIN_S):
                     await self._awaiting(follow, owned.begun.wait)
             flight = owned.flight
             if flight is None or flight.error is not None:
-                return await self._tell(follow, Over(follow.number, whole=False))
+                return await self._tell(follow, AnswerEnded(follow.number, whole=False))
             now, wait_s = asyncio.get_running_loop().time(), follow.wait_s
             lasts = flight.joinable and flight.lasts(None if wait_s is None else now + wait_s)
-            over = Over(follow.number, whole=False, again=False)
+            over = AnswerEnded(follow.number, whole=False, again=False)
             if lasts and follow.form == owned.form:
                 over = await self._publish(flight, follow)
             elif lasts and owned.form is not None and follow.form.stream != owned.form.stream:
@@ -534,7 +534,7 @@ class SharedFlights:
                     over = await self._wait_for(owned, flight, follow, twin_s)
             await self._tell(follow, over)
 
-    async def _owned_by(self, follow: _Follow) -> OwnedCall | None:
+    async def _owned_by(self, follow: _FollowRequest) -> OwnedCall | None:
         """Return the call that a process wants to follow; None if it is over.
 
         The other process may know of the lease before the search that took it has ended here.
@@ -550,8 +550,8 @@ class SharedFlights:
             await self._awaiting(follow, searches.wait_end)
 
     async def _wait_for(
-        self, owned: OwnedCall, flight: Flight, follow: _Follow, wait_s: float
-    ) -> Over:
+        self, owned: OwnedCall, flight: Flight, follow: _FollowRequest, wait_s: float
+    ) -> AnswerEnded:
         """Keep a flight going for a follower that finds the whole answer in the store then.
 
         After ``wait_s`` the follower is told to make its own call.
@@ -571,9 +571,9 @@ class SharedFlights:
         if again:
             await self._awaiting(follow, owned.over.wait)
         await settled(flight)
-        return Over(follow.number, whole=False, again=again, attempts=flight.claim(client))
+        return AnswerEnded(follow.number, whole=False, again=again, attempts=flight.claim(client))
 
-    async def _publish(self, flight: Flight, follow: _Follow) -> Over:
+    async def _publish(self, flight: Flight, follow: _FollowRequest) -> AnswerEnded:
         """Read a flight for a follower; return how it ended."""
         client = flight.join()
         whole = alone = False
@@ -593,28 +593,28 @@ class SharedFlights:
         finally:
             flight.leave(client)
         await settled(flight)
-        return Over(follow.number, whole, not alone, flight.origin, flight.claim(client))
+        return AnswerEnded(follow.number, whole, not alone, flight.origin, flight.claim(client))
 
-    async def _send_body(self, flight: Flight, client: Client, follow: _Follow) -> None:
+    async def _send_body(self, flight: Flight, client: Client, follow: _FollowRequest) -> None:
         sent = 0
         while data := await self._awaiting(follow, client.read):
             for start in range(0, len(data), PART_BYTES):
                 part = data[start : start + PART_BYTES]
-                await self._tell(follow, Part(follow.number, sent, part, flight.origin))
+                await self._tell(follow, BodyPart(follow.number, sent, part, flight.origin))
                 sent += len(part)
 
-    async def _awaiting(self, follow: _Follow, read: Callable[[], Awaitable[T]]) -> T:
+    async def _awaiting(self, follow: _FollowRequest, read: Callable[[], Awaitable[T]]) -> T:
         """Wait for news of a flight, and tell the follower regularly that this process is there."""
         while True:
             try:
-                async with asyncio.timeout(ALIVE_S) as limit:
+                async with asyncio.timeout(HEARTBEAT_S) as limit:
                     return await read()
             except TimeoutError:
                 if not limit.expired():
                     raise
-            await self._tell(follow, _Alive(follow.number))
+            await self._tell(follow, _Heartbeat(follow.number))
 
-    async def _tell(self, follow: _Follow, message: _FlightMessage) -> None:
+    async def _tell(self, follow: _FollowRequest, message: _FlightMessage) -> None:
         """Send a message to a follower. Raises _FollowerGone or StoreError."""
         if not await self._send(follow.address, message):
             raise _FollowerGone

@@ -12,9 +12,9 @@ from headstart.middleware.flights import AnswerForm
 from headstart.middleware.shared_flights import (
     DOUBT_S,
     SILENCE_S,
+    BodyPart,
     Following,
     OwnerLost,
-    Part,
     SharedFlights,
 )
 from headstart.types import Lease
@@ -86,8 +86,8 @@ async def test_what_arrives_at_the_last_moment_counts() -> None:
     owner = Owner()
     following = await followed(owner)
     owner.reached = False
-    owner.on_ask = lambda: following.take(Part(1, 0, b"late"))
-    assert await following.next() == Part(1, 0, b"late")
+    owner.on_ask = lambda: following.take(BodyPart(1, 0, b"late"))
+    assert await following.next() == BodyPart(1, 0, b"late")
 
 
 async def test_a_process_that_is_not_there_is_not_followed() -> None:
@@ -99,8 +99,8 @@ async def test_a_process_that_is_not_there_is_not_followed() -> None:
 
 async def test_a_missing_part_ends_the_answer() -> None:
     following = await followed(Owner())
-    following.take(Part(1, 0, b"one"))
-    following.take(Part(1, 7, b"three"))
-    assert await following.next() == Part(1, 0, b"one")
+    following.take(BodyPart(1, 0, b"one"))
+    following.take(BodyPart(1, 7, b"three"))
+    assert await following.next() == BodyPart(1, 0, b"one")
     with pytest.raises(OwnerLost, match="part"):
         await following.next()

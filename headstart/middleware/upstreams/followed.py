@@ -11,7 +11,7 @@ from headstart.attempts import AttemptRole
 from headstart.errors import UpstreamError
 from headstart.middleware.flights import OwnedCall
 from headstart.middleware.reading import body_reader
-from headstart.middleware.shared_flights import HeadCame, Over, OwnerLost, Part, settled
+from headstart.middleware.shared_flights import AnswerEnded, BodyPart, HeadCame, OwnerLost, settled
 from headstart.policies.routing.schedule import ANY_WAIT, join_terms, twin_wait_s
 from headstart.reply import Reply, Transcript, read_whole, replayed
 from headstart.types import Entry, Lease
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headstart.interfaces import Candidate, Upstream
     from headstart.middleware.flights import AnswerForm, Flight
     from headstart.middleware.reading import BodyReader
-    from headstart.middleware.shared_flights import Claim, Following, SharedFlights
+    from headstart.middleware.shared_flights import Following, LeaseClaim, SharedFlights
     from headstart.policies.routing.schedule import JoinTerms
     from headstart.settings import JoinStreams
     from headstart.types import Call, Headers, Origin, Piece
@@ -47,7 +47,7 @@ class FollowedCall:
     def __init__(
         self,
         flights: SharedFlights,
-        claim: Claim,
+        claim: LeaseClaim,
         flight: Flight,
         inner: Upstream,
         *,
@@ -266,13 +266,13 @@ async def _pieces(
     """Yield the answer of another process. Raises OwnerLost if it breaks off."""
     while True:
         message = await following.next()
-        if isinstance(message, Part):
+        if isinstance(message, BodyPart):
             piece = reader.feed(message.data)
             transcript.add(piece)
             yield piece
             continue
         lost = _lost(message, call)
-        if not (isinstance(message, Over) and message.whole):
+        if not (isinstance(message, AnswerEnded) and message.whole):
             raise lost
         piece = reader.end()
         transcript.add(piece)
@@ -282,7 +282,7 @@ async def _pieces(
 
 def _lost(message: object, call: Call) -> OwnerLost:
     """Return the error of an answer that ends here; book the calls that its owner has not."""
-    again = isinstance(message, Over) and message.again
-    for attempt in message.attempts if isinstance(message, Over) else ():
+    again = isinstance(message, AnswerEnded) and message.again
+    for attempt in message.attempts if isinstance(message, AnswerEnded) else ():
         call.log.book(attempt)
     return OwnerLost("the process that made the call could not finish it", again=again)
