@@ -76,11 +76,12 @@ LOOK_S = 2.0
 before rarely needs a new timer, and most calls need only one timer."""
 
 
-class Patience:
+class ReusableTimeout:
     """Bounds each wait like ``asyncio.timeout_at``, which sets and clears a timer for each piece.
 
-    That costs more than all else that is done for a piece; here a timer that finds its wait over
-    looks again when the current one would be. Cancellation from elsewhere passes, as it does there.
+    That costs more than the rest of the work for a piece. Here one timer serves many waits: when it
+    fires, it checks the current wait, and starts again if that wait has time left. A cancellation
+    from elsewhere passes, as with ``timeout_at``.
     """
 
     __slots__ = ("_late", "_looks_at", "_loop", "_task", "_timer", "_until")
@@ -157,8 +158,8 @@ class TargetCall:
 
     __slots__ = (
         "_booking", "_call", "_clock", "_closing", "_deadline", "_dialect", "_headers", "_held",
-        "_limit_s", "_name", "_over", "_patience", "_quiet_s", "_source", "_stall_s", "_streams",
-        "_time", "_transcript",
+        "_limit_s", "_name", "_over", "_quiet_s", "_source", "_stall_s", "_streams", "_time",
+        "_timeout", "_transcript",
     )  # fmt: skip
 
     def __init__(
@@ -179,7 +180,7 @@ class TargetCall:
         """Seconds of waiting since the last piece with content."""
         self._clock = clock
         self._time = asyncio.get_running_loop().time
-        self._patience = Patience()
+        self._timeout = ReusableTimeout()
         self._streams = call.request is not None and call.request.stream
         self._held: deque[Piece] = deque()
         self._over = False
@@ -196,7 +197,7 @@ class TargetCall:
         """
         try:
             opening = self._first_content(upstream)
-            reply = await (opening if until is None else self._patience.within(opening, until))
+            reply = await (opening if until is None else self._timeout.within(opening, until))
         except TimeoutError as error:
             late = UpstreamTimeout(
                 f"upstream {upstream.name} sent no content in time", kind=FailureKind.SILENT
@@ -251,7 +252,7 @@ class TargetCall:
         until = now + (2 * AFTER_END_S if whole else self._limit_s)
         until = min(until, self._deadline)
         try:
-            live = await self._patience.within(anext(self._source, None), until)
+            live = await self._timeout.within(anext(self._source, None), until)
             if transcript.error is not None or (live is None and not transcript.ended):
                 self._check(live)
         except TimeoutError as error:
@@ -310,7 +311,7 @@ class TargetCall:
 
         An answer that breaks off does not wait for its reader.
         """
-        self._patience.stop()
+        self._timeout.stop()
         closing, self._closing = self._closing, None
         try:
             if closing is not None:

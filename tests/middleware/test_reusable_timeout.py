@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headstart.middleware.upstreams.target import Patience
+from headstart.middleware.upstreams.target import ReusableTimeout
 from headstart.types import Piece
 from support.candidates import act
 
@@ -24,48 +24,48 @@ def now() -> float:
 
 
 async def test_pieces_in_time_come_through_and_the_end_is_none() -> None:
-    patience, source = Patience(), act([PIECE, 3, PIECE])
-    got = [await patience.within(anext(source, None), now() + 9) for _ in range(3)]
-    patience.stop()
+    timeout, source = ReusableTimeout(), act([PIECE, 3, PIECE])
+    got = [await timeout.within(anext(source, None), now() + 9) for _ in range(3)]
+    timeout.stop()
     assert got == [PIECE, PIECE, None]
 
 
 async def test_a_late_piece_is_a_timeout_also_after_waits_that_were_not() -> None:
-    patience, source = Patience(), act([PIECE, PIECE, asyncio.Event()])
+    timeout, source = ReusableTimeout(), act([PIECE, PIECE, asyncio.Event()])
     task = asyncio.current_task()
     assert task is not None
     for _ in range(2):
-        await patience.within(anext(source, None), now() + 0.01)
+        await timeout.within(anext(source, None), now() + 0.01)
     await asyncio.sleep(0.02)
     with pytest.raises(TimeoutError):
-        await patience.within(anext(source, None), now() + 0.01)
+        await timeout.within(anext(source, None), now() + 0.01)
     assert task.cancelling() == 0
     await asyncio.sleep(0)
 
 
 async def test_a_shorter_limit_moves_the_timer() -> None:
-    patience, source = Patience(), act([PIECE, asyncio.Event()])
-    await patience.within(anext(source, None), now() + 999)
+    timeout, source = ReusableTimeout(), act([PIECE, asyncio.Event()])
+    await timeout.within(anext(source, None), now() + 999)
     async with asyncio.timeout(5):
         with pytest.raises(TimeoutError):
-            await patience.within(anext(source, None), now() + 0.01)
+            await timeout.within(anext(source, None), now() + 0.01)
 
 
 @pytest.mark.parametrize("late_too", [False, True])
 async def test_cancellation_from_elsewhere_stays_cancellation(*, late_too: bool) -> None:
-    patience = Patience()
+    timeout = ReusableTimeout()
 
     async def wait() -> None:
         until = now() + (0.0 if late_too else 99)
-        await patience.within(anext(act([asyncio.Event()]), None), until)
+        await timeout.within(anext(act([asyncio.Event()]), None), until)
 
     async with asyncio.TaskGroup() as group:
         task = group.create_task(wait())
         await asyncio.sleep(0)
         if late_too:
-            patience._look()
+            timeout._look()
         task.cancel()
-    patience.stop()
+    timeout.stop()
     assert task.cancelled()
 
 
@@ -78,6 +78,6 @@ async def test_a_source_that_answers_its_cancellation_leaves_none_behind() -> No
 
     task = asyncio.current_task()
     assert task is not None
-    assert await Patience().within(anext(stubborn(), None), now()) == PIECE
+    assert await ReusableTimeout().within(anext(stubborn(), None), now()) == PIECE
     assert task.cancelling() == 0
     await asyncio.sleep(0)
