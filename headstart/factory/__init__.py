@@ -76,7 +76,7 @@ from headstart.middleware.upstreams.app import AppUpstream
 from headstart.middleware.websocket_relay import WebSocketRelay
 from headstart.policies.admission import Admission
 from headstart.policies.callers import OriginRules
-from headstart.policies.gate import LookupPatience
+from headstart.policies.gate import EncoderWaitLimit
 from headstart.types import new_ulid
 
 if TYPE_CHECKING:
@@ -467,10 +467,10 @@ async def _open_batches(parts: Parts, engine: Engine) -> BatchService | None:
 def _make_finder(parts: Parts, admission: Admission) -> Finder | None:
     if parts.cache is None:
         return None
-    patience = None
+    wait_limit = None
     if parts.encoder is not None and parts.settings.encoder.max_wait_ms is None:
-        patience = LookupPatience()
-        parts.observers.add(FirstBytes(patience))
+        wait_limit = EncoderWaitLimit()
+        parts.observers.add(FirstBytes(wait_limit))
     return Finder(
         parts.cache,
         admission,
@@ -478,7 +478,7 @@ def _make_finder(parts: Parts, admission: Admission) -> Finder | None:
         clock=clock,
         answered=RecentAnswers(time.monotonic),
         concise=concise_levels(parts.settings),
-        patience=patience,
+        wait_limit=wait_limit,
     )
 
 

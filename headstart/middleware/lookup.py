@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headstart.interfaces import AdmissionPolicy
     from headstart.middleware.learning.hit_decisions import HitDecider
     from headstart.middleware.prepare import Prepared, Repeat
-    from headstart.policies.gate import LookupPatience
+    from headstart.policies.gate import EncoderWaitLimit
     from headstart.types import CacheKey, ChatRequest, Entry
 
 UNPROVEN = "unproven-key"
@@ -63,7 +63,7 @@ class Finder:
     """Looks requests up. A repeat of an ``answered`` request is a miss.
 
     ``concise`` holds the level of brevity by route (0: none), under ``""`` for all other routes.
-    ``patience`` decides how long a question may wait for the encoder; None: the cache's setting.
+    ``wait_limit`` decides how long a question may wait for the encoder; None: the cache's setting.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Finder:
         clock: Callable[[], float],
         answered: RecentAnswers,
         concise: Mapping[str, int] = MappingProxyType({"": 0}),
-        patience: LookupPatience | None = None,
+        wait_limit: EncoderWaitLimit | None = None,
     ) -> None:
         self._cache = cache
         self._admission = admission
@@ -83,7 +83,7 @@ class Finder:
         self._clock = clock
         self._answered = answered
         self._concise = concise
-        self._patience = patience
+        self._wait_limit = wait_limit
 
     def note_answered(self, repeat: Repeat) -> None:
         """Note that a caller has the whole answer now. A repeat within the window rejects it."""
@@ -125,10 +125,10 @@ class Finder:
     def _patient(self, prepared: Prepared) -> MatchContext:
         """Return the match context with the wait that a hit is worth."""
         context, request = prepared.match_context, prepared.request
-        if self._patience is None or request is None:
+        if self._wait_limit is None or request is None:
             return context
         share = self._cache.hit_share(context)
-        wait_s = self._patience.wait_s(prepared.rule, request.model, share)
+        wait_s = self._wait_limit.wait_s(prepared.rule, request.model, share)
         return msgspec.structs.replace(context, max_wait_s=wait_s)
 
     def lost_in_dialect(self, request: ChatRequest, key: CacheKey) -> str | None:

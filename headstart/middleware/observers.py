@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headstart.interfaces import Store
     from headstart.middleware.concurrency import Spawn
     from headstart.observe import Observation, Observer
-    from headstart.policies.gate import LookupPatience
+    from headstart.policies.gate import EncoderWaitLimit
 
 FLUSH_S = 0.25
 MAX_WAITING = 10_000
@@ -327,10 +327,10 @@ _WORDS = {
 
 
 class FirstBytes:
-    """Passes on to ``patience`` how long fresh answers take to begin."""
+    """Passes on to ``wait_limit`` how long fresh answers take to begin."""
 
-    def __init__(self, patience: LookupPatience) -> None:
-        self._patience = patience
+    def __init__(self, wait_limit: EncoderWaitLimit) -> None:
+        self._wait_limit = wait_limit
 
     def notify(self, observation: Observation) -> None:
         """Look at one request. The time of its own lookup is not part of the answer's time."""
@@ -343,7 +343,7 @@ class FirstBytes:
         ):
             spent_s = observation.encode_s + observation.lookup_s
             first_byte_s = max(0.0, observation.ttft_s - spent_s)
-            self._patience.learn(observation.route, observation.model, first_byte_s)
+            self._wait_limit.learn(observation.route, observation.model, first_byte_s)
 
 
 class RefusedKeys:

@@ -224,7 +224,7 @@ class _Answers:
     """The median. None: it must be computed again."""
 
 
-class LookupPatience:
+class EncoderWaitLimit:
     """Learns from misses how long a question may wait."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from headstart.middleware.prepare import Prepared, Repeat
 from headstart.observe import Served
 from headstart.policies.admission import Admission
 from headstart.policies.freshness import Directives
-from headstart.policies.gate import SHORTEST_S, UNKNOWN_S, LookupPatience
+from headstart.policies.gate import SHORTEST_S, UNKNOWN_S, EncoderWaitLimit
 from headstart.types import ChatRequest
 from support.caches import House, running
 from support.entries import entry
@@ -76,19 +76,19 @@ async def test_a_short_answer_serves_the_routes_that_ask_for_one(
 
 @pytest.mark.anyio
 async def test_a_question_waits_for_the_encoder_as_long_as_fresh_answers_take() -> None:
-    house, patience = House(FaultyStore(), max_wait_s=60.0), LookupPatience()
+    house, wait_limit = House(FaultyStore(), max_wait_s=60.0), EncoderWaitLimit()
     finder = Finder(
         house.cache,
         Admission(),
         None,
         clock=lambda: house.now,
         answered=RecentAnswers(lambda: house.now),
-        patience=patience,
+        wait_limit=wait_limit,
     )
     request = ChatRequest(model="m", stream=False, document={}, query="one@0")
     asked = entry("b").key
     prepared = Prepared(request=request, key=asked, directives=Directives(), rule="fast")
-    patience.learn("fast", "m", 0.001)
+    wait_limit.learn("fast", "m", 0.001)
     async with running(house.cache):
         await house.cache.put(entry("a"), "one@0")
         house.encoder.turn = anyio.Event()
@@ -115,10 +115,10 @@ def served(outcome: Outcome, ttft_s: float, *, status: int = 200) -> Served:
 
 
 def test_only_fresh_answers_teach_how_long_a_hit_is_worth_waiting_for() -> None:
-    patience = LookupPatience()
-    observer = FirstBytes(patience)
+    wait_limit = EncoderWaitLimit()
+    observer = FirstBytes(wait_limit)
     observer.notify(served(Outcome.EXACT, 0.8))
     observer.notify(served(Outcome.MISS, 0.8, status=503))
-    assert patience.wait_s("r", "m") == UNKNOWN_S
+    assert wait_limit.wait_s("r", "m") == UNKNOWN_S
     observer.notify(served(Outcome.MISS, 0.301))  # of which our own lookup took 0.3
-    assert patience.wait_s("r", "m") == SHORTEST_S
+    assert wait_limit.wait_s("r", "m") == SHORTEST_S
