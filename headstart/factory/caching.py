@@ -221,12 +221,12 @@ async def open_hit_decider(
         return None
     from headstart.embeddings.sketch import load_sketcher
     from headstart.middleware.learning.hit_decisions import HitDecider
-    from headstart.middleware.learning.learner import AnswerJudge, Audits, CpuBudget, Learner
+    from headstart.middleware.learning.learner import AnswerJudge, Audits, ComparisonBudget, Learner
 
     chosen = build.settings.encoder
     folder = None if chosen.model == "default" else Path(chosen.model)
     sketcher = await asyncio.to_thread(load_sketcher, folder, max_tokens=chosen.max_tokens)
-    budget = CpuBudget(build.settings.learning.cpu_share, time.monotonic)
+    budget = ComparisonBudget(build.settings.learning.cpu_share, time.monotonic)
     build.observers.add(budget)
     learner = Learner(
         build.store,

@@ -16,7 +16,7 @@ from headstart.decisions import (
     Verdict,
 )
 from headstart.middleware.learning.hit_decisions import AllowedChecks, HitDecider, HitDecision
-from headstart.middleware.learning.learner import SAVED_UP_S, Audits, CpuBudget
+from headstart.middleware.learning.learner import SAVED_UP_S, Audits, ComparisonBudget
 from headstart.observe import Observers
 from headstart.policies.learned_rule.domain import Domain
 from headstart.policies.learned_rule.settings import Promise
@@ -56,7 +56,7 @@ class Dice(Audits):
         return share == 1 or (share > 0 and self.lucky)
 
 
-def decider_with(learner: Remembering, dice: Audits, budget: CpuBudget) -> HitDecider:
+def decider_with(learner: Remembering, dice: Audits, budget: ComparisonBudget) -> HitDecider:
     return HitDecider(
         cast("Any", learner),
         dice,
@@ -88,7 +88,7 @@ def test_of_pairs_that_surely_differ_only_some_are_compared(
     rule: Rule, score: float, lucky: bool, drawn: float | None
 ) -> None:
     learner = Remembering()
-    hit_decider = decider_with(learner, Dice(lucky=lucky), CpuBudget(1.0, lambda: 0.0))
+    hit_decider = decider_with(learner, Dice(lucky=lucky), ComparisonBudget(1.0, lambda: 0.0))
     verdict = Verdict(serve=False, similarity=0.7, veto="threshold", rule=rule, score=score)
     decision = decide(hit_decider, verdict)
     assert (None if decision.sample is None else decision.sample.drawn) == drawn
@@ -111,7 +111,7 @@ def test_a_rate_below_the_default_halves_the_audits() -> None:
         domain.apply(make_label(number, source=LabelSource.AUDIT))
     dice = Dice(lucky=True)
     dice.settings = AuditSettings(rate=0.01)
-    hit_decider = decider_with(Certain(), dice, CpuBudget(0.03, lambda: 0.0))
+    hit_decider = decider_with(Certain(), dice, ComparisonBudget(0.03, lambda: 0.0))
     pair = UnlabelledPair(
         domain="d", entry=make_entry("e"), verdict=Verdict(serve=True, similarity=0.95)
     )
@@ -126,7 +126,7 @@ def test_a_rate_below_the_default_halves_the_audits() -> None:
 def test_comparisons_keep_to_their_cpu_and_prefer_pairs_near_the_boundary() -> None:
     """A hundred misses a second, of which ten are near, each comparison 10 ms: 3 may be made."""
     now = 0.0
-    budget = CpuBudget(0.03, lambda: now)
+    budget = ComparisonBudget(0.03, lambda: now)
     dice = Audits(AuditSettings(mode="off"), lambda: 0.0)
     hit_decider = decider_with(Remembering(), dice, budget)
     near = Verdict(serve=False, similarity=0.8, rule=Rule.LEARNED, score=1.0, threshold=2.0)
@@ -147,7 +147,7 @@ def test_comparisons_keep_to_their_cpu_and_prefer_pairs_near_the_boundary() -> N
 
 def test_without_cpu_nothing_is_compared_and_after_a_while_it_goes_on() -> None:
     now = 0.0
-    budget = CpuBudget(0.03, lambda: now)
+    budget = ComparisonBudget(0.03, lambda: now)
     hit_decider = decider_with(Remembering(), Dice(lucky=True), budget)
     verdict = Verdict(serve=False, similarity=0.85, rule=Rule.COLD_START)
     for _ in range(300):
@@ -163,7 +163,7 @@ def test_without_cpu_nothing_is_compared_and_after_a_while_it_goes_on() -> None:
 
 def test_dearer_comparisons_are_drawn_less() -> None:
     def drawn(cost_s: float) -> int:
-        budget = CpuBudget(0.03, lambda: 0.0)
+        budget = ComparisonBudget(0.03, lambda: 0.0)
         for _ in range(500):
             budget.spend(cost_s)
             budget.compared()
@@ -175,6 +175,6 @@ def test_dearer_comparisons_are_drawn_less() -> None:
 
 
 def test_a_share_of_nothing_compares_no_miss() -> None:
-    hit_decider = decider_with(Remembering(), Dice(lucky=True), CpuBudget(0.0, lambda: 0.0))
+    hit_decider = decider_with(Remembering(), Dice(lucky=True), ComparisonBudget(0.0, lambda: 0.0))
     verdict = Verdict(serve=False, similarity=0.85, rule=Rule.COLD_START)
     assert decide(hit_decider, verdict).sample is None

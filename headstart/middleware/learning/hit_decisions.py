@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from headstart.decisions import Label, MatchContext
     from headstart.interfaces import Store
-    from headstart.middleware.learning.learner import Audits, CpuBudget, Learner
+    from headstart.middleware.learning.learner import Audits, ComparisonBudget, Learner
     from headstart.observe import Observer
     from headstart.policies.learned_rule.domain import Domain
     from headstart.policies.learned_rule.settings import Promise
@@ -176,7 +176,7 @@ class HitDecider:
 
     learner: Learner
     audits: Audits
-    budget: CpuBudget
+    budget: ComparisonBudget
     promise: Promise
     shadow: bool
     shadow_first: int

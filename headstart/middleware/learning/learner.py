@@ -105,7 +105,7 @@ class CallBudget:
 
 
 @dataclass(slots=True, eq=False)
-class CpuBudget:
+class ComparisonBudget:
     """The CPU time for comparisons of answers: a share of one core, saved up for a while.
 
     A comparison is paid when it is drawn, at the typical price, because it is made later, when the
@@ -250,7 +250,7 @@ class AnswerJudge:
     encoder: PromptEncoder | None
     observer: Observer
     second: SecondOpinion | None = None
-    budget: CpuBudget | None = None
+    budget: ComparisonBudget | None = None
     """Gets the CPU time of each comparison, without the time of encodings."""
     sketch: Callable[[str], NDArray[np.float32]] | None = None
     _vectors: OrderedDict[int, NDArray[np.float32]] = field(default_factory=OrderedDict)
