@@ -150,7 +150,7 @@ class Relay:
         Raises the error if an answer breaks off after its beginning. The server then breaks off the
         client's answer, too.
         """
-        exchange = _Exchange(self._new_id(), scope, send)
+        exchange = _RelayedRequest(self._new_id(), scope, send)
         try:
             await self._relay(exchange, receive)
         except ClientGone:
@@ -164,7 +164,7 @@ class Relay:
         finally:
             self._observer.notify(exchange.served(self._clock()))
 
-    async def _relay(self, exchange: _Exchange, receive: Receive) -> None:
+    async def _relay(self, exchange: _RelayedRequest, receive: Receive) -> None:
         call = exchange.call = self._call(exchange.id, exchange.scope)
         if (listed := await self._models.answer(call)) is not None:
             age = () if listed.age_s is None else ((b"age", b"%d" % max(0.0, listed.age_s)),)
@@ -219,7 +219,7 @@ class Relay:
             output_tokens=0.0,
         )
 
-    async def _pass_on(self, exchange: _Exchange, call: Call, caller: _RelayClient) -> None:
+    async def _pass_on(self, exchange: _RelayedRequest, call: Call, caller: _RelayClient) -> None:
         call = await self._with_body(call, caller, exchange.scope)
         counting = _count_form(call)
         # A prompt is counted where it would be answered.
@@ -253,7 +253,7 @@ class Relay:
                 await send({"type": "http.response.body", "body": piece.data, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _count(self, exchange: _Exchange, call: Call, form: CountForm) -> None:
+    async def _count(self, exchange: _RelayedRequest, call: Call, form: CountForm) -> None:
         """Answer a request for a number of tokens with an estimate. Raises InvalidRequest."""
         document = decode_object(call.body)
         answering = self._router.answering(call.dialect, call.model, call.route)
@@ -286,7 +286,7 @@ class Relay:
         return deadlines(headers, self._deadline_s if of_route is None else of_route).whole_s
 
 
-class _Exchange:
+class _RelayedRequest:
     """One relayed request, and its facts for the books."""
 
     def __init__(self, id: str, scope: Scope, send: Send) -> None:
@@ -473,7 +473,7 @@ def _headers_down(headers: Headers, upstream: str, request_id: str) -> HeaderLis
 
 
 async def _tell(
-    exchange: _Exchange, body: bytes, status: bytes, *more: tuple[bytes, bytes]
+    exchange: _RelayedRequest, body: bytes, status: bytes, *more: tuple[bytes, bytes]
 ) -> None:
     """Answer with a JSON document of our own; ``status`` is for ``cache-status``."""
     headers = [
@@ -486,7 +486,7 @@ async def _tell(
     await send_whole(exchange.send, 200, headers, body)
 
 
-async def _refuse(exchange: _Exchange, error: RequestError | UpstreamError) -> None:
+async def _refuse(exchange: _RelayedRequest, error: RequestError | UpstreamError) -> None:
     """Answer with an upstream's own error, byte for byte, or ours in the client's dialect."""
     if isinstance(error, UpstreamRefused):
         exchange.upstream = error.upstream

@@ -252,7 +252,7 @@ class GoogleTokens:
         )
 
 
-class Exchange:
+class TokenExchange:
     """Exchanges what ``form`` returns for a token, at a token endpoint."""
 
     def __init__(self, url: str, form: Callable[[], Mapping[str, str]], proxy: str | None) -> None:
@@ -325,7 +325,7 @@ def _read(status: int, body: bytes) -> AccessToken:
 
 def from_file(
     path: Path, *, setting: str, proxy: str | None, clock: Callable[[], float]
-) -> tuple[Exchange, str | None]:
+) -> tuple[TokenExchange, str | None]:
     """Return the source that a file of credentials describes, and its project.
 
     Raises ConfigError that begins with ``setting``.
@@ -349,7 +349,7 @@ def from_file(
         known, url, setting=f"{setting}: {path}", clock=clock
     )  # fmt: skip
     project = known.get("project_id") or known.get("quota_project_id")
-    return Exchange(url, form, proxy), project
+    return TokenExchange(url, form, proxy), project
 
 
 _WANTED = {
