@@ -61,8 +61,8 @@ FAILED = "prepare-error"
 MEMO_BYTES = 8 * 1024 * 1024
 MEMO_BODY_BYTES = 64 * 1024
 MEMO_MARKS = 16_384
-MEMO_ENVELOPES = 1024
-MEMO_ENVELOPE_BYTES = 8 * 1024
+MEMO_HEADS = 1024
+MEMO_HEAD_BYTES = 8 * 1024
 _CHECKED = frozenset((b"if-match", b"if-unmodified-since"))
 _CONDITIONS = _CHECKED.union((b"if-none-match", b"if-modified-since", b"if-range", b"range"))
 """Headers that may turn the answer into an error, a part, or "not modified" (RFC 9110)."""
@@ -85,8 +85,8 @@ _ANY_TERMS = MatchContext()
 _ONE_LIFE = Lifetimes()
 
 
-class Envelope(msgspec.Struct, frozen=True):
-    """The caller of a request, and the caller's conditions, from the headers and the query."""
+class RequestHead(msgspec.Struct, frozen=True):
+    """The caller of a request, and the caller's conditions: all that headers and query say."""
 
     headers: Headers
     """The headers that have an effect."""
@@ -201,7 +201,7 @@ class Preparer:
         self._read = _READ_HEADERS.union(sharing.key_headers, matched)
         self._reads = NameMemo(self._has_effect)
         """Tells whether a header of this name has an effect."""
-        self._envelopes: dict[tuple[Headers, bytes], Envelope] = {}
+        self._heads: dict[tuple[Headers, bytes], RequestHead] = {}
         self._memo: OrderedDict[tuple[object, ...], tuple[Prepared, int]] = OrderedDict()
         self._memo_size = 0
         self._marks: set[int] = set()
@@ -215,16 +215,16 @@ class Preparer:
         reads, callers = self._reads, self._callers
         headers: Headers = tuple([(name, value) for name, value in scope["headers"] if reads[name]])
         query = scope["query_string"]
-        envelope = self._envelopes.get((headers, query))
-        if envelope is None or callers.read_scopes:
-            caller = callers.caller(headers, query) if envelope is None else envelope.caller
+        head = self._heads.get((headers, query))
+        if head is None or callers.read_scopes:
+            caller = callers.caller(headers, query) if head is None else head.caller
             identity = callers.identify(scope, headers, caller)
         else:
-            caller, identity = envelope.caller, envelope.identity
+            caller, identity = head.caller, head.identity
         try:
-            if envelope is None:
-                envelope = self._open(headers, query, caller, identity)
-            prepared = self._recall(route, scope, envelope, identity, body)
+            if head is None:
+                head = self._open(headers, query, caller, identity)
+            prepared = self._recall(route, scope, head, identity, body)
         except RequestError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the request goes on
@@ -245,8 +245,8 @@ class Preparer:
         reads = self._reads
         headers: Headers = tuple([(name, value) for name, value in scope["headers"] if reads[name]])
         query = scope["query_string"]
-        envelope = self._envelopes.get((headers, query))
-        caller = self._callers.caller(headers, query) if envelope is None else envelope.caller
+        head = self._heads.get((headers, query))
+        caller = self._callers.caller(headers, query) if head is None else head.caller
         identity = self._callers.identify(scope, headers, caller)
         if identity is None:
             return None
@@ -265,38 +265,38 @@ class Preparer:
         return self._callers.party(identity, caller, subdivision, None, None).asker
 
     def _recall(
-        self, route: Route, scope: Scope, envelope: Envelope, identity: bytes | None, body: bytes
+        self, route: Route, scope: Scope, head: RequestHead, identity: bytes | None, body: bytes
     ) -> Prepared:
         """Return the remembered result of an equal request, or read this one."""
         method, path = scope["method"], scope.get("raw_path") or scope["path"].encode()
-        headers, query = envelope.headers, envelope.query_string
+        headers, query = head.headers, head.query_string
         memo_key = (method, route.name, path, query, headers, identity, body)
         remembered = self._memo.get(memo_key)
         if remembered is not None:
             self._memo.move_to_end(memo_key)
             return remembered[0]
-        prepared = self._prepare(route, (method, path), envelope, identity, body)
+        prepared = self._prepare(route, (method, path), head, identity, body)
         if identity is not None and route.dialect is not None and route.dialect.names_answers:
-            owner = self._owner(identity, envelope.caller, headers)
+            owner = self._owner(identity, head.caller, headers)
             prepared = msgspec.structs.replace(prepared, owner=owner)
-        if DEADLINE in envelope.found:
+        if DEADLINE in head.found:
             prepared = msgspec.structs.replace(prepared, has_deadline=True)
-        if TAGS in envelope.found:
-            tags = read_tags(envelope.found[TAGS])
+        if TAGS in head.found:
+            tags = read_tags(head.found[TAGS])
             prepared = msgspec.structs.replace(prepared, tags=tags)
-        if PACE in envelope.found:
-            if envelope.found[PACE].strip().lower() != SENTENCES:
+        if PACE in head.found:
+            if head.found[PACE].strip().lower() != SENTENCES:
                 raise InvalidRequest('X-Headstart-Pace must be "sentences"')
             prepared = msgspec.structs.replace(prepared, in_sentences=True)
-        if LIVE in envelope.found:
-            live = envelope.found[LIVE].decode("latin-1")
+        if LIVE in head.found:
+            live = head.found[LIVE].decode("latin-1")
             prepared = msgspec.structs.replace(prepared, live=live)
         if prepared.bypass == FAILED:
             return prepared
         # Most requests come once and are not worth remembering, so only a mark of them is kept.
         mark = hash(memo_key)
         if mark in self._marks:
-            self._remember(memo_key, prepared, envelope.size + len(path) + len(body))
+            self._remember(memo_key, prepared, head.size + len(path) + len(body))
         else:
             if len(self._marks) >= MEMO_MARKS:
                 self._marks.clear()
@@ -327,9 +327,9 @@ class Preparer:
 
     def _open(
         self, headers: Headers, query_string: bytes, caller: Caller, identity: bytes | None
-    ) -> Envelope:
+    ) -> RequestHead:
         """Read the headers and the query, which are equal in most requests of a caller."""
-        envelope = Envelope(
+        head = RequestHead(
             headers=headers,
             query_string=query_string,
             found=dict(headers),
@@ -340,12 +340,12 @@ class Preparer:
             keyed=keyed_headers(headers, self._sharing.key_headers),
             size=len(query_string) + sum([len(name) + len(value) for name, value in headers]),
         )
-        if envelope.size > MEMO_ENVELOPE_BYTES:
-            return envelope
-        if len(self._envelopes) >= MEMO_ENVELOPES:
-            self._envelopes.clear()
-        self._envelopes[headers, query_string] = envelope
-        return envelope
+        if head.size > MEMO_HEAD_BYTES:
+            return head
+        if len(self._heads) >= MEMO_HEADS:
+            self._heads.clear()
+        self._heads[headers, query_string] = head
+        return head
 
     def _remember(self, memo_key: tuple[object, ...], prepared: Prepared, size: int) -> None:
         if size > MEMO_BODY_BYTES:
@@ -361,19 +361,19 @@ class Preparer:
         self,
         route: Route,
         target: tuple[str, bytes],
-        envelope: Envelope,
+        head: RequestHead,
         identity: bytes | None,
         body: bytes,
     ) -> Prepared:
         """Prepare a request of a method to a path (``target``)."""
-        headers, found, directives = envelope.headers, envelope.found, envelope.directives
+        headers, found, directives = head.headers, head.found, head.directives
         if b"content-encoding" in found:
             return Prepared(None, None, directives, bypass="encoded-body")
         document = route.document
         if refusal := self._values.refusal(document.countable(body) if document else body):
             raise RequestTooLarge(refusal)
         try:
-            request = route.parse(body, target[1], envelope.query_string)
+            request = route.parse(body, target[1], head.query_string)
         except InvalidRequest:
             if document is None:
                 raise
@@ -385,7 +385,7 @@ class Preparer:
         if identity is None:
             return Prepared(request, None, directives, bypass="no-identity", rule=rule.name)
         try:
-            return self._find_key(route, target, envelope, identity, request, rule)
+            return self._find_key(route, target, head, identity, request, rule)
         except RequestError:
             raise
         except Exception as error:  # noqa: BLE001 - the request was read, so it takes its route
@@ -395,16 +395,16 @@ class Preparer:
         self,
         route: Route,
         target: tuple[str, bytes],
-        envelope: Envelope,
+        head: RequestHead,
         identity: bytes,
         request: ChatRequest,
         rule: RouteRule,
     ) -> Prepared:
         """Decide whether the request may be looked up, and under which key."""
-        found, directives = envelope.found, envelope.directives
+        found, directives = head.found, head.directives
         place = b"%b %b" % (target[0].encode(), target[1]) if self._wrapped else None
         subdivision = found.get(b"x-headstart-scope")
-        party = self._callers.party(identity, envelope.caller, subdivision, request.user, place)
+        party = self._callers.party(identity, head.caller, subdivision, request.user, place)
         refusal = "no-store" if directives.no_store else None
         never_stored = rule.never_stored
         if never_stored is None:
@@ -428,12 +428,12 @@ class Preparer:
         named = None if question is NOT_FOUND else question
         dialect = route.wire
         answerer, answerers = self._answerers(dialect, request.model, rule.name)
-        key = self._key(route, request, (party.scope, answerer), target, envelope, named)
+        key = self._key(route, request, (party.scope, answerer), target, head, named)
         # Labels of single questions tell nothing about conversations.
         kind_of_talk = "question" if key.conversation is None else "conversation"
         matching = match_context(
             (party.scope, route.name, rule.name, kind_of_talk),
-            (self._max_error if rule.max_error is None else rule.max_error, envelope.max_error),
+            (self._max_error if rule.max_error is None else rule.max_error, head.max_error),
             self._learning,
             party.principal,
             party.tenant,
@@ -475,7 +475,7 @@ class Preparer:
         request: ChatRequest,
         parties: tuple[str, str],
         target: tuple[str, bytes],
-        envelope: Envelope,
+        head: RequestHead,
         question: Question | None,
     ) -> CacheKey:
         """Return the key of a request. ``parties`` are its scope and the upstream that answers."""
@@ -485,8 +485,8 @@ class Preparer:
             dialect=route.wire or custom,
             path=path,
             upstream=upstream,
-            query_string=envelope.query_string,
-            headers=envelope.keyed,
+            query_string=head.query_string,
+            headers=head.keyed,
             wrapped_app=self._wrapped,
         )
         if question is not None:

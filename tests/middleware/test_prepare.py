@@ -13,7 +13,7 @@ from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.errors import RequestError
 from headstart.middleware.endpoints import Endpoint, Routes
 from headstart.middleware.identity import AcceptedCredentials, SharingOptions
-from headstart.middleware.prepare import MEMO_BODY_BYTES, MEMO_ENVELOPES, Prepared, Preparer
+from headstart.middleware.prepare import MEMO_BODY_BYTES, MEMO_HEADS, Prepared, Preparer
 from headstart.observe import Observers
 from headstart.policies.admission import Admission
 from headstart.policies.freshness import Lifetimes, QuestionClass
@@ -284,8 +284,8 @@ def test_without_semantic_answers_a_conversation_has_the_same_exact_key_and_no_o
 
 def test_callers_beyond_those_remembered_are_told_apart() -> None:
     caller = Caller()
-    scopes = {caller.ask("a", key=str(number)).scope for number in range(MEMO_ENVELOPES + 2)}
-    assert len(scopes) == MEMO_ENVELOPES + 2
+    scopes = {caller.ask("a", key=str(number)).scope for number in range(MEMO_HEADS + 2)}
+    assert len(scopes) == MEMO_HEADS + 2
 
 
 def test_a_model_named_in_the_path_is_prepared_apart_though_no_raw_path_is_given() -> None:
