@@ -184,7 +184,7 @@ class Reencoder(_TranslatingReader):
             self._finished.setdefault(choice, False)
 
 
-class Folder(_TranslatingReader):
+class StreamAssembler(_TranslatingReader):
     """An event stream, of any dialect, folded to one JSON answer in the client's.
 
     Its pieces hold events alone until the end, which gives the body. An error in the stream becomes

@@ -14,8 +14,8 @@ from headstart.middleware.reading import MOST_TRIES, BodyReader, DocumentReader,
 from headstart.middleware.translated_reading import (
     AnswerNames,
     DocumentTranslator,
-    Folder,
     Reencoder,
+    StreamAssembler,
 )
 from headstart.reply import Transcript
 from headstart.types import Ended, ErrorReported, UsageReported
@@ -64,7 +64,7 @@ def read(reader: BodyReader, *pieces: bytes) -> tuple[bytes, list[StreamEvent]]:
     return data + last.data, [*events, *last.events]
 
 
-class RecordedFolder(Folder):
+class RecordedAssembler(StreamAssembler):
     """Adds its pieces to their transcript, as a reader of the upstream does."""
 
     def __init__(self, source: UpstreamDialect, target: Dialect, naming: AnswerNames) -> None:
@@ -92,8 +92,8 @@ READERS: dict[str, tuple[Callable[[], BodyReader], bytes]] = {
     "stripped": (lambda: FrameReader(OPENAI, "01H", strip=True), CHAT),
     "to OpenAI": (to_chat, MESSAGE),
     "to Anthropic": (to_messages, CHAT),
-    "folded": (lambda: RecordedFolder(OPENAI, OPENAI, NAMING), CHAT),
-    "folded to OpenAI": (lambda: RecordedFolder(ANTHROPIC, OPENAI, NAMING), MESSAGE),
+    "folded": (lambda: RecordedAssembler(OPENAI, OPENAI, NAMING), CHAT),
+    "folded to OpenAI": (lambda: RecordedAssembler(ANTHROPIC, OPENAI, NAMING), MESSAGE),
 }
 
 
@@ -165,7 +165,7 @@ def test_a_document_is_not_decoded_at_each_of_its_brackets() -> None:
     assert sum(decoded) <= MOST_TRIES * 2000
 
 
-@pytest.mark.parametrize("make", [to_chat, lambda: RecordedFolder(ANTHROPIC, OPENAI, NAMING)])
+@pytest.mark.parametrize("make", [to_chat, lambda: RecordedAssembler(ANTHROPIC, OPENAI, NAMING)])
 def test_translated_answer_says_the_same_and_has_the_clients_names(
     make: Callable[[], BodyReader],
 ) -> None:
@@ -186,7 +186,7 @@ def test_missing_terminal_event_is_made_up_for_a_finished_answer() -> None:
     data, events = read(to_messages(), CHAT.removesuffix(DONE))
     assert data == read(to_messages(), CHAT)[0]
     assert isinstance(events[-1], Ended)
-    body, _ = read(RecordedFolder(OPENAI, OPENAI, NAMING), CHAT.removesuffix(DONE))
+    body, _ = read(RecordedAssembler(OPENAI, OPENAI, NAMING), CHAT.removesuffix(DONE))
     assert json.loads(body)["usage"]["total_tokens"] == 50
 
 
@@ -194,7 +194,7 @@ def test_missing_terminal_event_is_made_up_for_a_finished_answer() -> None:
 def test_a_folded_answer_without_usage_has_an_estimate_that_no_event_tells(target: Dialect) -> None:
     naming = AnswerNames("01H", "own-id", 7, prompt_tokens=12)
     uncounted = chunk({"content": "x" * 40}) + chunk({}, "stop") + DONE
-    body, events = read(RecordedFolder(OPENAI, target, naming), uncounted)
+    body, events = read(RecordedAssembler(OPENAI, target, naming), uncounted)
     used = target.tokens(json.loads(body)["usage"])
     assert (used.prompt, used.completion) == (12, 10)
     assert not any(isinstance(event, UsageReported) for event in events)
@@ -206,7 +206,7 @@ def test_cut_stream_is_never_ended_for_the_client() -> None:
     assert b"message_stop" not in data
     assert not any(isinstance(event, Ended) for event in events)
     with pytest.raises(UpstreamProtocolError):
-        read(RecordedFolder(OPENAI, OPENAI, NAMING), cut)
+        read(RecordedAssembler(OPENAI, OPENAI, NAMING), cut)
 
 
 ERROR = b'data: {"error":{"message":"over","code":503}}\n\n'
@@ -230,7 +230,9 @@ def test_errors_own_frame_passes_as_it_came() -> None:
 
 
 def test_error_while_folding_becomes_the_body_and_an_event() -> None:
-    body, events = read(RecordedFolder(OPENAI, ANTHROPIC, NAMING), chunk({"content": "a"}) + ERROR)
+    body, events = read(
+        RecordedAssembler(OPENAI, ANTHROPIC, NAMING), chunk({"content": "a"}) + ERROR
+    )
     assert json.loads(body)["error"]["message"] == "over"
     assert json.loads(body)["request_id"] == "01H"
     assert isinstance(events[-1], ErrorReported)

@@ -26,8 +26,8 @@ from headstart.middleware.reading import BodyReader, DocumentReader, FrameReader
 from headstart.middleware.translated_reading import (
     AnswerNames,
     DocumentTranslator,
-    Folder,
     Reencoder,
+    StreamAssembler,
 )
 from headstart.policies.callers import (
     NameMemo,
@@ -235,7 +235,7 @@ class IncomingAnswer(msgspec.Struct, frozen=True):
         if not is_plain:
             return status, headers, BodyReader()
         if is_stream and call.streamed_upstream:
-            return status, headers, Folder(own, client, self._naming(client), transcript)
+            return status, headers, StreamAssembler(own, client, self._naming(client), transcript)
         if is_stream:
             choices = max(1, request.choices)
             return status, headers, FrameReader(client, call.id, strip=strip, choices=choices)
@@ -256,7 +256,7 @@ class IncomingAnswer(msgspec.Struct, frozen=True):
             return DocumentTranslator(own, client, status, naming)
         if not request.stream:
             if streams:
-                return Folder(own, client, naming, transcript)
+                return StreamAssembler(own, client, naming, transcript)
             return DocumentTranslator(own, client, status, naming)
         encoder = self._encoder(client, request, naming)
         if streams:
