@@ -84,7 +84,7 @@ if TYPE_CHECKING:
 
     from headstart.embeddings.cache import SemanticCache
     from headstart.embeddings.encoder_worker import EncoderWorker
-    from headstart.factory.upstreams import Opened
+    from headstart.factory.upstreams import OpenedUpstream
     from headstart.interfaces import CallExchange, Store
     from headstart.middleware.batches.service import BatchService
     from headstart.middleware.learning.hit_decisions import HitDecider
@@ -260,7 +260,7 @@ async def _open_router(
     tracing: Tracing | None,
     ledger: ClientLedger | None,
     make: Callable[..., HTTPUpstream] | None,
-) -> tuple[tuple[Opened, ...], Router]:
+) -> tuple[tuple[OpenedUpstream, ...], Router]:
     """Open the upstreams, and return them with their router."""
     settings = build.settings
     opened = await open_upstreams(
@@ -513,7 +513,7 @@ def _make_preparer(
 async def _open_relay(
     build: BuildContext,
     parts: Parts,
-    opened: tuple[Opened, ...],
+    opened: tuple[OpenedUpstream, ...],
     router: Router,
     access: AccessControl,
     held: HeldResponses | None,
@@ -553,7 +553,7 @@ async def _open_relay(
 
 def _make_sockets(
     parts: Parts,
-    opened: tuple[Opened, ...],
+    opened: tuple[OpenedUpstream, ...],
     router: Router,
     sharing: SharingOptions,
     origins: OriginRules | None,

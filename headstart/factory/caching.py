@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headstart.embeddings.sketch import Sketcher
     from headstart.embeddings.stores.records import StoreCipher
     from headstart.factory.context import BuildContext
-    from headstart.factory.upstreams import Opened
+    from headstart.factory.upstreams import OpenedUpstream
     from headstart.interfaces import Encoder, MatchPolicy, Store
     from headstart.middleware.learning.domains import Domains
     from headstart.middleware.learning.hit_decisions import HitDecider
@@ -188,7 +188,9 @@ def make_policy(cache: CacheSettings, domains: Domains | None) -> StaticMatch | 
     return VerifiedMatch(promise_of(cache), domains.get, cache.guards)
 
 
-def make_second_opinion(build: BuildContext, upstreams: Sequence[Opened]) -> SecondOpinion | None:
+def make_second_opinion(
+    build: BuildContext, upstreams: Sequence[OpenedUpstream]
+) -> SecondOpinion | None:
     """Return the model that judges answers when the agreement judge is unsure, if one is set."""
     judge = build.settings.cache.judge
     named = (each for each in upstreams if judge and each.settings.name == judge.upstream)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from headstart.factory.context import BuildContext
-    from headstart.factory.upstreams import Opened
+    from headstart.factory.upstreams import OpenedUpstream
     from headstart.interfaces import Candidate
     from headstart.middleware.shaping.prompt_compression import TextWorker
     from headstart.middleware.shaping.steps import Step
@@ -65,7 +65,7 @@ class Shaping:
     def __init__(
         self,
         build: BuildContext,
-        opened: tuple[Opened, ...],
+        opened: tuple[OpenedUpstream, ...],
         worker: TextWorker | None,
         lengths: Lengths,
     ) -> None:
@@ -119,7 +119,7 @@ def concise_levels(settings: Settings) -> dict[str, int]:
     return {"": settings.output.concise, **levels}
 
 
-async def open_shaping(build: BuildContext, opened: tuple[Opened, ...]) -> Shaping:
+async def open_shaping(build: BuildContext, opened: tuple[OpenedUpstream, ...]) -> Shaping:
     """Return the builder of steps. It starts with the answer lengths that earlier runs learned."""
     from headstart.policies.output.answer_limits import Lengths
 
@@ -187,7 +187,7 @@ _draw = random.random
 
 def make_router(
     settings: Settings,
-    opened: Sequence[Opened],
+    opened: Sequence[OpenedUpstream],
     shaping: Shaping,
     panels: dict[str, JudgePanel],
     states: UpstreamStates,
@@ -282,7 +282,7 @@ class CandidateBuilder:
 
     def __init__(
         self,
-        opened: Sequence[Opened],
+        opened: Sequence[OpenedUpstream],
         panels: dict[str, JudgePanel],
         states: UpstreamStates,
         steps: TargetSteps,
@@ -309,13 +309,13 @@ class CandidateBuilder:
     def relays(self, name: str, strategy: Strategy) -> dict[str, Candidate]:
         """Return the candidates for a route's relayed requests, by the dialect of the requests."""
         members = [self._opened[each] for each in dict.fromkeys(strategy.members)]
-        by_dialect: dict[str, list[Opened]] = {}
+        by_dialect: dict[str, list[OpenedUpstream]] = {}
         for each in members:
             for dialect in dialects_of(each):
                 by_dialect.setdefault(dialect.name, []).append(each)
         return {dialect: self.relay(name, *able) for dialect, able in by_dialect.items()}
 
-    def relay(self, name: str, *members: Opened) -> Candidate:
+    def relay(self, name: str, *members: OpenedUpstream) -> Candidate:
         """Return the candidate for relayed requests: each upstream in turn, with each key."""
         from headstart.middleware.upstreams.attempt_group import RelayedInTurn
 
@@ -379,7 +379,7 @@ class CandidateBuilder:
         self._panels[f"{name}: cascade({fast.identity},{slow.identity})"] = cascade.jury
         return cascade
 
-    def _any_key(self, opened: Opened) -> Candidate:
+    def _any_key(self, opened: OpenedUpstream) -> Candidate:
         """Return a candidate of all keys of an upstream.
 
         If a key is refused or has used up its limits, the next key is tried.
@@ -398,7 +398,7 @@ class CandidateBuilder:
 
 
 def socket_upstreams(
-    routes: Sequence[RouteSettings], opened: Sequence[Opened], router: Router
+    routes: Sequence[RouteSettings], opened: Sequence[OpenedUpstream], router: Router
 ) -> Callable[[bytes, str, Headers], Sequence[Sequence[HTTPUpstream]]]:
     """Return a function that finds the upstreams of a WebSocket, in the order of its route.
 

@@ -201,7 +201,7 @@ async def open_conditions(
     return conditions
 
 
-class Opened(NamedTuple):
+class OpenedUpstream(NamedTuple):
     """One ``[[upstream]]`` that was opened."""
 
     settings: UpstreamSettings
@@ -225,7 +225,7 @@ async def open_upstreams(
     tracing: Tracing | None = None,
     ledger: ClientLedger | None = None,
     make: Callable[..., HTTPUpstream] | None = None,
-) -> tuple[Opened, ...]:
+) -> tuple[OpenedUpstream, ...]:
     """Return the configured upstreams. ``stack`` closes them. Raises ConfigError.
 
     ``spawn`` starts tasks that outlive a call, for ``upstream.warm``; ``tracing`` traces calls, and
@@ -267,7 +267,7 @@ def _open(
     tracing: Tracing | None,
     ledger: ClientLedger | None,
     make: Callable[..., HTTPUpstream] | None,
-) -> Opened:
+) -> OpenedUpstream:
     from headstart.middleware.upstreams.http import HTTPUpstream
     from headstart.middleware.upstreams.target import Target
 
@@ -299,7 +299,7 @@ def _open(
             is_free=sends_no_bill(chosen),
         )
         targets.append(target)
-    return Opened(chosen, tuple(http), tuple(targets))
+    return OpenedUpstream(chosen, tuple(http), tuple(targets))
 
 
 def _credentials(
@@ -331,7 +331,7 @@ def _credential(upstream: UpstreamSettings, variable: str) -> Headers:
     return ((name, prefix + key.encode()),)
 
 
-def list_sources(opened: Sequence[Opened], settings: Settings) -> tuple[ListSource, ...]:
+def list_sources(opened: Sequence[OpenedUpstream], settings: Settings) -> tuple[ListSource, ...]:
     """Return the upstreams that are asked for their lists of models."""
     from headstart.middleware.router import ListSource
 
@@ -344,13 +344,15 @@ def list_sources(opened: Sequence[Opened], settings: Settings) -> tuple[ListSour
     )
 
 
-def dialects_of(opened: Opened) -> tuple[UpstreamDialect, ...]:
+def dialects_of(opened: OpenedUpstream) -> tuple[UpstreamDialect, ...]:
     """Return the wire formats that an upstream understands, its main one first."""
     chosen = opened.settings
     return spoken_dialects(chosen.speaks, chosen.further)
 
 
-def provider_of(opened: Opened, candidates: Mapping[str, Candidate], relay: Candidate) -> Provider:
+def provider_of(
+    opened: OpenedUpstream, candidates: Mapping[str, Candidate], relay: Candidate
+) -> Provider:
     """Return an upstream as the router sees it; ``candidates`` are by route, "" for all others."""
     from headstart.middleware.router import Provider
 
@@ -372,7 +374,7 @@ def provider_of(opened: Opened, candidates: Mapping[str, Candidate], relay: Cand
     )
 
 
-def billing_names(opened: Iterable[Opened]) -> frozenset[str]:
+def billing_names(opened: Iterable[OpenedUpstream]) -> frozenset[str]:
     """Return the names of all targets that send a bill. A server of your own sends none."""
     return frozenset(
         target.name
