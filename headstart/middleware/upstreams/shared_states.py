@@ -427,7 +427,7 @@ class SharedLimits(_OnSharedState, RateLimits):
     give_back = _changes(RateLimits.give_back)
 
 
-class SharedRetries(_OnSharedState, RetryBudget):
+class SharedRetryBudget(_OnSharedState, RetryBudget):
     """A budget of retries of all workers."""
 
     _fields = ("_level", "_at")
@@ -475,7 +475,7 @@ class _Window:
         return row
 
 
-class SharedExtra(ExtraBudget):
+class SharedExtraBudget(ExtraBudget):
     """A budget of extra calls of all workers."""
 
     def __init__(
@@ -534,7 +534,7 @@ class AnswerFacts(TypedDict):
     whole_s: float
 
 
-class AnswersLesson(msgspec.Struct, array_like=True):
+class AnswersUpdate(msgspec.Struct, array_like=True):
     """What a worker has learned since the last exchange from whole answers of one kind."""
 
     upstream: str
@@ -581,8 +581,8 @@ class AnswersLesson(msgspec.Struct, array_like=True):
             Measures.whole(measures, key, self.wholes)
 
 
-class ToldMeasures(Measures):
-    """Figures that all workers learn: ``tell`` hands each lesson to the others.
+class SyncedMeasures(Measures):
+    """Figures that all workers learn: ``tell`` sends each update to the others.
 
     ``tell_answer`` collects what whole answers teach.
     """
@@ -623,7 +623,7 @@ class ToldMeasures(Measures):
         self._tell_answer(key, now, facts)
 
 
-class ToldAffinities(Affinities):
+class SyncedAffinities(Affinities):
     """The upstreams that served conversations, from any worker."""
 
     def __init__(self, tell: Callable[[str, tuple[Any, ...]], None]) -> None:
@@ -637,7 +637,7 @@ class ToldAffinities(Affinities):
             self._tell("served", (affinity, name, now))
 
 
-class ToldReuse(PrefixReuse):
+class SyncedPrefixReuse(PrefixReuse):
     """The prefixes that any worker sent."""
 
     def __init__(self, tell: Callable[[str, tuple[Any, ...]], None]) -> None:
@@ -655,7 +655,7 @@ _LESSONS: dict[str, Callable[..., None]] = {
     "censored": Measures.censored,
     "gaps": Measures.gaps,
 }
-_lesson_decoder = msgspec.msgpack.Decoder(tuple[list[tuple[str, list[Any]]], list[AnswersLesson]])
+_lesson_decoder = msgspec.msgpack.Decoder(tuple[list[tuple[str, list[Any]]], list[AnswersUpdate]])
 MOST_LESSONS = 1000
 """Most lessons that wait to be sent. Further ones are dropped."""
 
@@ -664,12 +664,12 @@ class SharedUpstreamStates(UpstreamStates):
     """The states of upstreams of all workers, in the memory ``file`` from ``offset`` on."""
 
     def __init__(self, file: int, offset: int) -> None:
-        super().__init__(ToldMeasures(self._tell, self._tell_answer))
-        self.affinities = ToldAffinities(self._tell)
-        self.reuse = ToldReuse(self._tell)
+        super().__init__(SyncedMeasures(self._tell, self._tell_answer))
+        self.affinities = SyncedAffinities(self._tell)
+        self.reuse = SyncedPrefixReuse(self._tell)
         self._table = SharedTable(file, offset)
         self._lessons: list[tuple[str, tuple[Any, ...]]] = []
-        self._answers: dict[tuple[UpstreamModel, str], AnswersLesson] = {}
+        self._answers: dict[tuple[UpstreamModel, str], AnswersUpdate] = {}
         self._told = 0
 
     def take_lessons(self) -> bytes:
@@ -705,11 +705,11 @@ class SharedUpstreamStates(UpstreamStates):
         numbers = self._table.ring(_digest("extra", route, composition))
         if numbers is None:
             return super().extra_budget(route, composition, calls, usd)
-        return SharedExtra(calls, usd, self._table, numbers)
+        return SharedExtraBudget(calls, usd, self._table, numbers)
 
     def retry_budget(self, route: str, composition: str) -> RetryBudget:
         """Return a budget that all workers share."""
-        return SharedRetries(self._table, _digest("retry", route, composition))
+        return SharedRetryBudget(self._table, _digest("retry", route, composition))
 
     def _tell(self, name: str, given: tuple[Any, ...]) -> None:
         if self._told < MOST_LESSONS:
@@ -723,5 +723,5 @@ class SharedUpstreamStates(UpstreamStates):
         route = facts["route_or_endpoint"]
         lesson = self._answers.get((key, route))
         if lesson is None:
-            lesson = self._answers[key, route] = AnswersLesson(*key, route)
+            lesson = self._answers[key, route] = AnswersUpdate(*key, route)
         lesson.add(now, facts)
