@@ -12,7 +12,7 @@ import pytest
 
 from headstart.embeddings.stores.memory import MemoryStore
 from headstart.middleware.learning import domains as domains_module
-from headstart.middleware.learning.domains import Saved
+from headstart.middleware.learning.domains import SavedDomain
 from headstart.observe import StageFailed
 from headstart.policies.learned_rule.domain import Domain
 from headstart.policies.learned_rule.features import VERSION
@@ -66,7 +66,7 @@ async def test_a_snapshot_that_an_upgrade_cannot_read_is_learned_again_from_the_
     store = MemoryStore()
     await store.label(lessons(5))
     old = Domain(PROMISE, version="of last year").snapshot()
-    await store.keep("learned/d", msgspec.msgpack.encode(Saved(cursor="", snapshot=old)))
+    await store.keep("learned/d", msgspec.msgpack.encode(SavedDomain(cursor="", snapshot=old)))
     domain = await make_domains(store).load("d")
     assert (domain.version, domain.labels) == (VERSION, 5)
 
@@ -171,7 +171,7 @@ async def test_what_could_not_be_saved_is_saved_at_the_next_chance() -> None:
     await domains.aclose()
     kept = await store.kept("learned/d")
     assert kept is not None
-    assert msgspec.msgpack.decode(kept, type=Saved).snapshot == domain.snapshot()
+    assert msgspec.msgpack.decode(kept, type=SavedDomain).snapshot == domain.snapshot()
 
 
 # --- a store that is slow -------------------------------------------------------------------------

@@ -53,7 +53,7 @@ class LearnerError(StageError):
     stage = "learner"
 
 
-class Saved(Frozen):
+class SavedDomain(Frozen):
     """A domain's document in the store: its snapshot, and the last label in it."""
 
     cursor: str
@@ -206,17 +206,17 @@ class Domains:
         if next(iter(self._loaded), None) == name:  # it was not used meanwhile
             del self._loaded[name]
 
-    async def _saved(self, name: str) -> Saved | None:
+    async def _saved(self, name: str) -> SavedDomain | None:
         document = await self.store.kept(_document(name))
         if document is None:
             return None
         try:
-            return msgspec.msgpack.decode(document, type=Saved)
+            return msgspec.msgpack.decode(document, type=SavedDomain)
         except msgspec.DecodeError:
             logger.warning("a learned snapshot is unreadable: learning it again")
             return None
 
-    def _revive(self, name: str, saved: Saved | None) -> _LoadedDomain:
+    def _revive(self, name: str, saved: SavedDomain | None) -> _LoadedDomain:
         if saved is not None:
             try:
                 return _LoadedDomain(self.restore(saved.snapshot), saved.cursor)
@@ -327,7 +327,7 @@ class Domains:
 
     async def _save(self, name: str, loaded: _LoadedDomain) -> None:
         loaded.changed = False
-        saved = Saved(cursor=loaded.cursor, snapshot=loaded.domain.snapshot())
+        saved = SavedDomain(cursor=loaded.cursor, snapshot=loaded.domain.snapshot())
         try:
             await self.store.keep(_document(name), msgspec.msgpack.encode(saved))
         except BaseException:
