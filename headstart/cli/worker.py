@@ -28,7 +28,7 @@ from headstart.sidecar import Sidecar, lasting_parts
 if TYPE_CHECKING:
     from headstart.interfaces import Store
 
-LESSONS_S = 0.5
+UPDATES_S = 0.5
 """Seconds between two exchanges of learned figures among workers."""
 
 
@@ -69,7 +69,7 @@ class WorkerSide:
         channel = await Channel.over(ends, self._answer)
         self._link.open(channel)
         server.spawn(self._follow, channel)
-        server.spawn(self._tell_lessons, channel)
+        server.spawn(self._tell_updates, channel)
         channel.tell("ready")
 
     async def _follow(self, channel: Channel) -> None:
@@ -81,12 +81,12 @@ class WorkerSide:
             os.getpid(),
         )
 
-    async def _tell_lessons(self, channel: Channel) -> None:
+    async def _tell_updates(self, channel: Channel) -> None:
         """Tell the other workers what this one has learned of the upstreams."""
         while self._link.channel is not None:
-            await asyncio.sleep(LESSONS_S)
-            if lessons := self._states.take_lessons():
-                channel.tell("learned", lessons)
+            await asyncio.sleep(UPDATES_S)
+            if updates := self._states.take_updates():
+                channel.tell("learned", updates)
 
     async def _answer(self, kind: str, payload: bytes) -> bytes:
         """Answer the supervisor."""

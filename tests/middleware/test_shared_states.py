@@ -268,8 +268,8 @@ def test_what_one_worker_learned_the_others_learn() -> None:
             )  # fmt: skip
         told.affinities.served("a conversation", "sim", 1.0)
         told.reuse.used(SeenPrefix("a prefix", "later r", "a request", 1.0, cached=True))
-        other.learn(told.take_lessons())
-        assert told.take_lessons() == b"" == other.take_lessons()
+        other.learn(told.take_updates())
+        assert told.take_updates() == b"" == other.take_updates()
         for learned in (told, other):
             figures = learned.measures
             assert figures.first_token(key, 100, 1.0).mean_s == pytest.approx(0.25, rel=0.05)

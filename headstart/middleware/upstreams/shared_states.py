@@ -650,14 +650,14 @@ class SyncedPrefixReuse(PrefixReuse):
         self._tell("prefix", tuple(use))
 
 
-_LESSONS: dict[str, Callable[..., None]] = {
+_UPDATES: dict[str, Callable[..., None]] = {
     "first": Measures.first,
     "censored": Measures.censored,
     "gaps": Measures.gaps,
 }
-_lesson_decoder = msgspec.msgpack.Decoder(tuple[list[tuple[str, list[Any]]], list[AnswersUpdate]])
-MOST_LESSONS = 1000
-"""Most lessons that wait to be sent. Further ones are dropped."""
+_update_decoder = msgspec.msgpack.Decoder(tuple[list[tuple[str, list[Any]]], list[AnswersUpdate]])
+MOST_UPDATES = 1000
+"""Most updates that wait to be sent. Further ones are dropped."""
 
 
 class SharedUpstreamStates(UpstreamStates):
@@ -668,23 +668,23 @@ class SharedUpstreamStates(UpstreamStates):
         self.affinities = SyncedAffinities(self._tell)
         self.reuse = SyncedPrefixReuse(self._tell)
         self._table = SharedTable(file, offset)
-        self._lessons: list[tuple[str, tuple[Any, ...]]] = []
+        self._updates: list[tuple[str, tuple[Any, ...]]] = []
         self._answers: dict[tuple[UpstreamModel, str], AnswersUpdate] = {}
         self._told = 0
 
-    def take_lessons(self) -> bytes:
+    def take_updates(self) -> bytes:
         """Return what this worker has learned since the last call; b"": nothing."""
         if not self._told:
             return b""
-        lessons, answers = self._lessons, list(self._answers.values())
-        self._lessons, self._answers, self._told = [], {}, 0
-        return msgspec.msgpack.encode((lessons, answers))
+        updates, answers = self._updates, list(self._answers.values())
+        self._updates, self._answers, self._told = [], {}, 0
+        return msgspec.msgpack.encode((updates, answers))
 
-    def learn(self, lessons: bytes) -> None:
+    def learn(self, updates: bytes) -> None:
         """Learn what another worker has learned."""
-        singly, answers = _lesson_decoder.decode(lessons)
-        for lesson in answers:
-            lesson.teach(self.measures)
+        singly, answers = _update_decoder.decode(updates)
+        for update in answers:
+            update.teach(self.measures)
         for name, given in singly:
             if name == "served":
                 Affinities.served(self.affinities, *given)
@@ -692,7 +692,7 @@ class SharedUpstreamStates(UpstreamStates):
             if name == "prefix":
                 PrefixReuse.used(self.reuse, SeenPrefix(*given))
                 continue
-            _LESSONS[name](self.measures, UpstreamModel(*given[0]), *given[1:])
+            _UPDATES[name](self.measures, UpstreamModel(*given[0]), *given[1:])
 
     def make(self, upstream: str, model: str, key: str) -> UpstreamState:
         """Return the state that all workers share."""
@@ -712,16 +712,16 @@ class SharedUpstreamStates(UpstreamStates):
         return SharedRetryBudget(self._table, _digest("retry", route, composition))
 
     def _tell(self, name: str, given: tuple[Any, ...]) -> None:
-        if self._told < MOST_LESSONS:
+        if self._told < MOST_UPDATES:
             self._told += 1
-            self._lessons.append((name, given))
+            self._updates.append((name, given))
 
     def _tell_answer(self, key: UpstreamModel, now: float, facts: AnswerFacts) -> None:
-        if self._told >= MOST_LESSONS:
+        if self._told >= MOST_UPDATES:
             return
         self._told += 1
         route = facts["route_or_endpoint"]
-        lesson = self._answers.get((key, route))
-        if lesson is None:
-            lesson = self._answers[key, route] = AnswersUpdate(*key, route)
-        lesson.add(now, facts)
+        update = self._answers.get((key, route))
+        if update is None:
+            update = self._answers[key, route] = AnswersUpdate(*key, route)
+        update.add(now, facts)
