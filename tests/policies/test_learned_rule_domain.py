@@ -27,7 +27,7 @@ from headstart.policies.learned_rule.settings import (
     Promise,
     expected_hit_rate,
 )
-from headstart.policies.learned_rule.threshold import Alarm, Row, no_memory, remembered
+from headstart.policies.learned_rule.threshold import Alarm, LabelledRow, no_memory, remembered
 
 PROMISE = Promise(max_error=0.05, judge=EXACT_JUDGE)
 SETTLED = Promise(max_error=0.05, judge=EXACT_JUDGE, cold_start="optimistic")
@@ -276,8 +276,8 @@ def test_entry_records_are_bounded() -> None:
     assert records.of(str(MOST_ENTRY_RECORDS)).q > 0
 
 
-def row(principal: int) -> Row:
-    return Row(
+def row(principal: int) -> LabelledRow:
+    return LabelledRow(
         np.zeros(len(NAMES)), same=True, offset=0, mass=1, similarity=0.9, principal=principal
     )
 

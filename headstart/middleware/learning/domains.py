@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from headstart.decisions import Label
     from headstart.interfaces import Store
     from headstart.observe import Observer
-    from headstart.policies.learned_rule.domain import Change, Domain
+    from headstart.policies.learned_rule.domain import Domain, LabelEffect
 
 POLL_S = 0.25
 """Longest time until this process learns from a label of another process."""
@@ -279,7 +279,7 @@ class Domains:
             loaded.tripped = True
             self._report_change(name, loaded.domain, change)
 
-    def _report_change(self, name: str, domain: Domain, change: Change) -> None:
+    def _report_change(self, name: str, domain: Domain, change: LabelEffect) -> None:
         """Report a domain whose rule changed; log the reason if it serves less than at first."""
         status = domain.status()
         self.observer.notify(

@@ -1,8 +1,8 @@
-"""A learning domain: a ``State`` and the records of its entries, which can be saved.
+"""A learning domain: a ``DomainState`` and the records of its entries, which can be saved.
 
 A snapshot is a versioned envelope. A reader of another version refuses it.
 
-``State`` is a value: each step makes a new one from the old one and a label. Its model is a
+``DomainState`` is a value: each step makes a new one from the old one and a label. Its model is a
 Bayesian logistic regression whose posterior is updated with each label.
 """
 
@@ -52,8 +52,8 @@ from headstart.policies.learned_rule.settings import (
 from headstart.policies.learned_rule.threshold import (
     Alarm,
     Curve,
-    Memory,
-    Row,
+    LabelledRow,
+    LabelTable,
     draw_curve,
     no_curve,
     no_memory,
@@ -78,27 +78,27 @@ _CERTAIN = 1e-12
 Shares = TypeVar("Shares", float, "NDArray[np.float64]")
 
 
-class Model(msgspec.Struct, frozen=True):
+class Posterior(msgspec.Struct, frozen=True):
     """The posterior of the weights: ``mean`` f64[d], ``covariance`` f64[d, d]. Never mutated."""
 
     mean: NDArray[np.float64]
     covariance: NDArray[np.float64]
 
 
-def untrained() -> Model:
+def untrained() -> Posterior:
     """Return the sceptical prior: similarity helps, and nothing is trusted yet."""
-    return Model(PRIOR_MEAN.copy(), np.eye(len(PRIOR_MEAN)) * PRIOR_VARIANCE)
+    return Posterior(PRIOR_MEAN.copy(), np.eye(len(PRIOR_MEAN)) * PRIOR_VARIANCE)
 
 
-def cautious_score(model: Model, features: NDArray[np.float64], offset: float) -> float:
+def cautious_score(model: Posterior, features: NDArray[np.float64], offset: float) -> float:
     """Return the log-odds that the answers are the same, less the uncertainty."""
     variance = features @ model.covariance @ features
     return float(features @ model.mean + offset - CAUTION * variance**0.5)
 
 
 def updated(
-    model: Model, features: NDArray[np.float64], offset: float, noise: JudgeNoise, *, same: bool
-) -> tuple[Model, float, float]:
+    model: Posterior, features: NDArray[np.float64], offset: float, noise: JudgeNoise, *, same: bool
+) -> tuple[Posterior, float, float]:
     """Learn one label; return the model, the label's residual and its weight.
 
     The likelihood is that of a judge who errs, so a "different" where the model is sure counts
@@ -111,7 +111,7 @@ def updated(
     spread = covariance @ features
     shrink = weight / (1 + weight * (features @ spread))
     covariance = covariance - np.outer(spread, spread) * shrink
-    return Model(model.mean + (covariance @ features) * residual, covariance), residual, weight
+    return Posterior(model.mean + (covariance @ features) * residual, covariance), residual, weight
 
 
 def agreement(same: Shares, noise: JudgeNoise) -> Shares:
@@ -130,9 +130,9 @@ def evidence(probability: Shares, same: Shares, noise: JudgeNoise) -> tuple[Shar
     return slope * (same - judged) / variance, slope * slope / variance + LEAST_WEIGHT
 
 
-def doubted(model: Model) -> Model:
+def doubted(model: Posterior) -> Posterior:
     """Widen the posterior after an alarm: the model may be wrong by now."""
-    return Model(model.mean, model.covariance + 0.5 * np.eye(len(model.mean)))
+    return Posterior(model.mean, model.covariance + 0.5 * np.eye(len(model.mean)))
 
 
 _NEGLIGIBLE = 0.02
@@ -143,7 +143,7 @@ _LEAST_REMAINDER = 0.2
 """The floor of 1 - leverage: one Newton step says little about a row that fits itself."""
 
 
-class Counts(msgspec.Struct, frozen=True, array_like=True):
+class LabelCounts(msgspec.Struct, frozen=True, array_like=True):
     """The labels by their use."""
 
     labels: int = 0
@@ -155,12 +155,12 @@ class Counts(msgspec.Struct, frozen=True, array_like=True):
     alarms: int = 0
 
 
-class State(msgspec.Struct, frozen=True):
+class DomainState(msgspec.Struct, frozen=True):
     """Everything that a domain has learned, except the records of single entries."""
 
-    model: Model
-    memory: Memory
-    pending: tuple[Row, ...]
+    model: Posterior
+    memory: LabelTable
+    pending: tuple[LabelledRow, ...]
     """The rows since the last threshold update. They join the memory at the next update."""
     curve: Curve
     alarm: Alarm = Alarm()
@@ -169,7 +169,7 @@ class State(msgspec.Struct, frozen=True):
     learned_pairs: int = 0
     """Pairs learned since the start or the last alarm that no guard had vetoed."""
     since_update: int = 0
-    counts: Counts = Counts()
+    counts: LabelCounts = LabelCounts()
     tripwire: Tripwire = Tripwire()
     sketches: SketchLabels = SketchLabels()
 
@@ -179,24 +179,24 @@ class State(msgspec.Struct, frozen=True):
         return len(self.memory) + len(self.pending)
 
 
-def initial_state() -> State:
+def initial_state() -> DomainState:
     """Return the state of a domain without labels."""
-    return State(untrained(), no_memory(), (), no_curve())
+    return DomainState(untrained(), no_memory(), (), no_curve())
 
 
-def counted(state: State, **more: int) -> State:
+def counted(state: DomainState, **more: int) -> DomainState:
     """Add to the counts of these names."""
     counts = {name: getattr(state.counts, name) + number for name, number in more.items()}
     return msgspec.structs.replace(state, counts=msgspec.structs.replace(state.counts, **counts))
 
 
-def audit_rate(state: State, least: float) -> float:
+def audit_rate(state: DomainState, least: float) -> float:
     """Return the share of hits to audit. It falls with the number of audits, down to ``least``."""
     made = state.counts.audits
     return max(least, MAX_AUDIT_RATE / sqrt(1 + made / AUDITS_HALF_LIFE))
 
 
-def noise_of(state: State, promise: Promise) -> JudgeNoise:
+def noise_of(state: DomainState, promise: Promise) -> JudgeNoise:
     """Return the noise of the judge, with the false disagreement that null audits have shown."""
     known, counts = promise.judge, state.counts
     beta = (known.false_disagree * NULL_STRENGTH + counts.nulls_different) / (
@@ -205,7 +205,9 @@ def noise_of(state: State, promise: Promise) -> JudgeNoise:
     return msgspec.structs.replace(known, false_disagree=min(beta, 0.5))
 
 
-def learn(state: State, row: Row, promise: Promise, *, vetoed: bool) -> tuple[State, float, float]:
+def learn(
+    state: DomainState, row: LabelledRow, promise: Promise, *, vetoed: bool
+) -> tuple[DomainState, float, float]:
     """Learn one pair; return the state, and the residual and weight for the entry's record."""
     value = cautious_score(state.model, row.features, row.offset)
     noise = noise_of(state, promise)
@@ -227,7 +229,7 @@ def learn(state: State, row: Row, promise: Promise, *, vetoed: bool) -> tuple[St
     return state, residual, weight
 
 
-def audited(state: State, promise: Promise, *, same: bool) -> State:
+def audited(state: DomainState, promise: Promise, *, same: bool) -> DomainState:
     """Count one audit; raise the alarm if chance cannot explain that the promise is broken."""
     state = counted(state, audits=1, audits_wrong=int(not same))
     alarm = state.alarm.audited(same=same)
@@ -235,7 +237,7 @@ def audited(state: State, promise: Promise, *, same: bool) -> State:
     return alarmed(state) if alarm.raised(_observed(promise.max_error, state, promise)) else state
 
 
-def alarmed(state: State) -> State:
+def alarmed(state: DomainState) -> DomainState:
     """Return a state that serves nothing, has no memory, doubts its model and starts to learn."""
     return msgspec.structs.replace(
         counted(state, alarms=1),
@@ -250,7 +252,7 @@ def alarmed(state: State) -> State:
     )
 
 
-def redrawn(state: State, promise: Promise) -> State:
+def redrawn(state: DomainState, promise: Promise) -> DomainState:
     """Move the pending rows to the memory and compute the threshold curve again."""
     memory = remembered(state.memory, state.pending)
     curve = _curve(state.model, memory, noise_of(state, promise)) if len(memory) else state.curve
@@ -265,7 +267,7 @@ def redrawn(state: State, promise: Promise) -> State:
 
 
 def memory_scores(
-    model: Model, memory: Memory, noise: JudgeNoise
+    model: Posterior, memory: LabelTable, noise: JudgeNoise
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the cautious scores of all remembered candidates, and the probabilities of "same".
 
@@ -281,13 +283,13 @@ def memory_scores(
     return means - CAUTION * np.sqrt(leverage), 1 / (1 + np.exp(-means))
 
 
-def _curve(model: Model, memory: Memory, noise: JudgeNoise) -> Curve:
+def _curve(model: Posterior, memory: LabelTable, noise: JudgeNoise) -> Curve:
     scores, same = memory_scores(model, memory, noise)
     mass = memory.mass.astype(np.float64)
     return draw_curve(scores, memory.same, mass, 1 - agreement(same, noise), noise)
 
 
-def trust(state: State, promise: Promise) -> Trust:
+def trust(state: DomainState, promise: Promise) -> Trust:
     """Return how far the cold-start threshold can be trusted, by the near misses so far."""
     return state.tripwire.trust(
         promise.max_error,
@@ -296,7 +298,7 @@ def trust(state: State, promise: Promise) -> Trust:
     )
 
 
-def _observed(rate: float, state: State, promise: Promise) -> float:
+def _observed(rate: float, state: DomainState, promise: Promise) -> float:
     """Return the share of "different" labels to expect among hits of which ``rate`` are wrong."""
     noise = noise_of(state, promise)
     ratio = (1 - noise.unsure_different) / (1 - noise.unsure_same)
@@ -335,14 +337,14 @@ class _Snapshot(_SnapshotHead):
     alarmed: bool
     learned_pairs: int = msgspec.field(name="lessons")
     since_update: int
-    counts: Counts
+    counts: LabelCounts
     entries: dict[str, tuple[str, float, float]] = msgspec.field(name="standings")
     sketches: SketchLabels = SketchLabels()
     tripwire: Tripwire | None = None
     """None in snapshots that were written before near misses were counted."""
 
 
-def dump_snapshot(state: State, entries: EntryRecords, version: str) -> bytes:
+def dump_snapshot(state: DomainState, entries: EntryRecords, version: str) -> bytes:
     """Serialise a state and its entry records: about 70 bytes a candidate and 80 an entry."""
     return msgspec.msgpack.encode(
         _Snapshot(
@@ -365,7 +367,9 @@ def dump_snapshot(state: State, entries: EntryRecords, version: str) -> bytes:
     )
 
 
-def load_snapshot(data: bytes, version: str, *, exact: bool = False) -> tuple[State, EntryRecords]:
+def load_snapshot(
+    data: bytes, version: str, *, exact: bool = False
+) -> tuple[DomainState, EntryRecords]:
     """Read what ``dump_snapshot`` wrote. Raises SnapshotError if it is damaged or outdated.
 
     ``exact`` also refuses a snapshot of a cold start in which near misses were not yet counted:
@@ -380,10 +384,10 @@ def load_snapshot(data: bytes, version: str, *, exact: bool = False) -> tuple[St
                 "start anew"
             )
         envelope = msgspec.msgpack.decode(data, type=_Snapshot)
-        state = State(
-            model=Model(*_unpacked(envelope.model)),
-            memory=Memory(*_unpacked(envelope.memory)),
-            pending=_memory_rows(Memory(*_unpacked(envelope.pending))),
+        state = DomainState(
+            model=Posterior(*_unpacked(envelope.model)),
+            memory=LabelTable(*_unpacked(envelope.memory)),
+            pending=_memory_rows(LabelTable(*_unpacked(envelope.pending))),
             curve=Curve(*_unpacked(envelope.curve)),
             alarm=envelope.alarm,
             alarmed=envelope.alarmed,
@@ -400,7 +404,7 @@ def load_snapshot(data: bytes, version: str, *, exact: bool = False) -> tuple[St
     return state, EntryRecords(envelope.entries)
 
 
-def _packed(value: Model | Memory | Curve) -> tuple[_Array, ...]:
+def _packed(value: Posterior | LabelTable | Curve) -> tuple[_Array, ...]:
     arrays = msgspec.structs.astuple(value)
     return tuple(_Array(array.dtype.str, array.shape, array.tobytes()) for array in arrays)
 
@@ -410,9 +414,9 @@ def _unpacked(arrays: tuple[_Array, ...]) -> Iterator[NDArray[Any]]:
         yield np.frombuffer(array.data, array.type).reshape(array.shape)
 
 
-def _memory_rows(memory: Memory) -> tuple[Row, ...]:
+def _memory_rows(memory: LabelTable) -> tuple[LabelledRow, ...]:
     return tuple(
-        Row(features.astype(np.float64), *values)
+        LabelledRow(features.astype(np.float64), *values)
         for features, *values in zip(
             memory.features,
             memory.same.tolist(),
@@ -425,7 +429,7 @@ def _memory_rows(memory: Memory) -> tuple[Row, ...]:
     )
 
 
-class Change(Frozen, frozen=True, kw_only=True):
+class LabelEffect(Frozen, frozen=True, kw_only=True):
     """The effect of one label."""
 
     used: bool = True
@@ -627,12 +631,12 @@ class Domain:
         named["uncertainty"] = cautious_score(self._state.model, row, 0.0) - float(shares.sum())
         return dict(sorted(named.items(), key=lambda item: -abs(item[1])))
 
-    def apply(self, label: Label) -> Change:
+    def apply(self, label: Label) -> LabelEffect:
         """Learn one label. Labels must come in the store's order."""
         before = self._state
         used = self._apply(label)
         state = self._state
-        return Change(
+        return LabelEffect(
             used=used,
             alarm=state.counts.alarms > before.counts.alarms,
             redrawn=state.curve is not before.curve,
@@ -653,7 +657,7 @@ class Domain:
             return False
         if label.source is LabelSource.AUDIT:
             self._state = audited(self._state, self.promise, same=label.same)
-        row = Row(
+        row = LabelledRow(
             features=unpack_features(label.features),
             same=label.same,
             offset=self._entries.of(label.entry).offset,

@@ -157,7 +157,7 @@ def _log_beta(a: float, b: float) -> float:
     return lgamma(a) + lgamma(b) - lgamma(a + b)
 
 
-class Row(NamedTuple):
+class LabelledRow(NamedTuple):
     """One labelled candidate that no guard vetoed."""
 
     features: NDArray[np.float64]
@@ -170,7 +170,7 @@ class Row(NamedTuple):
     principal: int
 
 
-class Memory(msgspec.Struct, frozen=True):
+class LabelTable(msgspec.Struct, frozen=True):
     """The rows as columns, oldest first. Never mutated."""
 
     features: NDArray[np.float16]
@@ -184,10 +184,10 @@ class Memory(msgspec.Struct, frozen=True):
         return len(self.same)
 
 
-def no_memory() -> Memory:
+def no_memory() -> LabelTable:
     """Return an empty memory."""
     few = np.empty(0, np.float32)
-    return Memory(
+    return LabelTable(
         np.empty((0, len(NAMES)), np.float16),
         np.empty(0, np.bool_),
         few,
@@ -197,12 +197,12 @@ def no_memory() -> Memory:
     )
 
 
-def remembered(memory: Memory, rows: Sequence[Row]) -> Memory:
+def remembered(memory: LabelTable, rows: Sequence[LabelledRow]) -> LabelTable:
     """Append rows, forget the oldest beyond ``MEMORY``, and hold each principal to its share."""
     if not rows:
         return memory
     features, same, offset, mass, similarity, principal = zip(*rows, strict=True)
-    joined = Memory(
+    joined = LabelTable(
         np.concatenate([memory.features, np.array(features, np.float16)]),
         np.concatenate([memory.same, np.array(same, np.bool_)]),
         np.concatenate([memory.offset, np.array(offset, np.float32)]),
@@ -228,8 +228,8 @@ def _fair(principals: NDArray[np.int64]) -> NDArray[np.intp]:
     return np.flatnonzero(kept)
 
 
-def _chosen(memory: Memory, places: NDArray[np.intp]) -> Memory:
-    return Memory(*(getattr(memory, name)[places] for name in memory.__struct_fields__))
+def _chosen(memory: LabelTable, places: NDArray[np.intp]) -> LabelTable:
+    return LabelTable(*(getattr(memory, name)[places] for name in memory.__struct_fields__))
 
 
 FEWEST = 40
