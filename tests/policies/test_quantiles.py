@@ -11,10 +11,10 @@ from headstart.policies.routing.measures import (
     LATE,
     LONGEST_S,
     SHORTEST_S,
-    Bins,
-    Peak,
+    DecayingRatio,
+    PeakEWMA,
     Quantiles,
-    Ratio,
+    SavedHistogram,
 )
 
 HALF_LIFE_S = 600.0
@@ -136,11 +136,11 @@ def test_saved_bins_hold_the_same_curve() -> None:
 
 def test_bins_of_another_histogram_are_refused() -> None:
     with pytest.raises(ValueError, match="does not have"):
-        Quantiles(HALF_LIFE_S).load(Bins([10_000], [1.0], [0.0]), 0.0)
+        Quantiles(HALF_LIFE_S).load(SavedHistogram([10_000], [1.0], [0.0]), 0.0)
 
 
 def test_a_ratio_weighs_by_size_and_forgets() -> None:
-    ratio = Ratio(10.0)
+    ratio = DecayingRatio(10.0)
     assert ratio.value is None
     ratio.add(10, 1.0, 0.0)
     ratio.add(900, 9.0, 0.0)
@@ -150,17 +150,17 @@ def test_a_ratio_weighs_by_size_and_forgets() -> None:
 
 
 def test_a_peak_rises_at_the_third_slow_call_and_sinks_with_its_time_constant() -> None:
-    peak = Peak()
+    peak = PeakEWMA()
     peak.add(20.0, slow=True, now=0.0)
     peak.add(9.0, slow=True, now=0.0)
     assert peak.value(0.0) == 1.0
     peak.add(5.0, slow=True, now=1.0)
     assert peak.value(1.0) == 5.0
-    assert peak.value(1.0 + Peak.TAU_S) == pytest.approx(1 + 4 / math.e)
+    assert peak.value(1.0 + PeakEWMA.TAU_S) == pytest.approx(1 + 4 / math.e)
 
 
 def test_a_single_stall_between_usual_calls_is_no_peak() -> None:
-    peak = Peak()
+    peak = PeakEWMA()
     for now, (times, slow) in enumerate([(1.0, False), (40.0, True), (0.9, False), (40.0, True)]):
         peak.add(times, slow=slow, now=float(now))
     assert peak.value(3.0) == 1.0

@@ -21,7 +21,7 @@ import msgspec
 
 from headstart.canonical_request import TextPart
 from headstart.observe import HELD_OUT
-from headstart.policies.routing.measures import Bins, Quantiles
+from headstart.policies.routing.measures import Quantiles, SavedHistogram
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -138,7 +138,7 @@ class LengthKey(NamedTuple):
 class _SavedLengths(msgspec.Struct, array_like=True):
     key: LengthKey
     seen: int
-    bins: Bins
+    bins: SavedHistogram
 
 
 class _LengthsSnapshot(msgspec.Struct):

@@ -37,7 +37,7 @@ _STALE = 0.02
 """The curve is computed again when new samples have this share of the weight."""
 
 
-class Bins(msgspec.Struct, array_like=True):
+class SavedHistogram(msgspec.Struct, array_like=True):
     """A saved histogram: the bins that are not empty, with their samples and censored samples."""
 
     indices: list[int]
@@ -132,19 +132,19 @@ class Quantiles:
         """Return the mean, winsorised so that two samples cannot move it; None without samples."""
         return self._mean if self._drawn() else None
 
-    def saved(self, at: float) -> Bins:
+    def saved(self, at: float) -> SavedHistogram:
         """Return its bins, weighed as of ``at``."""
         scale = math.exp2((self._base - at) / self._half_life)
         seen = self._seen
         censored = self._censored or array("d", bytes(8 * HISTOGRAM_BINS))
         indices = [i for i in range(HISTOGRAM_BINS) if (seen[i] + censored[i]) * scale > 1e-6]
-        return Bins(
+        return SavedHistogram(
             indices,
             [seen[index] * scale for index in indices],
             [censored[index] * scale for index in indices],
         )
 
-    def load(self, bins: Bins, at: float) -> None:
+    def load(self, bins: SavedHistogram, at: float) -> None:
         """Take over saved bins, as if their samples had come at ``at``. Raises ValueError."""
         if any(not 0 <= index < HISTOGRAM_BINS for index in bins.indices):
             raise ValueError("a bin that this histogram does not have")
@@ -227,7 +227,7 @@ class Quantiles:
 _MIDDLES_S = [SHORTEST_S * math.exp((index + 0.5) / _SCALE) for index in range(HISTOGRAM_BINS)]
 
 
-class Ratio:
+class DecayingRatio:
     """A ratio of two sums whose old terms fade: tokens to seconds, or a mean (terms to ones).
 
     A ratio of sums weighs each call by its size, so a call of ten tokens has less influence on a
@@ -255,7 +255,7 @@ class Ratio:
         return self.above / self.below if self.below else None
 
 
-class Peak:
+class PeakEWMA:
     """How many times slower than usual calls are now: 1 or more.
 
     Peak-EWMA, as in Finagle's load balancer of that name: it rises with a slow call at once and
@@ -384,8 +384,8 @@ class _SavedFigures(msgspec.Struct, array_like=True):
     """Figures in a snapshot. New fields go last, with a default: older snapshots lack them."""
 
     key: tuple[str, str]
-    ttft: dict[int, Bins]
-    gaps: Bins
+    ttft: dict[int, SavedHistogram]
+    gaps: SavedHistogram
     speed: tuple[float, float]
     prompts: tuple[float, float] = (0.0, 0.0)
     whole: dict[int, tuple[float, float, float, float, float]] = {}
@@ -410,14 +410,14 @@ class _Figures:
 
     def __init__(self) -> None:
         self.ttft: dict[int, Quantiles] = {}
-        self.speed = Ratio(HALF_LIFE_S)
-        self.prompts = Ratio(HALF_LIFE_S)
+        self.speed = DecayingRatio(HALF_LIFE_S)
+        self.prompts = DecayingRatio(HALF_LIFE_S)
         """The ratio of the provider's count of prompt tokens to our estimates."""
         self.gaps = Quantiles(_GAPS_HALF_LIFE)
         self.gaps_seen = 0
         self.in_flight = 0
-        self.load = Ratio(_LOAD_HALF_LIFE_S)
-        self.peak = Peak()
+        self.load = DecayingRatio(_LOAD_HALF_LIFE_S)
+        self.peak = PeakEWMA()
         self.whole: dict[int, WholeTimes] = {}
         """Times of answers that were not streamed, by prompt length."""
         self.unread: deque[tuple[int, int, float, float]] = deque(maxlen=_MOST_UNREAD)
@@ -497,7 +497,7 @@ class Measures:
 
     def __init__(self) -> None:
         self._figures: OrderedDict[UpstreamModel, _Figures] = OrderedDict()
-        self._lengths: OrderedDict[str, Ratio] = OrderedDict()
+        self._lengths: OrderedDict[str, DecayingRatio] = OrderedDict()
 
     @property
     def is_empty(self) -> bool:
@@ -717,11 +717,11 @@ class Measures:
         self._figures.move_to_end(key, last=bool(known))
         return figures
 
-    def _length_of(self, route_or_endpoint: str) -> Ratio:
+    def _length_of(self, route_or_endpoint: str) -> DecayingRatio:
         """Return the lengths of a route or endpoint, to learn, as the most recently used ones."""
         lengths = self._lengths.get(route_or_endpoint)
         if lengths is None:
-            lengths = self._lengths[route_or_endpoint] = Ratio(HALF_LIFE_S)
+            lengths = self._lengths[route_or_endpoint] = DecayingRatio(HALF_LIFE_S)
             if len(self._lengths) > _MOST_KEYS:
                 self._lengths.popitem(last=False)
         else:
