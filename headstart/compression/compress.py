@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from headstart.compression.result import Dumpable
-    from headstart.compression.selection import Asked
+    from headstart.compression.selection import TextPurpose
 
 
 _NUMBERED = re.compile(r" *(\d{1,9})(?:\t|\u2192| ?[|\u2502])")
@@ -80,7 +80,7 @@ def reference(first: int, last: int, path: str) -> str:
     return f"[… lines {first}-{last} are unchanged: they stand in the read of {path} above …]"
 
 
-class Reads:
+class FileReads:
     """The numbered lines of files in the prompt so far, in the form that was sent."""
 
     def __init__(self) -> None:
@@ -285,7 +285,7 @@ class ConversationCompressor:
     memo: Memo
     cleared: frozenset[int]
     passages: Passages = field(init=False)
-    reads: Reads | None = field(init=False)
+    reads: FileReads | None = field(init=False)
     """The files that were read; None: repeated reads stay whole."""
     sent_chars: int = 0
     _words: list[str] = field(default_factory=list)
@@ -295,7 +295,7 @@ class ConversationCompressor:
 
     def __post_init__(self) -> None:
         self.passages = Passages(self.memo)
-        self.reads = Reads() if self.allowed.repeated_reads else None
+        self.reads = FileReads() if self.allowed.repeated_reads else None
 
     def read(self, number: int, message: Mapping[str, Any]) -> tuple[dict[str, Any], list[Span]]:
         """Return the message in the form in which it is sent, and the spans that were shortened."""
@@ -309,7 +309,7 @@ class ConversationCompressor:
             for _, text in indexed_texts(message):
                 self._remember(text)
             return sent, []
-        asked: Asked | None = None
+        asked: TextPurpose | None = None
         if message.get("role") not in TOOL_ROLES or not self.memo.call(shows_file, *call):
             asked = self.memo.call(understand, without_marks("\n".join(self._words)))
             asked = msgspec.structs.replace(asked, call=call[1])
@@ -351,7 +351,7 @@ class ConversationCompressor:
         return with_text(message, part, self._remember(sent)), [span]
 
     def _shorten(
-        self, text: str, places: Sequence[DocumentSpan], asked: Asked | None, arguments: str
+        self, text: str, places: Sequence[DocumentSpan], asked: TextPurpose | None, arguments: str
     ) -> tuple[str, Sequence[Span]]:
         """Shorten a text in these places. Later texts may point to the result.
 
@@ -382,7 +382,9 @@ class ConversationCompressor:
         out.append(self._remember(text[at:]))
         return "".join(out), spans
 
-    def _shorten_document(self, source: str, asked: Asked | None, arguments: str) -> Shortened:
+    def _shorten_document(
+        self, source: str, asked: TextPurpose | None, arguments: str
+    ) -> Shortened:
         """Return the shortened text if it pays, else the same text."""
         if len(source) < MIN_TEXT_CHARS:
             return Shortened(text=source)

@@ -137,7 +137,7 @@ _MAX_LINKED = 64
 _QUALIFIER = re.compile(r"\s*\([^()]*\)$")
 
 
-class Ranked(Frozen):
+class SentenceScores(Frozen):
     """The score of each sentence, and the terms (columns) that it holds."""
 
     scores: Array
@@ -150,7 +150,7 @@ def rank(
     document_of: Sequence[int],
     titles: Sequence[str],
     query: Query,
-) -> Ranked:
+) -> SentenceScores:
     """Score the sentences at ``spans`` of ``text``; each is in a document with a title or "".
 
     This is Okapi BM25 (Robertson and Zaragoza, "The Probabilistic Relevance Framework", 2009) at
@@ -180,7 +180,7 @@ def rank(
     if 1 < len(titles) <= _MAX_LINKED:
         links = _links(text, spans, documents, titles, _normal(scores))
         scores += _LINK_WEIGHT * links[documents]
-    return Ranked(scores=scores, holds=counts[:, : len(query.terms)] > 0)
+    return SentenceScores(scores=scores, holds=counts[:, : len(query.terms)] > 0)
 
 
 def _count(text: str, spans: Sequence[tuple[int, int]], query: Query) -> Array:
@@ -377,7 +377,7 @@ def _cut(text: str) -> _Pieces:
     )
 
 
-def _answers(ranked: Ranked) -> bool:
+def _answers(ranked: SentenceScores) -> bool:
     """Return whether the text holds most terms of the question, and some of them together."""
     best = np.argsort(-ranked.scores, kind="stable")[:3]
     found = ranked.holds.any(axis=0).mean()
@@ -621,7 +621,7 @@ _MARKUP = re.compile(
 )
 
 
-class Asked(Frozen):
+class TextPurpose(Frozen):
     """The purpose of a text in the prompt."""
 
     question: str = ""
@@ -648,10 +648,10 @@ class Asked(Frozen):
         return f"{focus(self.question)}\n{self.call[-_QUESTION_CHARS:]}"
 
 
-def understand(words: str) -> Asked:
+def understand(words: str) -> TextPurpose:
     """Derive from the user's own words which parts of a text the answer needs."""
     whole = _WHOLE.search(words) is not None
-    return Asked(
+    return TextPurpose(
         question=words[-_QUESTION_CHARS:],
         verbatim=_VERBATIM.search(words) is not None,
         whole=whole,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from headstart.compression.memo import Memo
     from headstart.compression.passages import Passages
     from headstart.compression.result import Transform
-    from headstart.compression.selection import Asked
+    from headstart.compression.selection import TextPurpose
     from headstart.settings import CompressionMode
 
 
@@ -207,7 +207,7 @@ class AllowedTransforms(NamedTuple):
 
 
 def shorten_text(
-    text: str, asked: Asked, extent: AllowedTransforms, sent: Passages, memo: Memo
+    text: str, asked: TextPurpose, extent: AllowedTransforms, sent: Passages, memo: Memo
 ) -> Shortened:
     """Apply transforms to a text that may be changed. ``sent`` has the texts before it."""
     listing = unpadded(text, memo)
@@ -251,7 +251,7 @@ def _pointed(short: Shortened, sent: Passages) -> Shortened:
 
 
 def _shorten_prose(
-    text: str, asked: Asked, extent: AllowedTransforms, sent: Passages, memo: Memo
+    text: str, asked: TextPurpose, extent: AllowedTransforms, sent: Passages, memo: Memo
 ) -> Shortened:
     short = Shortened(text=text)
     if is_html(text):
