@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks.agreement_pairs import Pair, build_pairs, read_questions
 from headstart.embeddings.encoder import OnnxEncoder
-from headstart.policies.agreement.judge import ENCODED_CHARS, Fit, Method, judge
+from headstart.policies.agreement.judge import ENCODED_CHARS, AgreementMethod, AgreementModel, judge
 from headstart.policies.agreement.wording import (
     LIKENESS_FEATURES,
     WITHOUT_COSINE,
@@ -94,7 +94,7 @@ def cosine_of(pair: Pair, encode: Encoded) -> float:
 def sample(pair: Pair, encode: Encoded) -> Sample | None:
     """Return the features of a pair, None when the judge needs no features."""
     judged = judge(completion(pair.fresh), completion(pair.cached), pair.questions, None)
-    if judged.method is not Method.TEXT:
+    if judged.method is not AgreementMethod.TEXT:
         return None
     one, other = read_words(pair.fresh), read_words(pair.cached)
     given = question_words(pair.questions[0]) | question_words(pair.questions[1])
@@ -105,7 +105,7 @@ def sample(pair: Pair, encode: Encoded) -> Sample | None:
     )
 
 
-def fit(samples: Sequence[Sample], *, cosine: bool) -> Fit:
+def fit(samples: Sequence[Sample], *, cosine: bool) -> AgreementModel:
     """Fit a ridge logistic regression by Newton's method, and its band by quantiles."""
     used = [one for one in samples if one.pair.kind in WEIGHTS]
     rows = np.array([one.features if cosine else one.features_of_words for one in used])
@@ -124,17 +124,19 @@ def fit(samples: Sequence[Sample], *, cosine: bool) -> Fit:
     different, unsure = BAND[cosine]
     same = np.array([one.pair.kind == "same" for one in used])
     low, high = np.quantile(likely[same], [different, different + unsure])
-    return Fit(
+    return AgreementModel(
         weights=tuple(weights.tolist()),
         different_to=round(float(low), 3),
         same_from=round(float(high), 3),
     )
 
 
-def judges(encode: Encoded, with_cosine: Fit, of_words: Fit) -> dict[str, Callable[[Pair], Any]]:
-    bare = Fit(weights=with_cosine.weights, different_to=0.5, same_from=0.5)
+def judges(
+    encode: Encoded, with_cosine: AgreementModel, of_words: AgreementModel
+) -> dict[str, Callable[[Pair], Any]]:
+    bare = AgreementModel(weights=with_cosine.weights, different_to=0.5, same_from=0.5)
 
-    def by(chosen: Fit, *, cosine: bool) -> Callable[[Pair], bool | None]:
+    def by(chosen: AgreementModel, *, cosine: bool) -> Callable[[Pair], bool | None]:
         return lambda pair: (
             judge(
                 completion(pair.fresh),

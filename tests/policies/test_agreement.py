@@ -12,7 +12,7 @@ from headstart.policies.agreement.judge import (
     WITH_COSINE,
     WORDS_ALONE,
     Agreement,
-    Method,
+    AgreementMethod,
     answer_text,
     judge,
     judge_by_sketches,
@@ -104,7 +104,7 @@ def test_up_to_five_words_are_compared_as_a_label(
 ) -> None:
     verdict = agreement(answer(fresh), answer(cached))
     assert verdict.same is same
-    assert verdict.method in {Method.SHORT, Method.EQUAL}
+    assert verdict.method in {AgreementMethod.SHORT, AgreementMethod.EQUAL}
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_up_to_five_words_are_compared_as_a_label(
 def test_json_is_compared_by_its_values(fresh: str, cached: str, same: bool | None) -> None:
     verdict = agreement(answer(fresh), answer(cached))
     assert verdict.same is same
-    assert verdict.method is Method.STRUCTURED
+    assert verdict.method is AgreementMethod.STRUCTURED
 
 
 def test_prose_inside_json_is_judged_as_text_and_everything_else_must_be_equal() -> None:
@@ -153,7 +153,7 @@ def test_tool_calls_are_compared_by_name_and_arguments(
 ) -> None:
     verdict = agreement(answer("Let me see.", fresh), answer(cached, finish="tool_calls"))
     assert verdict.same is same
-    assert verdict.method is Method.STRUCTURED
+    assert verdict.method is AgreementMethod.STRUCTURED
 
 
 def test_parallel_tool_calls_may_come_in_any_order() -> None:
@@ -181,7 +181,7 @@ def test_equal_code_is_the_same_and_only_foreign_code_is_different(
     fresh = answer("Sure:\n```python\ndef f(x):\n    return x + 1\n```\n")
     verdict = agreement(fresh, answer(f"Here:\n```python\n{cached}\n```"))
     assert verdict.same is same
-    assert verdict.method is Method.STRUCTURED
+    assert verdict.method is AgreementMethod.STRUCTURED
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_equal_code_is_the_same_and_only_foreign_code_is_different(
 )
 def test_a_refusal_differs_from_an_answer(refusal: Completion) -> None:
     verdict = agreement(refusal, answer("The capital of Peru is the city of Lima."), cosine=0.95)
-    assert (verdict.same, verdict.method) == (False, Method.REFUSAL)
+    assert (verdict.same, verdict.method) == (False, AgreementMethod.REFUSAL)
 
 
 def test_two_refusals_in_other_words_are_unsure() -> None:
@@ -214,16 +214,18 @@ def test_two_refusals_in_other_words_are_unsure() -> None:
     ],
 )
 def test_an_answer_that_hedges_is_no_refusal(text: str) -> None:
-    assert agreement(answer(text), answer(RESET), cosine=0.1).method is Method.TEXT
+    assert agreement(answer(text), answer(RESET), cosine=0.1).method is AgreementMethod.TEXT
 
 
 def test_an_answer_cut_at_its_limit_is_the_same_only_as_what_it_begins() -> None:
     cut = answer(RESET[:60], finish="length")
     verdict = agreement(cut, answer(RESET))
-    assert (verdict.same, verdict.method) == (True, Method.TRUNCATED)
+    assert (verdict.same, verdict.method) == (True, AgreementMethod.TRUNCATED)
     assert agreement(cut, answer(RESET_REWORDED)).same is None
     assert agreement(answer("", finish="length"), answer(RESET)).same is None
-    assert agreement(cut, answer(RESET_REWORDED[:60], finish="length")).method is Method.TEXT
+    assert (
+        agreement(cut, answer(RESET_REWORDED[:60], finish="length")).method is AgreementMethod.TEXT
+    )
 
 
 def test_reasoning_is_not_judged() -> None:
@@ -247,7 +249,7 @@ def test_custom_json_is_judged_without_ids_and_times() -> None:
 def test_bytes_that_are_no_text_are_the_same_only_if_equal() -> None:
     assert agreement(raw(b"\xff\x00"), raw(b"\xff\x00")).same is True
     verdict = agreement(raw(b"\xff\x00"), raw(b"\xff\x01"))
-    assert (verdict.same, verdict.method) == (None, Method.UNREADABLE)
+    assert (verdict.same, verdict.method) == (None, AgreementMethod.UNREADABLE)
 
 
 @pytest.mark.parametrize(
@@ -296,7 +298,7 @@ def test_free_text(
     questions: tuple[str, str], fresh: str, cached: str, cosine: float, same: bool | None
 ) -> None:
     verdict = agreement(answer(fresh), answer(cached), *questions, cosine=cosine)
-    assert (verdict.same, verdict.method) == (same, Method.TEXT)
+    assert (verdict.same, verdict.method) == (same, AgreementMethod.TEXT)
 
 
 def test_without_a_cosine_words_decide_and_doubt_is_wider() -> None:

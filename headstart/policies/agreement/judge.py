@@ -137,7 +137,7 @@ def _without_volatile(text: str) -> str:
 # --- the judge ------------------------------------------------------------------------------------
 
 
-class Fit(Frozen):
+class AgreementModel(Frozen):
     """A logistic regression over ``wording.LIKENESS_FEATURES``, and its band of doubt."""
 
     weights: tuple[float, ...]
@@ -168,7 +168,7 @@ class ErrorRates(Frozen):
     """Of the pairs that differ, the share about which the judge is not sure."""
 
 
-WITH_COSINE = Fit(
+WITH_COSINE = AgreementModel(
     weights=(
         -9.333, 7.78, 2.412, 2.331, -0.589, 0.721, -1.849, 1.594, 2.699, 1.427, -0.325, -0.381,
         2.203, 0.87, -6.496, -5.154,
@@ -176,7 +176,7 @@ WITH_COSINE = Fit(
     different_to=0.073,
     same_from=0.55,
 )  # fmt: skip
-WORDS_ALONE = Fit(
+WORDS_ALONE = AgreementModel(
     weights=(
         -6.209, 2.608, -0.239, 1.199, -0.483, 2.283, 3.103, 1.727, -0.037, -0.383, 4.615, 0.511,
         -7.363, -5.679,
@@ -199,7 +199,7 @@ ENCODED_CHARS = 600
 """Number of characters that are encoded: about the 256 tokens of the default encoder."""
 
 
-class Method(StrEnum):
+class AgreementMethod(StrEnum):
     """The evidence behind an agreement."""
 
     EQUAL = "equal"
@@ -222,11 +222,11 @@ class Agreement(Frozen):
     same: bool | None
     probability: float
     """The probability that the answers say the same."""
-    method: Method
+    method: AgreementMethod
 
 
-_EQUAL = Agreement(same=True, probability=1.0, method=Method.EQUAL)
-_UNREADABLE = Agreement(same=None, probability=0.5, method=Method.UNREADABLE)
+_EQUAL = Agreement(same=True, probability=1.0, method=AgreementMethod.EQUAL)
+_UNREADABLE = Agreement(same=None, probability=0.5, method=AgreementMethod.UNREADABLE)
 _CERTAINTY = {True: 0.99, None: 0.5, False: 0.01}
 
 
@@ -249,7 +249,7 @@ def judge(
     cached: Completion | RawResponse,
     questions: Sequence[str | None],
     cosine: float | None,
-    fit: Fit | None = None,
+    fit: AgreementModel | None = None,
 ) -> Agreement:
     """Judge two answers to ``questions``: the last user texts of both requests, if known.
 
@@ -262,7 +262,7 @@ def judge(
     if replies is None or others is None:
         return _EQUAL if fresh == cached else _UNREADABLE
     if len(replies) != len(others):
-        return _agreement(Method.STRUCTURED, same=None)
+        return _agreement(AgreementMethod.STRUCTURED, same=None)
     given = frozenset().union(*map(question_words, questions))
     fit = fit or (WORDS_ALONE if cosine is None else WITH_COSINE)
     found = [
@@ -303,9 +303,11 @@ def _compare_replies(a: ReadChoice, b: ReadChoice) -> Agreement | tuple[str, str
         return _EQUAL
     if a.truncated != b.truncated:
         cut, whole = (a.text, b.text) if a.truncated else (b.text, a.text)
-        return _agreement(Method.TRUNCATED, same=True if cut and whole.startswith(cut) else None)
+        return _agreement(
+            AgreementMethod.TRUNCATED, same=True if cut and whole.startswith(cut) else None
+        )
     if a.refuses or b.refuses:
-        return _agreement(Method.REFUSAL, same=None if a.refuses and b.refuses else False)
+        return _agreement(AgreementMethod.REFUSAL, same=None if a.refuses and b.refuses else False)
     return _compare_texts(a.text, b.text)
 
 
@@ -316,14 +318,14 @@ def _compare_texts(a: str, b: str) -> Agreement | tuple[str, str]:
     words_a, words_b = short_form(a), short_form(b)
     if words_a is None or words_b is None:
         return a, b
-    return _agreement(Method.SHORT, same=_compare_short(words_a, words_b))
+    return _agreement(AgreementMethod.SHORT, same=_compare_short(words_a, words_b))
 
 
 def _structured(difference: Difference) -> Agreement | tuple[str, str]:
     if difference.prose:
         ours, theirs = zip(*difference.prose, strict=True)
         return "\n".join(ours), "\n".join(theirs)
-    return _agreement(Method.STRUCTURED, same=difference.same)
+    return _agreement(AgreementMethod.STRUCTURED, same=difference.same)
 
 
 def _compare_short(a: tuple[str, ...], b: tuple[str, ...]) -> bool | None:
@@ -337,22 +339,22 @@ def _compare_short(a: tuple[str, ...], b: tuple[str, ...]) -> bool | None:
 
 
 def _judge_texts(
-    a: str, b: str, given: frozenset[str], cosine: float | None, fit: Fit
+    a: str, b: str, given: frozenset[str], cosine: float | None, fit: AgreementModel
 ) -> Agreement:
     words_a, words_b = read_words(a), read_words(b)
     if answers_oppose(words_a, words_b):
-        return _agreement(Method.TEXT, same=False)
+        return _agreement(AgreementMethod.TEXT, same=False)
     likely = probability(compare_words(words_a, words_b, given, cosine), fit.weights)
     if likely <= fit.different_to:
-        return Agreement(same=False, probability=likely, method=Method.TEXT)
+        return Agreement(same=False, probability=likely, method=AgreementMethod.TEXT)
     if likely < fit.same_from:
-        return Agreement(same=None, probability=likely, method=Method.TEXT)
+        return Agreement(same=None, probability=likely, method=AgreementMethod.TEXT)
     if may_oppose(words_a, words_b):
-        return _agreement(Method.TEXT, same=None)
-    return Agreement(same=True, probability=likely, method=Method.TEXT)
+        return _agreement(AgreementMethod.TEXT, same=None)
+    return Agreement(same=True, probability=likely, method=AgreementMethod.TEXT)
 
 
-def _agreement(method: Method, *, same: bool | None) -> Agreement:
+def _agreement(method: AgreementMethod, *, same: bool | None) -> Agreement:
     return Agreement(same=same, probability=_CERTAINTY[same], method=method)
 
 
