@@ -56,7 +56,7 @@ from headstart.middleware.admin_state import (
     read_limits,
 )
 from headstart.middleware.learning.hit_decisions import most_doubtful
-from headstart.middleware.live import Filter, LiveTotals, LiveView
+from headstart.middleware.live import LiveFilter, LiveTotals, LiveView
 from headstart.middleware.metrics import Levels  # noqa: TC001 - msgspec reads it
 from headstart.middleware.worker_figures import (
     COUNTS,
@@ -561,7 +561,7 @@ class LiveChoice(NamedTuple):
     """The choice of a page: the last ``window_s`` seconds, and the ``wanted`` requests."""
 
     window_s: float
-    wanted: Filter
+    wanted: LiveFilter
 
 
 def choose_requests(
@@ -576,7 +576,7 @@ def choose_requests(
     tag: Only = None,
 ) -> LiveChoice:
     """Return the choice in a request for the live page."""
-    return LiveChoice(window_s, Filter(caller, route, model, endpoint, tag))
+    return LiveChoice(window_s, LiveFilter(caller, route, model, endpoint, tag))
 
 
 Asked: TypeAlias = NamedDependency[SkipValidation[LiveChoice]]

@@ -17,7 +17,7 @@ from litestar.params import FromPath, QueryParameter, SkipValidation
 from headstart.attempts import FAILURES
 from headstart.errors import StoreError
 from headstart.middleware.admin_front import AdminState, EngineParts
-from headstart.middleware.live import Filter, key_of
+from headstart.middleware.live import LiveFilter, key_of
 from headstart.middleware.metrics import Hedging, Levels
 from headstart.policies.routing.measures import UpstreamModel
 from headstart.types import Delete, Entry, EntryFilter, Frozen, RawResponse, Text
@@ -377,7 +377,7 @@ class RecentCalls(Frozen, omit_defaults=False):
     upstreams: list[UpstreamStatus]
 
 
-def read_recent(admin: AdminState, engine: EngineParts, wanted: Filter) -> RecentCalls:
+def read_recent(admin: AdminState, engine: EngineParts, wanted: LiveFilter) -> RecentCalls:
     """Return the last ``wanted`` requests of this process, and the calls of all its requests."""
     calls, failed = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     for row in admin.recent.newest():

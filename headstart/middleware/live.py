@@ -39,7 +39,7 @@ Z = 1.96
 NONE = "(none)"
 
 
-class Key(NamedTuple):
+class LiveKey(NamedTuple):
     """The properties by which the page can filter."""
 
     caller: str
@@ -49,7 +49,7 @@ class Key(NamedTuple):
     tags: tuple[str, ...] = ()
 
 
-class Filter(NamedTuple):
+class LiveFilter(NamedTuple):
     """The requests that are wanted; None: any."""
 
     caller: str | None = None
@@ -58,19 +58,19 @@ class Filter(NamedTuple):
     endpoint: str | None = None
     tag: str | None = None
 
-    def fits(self, key: Key) -> bool:
+    def fits(self, key: LiveKey) -> bool:
         """Tell whether requests with this key are wanted."""
         *wanted, tag = self
         same = all(value in (None, has) for value, has in zip(wanted, key[:-1], strict=True))
         return same and (tag is None or tag in key.tags)
 
 
-ANY = Filter()
+ANY = LiveFilter()
 
 
-def key_of(row: Served) -> Key:
+def key_of(row: Served) -> LiveKey:
     """Return the properties of a request for filters."""
-    return Key(row.caller or NONE, row.route or NONE, row.model or NONE, row.endpoint, row.tags)
+    return LiveKey(row.caller or NONE, row.route or NONE, row.model or NONE, row.endpoint, row.tags)
 
 
 class FirstTokens(Frozen, omit_defaults=False):
@@ -121,7 +121,7 @@ class LiveView(Frozen, omit_defaults=False):
     totals: Totals
     bars: list[Bar]
     bar_s: float
-    keys: list[Key]
+    keys: list[LiveKey]
     """The combinations of caller, route, model, endpoint and tags that were seen."""
     machines: list[MachineStats]
     """The upstreams that are paid by the hour, with the calls of all callers and routes."""
@@ -246,8 +246,8 @@ class LiveTotals:
         self._machines = machines or {}
         self._uses: dict[int, dict[str, MachineUse]] = {}
         """The calls to machines, by bucket and machine."""
-        self._buckets: dict[int, dict[Key, BucketSums]] = {}
-        self._keys: set[Key] = set()
+        self._buckets: dict[int, dict[LiveKey, BucketSums]] = {}
+        self._keys: set[LiveKey] = set()
         self._usual = UsualCalls(MOST_CALLS)
         self._asked_at: OrderedDict[str, float] = OrderedDict()
         """The time of the last request for an entry's prompt."""
@@ -342,7 +342,7 @@ class LiveTotals:
                 return
             self._held -= len(self._buckets.pop(first))
 
-    def view(self, window_s: float, wanted: Filter = ANY) -> LiveView:
+    def view(self, window_s: float, wanted: LiveFilter = ANY) -> LiveView:
         """Return the sums of the last ``window_s`` seconds, at most a day, in whole minutes."""
         now = self._clock()
         since = now - min(window_s, DAY_S)

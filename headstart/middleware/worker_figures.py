@@ -28,7 +28,7 @@ from headstart.middleware.admin_state import (
     read_recent,
     upstream_states,
 )
-from headstart.middleware.live import Filter
+from headstart.middleware.live import LiveFilter
 from headstart.middleware.metrics import Levels
 from headstart.types import Frozen
 
@@ -194,7 +194,7 @@ async def gathered(admin: AdminState, engine: EngineParts, what: str) -> WorkerA
     return WorkerAnswers(live=[await own_figures(admin, engine, what)])
 
 
-async def recent_calls(admin: AdminState, engine: EngineParts, wanted: Filter) -> RecentCalls:
+async def recent_calls(admin: AdminState, engine: EngineParts, wanted: LiveFilter) -> RecentCalls:
     """Return the last ``wanted`` requests of all workers, and the calls of all their requests."""
     if admin.gather is None:
         return read_recent(admin, engine, wanted)
@@ -214,7 +214,7 @@ async def own_figures(admin: AdminState, engine: EngineParts, what: str) -> byte
         view = UpstreamsView(upstreams=upstream_states(engine), hedges=read_hedges(engine))
         return msgspec.json.encode(view)
     if what.startswith(RECENT):
-        wanted = msgspec.json.decode(what.removeprefix(RECENT), type=Filter)
+        wanted = msgspec.json.decode(what.removeprefix(RECENT), type=LiveFilter)
         return msgspec.json.encode(read_recent(admin, engine, wanted))
     id = what.removeprefix(EXPLAIN)
     row = admin.recent.find(id)

@@ -17,7 +17,7 @@ from headstart.embeddings.stores.memory import MemoryStore
 from headstart.middleware import admin
 from headstart.middleware.admin import MOST_PAGES
 from headstart.middleware.admin_front import LivePages
-from headstart.middleware.live import DAY_S, MOST_KEYS, STEP_S, Filter, LiveTotals
+from headstart.middleware.live import DAY_S, MOST_KEYS, STEP_S, LiveFilter, LiveTotals
 from headstart.observe import Served
 from headstart.report.accounts import Accounts
 from headstart.usual_calls import Machine
@@ -120,7 +120,7 @@ def test_the_margin_is_that_of_a_sum() -> None:
 )  # fmt: skip
 def test_filters(wanted: dict[str, str], requests: int) -> None:
     totals = totals_of(served(), served(model="n", tags=("x", "y")), served(caller="b", route=""))
-    assert totals.view(3600.0, Filter(**wanted)).totals.requests == requests
+    assert totals.view(3600.0, LiveFilter(**wanted)).totals.requests == requests
 
 
 def test_a_window_forgets_what_is_older() -> None:
