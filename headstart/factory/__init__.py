@@ -44,7 +44,7 @@ from headstart.factory.upstreams import (
     open_upstreams,
 )
 from headstart.interfaces import SharedStore
-from headstart.middleware.asgi import Running, not_found
+from headstart.middleware.asgi import StartedEngine, not_found
 from headstart.middleware.client_ledger import ClientLedger
 from headstart.middleware.concurrency import ConcurrencyLimit, Supervisor
 from headstart.middleware.conversations import Conversations
@@ -136,7 +136,7 @@ async def start_engine(
     states: UpstreamStates | None = None,
     exchange: Callable[[Store], CallExchange] | None = None,
     make_upstream: Callable[..., HTTPUpstream] | None = None,
-) -> Running:
+) -> StartedEngine:
     """Open store, encoder, index and upstreams, and return a running engine.
 
     ``origins`` are the rules for requests of web pages. ``states`` are the states of the upstreams,
@@ -227,7 +227,7 @@ async def start_engine(
         batches = None if router is None else await _open_batches(parts, engine)
         if batches is not None:
             stack.push_async_callback(batches.aclose)
-        return Running(
+        return StartedEngine(
             engine, relay, sockets, held, stack.pop_all().aclose, tracing, drafts, batches
         )
     raise AssertionError("unreachable")  # for type checkers: the stack swallows nothing

@@ -95,7 +95,7 @@ def _readable(origin: bytes) -> Headers:
 
 
 @dataclass(frozen=True)
-class Running:
+class StartedEngine:
     """A started engine and how to stop it."""
 
     engine: Engine
@@ -129,7 +129,7 @@ class Gateway:
         app: ASGIApp,
         *,
         routes: Routes,
-        start: Callable[[], Awaitable[Running]],
+        start: Callable[[], Awaitable[StartedEngine]],
         relay_prefixes: tuple[bytes, ...] = (),
         socket_prefixes: tuple[bytes, ...] = (),
         origins: OriginRules | None = None,
@@ -142,8 +142,8 @@ class Gateway:
         self._relay_prefixes = relay_prefixes
         self._socket_prefixes = socket_prefixes
         self._origins = origins
-        self._started: Running | None = None
-        self._starting: asyncio.Future[Running] | None = None
+        self._started: StartedEngine | None = None
+        self._starting: asyncio.Future[StartedEngine] | None = None
         self._rests_until = -math.inf
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -190,7 +190,7 @@ class Gateway:
         else:
             await self(meant, receive, send)
 
-    async def _try_to_start(self) -> Running | None:
+    async def _try_to_start(self) -> StartedEngine | None:
         if asyncio.get_running_loop().time() < self._rests_until:
             return None
         try:
@@ -200,7 +200,7 @@ class Gateway:
             return None
 
     async def _relay(
-        self, running: Running | None, scope: Scope, receive: Receive, send: Send
+        self, running: StartedEngine | None, scope: Scope, receive: Receive, send: Send
     ) -> None:
         if running is None:
             await answer_json(send, 503, "not_ready", "the gateway cannot start; its log says why")
@@ -233,7 +233,7 @@ class Gateway:
         else:
             await refuse_socket(scope, send, 503, "not_ready", "the gateway cannot start")
 
-    async def running(self) -> Running:
+    async def running(self) -> StartedEngine:
         """Return the started engine, starting it on first use. Raises HeadstartError."""
         if self._started is not None:
             return self._started
@@ -285,7 +285,7 @@ class Gateway:
             await _own_lifespan(receive, around)
 
 
-def _unless_unlisted(route: Route, running: Running | None, path: bytes) -> Route | None:
+def _unless_unlisted(route: Route, running: StartedEngine | None, path: bytes) -> Route | None:
     """Return the route of a call that is not a chat; None if the relay would refuse the call."""
     if running is None or running.relay is None:
         return route

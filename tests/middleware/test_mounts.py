@@ -23,7 +23,7 @@ from starlette.routing import Route
 
 from headstart import Endpoint, HeadstartMiddleware
 from headstart.errors import ConfigError, StoreError
-from headstart.middleware.asgi import Gateway, Running
+from headstart.middleware.asgi import Gateway, StartedEngine
 from headstart.middleware.endpoints import Routes
 from headstart.settings import ServerSettings, Settings
 from support.django_site import django_site
@@ -328,7 +328,7 @@ async def test_a_store_that_is_away_keeps_no_app_from_starting(free_port: int) -
 async def test_after_a_start_that_failed_no_request_waits_for_the_next_try() -> None:
     tries = 0
 
-    async def start() -> Running:
+    async def start() -> StartedEngine:
         nonlocal tries
         tries += 1
         raise StoreError("away")
