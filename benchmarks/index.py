@@ -101,7 +101,7 @@ class InstantEncoder:
         return None
 
     async def encode(
-        self, text: str, *, background: bool = False, tenant: str = "", promise: float = 0.0
+        self, text: str, *, background: bool = False, tenant: str = "", priority: float = 0.0
     ) -> Encoding:
         """Encode at once."""
         vector = row(int(text))

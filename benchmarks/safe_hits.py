@@ -46,7 +46,7 @@ from headstart.lab.stream import (
     play,
 )
 from headstart.policies.learned_rule.domain import Domain
-from headstart.policies.learned_rule.settings import Promise
+from headstart.policies.learned_rule.settings import ErrorLimit
 from headstart.policies.match import VerifiedMatch
 
 if TYPE_CHECKING:
@@ -79,14 +79,14 @@ class Entrant(NamedTuple):
         kind, _, value = self.policy.partition(":")
         if kind != "verified":
             return contender_of(self.policy, Setup(guards=True, noise=noise))()
-        promise = Promise(
+        error_limit = ErrorLimit(
             max_error=float(value),
             confidence=self.confidence,
             judge=noise,
             cold_start="optimistic" if self.optimistic else "strict",
         )
-        domain = Domain(promise)
-        return Contender(VerifiedMatch(promise, lambda _: domain), domain)
+        domain = Domain(error_limit)
+        return Contender(VerifiedMatch(error_limit, lambda _: domain), domain)
 
 
 class Source(NamedTuple):
@@ -192,7 +192,7 @@ def judge_file(path: Path, policies: Sequence[str], prompts: Prompts) -> dict[st
         pairs = read_labelled(lines)
     if not isinstance(pairs, Pairs):
         raise TypeError(f"{path} holds no pairs")
-    confidence = Promise().confidence
+    confidence = ErrorLimit().confidence
     return {
         policy: judge_pairs(
             pairs.rows,
@@ -245,7 +245,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--judges", nargs="*", default=["oracle", "real", "noise=0.087,0.22"])
     parser.add_argument("--targets", nargs="*", default=["0.005", "0.01", "0.02", "0.05"])
     parser.add_argument("--static", nargs="*", default=STATIC, help="policies that never learn")
-    parser.add_argument("--confidence", type=float, nargs="+", default=[Promise().confidence])
+    parser.add_argument("--confidence", type=float, nargs="+", default=[ErrorLimit().confidence])
     parser.add_argument("--streams", nargs="*")
     parser.add_argument(
         "--without-sketches", action="store_true", help="find neighbours by their encodings"

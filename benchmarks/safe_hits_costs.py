@@ -23,7 +23,7 @@ from headstart.policies.guards.negation import exchanged_maxsim
 from headstart.policies.guards.table import parse_prompt
 from headstart.policies.learned_rule.domain import Domain, redrawn
 from headstart.policies.learned_rule.features import unpack_features
-from headstart.policies.learned_rule.settings import MEMORY, MOST_ENTRY_RECORDS, Promise
+from headstart.policies.learned_rule.settings import MEMORY, MOST_ENTRY_RECORDS, ErrorLimit
 from headstart.policies.match import VerifiedMatch
 
 if TYPE_CHECKING:
@@ -102,10 +102,10 @@ def main() -> None:
     prompts = Prompts(parser.parse_args().cache)
     texts = [asked.text for asked in slots_stream(0)]
     pairs = pairs_of(prompts, texts)
-    promise = Promise()
+    error_limit = ErrorLimit()
     tracemalloc.start()
-    domain = Domain(promise)
-    policy = VerifiedMatch(promise, lambda _: domain)
+    domain = Domain(error_limit)
+    policy = VerifiedMatch(error_limit, lambda _: domain)
     before = tracemalloc.get_traced_memory()[0]
     labels = filled(policy, domain, pairs)
     held = tracemalloc.get_traced_memory()[0] - before
@@ -129,7 +129,7 @@ def main() -> None:
         "decision: guards, features, score": least_us(decide, PAIRS),
         "of it the score": least_us(lambda n: domain.score(rows[n], labels[n].entry), PAIRS),
         "learning a label, updates included": least_us(lambda n: domain.apply(labels[n]), PAIRS),
-        "threshold update, full memory": least_us(lambda _: redrawn(state, promise), 20),
+        "threshold update, full memory": least_us(lambda _: redrawn(state, error_limit), 20),
     }
     for name, cost in measured.items():
         print(f"{name:36} {cost:8.1f} µs")
@@ -138,7 +138,7 @@ def main() -> None:
     print(f"{'a label in the store':36} {len(msgspec.msgpack.encode(labels[0])):8} bytes")
     print(f"{'a domain, full: in memory':36} {held:8} bytes")
     print(f"{'a domain, full: snapshot':36} {len(domain.snapshot()):8} bytes")
-    fresh = Domain(promise).snapshot()
+    fresh = Domain(error_limit).snapshot()
     print(f"{'a domain without labels: snapshot':36} {len(fresh):8} bytes")
 
 

@@ -98,12 +98,12 @@ async def audit_of_server(url: str, since: float, token_env: str) -> AuditReport
 async def audit_of_store(url: str | None, path: Path | None, since: float) -> AuditReport:
     """Read a store. The promise is that of the configuration. Raises ConfigError or StoreError."""
     from headstart.config.loading import load_settings
-    from headstart.factory.caching import promise_of
+    from headstart.factory.caching import error_limit_of
     from headstart.policies.learned_rule.threshold import audit_report
 
     cache = load_settings(path, os.environ).cache
     async with existing_store(url or cache.store, path) as store:
-        return await audit_report(store, promise_of(cache), since=since)
+        return await audit_report(store, error_limit_of(cache), since=since)
 
 
 def _fail_over(found: AuditReport, most: float) -> None:

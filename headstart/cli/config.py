@@ -191,10 +191,10 @@ def _read_state(settings: Settings) -> None:
     cache = settings.cache
     if cache.state is None:
         return
-    from headstart.factory.caching import promise_of, read_prior
+    from headstart.factory.caching import error_limit_of, read_prior
     from headstart.policies.match import version_of
 
-    read_prior(cache, promise_of(cache), version_of(cache.guards))
+    read_prior(cache, error_limit_of(cache), version_of(cache.guards))
 
 
 def _find_record(settings: Settings) -> None:

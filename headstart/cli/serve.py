@@ -304,12 +304,12 @@ def _learned(cache: CacheSettings) -> str:
         return "off: a static threshold promises no error rate"
     from headstart.policies.learned_rule.settings import (
         STRICT,
-        Promise,
+        ErrorLimit,
         cold_start_threshold,
         expected_hit_rate,
     )
 
-    target = Promise().max_error if cache.max_error is None else cache.max_error
+    target = ErrorLimit().max_error if cache.max_error is None else cache.max_error
     of = "semantic hits" if cache.error_of == "hits" else "requests"
     audits = "no audits" if cache.audit.mode == "off" else f"audits in {cache.audit.mode}"
     similarity = cold_start_threshold(target)
@@ -321,7 +321,7 @@ def _learned(cache: CacheSettings) -> str:
         f"at most {target:.1%} of {of} wrong, learned from every miss, {audits}; before it has "
         f"learned enough, {cold}"
     )
-    if target < Promise().max_error:
+    if target < ErrorLimit().max_error:
         text += (
             f"; expect about {expected_hit_rate(target):.0%} semantic hits at so strict a target"
         )

@@ -61,7 +61,7 @@ class EncoderWorker:
     """Encodes prompts on ``threads`` daemon threads, each one prompt at a time; tenants take turns.
 
     The tenant whose prompts took the least time is next. Of its own prompts the one with the
-    highest ``promise`` is next, and among equals the oldest. So a tenant's prompt waits for few
+    highest ``priority`` is next, and among equals the oldest. So a tenant's prompt waits for few
     prompts of another tenant, however many that tenant sends. ``background`` requests get every
     twelfth turn while others wait, and leave one of several threads free. Callers of one tenant
     with the same text share one encoding. All callers share an encoding that runs now.
@@ -130,11 +130,11 @@ class EncoderWorker:
             return self._recent.get(text)
 
     async def encode(
-        self, text: str, *, background: bool = False, tenant: str = "", promise: float = 0.0
+        self, text: str, *, background: bool = False, tenant: str = "", priority: float = 0.0
     ) -> Encoding:
         """Return the encoding of ``text``. Raises EncoderError, also after ``aclose``.
 
-        ``promise`` says how likely the text is to end in a hit, on any scale of the caller's own.
+        ``priority`` tells how likely the text is to end in a hit, on any scale of the caller's own.
         If the last caller of a waiting text is cancelled, the text leaves the queue. An encoding
         that already runs is finished and kept. Its time counts for ``tenant``.
         """
@@ -143,7 +143,7 @@ class EncoderWorker:
             found = self._recent.get(text)
             if found is not None:
                 return found
-            job = self._submit(text, waiter, tenant, promise, background=background)
+            job = self._submit(text, waiter, tenant, priority, background=background)
         try:
             outcome: EncodeOutcome = await waiter
         except asyncio.CancelledError:
@@ -175,18 +175,18 @@ class EncoderWorker:
         text: str,
         waiter: asyncio.Future[EncodeOutcome],
         tenant: str,
-        promise: float,
+        priority: float,
         *,
         background: bool,
     ) -> _EncodeJob:
         if self._closed:
             raise EncoderError("the encoder is closed")
         queue = self._background if background else self._foreground
-        job = self._join(text, tenant, promise, background=background)
+        job = self._join(text, tenant, priority, background=background)
         if job is not None:
             job.waiters.append(waiter)
         else:
-            job = _EncodeJob(text, tenant, promise, [waiter], waiter.get_loop(), self._clock())
+            job = _EncodeJob(text, tenant, priority, [waiter], waiter.get_loop(), self._clock())
             queue.add(job)
             self._wakeup.notify()
         if not self._threads:
@@ -200,7 +200,7 @@ class EncoderWorker:
         return job
 
     def _join(
-        self, text: str, tenant: str, promise: float, *, background: bool
+        self, text: str, tenant: str, priority: float, *, background: bool
     ) -> _EncodeJob | None:
         """Return a job that already encodes this text and comes no later than a new one."""
         if text in self._running:
@@ -211,7 +211,7 @@ class EncoderWorker:
         job = self._background.find(tenant, text)
         if job is not None and not background:
             self._background.remove(job)
-            job.promise = promise
+            job.priority = priority
             self._foreground.add(job)
         return job
 
@@ -309,7 +309,7 @@ class _EncodeJob:
 
     text: str
     tenant: str
-    promise: float
+    priority: float
     waiters: list[asyncio.Future[EncodeOutcome]]
     loop: asyncio.AbstractEventLoop
     queued_at: float
@@ -325,7 +325,7 @@ class Queued(Protocol):
     def text(self) -> str: ...
 
     @property
-    def promise(self) -> float: ...
+    def priority(self) -> float: ...
 
 
 J = TypeVar("J", bound=Queued)
@@ -342,7 +342,7 @@ class FairQueue(Generic[J]):
     """
 
     def __init__(self) -> None:
-        self._jobs: dict[str, _JobsByPromise[J]] = {}
+        self._jobs: dict[str, _JobsByPriority[J]] = {}
         self._accounts: dict[str, _TenantTime] = {}
         self._last = _TenantTime(0.0, 0)
         self._level = 0.0
@@ -367,10 +367,10 @@ class FairQueue(Generic[J]):
         return None if jobs is None else jobs.get(text)
 
     def add(self, job: J) -> None:
-        """Add a job behind its tenant's others of its promise."""
+        """Add a job behind its tenant's others of its priority."""
         jobs = self._jobs.get(job.tenant)
         if jobs is None:
-            jobs = self._jobs[job.tenant] = _JobsByPromise[J]()
+            jobs = self._jobs[job.tenant] = _JobsByPriority[J]()
             account = self._accounts.get(job.tenant, _TenantTime(0.0, 0))
             if account.taken_s <= self._level:
                 account = account._replace(taken_s=self._last.taken_s)
@@ -417,8 +417,8 @@ class FairQueue(Generic[J]):
         return job
 
 
-class _JobsByPromise(Generic[J]):
-    """One tenant's jobs by text. The first is the one with the highest promise, then the oldest."""
+class _JobsByPriority(Generic[J]):
+    """One tenant's jobs by text. The highest priority is first; among equals, the oldest job."""
 
     def __init__(self) -> None:
         self._by_text: dict[str, J] = {}
@@ -440,7 +440,7 @@ class _JobsByPromise(Generic[J]):
             self._heap = [each for each in self._heap if self._has(each[2])]
             heapq.heapify(self._heap)
         self._by_text[job.text] = job
-        heapq.heappush(self._heap, (-job.promise, next(self._numbers), job))
+        heapq.heappush(self._heap, (-job.priority, next(self._numbers), job))
 
     def first(self) -> J:
         while not self._has(job := self._heap[0][2]):

@@ -53,11 +53,11 @@ class PromptEncoder(Protocol):
         """Tell whether a tenant may not add to the background queue now."""
 
     async def encode(
-        self, text: str, *, background: bool = False, tenant: str = "", promise: float = 0.0
+        self, text: str, *, background: bool = False, tenant: str = "", priority: float = 0.0
     ) -> Encoding:
         """Encode a prompt; a ``background`` one comes after the others. Raises EncoderError.
 
-        Tenants take turns; of one tenant's prompts the one with the highest ``promise`` is next. A
+        Tenants take turns; of one tenant's prompts the one with the highest ``priority`` is next. A
         call that is cancelled while it waits is not encoded.
         """
 
@@ -251,7 +251,7 @@ class EntryEncoder(Generic[P]):
         )
 
     async def encode(
-        self, entry: Entry, tenant: str, *, background: bool = False, promise: float = 0.0
+        self, entry: Entry, tenant: str, *, background: bool = False, priority: float = 0.0
     ) -> Entry | None:
         """Encode a stored entry; return it with its parse, or None if it cannot be encoded.
 
@@ -261,7 +261,7 @@ class EntryEncoder(Generic[P]):
         if text is None:
             return None
         encoding = await self._encoder.encode(
-            text, background=background, tenant=tenant, promise=promise
+            text, background=background, tenant=tenant, priority=priority
         )
         embedded = self._with_vector(entry, text, encoding)
         if embedded.vector is None:

@@ -196,7 +196,7 @@ class SemanticSearch(Generic[P]):
 
     def _passes(self, nearest: Neighbor, query: SemanticQuery) -> bool:
         """Tell whether a question is worth encoding. A small share of the others passes, too."""
-        query.promise = nearest.similarity
+        query.priority = nearest.similarity
         if nearest.similarity >= query.gate:
             query.gated = GateOutcome.PASSED
         elif query.gated is None:
@@ -213,7 +213,7 @@ class SemanticSearch(Generic[P]):
             near = lookup.pair is not None or lookup.reason != "below-threshold"
             judged = near and not query.vetoed
             self.policy.note_encoded(
-                query.context, query.promise, sampled=sampled, served=served, judged=judged
+                query.context, query.priority, sampled=sampled, served=served, judged=judged
             )
         if served and sampled:
             gated = GateOutcome.FOUND
@@ -226,7 +226,7 @@ class SemanticSearch(Generic[P]):
         if query.encoding is None:
             with anyio.CancelScope(deadline=query.encoded_by):
                 query.encoding = await self.encoder.encode(
-                    query.text, tenant=query.context.tenant, promise=query.promise
+                    query.text, tenant=query.context.tenant, priority=query.priority
                 )
             query.add_time("encode_s")
             if query.encoding is None:
@@ -267,7 +267,9 @@ class SemanticSearch(Generic[P]):
         query.encodings_left -= 1
         encoded = None
         with anyio.CancelScope(deadline=query.encoded_by):
-            encoded = await self.entries.encode(entry, query.context.tenant, promise=query.promise)
+            encoded = await self.entries.encode(
+                entry, query.context.tenant, priority=query.priority
+            )
         query.add_time("encode_s")
         return encoded
 
@@ -374,7 +376,7 @@ class SemanticQuery:
     """The time until which an encoding is waited for."""
     entries_by: float
     """The time until which an entry on its way into the index is waited for."""
-    promise: float = 0.0
+    priority: float = 0.0
     """The similarity of the nearest sketch: the most promising questions are encoded first."""
     sketch: bytes | None = None
     gate: float = 0.0

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from headstart.middleware.learning.hit_decisions import HitDecider
     from headstart.middleware.learning.learner import SecondOpinion
     from headstart.observe import Observers
-    from headstart.policies.learned_rule.settings import Promise
+    from headstart.policies.learned_rule.settings import ErrorLimit
     from headstart.policies.match import StaticMatch, VerifiedMatch
     from headstart.settings import CacheSettings, EncoderSettings
 
@@ -166,13 +166,13 @@ def make_domains(build: BuildContext) -> Domains | None:
     from headstart.policies.learned_rule.domain import Domain
     from headstart.policies.match import version_of
 
-    promise = promise_of(cache)
+    error_limit = error_limit_of(cache)
     version = version_of(cache.guards)
-    prior = read_prior(cache, promise, version)
+    prior = read_prior(cache, error_limit, version)
     return Domains(
         build.store,
-        fresh=lambda: Domain(promise, prior, version=version),
-        restore=lambda snapshot: Domain.restore(promise, snapshot, version=version),
+        fresh=lambda: Domain(error_limit, prior, version=version),
+        restore=lambda snapshot: Domain.restore(error_limit, snapshot, version=version),
         observer=build.observers,
     )
 
@@ -185,7 +185,7 @@ def make_policy(cache: CacheSettings, domains: Domains | None) -> StaticMatch | 
         return StaticMatch(cache.threshold, cache.guards)
     from headstart.policies.match import VerifiedMatch
 
-    return VerifiedMatch(promise_of(cache), domains.get, cache.guards)
+    return VerifiedMatch(error_limit_of(cache), domains.get, cache.guards)
 
 
 def make_second_opinion(
@@ -252,19 +252,19 @@ async def open_hit_decider(
         learner,
         Audits(cache.audit, clock),
         budget=budget,
-        promise=promise_of(cache),
+        error_limit=error_limit_of(cache),
         shadow=cache.mode == "shadow",
         shadow_first=cache.shadow_first,
         observer=build.observers,
     )
 
 
-def promise_of(cache: CacheSettings) -> Promise:
+def error_limit_of(cache: CacheSettings) -> ErrorLimit:
     """Return the share of wrong answers that each learning domain has to keep."""
-    from headstart.policies.learned_rule.settings import Promise
+    from headstart.policies.learned_rule.settings import ErrorLimit
 
-    default = Promise()
-    return Promise(
+    default = ErrorLimit()
+    return ErrorLimit(
         max_error=default.max_error if cache.max_error is None else cache.max_error,
         error_of=cache.error_of,
         confidence=default.confidence if cache.confidence is None else cache.confidence,
@@ -272,7 +272,7 @@ def promise_of(cache: CacheSettings) -> Promise:
     )
 
 
-def read_prior(cache: CacheSettings, promise: Promise, version: str) -> bytes | None:
+def read_prior(cache: CacheSettings, error_limit: ErrorLimit, version: str) -> bytes | None:
     """Read the operator's prior and check that this version can use it. Raises ConfigError."""
     if cache.state is None:
         return None
@@ -280,7 +280,7 @@ def read_prior(cache: CacheSettings, promise: Promise, version: str) -> bytes | 
 
     try:
         prior = Path(cache.state).read_bytes()
-        Domain(promise, prior, version=version)
+        Domain(error_limit, prior, version=version)
     except OSError as error:
         raise ConfigError(f"cache.state: {cache.state} cannot be read: {error.strerror}") from error
     except ValueError as error:

@@ -29,7 +29,7 @@ from headstart.errors import ConfigError
 from headstart.policies.agreement.judge import FREE_TEXT
 from headstart.policies.guards.table import GUARDS
 from headstart.policies.learned_rule.domain import Domain
-from headstart.policies.learned_rule.settings import EXACT_JUDGE, JudgeNoise, Promise
+from headstart.policies.learned_rule.settings import EXACT_JUDGE, ErrorLimit, JudgeNoise
 from headstart.policies.match import StaticMatch, VerifiedMatch, version_of
 
 if TYPE_CHECKING:
@@ -432,11 +432,11 @@ def contender_of(name: str, setup: Setup) -> Callable[[], Contender]:
         return lambda: Contender(StaticMatch(threshold, () if kind == "bare" else guards))
     if kind != "verified":
         raise ConfigError(f"--policy {name}: {CHOICES}")
-    promise = _promise(parse_share(value, f"--policy {name}") if value else None, setup)
+    error_limit = _error_limit(parse_share(value, f"--policy {name}") if value else None, setup)
 
     def verified() -> Contender:
-        domain = Domain(promise, setup.state, version=version_of(guards))
-        return Contender(VerifiedMatch(promise, lambda _: domain, guards), domain)
+        domain = Domain(error_limit, setup.state, version=version_of(guards))
+        return Contender(VerifiedMatch(error_limit, lambda _: domain, guards), domain)
 
     return verified
 
@@ -449,13 +449,13 @@ def parse_share(text: str, where: str) -> float:
         raise ConfigError(f"{where}: {text!r} is not a share such as 0.01 or 1%") from error
 
 
-def _promise(max_error: float | None, setup: Setup) -> Promise:
+def _error_limit(max_error: float | None, setup: Setup) -> ErrorLimit:
     if max_error is None:
         max_error = setup.max_error
     if max_error is None:
-        max_error = Promise().max_error
+        max_error = ErrorLimit().max_error
     cold_start: ColdStart = "optimistic" if setup.optimistic else "strict"
-    return Promise(max_error=max_error, judge=setup.noise, cold_start=cold_start)
+    return ErrorLimit(max_error=max_error, judge=setup.noise, cold_start=cold_start)
 
 
 class _Off(StaticMatch):

@@ -212,9 +212,9 @@ async def learning(engine: Engine) -> list[DomainView]:
         views.append(
             DomainView(
                 domain=name,
-                max_error=domain.promise.max_error,
-                error_of=domain.promise.error_of,
-                confidence=domain.promise.confidence,
+                max_error=domain.error_limit.max_error,
+                error_of=domain.error_limit.error_of,
+                confidence=domain.error_limit.confidence,
                 audit_rate=hit_decider.audits.rate(
                     domain.audit_rate(hit_decider.audits.settings.rate)
                 ),
@@ -236,8 +236,8 @@ async def state(domain: FromPath[str], engine: Engine) -> Response[bytes]:
 @get("/audit")
 async def audit(engine: Engine, since: Since = 0.0) -> AuditReport:
     """Show the bounds that audits prove, by domain and week, and the wrong hits that they found."""
-    promise = _hit_decider(engine).promise
-    return await audit_report(engine.store, promise, since=since)
+    error_limit = _hit_decider(engine).error_limit
+    return await audit_report(engine.store, error_limit, since=since)
 
 
 @post("/feedback", status_code=200)
@@ -707,7 +707,7 @@ def _safety(engine: EngineParts) -> Safety | None:
     found = [domains.get(name).status() for name in domains.names()]
     bounds = [each.bound for each in found if each.bound is not None]
     return Safety(
-        max_error=engine.hit_decider.promise.max_error,
+        max_error=engine.hit_decider.error_limit.max_error,
         audits=sum(each.audits for each in found),
         wrong=sum(each.audits_wrong for each in found),
         domains=len(found),

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from headstart.decisions import Label, MatchContext, RankedNeighbor
     from headstart.policies.guards.words import Parse
     from headstart.policies.learned_rule.domain import Domain
-    from headstart.policies.learned_rule.settings import Promise
+    from headstart.policies.learned_rule.settings import ErrorLimit
     from headstart.types import CacheKey, Turn
 
 
@@ -447,12 +447,12 @@ class VerifiedMatch(GuardedMatch):
 
     def __init__(
         self,
-        promise: Promise,
+        error_limit: ErrorLimit,
         domain_of: Callable[[str], Domain],
         guards: Collection[str] = tuple(GUARDS),
     ) -> None:
         super().__init__(guards, SOFT_GUARDS)
-        self.promise = promise
+        self.error_limit = error_limit
         self.version = version_of(guards)
         self._domain_of = domain_of
 
@@ -464,8 +464,8 @@ class VerifiedMatch(GuardedMatch):
         self, one: Sequence[Turn], other: Sequence[Turn], max_error: float | None
     ) -> HistoryComparison:
         """Compare two histories. With a lax target one side may have said more than the other."""
-        target = self.promise.max_error if max_error is None else max_error
-        target = min(target, self.promise.max_error)
+        target = self.error_limit.max_error if max_error is None else max_error
+        target = min(target, self.error_limit.max_error)
         return compare_histories(one, other, self.any_veto, additions=target >= ADDITIONS_FROM)
 
     def judge(

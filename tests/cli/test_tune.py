@@ -14,7 +14,7 @@ from headstart.errors import ConfigError
 from headstart.lab.commands.tune import tune
 from headstart.lab.rates import LabelledDataError
 from headstart.policies.learned_rule.domain import Domain
-from headstart.policies.learned_rule.settings import Promise
+from headstart.policies.learned_rule.settings import ErrorLimit
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,7 +67,7 @@ def test_targets_are_compared_and_what_was_learned_is_kept(stream: Path, tmp_pat
     assert hits == sorted(hits)
     assert report["chosen"]["hits"] == hits[3] > 0
     assert [curve["name"] for curve in report["roc"]] == ["similarity", "learned score"]
-    domain = Domain.restore(Promise(), (tmp_path / "state.bin").read_bytes())
+    domain = Domain.restore(ErrorLimit(), (tmp_path / "state.bin").read_bytes())
     assert domain.status().labels > 150
     drawn = page.read_text("utf-8")
     assert drawn.count("<svg") >= 3

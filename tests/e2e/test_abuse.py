@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from headstart.decisions import LabelSource, Outcome
-from headstart.policies.learned_rule.settings import EXACT_JUDGE, Promise
+from headstart.policies.learned_rule.settings import EXACT_JUDGE, ErrorLimit
 from support.administered import administered
 from support.patience import PATIENCE_S
 from support.proxied import CHAT
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.anyio
 MALLORY = {"authorization": "Bearer sk-mallory"}
 UNAUDITED = {"audit.mode": "off"}
 ALWAYS = {"audit.mode": "background", "audit.rate": 1.0, "audit.null_rate": 1.0}
-PROMISE = Promise(max_error=0.05, judge=EXACT_JUDGE)
+ERROR_LIMIT = ErrorLimit(max_error=0.05, judge=EXACT_JUDGE)
 
 
 async def labels(running: Sidecar, count: int) -> list[Label]:

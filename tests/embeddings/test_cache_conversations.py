@@ -20,7 +20,7 @@ from headstart.embeddings.stores.memory import MemoryStore
 from headstart.observe import Observers
 from headstart.policies.key import KeyContext, chat_key, variant
 from headstart.policies.learned_rule.domain import Domain
-from headstart.policies.learned_rule.settings import Promise
+from headstart.policies.learned_rule.settings import ErrorLimit
 from headstart.policies.match import VerifiedMatch
 from support.fakes import make_entry
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 CONTEXT = KeyContext(dialect="openai-chat", path=b"/v1/chat/completions", upstream="up")
-PROMISE = Promise(max_error=0.05)
+ERROR_LIMIT = ErrorLimit(max_error=0.05)
 
 
 def key_of(*texts: str, **fields: Any) -> CacheKey:
@@ -47,13 +47,13 @@ def key_of(*texts: str, **fields: Any) -> CacheKey:
 
 @asynccontextmanager
 async def warmed() -> AsyncIterator[SemanticCache]:
-    domain = Domain(PROMISE)
+    domain = Domain(ERROR_LIMIT)
     worker = EncoderWorker(await to_thread.run_sync(OnnxEncoder), observer=Observers())
     cache = SemanticCache(
         MemoryStore(),
         FaissIndex(worker.dimension),
         worker,
-        VerifiedMatch(PROMISE, lambda _: domain),
+        VerifiedMatch(ERROR_LIMIT, lambda _: domain),
         hot_bytes=1 << 20,
         outage_ttl_s=30.0,
         max_wait_s=60.0,

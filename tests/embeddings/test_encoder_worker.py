@@ -350,20 +350,20 @@ async def test_the_most_promising_prompt_of_a_tenant_goes_first() -> None:
     async with working(encoder) as worker, anyio.create_task_group() as tasks:
         tasks.start_soon(worker.encode, "0")
         await encoder.entered()
-        for text, promise in (("a", 0.1), ("b", 0.9), ("c", 0.1), ("d", 0.9), ("e", 0.5)):
-            tasks.start_soon(partial(worker.encode, text, promise=promise))
+        for text, priority in (("a", 0.1), ("b", 0.9), ("c", 0.1), ("d", 0.9), ("e", 0.5)):
+            tasks.start_soon(partial(worker.encode, text, priority=priority))
         await queue_all(worker, 5)
         encoder.release(6)
     assert encoder.seen == ["0", "b", "d", "e", "a", "c"]
 
 
-async def test_promise_takes_no_turn_of_another_tenant() -> None:
+async def test_priority_takes_no_turn_of_another_tenant() -> None:
     encoder = SteppedEncoder()
     async with working(encoder) as worker, anyio.create_task_group() as tasks:
         tasks.start_soon(partial(worker.encode, "0", tenant="flood"))
         await encoder.entered()
         for number in range(1, 4):
-            ask = partial(worker.encode, str(number), tenant="flood", promise=1.0)
+            ask = partial(worker.encode, str(number), tenant="flood", priority=1.0)
             tasks.start_soon(ask)
         await queue_all(worker, 3)
         tasks.start_soon(partial(worker.encode, "one", tenant="quiet"))

@@ -16,7 +16,7 @@ class Ask(NamedTuple):
 
     tenant: str
     text: str
-    promise: float = 0.0
+    priority: float = 0.0
 
 
 @given(

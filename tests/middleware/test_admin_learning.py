@@ -9,7 +9,7 @@ import pytest
 
 from headstart.decisions import LabelSource
 from headstart.policies.learned_rule.domain import Domain
-from headstart.policies.learned_rule.settings import Promise
+from headstart.policies.learned_rule.settings import ErrorLimit
 from support.administered import (
     CHATGPT,
     ELSEWISE,
@@ -124,7 +124,7 @@ async def test_what_a_domain_learned_can_be_taken_elsewhere(running: Administere
     reply = await running.call("GET", f"learning/{domain['domain']}/state")
     assert reply.status == 200
     version = domain["status"]["version"]
-    assert Domain(Promise(), reply.body, version=version).version == version
+    assert Domain(ErrorLimit(), reply.body, version=version).version == version
     assert message(await running.call("GET", "learning/unknown/state"), 404)
 
 
@@ -136,7 +136,7 @@ async def test_learning_lists_the_domains_and_how_they_stand(running: Administer
     await running.hit_decider.learner.domains.load(label.domain)
     (domain,) = await running.get("learning")
     assert (domain["domain"], domain["status"]["rule"]) == (label.domain, "cold-start")
-    assert domain["max_error"] == running.hit_decider.promise.max_error
+    assert domain["max_error"] == running.hit_decider.error_limit.max_error
     assert domain["status"]["audits"] == 0
 
 
@@ -292,7 +292,7 @@ async def test_audit_shows_the_certificate_and_the_wrong_hits(running: Administe
     (row,) = found["certificates"]
     assert (row["domain"], row["week"], row["audits"], row["wrong"]) == ("d", "1970-W01", 10, 1)
     assert [wrong["request"] for wrong in found["wrong_hits"]] == ["q3"]
-    assert found["max_error"] == running.hit_decider.promise.max_error
+    assert found["max_error"] == running.hit_decider.error_limit.max_error
     assert (await running.get("audit?since=1000.5"))["certificates"] == []
 
 

@@ -52,7 +52,7 @@ class Broken:
         return False
 
     async def encode(
-        self, text: str, *, background: bool = False, tenant: str = "", promise: float = 0.0
+        self, text: str, *, background: bool = False, tenant: str = "", priority: float = 0.0
     ) -> Encoding:
         raise EncoderError("no model")
 

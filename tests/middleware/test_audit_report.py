@@ -11,7 +11,7 @@ import pytest
 from headstart.decisions import LabelSource, Outcome, Rule
 from headstart.embeddings.stores.memory import MemoryStore
 from headstart.observe import Served
-from headstart.policies.learned_rule.settings import Promise
+from headstart.policies.learned_rule.settings import ErrorLimit
 from headstart.policies.learned_rule.threshold import audit_report, audits_needed, upper_bound
 from support.learned import make_label
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
-PROMISE = Promise(max_error=0.02)
+ERROR_LIMIT = ErrorLimit(max_error=0.02)
 SUNDAY = datetime(2026, 1, 4, 23, 59, 59, tzinfo=UTC).timestamp()
 MONDAY = SUNDAY + 1
 
@@ -51,7 +51,7 @@ def store() -> MemoryStore:
 
 
 async def test_an_empty_store_proves_nothing(store: MemoryStore) -> None:
-    report = await audit_report(store, PROMISE)
+    report = await audit_report(store, ERROR_LIMIT)
     assert (report.certificates, report.wrong_hits) == ([], [])
     assert "95 % confidence" in report.words
 
@@ -63,20 +63,20 @@ async def test_hits_that_the_promise_does_not_cover_are_counted_apart(store: Mem
     misses = rows(Outcome.MISS, 3)
     refused = [msgspec.structs.replace(miss, rule=Rule.COLD_START) for miss in misses]
     await store.book([*cold, *learned, *refused])
-    (row,) = (await audit_report(store, PROMISE)).certificates
+    (row,) = (await audit_report(store, ERROR_LIMIT)).certificates
     assert (row.hits, row.cold_start_hits) == (5, 2)
 
 
 async def test_requests_without_a_semantic_hit_need_no_certificate(store: MemoryStore) -> None:
     await store.book(rows(Outcome.MISS, 5) + rows(Outcome.EXACT, 5))
-    assert (await audit_report(store, PROMISE)).certificates == []
+    assert (await audit_report(store, ERROR_LIMIT)).certificates == []
 
 
 async def test_hits_without_an_audit_have_no_error_rate_and_the_widest_bound(
     store: MemoryStore,
 ) -> None:
     await store.book(rows(Outcome.SEMANTIC, 4) + rows(Outcome.MISS, 12))
-    (row,) = (await audit_report(store, PROMISE)).certificates
+    (row,) = (await audit_report(store, ERROR_LIMIT)).certificates
     assert (row.requests, row.hits, row.audits) == (16, 4, 0)
     assert (row.wrong_per_hit, row.wrong_per_request) == (None, None)
     assert (row.bound_per_hit, row.bound_per_request) == (1.0, 0.25)
@@ -88,7 +88,7 @@ async def test_audits_without_a_hit_tell_of_hits_alone(store: MemoryStore) -> No
     """Shadow mode audits what it would have served; nothing was."""
     await store.label(audits(40))
     await store.book(rows(Outcome.MISS, 40))
-    (row,) = (await audit_report(store, PROMISE)).certificates
+    (row,) = (await audit_report(store, ERROR_LIMIT)).certificates
     assert (row.wrong_per_hit, row.wrong_per_request, row.bound_per_request) == (0.0, 0.0, 0.0)
     assert row.bound_per_hit == pytest.approx(upper_bound(40, 0))
 
@@ -96,7 +96,7 @@ async def test_audits_without_a_hit_tell_of_hits_alone(store: MemoryStore) -> No
 async def test_both_definitions_of_the_error_are_shown(store: MemoryStore) -> None:
     await store.label(audits(right=18, wrong=2))
     await store.book(rows(Outcome.SEMANTIC, 25) + rows(Outcome.MISS, 75) + rows(Outcome.AUDIT, 20))
-    (row,) = (await audit_report(store, PROMISE)).certificates
+    (row,) = (await audit_report(store, ERROR_LIMIT)).certificates
     assert (row.requests, row.hits, row.audits, row.wrong) == (100, 25, 20, 2)
     assert row.wrong_per_hit == pytest.approx(0.1)
     assert row.wrong_per_request == pytest.approx(0.025)
@@ -107,7 +107,7 @@ async def test_both_definitions_of_the_error_are_shown(store: MemoryStore) -> No
 
 async def test_what_the_judge_was_unsure_of_counts_neither_way(store: MemoryStore) -> None:
     await store.label(audits(right=10, unsure=7))
-    (row,) = (await audit_report(store, PROMISE)).certificates
+    (row,) = (await audit_report(store, ERROR_LIMIT)).certificates
     assert (row.audits, row.unsure, row.wrong) == (10, 7, 0)
     assert row.more_audits == audits_needed(10, 0, 0.02)
 
@@ -115,7 +115,7 @@ async def test_what_the_judge_was_unsure_of_counts_neither_way(store: MemoryStor
 async def test_labels_of_other_sources_prove_nothing(store: MemoryStore) -> None:
     for source in set(LabelSource) - {LabelSource.AUDIT}:
         await store.label([make_label(1, source=source, same=False, at=MONDAY)])
-    report = await audit_report(store, PROMISE)
+    report = await audit_report(store, ERROR_LIMIT)
     assert (report.certificates, report.wrong_hits) == ([], [])
 
 
@@ -123,7 +123,7 @@ async def test_enough_right_audits_certify(store: MemoryStore) -> None:
     enough = audits_needed(0, 0, 0.02)
     assert enough is not None
     await store.label(audits(enough, domain="enough") + audits(enough - 1, domain="one less"))
-    found = {row.domain: row for row in (await audit_report(store, PROMISE)).certificates}
+    found = {row.domain: row for row in (await audit_report(store, ERROR_LIMIT)).certificates}
     assert (found["enough"].certified, found["enough"].more_audits) == (True, 0)
     assert (found["one less"].certified, found["one less"].more_audits) == (False, 1)
 
@@ -131,9 +131,9 @@ async def test_enough_right_audits_certify(store: MemoryStore) -> None:
 async def test_a_promise_of_requests_is_certified_by_fewer_audits(store: MemoryStore) -> None:
     await store.label(audits(60))
     await store.book(rows(Outcome.SEMANTIC, 10) + rows(Outcome.MISS, 90))
-    (of_hits,) = (await audit_report(store, PROMISE)).certificates
-    promise = Promise(max_error=0.02, error_of="requests")
-    report = await audit_report(store, promise)
+    (of_hits,) = (await audit_report(store, ERROR_LIMIT)).certificates
+    error_limit = ErrorLimit(max_error=0.02, error_of="requests")
+    report = await audit_report(store, error_limit)
     assert report.error_of == "requests"
     assert not of_hits.certified
     assert report.certificates[0].certified
@@ -144,7 +144,7 @@ async def test_weeks_begin_on_monday_in_utc_and_domains_stay_apart(store: Memory
         audits(3, at=SUNDAY) + audits(2, at=MONDAY) + audits(1, at=MONDAY, domain="b")
     )
     await store.book(rows(Outcome.SEMANTIC, 9, at=SUNDAY))
-    found = (await audit_report(store, PROMISE)).certificates
+    found = (await audit_report(store, ERROR_LIMIT)).certificates
     assert [(row.week, row.domain, row.audits, row.hits) for row in found] == [
         ("2026-W01", "d", 3, 9), ("2026-W02", "b", 1, 0), ("2026-W02", "d", 2, 0),
     ]  # fmt: skip
@@ -153,7 +153,7 @@ async def test_weeks_begin_on_monday_in_utc_and_domains_stay_apart(store: Memory
 async def test_since_leaves_older_labels_and_rows_out(store: MemoryStore) -> None:
     await store.label(audits(3, 1, at=SUNDAY) + audits(2, 1, at=MONDAY))
     await store.book(rows(Outcome.SEMANTIC, 9, at=SUNDAY) + rows(Outcome.SEMANTIC, 5))
-    report = await audit_report(store, PROMISE, since=MONDAY)
+    report = await audit_report(store, ERROR_LIMIT, since=MONDAY)
     (row,) = report.certificates
     assert (row.audits, row.hits) == (3, 5)
     (wrong,) = report.wrong_hits

@@ -17,7 +17,7 @@ from headstart.observe import StageFailed
 from headstart.policies.learned_rule.domain import Domain
 from headstart.policies.learned_rule.features import VERSION
 from support.fakes import FaultyStore, Recorder
-from support.learned import PROMISE, make_domains, make_label
+from support.learned import ERROR_LIMIT, make_domains, make_label
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -65,7 +65,7 @@ def lessons(count: int, domain: str = "d") -> list[Label]:
 async def test_a_snapshot_that_an_upgrade_cannot_read_is_learned_again_from_the_labels() -> None:
     store = MemoryStore()
     await store.label(lessons(5))
-    old = Domain(PROMISE, version="of last year").snapshot()
+    old = Domain(ERROR_LIMIT, version="of last year").snapshot()
     await store.keep("learned/d", msgspec.msgpack.encode(SavedDomain(cursor="", snapshot=old)))
     domain = await make_domains(store).load("d")
     assert (domain.version, domain.labels) == (VERSION, 5)

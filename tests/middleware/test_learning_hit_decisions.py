@@ -19,7 +19,7 @@ from headstart.middleware.learning.hit_decisions import AllowedChecks, HitDecide
 from headstart.middleware.learning.learner import SAVED_UP_S, Audits, ComparisonBudget
 from headstart.observe import Observers
 from headstart.policies.learned_rule.domain import Domain
-from headstart.policies.learned_rule.settings import Promise
+from headstart.policies.learned_rule.settings import ErrorLimit
 from headstart.policies.learned_rule.threshold import UNLIKELY_SCORE, UNLIKELY_SHARE
 from headstart.settings import AuditSettings
 from headstart.types import CacheKey
@@ -61,7 +61,7 @@ def decider_with(learner: Remembering, dice: Audits, budget: ComparisonBudget) -
         cast("Any", learner),
         dice,
         budget=budget,
-        promise=Promise(),
+        error_limit=ErrorLimit(),
         shadow=False,
         shadow_first=0,
         observer=Observers(),
@@ -106,7 +106,7 @@ def test_a_rate_below_the_default_halves_the_audits() -> None:
         def find(self, _: str) -> Domain:
             return domain
 
-    domain = Domain(Promise())
+    domain = Domain(ErrorLimit())
     for number in range(2000):
         domain.apply(make_label(number, source=LabelSource.AUDIT))
     dice = Dice(lucky=True)

@@ -25,7 +25,7 @@ from headstart.policies.gate import (
     gate_of,
 )
 from headstart.policies.learned_rule.domain import Domain
-from headstart.policies.learned_rule.settings import EXACT_JUDGE, JudgeNoise, Promise
+from headstart.policies.learned_rule.settings import EXACT_JUDGE, ErrorLimit, JudgeNoise
 from headstart.policies.match import StaticMatch, VerifiedMatch
 
 CONTEXT = MatchContext(domain="d")
@@ -197,8 +197,8 @@ def test_each_domain_has_its_own_record() -> None:
 
 
 def test_a_verified_match_asks_the_domain_of_the_request() -> None:
-    domain = Domain(Promise())
-    match = VerifiedMatch(Promise(), lambda _: domain)
+    domain = Domain(ErrorLimit())
+    match = VerifiedMatch(ErrorLimit(), lambda _: domain)
     for _ in range(110):
         match.note_encoded(CONTEXT, 0.55, sampled=False, served=False)
     assert match.gate(CONTEXT) == pytest.approx(0.6)

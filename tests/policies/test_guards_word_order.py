@@ -15,14 +15,14 @@ from headstart.policies.guards.table import GUARDS
 from headstart.policies.guards.word_order import MOST_WORDS, words_crossed
 from headstart.policies.guards.words import Parse, pack_parse, unpack_parse
 from headstart.policies.learned_rule.domain import Domain
-from headstart.policies.learned_rule.settings import Promise
+from headstart.policies.learned_rule.settings import ErrorLimit
 from headstart.policies.match import StaticMatch, VerifiedMatch
 
 EMPTY = Encoding(
     sentence=np.ones(4, np.float32), tokens=np.empty((0, 4), np.float32), spans=(), complete=True
 )
 STATIC = StaticMatch()
-PROMISE = Promise(max_error=0.02)
+ERROR_LIMIT = ErrorLimit(max_error=0.02)
 
 
 def parse(text: str) -> Parse:
@@ -192,7 +192,9 @@ def served(match: StaticMatch | VerifiedMatch, query: str, stored: str) -> bool:
     return match.judge(one, other, nearby, match.veto(one, other)).serve
 
 
-@pytest.mark.parametrize("match", [STATIC, VerifiedMatch(PROMISE, lambda _: Domain(PROMISE))])
+@pytest.mark.parametrize(
+    "match", [STATIC, VerifiedMatch(ERROR_LIMIT, lambda _: Domain(ERROR_LIMIT))]
+)
 @given(nouns=NAMES, directed=st.sampled_from(DIRECTED), symmetric=st.sampled_from(SYMMETRIC))
 @settings(max_examples=60, deadline=None)
 def test_exchanged_words_are_served_in_symmetric_sentences_alone(

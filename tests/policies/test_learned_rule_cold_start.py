@@ -18,14 +18,14 @@ from headstart.policies.learned_rule.settings import (
     ENOUGH_COMPARED,
     EXACT_JUDGE,
     STRICT,
-    Promise,
+    ErrorLimit,
     Trust,
     cold_start_threshold,
 )
 from headstart.policies.match import VerifiedMatch
 from policies.test_verified import QUESTION, encoded
 
-PROMISE = Promise(max_error=0.02, judge=EXACT_JUDGE)
+ERROR_LIMIT = ErrorLimit(max_error=0.02, judge=EXACT_JUDGE)
 TARGETS = (0.001, 0.004, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5)
 
 
@@ -48,9 +48,9 @@ def near_miss(number: int, *, same: bool | None, **fields: Any) -> Label:
     return msgspec.structs.replace(label, **fields)
 
 
-def after(right: int, wrong: int, promise: Promise = PROMISE, **fields: Any) -> Domain:
+def after(right: int, wrong: int, error_limit: ErrorLimit = ERROR_LIMIT, **fields: Any) -> Domain:
     """Return a domain that compared so many near misses."""
-    domain = Domain(promise)
+    domain = Domain(error_limit)
     said = [True] * right + [False] * wrong
     for number, same in enumerate(said):
         domain.apply(near_miss(number, same=same, **fields))
@@ -97,7 +97,7 @@ def test_near_misses_decide_how_far_the_cold_start_goes(
     ids=lambda fields: "-".join(map(str, fields.items())),
 )
 def test_what_is_no_near_miss_is_not_counted(fields: dict[str, Any]) -> None:
-    domain = Domain(PROMISE)
+    domain = Domain(ERROR_LIMIT)
     for number in range(30):
         domain.apply(near_miss(number, **{"same": False, **fields}))
     assert domain.status().near_misses == 0
@@ -116,14 +116,14 @@ def test_what_is_no_near_miss_is_not_counted(fields: dict[str, Any]) -> None:
     ids=lambda fields: "-".join(map(str, fields.items())),
 )
 def test_what_could_have_been_served_or_was_is_counted(fields: dict[str, Any]) -> None:
-    domain = Domain(PROMISE)
+    domain = Domain(ERROR_LIMIT)
     domain.apply(near_miss(0, **{"same": False, **fields}))
     assert domain.status().near_misses_different == 1
 
 
 def test_a_judge_that_errs_does_not_close_easy_traffic() -> None:
     """Of equal answers, one in four is called different: null audits have measured it."""
-    exact, measured = Domain(PROMISE), Domain(Promise(max_error=0.02))
+    exact, measured = Domain(ERROR_LIMIT), Domain(ErrorLimit(max_error=0.02))
     for number in range(400):
         null = near_miss(number, same=number % 4 > 0, source=LabelSource.NULL, entry="")
         measured.apply(null)
@@ -158,11 +158,11 @@ def test_less_trust_never_asks_for_less(target: float) -> None:
 @pytest.mark.parametrize(("max_error", "trust"), [(0.02, Trust.NONE), (0.1, Trust.FULL)])
 def test_a_laxer_target_lets_more_near_misses_differ(max_error: float, trust: Trust) -> None:
     """One in four: too many for 2 %; for 10 %, whose near misses are less similar, not."""
-    assert after(30, 9, Promise(max_error=max_error, judge=EXACT_JUDGE)).trust is trust
+    assert after(30, 9, ErrorLimit(max_error=max_error, judge=EXACT_JUDGE)).trust is trust
 
 
 def test_a_target_below_half_a_percent_serves_nothing_before_it_learned() -> None:
-    domain = Domain(Promise(max_error=0.004, judge=EXACT_JUDGE, cold_start="optimistic"))
+    domain = Domain(ErrorLimit(max_error=0.004, judge=EXACT_JUDGE, cold_start="optimistic"))
     assert domain.threshold() is None
     assert after(15, 0).threshold(0.004) is None
     assert after(15, 0).threshold(0.005) == 0.97
@@ -174,11 +174,11 @@ def test_the_order_of_labels_decides_and_a_snapshot_goes_on(seed: int) -> None:
     labels = [
         near_miss(n, same=rng.random() < 0.8, similarity=rng.uniform(0.7, 1.0)) for n in range(60)
     ]
-    whole, first = Domain(PROMISE), Domain(PROMISE)
+    whole, first = Domain(ERROR_LIMIT), Domain(ERROR_LIMIT)
     for each in labels[:25]:
         whole.apply(each)
         first.apply(each)
-    second = Domain.restore(PROMISE, first.snapshot())
+    second = Domain.restore(ERROR_LIMIT, first.snapshot())
     for each in labels[25:]:
         assert whole.apply(each) == second.apply(each)
     assert whole.snapshot() == second.snapshot()
@@ -194,8 +194,8 @@ def older(domain: Domain) -> bytes:
 
 def test_an_older_snapshot_of_a_cold_start_is_learned_again_from_the_labels() -> None:
     with pytest.raises(SnapshotError, match="near misses"):
-        Domain.restore(PROMISE, older(after(20, 0)))
-    prior = Domain(PROMISE, older(after(20, 0)))
+        Domain.restore(ERROR_LIMIT, older(after(20, 0)))
+    prior = Domain(ERROR_LIMIT, older(after(20, 0)))
     assert prior.labels == 20
     assert prior.trust is Trust.STRICT
 
@@ -203,7 +203,7 @@ def test_an_older_snapshot_of_a_cold_start_is_learned_again_from_the_labels() ->
 def test_an_older_snapshot_of_what_was_learned_is_used() -> None:
     domain = after(900, 0)
     assert domain.rule is Rule.LEARNED
-    restored = Domain.restore(PROMISE, older(domain))
+    restored = Domain.restore(ERROR_LIMIT, older(domain))
     assert restored.rule is Rule.LEARNED
     assert restored.threshold() == domain.threshold()
     assert load_snapshot(older(domain), VERSION)[0].learned_pairs == 900
@@ -211,7 +211,7 @@ def test_an_older_snapshot_of_what_was_learned_is_used() -> None:
 
 def test_a_closed_cold_start_is_named_and_the_learned_rule_is_not_held_back() -> None:
     domain = after(0, 15)
-    match = VerifiedMatch(PROMISE, lambda _: domain)
+    match = VerifiedMatch(ERROR_LIMIT, lambda _: domain)
     parse = parse_prompt(QUESTION, encoded(QUESTION))
     nearby = RankedNeighbor(MatchContext(), [Neighbor(id="x", similarity=1.0)], 0)
     verdict = match.judge(parse, parse, nearby)
@@ -225,6 +225,6 @@ def test_a_closed_cold_start_is_named_and_the_learned_rule_is_not_held_back() ->
 
 def test_enough_is_reached_by_misses_alone() -> None:
     """A strict start serves nearly nothing, so what it waits for must come from misses."""
-    domain = Domain(PROMISE)
+    domain = Domain(ERROR_LIMIT)
     changes = [domain.apply(near_miss(n, same=True)).trust for n in range(ENOUGH_COMPARED)]
     assert changes == [Trust.STRICT] * (ENOUGH_COMPARED - 1) + [Trust.FULL]

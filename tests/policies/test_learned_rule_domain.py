@@ -24,13 +24,13 @@ from headstart.policies.learned_rule.settings import (
     MEMORY,
     MOST_ENTRY_RECORDS,
     STRICT,
-    Promise,
+    ErrorLimit,
     expected_hit_rate,
 )
 from headstart.policies.learned_rule.threshold import Alarm, LabelledRow, no_memory, remembered
 
-PROMISE = Promise(max_error=0.05, judge=EXACT_JUDGE)
-SETTLED = Promise(max_error=0.05, judge=EXACT_JUDGE, cold_start="optimistic")
+ERROR_LIMIT = ErrorLimit(max_error=0.05, judge=EXACT_JUDGE)
+SETTLED = ErrorLimit(max_error=0.05, judge=EXACT_JUDGE, cold_start="optimistic")
 
 
 def label(number: int, strength: float, same: bool | None, **fields: object) -> Label:
@@ -64,8 +64,8 @@ def labels(count: int, seed: int = 0) -> list[Label]:
     ]
 
 
-def taught(count: int, promise: Promise = PROMISE) -> Domain:
-    domain = Domain(promise)
+def taught(count: int, error_limit: ErrorLimit = ERROR_LIMIT) -> Domain:
+    domain = Domain(error_limit)
     for each in labels(count):
         domain.apply(each)
     return domain
@@ -76,7 +76,7 @@ def test_a_fresh_domain_follows_the_cold_start_rule() -> None:
     assert domain.rule is Rule.COLD_START
     assert (domain.threshold(), domain.threshold(0.01)) == (0.86, 0.94)
     assert domain.threshold(0.5) == domain.threshold()
-    assert Domain(PROMISE).threshold() == Domain(PROMISE).threshold(0.01) == STRICT
+    assert Domain(ERROR_LIMIT).threshold() == Domain(ERROR_LIMIT).threshold(0.01) == STRICT
 
 
 def test_labels_teach_a_threshold_and_a_stricter_request_is_answered_at_once() -> None:
@@ -90,7 +90,7 @@ def test_labels_teach_a_threshold_and_a_stricter_request_is_answered_at_once() -
 
 
 def test_where_nothing_can_be_told_apart_nothing_is_served() -> None:
-    domain = Domain(PROMISE)
+    domain = Domain(ERROR_LIMIT)
     rng = np.random.default_rng(1)
     for n in range(1500):
         domain.apply(label(n, 2.0, bool(rng.random() < 0.6)))
@@ -113,8 +113,8 @@ def test_the_least_similarity_follows_new_labels() -> None:
 
 
 def test_a_domain_that_serves_nothing_has_no_least_similarity() -> None:
-    assert Domain(PROMISE).least_served is None
-    domain = Domain(PROMISE)
+    assert Domain(ERROR_LIMIT).least_served is None
+    domain = Domain(ERROR_LIMIT)
     for number in range(1600):
         domain.apply(label(number, number % 3, number % 2 == 0))
     assert (domain.rule, domain.threshold()) == (Rule.LEARNED, None)
@@ -122,14 +122,14 @@ def test_a_domain_that_serves_nothing_has_no_least_similarity() -> None:
 
 
 def test_labels_are_counted_by_the_nearest_sketch() -> None:
-    domain = Domain(PROMISE)
+    domain = Domain(ERROR_LIMIT)
     for veto, same in ((None, True), ("number", True), ("threshold", True), (None, False)):
         domain.apply(label(0, 1.0, same, sketch=0.65, veto=veto))
     domain.apply(label(1, 1.0, True))
     domain.apply(label(2, 1.0, None, sketch=0.65))
     assert [*domain.sketch_labels.compared] == [0, 0, 0, 4, 0, 0]
     assert [*domain.sketch_labels.same] == [0, 0, 0, 2, 0, 0]
-    assert Domain.restore(PROMISE, domain.snapshot()).sketch_labels == domain.sketch_labels
+    assert Domain.restore(ERROR_LIMIT, domain.snapshot()).sketch_labels == domain.sketch_labels
 
 
 def test_two_that_apply_the_same_labels_are_the_same() -> None:
@@ -137,10 +137,10 @@ def test_two_that_apply_the_same_labels_are_the_same() -> None:
 
 
 def test_a_restored_domain_goes_on_where_it_stood() -> None:
-    first = Domain(PROMISE)
+    first = Domain(ERROR_LIMIT)
     for each in labels(900)[:640]:
         first.apply(each)
-    second = Domain.restore(PROMISE, first.snapshot())
+    second = Domain.restore(ERROR_LIMIT, first.snapshot())
     assert second.status() == first.status()
     for each in labels(900)[640:]:
         assert second.apply(each) == first.apply(each)
@@ -149,7 +149,7 @@ def test_a_restored_domain_goes_on_where_it_stood() -> None:
 
 def test_a_prior_lends_what_was_learned_but_no_entries() -> None:
     source = taught(1500)
-    domain = Domain(PROMISE, source.snapshot())
+    domain = Domain(ERROR_LIMIT, source.snapshot())
     assert domain.rule is Rule.LEARNED
     assert domain.entry_record("e1").q == 0.0 < source.entry_record("e1").q
 
@@ -157,23 +157,23 @@ def test_a_prior_lends_what_was_learned_but_no_entries() -> None:
 @pytest.mark.parametrize("data", [b"", b"\x80", b"junk"])
 def test_a_damaged_snapshot_is_refused(data: bytes) -> None:
     with pytest.raises(SnapshotError, match="damaged"):
-        Domain.restore(PROMISE, data)
+        Domain.restore(ERROR_LIMIT, data)
 
 
 def test_a_snapshot_of_another_version_is_refused() -> None:
     with pytest.raises(SnapshotError, match="does not carry over"):
-        Domain(PROMISE, taught(10).snapshot(), version="verified-0")
+        Domain(ERROR_LIMIT, taught(10).snapshot(), version="verified-0")
 
 
 def test_labels_of_another_version_teach_nothing() -> None:
-    domain = Domain(PROMISE)
+    domain = Domain(ERROR_LIMIT)
     change = domain.apply(label(0, 1.0, True, version="static-1", features=b""))
     assert not change.used
-    assert domain.snapshot() == Domain(PROMISE).snapshot()
+    assert domain.snapshot() == Domain(ERROR_LIMIT).snapshot()
 
 
 def test_an_unsure_label_is_counted_and_teaches_nothing() -> None:
-    domain = Domain(PROMISE)
+    domain = Domain(ERROR_LIMIT)
     assert not domain.apply(label(0, 1.0, None)).used
     assert (domain.status().labels, domain.status().unsure) == (1, 1)
     assert domain.status().candidates == 0
@@ -186,14 +186,14 @@ def test_an_unsure_label_is_counted_and_teaches_nothing() -> None:
 def test_only_what_the_learned_rule_could_have_served_is_a_candidate(
     veto: str, candidates: int
 ) -> None:
-    domain = Domain(PROMISE)
+    domain = Domain(ERROR_LIMIT)
     domain.apply(label(0, 1.0, True, veto=veto))
     assert domain.status().candidates == candidates
     assert domain.entry_record("e0").q > 0
 
 
 def test_null_audits_measure_the_judge() -> None:
-    domain = Domain(Promise())
+    domain = Domain(ErrorLimit())
     before = domain.status().false_disagree
     for n in range(50):
         domain.apply(label(n, 0.0, n % 5 > 0, source=LabelSource.NULL))
@@ -202,7 +202,7 @@ def test_null_audits_measure_the_judge() -> None:
 
 
 def test_exact_hits_are_asked_again_more_often_until_the_judge_is_known() -> None:
-    domain = Domain(PROMISE)
+    domain = Domain(ERROR_LIMIT)
     assert domain.null_rate() > 0
     for n in range(settings.NULLS_WANTED):
         domain.apply(label(n, 0.0, True, source=LabelSource.NULL))
@@ -226,7 +226,7 @@ def test_wrong_audits_raise_the_alarm_and_labels_end_it() -> None:
 
 
 def test_after_an_alarm_the_cold_start_rule_never_returns() -> None:
-    domain = Domain(PROMISE)
+    domain = Domain(ERROR_LIMIT)
     for n in range(9):
         domain.apply(label(n, 2.5, False, source=LabelSource.AUDIT, served=True))
     assert domain.status().alarms
@@ -236,7 +236,7 @@ def test_after_an_alarm_the_cold_start_rule_never_returns() -> None:
 
 
 def test_audits_grow_rarer() -> None:
-    domain = Domain(PROMISE)
+    domain = Domain(ERROR_LIMIT)
     rates = [domain.audit_rate()]
     for n in range(500):
         domain.apply(label(n, 2.5, True, source=LabelSource.AUDIT, served=True))
@@ -248,7 +248,7 @@ def test_audits_grow_rarer() -> None:
 
 
 def test_a_stored_miss_joins_the_group_of_its_equal() -> None:
-    domain = Domain(PROMISE)
+    domain = Domain(ERROR_LIMIT)
     domain.apply(label(1, 1.0, True, id="a", entry="x"))
     domain.apply(label(2, 1.0, True, id="b", entry="a"))
     domain.apply(label(3, 1.0, False, id="c", entry="a"))
@@ -311,11 +311,11 @@ def test_alarm_evidence_is_small_when_the_promise_is_kept() -> None:
 @pytest.mark.parametrize(("max_error", "confidence"), [(0.0, 0.84), (0.7, 0.84), (0.02, 0.5)])
 def test_an_impossible_promise_is_refused(max_error: float, confidence: float) -> None:
     with pytest.raises(ConfigError, match="cache"):
-        Promise(max_error=max_error, confidence=confidence)
+        ErrorLimit(max_error=max_error, confidence=confidence)
 
 
 def test_a_stricter_target_or_a_judge_that_errs_promises_fewer_hits() -> None:
-    assert expected_hit_rate(Promise().max_error) >= 0.15
+    assert expected_hit_rate(ErrorLimit().max_error) >= 0.15
     assert expected_hit_rate(0.001) == 0.0
     assert expected_hit_rate(0.01) < expected_hit_rate(0.03) < expected_hit_rate(0.05)
     assert expected_hit_rate(0.02, exact=True) > expected_hit_rate(0.02)

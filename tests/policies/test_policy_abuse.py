@@ -19,11 +19,11 @@ from headstart.decisions import (
 from headstart.policies.guards.table import GUARDS
 from headstart.policies.learned_rule.domain import Domain
 from headstart.policies.learned_rule.features import NAMES, VERSION, pack_features
-from headstart.policies.learned_rule.settings import EXACT_JUDGE, SOFT_GUARDS, Promise
+from headstart.policies.learned_rule.settings import EXACT_JUDGE, SOFT_GUARDS, ErrorLimit
 from headstart.policies.match import VerifiedMatch, compare_histories
 from headstart.types import Turn
 
-PROMISE = Promise(max_error=0.05, judge=EXACT_JUDGE)
+ERROR_LIMIT = ErrorLimit(max_error=0.05, judge=EXACT_JUDGE)
 
 
 def lesson(number: int, features: bytes, principal: str, *, same: bool, **fields: Any) -> Label:
@@ -45,7 +45,7 @@ def test_one_callers_flood_of_labels_does_not_open_the_gate_and_many_callers_do(
     accounts: int, opened: bool
 ) -> None:
     """24 callers know that far pairs differ; for each such label come 60 that say the opposite."""
-    domain = Domain(PROMISE)
+    domain = Domain(ERROR_LIMIT)
     far, near = pack_features(pair(0.2)), pack_features(pair(2.0))
     for number in range(240):
         honest, told = f"caller {number % 24}", 100 * number
@@ -76,8 +76,8 @@ def parsed(match: VerifiedMatch, text: str) -> Any:
     ],
 )
 def test_no_label_teaches_a_guard_away(one: str, other: str, guard: str) -> None:
-    domain = Domain(PROMISE)
-    match = VerifiedMatch(PROMISE, lambda _: domain)
+    domain = Domain(ERROR_LIMIT)
+    match = VerifiedMatch(ERROR_LIMIT, lambda _: domain)
     query, candidate = parsed(match, one), parsed(match, other)
     nearby = RankedNeighbor(MatchContext(), [Neighbor(id="x", similarity=0.999)], 0)
     for number in range(900):
@@ -95,7 +95,7 @@ def test_the_guards_that_labels_may_overrule_are_few_and_named() -> None:
 
 
 def test_no_request_and_no_route_is_laxer_than_the_promise() -> None:
-    domain = Domain(Promise(max_error=0.01, cold_start="optimistic"))
+    domain = Domain(ErrorLimit(max_error=0.01, cold_start="optimistic"))
     assert domain.threshold(0.5) == domain.threshold(0.01) == domain.threshold() == 0.94
     assert domain.threshold(0.005) == 0.97
     assert domain.threshold(1e-320) is None

@@ -20,7 +20,7 @@ from headstart.decisions import (
 from headstart.errors import ConfigError
 from headstart.policies.guards.table import GUARDS
 from headstart.policies.learned_rule.domain import Domain
-from headstart.policies.learned_rule.settings import EXACT_JUDGE, Promise
+from headstart.policies.learned_rule.settings import EXACT_JUDGE, ErrorLimit
 from headstart.policies.match import VerifiedMatch, version_of
 
 if TYPE_CHECKING:
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
     from headstart.policies.guards.words import Parse
 
-PROMISE = Promise(max_error=0.02, judge=EXACT_JUDGE, cold_start="optimistic")
+ERROR_LIMIT = ErrorLimit(max_error=0.02, judge=EXACT_JUDGE, cold_start="optimistic")
 
 
 def policy(domain: Domain | None = None, guards: Collection[str] = tuple(GUARDS)) -> VerifiedMatch:
-    domain = domain or Domain(PROMISE)
-    return VerifiedMatch(PROMISE, lambda _: domain, guards)
+    domain = domain or Domain(ERROR_LIMIT)
+    return VerifiedMatch(ERROR_LIMIT, lambda _: domain, guards)
 
 
 def encoded(text: str) -> Encoding:
@@ -84,7 +84,7 @@ def test_a_substitution_is_obeyed_at_cold_start_and_weighed_once_learned() -> No
     assert match.veto(*map(parse, pair)) is None
     assert judge(match, *pair, 0.999).veto == "substitution"
     assert judge(policy(guards=()), *pair, 0.999).serve
-    domain = Domain(PROMISE)
+    domain = Domain(ERROR_LIMIT)
     teach(domain, pair, same=True)
     learned = judge(policy(domain), *pair, 0.95)
     assert learned.rule is Rule.LEARNED
@@ -92,7 +92,7 @@ def test_a_substitution_is_obeyed_at_cold_start_and_weighed_once_learned() -> No
 
 
 def test_what_labels_forbid_is_not_served() -> None:
-    domain = Domain(PROMISE)
+    domain = Domain(ERROR_LIMIT)
     pair = (QUESTION, QUESTION + " please")
     teach(domain, pair, same=False)
     verdict = judge(policy(domain), *pair, 0.99)
@@ -121,7 +121,7 @@ def teach(domain: Domain, pair: tuple[str, str], *, same: bool) -> None:
 
 
 def test_at_cold_start_texts_without_a_common_word_are_never_taken_for_each_other() -> None:
-    match = policy(Domain(PROMISE))
+    match = policy(Domain(ERROR_LIMIT))
     assert (
         judge(match, QUESTION, "which distant planets have bright rings around them", 0.99).veto
         == "unrelated"
@@ -130,7 +130,7 @@ def test_at_cold_start_texts_without_a_common_word_are_never_taken_for_each_othe
 
 
 def test_an_alarm_stops_everything() -> None:
-    domain = Domain(PROMISE)
+    domain = Domain(ERROR_LIMIT)
     match = policy(domain)
     features = judge(match, QUESTION, QUESTION, 0.99).features
     for n in range(9):

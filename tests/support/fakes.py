@@ -86,7 +86,7 @@ class FakeEncoder:
         return tenant in self.full
 
     async def encode(
-        self, text: str, *, background: bool = False, tenant: str = "", promise: float = 0.0
+        self, text: str, *, background: bool = False, tenant: str = "", priority: float = 0.0
     ) -> Encoding:
         self.encoded.append((text, background))
         self.tenants.append(tenant)

@@ -12,13 +12,13 @@ from headstart.middleware.learning.domains import Domains
 from headstart.observe import Observers
 from headstart.policies.learned_rule.domain import Domain
 from headstart.policies.learned_rule.features import NAMES, VERSION, pack_features
-from headstart.policies.learned_rule.settings import Promise
+from headstart.policies.learned_rule.settings import ErrorLimit
 
 if TYPE_CHECKING:
     from headstart.interfaces import Store
     from headstart.observe import Observer
 
-PROMISE = Promise(max_error=0.05)
+ERROR_LIMIT = ErrorLimit(max_error=0.05)
 
 
 def make_label(
@@ -53,8 +53,8 @@ def make_label(
 def make_domains(store: Store, observer: Observer | None = None, *, most: int = 8) -> Domains:
     return Domains(
         store,
-        fresh=lambda: Domain(PROMISE),
-        restore=lambda snapshot: Domain.restore(PROMISE, snapshot),
+        fresh=lambda: Domain(ERROR_LIMIT),
+        restore=lambda snapshot: Domain.restore(ERROR_LIMIT, snapshot),
         observer=observer or Observers(),
         most=most,
     )

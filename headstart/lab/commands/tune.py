@@ -49,7 +49,7 @@ from headstart.lab.tuning import (
     rocs,
     target_of,
 )
-from headstart.policies.learned_rule.settings import Promise
+from headstart.policies.learned_rule.settings import ErrorLimit
 from headstart.policies.match import StaticMatch
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ def tune(options: TuneOptions) -> None:
         return
     if not options.paths:
         raise click.UsageError("give a LOG.jsonl, or outcomes with --cascade")
-    target = Promise().max_error if options.max_error is None else options.max_error
+    target = ErrorLimit().max_error if options.max_error is None else options.max_error
     material = read_material(options.paths, options.query)
     setup = Setup(guards=True, noise=material.noise, max_error=target)
     found = _study(material, setup, target)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from headstart.middleware.learning.learner import Audits, ComparisonBudget, Learner
     from headstart.observe import Observer
     from headstart.policies.learned_rule.domain import Domain
-    from headstart.policies.learned_rule.settings import Promise
+    from headstart.policies.learned_rule.settings import ErrorLimit
     from headstart.types import CacheKey
 
 NO_FEATURES = frozenset(("bias", "entry", "uncertainty"))
@@ -177,7 +177,7 @@ class HitDecider:
     learner: Learner
     audits: Audits
     budget: ComparisonBudget
-    promise: Promise
+    error_limit: ErrorLimit
     shadow: bool
     shadow_first: int
     observer: Observer
@@ -222,7 +222,7 @@ class HitDecider:
 
     def _miss(self, lookup: Lookup, sample: FeedbackSample) -> HitDecision:
         """Let a miss be compared if it is drawn. The draw does not depend on the fresh answer."""
-        verdict, max_error = sample.pair.verdict, self.promise.max_error
+        verdict, max_error = sample.pair.verdict, self.error_limit.max_error
         share = comparison_share(verdict, max_error, self.budget.left())
         if not self.audits.chance(share):
             return HitDecision(HitAction.ASK, lookup)

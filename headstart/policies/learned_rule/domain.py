@@ -42,8 +42,8 @@ from headstart.policies.learned_rule.settings import (
     PRIOR_VARIANCE,
     SOFT_GUARDS,
     UPDATE_EVERY,
+    ErrorLimit,
     JudgeNoise,
-    Promise,
     Tripwire,
     Trust,
     cold_start_threshold,
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from headstart.decisions import Label
     from headstart.policies.gate import GateRecord
     from headstart.policies.learned_rule.features import EntryRecord
-    from headstart.policies.learned_rule.settings import JudgeNoise, Promise
+    from headstart.policies.learned_rule.settings import ErrorLimit, JudgeNoise
 
 
 _CERTAIN = 1e-12
@@ -196,9 +196,9 @@ def audit_rate(state: DomainState, least: float) -> float:
     return max(least, MAX_AUDIT_RATE / sqrt(1 + made / AUDITS_HALF_LIFE))
 
 
-def noise_of(state: DomainState, promise: Promise) -> JudgeNoise:
+def noise_of(state: DomainState, error_limit: ErrorLimit) -> JudgeNoise:
     """Return the noise of the judge, with the false disagreement that null audits have shown."""
-    known, counts = promise.judge, state.counts
+    known, counts = error_limit.judge, state.counts
     beta = (known.false_disagree * NULL_STRENGTH + counts.nulls_different) / (
         NULL_STRENGTH + counts.nulls
     )
@@ -206,11 +206,11 @@ def noise_of(state: DomainState, promise: Promise) -> JudgeNoise:
 
 
 def learn(
-    state: DomainState, row: LabelledRow, promise: Promise, *, vetoed: bool
+    state: DomainState, row: LabelledRow, error_limit: ErrorLimit, *, vetoed: bool
 ) -> tuple[DomainState, float, float]:
     """Learn one pair; return the state, and the residual and weight for the entry's record."""
     value = cautious_score(state.model, row.features, row.offset)
-    noise = noise_of(state, promise)
+    noise = noise_of(state, error_limit)
     model, residual, weight = updated(state.model, row.features, row.offset, noise, same=row.same)
     if not row.same and residual > -_NEGLIGIBLE:
         model, residual, weight = state.model, 0.0, 0.0
@@ -225,16 +225,20 @@ def learn(
         since_update=state.since_update + 1,
     )
     if state.since_update >= UPDATE_EVERY:
-        state = redrawn(state, promise)
+        state = redrawn(state, error_limit)
     return state, residual, weight
 
 
-def audited(state: DomainState, promise: Promise, *, same: bool) -> DomainState:
+def audited(state: DomainState, error_limit: ErrorLimit, *, same: bool) -> DomainState:
     """Count one audit; raise the alarm if chance cannot explain that the promise is broken."""
     state = counted(state, audits=1, audits_wrong=int(not same))
     alarm = state.alarm.audited(same=same)
     state = msgspec.structs.replace(state, alarm=alarm)
-    return alarmed(state) if alarm.raised(_observed(promise.max_error, state, promise)) else state
+    return (
+        alarmed(state)
+        if alarm.raised(_observed(error_limit.max_error, state, error_limit))
+        else state
+    )
 
 
 def alarmed(state: DomainState) -> DomainState:
@@ -252,10 +256,12 @@ def alarmed(state: DomainState) -> DomainState:
     )
 
 
-def redrawn(state: DomainState, promise: Promise) -> DomainState:
+def redrawn(state: DomainState, error_limit: ErrorLimit) -> DomainState:
     """Move the pending rows to the memory and compute the threshold curve again."""
     memory = remembered(state.memory, state.pending)
-    curve = _curve(state.model, memory, noise_of(state, promise)) if len(memory) else state.curve
+    curve = (
+        _curve(state.model, memory, noise_of(state, error_limit)) if len(memory) else state.curve
+    )
     return msgspec.structs.replace(
         state,
         memory=memory,
@@ -289,18 +295,18 @@ def _curve(model: Posterior, memory: LabelTable, noise: JudgeNoise) -> Curve:
     return draw_curve(scores, memory.same, mass, 1 - agreement(same, noise), noise)
 
 
-def trust(state: DomainState, promise: Promise) -> Trust:
+def trust(state: DomainState, error_limit: ErrorLimit) -> Trust:
     """Return how far the cold-start threshold can be trusted, by the near misses so far."""
     return state.tripwire.trust(
-        promise.max_error,
-        lambda rate: _observed(min(rate, 1.0), state, promise),
-        optimistic=promise.cold_start == "optimistic",
+        error_limit.max_error,
+        lambda rate: _observed(min(rate, 1.0), state, error_limit),
+        optimistic=error_limit.cold_start == "optimistic",
     )
 
 
-def _observed(rate: float, state: DomainState, promise: Promise) -> float:
+def _observed(rate: float, state: DomainState, error_limit: ErrorLimit) -> float:
     """Return the share of "different" labels to expect among hits of which ``rate`` are wrong."""
-    noise = noise_of(state, promise)
+    noise = noise_of(state, error_limit)
     ratio = (1 - noise.unsure_different) / (1 - noise.unsure_same)
     wrong = rate * ratio
     right = 1 - rate
@@ -489,9 +495,9 @@ class Domain:
     """
 
     def __init__(
-        self, promise: Promise, prior: bytes | None = None, *, version: str = VERSION
+        self, error_limit: ErrorLimit, prior: bytes | None = None, *, version: str = VERSION
     ) -> None:
-        self.promise = promise
+        self.error_limit = error_limit
         self.version = version
         self._entries = EntryRecords()
         self._state = initial_state()
@@ -500,15 +506,15 @@ class Domain:
         """The gate, and the state and the record from which it follows."""
         if prior is not None:
             self._state, _ = load_snapshot(prior, version)
-            self._state = redrawn(self._state, promise)
+            self._state = redrawn(self._state, error_limit)
 
     @classmethod
-    def restore(cls, promise: Promise, data: bytes, *, version: str = VERSION) -> Domain:
+    def restore(cls, error_limit: ErrorLimit, data: bytes, *, version: str = VERSION) -> Domain:
         """Return the domain that made a ``snapshot``.
 
         Raises SnapshotError if its labels, applied again, would lead to another state.
         """
-        domain = cls(promise, version=version)
+        domain = cls(error_limit, version=version)
         domain._state, domain._entries = load_snapshot(data, version, exact=True)
         return domain
 
@@ -522,7 +528,7 @@ class Domain:
         labels = self._state.learned_pairs
         if self._state.counts.alarms or labels >= ENOUGH_LABELS:
             return Rule.LEARNED
-        if labels >= MIN_LABELS and self._learned_threshold(self.promise.max_error) is not None:
+        if labels >= MIN_LABELS and self._learned_threshold(self.error_limit.max_error) is not None:
             return Rule.LEARNED
         return Rule.COLD_START
 
@@ -534,7 +540,7 @@ class Domain:
     @property
     def trust(self) -> Trust:
         """How far the cold-start threshold is trusted."""
-        return trust(self._state, self.promise)
+        return trust(self._state, self.error_limit)
 
     @property
     def alarmed(self) -> bool:
@@ -546,8 +552,8 @@ class Domain:
 
         A ``max_error`` that is laxer than the promise counts as the promise.
         """
-        target = self.promise.max_error if max_error is None else max_error
-        target = min(target, self.promise.max_error)
+        target = self.error_limit.max_error if max_error is None else max_error
+        target = min(target, self.error_limit.max_error)
         if self._state.alarmed:
             return None
         if self.rule is Rule.COLD_START:
@@ -579,7 +585,7 @@ class Domain:
     @property
     def noise(self) -> JudgeNoise:
         """The known errors of the judge."""
-        return noise_of(self._state, self.promise)
+        return noise_of(self._state, self.error_limit)
 
     @property
     def least_served(self) -> float | None:
@@ -600,9 +606,9 @@ class Domain:
 
     def _learned_threshold(self, target: float) -> float | None:
         curve = self._state.curve
-        if self.promise.error_of == "requests":
-            return curve.threshold_of_requests(target, self.promise.margin)
-        return curve.threshold(target, self.promise.margin)
+        if self.error_limit.error_of == "requests":
+            return curve.threshold_of_requests(target, self.error_limit.margin)
+        return curve.threshold(target, self.error_limit.margin)
 
     def audit_rate(self, least: float = MIN_AUDIT_RATE) -> float:
         """Return the share of hits to audit now; it never falls below ``least``."""
@@ -656,7 +662,7 @@ class Domain:
         if label.same is None:
             return False
         if label.source is LabelSource.AUDIT:
-            self._state = audited(self._state, self.promise, same=label.same)
+            self._state = audited(self._state, self.error_limit, same=label.same)
         row = LabelledRow(
             features=unpack_features(label.features),
             same=label.same,
@@ -668,7 +674,7 @@ class Domain:
         self._count_near_miss(label)
         self._count_sketch(label)
         self._state, residual, weight = learn(
-            self._state, row, self.promise, vetoed=_by_guard(label.veto)
+            self._state, row, self.error_limit, vetoed=_by_guard(label.veto)
         )
         if weight:
             self._entries.learn(label.entry, residual, weight)
@@ -684,7 +690,7 @@ class Domain:
         compared = label.source in (LabelSource.MISS, LabelSource.AUDIT)
         if label.same is None or not compared or _by_guard(label.veto):
             return
-        if is_near_miss(label.similarity, self.promise.max_error):
+        if is_near_miss(label.similarity, self.error_limit.max_error):
             tripwire = self._state.tripwire.taught(same=label.same)
             self._state = msgspec.structs.replace(self._state, tripwire=tripwire)
 
@@ -714,7 +720,7 @@ class Domain:
             audits=counts.audits,
             audits_wrong=counts.audits_wrong,
             nulls=counts.nulls,
-            false_disagree=noise_of(state, self.promise).false_disagree,
+            false_disagree=noise_of(state, self.error_limit).false_disagree,
             serves=serves,
             cold_start_serves=cold,
             error=error,
@@ -727,17 +733,19 @@ class Domain:
         total = float(memory.mass.sum())
         if not total:
             return 0.0, 0.0, None, None
-        similarity = cold_start_threshold(self.promise.max_error, self.trust)
+        similarity = cold_start_threshold(self.error_limit.max_error, self.trust)
         similar = memory.similarity >= (2.0 if similarity is None else similarity)
         cold = float(memory.mass[similar].sum()) / total
         if self.rule is Rule.COLD_START:
             return cold, cold, None, None
         if threshold is None:
             return 0.0, cold, None, None
-        scores, _ = memory_scores(self._state.model, memory, noise_of(self._state, self.promise))
+        scores, _ = memory_scores(
+            self._state.model, memory, noise_of(self._state, self.error_limit)
+        )
         place = int(np.flatnonzero(curve.cuts >= threshold)[-1])
         error = float(curve.errors[place])
-        bound = error + self.promise.margin * float(curve.deviations[place])
+        bound = error + self.error_limit.margin * float(curve.deviations[place])
         return float(memory.mass[scores >= threshold].sum()) / total, cold, error, bound
 
 

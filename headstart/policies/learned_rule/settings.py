@@ -148,7 +148,7 @@ EXACT_JUDGE = JudgeNoise(false_disagree=0, false_agree=0, unsure_same=0, unsure_
 """The noise of a judge that never errs, such as that of labels, JSON and tool calls."""
 
 
-class Promise(Frozen, frozen=True, kw_only=True):
+class ErrorLimit(Frozen, frozen=True, kw_only=True):
     """The share of wrong answers that a domain must not exceed. Raises ConfigError."""
 
     max_error: float = 0.02

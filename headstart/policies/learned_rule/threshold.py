@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from headstart.decisions import Label, Verdict
     from headstart.interfaces import Store
     from headstart.observe import Served
-    from headstart.policies.learned_rule.settings import Promise
+    from headstart.policies.learned_rule.settings import ErrorLimit
 
 
 _CERTIFICATE_MIXTURE = (1.0, 99.0)
@@ -448,7 +448,7 @@ class AuditReport(Frozen, omit_defaults=False):
     wrong_hits: list[WrongHit]
 
 
-async def audit_report(store: Store, promise: Promise, *, since: float = 0.0) -> AuditReport:
+async def audit_report(store: Store, error_limit: ErrorLimit, *, since: float = 0.0) -> AuditReport:
     """Sum up the audits since an instant (Unix seconds). Raises StoreError."""
     audits: defaultdict[tuple[str, str], Counter[bool | None]] = defaultdict(Counter)
     wrong_hits = []
@@ -479,14 +479,20 @@ async def audit_report(store: Store, promise: Promise, *, since: float = 0.0) ->
             cold[row.domain, _week(row.at)] += hit and row.rule is Rule.COLD_START
     rows = [
         _row(
-            promise, key, audits[key], requests[key], hits[key], cold[key], last=places.get(key[0])
+            error_limit,
+            key,
+            audits[key],
+            requests[key],
+            hits[key],
+            cold[key],
+            last=places.get(key[0]),
         )
         for key in sorted(audits.keys() | hits.keys(), key=lambda key: (key[1], key[0]))
         if hits[key] or audits[key]
     ]
     return AuditReport(
-        max_error=promise.max_error,
-        error_of=promise.error_of,
+        max_error=error_limit.max_error,
+        error_of=error_limit.error_of,
         words=WORDS,
         certificates=rows,
         wrong_hits=wrong_hits,
@@ -503,7 +509,7 @@ async def all_labels(store: Store) -> AsyncIterator[Label]:
 
 
 def _row(
-    promise: Promise,
+    error_limit: ErrorLimit,
     key: tuple[str, str],
     counts: Counter[bool | None],
     requests: int,
@@ -515,8 +521,8 @@ def _row(
     wrong, audits = counts[False], counts[False] + counts[True]
     share = hits / requests if requests else 1.0
     found = certify(audits, wrong, share)
-    by_request = promise.error_of == "requests"
-    target = promise.max_error
+    by_request = error_limit.error_of == "requests"
+    target = error_limit.max_error
     if by_request and share:
         target = min(target / share, 0.999)
     more = audits_needed(audits, wrong, target)
