@@ -35,7 +35,7 @@ import numpy as np
 from headstart.errors import ConfigError
 from headstart.lab.bench import Sample  # noqa: TC001 - msgspec reads it
 from headstart.policies.agreement.judge import judge
-from headstart.policies.drafts import CALIBRATION_PRIORS, Basis, expected_gain, veto_draft
+from headstart.policies.drafts import CALIBRATION_PRIORS, ScoreBasis, expected_gain, veto_draft
 from headstart.report.estimates import ShareInterval, student_t, wilson_interval
 from headstart.types import ChatRequest, Choice, Completion, Frozen, Text
 
@@ -452,7 +452,7 @@ def study_cascade(rows: Sequence[CascadeRow]) -> CascadeTuning:
     """
     report = tune_cascade(rows)
     by_prompt = all(row.length for row in rows)
-    basis = Basis.PROMPT if by_prompt else Basis.LOGPROBS
+    basis = ScoreBasis.PROMPT if by_prompt else ScoreBasis.LOGPROBS
     calibration = CALIBRATION_PRIORS[basis]
     judged = [row for row in rows if not row.vetoed]
     # Tables are often sorted, and a calibration forgets old rows. So the rows are shuffled.

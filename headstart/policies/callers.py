@@ -378,7 +378,7 @@ _EXHAUSTED = "insufficient_quota"
 _TOO_FAST = "rate_limit_exceeded"
 
 
-class Window(NamedTuple):
+class CalendarWindow(NamedTuple):
     """A minute, a day or a month of the calendar."""
 
     label: str
@@ -386,7 +386,7 @@ class Window(NamedTuple):
     """Unix seconds."""
 
 
-def window(period: Period, now: float) -> Window:
+def window(period: Period, now: float) -> CalendarWindow:
     """Return the window in which ``now`` (Unix seconds) lies."""
     at = datetime.fromtimestamp(now, UTC).replace(second=0, microsecond=0)
     if period == "minute":
@@ -396,7 +396,7 @@ def window(period: Period, now: float) -> Window:
         end = at + timedelta(days=1)
         if period == "month":
             end = (at.replace(day=1) + timedelta(days=32)).replace(day=1)
-    return Window(at.strftime(_LABELS[period]), end.timestamp())
+    return CalendarWindow(at.strftime(_LABELS[period]), end.timestamp())
 
 
 class Allowance(NamedTuple):

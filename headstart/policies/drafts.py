@@ -43,7 +43,7 @@ _CODE_CHARACTERS = 8000
 """Number of characters of a prompt or a draft that are searched for code."""
 
 
-class Basis(StrEnum):
+class ScoreBasis(StrEnum):
     """The evidence behind a score, best first."""
 
     CALLER = "caller"
@@ -58,7 +58,7 @@ class Basis(StrEnum):
 class Score(Frozen):
     """The score of a draft. ``value`` is from 0 to 1, higher is better."""
 
-    basis: Basis
+    basis: ScoreBasis
     value: float
 
 
@@ -88,10 +88,10 @@ def score_draft(
     """
     certainty = score_logprobs(draft)
     if certainty is not None:
-        return Score(basis=Basis.LOGPROBS, value=certainty)
+        return Score(basis=ScoreBasis.LOGPROBS, value=certainty)
     if second is not None:
         agreement = judge(draft, second, [request.question or request.query], None)
-        return Score(basis=Basis.AGREEMENT, value=agreement.probability)
+        return Score(basis=ScoreBasis.AGREEMENT, value=agreement.probability)
     return score_prompt(request)
 
 
@@ -102,7 +102,7 @@ def score_prompt(request: ChatRequest) -> Score | None:
     """
     if request.query is None:
         return None
-    return Score(basis=Basis.PROMPT, value=1.0 - expected_gain(request.query))
+    return Score(basis=ScoreBasis.PROMPT, value=1.0 - expected_gain(request.query))
 
 
 def score_logprobs(draft: Completion) -> float | None:
@@ -393,17 +393,17 @@ def calibration_prior(heights: Sequence[float]) -> Calibration:
     )
 
 
-CALIBRATION_PRIORS: Mapping[Basis, Calibration] = {
+CALIBRATION_PRIORS: Mapping[ScoreBasis, Calibration] = {
     basis: calibration_prior(heights)
     for basis, heights in {
         # Assumed: a usual token margin, before anything is known of the model. It is overconfident.
-        Basis.LOGPROBS: (0.20, 0.30, 0.40, 0.48, 0.56, 0.64, 0.71, 0.78, 0.85, 0.92),
+        ScoreBasis.LOGPROBS: (0.20, 0.30, 0.40, 0.48, 0.56, 0.64, 0.71, 0.78, 0.85, 0.92),
         # Most answers that agree are right. The judge's own doubt is in the middle.
-        Basis.AGREEMENT: (0.35, 0.38, 0.42, 0.48, 0.55, 0.62, 0.68, 0.74, 0.80, 0.86),
+        ScoreBasis.AGREEMENT: (0.35, 0.38, 0.42, 0.48, 0.55, 0.62, 0.68, 0.74, 0.80, 0.86),
         # Measured: Mixtral 8x7B on GSM8K and MMLU. A prompt alone tells little (docs/cascade.md).
-        Basis.PROMPT: (0.40, 0.40, 0.40, 0.40, 0.40, 0.53, 0.54, 0.60, 0.70, 0.72),
+        ScoreBasis.PROMPT: (0.40, 0.40, 0.40, 0.40, 0.40, 0.53, 0.54, 0.60, 0.70, 0.72),
         # The caller's probabilities are believed until drafts show otherwise.
-        Basis.CALLER: (0.05, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.95),
+        ScoreBasis.CALLER: (0.05, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.95),
     }.items()
 }
 

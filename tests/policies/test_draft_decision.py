@@ -11,27 +11,27 @@ from hypothesis import strategies as st
 from headstart.policies.drafts import (
     CALIBRATION_BINS,
     CALIBRATION_PRIORS,
-    Basis,
     Calibration,
     Score,
+    ScoreBasis,
     calibration_prior,
     decide_draft,
     start_both,
 )
 
 FLAT = calibration_prior([0.5] * CALIBRATION_BINS)
-SURE = Score(basis=Basis.LOGPROBS, value=0.95)
+SURE = Score(basis=ScoreBasis.LOGPROBS, value=0.95)
 
 
-@pytest.mark.parametrize("basis", list(Basis))
-def test_every_basis_has_a_prior_that_rises(basis: Basis) -> None:
+@pytest.mark.parametrize("basis", list(ScoreBasis))
+def test_every_basis_has_a_prior_that_rises(basis: ScoreBasis) -> None:
     found = [CALIBRATION_PRIORS[basis].probability(step / 100) for step in range(101)]
     assert found == sorted(found)
     assert found[-1] > found[0]
 
 
 def test_what_is_learned_overrules_the_prior() -> None:
-    draw, learned = random.Random(1), CALIBRATION_PRIORS[Basis.LOGPROBS]
+    draw, learned = random.Random(1), CALIBRATION_PRIORS[ScoreBasis.LOGPROBS]
     for _ in range(4000):
         score = draw.random()
         learned = learned.learn(score, good=draw.random() < score**2)
@@ -75,7 +75,7 @@ def test_probabilities_never_fall_with_the_score(
 
 
 def test_a_confident_draft_is_accepted() -> None:
-    found = decide_draft(None, SURE, CALIBRATION_PRIORS[Basis.LOGPROBS], 0.8)
+    found = decide_draft(None, SURE, CALIBRATION_PRIORS[ScoreBasis.LOGPROBS], 0.8)
     assert (found.accept, found.reason) == (True, "confident")
     assert found.confidence
     assert found.confidence >= 0.8
@@ -87,7 +87,7 @@ def test_an_unsure_draft_is_escalated_with_its_confidence() -> None:
 
 
 def test_a_veto_overrules_any_confidence() -> None:
-    found = decide_draft("refusal", SURE, CALIBRATION_PRIORS[Basis.LOGPROBS], 0.0)
+    found = decide_draft("refusal", SURE, CALIBRATION_PRIORS[ScoreBasis.LOGPROBS], 0.0)
     assert (found.accept, found.reason) == (False, "refusal")
 
 
@@ -104,7 +104,7 @@ def test_the_strong_model_starts_at_once_where_escalation_is_likely(
     accepted: float,
     both: bool,
 ) -> None:
-    prompt = Score(basis=Basis.PROMPT, value=0.8)
+    prompt = Score(basis=ScoreBasis.PROMPT, value=0.8)
     assert start_both(prompt, calibration_prior([accepted] * CALIBRATION_BINS)) is both
 
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from headstart.policies.drafts import (
     PROMPT_FEATURES,
-    Basis,
+    ScoreBasis,
     expected_gain,
     has_wrong_equation,
     read_features,
@@ -122,7 +122,7 @@ def test_log_probabilities_are_preferred_to_a_second_answer_and_that_to_the_prom
     assert by_logs
     assert by_second
     assert by_prompt
-    assert [by_logs.basis, by_second.basis, by_prompt.basis] == list(Basis)[1:]
+    assert [by_logs.basis, by_second.basis, by_prompt.basis] == list(ScoreBasis)[1:]
 
 
 def test_two_cheap_answers_that_agree_score_higher() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headstart.dialects.registry import DIALECTS
-from headstart.policies.output.continuation import INSTRUCTION, Join, anchor, continuing
+from headstart.policies.output.continuation import INSTRUCTION, TextJoin, anchor, continuing
 
 CHAT = DIALECTS["openai-chat"].form
 GEMINI = DIALECTS["gemini-generate"].form
@@ -15,7 +15,7 @@ SAID = "Tides follow the moon. Twice a day the sea rises along the shore, and th
 
 
 def joined(said: str, *pieces: str, prefilled: bool = False) -> str:
-    join = Join(said, prefilled=prefilled)
+    join = TextJoin(said, prefilled=prefilled)
     return "".join(map(join.feed, pieces)) + join.end()
 
 
@@ -125,13 +125,13 @@ def test_the_chunks_of_a_late_repetition_make_no_difference(
 
 
 def test_text_that_repeats_nothing_is_held_back_no_longer_than_a_lead_may_be() -> None:
-    join, more = Join(SAID, prefilled=False), "Zebras graze. " * 40
+    join, more = TextJoin(SAID, prefilled=False), "Zebras graze. " * 40
     held = next(at for at in range(len(more)) if join.feed(more[at]))
     assert held < 400 + len(anchor(SAID))
     assert join.feed(" and") == " and"
-    assert Join(SAID, prefilled=False).feed("wn fox") == "wn fox", "nobody begins to speak so"
-    assert Join(SAID, prefilled=True).feed("Zebras") == "Zebras"
-    assert Join("too short to tell", prefilled=False).feed("Zebras") == "Zebras"
+    assert TextJoin(SAID, prefilled=False).feed("wn fox") == "wn fox", "nobody begins to speak so"
+    assert TextJoin(SAID, prefilled=True).feed("Zebras") == "Zebras"
+    assert TextJoin("too short to tell", prefilled=False).feed("Zebras") == "Zebras"
 
 
 def test_a_thought_that_does_not_end_is_no_answer() -> None:

@@ -40,7 +40,7 @@ from headstart.policies.output.answer_limits import (
     refuse_limit,
     refuses_limits,
 )
-from headstart.policies.output.continuation import Join, continuing
+from headstart.policies.output.continuation import TextJoin, continuing
 from headstart.reply import AnswerWithheld, Transcript
 from headstart.types import (
     Ended,
@@ -334,11 +334,11 @@ class _ContinuedAnswer:
             self.text = "".join(each.text for each in texts)
             self.unshown = [event for event in held if not isinstance(event, _ENDINGS)]
             self._block = texts[-1].block if texts else None
-        self._join = Join("", prefilled=False)
+        self._join = TextJoin("", prefilled=False)
 
     def begin(self, *, prefilled: bool) -> None:
         """Start to read the next part."""
-        self._join = Join(self.text, prefilled=prefilled)
+        self._join = TextJoin(self.text, prefilled=prefilled)
 
     def take(self, events: Sequence[StreamEvent]) -> list[StreamEvent]:
         """Return the new events of a piece of the part. Raises UpstreamProtocolError."""

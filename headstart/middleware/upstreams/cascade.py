@@ -28,11 +28,11 @@ from headstart.policies.drafts import (
     CALIBRATION_BINS,
     CALIBRATION_PRIORS,
     CHECKED,
-    Basis,
     Calibration,
     DraftDecision,
     Escalations,
     Score,
+    ScoreBasis,
     check_share,
     decide_draft,
     score_draft,
@@ -590,7 +590,7 @@ class DraftVerdict(NamedTuple):
 
 class _SavedCalibrations(msgspec.Struct, frozen=True):
     version: int
-    scores: dict[Basis, Calibration]
+    scores: dict[ScoreBasis, Calibration]
     acceptance: Calibration
 
 
@@ -611,7 +611,7 @@ class JudgePanel:
         self._min_confidence = min_confidence
         self._own = tuple(own)
         self._scores = dict(CALIBRATION_PRIORS)
-        self._acceptance = CALIBRATION_PRIORS[Basis.PROMPT]
+        self._acceptance = CALIBRATION_PRIORS[ScoreBasis.PROMPT]
 
     @property
     def scores(self) -> bool:
@@ -729,7 +729,7 @@ class JudgePanel:
                 return "caller", None
             if said is not True:
                 values.append(value)
-        return None, Score(basis=Basis.CALLER, value=min(values)) if values else None
+        return None, Score(basis=ScoreBasis.CALLER, value=min(values)) if values else None
 
     def _score(
         self, request: ChatRequest, draft: Completion, second: Completion | None

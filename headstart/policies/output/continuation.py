@@ -168,7 +168,7 @@ def anchor(text: str) -> str:
     return words[0] if words and len(words[0]) >= _DISTINCTIVE else text[-_ANCHOR:].lstrip()
 
 
-class Join:
+class TextJoin:
     """Finds the new text in a continuation, which comes in pieces of any size.
 
     ``prefilled``: the provider continued the text itself, without the space at its end. In the
