@@ -26,7 +26,7 @@ from headstart.policies.drafts import (
     CALIBRATION_BINS,
     CALIBRATION_PRIORS,
     PROMPT_FEATURES,
-    Basis,
+    ScoreBasis,
     expected_gain,
     read_features,
     score_logprobs,
@@ -193,7 +193,7 @@ def calibration_error(own: Outcomes) -> tuple[float, float]:
     Each draft is predicted before it is learned from, in a random order.
     """
     order = np.random.default_rng(0).permutation(len(own.prompts))
-    prior = learned = CALIBRATION_PRIORS[Basis.PROMPT]
+    prior = learned = CALIBRATION_PRIORS[ScoreBasis.PROMPT]
     believed: list[tuple[float, float, float]] = []
     for at in order:
         score = 1.0 - expected_gain(own.prompts[at])
