@@ -1,4 +1,4 @@
-"""A chat request in a form between the dialects: one dialect reads it, another writes it.
+"""The form through which requests are translated: one dialect reads it, another writes it.
 
 It is built only where a request must be translated. Names follow OpenAI's Chat Completions, which
 most providers speak. ``None`` always means that the client set no value.

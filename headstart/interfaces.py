@@ -203,7 +203,7 @@ class CallExchange(Protocol):
     def release(self, lease: Lease, *, stored: bool) -> Coroutine[Any, Any, None] | None:
         """End an own lease. ``stored``: a Put that named the lease was written.
 
-        None: it has ended. Otherwise it ends when what is returned has been awaited.
+        None: it has ended. Otherwise it ends when the returned value has been awaited.
         """
 
     async def send(self, address: str, message: bytes) -> bool:

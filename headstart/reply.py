@@ -335,7 +335,7 @@ class Transcript:
         LogprobsDelta: _add_logprobs,
         ExtraDelta: _add_extra,
     }
-    """How the events are added that are more than kept."""
+    """Functions for the events that change more than the list of events, by their types."""
 
 
 def _goes_on(first: StreamEvent, event: StreamEvent) -> bool:

@@ -1,4 +1,4 @@
-"""Every setting, with its name, type, default, bounds and help text, in one frozen value a table.
+"""Every setting, with its name, type, default, bounds and help text, in a frozen value per table.
 
 The text below a field is its help. It is Markdown: ``docs/configuration.md`` prints it in its
 tables, with links that are relative to that page, and the command line prints it without links.
@@ -123,9 +123,9 @@ class ClientLimits(Section):
     tokens_per_day: CountOrZero | None = None
     """Tokens of prompts and answers of upstream calls on a day (UTC)."""
     tokens_per_month: CountOrZero | None = None
-    """The same in a month (UTC)."""
+    """Tokens of prompts and answers of upstream calls in a month (UTC)."""
     tokens_per_minute: Count | None = None
-    """The same in a minute of the clock."""
+    """Tokens of prompts and answers of upstream calls in a minute of the clock."""
     requests_per_minute: Count | None = None
     """Requests in a minute of the clock. Hits count, too."""
     models: tuple[str, ...] = ("*",)
@@ -607,7 +607,7 @@ class UpstreamSettings(Section):
     region: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9-]+$")] | None = None
     """Region of a cloud provider, such as `us-east-1`. None: the provider's usual variable."""
     project: str | None = None
-    """Project in Google Cloud. None: that of the credentials, or `GOOGLE_CLOUD_PROJECT`."""
+    """Project in Google Cloud. None: the project of the credentials, or `GOOGLE_CLOUD_PROJECT`."""
     credentials_file: str | None = None
     """File with the key of a Google service account. None: `GOOGLE_APPLICATION_CREDENTIALS`."""
     models: dict[str, str] = msgspec.field(default_factory=dict)

@@ -88,7 +88,7 @@ def build_sidecar(settings: Settings, lasting: LastingParts | None = None) -> Ga
 
 
 def _build(settings: Settings, lasting: LastingParts) -> tuple[Gateway, AdminState]:
-    """Return the gateway, and what its admin API shows."""
+    """Return the gateway, and the parts that its admin API shows."""
     engine: list[Parts] = []
     server = settings.server
     variables = {each.name: ", ".join(each.key_variables) for each in settings.upstream}

@@ -202,7 +202,7 @@ class ReasoningDelta(Frozen, tag="reasoning"):
     """The field in which the upstream sent it; a replay uses the same field."""
     signature: str | None = None
     block: int | None = None
-    """The same as in ``TextDelta``."""
+    """Index of the block, as in ``TextDelta``."""
 
 
 class RefusalDelta(Frozen, tag="refusal"):

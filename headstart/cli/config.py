@@ -239,7 +239,7 @@ class ConfigReport(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     problems: tuple[str, ...]
     listing: str = ""
-    """What ``GET /v1/models`` answers."""
+    """The answer to ``GET /v1/models``."""
 
 
 def report_on(settings: Settings, environ: Mapping[str, str]) -> ConfigReport:

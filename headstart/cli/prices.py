@@ -1,4 +1,4 @@
-"""``headstart prices``: bring today's prices of models.
+"""``headstart prices``: imports the current prices of models.
 
 It reads public lists of prices, and writes the file that ``prices.file`` names.
 """
@@ -39,7 +39,7 @@ class ImportedPrices(NamedTuple):
     form: str
     """The name of the list's form."""
     prices: Mapping[str, Mapping[str, BookPrice]]
-    """By preset and model."""
+    """Prices by preset and model."""
     skipped: Counter[str]
     """The number of entries that were left out, by reason."""
 

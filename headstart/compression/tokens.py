@@ -49,7 +49,7 @@ def count_prompt(document: Mapping[str, Any], model: str) -> int:
 
 
 def _collect(value: Any, texts: list[str]) -> Iterator[int]:
-    """Add the texts in a JSON value to ``texts``, and yield the tokens of all else."""
+    """Add the texts in a JSON value to ``texts``, and yield the tokens of the other parts."""
     if isinstance(value, str):
         texts.append(value)
     elif isinstance(value, list):

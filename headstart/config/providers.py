@@ -181,7 +181,7 @@ _PRICES = ("router_prices.toml", "listed_prices.toml", "prices.toml")
 """A later file has priority."""
 
 Prices: TypeAlias = dict[str, dict[str, BookPrice]]
-"""By provider and model."""
+"""Prices by provider and model."""
 
 
 def model_table(file: str | None = None) -> ModelTable:

@@ -251,7 +251,7 @@ _ERROR_STATUSES = {
     "timeout_error": 504,
     "overloaded_error": 529,
 }
-"""By the type of an error."""
+"""Statuses by the type of an error."""
 _ERROR_TYPES = {status: name for name, status in _ERROR_STATUSES.items()}
 
 

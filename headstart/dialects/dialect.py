@@ -270,7 +270,7 @@ class UpstreamDialect:
     account_headers: frozenset[bytes] = frozenset()
     """Headers that belong to a caller's key: they name the account to bill."""
     models: ModelsForm | None = None
-    """How it lists models; None: its providers are not asked."""
+    """Form of the lists of models; None: providers are not asked for lists."""
     request_id_header: bytes = b"x-request-id"
     """The header in which the provider names a request, and so do our own answers."""
     ends_at_finish: bool = False
@@ -278,7 +278,7 @@ class UpstreamDialect:
     text_fields: frozenset[str]
     """Names of the fields under which its streams send text or reasoning."""
     logprobs: LogprobsForm | None = None
-    """How it writes log probabilities; None: it has none."""
+    """Form of log probabilities; None: the dialect has none."""
     retry_delay_s: Callable[[Any], float | None] | None = None
     """Returns the seconds to wait that the document of an error names."""
     raw_predict: Callable[[bytes, bytes, str], tuple[bytes, bytes]] | None = None
@@ -319,7 +319,7 @@ class Dialect(UpstreamDialect):
     meaning."""
     key: KeyForm
     form: RequestForm
-    """Where its requests have the prompt and the other things that the engine reads."""
+    """The places of the prompt, and of the other facts that the engine reads in a request."""
     content_types: ContentTypes
     heartbeat: bytes | None = None
     """A comment that its clients skip while they wait, or None."""
@@ -337,9 +337,9 @@ class Dialect(UpstreamDialect):
     operations: Operations | None = None
     """The operations whose paths name the model."""
     count: CountForm | None = None
-    """How clients ask for a number of tokens; None: they do not."""
+    """Form of requests that ask for a number of tokens; None: there are none."""
     limit_headers: LimitHeaders | None = None
-    """How its answers report limits; None: they do not."""
+    """Headers in which answers report limits; None: they report none."""
     prefix: bytes = b"/v1/"
     """The beginning of the paths that go to its providers."""
     socket_prefix: bytes | None = None

@@ -226,12 +226,12 @@ class LazyEncoder:
 
     @property
     def namespace(self) -> str:
-        """That of the encoder."""
+        """The namespace of the encoder."""
         return self._card.namespace
 
     @property
     def dimension(self) -> int:
-        """That of the encoder."""
+        """The dimension of the encoder's vectors."""
         return self._card.dimension
 
     def encode(self, text: str) -> Encoding:

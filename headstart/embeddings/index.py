@@ -1,4 +1,4 @@
-"""Nearest neighbours by cosine: an exact search over rows of fp16, with an index a partition.
+"""Nearest neighbours by cosine: an exact search over rows of fp16, with one index per partition.
 
 Most partitions hold a few vectors (one conversation, one system prompt), some hold thousands. So a
 partition of up to ``SMALL_ROWS`` rows is one immutable ``bytes``. A search copies it into a FAISS

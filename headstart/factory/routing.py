@@ -247,9 +247,9 @@ class TargetSteps(NamedTuple):
     states: UpstreamStates
     compression: CompressionSettings
     predicting: StepContext | None = None
-    """For predicted outputs; None: they are off."""
+    """The step for predicted outputs; None: they are off."""
     caching: StepContext | None = None
-    """For marks in prompts; None: they are off."""
+    """The step for cache marks in prompts; None: they are off."""
 
     def around(self, target: Target, upstream: UpstreamSettings) -> Candidate:
         """Return a candidate that runs the steps of a target; ``target`` itself without steps."""

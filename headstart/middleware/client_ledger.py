@@ -74,7 +74,7 @@ def _refuse_unknown(found: _Caller, caller: str, what: str, model: str) -> None:
 
 
 class Reservation:
-    """The most that one upstream call may use, until ``settle`` counts what it has used."""
+    """The most that one upstream call may use, until ``settle`` counts its real usage."""
 
     __slots__ = ("_counted", "_holds", "_ledger", "allowances", "caller", "charges")
 

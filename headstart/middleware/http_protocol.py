@@ -131,7 +131,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
             self._wait()
 
     def data_received(self, data: bytes) -> None:
-        """Parse what arrived."""
+        """Parse the bytes that arrived."""
         if not self._ignores:
             super().data_received(data)
         if self._ignores or self.transport.is_closing():

@@ -82,7 +82,7 @@ class _Bound(NamedTuple):
 
 
 class _BoundAttempt(NamedTuple):
-    """The same for an upstream call of one kind."""
+    """The metrics for upstream calls of one kind, with bound labels."""
 
     made: Callable[[], None]
     cost: Callable[[float], None]

@@ -77,7 +77,7 @@ class Bookkeeper:
 QUIET_S = 3600.0
 """Time after a line in the log until the same failure of a stage is logged again."""
 UPSTREAM_QUIET_S = 60.0
-"""The same for failures of an upstream. Failures in between are counted."""
+"""Seconds between two log lines about an upstream. Failures in between are counted."""
 MOST_CAUSES = 1000
 _CALLERS_OWN = frozenset(
     kind.value

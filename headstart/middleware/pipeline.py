@@ -369,7 +369,7 @@ class Engine:
         return flight
 
     def sends_alike(self, one: Scope, other: Scope) -> bool:
-        """Tell whether two requests agree in the headers that change what a provider is asked."""
+        """Tell whether two requests have equal headers, as far as they reach the provider."""
         return self._preparer.conditions(one) == self._preparer.conditions(other)
 
     async def _serve_draft(self, context: RequestContext, app: ASGIApp) -> bool:
@@ -767,7 +767,7 @@ class Engine:
         )
 
     def _awaiting(self, context: RequestContext, twin: Flight, upstream: Upstream) -> Upstream:
-        """Return what answers with the twin's whole answer, or else asks ``upstream``."""
+        """Return a candidate that gives the twin's whole answer, or else asks ``upstream``."""
         from headstart.middleware.upstreams.followed import AwaitedTwin
 
         return AwaitedTwin(

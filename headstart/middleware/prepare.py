@@ -79,7 +79,7 @@ PACE = b"x-headstart-pace"
 """Header that asks for an answer in whole sentences."""
 SENTENCES = b"sentences"
 _OF_ONE_REQUEST = frozenset((LIVE, PACE, TAGS, DEADLINE, b"cache-control"))
-"""Headers that do not change what a provider is asked."""
+"""Headers that do not change the request to the provider."""
 
 _ANY_TERMS = MatchContext()
 _ONE_LIFE = Lifetimes()
@@ -95,7 +95,7 @@ class RequestHead(msgspec.Struct, frozen=True):
     """The headers by name."""
     caller: Caller
     identity: bytes | None
-    """The bytes that identify those who may share the answer; None: nobody."""
+    """The bytes that identify the callers who may share the answer; None: nobody may."""
     directives: Directives
     max_error: float | None
     keyed: Headers
@@ -253,7 +253,7 @@ class Preparer:
         return self._owner(identity, caller, headers)
 
     def conditions(self, scope: Scope) -> frozenset[tuple[bytes, bytes]]:
-        """Return the headers that change what a provider is asked, or in whose name."""
+        """Return the headers that change the request to the provider, or its credentials."""
         return frozenset(
             pair
             for pair in scope["headers"]

@@ -527,7 +527,7 @@ def foreign(headers: Headers, *, relayed: bool = False) -> HeaderList:
 
 
 class _Passing(NamedTuple):
-    """What follows from the names of an upstream's headers for those that the client gets."""
+    """Facts about an upstream's headers that follow from their names, for the client's headers."""
 
     names: tuple[bytes, ...]
     pick: Callable[[tuple[bytes, ...]], tuple[bytes, ...]]

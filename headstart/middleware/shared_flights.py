@@ -439,7 +439,7 @@ class SharedFlights:
                 self._spawn(self._end, rest)
 
     def _release(self, owned: OwnedCall) -> Coroutine[Any, Any, None] | None:
-        """Give a lease up; return what is left to be awaited."""
+        """Give a lease up; return the work that must still be awaited."""
         self._owned.pop(owned.lease.name, None)
         return self.exchange.release(owned.lease, stored=owned.stored)
 

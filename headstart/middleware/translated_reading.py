@@ -55,7 +55,7 @@ class _Canonical:
         self._target = target
         self._naming = naming
         self._called: dict[int, int] = {}
-        """By choice, the number of its first tool call."""
+        """The number of the first tool call, by choice."""
         self._model = naming.model
 
     def read(self, events: tuple[StreamEvent, ...]) -> tuple[StreamEvent, ...]:

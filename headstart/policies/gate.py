@@ -1,17 +1,18 @@
 """When a question is worth encoding (the gate), and how long it may wait for that.
 
-The gate is the similarity of sketches from which a question is encoded. It is learned from labels,
-by the similarity of the nearest sketch. A range of similarities is open until labels show that
-hardly any of its questions has the answer of its neighbour. A farther neighbour does not have an
-equal answer more often, so the labels of all ranges above it show it, too. Before a rule is
-learned, only these count: where near questions have equal answers, the rule is learned from far
-ones as well. Under the learned rule the gate is also at most ``MARGIN`` below the lowest similarity
-that is served: this is the error of a sketch. What the gate costs is measured: a small share of the
-questions below it passes. If too many hits are found in that way, the gate is lowered.
+A question is encoded if its nearest sketch is at least as similar as the gate. The gate is learned
+from labels, which are counted by the similarity of the nearest sketch. A range of similarities is
+open until labels show that hardly any of its questions has the answer of its neighbour. A farther
+neighbour does not have an equal answer more often, so the labels of all ranges above it show it,
+too. Before a rule is learned, only these count: where near questions have equal answers, the rule
+is learned from far ones as well. Under the learned rule the gate is also at most ``MARGIN`` below
+the lowest similarity that is served, because a sketch is wrong by that much. The lost hits are
+measured: a small share of the questions below the gate is encoded all the same. If too many of them
+are hits, the gate is lowered.
 
-**How long a question may wait** for the encoder is what it may expect to save: the share of hits
-among its domain's encoded questions, of the time that a hit saves. This is the time to the first
-byte of a fresh answer. It is learned by route and model.
+**How long a question may wait** for the encoder: as long as it may expect to save. This is the time
+that a hit saves, times the share of hits among the encoded questions of its domain. A hit saves the
+time to the first byte of a fresh answer, which is learned by route and model.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class SketchLabels(Frozen, frozen=True, array_like=True):
 
 
 class GateRecord(Frozen, frozen=True):
-    """What this process has seen at the gate of a domain."""
+    """The questions that came to the gate of a domain in this process."""
 
     passed: tuple[float, ...] = (0.0,) * RANGES
     """Number of questions that were encoded, by the range of their nearest sketch."""

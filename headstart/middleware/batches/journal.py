@@ -203,9 +203,10 @@ class BatchJournal:
         self._head = _JournalHead(requests=len(requests), digest=digest.hexdigest())
         self._kept: dict[tuple[int, MapStep | None], _JournalPlace] = {}
         self.results: list[BatchResult] = []
-        """Its content when it was opened, without ``row``. A later line replaces an earlier one."""
+        """The results that the journal had when it was opened, without ``row``. A later line
+        replaces an earlier one."""
         self.submissions: dict[str, Submission] = {}
-        """By their tokens."""
+        """Submissions by their tokens."""
         try:
             self._file: BinaryIO = path.open("a+b", buffering=0)
         except OSError as error:

@@ -1,6 +1,6 @@
-"""Decides whether a hit is served, audited or sent upstream; explains verdicts.
+"""Decides whether a hit is served, audited or sent upstream. Explains verdicts.
 
-Finds doubtful pairs.
+``Reviews`` finds the pairs about which the rule is least sure, for the review page.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Health, limits and budgets of upstreams in memory that all workers share.
 
-Each object here is the policy's own, run on the state that any worker left: it reads that state
-before a method if another worker has changed it, and writes it back after a change, under a lock.
+Each class runs the code of a policy on a state in shared memory. Under a lock, it reads the state
+before a method if another worker has changed it, and writes the state back after a change.
 So several workers never ask more often than a single one would. Learned speeds are sent to the
 other workers.
 """
@@ -535,7 +535,7 @@ class AnswerFacts(TypedDict):
 
 
 class AnswersUpdate(msgspec.Struct, array_like=True):
-    """What a worker has learned since the last exchange from whole answers of one kind."""
+    """Figures of whole answers of one kind, which a worker has got since the last update."""
 
     upstream: str
     model: str
@@ -681,7 +681,7 @@ class SharedUpstreamStates(UpstreamStates):
         return msgspec.msgpack.encode((updates, answers))
 
     def learn(self, updates: bytes) -> None:
-        """Learn what another worker has learned."""
+        """Learn from an update of another worker."""
         singly, answers = _update_decoder.decode(updates)
         for update in answers:
             update.teach(self.measures)

@@ -611,7 +611,7 @@ class Target:
         return await making.open(self._upstream, self._first_content_until(booking, call))
 
     async def _reserve(self, call: Call, ledger: ClientLedger) -> Reservation | None:
-        """Reserve what the call may cost at most. Raises RequestError."""
+        """Reserve the highest cost of the call. Raises RequestError."""
         model, request = self._model(call), call.request
         prompt = PROMPT_MARGIN * call.prompt_tokens
         fits = self._context_tokens(model.key.model)

@@ -141,7 +141,7 @@ _UNWRITABLE = bytes([*range(9), *range(10, 32), 127])
 
 
 class _EndToEnd(NamedTuple):
-    """What follows from the names of an answer's headers."""
+    """Facts about the headers of an answer that follow from their names."""
 
     names: tuple[bytes, ...]
     """The names of the end-to-end headers, in lower case."""

@@ -163,7 +163,7 @@ MOST_REFUSALS = 2
 
 
 class JoinTerms(NamedTuple):
-    """What a stream knows of an equal call for the whole answer that it may wait for, in seconds.
+    """The times, in seconds, from which a stream decides whether to wait for an equal whole answer.
 
     ``first_token_s``: until the first token of a call of its own; infinite: it would wait for any
     time. ``whole_s``: how long a call for the whole answer takes.
@@ -180,7 +180,7 @@ LEAST_SAMPLES = 8
 
 
 def join_terms(when: JoinStreams, own: RoutingEstimate | None) -> JoinTerms | None:
-    """Return on which terms a stream waits for a whole answer in flight; None: it does not.
+    """Return the terms on which a stream waits for a whole answer in flight; None: it never waits.
 
     ``own`` is the estimate of a call of its own; None: nothing is known.
     """
