@@ -60,7 +60,7 @@ class AuditOptions:
 
 @command(AuditOptions)
 def audit(options: AuditOptions) -> None:
-    """Show the certificate by domain and week, and the hits that audits found wrong.
+    """Show the proven error rate of each domain and week, and the hits that audits found wrong.
 
     Examples:
       headstart audit

@@ -296,7 +296,7 @@ class CacheExportOptions:
 def export(options: CacheExportOptions) -> None:
     """Write the entries and labels of a store to FILE, for `headstart cache import`.
 
-    FILE gets one JSON object a line, with questions and answers in the clear and the store's
+    FILE gets one JSON object per line, with questions and answers in the clear and the store's
     secret; only its owner may read it. A server may use the store meanwhile.
 
     Examples:
@@ -505,7 +505,7 @@ class InvalidateOptions:
         None, "Entries older than 90s, 30m, 12h, 7d or 2w.", metavar="DURATION"
     )
     all: bool = flag("All entries.")
-    dry_run: bool = flag("Count them, and delete nothing.")
+    dry_run: bool = flag("Count the entries, and delete nothing.")
     config: Path | None = config_field()
     store: str | None = store_field()
 
@@ -572,7 +572,7 @@ class WarmOptions:
 def warm(options: WarmOptions) -> None:
     """Send the requests of FILE to a running server, so that it has their answers later.
 
-    FILE has one JSON object a line: a request body, or a line of a log (Headstart's record,
+    FILE has one JSON object per line: a request body, or a line of a log (Headstart's record,
     LiteLLM, Langfuse, Helicone). For answers that the server does not have, it asks the provider,
     at the usual price. Send the requests with the key of the callers who should get the answers,
     unless all callers share.

@@ -66,7 +66,7 @@ class CheckOptions:
     as_json: bool = flag(JSON, "--json")
 
 
-@command(CheckOptions, short_help="Find problems in it; --live asks each upstream.")
+@command(CheckOptions, short_help="Find problems in the configuration; --live asks each upstream.")
 def check(options: CheckOptions) -> None:
     """Validate settings, the variables and files they name, models and routes.
 

@@ -44,7 +44,9 @@ class ExportOptions:
     )
     pooling: Pooling | None = option(None, "[default: the model's]", click.Choice(["mean", "cls"]))
     texts: Path | None = option(
-        None, "Questions of your users, one a line, for better sketches: 10,000 or more.", OLD_FILE
+        None,
+        "Questions of your users, one per line, for better sketches: 10,000 or more.",
+        OLD_FILE,
     )
     as_json: bool = flag(_JSON, "--json")
 
@@ -53,7 +55,7 @@ class ExportOptions:
 def export(options: ExportOptions) -> None:
     """Turn MODEL, a sentence-transformers hub id or folder, into an encoder folder.
 
-    It needs the extra `export`. It refuses a result with a mean cosine to the original under .99.
+    It needs the extra `export`. It refuses a result with a mean cosine to the original below 0.99.
 
     Examples:
       headstart encoder export sentence-transformers/all-MiniLM-L12-v2

@@ -183,8 +183,8 @@ def url_field() -> Any:
 def token_field() -> Any:
     """Return a dataclass field that is ``--token-env``."""
     text = (
-        "Variable with the admin token, if the server requires one.  [default: that of "
-        "server.admin_token_env, or HEADSTART_ADMIN_TOKEN]"
+        "Variable with the admin token, if the server requires one.  [default: the one that "
+        "server.admin_token_env names, or HEADSTART_ADMIN_TOKEN]"
     )
     return option(None, text, metavar="NAME")
 

@@ -105,7 +105,7 @@ class ReportOptions:
     store: str | None = store_field()
     log: Path | None = option(
         None,
-        "Read served requests from this file, one JSON object a line, and not from a store.",
+        "Read served requests from this file, one JSON object per line, and not from a store.",
         OLD_FILE,
     )
     since: float | None = since_field()

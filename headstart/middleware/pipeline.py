@@ -217,7 +217,7 @@ class Engine:
         # Audits and holdouts must not be predictable by a caller.
         self._random = random.SystemRandom()
         self._pumps: set[asyncio.Task[None]] = set()
-        engine = EngineFunctions(self._limit, self._start, self._send_flight, self._spawn)
+        engine = EngineFunctions(self._limit, self._start, self._join, self._spawn)
         self._items = ItemAnswers(pump, responder, engine, new_id=new_id)
 
     @property
@@ -393,7 +393,7 @@ class Engine:
         self._adopt(context, kept)
         context.lookup = Lookup(outcome=Outcome.JOINED, reason=LIVE_DRAFT)
         try:
-            await self._send_flight(context, kept.flight)
+            await self._join(context, kept.flight)
         except (NotForOthers, UpstreamError, *_LIMITS_OF_KEYS):
             if context.status:
                 raise
@@ -648,7 +648,7 @@ class Engine:
         self._limit(context)
         context.retry_from = None  # nobody can join a call without a key
         flight = self._start(context, None, None, app, editable=reason in _EDITABLE)
-        await self._send_flight(context, flight)
+        await self._join(context, flight)
 
     async def _miss(
         self,
@@ -667,7 +667,7 @@ class Engine:
             if context.claim is not None:
                 context.claim.close()
             try:
-                return await self._send_flight(context, flight)
+                return await self._join(context, flight)
             except NotForOthers:
                 context.lookup = alone
             except _LIMITS_OF_KEYS:
@@ -677,9 +677,7 @@ class Engine:
         twin = None
         if flight is None and len(self._flights) and context.held_out is None:
             twin = self._twin_of(context, identity)
-        await self._send_flight(
-            context, self._start(context, key, identity, app, sample, twin=twin)
-        )
+        await self._join(context, self._start(context, key, identity, app, sample, twin=twin))
 
     def _twin_of(self, context: RequestContext, identity: tuple[Any, ...]) -> Flight | None:
         """Return the flight of the same answer in the other form: as a stream, or whole."""
@@ -703,7 +701,7 @@ class Engine:
         twin: Flight | None = None,
         unasked: bool = False,
     ) -> Flight:
-        """Begin an upstream call that belongs to no client. Call ``_send_flight`` before any await.
+        """Begin an upstream call that belongs to no client. Call ``_join`` before any await.
 
         ``body`` is sent in place of the client's. ``twin`` is the flight of the same answer in the
         other form. ``unasked``: it is the call of a live draft.
@@ -793,7 +791,7 @@ class Engine:
         task.add_done_callback(self._pumps.discard)
         return task
 
-    def _send_flight(
+    def _join(
         self, context: RequestContext, flight: Flight, compose: Compose | None = None
     ) -> Coroutine[Any, Any, None]:
         """Join a flight and send its answer, when what this returns is awaited."""

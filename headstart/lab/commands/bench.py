@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 
 NAMES = "NAME,NAME"
 PROMPTS_HELP = (
-    'Your prompts: a text a line, or .jsonl with "prompt" or "messages".  [default: a mix]'
+    'Your prompts: one text per line, or .jsonl with "prompt" or "messages".  [default: a mix]'
 )
 PARALLEL_HELP = "Warm calls at a time, of each provider and model. 1,4,16,64 finds the knee."
 JUDGE_HELP = 'Model that judges answers without the words of "expect".'
-QUALITY_HELP = "Share of right answers that a model must hold: name the cheapest that does."
+QUALITY_HELP = "Least share of right answers: the report names the cheapest model that has it."
 MOST_PARALLEL = 1000
 ABOVE_ZERO = click.FloatRange(0, min_open=True)
 
@@ -57,8 +57,10 @@ class BenchOptions:
 
     path: Path | None = config_field()
     simulate: str | None = option(None, "Simulated providers: no key, no network.", metavar=NAMES)
-    upstream: tuple[str, ...] = option((), "Measure only this one. Repeat it.", multiple=True)
-    model: tuple[str, ...] = option((), "What to ask for. Repeat it.", multiple=True)
+    upstream: tuple[str, ...] = option(
+        (), "Measure only this upstream; may be given again.", multiple=True
+    )
+    model: tuple[str, ...] = option((), "Model to ask for; may be given again.", multiple=True)
     prompts: Path | None = option(None, PROMPTS_HELP, OLD_FILE)
     calls: int = option(100, "Warm calls of each provider and model.", COUNT)
     cold: int = option(3, "Calls before those, each on a connection of its own.", click.IntRange(0))
@@ -67,22 +69,24 @@ class BenchOptions:
     quality: float | None = option(None, QUALITY_HELP, Share())
     max_tokens: int = option(256, "Longest answer; a prompt may ask for less.", COUNT)
     timeout: float = option(120, "Seconds until a call counts as failed.", ABOVE_ZERO)
-    seed: int = option(0, "Of simulated providers.")
+    seed: int = option(0, "Seed of the simulated providers.")
     speed: float = option(1.0, "Run simulated providers this many times faster.", ABOVE_ZERO)
     as_json: bool = flag(JSON, "--json")
 
 
 @command(BenchOptions)
 def bench(options: BenchOptions) -> None:
-    """Measure time to first token, tokens per second, errors and cost, each by itself.
+    """Measure the time to first token, speed, errors and cost of providers.
 
     Every provider is called directly, in its own dialect: --calls with each model, --concurrency
-    at a time, after --cold calls on connections of their own. Real providers bill for it. Exits 1
-    if nobody answers; Ctrl-C reports what was measured so far and exits 130.
+    at a time, after --cold calls on connections of their own. Real providers bill these calls. The
+    command exits with 1 if no provider answers. Ctrl-C reports the figures so far and exits with
+    130.
 
     With several numbers in --concurrency, each is one step, and the report shows the knee: the
-    calls at a time from which more bring no more. Prompts with "expect" are checked: an answer is
-    right if it contains the words of "expect", or if the model of --judge says so.
+    number of calls at a time above which the provider gives no more answers per second. Prompts
+    with "expect" are checked: an answer is right if it contains the words of "expect", or if the
+    model of --judge says so.
 
     Examples:
       headstart bench --simulate groq,together

@@ -299,17 +299,17 @@ class DemoOptions:
     requests: int = option(300, None, click.IntRange(0))
     profile: str = option("openai", "See: headstart simulate --list")
     seed: int = option(1)
-    speed: float = option(1.0, "Run the provider's clock faster.", click.FloatRange(0.1))
+    speed: float = option(1.0, "Run the clock of the provider faster.", click.FloatRange(0.1))
     interactive: bool = flag("Type your own prompts instead of the load.")
     live: bool = flag("Type questions at human speed, with and without live drafts.")
 
 
 @command(DemoOptions)
 def demo(options: DemoOptions) -> None:
-    """Watch it work: simulated providers, the sidecar, realistic traffic. No key, no network.
+    """Run the sidecar with simulated providers and realistic traffic. No key, no network.
 
-    Shows hits, a trap refused, a race of which one provider fails and a broken stream that another
-    one ends; then plays a load and prints the report.
+    It shows hits, a refused trap, a race in which one provider fails, and a broken stream that
+    another provider completes. Then it plays a load and prints the report.
 
     Examples:
       headstart demo

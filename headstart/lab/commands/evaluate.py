@@ -40,10 +40,12 @@ if TYPE_CHECKING:
     from headstart.policies.learned_rule.settings import JudgeNoise
 
 
-PROMISE_HELP = "Share of wrong hits to promise.  [default: the product's]"
+PROMISE_HELP = "Largest share of wrong hits to allow.  [default: the product's]"
 POLICY_HELP = "verified, verified:1%, static, static:0.90, bare:0.90 or off."
-ORDERINGS_HELP = "Play a stream so often, reshuffled."
-JUDGE_HELP = "Who labels a stream: oracle, real (errs as the shipped judge) or noise=BETA,ALPHA."
+ORDERINGS_HELP = "Times to play a stream, each in another order."
+JUDGE_HELP = (
+    "Judge that labels a stream: oracle, real (errs like the shipped judge) or noise=BETA,ALPHA."
+)
 
 
 @dataclass(frozen=True)
@@ -66,9 +68,10 @@ class EvaluateOptions:
 def evaluate(options: EvaluateOptions) -> None:
     """Judge the match policy on labelled pairs or on a stream with classes.
 
-    Pairs teach nothing, so verified judges them by its cold-start rule, as if the first near
-    misses had had the same answers; before those it would serve pairs from similarity 0.98 alone.
-    A stream is played in order into an empty cache, and verified learns from it as it goes.
+    The policy "verified" learns nothing from pairs. It judges them by its cold-start rule, as if
+    the first near misses had had the same answers. (Before these it serves only pairs with a
+    similarity of 0.98 or more.) A stream is played in order into an empty cache, and "verified"
+    learns from each prompt.
 
     Examples:
       headstart evaluate pairs.jsonl --max-error 2%
@@ -79,8 +82,8 @@ def evaluate(options: EvaluateOptions) -> None:
     Lines of pairs:     {"a": "…", "b": "…", "same_answer": true, "category": "…"}
     Lines of a stream:  {"prompt": "…", "class": "…", "query": "…", "category": "…"}
 
-    category and query may be missing. Texts may be message lists: then what was said before must
-    mean the same, as in production. query names the question inside a templated prompt.
+    category and query may be missing. Texts may be lists of messages: then the earlier messages
+    must mean the same, as in production. query names the question inside a templated prompt.
     """
     noise = judge_noise(options.judge)
     with options.path.open("rb") as lines:

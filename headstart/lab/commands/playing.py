@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 STATE_HELP = "Start from what headstart tune has learned."
-FAIL_OVER_HELP = "Exit with 1 if more hits are wrong for certain."
-QUERY_HELP = "Its group query is the question inside a templated prompt."
+FAIL_OVER_HELP = "Exit with 1 if more than this share of hits is certainly wrong."
+QUERY_HELP = "Pattern: its group query finds the question inside a templated prompt."
 
 
 def tracked(rows: Sequence[T], what: str) -> Iterable[T]:

@@ -45,9 +45,10 @@ class ReplayOptions:
 
 @command(ReplayOptions)
 def replay(options: ReplayOptions) -> None:
-    """Play a log, labelled pairs or a labelled stream in order against each policy from cold.
+    """Play a log, labelled pairs or a labelled stream against several policies.
 
-    docs/tuning.md says which logs can be read, and what counts as a wrong hit.
+    Each policy gets the prompts in their order, and starts with an empty cache. docs/tuning.md
+    tells which logs can be read, and which hits count as wrong.
 
     Examples:
       headstart replay log.jsonl

@@ -16,10 +16,10 @@ from headstart.lab.simulator.oracle import AnswerKey, Oracle, read_answer_key
 from headstart.lab.simulator.profiles import FIGURES_AS_OF, PROFILES, ProviderProfile
 from headstart.sockets import bind, url_of
 
-WEATHER_HELP = f"When it fails, flaps or slows down: {', '.join(WEATHERS)}, or [[spell]] tables."
+WEATHER_HELP = f"Failures and slowness over time: {', '.join(WEATHERS)}, or [[spell]] tables."
 TOKENS_HELP = "Tokens of every answer outside the catalogue.  [default: 40 to 200]"
 ANSWERS_HELP = 'Lines {"prompt", "class"}: the prompts of a class get the same facts as an answer.'
-PROFILE_HELP = "Which provider to behave like; --list shows them."
+PROFILE_HELP = "Provider to imitate; --list shows the names."
 PROFILE = click.Choice(list(PROFILES))
 ABOVE_ZERO = click.FloatRange(min=0, min_open=True)
 
@@ -31,7 +31,7 @@ class SimulateOptions:
     host: str = option("127.0.0.1", "Address to bind.")
     port: int = option(9090, "Port to bind; 0 picks a free one.", click.IntRange(0, 65535))
     profile: str = option("openai", PROFILE_HELP, PROFILE, metavar="NAME")
-    seed: int = option(0, "The same seed, the same delays.")
+    seed: int = option(0, "The same seed gives the same delays.")
     speed: float = option(1.0, "Run simulated time this many times faster.", ABOVE_ZERO)
     weather: str | None = option(None, WEATHER_HELP, metavar="NAME|FILE.toml")
     answer_tokens: int | None = option(None, TOKENS_HELP, click.IntRange(1, 100_000))
@@ -45,8 +45,8 @@ def simulate(options: SimulateOptions) -> None:
     """Run a simulated provider that speaks every dialect: no key, no network.
 
     Time to first token, tokens per second and stalls follow a provider's published figures and
-    are drawn from a seed. Answers are scripted text; the same question gets the same answer, in
-    other words each time with --vary.
+    are drawn from a seed. The same question gets the same scripted answer; with --vary, each
+    answer has other words.
 
     Examples:
       headstart simulate --profile groq --port 9090

@@ -143,10 +143,10 @@ def _snippet(found: CascadeTuning) -> str | None:
     )
 
 
-TARGET_HELP = "The target to learn for.  [default: the product's]"
+TARGET_HELP = "Error target to learn for.  [default: the product's]"
 OUT_HELP = "File for the learned state; cache.state names it for serve."
 WRITE_HELP = "Set the best static threshold in a headstart.toml instead of writing a state."
-CASCADE_HELP = "Outcomes of two models: say what a cascade of both would cost and give."
+CASCADE_HELP = "Outcomes of two models: show the cost and the quality of their cascade."
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class TuneOptions:
     paths: tuple[Path, ...] = argument("LOG.jsonl...", OLD_FILE, nargs=-1)
     max_error: float | None = option(None, TARGET_HELP, Share())
     out: Path = option(Path("headstart-state.bin"), OUT_HELP, FILE)
-    html: Path | None = option(None, "Draw it on one page.", FILE)
+    html: Path | None = option(None, "Draw the result on one HTML page.", FILE)
     write: Path | None = option(None, WRITE_HELP, OLD_FILE)
     query: re.Pattern[str] | None = option(
         None, QUERY_HELP, metavar="REGEX", callback=question_pattern
@@ -174,8 +174,8 @@ class TuneOptions:
 def tune(options: TuneOptions) -> None:
     """Replay a log in time order: every logged answer is a label.
 
-    Shows how many hits each error target would give, draws it, and writes the learned state for
-    serve to start from. With --cascade: says for which prompts a cheap model is good enough.
+    It shows how many hits each error target would give, and writes the learned state with which
+    serve starts. With --cascade it shows for which prompts a cheap model is good enough.
 
     Examples:
       headstart tune log.jsonl

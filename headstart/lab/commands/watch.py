@@ -62,11 +62,13 @@ class WatchOptions:
     """The options of ``headstart watch``."""
 
     path: Path | None = config_field()
-    upstream: tuple[str, ...] = option((), "Watch only this one. Repeat it.", multiple=True)
-    model: tuple[str, ...] = option((), "What to ask for. Repeat it.", multiple=True)
+    upstream: tuple[str, ...] = option(
+        (), "Watch only this upstream; may be given again.", multiple=True
+    )
+    model: tuple[str, ...] = option((), "Model to ask for; may be given again.", multiple=True)
     prompts: Path | None = option(None, PROMPTS_HELP, OLD_FILE)
     every: str = option("1h", "Time between two rounds: 10m, 1h, 1d.", metavar="DURATION")
-    budget: float = option(1.0, "Most dollars a day.", ABOVE_ZERO)
+    budget: float = option(1.0, "Most dollars per day.", ABOVE_ZERO)
     calls: int = option(8, "Calls of a round, of each provider and model.", COUNT)
     max_tokens: int = option(64, "Longest answer; a prompt may ask for less.", COUNT)
     timeout: float = option(60, "Seconds until a call counts as failed.", ABOVE_ZERO)
@@ -83,8 +85,9 @@ def watch(options: WatchOptions) -> None:
     A round makes --calls to each provider and model, one at a time. An alarm means that the time to
     the first token, the speed, the share of right answers (prompts with "expect") or the price has
     changed, and shows the route that the last rounds recommend as a diff of headstart.toml. At most
-    one month in twenty has a false alarm. --budget limits what a day costs: if it is small, rounds
-    come less often. Ctrl-C ends it and exits 130; the history goes on next time.
+    one month in twenty has a false alarm. --budget limits the cost of a day: with a small budget,
+    rounds come less often. Ctrl-C ends the command, which exits with 130. The next run continues
+    the history.
 
     Examples:
       headstart watch --budget 0.50
