@@ -794,7 +794,7 @@ class Engine:
     def _join(
         self, context: RequestContext, flight: Flight, compose: Compose | None = None
     ) -> Coroutine[Any, Any, None]:
-        """Join a flight and send its answer, when what this returns is awaited."""
+        """Join a flight. Await the result to send the answer."""
         self._keep_answer(context)
         early_200_s = self._routes.get(context.prepared.rule, NO_ROUTE).early_200_s
         return self._responder.send_flight(context, flight, early_200_s, compose)
