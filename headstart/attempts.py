@@ -172,10 +172,10 @@ class RoutingEstimate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 
 PROMPT_CACHE = "prompt-cache"
-"""The kind of ``Shaped`` for prompts that the provider's cache had in part."""
+"""The kind of ``ShapingEffect`` for prompts that the provider's cache had in part."""
 
 
-class Shaped(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class ShapingEffect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One change of a prompt or an answer on its way, in tokens.
 
     For ``concise`` and ``tight`` only an experiment can tell the saving: both numbers are then the
@@ -215,7 +215,7 @@ class AttemptLog:
         self.above = above
         self.own_ruling: AttemptOutcome | None = None
         self.rows: list[_Row] = [] if above is None else above.rows
-        self.shaped: list[Shaped] = [] if above is None else above.shaped
+        self.shaped: list[ShapingEffect] = [] if above is None else above.shaped
         """The changes that were not taken yet."""
 
     def branch(self) -> AttemptLog:
@@ -285,7 +285,7 @@ class AttemptLog:
         rows.clear()
         return taken
 
-    def take_shaped(self) -> tuple[Shaped, ...]:
+    def take_shaped(self) -> tuple[ShapingEffect, ...]:
         """Return the changes that were not taken yet."""
         taken = tuple(self.shaped)
         self.shaped.clear()

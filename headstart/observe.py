@@ -6,7 +6,7 @@ import logging
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from headstart.attempts import Attempt, Shaped, extra_cost_usd
+from headstart.attempts import Attempt, ShapingEffect, extra_cost_usd
 from headstart.decisions import LabelSource, Outcome, Rule
 from headstart.types import Frozen
 
@@ -20,9 +20,9 @@ access_logger = logging.getLogger("headstart.access")
 MOST_TAGS = 8
 LONGEST_TAG = 64
 HELD_OUT = "-holdout"
-"""The end of ``Shaped.kind`` for an answer that an experiment left unchanged."""
+"""The end of ``ShapingEffect.kind`` for an answer that an experiment left unchanged."""
 DRY_RUN = "-dry-run"
-"""The end of ``Shaped.kind`` for a change that was computed but not made."""
+"""The end of ``ShapingEffect.kind`` for a change that was computed but not made."""
 
 
 class SocketTraffic(Frozen):
@@ -109,7 +109,7 @@ class Served(Frozen, tag="served"):
     stored."""
     route: str = ""
     """The ``[[route]]`` that the request took; "": none fitted."""
-    shaped: tuple[Shaped, ...] = ()
+    shaped: tuple[ShapingEffect, ...] = ()
     attempts: tuple[Attempt, ...] = ()
     """Its upstream calls, in the order in which they ended; ``cost_usd`` is the sum of their
     costs."""

@@ -23,7 +23,7 @@ from headstart.middleware.body import ClientGone
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-    from headstart.attempts import Attempt, Shaped
+    from headstart.attempts import Attempt, ShapingEffect
     from headstart.dialects.registry import Vectors
     from headstart.middleware.prepare import Prepared
     from headstart.reply import Reply
@@ -211,7 +211,7 @@ class Flight:
         """It has ended or failed."""
         self.origin: Origin | None = None
         self.attempts: tuple[Attempt, ...] = ()
-        self.shaped: tuple[Shaped, ...] = ()
+        self.shaped: tuple[ShapingEffect, ...] = ()
         self.settled = False
         """No attempt will be added any more."""
         self.entry: Entry | None = None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
-    from headstart.attempts import Attempt, AttemptOutcome, AttemptRole, Shaped
+    from headstart.attempts import Attempt, AttemptOutcome, AttemptRole, ShapingEffect
     from headstart.observe import Observation, SocketTraffic
 
 LATENCIES_S = (
@@ -359,7 +359,7 @@ class PrometheusObserver:
         for shaped in row.shaped:
             self._shaped(shaped)
 
-    def _shaped(self, shaped: Shaped) -> None:
+    def _shaped(self, shaped: ShapingEffect) -> None:
         if shaped.kind == PROMPT_CACHE:
             return  # its tokens were sent
         removed = self._removable if shaped.kind.endswith(DRY_RUN) else self._removed

@@ -44,7 +44,7 @@ from headstart.usual_calls import AvoidedCalls, MachineUse, UsualCalls, machine_
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from headstart.attempts import Attempt, Shaped
+    from headstart.attempts import Attempt, ShapingEffect
     from headstart.observe import Served
     from headstart.usual_calls import Machine, MachineStats
 
@@ -270,7 +270,7 @@ class CallAccounts:
             if attempt.outcome is not AttemptOutcome.WON:
                 self._extra_usd += attempt.cost_usd or 0.0
 
-    def _add_shaped(self, shaped: Shaped) -> None:
+    def _add_shaped(self, shaped: ShapingEffect) -> None:
         kind = shaped.kind
         sums = self._shaped.get(kind) or ReshapedTokens(
             kind=kind, requests=0, tokens_before=0, tokens_after=0

@@ -14,7 +14,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from headstart.attempts import Attempt, AttemptOutcome, AttemptRole, Shaped
+from headstart.attempts import Attempt, AttemptOutcome, AttemptRole, ShapingEffect
 from headstart.decisions import LabelSource, Outcome, Rule
 from headstart.middleware.metrics import Hedging, Levels, PrometheusObserver
 from headstart.observe import (
@@ -92,7 +92,7 @@ def _traffic() -> Iterator[Any]:
                 reason="veto", attempts=attempts, cost_usd=0.1, saved_usd=0.1, saved_tokens=9,
                 saved_total_s=1.0, completion_tokens=9, lookup_s=0.1,
                 error=None if status == 200 else "x", not_stored="error",
-                shaped=(Shaped(kind="compress", tokens_before=2, tokens_after=1),),
+                shaped=(ShapingEffect(kind="compress", tokens_before=2, tokens_after=1),),
             )  # fmt: skip
     yield Encoded(encode_s=0.1, queue_s=0.1, queue_length=1, tokens=9)
     yield Committed(id="1", bytes=1)

@@ -16,7 +16,7 @@ from support.proxied import CHAT, Proxied, Reply, proxied, reply_of
 from support.scripted_messages import ScriptedMessages
 
 if TYPE_CHECKING:
-    from headstart.attempts import Shaped
+    from headstart.attempts import ShapingEffect
 
 pytestmark = pytest.mark.anyio
 
@@ -38,7 +38,7 @@ def transforms(reply: Reply) -> set[str]:
     return set(reply.headers.get("x-headstart-transforms", "").replace(" ", "").split(","))
 
 
-async def shaped(proxy: Proxied, count: int = 1) -> Shaped:
+async def shaped(proxy: Proxied, count: int = 1) -> ShapingEffect:
     """Return what was booked of the only request that was compressed."""
     async with asyncio.timeout(PATIENCE_S):
         while len(proxy.served) < count:

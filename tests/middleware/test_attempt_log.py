@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headstart.attempts import Attempt, AttemptLog, AttemptOutcome, AttemptRole, Shaped
+from headstart.attempts import Attempt, AttemptLog, AttemptOutcome, AttemptRole, ShapingEffect
 
 WON, LOST, FAILED = AttemptOutcome.WON, AttemptOutcome.LOST, AttemptOutcome.FAILED
 ABANDONED, REJECTED = AttemptOutcome.ABANDONED, AttemptOutcome.REJECTED
@@ -71,7 +71,7 @@ def test_a_branch_books_for_its_whole_request() -> None:
 
 def test_what_was_shaped_is_taken_once_and_apart_from_attempts() -> None:
     log = AttemptLog()
-    row = Shaped(kind="compress", tokens_before=2, tokens_after=1)
+    row = ShapingEffect(kind="compress", tokens_before=2, tokens_after=1)
     log.branch().shaped.append(row)
     log.book(attempt(WON))
     assert len(log.take()) == 1

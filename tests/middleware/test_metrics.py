@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from headstart.attempts import Shaped
+from headstart.attempts import ShapingEffect
 from headstart.decisions import Outcome
 from headstart.middleware.metrics import (
     MOST_MODELS,
@@ -199,8 +199,10 @@ def test_a_request_without_an_answer_has_no_first_token_but_a_failure() -> None:
 
 def test_what_a_dry_run_would_have_saved_is_no_saving() -> None:
     samples = counted(
-        changed(shaped=(Shaped(kind="compress", tokens_before=100, tokens_after=60),)),
-        changed(shaped=(Shaped(kind="compress-dry-run", tokens_before=100, tokens_after=30),)),
+        changed(shaped=(ShapingEffect(kind="compress", tokens_before=100, tokens_after=60),)),
+        changed(
+            shaped=(ShapingEffect(kind="compress-dry-run", tokens_before=100, tokens_after=30),)
+        ),
     )
     removed = {
         name: n for name, n in samples.items() if name[0] == "headstart_tokens_removed_total"

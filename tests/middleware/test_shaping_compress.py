@@ -28,7 +28,7 @@ from support.simulated import until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headstart.attempts import Shaped
+    from headstart.attempts import ShapingEffect
     from headstart.observe import Observation
     from headstart.types import Call
 
@@ -65,7 +65,7 @@ class Scene:
     def sent(self) -> Call:
         return self.actor.calls[-1]
 
-    def booked(self) -> tuple[Shaped, ...]:
+    def booked(self) -> tuple[ShapingEffect, ...]:
         return self.house.ledger.shaped("call")
 
 

@@ -14,7 +14,7 @@ from headstart.types import Call
 from support.candidates import Actor, House, whole
 
 if TYPE_CHECKING:
-    from headstart.attempts import Shaped
+    from headstart.attempts import ShapingEffect
     from headstart.dialects.dialect import Dialect
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
@@ -35,7 +35,7 @@ def a_call(text: str = QUESTION, dialect: str = OPENAI_CHAT.name, **fields: Any)
 
 async def ask(
     call: Call, *, usage: bool = True, **options: Any
-) -> tuple[Call, tuple[str, ...], tuple[Shaped, ...]]:
+) -> tuple[Call, tuple[str, ...], tuple[ShapingEffect, ...]]:
     """Return the call that went up, the answer's transforms and what was booked."""
     house, actor = House(), Actor("a", [whole("Gra", "vity.", usage=usage)])
     step = AskBriefly(OutputSettings(**{"concise": 2, "holdout": 0.0, **options}))

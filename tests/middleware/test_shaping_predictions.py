@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from headstart.attempts import Shaped
+from headstart.attempts import ShapingEffect
 from headstart.errors import UpstreamRefused
 from headstart.middleware.shaping.edits import SendPrediction
 from headstart.policies.output.document_edits import MIN_PREDICTED_CHARS
@@ -57,7 +57,7 @@ async def test_accepted_and_rejected_tokens_are_booked() -> None:
     usage = {"completion_tokens": 120, "completion_tokens_details": details}
     scene = Scene([text("Hi"), say(Finished(reason="stop"), UsageReported(usage=usage), Ended())])
     await scene.ask(call_of())
-    row = Shaped(kind="prediction", tokens_before=100, tokens_after=20, estimated=False)
+    row = ShapingEffect(kind="prediction", tokens_before=100, tokens_after=20, estimated=False)
     assert scene.house.ledger.shaped("call") == (row,)
     (attempt,) = scene.house.ledger.attempts("call")
     assert attempt.completion_tokens == 120

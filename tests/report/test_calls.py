@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from headstart.attempts import Attempt, AttemptOutcome, AttemptRole, Shaped
+from headstart.attempts import Attempt, AttemptOutcome, AttemptRole, ShapingEffect
 from headstart.decisions import Outcome
 from headstart.observe import Served
 from headstart.report.accounts import Accounts
@@ -101,13 +101,13 @@ def test_models_that_clients_make_up_cannot_grow_the_report() -> None:
 
 
 def test_what_was_reshaped_is_summed_by_kind() -> None:
-    shaped = Shaped(kind="compress", tokens_before=1000, tokens_after=600)
+    shaped = ShapingEffect(kind="compress", tokens_before=1000, tokens_after=600)
     (reshaped,) = report_on(served(WON, shaped=(shaped,)), served(WON, shaped=(shaped,))).reshaped
     assert (reshaped.requests, reshaped.tokens_before, reshaped.tokens_after) == (2, 2000, 1200)
 
 
 def test_the_page_shows_calls() -> None:
-    shaped = Shaped(kind="compress", tokens_before=1000, tokens_after=600)
+    shaped = ShapingEffect(kind="compress", tokens_before=1000, tokens_after=600)
     page = render_page(report_on(served(WON, LOST, shaped=(shaped,))))
     assert "together llama" in page
     assert "calls whose answer no client got cost $0.0100, 25.0 % of all" in page

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
-from headstart.attempts import Shaped
+from headstart.attempts import ShapingEffect
 from headstart.cli.report import print_tables
 from headstart.decisions import Outcome
 from headstart.observe import Served
@@ -26,7 +26,7 @@ def answered(kind: str, tokens: int, *, status: int = 200) -> Served:
     return Served(
         id="01", at=1000.0, endpoint="/v1/chat/completions", outcome=Outcome.MISS, status=status,
         stream=True, total_s=0.5 + tokens / 100, model="m",
-        shaped=(Shaped(kind=kind, tokens_before=tokens, tokens_after=tokens),),
+        shaped=(ShapingEffect(kind=kind, tokens_before=tokens, tokens_after=tokens),),
     )  # fmt: skip
 
 

@@ -31,7 +31,7 @@ from headstart.types import (
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
-    from headstart.attempts import Attempt, RoutingEstimate, Shaped
+    from headstart.attempts import Attempt, RoutingEstimate, ShapingEffect
     from headstart.middleware.shaping.steps import Step as ShapingStep
     from headstart.observe import Observer
     from headstart.reply import Closing
@@ -86,7 +86,7 @@ class Books:
     def take(self, id: str) -> tuple[Attempt, ...]:
         return log_of(id).take()
 
-    def shaped(self, id: str) -> tuple[Shaped, ...]:
+    def shaped(self, id: str) -> tuple[ShapingEffect, ...]:
         return log_of(id).take_shaped()
 
 

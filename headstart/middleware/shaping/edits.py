@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import msgspec
 
-from headstart.attempts import AttemptOutcome, AttemptRole, Shaped
+from headstart.attempts import AttemptOutcome, AttemptRole, ShapingEffect
 from headstart.compression.tokens import estimate_tokens
 from headstart.dialects.registry import DIALECTS
 from headstart.errors import UpstreamRefused
@@ -175,7 +175,9 @@ class _EditCall:
         whole = estimate_tokens(self.edit.document if text is None else text, model).tokens
         spent = written if text is not None else written + whole
         self.step.savings.add(model, whole, spent)
-        row = Shaped(kind="edits", tokens_before=whole, tokens_after=spent, own_s=answer.own_s)
+        row = ShapingEffect(
+            kind="edits", tokens_before=whole, tokens_after=spent, own_s=answer.own_s
+        )
         self.call.log.shaped.append(row)
 
 
@@ -307,7 +309,7 @@ def _book_prediction(call: Call, transcript: Transcript) -> None:
     if counts is None or not any(counts):
         return
     accepted, rejected = counts
-    row = Shaped(
+    row = ShapingEffect(
         kind="prediction",
         tokens_before=accepted + rejected,
         tokens_after=rejected,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
-from headstart.attempts import PROMPT_CACHE, AttemptRole, Shaped, Tokens
+from headstart.attempts import PROMPT_CACHE, AttemptRole, ShapingEffect, Tokens
 from headstart.dialects.registry import DIALECTS, form_of
 from headstart.dialects.request_form import KEY_SIGNS, MARKED, SIGNS
 from headstart.errors import UpstreamRefused
@@ -154,7 +154,7 @@ class SteerPromptCache:
             saved_usd = price.cost_usd(Tokens(tokens.prompt)) - price.cost_usd(with_cache)
         plain = tokens.prompt - tokens.cached - tokens.cache_write
         paid = plain + prices.read * tokens.cached + prices.write * tokens.cache_write
-        row = Shaped(
+        row = ShapingEffect(
             kind=self.stage,
             tokens_before=tokens.prompt,
             tokens_after=round(paid),

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import msgspec
 
-from headstart.attempts import Shaped
+from headstart.attempts import ShapingEffect
 from headstart.compression.compress import MIN_TEXT_CHARS, Profile, compress
 from headstart.compression.memo import Memo
 from headstart.compression.result import count_messages
@@ -246,7 +246,7 @@ class CompressPrompts:
         except Exception as error:  # noqa: BLE001 - the saving is real even if it is not counted
             context.note_failure(self.stage, error)
             return reply
-        row = Shaped(
+        row = ShapingEffect(
             kind="compress" + DRY_RUN * self.settings.dry_run,
             tokens_before=counts.before,
             tokens_after=counts.after,

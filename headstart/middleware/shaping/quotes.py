@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import msgspec
 
-from headstart.attempts import Shaped
+from headstart.attempts import ShapingEffect
 from headstart.compression.passages import sentences
 from headstart.compression.result import indexed_texts, is_plain_text, with_text
 from headstart.compression.selection import find_documents, is_code
@@ -448,7 +448,7 @@ class QuoteByNumber:
 
         def book(_: Transcript) -> None:
             if expansion.expanded:
-                row = Shaped(
+                row = ShapingEffect(
                     kind=QUOTES,
                     tokens_before=expansion.shown // CHARS_PER_TOKEN,
                     tokens_after=expansion.received // CHARS_PER_TOKEN,

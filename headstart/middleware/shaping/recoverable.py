@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
-from headstart.attempts import AttemptRole, Shaped
+from headstart.attempts import AttemptRole, ShapingEffect
 from headstart.canonical_request import (
     CanonicalRequest,
     ForeignTool,
@@ -540,7 +540,9 @@ class _RecoveredAnswer:
             self.calls.book(request.model, saved, rounds)
         if rounds:
             spent = sum(each.prompt + each.completion for each in rounds)
-            row = Shaped(kind="retrieve", tokens_before=0, tokens_after=spent, estimated=False)
+            row = ShapingEffect(
+                kind="retrieve", tokens_before=0, tokens_after=spent, estimated=False
+            )
             self.plain.log.shaped.append(row)
 
     def _keep(self, visible: Transcript) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
-from headstart.attempts import Shaped, Tokens
+from headstart.attempts import ShapingEffect, Tokens
 from headstart.dialects.registry import DIALECTS, form_of
 from headstart.errors import HeadstartError, InvalidRequest, UpstreamProtocolError
 from headstart.observe import StageFailed
@@ -184,9 +184,9 @@ class AnswerLength(NamedTuple):
     parts: int = 1
     """The number of calls that the answer took."""
 
-    def as_shaped(self, kind: str) -> Shaped:
+    def as_shaped(self, kind: str) -> ShapingEffect:
         """Return the observation of an experiment, which has only one length."""
-        return Shaped(
+        return ShapingEffect(
             kind=kind,
             tokens_before=self.tokens,
             tokens_after=self.tokens,
