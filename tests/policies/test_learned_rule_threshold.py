@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headstart.policies.learned_rule.settings import EXACT_JUDGE, JudgeNoise
-from headstart.policies.learned_rule.threshold import Curve, draw_curve
+from headstart.policies.learned_rule.threshold import ErrorCurve, draw_curve
 
 NOISY = JudgeNoise(false_disagree=0.1, false_agree=0.2, unsure_same=0.0, unsure_different=0.0)
 UNSURE = JudgeNoise(false_disagree=0.02, false_agree=0.15, unsure_same=0.1, unsure_different=0.4)
 
 
-def drawn(seed: int, count: int, noise: JudgeNoise = EXACT_JUDGE) -> tuple[Curve, float]:
+def drawn(seed: int, count: int, noise: JudgeNoise = EXACT_JUDGE) -> tuple[ErrorCurve, float]:
     """Return the curve of candidates whose errors end at a score of 1, and their true error."""
     rng = np.random.default_rng(seed)
     scores = rng.uniform(-2, 4, count)

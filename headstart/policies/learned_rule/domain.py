@@ -44,14 +44,14 @@ from headstart.policies.learned_rule.settings import (
     UPDATE_EVERY,
     ErrorLimit,
     JudgeNoise,
-    Tripwire,
+    NearMissCounts,
     Trust,
     cold_start_threshold,
     is_near_miss,
 )
 from headstart.policies.learned_rule.threshold import (
     Alarm,
-    Curve,
+    ErrorCurve,
     LabelledRow,
     LabelTable,
     draw_curve,
@@ -162,7 +162,7 @@ class DomainState(msgspec.Struct, frozen=True):
     memory: LabelTable
     pending: tuple[LabelledRow, ...]
     """The rows since the last threshold update. They join the memory at the next update."""
-    curve: Curve
+    curve: ErrorCurve
     alarm: Alarm = Alarm()
     alarmed: bool = False
     """True: nothing is served until enough labels have come after the alarm."""
@@ -170,7 +170,7 @@ class DomainState(msgspec.Struct, frozen=True):
     """Pairs learned since the start or the last alarm that no guard had vetoed."""
     since_update: int = 0
     counts: LabelCounts = LabelCounts()
-    tripwire: Tripwire = Tripwire()
+    tripwire: NearMissCounts = NearMissCounts()
     sketches: SketchLabels = SketchLabels()
 
     @property
@@ -289,7 +289,7 @@ def memory_scores(
     return means - CAUTION * np.sqrt(leverage), 1 / (1 + np.exp(-means))
 
 
-def _curve(model: Posterior, memory: LabelTable, noise: JudgeNoise) -> Curve:
+def _curve(model: Posterior, memory: LabelTable, noise: JudgeNoise) -> ErrorCurve:
     scores, same = memory_scores(model, memory, noise)
     mass = memory.mass.astype(np.float64)
     return draw_curve(scores, memory.same, mass, 1 - agreement(same, noise), noise)
@@ -346,7 +346,7 @@ class _Snapshot(_SnapshotHead):
     counts: LabelCounts
     entries: dict[str, tuple[str, float, float]] = msgspec.field(name="standings")
     sketches: SketchLabels = SketchLabels()
-    tripwire: Tripwire | None = None
+    tripwire: NearMissCounts | None = None
     """None in snapshots that were written before near misses were counted."""
 
 
@@ -394,14 +394,14 @@ def load_snapshot(
             model=Posterior(*_unpacked(envelope.model)),
             memory=LabelTable(*_unpacked(envelope.memory)),
             pending=_memory_rows(LabelTable(*_unpacked(envelope.pending))),
-            curve=Curve(*_unpacked(envelope.curve)),
+            curve=ErrorCurve(*_unpacked(envelope.curve)),
             alarm=envelope.alarm,
             alarmed=envelope.alarmed,
             learned_pairs=envelope.learned_pairs,
             since_update=envelope.since_update,
             counts=envelope.counts,
             sketches=envelope.sketches,
-            tripwire=envelope.tripwire or Tripwire(),
+            tripwire=envelope.tripwire or NearMissCounts(),
         )
     except (msgspec.MsgspecError, ValueError, TypeError) as error:
         raise SnapshotError(f"the snapshot is damaged or not one of ours: {error}") from error
@@ -410,7 +410,7 @@ def load_snapshot(
     return state, EntryRecords(envelope.entries)
 
 
-def _packed(value: Posterior | LabelTable | Curve) -> tuple[_Array, ...]:
+def _packed(value: Posterior | LabelTable | ErrorCurve) -> tuple[_Array, ...]:
     arrays = msgspec.structs.astuple(value)
     return tuple(_Array(array.dtype.str, array.shape, array.tobytes()) for array in arrays)
 
@@ -501,7 +501,7 @@ class Domain:
         self.version = version
         self._entries = EntryRecords()
         self._state = initial_state()
-        self._least: tuple[Curve, float | None] | None = None
+        self._least: tuple[ErrorCurve, float | None] | None = None
         self._gate: tuple[object, GateRecord, float] | None = None
         """The gate, and the state and the record from which it follows."""
         if prior is not None:

@@ -11,7 +11,7 @@ Banking77's own labels err about once in a hundred. The promise does not cover t
 
 Traffic full of near misses is not like these sets. So the threshold is not trusted blindly: misses
 whose neighbour was nearly similar enough are compared anyway. The share of them that had another
-answer decides whether the threshold holds, is raised, or nothing is served (``Tripwire``).
+answer decides whether the threshold holds, is raised, or nothing is served (``NearMissCounts``).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Trust(StrEnum):
     """Many near misses had other answers: nothing is served."""
 
 
-class Tripwire(Frozen, frozen=True, kw_only=True, array_like=True):
+class NearMissCounts(Frozen, frozen=True, kw_only=True, array_like=True):
     """Near misses that were compared, and how many of them had another answer."""
 
     compared: int = 0
@@ -71,9 +71,9 @@ class Tripwire(Frozen, frozen=True, kw_only=True, array_like=True):
         """The share of different answers, smoothed."""
         return (self.different + 0.5) / (self.compared + 2)
 
-    def taught(self, *, same: bool) -> Tripwire:
+    def taught(self, *, same: bool) -> NearMissCounts:
         """Count one more comparison."""
-        return Tripwire(compared=self.compared + 1, different=self.different + (not same))
+        return NearMissCounts(compared=self.compared + 1, different=self.different + (not same))
 
     def trust(
         self, max_error: float, seen: Callable[[float], float], *, optimistic: bool = False

@@ -236,7 +236,7 @@ FEWEST = 40
 """Fewest candidates for a threshold."""
 
 
-class Curve(msgspec.Struct, frozen=True):
+class ErrorCurve(msgspec.Struct, frozen=True):
     """Possible cuts, highest first: each with the error's upper bound and the share it serves."""
 
     cuts: NDArray[np.float64]
@@ -261,10 +261,10 @@ class Curve(msgspec.Struct, frozen=True):
         return float(self.cuts[places[-1]]) if len(places) else None
 
 
-def no_curve() -> Curve:
+def no_curve() -> ErrorCurve:
     """Return the curve of a domain that knows nothing: it has no cut."""
     none = np.empty(0)
-    return Curve(none, none, none, none)
+    return ErrorCurve(none, none, none, none)
 
 
 def draw_curve(
@@ -273,7 +273,7 @@ def draw_curve(
     mass: NDArray[np.float64],
     risks: NDArray[np.float64],
     noise: JudgeNoise,
-) -> Curve:
+) -> ErrorCurve:
     """Estimate the error above every cut.
 
     ``mass`` is the number of candidates that each row counts for. ``risks`` are the model's
@@ -300,7 +300,7 @@ def draw_curve(
     mean = np.cumsum(errors * share) / above
     deviation = np.sqrt(np.cumsum(variances * slope**2 * share**2)) / above
     last = np.searchsorted(bins, used, side="right") - 1
-    return Curve(scores[last], mean, deviation, above / total)
+    return ErrorCurve(scores[last], mean, deviation, above / total)
 
 
 def _pooled(
