@@ -165,7 +165,7 @@ class LabelWritten(Frozen, omit_defaults=False):
     labelled: bool = True
 
 
-class Side(Frozen, omit_defaults=False):
+class ReviewSide(Frozen, omit_defaults=False):
     """One question and its answer."""
 
     question: str
@@ -186,8 +186,8 @@ class ReviewPair(Frozen, omit_defaults=False):
     veto: str | None
     served: bool
     judged: bool | None
-    asked: Side
-    stored: Side
+    asked: ReviewSide
+    stored: ReviewSide
 
 
 class DomainView(Frozen, omit_defaults=False):
@@ -329,8 +329,8 @@ def _pair(doubt: DoubtfulPair, asked: Entry, stored: Entry) -> ReviewPair:
     )
 
 
-def _side(entry: Entry) -> Side:
-    return Side(question=entry.key.query or "", answer=answer_text(entry))
+def _side(entry: Entry) -> ReviewSide:
+    return ReviewSide(question=entry.key.query or "", answer=answer_text(entry))
 
 
 # --- health, metrics and the cache ----------------------------------------------------------------

@@ -48,7 +48,7 @@ class SlowClient(UpstreamError):
 
 
 @dataclass(slots=True)
-class Head:
+class FlightHead:
     """Status and headers of a flight's answer, and the edits of request and answer."""
 
     status: int
@@ -127,7 +127,7 @@ class Client:
         self.waiter = waiter = asyncio.get_running_loop().create_future()
         return waiter
 
-    async def head(self) -> Head:
+    async def head(self) -> FlightHead:
         """Wait for status and headers."""
         flight = self._flight
         while self._gone is None:
@@ -196,7 +196,7 @@ class Flight:
     ) -> None:
         self.caller = caller
         """The name of the key that pays for the call; "": it has none."""
-        self.head: Head | None = None
+        self.head: FlightHead | None = None
         self.error: BaseException | None = None
         self.ended = False
         self.full = False
@@ -342,7 +342,7 @@ class Flight:
         """A new client can still get the whole answer."""
         return not self.full and self.error is None
 
-    def open(self, head: Head) -> None:
+    def open(self, head: FlightHead) -> None:
         """Publish status and headers."""
         self.head = head
         self.wake()

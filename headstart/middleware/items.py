@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from headstart.dialects.registry import Vectors
     from headstart.middleware.concurrency import Spawn
-    from headstart.middleware.flights import Flight, Head
+    from headstart.middleware.flights import Flight, FlightHead
     from headstart.middleware.lookup import Finder
     from headstart.middleware.pump import Pump
     from headstart.middleware.request_context import RequestContext
@@ -194,7 +194,7 @@ class ItemAnswers:
         else:
             flight = self._engine.start(context, None, identity, app, body=body)
 
-        async def compose(flight: Flight, head: Head, body: bytes | None) -> bytes | None:
+        async def compose(flight: Flight, head: FlightHead, body: bytes | None) -> bytes | None:
             return await self._compose(context, items, flight, head, body)
 
         try:
@@ -219,7 +219,7 @@ class ItemAnswers:
         context: RequestContext,
         items: _RequestItems,
         flight: Flight,
-        head: Head,
+        head: FlightHead,
         body: bytes | None,
     ) -> bytes | None:
         """Return the client's answer, made from a provider's whole one. Raises _Unexpected."""
@@ -238,7 +238,12 @@ class ItemAnswers:
         return await _run(size, _merge, items, flight.vectors)
 
     async def _keep(
-        self, context: RequestContext, items: _RequestItems, flight: Flight, head: Head, body: bytes
+        self,
+        context: RequestContext,
+        items: _RequestItems,
+        flight: Flight,
+        head: FlightHead,
+        body: bytes,
     ) -> None:
         """Read the items of an answer, and store them."""
         cache = self._pump.cache
@@ -257,7 +262,7 @@ class ItemAnswers:
         context: RequestContext,
         items: _RequestItems,
         vectors: Vectors,
-        head: Head,
+        head: FlightHead,
         origin: Origin,
     ) -> list[Entry]:
         now, life_s = self._pump.clock(), context.prepared.lifetime.seconds
@@ -285,7 +290,7 @@ async def _run(size: int, function: Callable[..., T], *arguments: object) -> T:
     return function(*arguments)
 
 
-def _why_not(head: Head, body: bytes | None) -> str:
+def _why_not(head: FlightHead, body: bytes | None) -> str:
     if head.status != 200:
         return "status"
     return "too-large" if body is None else "unreadable"

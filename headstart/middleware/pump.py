@@ -18,7 +18,7 @@ from headstart.errors import (
     UpstreamRefused,
     UpstreamTimeout,
 )
-from headstart.middleware.flights import Head
+from headstart.middleware.flights import FlightHead
 from headstart.middleware.learning.learner import PendingComparison
 from headstart.middleware.reading import MAX_DOCUMENT_BYTES
 from headstart.observe import StageFailed
@@ -309,7 +309,7 @@ class PumpedCall:
         self._storing = self._judge(reply)
         plain = reply.is_plain
         self._reads = self._dialect is not None and reply.status == 200 and plain
-        head = Head(
+        head = FlightHead(
             reply.status,
             reply.headers,
             reply.upstream,
@@ -355,7 +355,7 @@ class PumpedCall:
         elif self._holder and self._pump.wrapped:  # the attempts show it for other upstreams
             self._pump.accepted.note(self._holder, reply.upstream, reply.status)
 
-    async def _read(self, reply: Reply, head: Head) -> None:
+    async def _read(self, reply: Reply, head: FlightHead) -> None:
         flight, custom = self._flight, self._custom
         dialect, request = self._dialect, self._call.request
         ends_at_finish = self._reads and dialect is not None and dialect.ends_at_finish

@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 
     from headstart.dialects.dialect import Dialect, Rendered
     from headstart.middleware.concurrency import Spawn
-    from headstart.middleware.flights import Client, Flight, Head
+    from headstart.middleware.flights import Client, Flight, FlightHead
     from headstart.middleware.request_context import RequestContext
     from headstart.types import ASGIApp, ChatRequest, Entry, Headers, Message, Scope, Send
 
 HeaderList: TypeAlias = "list[tuple[bytes, bytes]]"
-Compose: TypeAlias = "Callable[[Flight, Head, bytes | None], Awaitable[bytes | None]]"
+Compose: TypeAlias = "Callable[[Flight, FlightHead, bytes | None], Awaitable[bytes | None]]"
 """Makes an answer from another one, which is None if it is too long to be kept."""
 JSON = b"application/json"
 NO_STORE = (b"cache-control", b"no-store")
@@ -202,7 +202,7 @@ class Responder:
         early_200_s: float | None,
         compose: Compose | None,
     ) -> None:
-        head: Head | None = None
+        head: FlightHead | None = None
         if early_200_s is None or _heartbeat(context) is None:
             head = await client.head()
         else:
@@ -224,7 +224,7 @@ class Responder:
         await self._send_live(context, flight, client, head, headers)
 
     async def _send_document(
-        self, context: RequestContext, flight: Flight, head: Head, body: bytes
+        self, context: RequestContext, flight: Flight, head: FlightHead, body: bytes
     ) -> None:
         if flight.first_content is not None:
             context.timings[b"upstream"] = flight.first_content - flight.began
@@ -247,7 +247,7 @@ class Responder:
         context: RequestContext,
         flight: Flight,
         client: Client,
-        head: Head,
+        head: FlightHead,
         headers: HeaderList,
     ) -> None:
         send, dialect = context.send, context.route.dialect
@@ -279,7 +279,7 @@ class Responder:
         body: Message = {"type": "http.response.body", "body": heartbeat, "more_body": True}
         await context.send(body)
         _bound_whole(context, client)
-        head: Head | None = None
+        head: FlightHead | None = None
         last = b""
         try:
             while head is None:
@@ -410,7 +410,7 @@ def fit(answer: Completion, request: ChatRequest) -> Completion:
     return msgspec.structs.replace(answer, choices=choices)
 
 
-def _note_head(context: RequestContext, flight: Flight, head: Head) -> None:
+def _note_head(context: RequestContext, flight: Flight, head: FlightHead) -> None:
     """Note the upstream of an answer that has begun, and whether another process asked for it."""
     context.upstream = head.upstream
     if flight.followed:
@@ -431,7 +431,7 @@ def _heartbeat(context: RequestContext) -> bytes | None:
     return dialect.heartbeat
 
 
-def _is_document(context: RequestContext, head: Head) -> bool:
+def _is_document(context: RequestContext, head: FlightHead) -> bool:
     """Return whether the answer is sent whole, so that its headers can tell whether it is stored.
 
     This is a JSON answer in a dialect, or a JSON answer of an app that knows its length and so has
@@ -497,7 +497,7 @@ def _cache_status(
 
 def _flight_headers(
     context: RequestContext,
-    head: Head,
+    head: FlightHead,
     *,
     stored: bool = False,
     not_stored: str | None = None,

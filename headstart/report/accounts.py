@@ -56,7 +56,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """Characters with which a formula begins in a spreadsheet."""
 
 
-class Line(NamedTuple):
+class BillLine(NamedTuple):
     """The values that all requests of a line have in common."""
 
     day: str
@@ -68,7 +68,7 @@ class Line(NamedTuple):
     """Separated by commas."""
 
 
-class LineSums:
+class BillLineSums:
     """The sums of a line. ``failed`` requests count as requests, too. Audits save less than 0."""
 
     def __init__(self) -> None:
@@ -98,8 +98,8 @@ class Breakdown:
     """Collects booked requests; ``write`` writes the lines as CSV, the earliest day first."""
 
     def __init__(self) -> None:
-        self._lines: dict[Line, LineSums] = {}
-        self._prefix: dict[Line, PrefixSums] = {}
+        self._lines: dict[BillLine, BillLineSums] = {}
+        self._prefix: dict[BillLine, PrefixSums] = {}
         self._reads = PrefixReads()
 
     def add(self, row: Served) -> None:
@@ -109,7 +109,7 @@ class Breakdown:
         """
         if row.outcome is Outcome.RELAY:
             return
-        line = Line(
+        line = BillLine(
             day_of(row.at),
             row.caller or NONE,
             row.route or NONE,
@@ -119,13 +119,13 @@ class Breakdown:
         )
         if line not in self._lines and len(self._lines) >= MOST_LINES:
             line = line._replace(model="other", tags="")
-        self._lines.setdefault(line, LineSums()).add(row)
+        self._lines.setdefault(line, BillLineSums()).add(row)
         self._reads.add(row, [self._prefix.setdefault(line, PrefixSums())])
 
     def write(self, file: TextIO) -> None:
         """Write a header and the lines. Dollars have eight digits after the point."""
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow((*Line._fields, *vars(LineSums()), "saved_usd"))
+        writer.writerow((*BillLine._fields, *vars(BillLineSums()), "saved_usd"))
         self._reads.settle()
         for line, sums in sorted(self._lines.items()):
             sums.would_have_cost_usd -= self._prefix[line].likely_usd

@@ -10,11 +10,11 @@ import pytest
 
 from headstart.errors import UpstreamProtocolError, UpstreamTimeout
 from headstart.middleware.body import ClientGone
-from headstart.middleware.flights import Flight, Flights, Head, SlowClient
+from headstart.middleware.flights import Flight, FlightHead, Flights, SlowClient
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
-HEAD = Head(200, ((b"content-type", b"text/event-stream"),), "sim", (), stream=True)
+HEAD = FlightHead(200, ((b"content-type", b"text/event-stream"),), "sim", (), stream=True)
 
 
 async def push(flight: Flight, data: bytes) -> None:

@@ -329,14 +329,14 @@ _MIN_ROWS = 3
 _MIN_EQUAL = 0.9
 
 
-class Numbered(NamedTuple):
+class NumberedCall(NamedTuple):
     """A call whose documents have ids, and the sentences behind the ids."""
 
     call: Call
     sources: Sources
 
 
-def number_documents(call: Call, request: ChatRequest, memo: Memo) -> Numbered | None:
+def number_documents(call: Call, request: ChatRequest, memo: Memo) -> NumberedCall | None:
     """Return the call with ids before its sentences; None if it has none to number."""
     form = DIALECTS[call.dialect].form
     prompt = form.read(request.document)
@@ -362,7 +362,7 @@ def number_documents(call: Call, request: ChatRequest, memo: Memo) -> Numbered |
     if not sources:
         return None
     directed = form.with_system_text(prompt.with_messages(sent), INSTRUCTION)
-    return None if directed is None else Numbered(with_document(call, directed), sources)
+    return None if directed is None else NumberedCall(with_document(call, directed), sources)
 
 
 def _with_texts(message: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
