@@ -95,7 +95,7 @@ class Overloaded(RequestError):
 class OverLimit(RequestError):
     """A limit of the caller's key (``server.client_limits``) is used up for ``retry_after_s``.
 
-    ``lasts``: the limit is that of a day or a month, so trying again soon makes no sense.
+    ``lasts``: the limit is for a day or a month, so trying again soon makes no sense.
     """
 
     status = 429

@@ -313,7 +313,8 @@ class AdminApp:
     def attach(self, settings: Settings, observers: Sequence[Observer]) -> Observers:
         """Show an engine with these settings, once ``started`` was called with its parts.
 
-        Return ``observers`` and those of the pages. The engine that was attached last is shown.
+        Return ``observers`` and the observers of the pages. The engine that was attached last is
+        shown.
         """
         metrics, recent = PrometheusObserver(CollectorRegistry()), RecentRequests()
         all_of_them = Observers([*observers, metrics, recent])

@@ -427,9 +427,10 @@ class EncoderSettings(Section):
     max_wait_ms: SecondsOrZero | None = None
     """If a prompt waits longer for the encoder, it goes upstream at once. The limit covers its own
     encoding and the encodings of new entries together; the prompt waits for new entries only if no
-    other entry is a hit. None: for its own encoding the share of hits among such questions, times
-    the time that fresh answers of its route and model take to begin, from 20 to 250 ms, and 100 ms
-    before any is known; for new entries 20 ms."""
+    other entry is a hit. None: for its own encoding the prompt waits as long as it may
+    expect to save. This is the time until fresh answers of its route and model begin, times the
+    share of hits among such questions: 20 to 250 ms, or 100 ms while nothing is known. For new
+    entries it waits 20 ms."""
 
 
 class LearningSettings(Section):

@@ -40,7 +40,7 @@ as much as the switch to a thread."""
 
 
 class HotEntry(NamedTuple):
-    """An encoded entry, and what is read of it without decoding it."""
+    """An encoded entry, and the fields that are read without decoding it."""
 
     exact: str
     value: bytes
@@ -191,8 +191,8 @@ class HotTier:
 class Replica:
     """Keeps the hot tier and the index in step with the store. Large index writes run in threads.
 
-    Without a table of sketches the index holds vectors: those of the encoder ``namespace``; None:
-    no vector is indexed. With a table it holds sketches, and ``vectors`` has the vectors that were
+    Without a table of sketches the index holds the vectors of the encoder ``namespace``; None: no
+    vector is indexed. With a table it holds sketches, and ``vectors`` has the vectors that were
     made so far. When the log is lost or cannot be read, the hot tier doubts its entries. The
     replica then empties it and reads all rows of the store again, every ``retry_s`` until the store
     answers. So no deletion of that time is missed.

@@ -373,7 +373,7 @@ class SemanticQuery:
     accept: Accept
     context: MatchContext
     encoded_by: float
-    """The time until which an encoding is waited for."""
+    """The latest time at which the question's encoding may come."""
     entries_by: float
     """The time until which an entry on its way into the index is waited for."""
     priority: float = 0.0
@@ -407,12 +407,12 @@ class SemanticQuery:
 
 
 class ComparedNeighbors(NamedTuple):
-    """Neighbours of a question, and the similarities of their encodings as far as they have one."""
+    """Neighbours of a question, and the similarity of each neighbour that is encoded."""
 
     near: Sequence[Neighbor]
     """The most similar first: by their sketches, or by their encodings without a table."""
     encoded: list[tuple[float, int]]
-    """The similarity and the rank in ``near`` of the encoded ones, the most similar first.
+    """The similarity and the rank in ``near`` of each encoded neighbour, the most similar first.
 
     With a table of sketches these are ``MOST_JUDGED`` at most."""
     sketch: float | None = None
@@ -438,7 +438,7 @@ class ComparedNeighbors(NamedTuple):
         return self.encoded[0][0] if self.encoded else None
 
     def similar(self, minimum: float) -> list[tuple[float, int]]:
-        """Return similarity and rank of those that are worth judging, the most similar first."""
+        """Return similarity and rank of the neighbours to judge, the most similar first."""
         return [each for each in self.encoded[:MOST_JUDGED] if each[0] >= minimum]
 
     def rank_of(self, id: str) -> int:

@@ -75,7 +75,7 @@ class Capacity(Frozen, frozen=True, kw_only=True, omit_defaults=False):
 def capacity_of(
     subject: Subject, samples: Iterable[Sample], price_per_hour: float | None = None
 ) -> Capacity:
-    """Return the steps of one subject. ``price_per_hour`` is that of a machine of your own."""
+    """Return the steps of one subject. ``price_per_hour`` is the price of your own machine."""
     by_step: dict[int, list[Sample]] = defaultdict(list)
     for each in samples:
         if each.subject == subject and not each.cold:

@@ -407,8 +407,8 @@ class ClientLedger:
     def telling(self, send: Send, caller: str, form: LimitHeaders | None) -> Send:
         """Return a ``send`` that adds headers with the rest of the caller's limits.
 
-        They replace those of the provider, whose limits are not the caller's. A caller without
-        limits gets ``send`` itself.
+        They replace the headers of the provider, whose limits are not the caller's. A caller
+        without limits gets ``send`` itself.
         """
         found = self._callers.get(caller)
         if found is None:

@@ -200,7 +200,7 @@ class Flight:
         self.error: BaseException | None = None
         self.ended = False
         self.full = False
-        """It is larger than its log, so no client may join any more."""
+        """The answer is larger than the log, so no client may join any more."""
         self.end = 0
         """Index of the piece that comes next, counted from the start of the answer."""
         self.began = time.perf_counter()
@@ -208,7 +208,7 @@ class Flight:
         self.whole = False
         """The answer's terminal event was read, so no later failure makes the answer incomplete."""
         self.done = False
-        """It has ended or failed."""
+        """The answer has ended or failed."""
         self.origin: Origin | None = None
         self.attempts: tuple[Attempt, ...] = ()
         self.shaped: tuple[ShapingEffect, ...] = ()
@@ -229,7 +229,7 @@ class Flight:
         self.reading: asyncio.Task[None] | None = None
         """Reads the items of the answer, once for all clients."""
         self.vectors: Vectors | None = None
-        """The items, which are kept one by one."""
+        """The items of the answer, which the cache keeps one by one."""
         self.reply: Reply | None = None
         """The reply that is read. Its ``transforms`` name the changes so far."""
         self.pump: asyncio.Task[None] | None = None
@@ -465,14 +465,14 @@ class OwnedCall:
         self._ended = ended
 
     def begin(self, flight: Flight, form: AnswerForm) -> None:
-        """Let others follow a flight, unless they follow another one already."""
+        """Let other processes follow a flight, unless they follow another one already."""
         if self.flight is None and not self.over.happened:
             self.flight, self.form = flight, form
             flight.owned = self
             self.begun.set()
 
     def end(self) -> None:
-        """Release the lease. Those who follow already get the rest of the answer."""
+        """Release the lease. Processes that follow already get the rest of the answer."""
         self.over.set()
         if not self.begun.happened:
             self.begun.set()  # nobody need wait for it any more

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _TEXT_PASSES = frozenset({"model", "include-usage"})
 """Transforms that do not change the text of an answer."""
 UNATTENDED_S = 600.0
-"""Longest call that no client waits for, because no deadline of a caller ends it."""
+"""Longest time of a call that no client waits for: no deadline of a caller ends it."""
 CORS_HEADERS = frozenset(
     (
         b"access-control-allow-origin",
@@ -54,7 +54,7 @@ CORS_HEADERS = frozenset(
         b"access-control-expose-headers",
     )
 )
-"""Without them a browser keeps an answer from the page that asked for it."""
+"""Headers without which a browser does not give the answer to the page that asked for it."""
 STORED_HEADERS = CORS_HEADERS.union(
     (
         b"content-type",
@@ -163,7 +163,7 @@ class PumpedCall:
         self._custom = dialect is None and key is not None
         """The answer is stored byte for byte."""
         self._raw: bytes | None = None
-        """The whole body of such an answer; None if it may not be stored."""
+        """The whole body of an answer that is stored byte for byte; None: it may not be stored."""
         self._storing = StorageVerdict()
         """The verdict on storing the answer that follows from its status and headers."""
         self._reads = False

@@ -533,7 +533,7 @@ class _Passing(NamedTuple):
     pick: Callable[[tuple[bytes, ...]], tuple[bytes, ...]]
     """Takes the values of ``names`` out of all values."""
     added: Headers
-    """Headers of ours that the upstream left out."""
+    """Our headers that the upstream did not send."""
 
 
 def _passing(

@@ -427,7 +427,7 @@ class ModelLists:
         self._asked: dict[str, asyncio.Task[None]] = {}
         """The last time that each list was asked for."""
         self._next: dict[str, float] = {}
-        """When each list is to be asked for again, in Unix seconds."""
+        """The time at which each list is asked for again, in Unix seconds."""
 
     def saved(self) -> bytes:
         """Return the lists, without the providers' descriptions, for the next start."""
@@ -440,7 +440,7 @@ class ModelLists:
         return msgspec.json.encode(kept)
 
     def load(self, saved: bytes) -> None:
-        """Take over the lists of an earlier run, without those of another address."""
+        """Take over the lists of an earlier run, except lists of another address."""
         try:
             kept = msgspec.json.decode(saved, type=dict[str, _KeptList])
         except msgspec.DecodeError:

@@ -38,7 +38,7 @@ class RouteRule:
     """Its group ``query`` is the question in the last user text."""
     semantic: bool = True
     cached_tools: tuple[str, ...] | None = None
-    """Patterns of the tools whose calls may be replayed; None: those of all routes."""
+    """Patterns of the tools whose calls may be replayed; None: the patterns of all routes."""
     never_stored: tuple[re.Pattern[str], ...] | None = None
     """Texts with a match are not stored; None: the expressions of all routes."""
     ttl_s: float | None = None

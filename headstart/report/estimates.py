@@ -498,7 +498,7 @@ class EstimateAccounts:
         return Mean(fmean(known), variance(known), len(known) - 1)
 
     def _pairs(self, name: str) -> list[tuple[float, float]]:
-        """Return a figure of the call that made an entry, beside that of a later call."""
+        """Return a figure of the call that made an entry, and the figure of a later call."""
         found = []
         for repeat in self._repeats:
             entry = self._entries.get(repeat.entry)

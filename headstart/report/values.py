@@ -266,14 +266,14 @@ class Report(ReportValue):
     models: tuple[Group, ...]
     endpoints: tuple[Group, ...]
     callers: tuple[Group, ...]
-    """By the names in ``server.client_keys``."""
+    """Groups by the names in ``server.client_keys``."""
     routes: tuple[Group, ...]
     days: tuple[Group, ...]
-    """By the day of arrival in UTC, the earliest first."""
+    """Groups by the day of arrival in UTC, the earliest first."""
     reasons: dict[str, int]
     """The reasons of misses and bypasses with their numbers, the most frequent first."""
     tags: tuple[Group, ...]
-    """By tag of ``x-headstart-tags``. A request with several tags is in several groups."""
+    """Groups by tag of ``x-headstart-tags``. A request with several tags is in several groups."""
     estimates: Estimates | None
     """None: there was no hit."""
     hit_curve: tuple[Point, ...]
@@ -291,4 +291,4 @@ class Report(ReportValue):
     machines: tuple[MachineStats, ...] = ()
     """The upstreams with ``price_per_hour``. Their dollars are in no other number."""
     limits: tuple[LimitUse, ...] = ()
-    """The present use of the limits of client keys, not that of the report's time."""
+    """The present use of the limits of client keys, not the use in the report's time."""

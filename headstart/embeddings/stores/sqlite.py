@@ -379,7 +379,7 @@ A = ParamSpec("A")
 T = TypeVar("T")
 
 TICK_S = 1.0
-"""How often expired entries are removed while nothing is written."""
+"""Seconds after which expired entries are removed while nothing is written."""
 
 
 class SQLiteStore(RecordStore):

@@ -305,7 +305,7 @@ class BatchJournal:
     def write_output(self, output: Path, *, succeeded: bool | None = None) -> int:
         """Write rows to ``output`` in the order of the input, and return how many.
 
-        The rows are those of requests that ``succeeded``, or that failed; None: all. The file
+        The rows are of requests that ``succeeded``, or that failed; None: all rows. The file
         appears as a whole.
         """
         count = 0

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 LOOKUPS = 32
 """Number of requests that are looked up at once, beside those whose call runs or may run next."""
 MOST_TRIES = 3
-"""How often a request is tried that fails for a reason other than a limit."""
+"""Most attempts of a request that fails for a reason other than a limit."""
 _LIMITED = (FailureKind.RATE_LIMITED, FailureKind.OVERLOADED)
 _HOPELESS = (FailureKind.QUOTA, FailureKind.UNAUTHORIZED)
 """Kinds of failures that a person must correct: all other requests would fail, too."""

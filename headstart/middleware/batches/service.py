@@ -492,7 +492,7 @@ class BatchService:
         unanswered: list[msgspec.Raw],
         now: float,
     ) -> tuple[str | None, str | None]:
-        """Write the file of answers and that of errors, and return their ids. It blocks."""
+        """Write the files of answers and of errors, and return their ids. It blocks."""
         ids: list[str | None] = []
         for name, succeeded in (("output", True), ("error", False)):
             place = self._folder.root / new_id("data-")

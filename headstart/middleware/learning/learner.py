@@ -57,7 +57,7 @@ HOUR_S = 3600.0
 DAY_S = 86400.0
 MINUTE_S = 60.0
 SAVED_UP_S = 30.0
-"""Seconds of which the CPU budget may be saved up for a busy time."""
+"""Seconds over which unused CPU time is saved up for busy times."""
 FIRST_PRICE_S = 0.01
 FIRST_PRICES = 5.0
 """Prior for the price of a comparison: a number of comparisons, and the CPU seconds of each."""
@@ -350,8 +350,8 @@ def answer_size(answer: Completion | RawResponse) -> int:
 
 
 MOST_WAITING = 256
-"""Comparisons that may wait, some 4 s of work. Beyond it comparisons are dropped, and their labels
-are lost."""
+"""Most comparisons that may wait: some 4 s of work. Further comparisons are dropped, and their
+labels are lost."""
 MOST_WAITING_CHARS = 32 * 1024 * 1024
 """Characters of the fresh answers that may wait."""
 AT_ONCE = 8
@@ -390,7 +390,7 @@ class PendingComparison(NamedTuple):
 class Learner:
     """Judges comparisons and writes labels; ``run`` it in the background.
 
-    ``version`` is that of the match policy. Labels of another version teach nothing.
+    ``version`` is the version of the match policy. Labels of another version teach nothing.
     """
 
     def __init__(

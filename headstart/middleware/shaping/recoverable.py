@@ -560,7 +560,7 @@ class _RecoveredAnswer:
 
 
 class _VisibleEvents:
-    """Turns the events of all calls, without those of our tool, into one answer."""
+    """Turns the events of all calls, except events of our tool, into one answer."""
 
     def __init__(self, shown: Sequence[StreamEvent]) -> None:
         self.transcript = Transcript()

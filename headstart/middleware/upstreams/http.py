@@ -294,8 +294,8 @@ class HTTPUpstream:
 
         The base URL stands for the provider's root and the version in a request's path. Without a
         path of its own it keeps the request's (``https://api.anthropic.com``); with one it takes
-        the place of the leading ``/v1``, ``/v1beta`` or ``/v2`` (``https://api.groq.com/openai/v1``,
-        ``https://generativelanguage.googleapis.com/v1beta``).
+        the place of the leading ``/v1``, ``/v1beta`` or ``/v2``
+        (``https://api.groq.com/openai/v1``, ``https://generativelanguage.googleapis.com/v1beta``).
         """
         known = None if query else self._urls.get(path)
         if known is not None:
@@ -649,7 +649,7 @@ def _reason(error: aiohttp.ClientConnectorError) -> str:
 
 
 CLOSE_S = 1.0
-"""How long the other side may take to answer a close frame."""
+"""Longest wait for the other side's answer to a close frame."""
 HEARTBEAT_S = 40.0
 """Seconds of silence after which a provider gets a ping. It has half this time to answer."""
 MAX_REFUSAL_BYTES = 64 * 1024

@@ -459,7 +459,7 @@ class RequestWriter:
     def _edit(self, call: Call, request: ChatRequest, own: Dialect) -> OutgoingRequest:
         """Return the client's own request with the fewest edits.
 
-        The quirks are those of the upstream's main dialect.
+        The quirks belong to the upstream's main dialect.
         """
         upstream, is_further = self._upstream, own is not self._main
         edits = call.editable or call.streamed_upstream

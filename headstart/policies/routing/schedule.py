@@ -207,12 +207,12 @@ def twin_wait_s(terms: JoinTerms | None, elapsed_s: float) -> float | None:
 
 
 class AttemptStart(NamedTuple):
-    """Ask this member now."""
+    """A member to ask now."""
 
     member: int
     role: AttemptRole
     ignore_breaker: bool = False
-    """Ask it although it fails at present, because no other member is left."""
+    """The member fails at present, but no other member is left."""
 
 
 class AttemptRules(NamedTuple):
