@@ -333,9 +333,9 @@ class CandidateBuilder:
     def _rescued(
         self, strategy: Strategy, candidate: Candidate, prefill: Mapping[str, Prefill]
     ) -> Candidate:
-        from headstart.middleware.upstreams.rescue import Rescued
+        from headstart.middleware.upstreams.rescue import RescuedCandidate
 
-        return Rescued(candidate, DIALECTS, mode=strategy.rescue, prefill=prefill)
+        return RescuedCandidate(candidate, DIALECTS, mode=strategy.rescue, prefill=prefill)
 
     def build(self, name: str, strategy: Strategy, *members: Candidate) -> Candidate:
         """Return a candidate that combines members by a strategy."""

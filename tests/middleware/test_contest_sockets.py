@@ -12,7 +12,7 @@ from headstart.dialects.registry import DIALECTS
 from headstart.middleware.upstreams.accounting import UpstreamStates
 from headstart.middleware.upstreams.attempt_group import AttemptGroup
 from headstart.middleware.upstreams.http import HTTPUpstream
-from headstart.middleware.upstreams.rescue import Rescued
+from headstart.middleware.upstreams.rescue import RescuedCandidate
 from headstart.middleware.upstreams.target import Target
 from headstart.policies.routing.failures import RetryBudget
 from headstart.policies.routing.schedule import ExtraBudget
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.anyio
 @contextlib.asynccontextmanager
 async def strategy(
     serve: Serve, name: Any, apps: list[ScriptedUpstream], **options: Any
-) -> AsyncIterator[Rescued]:
+) -> AsyncIterator[RescuedCandidate]:
     """Serve the apps and run a strategy over them."""
     conditions = UpstreamStates()
     async with contextlib.AsyncExitStack() as stack:
@@ -56,7 +56,7 @@ async def strategy(
             clock=lambda: UNIX,
         )
         async with asyncio.timeout(PATIENCE_S):
-            yield Rescued(contest, DIALECTS)
+            yield RescuedCandidate(contest, DIALECTS)
 
 
 def silent() -> ScriptedUpstream:

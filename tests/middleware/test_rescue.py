@@ -12,7 +12,7 @@ from headstart.dialects.gemini_generate import GEMINI_GENERATE
 from headstart.dialects.registry import DIALECTS
 from headstart.errors import UpstreamError, UpstreamProtocolError, UpstreamUnreachable
 from headstart.middleware.upstreams.attempt_group import AttemptGroup
-from headstart.middleware.upstreams.rescue import Rescued
+from headstart.middleware.upstreams.rescue import RescuedCandidate
 from headstart.policies.routing.failures import RetryBudget
 from headstart.policies.routing.measures import UpstreamModel
 from headstart.policies.routing.schedule import ExtraBudget
@@ -47,7 +47,7 @@ def rescued(
     mode: Any = "restart",
     prefill: Any = NOBODY,
     stall_s: float = 0.05,
-) -> Rescued:
+) -> RescuedCandidate:
     members = [house.target(each, stall_s=stall_s) for each in actors]
     strategy = AttemptGroup(
         "route",
@@ -58,7 +58,7 @@ def rescued(
         draw=lambda: 0.0,
         clock=lambda: UNIX,
     )
-    return Rescued(strategy, DIALECTS, mode=mode, prefill=prefill)
+    return RescuedCandidate(strategy, DIALECTS, mode=mode, prefill=prefill)
 
 
 def chunks_of(stream: bytes) -> list[dict[str, Any]]:
@@ -322,7 +322,7 @@ def dripping(*words: str, every_s: float = 1.0) -> list[Step]:
     return [step for piece in spoken(*words) for step in (every_s, piece)]
 
 
-async def known(house: House, *actors: Actor, words: str = "A word. " * 200) -> Rescued:
+async def known(house: House, *actors: Actor, words: str = "A word. " * 200) -> RescuedCandidate:
     """Return a rescue whose first upstream is known to be fast."""
     key = UpstreamModel(actors[0].name, "m")
     house.conditions.measures.speed(key, len(words) // 4, 4.0, asyncio.get_running_loop().time())

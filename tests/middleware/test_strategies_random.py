@@ -12,7 +12,7 @@ import pytest
 from headstart.dialects.registry import DIALECTS
 from headstart.errors import HeadstartError, UpstreamUnreachable
 from headstart.middleware.upstreams.attempt_group import AttemptGroup
-from headstart.middleware.upstreams.rescue import Rescued
+from headstart.middleware.upstreams.rescue import RescuedCandidate
 from headstart.policies.routing.failures import RetryBudget
 from headstart.policies.routing.measures import UpstreamModel
 from headstart.policies.routing.schedule import ExtraBudget
@@ -63,7 +63,7 @@ def strategy(house: House, draw: random.Random, *members: Any) -> AttemptGroup:
     )
 
 
-async def outcome(upstream: Rescued, turns: int) -> str:
+async def outcome(upstream: RescuedCandidate, turns: int) -> str:
     """Return the answer, or how there was none; the caller leaves after so many turns."""
 
     async def ask() -> str:
@@ -94,7 +94,7 @@ async def test_answers_are_whole_calls_end_and_each_is_booked_once(seed: int) ->
         actors = [Actor(name, [steps(draw) for _ in range(3)]) for name in "abcd"]
         a, b, c, d = map(house.target, actors)
         inner = strategy(house, draw, b, c)
-        upstream = Rescued(strategy(house, draw, a, inner, d), DIALECTS)
+        upstream = RescuedCandidate(strategy(house, draw, a, inner, d), DIALECTS)
         got = await outcome(upstream, draw.choice((400, draw.randint(0, 60))))
         seen.add(got)
         attempts = house.ledger.take("call")

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from headstart.middleware.upstreams.attempt_group import AttemptGroup
     from headstart.middleware.upstreams.cascade import Cascade
     from headstart.middleware.upstreams.http import HTTPUpstream
-    from headstart.middleware.upstreams.rescue import Rescued
+    from headstart.middleware.upstreams.rescue import RescuedCandidate
     from headstart.middleware.upstreams.target import Target
     from headstart.observe import Observation, Observer
     from headstart.policies.admission import Admission
@@ -129,7 +129,7 @@ def conform(
     target: Target,
     contest: AttemptGroup,
     cascade: Cascade,
-    rescued: Rescued,
+    rescued: RescuedCandidate,
     shaped: ShapedCandidate,
 ) -> None:
     stores: list[Store] = [memory, sqlite, redis]

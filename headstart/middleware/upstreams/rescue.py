@@ -94,7 +94,7 @@ class SpliceWriter:
 _NOBODY: Mapping[str, Prefill] = {}
 
 
-class Rescued:
+class RescuedCandidate:
     """Wraps the strategy of a route. It replaces an answer that broke off, once for each call.
 
     It also replaces a stream that is far slower than usual for its upstream, if another upstream
