@@ -183,7 +183,7 @@ class LeaseClaim:
                 owned.end()
 
 
-class Following:
+class RemoteAnswer:
     """The answer to a call of another process, from its messages. ``aclose`` it."""
 
     def __init__(self, flights: SharedFlights, owner: str, number: int) -> None:
@@ -302,7 +302,7 @@ class SharedFlights:
         self._observer = observer
         self._owned: dict[str, OwnedCall] = {}
         self._searches: dict[str, _LeaseSearches] = {}
-        self._following: dict[int, Following] = {}
+        self._following: dict[int, RemoteAnswer] = {}
         self._followers: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._numbers = itertools.count(1)
 
@@ -481,10 +481,10 @@ class SharedFlights:
 
     async def follow(
         self, lease: Lease, form: AnswerForm, wait_s: float | None, terms: JoinTerms | None
-    ) -> Following:
+    ) -> RemoteAnswer:
         """Follow the call of a lease. Raises OwnerLost."""
         number = next(self._numbers)
-        following = self._following[number] = Following(self, lease.owner, number)
+        following = self._following[number] = RemoteAnswer(self, lease.owner, number)
         message = _FollowRequest(number, self.exchange.address, lease, form, wait_s, terms)
         reached = again = False
         try:

@@ -13,8 +13,8 @@ from headstart.middleware.shared_flights import (
     DOUBT_S,
     SILENCE_S,
     BodyPart,
-    Following,
     OwnerLost,
+    RemoteAnswer,
     SharedFlights,
 )
 from headstart.types import Lease
@@ -56,12 +56,12 @@ class Owner:
         yield b""
 
 
-async def followed(owner: Owner) -> Following:
+async def followed(owner: Owner) -> RemoteAnswer:
     flights = SharedFlights(owner, Supervisor().spawn, Recorder())
     return await flights.follow(LEASE, AnswerForm(stream=True, include_usage=False), None, None)
 
 
-async def lost_after(following: Following) -> float:
+async def lost_after(following: RemoteAnswer) -> float:
     """Return the seconds until the owner is taken for lost."""
     loop = asyncio.get_running_loop()
     began = loop.time()

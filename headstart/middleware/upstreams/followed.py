@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headstart.interfaces import Candidate, Upstream
     from headstart.middleware.flights import AnswerForm, Flight
     from headstart.middleware.reading import BodyReader
-    from headstart.middleware.shared_flights import Following, LeaseClaim, SharedFlights
+    from headstart.middleware.shared_flights import LeaseClaim, RemoteAnswer, SharedFlights
     from headstart.policies.routing.schedule import JoinTerms
     from headstart.settings import JoinStreams
     from headstart.types import Call, Headers, Origin, Piece
@@ -228,7 +228,7 @@ class _OwnersAnswer:
             following.close()
             raise
 
-    async def _begun(self, following: Following, call: Call) -> Reply:
+    async def _begun(self, following: RemoteAnswer, call: Call) -> Reply:
         opened = await following.next()
         if not isinstance(opened, HeadCame):
             raise _lost(opened, call)
@@ -261,7 +261,7 @@ class _OwnersAnswer:
 
 
 async def _pieces(
-    following: Following, reader: BodyReader, transcript: Transcript, call: Call
+    following: RemoteAnswer, reader: BodyReader, transcript: Transcript, call: Call
 ) -> AsyncGenerator[Piece]:
     """Yield the answer of another process. Raises OwnerLost if it breaks off."""
     while True:
