@@ -26,7 +26,7 @@ from headstart.canonical_request import (
 )
 from headstart.dialects.requests import (
     Fields,
-    Losses,
+    TranslationLosses,
     budget_of,
     decode_object,
     described_schema,
@@ -306,7 +306,7 @@ _Blocks = list[dict[str, Any]]
 
 
 def write_messages(
-    asked: CanonicalRequest, losses: Losses
+    asked: CanonicalRequest, losses: TranslationLosses
 ) -> tuple[str | _Blocks, list[dict[str, Any]]]:
     """Return ``system`` and the messages. Raises InvalidRequest for content that has no form here.
 
@@ -354,7 +354,7 @@ def _write_content(blocks: _Blocks) -> str | _Blocks:
     return blocks
 
 
-def _blocks(parts: Iterable[MessagePart], losses: Losses) -> _Blocks:
+def _blocks(parts: Iterable[MessagePart], losses: TranslationLosses) -> _Blocks:
     written = []
     for part in parts:
         # Anthropic refuses blank texts, which are common in other dialects.
@@ -367,7 +367,7 @@ def _blocks(parts: Iterable[MessagePart], losses: Losses) -> _Blocks:
     return written
 
 
-def _write_block(part: MessagePart, losses: Losses) -> dict[str, Any]:
+def _write_block(part: MessagePart, losses: TranslationLosses) -> dict[str, Any]:
     if isinstance(part, TextPart):
         return {"type": "text", "text": part.text, **losses.carried(part.extra)}
     if isinstance(part, MediaPart):
@@ -387,7 +387,7 @@ def _write_block(part: MessagePart, losses: Losses) -> dict[str, Any]:
     return losses.foreign(part)
 
 
-def _result(part: ResultPart, losses: Losses) -> dict[str, Any]:
+def _result(part: ResultPart, losses: TranslationLosses) -> dict[str, Any]:
     content = _write_content(_blocks(part.content, losses))
     return {
         "type": "tool_result",
@@ -425,7 +425,7 @@ def _input(arguments: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {"_raw": arguments}
 
 
-def _write_media(part: MediaPart, losses: Losses) -> dict[str, Any]:
+def _write_media(part: MediaPart, losses: TranslationLosses) -> dict[str, Any]:
     if part.detail not in (None, "auto"):
         losses.drop("detail")
     if part.kind == "image":
@@ -469,7 +469,7 @@ def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
     If the client named no limit, it is ``quirks.default_max_tokens`` or 4096, plus the tokens for
     thinking. A wish to think is dropped if a tool is forced, or if the limit is too small for it.
     """
-    losses = Losses(NAME, asked.dialect, refuse=quirks.refuse)
+    losses = TranslationLosses(NAME, asked.dialect, refuse=quirks.refuse)
     if asked.choices > 1:
         raise losses.refusal("n")
     extra = top_level_extra(asked, losses)
@@ -522,7 +522,7 @@ def as_raw_predict(path: bytes, body: bytes, version: str) -> tuple[bytes, bytes
     return b"/v1/models/%b:%b" % (name, method), msgspec.json.encode(members)
 
 
-def _drop_unknown(asked: CanonicalRequest, losses: Losses) -> None:
+def _drop_unknown(asked: CanonicalRequest, losses: TranslationLosses) -> None:
     losses.drop_filled(
         {
             "frequency_penalty": asked.frequency_penalty or None,
@@ -539,7 +539,7 @@ def _metadata(asked: CanonicalRequest, extra: dict[str, Any]) -> dict[str, Any] 
     return {**extra.get("metadata", {}), **user} or None
 
 
-def _stop(asked: CanonicalRequest, losses: Losses) -> list[str] | None:
+def _stop(asked: CanonicalRequest, losses: TranslationLosses) -> list[str] | None:
     """Return the stop sequences; Anthropic refuses blank ones."""
     kept = [text for text in asked.stop if losses.own or text.strip()]
     if len(kept) < len(asked.stop):
@@ -548,7 +548,7 @@ def _stop(asked: CanonicalRequest, losses: Losses) -> list[str] | None:
 
 
 def _sampling(
-    asked: CanonicalRequest, quirks: Quirks, losses: Losses, *, thinks: bool
+    asked: CanonicalRequest, quirks: Quirks, losses: TranslationLosses, *, thinks: bool
 ) -> dict[str, Any]:
     """Return temperature and its like, without what Anthropic refuses.
 
@@ -572,7 +572,7 @@ def _sampling(
 # --- tools and format ------------------------------------------------------------------------
 
 
-def _tools(asked: CanonicalRequest, losses: Losses) -> dict[str, Any]:
+def _tools(asked: CanonicalRequest, losses: TranslationLosses) -> dict[str, Any]:
     """Return tools and choice. A choice limited to some tools leaves the others out."""
     choice = asked.tool_choice
     limited = choice.names if choice and choice.mode in ("auto", "required") else ()
@@ -594,7 +594,7 @@ def _tools(asked: CanonicalRequest, losses: Losses) -> dict[str, Any]:
     return {"tools": tools, "tool_choice": written}
 
 
-def _write_tool(tool: Tool | ForeignTool, losses: Losses) -> dict[str, Any]:
+def _write_tool(tool: Tool | ForeignTool, losses: TranslationLosses) -> dict[str, Any]:
     if isinstance(tool, ForeignTool):
         return losses.foreign(tool)
     schema = tool.parameters or {}
@@ -609,7 +609,7 @@ def _write_tool(tool: Tool | ForeignTool, losses: Losses) -> dict[str, Any]:
 
 
 def _output(
-    asked: CanonicalRequest, effort: str | None, extra: dict[str, Any], losses: Losses
+    asked: CanonicalRequest, effort: str | None, extra: dict[str, Any], losses: TranslationLosses
 ) -> dict[str, Any] | None:
     output = dict(extra.get("output_config", {}))
     if effort is not None:
@@ -626,7 +626,7 @@ def _output(
 
 
 def _write_reasoning(
-    asked: CanonicalRequest, quirks: Quirks, losses: Losses
+    asked: CanonicalRequest, quirks: Quirks, losses: TranslationLosses
 ) -> tuple[dict[str, Any], str | None]:
     """Return ``thinking`` and the effort."""
     wish = asked.reasoning
@@ -671,7 +671,9 @@ def _display(wish: ReasoningOptions) -> dict[str, str]:
     return {"display": "summarized" if wish.shown else "omitted"}
 
 
-def _budgeted(asked: CanonicalRequest, wish: ReasoningOptions, losses: Losses) -> dict[str, Any]:
+def _budgeted(
+    asked: CanonicalRequest, wish: ReasoningOptions, losses: TranslationLosses
+) -> dict[str, Any]:
     """Return a budget, which is at most half of the limit if it does not fit below the limit.
 
     None for a turn whose tool calls were made without thinking: Anthropic then refuses to begin to

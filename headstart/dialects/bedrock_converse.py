@@ -39,7 +39,7 @@ from headstart.dialects.dialect import (
 )
 from headstart.dialects.request_form import CACHE_POINT, mark_bedrock
 from headstart.dialects.requests import (
-    Losses,
+    TranslationLosses,
     budget_of,
     forces_tool,
     is_amid_calls,
@@ -376,7 +376,7 @@ def _tokens(usage: dict[str, Any]) -> Tokens:
 
 def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
     """Return the request for Bedrock. Raises InvalidRequest (see ``Dialect.write_request``)."""
-    losses = Losses(NAME, asked.dialect, refuse=quirks.refuse)
+    losses = TranslationLosses(NAME, asked.dialect, refuse=quirks.refuse)
     if asked.choices > 1:
         raise InvalidRequest("n: this upstream gives one choice")
     top_level_extra(asked, losses)
@@ -420,7 +420,9 @@ def _without_points(blocks: _Blocks) -> _Blocks:
     return [block for block in blocks if CACHE_POINT not in block]
 
 
-def _inference(asked: CanonicalRequest, quirks: Quirks, losses: Losses) -> dict[str, Any]:
+def _inference(
+    asked: CanonicalRequest, quirks: Quirks, losses: TranslationLosses
+) -> dict[str, Any]:
     limit = quirks.default_max_tokens if asked.max_tokens is None else asked.max_tokens
     sampling = {"temperature": asked.temperature, "topP": asked.top_p}
     if not quirks.sampling:
@@ -431,7 +433,9 @@ def _inference(asked: CanonicalRequest, quirks: Quirks, losses: Losses) -> dict[
     return {"inferenceConfig": told} if told else {}
 
 
-def _model_fields(asked: CanonicalRequest, quirks: Quirks, losses: Losses) -> dict[str, Any]:
+def _model_fields(
+    asked: CanonicalRequest, quirks: Quirks, losses: TranslationLosses
+) -> dict[str, Any]:
     """Return the fields that only some models take. The names are those of Claude."""
     fields: dict[str, Any] = {}
     if asked.top_k is not None:
@@ -445,7 +449,7 @@ def _model_fields(asked: CanonicalRequest, quirks: Quirks, losses: Losses) -> di
     return fields
 
 
-def _budget(asked: CanonicalRequest, quirks: Quirks, losses: Losses) -> int | None:
+def _budget(asked: CanonicalRequest, quirks: Quirks, losses: TranslationLosses) -> int | None:
     """Return the tokens to think, at most half of the limit; None for a model that takes an effort.
 
     None also for a turn whose tool calls were made without thinking, and for a turn that has to
@@ -467,7 +471,7 @@ def _budget(asked: CanonicalRequest, quirks: Quirks, losses: Losses) -> int | No
     return budget
 
 
-def _output(asked: CanonicalRequest, quirks: Quirks, losses: Losses) -> dict[str, Any]:
+def _output(asked: CanonicalRequest, quirks: Quirks, losses: TranslationLosses) -> dict[str, Any]:
     config: dict[str, Any] = {}
     wanted = asked.response_format
     if wanted is not None and wanted.kind != "text":
@@ -484,7 +488,7 @@ def _output(asked: CanonicalRequest, quirks: Quirks, losses: Losses) -> dict[str
     return {"outputConfig": config} if config else {}
 
 
-def _format(wanted: ResponseFormat, losses: Losses) -> dict[str, Any]:
+def _format(wanted: ResponseFormat, losses: TranslationLosses) -> dict[str, Any]:
     if wanted.schema is None:
         raise losses.refusal("response_format of type json_object (name a json_schema)")
     schema = {
@@ -496,7 +500,7 @@ def _format(wanted: ResponseFormat, losses: Losses) -> dict[str, Any]:
     return {"type": "json_schema", "structure": {"jsonSchema": told}}
 
 
-def _tools(asked: CanonicalRequest, losses: Losses) -> dict[str, Any]:
+def _tools(asked: CanonicalRequest, losses: TranslationLosses) -> dict[str, Any]:
     choice = asked.tool_choice
     names = () if choice is None else choice.names
     mode = "auto" if choice is None else choice.mode
@@ -525,7 +529,7 @@ def _holds_calls(messages: Sequence[Message]) -> bool:
     return any(isinstance(part, CallPart | ResultPart) for part in parts)
 
 
-def _tool(tool: Tool | ForeignTool, losses: Losses) -> _Blocks:
+def _tool(tool: Tool | ForeignTool, losses: TranslationLosses) -> _Blocks:
     if not isinstance(tool, Tool):
         return [losses.foreign(tool)]
     described = {"description": tool.description} if tool.description else {}
@@ -555,7 +559,7 @@ _SOUNDS = {"audio/mpeg": "mp3", "audio/mp3": "mp3", "audio/wav": "wav", "audio/x
 _SOUNDS |= {f"audio/{kind}": kind for kind in ("aac", "flac", "ogg", "opus", "webm", "mp4", "pcm")}
 
 
-def _messages(asked: CanonicalRequest, losses: Losses) -> tuple[_Blocks, _Blocks]:
+def _messages(asked: CanonicalRequest, losses: TranslationLosses) -> tuple[_Blocks, _Blocks]:
     """Return ``system`` and the messages. Neighbouring messages of one role become one turn."""
     system: _Blocks = []
     turns: list[tuple[str, _Blocks]] = []
@@ -577,7 +581,7 @@ def _messages(asked: CanonicalRequest, losses: Losses) -> tuple[_Blocks, _Blocks
     return system, [{"role": role, "content": blocks} for role, blocks in turns]
 
 
-def _blocks(part: MessagePart, losses: Losses) -> _Blocks:
+def _blocks(part: MessagePart, losses: TranslationLosses) -> _Blocks:
     """Return the blocks for a part, and the mark after it, if a cached prefix ends there."""
     match part:
         case ReasoningPart():
@@ -597,7 +601,7 @@ def _blocks(part: MessagePart, losses: Losses) -> _Blocks:
     return [*said, *_cache_point(part.extra, losses)]
 
 
-def _cache_point(extra: dict[str, Any], losses: Losses) -> _Blocks:
+def _cache_point(extra: dict[str, Any], losses: TranslationLosses) -> _Blocks:
     """Return the block for Anthropic's ``cache_control``; other extras are lost."""
     losses.drop_filled({name: value for name, value in extra.items() if name != "cache_control"})
     match extra.get("cache_control"):
@@ -611,7 +615,7 @@ def _call(part: CallPart) -> dict[str, Any]:
     return {"toolUseId": _id(part.id), "name": part.name, "input": _input(part.arguments)}
 
 
-def _result(part: ResultPart, losses: Losses) -> dict[str, Any]:
+def _result(part: ResultPart, losses: TranslationLosses) -> dict[str, Any]:
     content = [block for each in part.content for block in _blocks(each, losses)]
     for block in content:
         if not block.keys() & {"text", "image", "document"}:
@@ -634,7 +638,7 @@ def _input(arguments: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {"_raw": arguments}
 
 
-def _media(part: MediaPart, losses: Losses) -> dict[str, Any]:
+def _media(part: MediaPart, losses: TranslationLosses) -> dict[str, Any]:
     losses.drop_filled({"detail": None if part.detail == "auto" else part.detail})
     if part.data is None and not (part.url or "").startswith("s3://"):
         raise losses.refusal(f"content of type {part.kind} (by URL)")

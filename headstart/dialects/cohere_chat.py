@@ -28,7 +28,7 @@ from headstart.dialects.dialect import (
     unreadable,
 )
 from headstart.dialects.requests import (
-    Losses,
+    TranslationLosses,
     budget_of,
     data_url,
     described_schema,
@@ -207,7 +207,7 @@ _SEEDS = range(2**64)
 
 def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
     """Return the request for Cohere. Raises InvalidRequest (see ``Dialect.write_request``)."""
-    losses = Losses(NAME, asked.dialect, refuse=quirks.refuse)
+    losses = TranslationLosses(NAME, asked.dialect, refuse=quirks.refuse)
     if asked.choices > 1:
         raise InvalidRequest("n: this upstream gives one choice")
     top_level_extra(asked, losses)
@@ -239,7 +239,7 @@ def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
     )
 
 
-def _settings(asked: CanonicalRequest, quirks: Quirks, losses: Losses) -> dict[str, Any]:
+def _settings(asked: CanonicalRequest, quirks: Quirks, losses: TranslationLosses) -> dict[str, Any]:
     limit, seed = asked.max_tokens, asked.seed
     if seed is not None and seed not in _SEEDS:
         losses.drop("seed")
@@ -254,7 +254,7 @@ def _settings(asked: CanonicalRequest, quirks: Quirks, losses: Losses) -> dict[s
     return {name: value for name, value in settings.items() if value is not None}
 
 
-def _sampling(asked: CanonicalRequest, quirks: Quirks, losses: Losses) -> dict[str, Any]:
+def _sampling(asked: CanonicalRequest, quirks: Quirks, losses: TranslationLosses) -> dict[str, Any]:
     """Return temperature and its like, without what Cohere refuses."""
     least, most = _PENALTIES
     top_p = asked.top_p
@@ -280,7 +280,7 @@ def _format(wanted: ResponseFormat | None) -> dict[str, Any] | None:
     return {"type": "json_object", **({} if schema is None else {"json_schema": schema})}
 
 
-def _thinking(wish: ReasoningOptions, losses: Losses) -> dict[str, Any] | None:
+def _thinking(wish: ReasoningOptions, losses: TranslationLosses) -> dict[str, Any] | None:
     losses.drop_filled(wish.extra)
     if wish.enabled is False or wish.effort == "none":
         return {"type": "disabled"}
@@ -292,7 +292,7 @@ def _thinking(wish: ReasoningOptions, losses: Losses) -> dict[str, Any] | None:
     return {"type": "enabled", **({} if budget is None else {"token_budget": budget})}
 
 
-def _tools(asked: CanonicalRequest, losses: Losses) -> dict[str, Any]:
+def _tools(asked: CanonicalRequest, losses: TranslationLosses) -> dict[str, Any]:
     if not asked.tools:
         return {}
     choice = None if asked.tool_choice is None else asked.tool_choice
@@ -307,7 +307,7 @@ def _tools(asked: CanonicalRequest, losses: Losses) -> dict[str, Any]:
     return {"tools": tools, **_tool_choice(choice)}
 
 
-def _function(tool: Tool, losses: Losses) -> dict[str, Any]:
+def _function(tool: Tool, losses: TranslationLosses) -> dict[str, Any]:
     losses.drop_filled({"strict": tool.strict, **tool.extra})
     described = {} if tool.description is None else {"description": tool.description}
     empty = {"type": "object", "properties": {}}
@@ -322,7 +322,7 @@ def _tool_choice(choice: ToolChoice | None) -> dict[str, str]:
 # --- messages --------------------------------------------------------------------------------
 
 
-def _message(message: Message, losses: Losses) -> Iterator[dict[str, Any]]:
+def _message(message: Message, losses: TranslationLosses) -> Iterator[dict[str, Any]]:
     """Yield the messages for this one. Each tool result becomes a message."""
     if message.name is not None:
         losses.drop("name")
@@ -347,20 +347,22 @@ def _message(message: Message, losses: Losses) -> Iterator[dict[str, Any]]:
         yield {"role": role, "content": content}
 
 
-def _write_call(part: CallPart, losses: Losses) -> dict[str, Any]:
+def _write_call(part: CallPart, losses: TranslationLosses) -> dict[str, Any]:
     losses.drop_filled(part.extra)
     function = {"name": part.name, "arguments": part.arguments or "{}"}
     return {"id": part.id, "type": "function", "function": function}
 
 
-def _write_content(parts: tuple[MessagePart, ...], losses: Losses) -> str | list[dict[str, Any]]:
+def _write_content(
+    parts: tuple[MessagePart, ...], losses: TranslationLosses
+) -> str | list[dict[str, Any]]:
     said = [part for part in parts if isinstance(part, TextPart | MediaPart | ForeignPart)]
     if all(isinstance(part, TextPart) for part in said):
         return _joined(tuple(said), losses)
     return [_block(part, losses) for part in said]
 
 
-def _block(part: TextPart | MediaPart | ForeignPart, losses: Losses) -> dict[str, Any]:
+def _block(part: TextPart | MediaPart | ForeignPart, losses: TranslationLosses) -> dict[str, Any]:
     if isinstance(part, ForeignPart):
         return losses.foreign(part)
     losses.drop_filled(part.extra)
@@ -376,7 +378,9 @@ def _block(part: TextPart | MediaPart | ForeignPart, losses: Losses) -> dict[str
     return {"type": "image_url", "image_url": {"url": data_url(part), **detail}}
 
 
-def _joined(parts: tuple[TextPart | MediaPart | ForeignPart, ...], losses: Losses) -> str:
+def _joined(
+    parts: tuple[TextPart | MediaPart | ForeignPart, ...], losses: TranslationLosses
+) -> str:
     """Return the text of parts that must be text alone. Raises InvalidRequest."""
     blocks = [_block(part, losses) for part in parts]
     for block in blocks:

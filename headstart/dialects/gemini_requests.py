@@ -35,7 +35,7 @@ from headstart.dialects.gemini_answers import (
 )
 from headstart.dialects.requests import (
     Fields,
-    Losses,
+    TranslationLosses,
     decode_object,
     described_schema,
     effort_of,
@@ -458,7 +458,9 @@ def wants_signatures(model: str) -> bool:
     return _version(model) >= (3, 0)
 
 
-def thinking_config(wish: ReasoningOptions, model: str, losses: Losses) -> dict[str, Any] | None:
+def thinking_config(
+    wish: ReasoningOptions, model: str, losses: TranslationLosses
+) -> dict[str, Any] | None:
     """Return ``thinkingConfig`` for a wish; None if the request has no wish."""
     version = _version(model)
     effort = "none" if wish.enabled is False else wish.effort
@@ -507,7 +509,7 @@ class ContentWriter:
     ``signatures``: the model refuses calls without one.
     """
 
-    def __init__(self, losses: Losses, *, signatures: bool) -> None:
+    def __init__(self, losses: TranslationLosses, *, signatures: bool) -> None:
         self._losses = losses
         self._signatures = signatures
 
@@ -644,7 +646,7 @@ _NAMES = {
 
 def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
     """Return the request for Gemini. Raises InvalidRequest (see ``Dialect.write_request``)."""
-    losses = Losses(NAME, asked.dialect, refuse=quirks.refuse)
+    losses = TranslationLosses(NAME, asked.dialect, refuse=quirks.refuse)
     model = asked.model.removeprefix("models/")
     writer = ContentWriter(losses, signatures=wants_signatures(model))
     system, contents = writer.write(name_results(asked.messages))
@@ -676,7 +678,7 @@ def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
 
 
 def _settings(
-    asked: CanonicalRequest, model: str, quirks: Quirks, losses: Losses
+    asked: CanonicalRequest, model: str, quirks: Quirks, losses: TranslationLosses
 ) -> dict[str, Any]:
     if quirks.max_choices is not None and asked.choices > quirks.max_choices:
         raise InvalidRequest(f"n: this upstream gives at most {quirks.max_choices}")
@@ -720,7 +722,7 @@ def _add_extra(document: dict[str, Any], config: dict[str, Any], extra: dict[str
             document[name] = value
 
 
-def _write_tools(asked: CanonicalRequest, losses: Losses) -> list[dict[str, Any]]:
+def _write_tools(asked: CanonicalRequest, losses: TranslationLosses) -> list[dict[str, Any]]:
     functions = []
     hosted = []
     for tool in asked.tools:
@@ -732,7 +734,7 @@ def _write_tools(asked: CanonicalRequest, losses: Losses) -> list[dict[str, Any]
     return [*declared, *hosted]
 
 
-def _write_function(tool: Tool, losses: Losses) -> dict[str, Any]:
+def _write_function(tool: Tool, losses: TranslationLosses) -> dict[str, Any]:
     written: dict[str, Any] = {"name": tool.name}
     if tool.description is not None:
         written["description"] = tool.description

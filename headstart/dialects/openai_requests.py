@@ -26,7 +26,7 @@ from headstart.canonical_request import (
 from headstart.dialects.openai_answers import REASONING_FIELDS
 from headstart.dialects.requests import (
     Fields,
-    Losses,
+    TranslationLosses,
     check_choices,
     check_types,
     data_url,
@@ -431,7 +431,9 @@ def _user(document: dict[str, Any]) -> str | None:
 _AUDIO = {"wav": "wav", "x-wav": "wav", "mp3": "mp3", "mpeg": "mp3"}
 
 
-def write_messages(asked: CanonicalRequest, quirks: Quirks, losses: Losses) -> list[dict[str, Any]]:
+def write_messages(
+    asked: CanonicalRequest, quirks: Quirks, losses: TranslationLosses
+) -> list[dict[str, Any]]:
     """Return the messages. Raises InvalidRequest for content that has no form here.
 
     ``tool`` messages hold text alone, so media in results follow in a user message.
@@ -455,7 +457,7 @@ def write_messages(asked: CanonicalRequest, quirks: Quirks, losses: Losses) -> l
     return written
 
 
-def _mark_prefill(written: list[dict[str, Any]], quirks: Quirks, losses: Losses) -> None:
+def _mark_prefill(written: list[dict[str, Any]], quirks: Quirks, losses: TranslationLosses) -> None:
     """Ask the model to continue a last turn of its own, which other dialects do by themselves."""
     if losses.own or not written or written[-1]["role"] != "assistant":
         return
@@ -467,7 +469,7 @@ def _mark_prefill(written: list[dict[str, Any]], quirks: Quirks, losses: Losses)
         written[-1]["prefix"] = True
 
 
-def _write_message(message: Message, losses: Losses) -> dict[str, Any]:
+def _write_message(message: Message, losses: TranslationLosses) -> dict[str, Any]:
     said = [part for part in message.parts if _stands_in_content(part)]
     content = _write_content(said, "" if message.role == "assistant" else "\n", losses)
     beside = _beside_content(message.parts, losses)
@@ -489,7 +491,7 @@ def _stands_in_content(part: MessagePart) -> bool:
     return isinstance(part, MediaPart) or (isinstance(part, TextPart) and not part.refusal)
 
 
-def _beside_content(parts: Sequence[MessagePart], losses: Losses) -> dict[str, Any]:
+def _beside_content(parts: Sequence[MessagePart], losses: TranslationLosses) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     calls = []
     for part in parts:
@@ -511,7 +513,7 @@ def _beside_content(parts: Sequence[MessagePart], losses: Losses) -> dict[str, A
     return fields
 
 
-def _write_call(part: CallPart, losses: Losses) -> dict[str, Any]:
+def _write_call(part: CallPart, losses: TranslationLosses) -> dict[str, Any]:
     return {
         "id": part.id,
         "type": "function",
@@ -520,7 +522,7 @@ def _write_call(part: CallPart, losses: Losses) -> dict[str, Any]:
     }
 
 
-def _write_result(part: ResultPart, losses: Losses) -> dict[str, Any]:
+def _write_result(part: ResultPart, losses: TranslationLosses) -> dict[str, Any]:
     if part.is_error:
         losses.drop("is_error")
     said = [piece for piece in part.content if losses.own or not _is_media(piece)]
@@ -532,7 +534,7 @@ def _write_result(part: ResultPart, losses: Losses) -> dict[str, Any]:
     }
 
 
-def _result_media(part: ResultPart, losses: Losses) -> Iterator[dict[str, Any]]:
+def _result_media(part: ResultPart, losses: TranslationLosses) -> Iterator[dict[str, Any]]:
     """Yield the media of a result, after a text that names their call."""
     media = [piece for piece in part.content if not losses.own and _is_media(piece)]
     if media:
@@ -548,7 +550,7 @@ def _is_media(part: MessagePart) -> bool:
 
 
 def _write_content(
-    parts: Sequence[MessagePart], joint: str, losses: Losses
+    parts: Sequence[MessagePart], joint: str, losses: TranslationLosses
 ) -> str | list[dict[str, Any]]:
     """Return text as a string, which all providers take, and other content as a list."""
     written = [_write_part(part, losses) for part in parts]
@@ -558,7 +560,7 @@ def _write_content(
     return written
 
 
-def _write_part(part: MessagePart, losses: Losses) -> dict[str, Any]:
+def _write_part(part: MessagePart, losses: TranslationLosses) -> dict[str, Any]:
     if isinstance(part, ForeignPart):
         return losses.foreign(part)
     if isinstance(part, MediaPart):
@@ -567,7 +569,7 @@ def _write_part(part: MessagePart, losses: Losses) -> dict[str, Any]:
     return {"type": "text", "text": part.text, **losses.carried(part.extra)}
 
 
-def _media(part: MediaPart, losses: Losses) -> dict[str, Any]:
+def _media(part: MediaPart, losses: TranslationLosses) -> dict[str, Any]:
     if part.kind != "file":
         losses.drop_filled({"name": part.name})
     if part.kind == "image":
@@ -599,7 +601,7 @@ def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
     A last turn of the assistant, which the model should continue, is refused if the provider cannot
     do that. OpenAI is asked to follow a schema strictly only if it accepts the schema.
     """
-    losses = Losses(NAME, asked.dialect, refuse=quirks.refuse)
+    losses = TranslationLosses(NAME, asked.dialect, refuse=quirks.refuse)
     check_choices(asked.choices, quirks)
     extra = top_level_extra(asked, losses)
     body: dict[str, Any] = {
@@ -622,7 +624,7 @@ def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
     return WrittenRequest(path=_PATH, body=edited, dropped=losses.names)
 
 
-def _parameters(asked: CanonicalRequest, losses: Losses) -> dict[str, Any]:
+def _parameters(asked: CanonicalRequest, losses: TranslationLosses) -> dict[str, Any]:
     if not losses.own and asked.top_k is not None:
         losses.drop("top_k")
     return {
@@ -652,7 +654,7 @@ def _streaming(asked: CanonicalRequest, quirks: Quirks, extra: dict[str, Any]) -
 # --- tools -----------------------------------------------------------------------------------
 
 
-def _write_tool(tool: Tool | ForeignTool, losses: Losses) -> dict[str, Any]:
+def _write_tool(tool: Tool | ForeignTool, losses: TranslationLosses) -> dict[str, Any]:
     if isinstance(tool, ForeignTool):
         return losses.foreign(tool)
     function = {
@@ -697,7 +699,7 @@ def _reference(name: str, asked: CanonicalRequest) -> dict[str, Any]:
 # --- how to answer ---------------------------------------------------------------------------
 
 
-def _write_response_format(asked: CanonicalRequest, losses: Losses) -> dict[str, Any]:
+def _write_response_format(asked: CanonicalRequest, losses: TranslationLosses) -> dict[str, Any]:
     wanted = asked.response_format
     if wanted is None:
         return {}
@@ -714,14 +716,14 @@ def _write_response_format(asked: CanonicalRequest, losses: Losses) -> dict[str,
     return {"response_format": {"type": "json_schema", "json_schema": filled}}
 
 
-def _strict(strict: bool | None, schema: Any, losses: Losses) -> bool | None:  # noqa: FBT001
+def _strict(strict: bool | None, schema: Any, losses: TranslationLosses) -> bool | None:  # noqa: FBT001
     if not strict or losses.own or fits_strict(schema):
         return strict
     losses.drop("strict")
     return None
 
 
-def _write_reasoning(asked: CanonicalRequest, losses: Losses) -> dict[str, Any]:
+def _write_reasoning(asked: CanonicalRequest, losses: TranslationLosses) -> dict[str, Any]:
     """Return the effort. No value switches thinking off for all models."""
     wish = asked.reasoning
     if wish is None:

@@ -321,7 +321,7 @@ _BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh"
 """The tokens for each effort. Providers publish no table; gateways use these numbers."""
 
 
-class Losses:
+class TranslationLosses:
     """Collects the parts of a request that the target's dialect cannot express.
 
     ``target`` is the dialect that is written and ``source`` the one that the request came in.
@@ -380,7 +380,7 @@ class Losses:
         return tuple(sorted(self._names))
 
 
-def top_level_extra(asked: CanonicalRequest, losses: Losses) -> dict[str, Any]:
+def top_level_extra(asked: CanonicalRequest, losses: TranslationLosses) -> dict[str, Any]:
     """Return the extra fields of the request that travel.
 
     Raises InvalidRequest for one without which the answer would be another.
@@ -448,7 +448,7 @@ def described_schema(wanted: ResponseFormat) -> dict[str, Any] | None:
     return {"description": wanted.description, **wanted.schema}
 
 
-def kept_stops(asked: CanonicalRequest, most: int, losses: Losses) -> tuple[str, ...]:
+def kept_stops(asked: CanonicalRequest, most: int, losses: TranslationLosses) -> tuple[str, ...]:
     """Return the stop sequences, at most as many as the target takes."""
     if len(asked.stop) > most:
         losses.drop("stop")
@@ -526,7 +526,7 @@ def apply_quirks(
     """
     if request.duplicate_keys:
         return body, ()
-    losses = Losses(dialect, dialect, refuse=quirks.refuse)
+    losses = TranslationLosses(dialect, dialect, refuse=quirks.refuse)
     check_choices(request.choices, quirks)
     return edit(body, request.document, quirks, losses), losses.names
 
@@ -537,7 +537,7 @@ def check_choices(choices: int, quirks: Quirks) -> None:
         raise InvalidRequest(f"n: the upstream gives at most {quirks.max_choices}")
 
 
-def edit(body: bytes, asked: Mapping[str, Any], quirks: Quirks, losses: Losses) -> bytes:
+def edit(body: bytes, asked: Mapping[str, Any], quirks: Quirks, losses: TranslationLosses) -> bytes:
     """Drop and rename fields, in place. Only a field that the client sent (``asked``) is a loss."""
     drops = _drops(quirks)
     marked = may_hold_marks(body)
@@ -572,7 +572,7 @@ def _is_replaced(name: str, document: Mapping[str, object], quirks: Quirks) -> b
 
 
 def _edit_messages(
-    raw: msgspec.Raw | None, quirks: Quirks, losses: Losses, *, marked: bool
+    raw: msgspec.Raw | None, quirks: Quirks, losses: TranslationLosses, *, marked: bool
 ) -> msgspec.Raw | None:
     """Return the messages in the form that the provider accepts; None if nothing changes."""
     if raw is None or not (quirks.message_drops or marked or quirks.call_ids != "any"):

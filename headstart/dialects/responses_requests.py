@@ -24,7 +24,7 @@ from headstart.canonical_request import (
 )
 from headstart.dialects.requests import (
     Fields,
-    Losses,
+    TranslationLosses,
     check_types,
     data_url,
     decode_object,
@@ -421,7 +421,7 @@ def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
 
     The provider does not keep the answer: clients of other dialects could not name it.
     """
-    losses = Losses(NAME, asked.dialect, refuse=quirks.refuse)
+    losses = TranslationLosses(NAME, asked.dialect, refuse=quirks.refuse)
     if asked.choices > 1:
         raise losses.refusal("n")
     top_level_extra(asked, losses)
@@ -455,7 +455,7 @@ def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
     return WrittenRequest(path=_PATH, body=edited, dropped=losses.names)
 
 
-def _write_message(message: Message, losses: Losses) -> Iterator[dict[str, Any]]:
+def _write_message(message: Message, losses: TranslationLosses) -> Iterator[dict[str, Any]]:
     """Yield the items for a message. Calls, results and texts become separate items."""
     if message.name is not None:
         losses.drop("name")
@@ -474,7 +474,7 @@ def _write_message(message: Message, losses: Losses) -> Iterator[dict[str, Any]]
 
 
 def _write_texts(
-    message: Message, parts: Sequence[MessagePart], losses: Losses
+    message: Message, parts: Sequence[MessagePart], losses: TranslationLosses
 ) -> Iterator[dict[str, Any]]:
     """Yield messages of these parts. Texts and refusals of the model become plain texts."""
     if message.role == "assistant":
@@ -486,7 +486,7 @@ def _write_texts(
         yield {"role": message.role, "content": content}
 
 
-def _write_call(part: CallPart | ResultPart, losses: Losses) -> dict[str, Any]:
+def _write_call(part: CallPart | ResultPart, losses: TranslationLosses) -> dict[str, Any]:
     losses.drop_filled(part.extra)
     if isinstance(part, CallPart):
         return {
@@ -500,14 +500,16 @@ def _write_call(part: CallPart | ResultPart, losses: Losses) -> dict[str, Any]:
     return {"type": "function_call_output", "call_id": part.id, "output": output or ""}
 
 
-def _write_content(parts: Sequence[MessagePart], losses: Losses) -> str | list[dict[str, Any]]:
+def _write_content(
+    parts: Sequence[MessagePart], losses: TranslationLosses
+) -> str | list[dict[str, Any]]:
     written = [_write_part(part, losses) for part in parts]
     if len(written) == 1 and written[0]["type"] == "input_text":
         return str(written[0]["text"])
     return [part for part in written if part.get("text") != ""]
 
 
-def _write_part(part: MessagePart, losses: Losses) -> dict[str, Any]:
+def _write_part(part: MessagePart, losses: TranslationLosses) -> dict[str, Any]:
     if isinstance(part, ForeignPart):
         return losses.foreign(part)
     assert isinstance(part, TextPart | MediaPart)
@@ -517,7 +519,7 @@ def _write_part(part: MessagePart, losses: Losses) -> dict[str, Any]:
     return {"type": "input_text", "text": part.text}
 
 
-def _write_media(part: MediaPart, losses: Losses) -> dict[str, Any]:
+def _write_media(part: MediaPart, losses: TranslationLosses) -> dict[str, Any]:
     detail = {} if part.detail is None else {"detail": part.detail}
     if part.kind == "image":
         losses.drop_filled({"name": part.name})
@@ -537,7 +539,7 @@ def _write_media(part: MediaPart, losses: Losses) -> dict[str, Any]:
     return {"type": "input_file", "filename": name, "file_data": data_url(part), **detail}
 
 
-def _write_tools(asked: CanonicalRequest, losses: Losses) -> dict[str, Any]:
+def _write_tools(asked: CanonicalRequest, losses: TranslationLosses) -> dict[str, Any]:
     if not asked.tools:
         return {}
     tools = [_write_tool(tool, losses) for tool in asked.tools]
@@ -554,7 +556,7 @@ def _write_tools(asked: CanonicalRequest, losses: Losses) -> dict[str, Any]:
     return {**told, "tool_choice": choice.mode}
 
 
-def _write_tool(tool: Tool | ForeignTool, losses: Losses) -> dict[str, Any]:
+def _write_tool(tool: Tool | ForeignTool, losses: TranslationLosses) -> dict[str, Any]:
     """Return a tool. Without the field ``strict`` this API is strict, and others are not."""
     if isinstance(tool, ForeignTool):
         return losses.foreign(tool)
@@ -569,14 +571,14 @@ def _write_tool(tool: Tool | ForeignTool, losses: Losses) -> dict[str, Any]:
     }
 
 
-def _strict(strict: bool | None, schema: Any, losses: Losses) -> bool | None:  # noqa: FBT001
+def _strict(strict: bool | None, schema: Any, losses: TranslationLosses) -> bool | None:  # noqa: FBT001
     if not strict or fits_strict(schema):
         return strict
     losses.drop("strict")
     return None
 
 
-def _write_text(wanted: ResponseFormat | None, losses: Losses) -> dict[str, Any] | None:
+def _write_text(wanted: ResponseFormat | None, losses: TranslationLosses) -> dict[str, Any] | None:
     if wanted is None or wanted.kind == "text":
         return None
     if wanted.kind == "json":
@@ -592,7 +594,9 @@ def _write_text(wanted: ResponseFormat | None, losses: Losses) -> dict[str, Any]
     return {"format": {name: value for name, value in schema.items() if value is not None}}
 
 
-def _write_reasoning(wish: ReasoningOptions | None, losses: Losses) -> dict[str, Any] | None:
+def _write_reasoning(
+    wish: ReasoningOptions | None, losses: TranslationLosses
+) -> dict[str, Any] | None:
     """Return the effort. No value switches thinking off for all models."""
     if wish is None:
         return None
