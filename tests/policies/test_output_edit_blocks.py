@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headstart.policies.output.document_edits import (
-    Doubt,
-    Edited,
+    EditDoubt,
+    EditedDocument,
     EditReader,
     EditRequest,
     find_edit,
@@ -31,13 +31,13 @@ def read(answer: str, document: str = DOCUMENT, size: int = 10_000) -> EditReade
     return reader
 
 
-def edited(answer: str, document: str = DOCUMENT) -> Edited:
+def edited(answer: str, document: str = DOCUMENT) -> EditedDocument:
     found = read(answer, document).end()
     assert found is not None
     return found
 
 
-def doubt(answer: str, document: str = DOCUMENT) -> Doubt | None:
+def doubt(answer: str, document: str = DOCUMENT) -> EditDoubt | None:
     reader = read(answer, document)
     assert reader.end() is None
     return reader.doubt
@@ -75,23 +75,23 @@ def test_one_fence_may_hold_all_blocks() -> None:
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        (block("def three():", "def four():"), Doubt.NOT_FOUND),
-        (block("def one():\n  return 1", "def uno():\n  return 1"), Doubt.NOT_FOUND),
-        (block("", "import re"), Doubt.MALFORMED),
-        (block("    return", "    yield"), Doubt.NOT_FOUND),
-        (block("import os", "import os"), Doubt.UNCHANGED),
-        (RENAME + block("    return 1", "    return 5"), Doubt.OVERLAPPING),
-        (RENAME + RENAME, Doubt.OVERLAPPING),
-        (block("def one():\n    return 1", "def uno():\n    # ... as before"), Doubt.ELIDED),
-        ("<<<<<<< SEARCH\nimport os\n=======\nimport re\n", Doubt.MALFORMED),
-        ("<<<<<<< SEARCH\nimport os\n>>>>>>> REPLACE\n", Doubt.MALFORMED),
-        ("<<<<<<< ORIGINAL\nimport os\n=======\nimport re\n>>>>>>> REPLACE", Doubt.MALFORMED),
-        (block("import os", "import re\n=======\nimport os"), Doubt.MALFORMED),
-        (f"```\n{RENAME}", Doubt.MALFORMED),
-        (RENAME + "It is now:\n" + "x" * 500, Doubt.REMARKS),
+        (block("def three():", "def four():"), EditDoubt.NOT_FOUND),
+        (block("def one():\n  return 1", "def uno():\n  return 1"), EditDoubt.NOT_FOUND),
+        (block("", "import re"), EditDoubt.MALFORMED),
+        (block("    return", "    yield"), EditDoubt.NOT_FOUND),
+        (block("import os", "import os"), EditDoubt.UNCHANGED),
+        (RENAME + block("    return 1", "    return 5"), EditDoubt.OVERLAPPING),
+        (RENAME + RENAME, EditDoubt.OVERLAPPING),
+        (block("def one():\n    return 1", "def uno():\n    # ... as before"), EditDoubt.ELIDED),
+        ("<<<<<<< SEARCH\nimport os\n=======\nimport re\n", EditDoubt.MALFORMED),
+        ("<<<<<<< SEARCH\nimport os\n>>>>>>> REPLACE\n", EditDoubt.MALFORMED),
+        ("<<<<<<< ORIGINAL\nimport os\n=======\nimport re\n>>>>>>> REPLACE", EditDoubt.MALFORMED),
+        (block("import os", "import re\n=======\nimport os"), EditDoubt.MALFORMED),
+        (f"```\n{RENAME}", EditDoubt.MALFORMED),
+        (RENAME + "It is now:\n" + "x" * 500, EditDoubt.REMARKS),
     ],
 )
-def test_a_doubt_spoils_the_answer(answer: str, reason: Doubt) -> None:
+def test_a_doubt_spoils_the_answer(answer: str, reason: EditDoubt) -> None:
     assert doubt(answer) == reason
 
 
@@ -112,7 +112,7 @@ def test_edits_in_a_form_of_the_models_own_are_a_doubt(answer: str) -> None:
     reader = read(answer, DOCUMENT * 9)
     assert reader.end() is None
     assert reader.begun
-    assert reader.doubt is Doubt.MALFORMED
+    assert reader.doubt is EditDoubt.MALFORMED
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_edits_in_a_form_of_the_models_own_are_a_doubt(answer: str) -> None:
     ],
 )
 def test_new_lines_that_bear_what_no_old_line_does_are_a_doubt(replace: str) -> None:
-    assert doubt(block("def one():\n    return 1", replace)) is Doubt.MALFORMED
+    assert doubt(block("def one():\n    return 1", replace)) is EditDoubt.MALFORMED
 
 
 def test_what_an_old_line_bears_a_new_one_may_bear() -> None:
@@ -137,7 +137,7 @@ def test_what_an_old_line_bears_a_new_one_may_bear() -> None:
 
 
 def test_a_search_that_stands_twice_is_no_place() -> None:
-    assert doubt(block("same", "other"), "same\nother line\nsame") == Doubt.NOT_UNIQUE
+    assert doubt(block("same", "other"), "same\nother line\nsame") == EditDoubt.NOT_UNIQUE
 
 
 @pytest.mark.parametrize(
@@ -153,14 +153,14 @@ def test_a_search_that_stands_twice_is_no_place() -> None:
 )
 def test_a_line_that_would_stand_twice_is_a_doubt(search: str, replace: str) -> None:
     assert doubt(block(search, replace), "first\nbefore\nold\nafter\nlast") in {
-        Doubt.REPEATS_NEIGHBOR,
-        Doubt.NOT_FOUND,
+        EditDoubt.REPEATS_NEIGHBOR,
+        EditDoubt.NOT_FOUND,
     }
 
 
 def test_a_doubt_is_known_before_the_answer_ends() -> None:
     reader = read("<<<<<<< SEARCH\nnowhere\n=======\n")
-    assert reader.doubt == Doubt.NOT_FOUND
+    assert reader.doubt == EditDoubt.NOT_FOUND
 
 
 def test_an_answer_without_blocks_begins_none() -> None:

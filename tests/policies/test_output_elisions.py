@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headstart.policies.output.document_edits import Doubt, EditReader, leaves_out
+from headstart.policies.output.document_edits import EditDoubt, EditReader, leaves_out
 
 STEPS = ["def run():", *(f"    step_{number}()" for number in range(9)), "    return 1"]
 CHANGED = ["def run():", "    first()", "    second()", "    third()"]
@@ -86,4 +86,4 @@ def test_a_document_is_not_written_with_such_a_line(line: str) -> None:
     search, replace = "\n".join(STEPS), "\n".join([*CHANGED, f"    {line}"])
     reader.feed(f"<<<<<<< SEARCH\n{search}\n=======\n{replace}\n>>>>>>> REPLACE\n")
     assert reader.end() is None
-    assert reader.doubt is Doubt.ELIDED
+    assert reader.doubt is EditDoubt.ELIDED

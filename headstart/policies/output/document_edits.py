@@ -90,7 +90,7 @@ _REMARK_SHARE = 4
 _REMARK_CHARS = 400
 
 
-class Doubt(StrEnum):
+class EditDoubt(StrEnum):
     """The reason why blocks cannot be applied."""
 
     MALFORMED = "malformed"
@@ -106,7 +106,7 @@ class Doubt(StrEnum):
     """There is so much text beside the blocks that it may be the document itself."""
 
 
-class Edited(Frozen):
+class EditedDocument(Frozen):
     """A document with its blocks applied, and the model's words around the blocks."""
 
     document: str
@@ -133,7 +133,7 @@ class EditReader:
     """
 
     def __init__(self, document: str) -> None:
-        self.doubt: Doubt | None = None
+        self.doubt: EditDoubt | None = None
         """Set as soon as it is known; later text is not read."""
         self.begun = False
         """A block has come, or a text that resembles one."""
@@ -159,7 +159,7 @@ class EditReader:
             if self.doubt is None:
                 self._read(line)
 
-    def end(self) -> Edited | None:
+    def end(self) -> EditedDocument | None:
         """Return the document; None if no block came, or if there is a ``doubt``."""
         if self._rest and self.doubt is None:
             self._read(self._rest)
@@ -168,18 +168,18 @@ class EditReader:
         if not self.begun and self._other_form and _DOCUMENT_SHARE * self._chars < size:
             # Edits in a form of the model's own: the client asked for the document.
             self.begun = True
-            self._doubt(Doubt.MALFORMED)
+            self._doubt(EditDoubt.MALFORMED)
         if not self.begun or self.doubt is not None:
             return None
         if self._search is not None or self._fenced:
-            self._doubt(Doubt.MALFORMED)
+            self._doubt(EditDoubt.MALFORMED)
             return None
         before, *others = ("\n".join(lines).strip() for lines in self._remarks)
         after = "\n\n".join(each for each in others if each)
         if len(before) + len(after) > _REMARK_CHARS + size // _REMARK_SHARE:
-            self._doubt(Doubt.REMARKS)
+            self._doubt(EditDoubt.REMARKS)
             return None
-        return Edited(document=self._apply(), before=before, after=after)
+        return EditedDocument(document=self._apply(), before=before, after=after)
 
     def _read(self, line: str) -> None:
         self._chars += len(line) + 1
@@ -194,7 +194,7 @@ class EditReader:
             self._open_fence(self._remarks[-1])
         elif _LIKE_SEARCH.match(line) or _REPLACE.fullmatch(line):
             self.begun = True
-            self._doubt(Doubt.MALFORMED)
+            self._doubt(EditDoubt.MALFORMED)
         elif self._fenced and line.strip() in {"```", "~~~", "````"}:
             self._fenced = False
         else:
@@ -205,7 +205,7 @@ class EditReader:
             self._find(search)
             self._replace = []
         elif _SEARCH.fullmatch(line) or _REPLACE.fullmatch(line):
-            self._doubt(Doubt.MALFORMED)
+            self._doubt(EditDoubt.MALFORMED)
         else:
             search.append(line)
 
@@ -215,7 +215,7 @@ class EditReader:
             self._search = self._replace = None
             self._remarks.append([])
         elif _SEARCH.fullmatch(line) or _DIVIDER.fullmatch(line):
-            self._doubt(Doubt.MALFORMED)
+            self._doubt(EditDoubt.MALFORMED)
         else:
             replace.append(line)
 
@@ -231,7 +231,7 @@ class EditReader:
         """Find the only place of a search. Empty lines around it do not help to find it."""
         written = [number for number, line in enumerate(search) if line.strip()]
         if not written:
-            self._doubt(Doubt.MALFORMED)
+            self._doubt(EditDoubt.MALFORMED)
             return
         first, last = written[0], written[-1] + 1
         places = [
@@ -240,24 +240,24 @@ class EditReader:
             if self._lines[place : place + last - first] == search[first:last]
         ]
         if len(places) > 1:
-            self._doubt(Doubt.NOT_UNIQUE)
+            self._doubt(EditDoubt.NOT_UNIQUE)
         elif not places or self._lines[places[0] : places[0] + len(search)] != search:
-            self._doubt(Doubt.NOT_FOUND)
+            self._doubt(EditDoubt.NOT_FOUND)
         else:
             self._place = places[0]
 
     def _add(self, search: Sequence[str], replace: Sequence[str]) -> None:
         start, end = self._place, self._place + len(search)
         if search == replace:
-            self._doubt(Doubt.UNCHANGED)
+            self._doubt(EditDoubt.UNCHANGED)
         elif _is_dressed(search, replace):
-            self._doubt(Doubt.MALFORMED)
+            self._doubt(EditDoubt.MALFORMED)
         elif leaves_out(search, replace):
-            self._doubt(Doubt.ELIDED)
+            self._doubt(EditDoubt.ELIDED)
         elif self._repeats_neighbor(start, end, replace):
-            self._doubt(Doubt.REPEATS_NEIGHBOR)
+            self._doubt(EditDoubt.REPEATS_NEIGHBOR)
         elif any(start < other.end and other.start < end for other in self._replacements):
-            self._doubt(Doubt.OVERLAPPING)
+            self._doubt(EditDoubt.OVERLAPPING)
         else:
             self._replacements.append(_Replacement(start=start, end=end, lines=tuple(replace)))
 
@@ -277,7 +277,7 @@ class EditReader:
             at = each.end
         return "\n".join((*lines, *self._lines[at:]))
 
-    def _doubt(self, doubt: Doubt) -> None:
+    def _doubt(self, doubt: EditDoubt) -> None:
         self.doubt = self.doubt or doubt
 
 
