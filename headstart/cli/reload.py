@@ -1,6 +1,6 @@
 """``headstart reload``: a running server reads its configuration again. The command sends SIGHUP.
 
-``Reloads`` is the other side: the server that gets the signal.
+``ReloadOnSignal`` is the other side: the server that gets the signal.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Reloads:
+class ReloadOnSignal:
     """Reloads on SIGHUP, and logs the result.
 
     A terminal that is closed sends the same signal. Then ``stop`` is called, unless the process was

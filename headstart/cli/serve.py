@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from headstart.cli.options import command, config_field, option, setting
-from headstart.cli.reload import Reloads
+from headstart.cli.reload import ReloadOnSignal
 from headstart.config.checks import billing_note, checked, notes_on
 from headstart.config.loading import load_settings
 from headstart.config.providers import (
@@ -231,7 +231,7 @@ def run_alone(settings: Settings, load: Callable[[], Settings], log_level: str) 
         reloads.listen(started.spawn)
         click.echo(banner(settings, listening.getsockname()[1]))
 
-    reloads = Reloads(reload, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    reloads = ReloadOnSignal(reload, lambda: os.kill(os.getpid(), signal.SIGTERM))
     sidecar = Sidecar(settings, dataclasses.replace(lasting_parts(), reload=reloads))
     with bind(settings.server.host, settings.server.port) as listening:
         server = SidecarServer(

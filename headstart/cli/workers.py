@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from headstart.cli.reload import Reloads
+from headstart.cli.reload import ReloadOnSignal
 from headstart.cli.sidecar_server import GONE
 from headstart.cli.worker_channel import (
     LEASES_BYTES,
@@ -200,7 +200,7 @@ class WorkerPool:
             loop.add_signal_handler(sent, self._stop, sent)
         self._listening.set_inheritable(True)
         async with asyncio.TaskGroup() as tasks:
-            reloads = Reloads(self._reload, partial(self._stop, signal.SIGTERM))
+            reloads = ReloadOnSignal(self._reload, partial(self._stop, signal.SIGTERM))
             self._reload_and_log = reloads
             reloads.listen(lambda function: tasks.create_task(function()))
             keepers = [tasks.create_task(self._keep(index)) for index in range(self._count)]

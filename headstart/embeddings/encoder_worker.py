@@ -315,7 +315,7 @@ class _EncodeJob:
     queued_at: float
 
 
-class Queued(Protocol):
+class QueuedJob(Protocol):
     """The part of a job that a queue reads."""
 
     @property
@@ -328,7 +328,7 @@ class Queued(Protocol):
     def priority(self) -> float: ...
 
 
-J = TypeVar("J", bound=Queued)
+J = TypeVar("J", bound=QueuedJob)
 
 
 class FairQueue(Generic[J]):

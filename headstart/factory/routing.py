@@ -59,7 +59,7 @@ def compression_by_route(settings: Settings) -> dict[str, CompressionSettings]:
 LENGTHS_NAME = "output-lengths"
 
 
-class Shaping:
+class ShapingBuilder:
     """Makes candidates with the steps that the settings of a route ask for."""
 
     def __init__(
@@ -119,7 +119,7 @@ def concise_levels(settings: Settings) -> dict[str, int]:
     return {"": settings.output.concise, **levels}
 
 
-async def open_shaping(build: BuildContext, opened: tuple[OpenedUpstream, ...]) -> Shaping:
+async def open_shaping(build: BuildContext, opened: tuple[OpenedUpstream, ...]) -> ShapingBuilder:
     """Return the builder of steps. It starts with the answer lengths that earlier runs learned."""
     from headstart.policies.output.answer_limits import Lengths
 
@@ -128,7 +128,7 @@ async def open_shaping(build: BuildContext, opened: tuple[OpenedUpstream, ...]) 
     if any(each.max_tokens != "off" for each in outputs):
         await persist(build, LENGTHS_NAME, "output", saved=lengths.saved, load=lengths.load)
     quoting = any(each.quotes for each in outputs)
-    return Shaping(build, opened, _open_worker(build, quoting=quoting), lengths)
+    return ShapingBuilder(build, opened, _open_worker(build, quoting=quoting), lengths)
 
 
 def _open_worker(build: BuildContext, *, quoting: bool) -> TextWorker | None:
@@ -188,7 +188,7 @@ _draw = random.random
 def make_router(
     settings: Settings,
     opened: Sequence[OpenedUpstream],
-    shaping: Shaping,
+    shaping: ShapingBuilder,
     panels: dict[str, JudgePanel],
     states: UpstreamStates,
 ) -> Router:
