@@ -287,8 +287,8 @@ _MIN_COVERED = 0.34
 _KEPT = 1 / 3
 _LEAST = 0.5
 _LEAST_ALONE = 1.0
-"""The share of the target that stays at least: in several documents, of which one may have all the
-evidence, and in a single one."""
+"""The least share of the target that stays: with several documents, of which one may have all the
+evidence, and with one document."""
 _THRESHOLD = 0.3
 """The share of the best score that a sentence needs to stay. So a text with much evidence keeps
 more: up to twice the target."""

@@ -534,7 +534,7 @@ def question_of(key: CacheKey) -> str:
 
 
 class Vetoes:
-    """The vetoes, by the request whose answer a person called wrong and did not call right since.
+    """Vetoes by the request whose answer a person called wrong, unless the person took it back.
 
     After a wrong hit, its entry answers no rewording any more, and its question gets no other
     entry, so the next caller gets a fresh answer. With ``pair_only`` only the entry for this

@@ -72,7 +72,7 @@ REFUSAL_BYTES = 64 * 1024
 
 
 LOOK_S = 2.0
-"""Longest time between two looks of the timer at a call's waits. So a shorter wait than the one
+"""Longest time until a timer checks the waits of its call. So a wait that is shorter than the wait
 before rarely needs a new timer, and most calls need only one timer."""
 
 
@@ -499,7 +499,7 @@ class _Model(NamedTuple):
     """A model of the upstream."""
 
     key: UpstreamModel
-    """With its real name."""
+    """The upstream and the model by its real name."""
     price: Price | None
 
 
@@ -555,7 +555,7 @@ class Target:
         self._ledger = ledger
         self._is_free = is_free
         self._models: dict[str, _Model] = {}
-        """The models that were asked for, by callers' names of them."""
+        """The models of earlier calls, by the names that callers use."""
         self._states = states
         self._tracing = tracing
 
