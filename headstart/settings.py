@@ -114,7 +114,7 @@ class ConversationSettings(Section):
 
 
 class ClientLimits(Section):
-    """``[server.client_limits.NAME]``: what the callers with one key may use."""
+    """``[server.client_limits.NAME]``: limits of the callers with one key."""
 
     usd_per_day: Dollars | None = None
     """Dollars for upstream calls on a day (UTC)."""
@@ -434,7 +434,7 @@ class EncoderSettings(Section):
 
 
 class LearningSettings(Section):
-    """``[learning]``: what learning from misses may cost."""
+    """``[learning]``: limits on the cost of learning from misses."""
 
     cpu_share: Share = 0.03
     """Share of one CPU core, in each worker, for comparing the answers of misses with the answers
@@ -463,7 +463,7 @@ class CompressionSettings(Section):
     """`off`; `safe`: only changes that can be undone byte for byte; `balanced` (lossy): also
     removes repeated passages, usual lines of logs and HTML markup; `aggressive` (lossy): also
     removes text that has nothing to do with the question; `recoverable`: as `aggressive`, but the
-    model gets a tool with which it can read what was cut
+    model gets a tool with which it can read the texts that were cut
     ([recoverable](compression.md#recoverable-compression))."""
     retrievals: CountOrZero = 3
     """With `recoverable`: how often the model may ask for cut text within one request. After that
@@ -571,7 +571,7 @@ class OtelSettings(Section):
 
 
 class UpstreamSettings(Section):
-    """``[[upstream]]``: one provider. ``checked`` fills in what its preset knows."""
+    """``[[upstream]]``: one provider. ``checked`` fills in the facts of its preset."""
 
     preset: str | None = None
     """A provider's name in [the table of presets](providers.md#presets)."""
@@ -884,10 +884,10 @@ class LiveSettings(Section):
     enabled: bool = False
     """Take live drafts at `/v1/live`. They need an `[[upstream]]` and one worker."""
     stages: tuple[LiveStage, ...] = ("lookup",)
-    """What may be done while a prompt is written: `"lookup"` asks the cache, `"warm"` fills the
-    provider's prompt cache, `"answer"` makes the whole call, `"infer"` works out parts of long
-    prompts ([more](live-drafts.md#inferences)). The last three send drafts to providers and cost
-    money."""
+    """The work that Headstart may do while a prompt is written: `"lookup"` asks the cache, `"warm"`
+    fills the provider's prompt cache, `"answer"` makes the whole call, `"infer"` works out parts of
+    long prompts ([more](live-drafts.md#inferences)). The last three send drafts to providers and
+    cost money."""
     warm_usd: Dollars = 0.01
     """Most dollars that a draft may spend on its prompt cache."""
     answer_usd: Dollars = 0.05
