@@ -89,6 +89,8 @@ class SemanticCache:
         """Returns the hot tier's entry under an exact key, without any wait."""
         self.touch: Callable[[Iterable[str]], None] = self._hot.mark_used
         """Notes that entries were used. Lookups note their hits themselves."""
+        self.hit_share: Callable[[MatchContext], float] = policy.hit_share
+        """Returns the share of a domain's encoded questions that were hits lately, from 0 to 1."""
         namespace = None if encoder is None else encoder.namespace
         table = None if sketcher is None else sketcher.namespace
         self._replica = Replica(store, index, self._hot, namespace, observers, table)
@@ -187,10 +189,6 @@ class SemanticCache:
         if lookup.entry is not None:
             self.touch((lookup.entry.id,))
         return lookup
-
-    def hit_share(self, context: MatchContext) -> float:
-        """Return the share of a domain's encoded questions that were hits lately, from 0 to 1."""
-        return 0.0 if self._search is None else self._search.policy.hit_share(context)
 
     def keep(self, entry: Entry) -> bool:
         """Let exact lookups of this process find an entry from now on; ``put`` stores it.
