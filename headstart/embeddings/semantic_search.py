@@ -112,11 +112,12 @@ class SemanticSearch(Generic[P]):
 
         ``key.query`` is the text to compare. An error of a stage is reported and gives a miss.
         """
-        now, wait_s = asyncio.get_running_loop().time(), context.max_wait_s
-        encoded_by = now + (self.max_wait_s if wait_s is None else wait_s)
+        now = asyncio.get_running_loop().time()
+        wait_s = self.max_wait_s if context.max_wait_s is None else context.max_wait_s
         query = SemanticQuery(
-            key, key.group, key.query or "", accept, context, encoded_by, now + self.max_wait_s
-        )
+            key, key.group, key.query or "", accept, context, wait_s, now + wait_s,
+            now + self.max_wait_s,
+        )  # fmt: skip
         try:
             lookup = await self._search(query)
             if lookup.entry is None and await self._arrives(query):
@@ -127,9 +128,6 @@ class SemanticSearch(Generic[P]):
             lookup = miss(f"{error.stage}-error")
         self._report_gate(query, lookup)
         return msgspec.structs.replace(lookup, **query.spent)
-
-    def _wait_s(self, context: MatchContext) -> float:
-        return self.max_wait_s if context.max_wait_s is None else context.max_wait_s
 
     async def _arrives(self, query: SemanticQuery) -> bool:
         """Wait for the near entries that are being indexed; tell whether one has come."""
@@ -303,7 +301,7 @@ class SemanticSearch(Generic[P]):
             self.policy,
             query.key,
             query.context,
-            self._wait_s(query.context),
+            query.wait_s,
         )
         read = ReadAhead(self.replica, [compared.near[rank].id for _, rank in similar], query)
         deletions = self.replica.deletions
@@ -372,6 +370,8 @@ class SemanticQuery:
     """The text that is compared by meaning."""
     accept: Accept
     context: MatchContext
+    wait_s: float
+    """Longest wait for encodings of one kind."""
     encoded_by: float
     """The latest time at which the question's encoding may come."""
     entries_by: float
