@@ -575,7 +575,7 @@ class Domain:
             gate = gate_of(
                 self.sketch_labels,
                 record,
-                self.noise,
+                noise_of(self._state, self.error_limit),
                 learned=self.rule is Rule.LEARNED,
                 least_served=self.least_served,
             )
