@@ -259,6 +259,7 @@ def _open_pair(
     with contextlib.ExitStack() as opened, _explained(path):
         _create(path)
         writer = opened.enter_context(contextlib.closing(_connect(path, busy_s)))
+        writer.execute("PRAGMA synchronous = NORMAL")
         _refuse_foreign(writer, path)
         _enter_wal(writer, busy_s)
         _check(writer)
@@ -279,11 +280,9 @@ def _create(path: Path) -> None:
 
 def _connect(path: Path, busy_s: float) -> sqlite3.Connection:
     # Each connection serves one thread, but another thread opens it.
-    connection = sqlite3.connect(
+    return sqlite3.connect(
         path, timeout=busy_s, isolation_level=None, check_same_thread=False, cached_statements=64
     )
-    connection.execute("PRAGMA synchronous = NORMAL")
-    return connection
 
 
 def _refuse_foreign(connection: sqlite3.Connection, path: Path) -> None:
