@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import OrderedDict
 from functools import partial
 from types import MappingProxyType
@@ -98,9 +97,8 @@ class Finder:
             return _miss("repeat")
         if readable is not None and not readable:
             return _miss(UNPROVEN)
-        began = time.perf_counter()
         entry = self._cache.peek_exact(key.exact)
-        return None if entry is None else self._judge(prepared, entry, began)
+        return None if entry is None else self._judge(prepared, entry)
 
     async def find(
         self, prepared: Prepared, key: CacheKey, find: FindExact | None = None
@@ -109,11 +107,10 @@ class Finder:
 
         ``find`` asks the store for the exact key in another way.
         """
-        began = time.perf_counter()
         refuse = partial(self.refuses, prepared)
         entry = await self._cache.find_exact(key, refuse, find)
         if entry is not None:
-            return self._judge(prepared, entry, began)
+            return self._judge(prepared, entry)
         reason = prepared.semantic_refusal or await self._refuse_meaning(prepared.match_context)
         if reason is None:
             accept = self._with_vetoes(key, refuse)
@@ -158,13 +155,12 @@ class Finder:
             refusal = refusal or why
         return entries, UNPROVEN if refusal and readable is not None else refusal
 
-    def _judge(self, prepared: Prepared, entry: Entry, began: float) -> Lookup:
+    def _judge(self, prepared: Prepared, entry: Entry) -> Lookup:
         """Return a hit if an entry under the exact key may answer the request."""
         reason = self.refuses(prepared, entry)
         if reason is not None:
             return _miss(reason) if prepared.readable is None else _hide(_miss(reason))
-        spent_s = time.perf_counter() - began
-        return Lookup(outcome=Outcome.EXACT, entry=entry, lookup_s=spent_s)
+        return Lookup(outcome=Outcome.EXACT, entry=entry)
 
     def refuses(self, prepared: Prepared, entry: Entry) -> str | None:
         """Return why an entry may not answer a request, or None."""

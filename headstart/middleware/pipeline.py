@@ -539,11 +539,8 @@ class Engine:
     async def _look_up(
         self, context: RequestContext, finder: Finder, key: CacheKey
     ) -> tuple[CacheKey, HitDecision]:
-        """Return the key that was looked up, and the decision about the result.
-
-        If a step fails, the request goes on without the cache.
-        """
-        prepared = context.prepared
+        """Return the key that was looked up, and the decision. If a step fails, it is a miss."""
+        prepared, began = context.prepared, time.perf_counter()
         try:
             if prepared.request is not None and context.route.dialect is not None:
                 variants = self._admission.variants(prepared.request)
@@ -565,7 +562,8 @@ class Engine:
             if self._shared is not None and lookup.entry is None:
                 # An equal call may have ended while the store was asked.
                 lookup = finder.peek(prepared, key) or lookup
-            context.timings[b"lookup"] = lookup.lookup_s
+            spent_s = time.perf_counter() - began  # with the wait for the store
+            context.timings[b"lookup"] = spent_s - lookup.encode_s - lookup.match_s
             if lookup.encode_s:
                 context.timings[b"encode"] = lookup.encode_s
             if lookup.match_s:

@@ -320,7 +320,7 @@ class RequestContext:
             threshold=None if verdict is None else verdict.threshold,
             error=self.error,
             encode_s=lookup.encode_s,
-            lookup_s=lookup.lookup_s,
+            lookup_s=self.timings.get(b"lookup", 0.0),
             upstream_s=self.upstream_s,
             prompt_tokens=0 if origin is None else origin.prompt_tokens,
             completion_tokens=0 if origin is None else origin.completion_tokens,

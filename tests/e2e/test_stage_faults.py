@@ -22,6 +22,7 @@ from support.simulated import until
 
 if TYPE_CHECKING:
     from headstart.decisions import Encoding
+    from headstart.types import Entry
 
 pytestmark = pytest.mark.anyio
 
@@ -101,6 +102,32 @@ async def test_a_store_that_cannot_find_makes_a_request_a_miss(store: FaultyStor
         assert failures(gateway) == {"store"}
         store.failing = set()
         assert (await gateway.ask()).headers["x-cache"] == "HIT"
+
+
+class FarStore(FaultyStore):
+    """A store that needs 50 ms to find an answer."""
+
+    async def find(self, exact: str) -> Entry | None:
+        await asyncio.sleep(0.05)
+        return await super().find(exact)
+
+
+async def test_the_wait_for_a_far_store_counts_as_our_own_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = FarStore()
+    monkeypatch.setattr(memory_room, "MemoryStore", lambda **_: store)
+    async with sidecar(cache={"hot_bytes": 0, **EXACT}) as gateway:
+        await gateway.ask()
+        await until(lambda: "append" in store.calls)
+        await gateway.ask()
+        await gateway.finished(2)
+    miss, hit = gateway.served
+    assert (miss.outcome, hit.outcome) == ("miss", "exact")
+    assert min(miss.lookup_s, hit.lookup_s) >= 0.05
+    assert miss.overhead_s >= miss.lookup_s
+    assert miss.ttft_s is not None
+    assert miss.ttft_s >= miss.lookup_s
 
 
 @pytest.mark.parametrize("stream", [False, True])
