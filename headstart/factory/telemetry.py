@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from headstart.middleware.telemetry import Tracing
     from headstart.settings import OtelSettings
 
-_SCOPE = "headstart"
 _ADDRESSES = (
     "OTEL_EXPORTER_OTLP_ENDPOINT",
     "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
@@ -68,9 +67,10 @@ async def open_telemetry(build: BuildContext) -> Tracing | None:
         logger.warning("an OTEL_ variable asks for traces, and none are sent: %s", missing)
         return None
     build.stack.push_async_callback(sending.aclose)
-    tracing = Tracing(sending.tracer.get_tracer(_SCOPE), get_global_textmap())
+    tracing = Tracing(sending.tracer.get_tracer(*sending.scope), get_global_textmap())
     build.observers.add(tracing)
-    build.observers.add(OpenTelemetryObserver(sending.meter.get_meter(_SCOPE)))
+    meter = sending.meter.get_meter(*sending.scope)
+    build.observers.add(OpenTelemetryObserver(meter, build.settings.upstream))
     return tracing
 
 
@@ -87,6 +87,7 @@ class _Sending:
         from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
         from opentelemetry.trace import get_tracer_provider
 
+        self.scope = "headstart", version("headstart")
         self.tracer: TracerProvider = get_tracer_provider()
         self.meter: MeterProvider = get_meter_provider()
         traces_here = not isinstance(self.tracer, SDKTracerProvider)

@@ -18,6 +18,7 @@ from headstart.decisions import Outcome
 from headstart.errors import MissingExtra
 from headstart.middleware.request_context import RETRY_GRACE_S
 from headstart.observe import Served
+from headstart.usual_calls import machine_name
 
 try:
     from opentelemetry.context import attach, detach, get_current, get_value, set_value
@@ -32,7 +33,7 @@ except ImportError as error:
     raise MissingExtra("otel", "sending traces") from error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from opentelemetry.context import Context
     from opentelemetry.metrics import Meter
@@ -70,12 +71,25 @@ _PROVIDERS = {
 """The ``gen_ai.provider.name`` of presets that have another name in the conventions."""
 
 
+_SECONDS = tuple(0.01 * 2**n for n in range(14))
+"""Bounds of the buckets of a duration, as the conventions advise. Those of the SDK begin at 5."""
+_FIRST_SECONDS = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+)  # fmt: skip
+_TOKENS = tuple(4**n for n in range(14))
+
+
+def provider_of(upstream: UpstreamSettings) -> str:
+    """Return the ``gen_ai.provider.name`` of an upstream."""
+    preset = upstream.preset or upstream.name
+    return _PROVIDERS.get(preset, preset)
+
+
 def provider_facts(upstream: UpstreamSettings) -> dict[str, Any]:
     """Return the attributes of a span that are the same for all calls to an upstream."""
-    preset = upstream.preset or upstream.name
     address = urlsplit(upstream.base_url)
     facts = {
-        "gen_ai.provider.name": _PROVIDERS.get(preset, preset),
+        "gen_ai.provider.name": provider_of(upstream),
         "headstart.upstream": upstream.name,
         "server.address": address.hostname,
         "server.port": address.port or {"http": 80, "https": 443}.get(address.scheme),
@@ -277,15 +291,25 @@ def _nanoseconds(seconds: float) -> int:
 class OpenTelemetryObserver:
     """Records duration, time to first token and tokens of each served request with ``meter``."""
 
-    def __init__(self, meter: Meter) -> None:
+    def __init__(self, meter: Meter, upstreams: Iterable[UpstreamSettings] = ()) -> None:
+        self._providers = {each.name: provider_of(each) for each in upstreams}
         self._duration = meter.create_histogram(
-            "gen_ai.client.operation.duration", "s", "Time to the end of the answer"
+            "gen_ai.client.operation.duration",
+            "s",
+            "Time to the end of the answer",
+            explicit_bucket_boundaries_advisory=_SECONDS,
         )
         self._first = meter.create_histogram(
-            "gen_ai.server.time_to_first_token", "s", "Time to the first content sent"
+            "gen_ai.server.time_to_first_token",
+            "s",
+            "Time to the first content sent",
+            explicit_bucket_boundaries_advisory=_FIRST_SECONDS,
         )
         self._tokens = meter.create_histogram(
-            "gen_ai.client.token.usage", "{token}", "Tokens that were paid for"
+            "gen_ai.client.token.usage",
+            "{token}",
+            "Tokens that were paid for",
+            explicit_bucket_boundaries_advisory=_TOKENS,
         )
         self._saved = meter.create_counter(
             "headstart.saved.tokens", "{token}", "Tokens of the calls that were not made"
@@ -311,7 +335,8 @@ class OpenTelemetryObserver:
         attributes = {
             "gen_ai.operation.name": operation_of(row.endpoint),
             "gen_ai.request.model": row.model,
-            "gen_ai.provider.name": row.upstream,
+            "gen_ai.provider.name": self._providers.get(machine_name(row.upstream), row.upstream),
+            "headstart.upstream": row.upstream,
             "headstart.outcome": str(row.outcome),
         }
         if row.error is not None or row.status >= 400:

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import sys
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -173,6 +174,17 @@ async def test_a_reworded_hit_shows_its_lookup_and_its_encoding() -> None:
     )
 
 
+async def test_a_miss_shows_its_lookup_also_if_nothing_is_stored() -> None:
+    collector = Collector()
+    async with traced(collector) as proxy:
+        await proxy.ask()
+        await proxy.finished(1)
+    request, lookup = collector.one("POST "), collector.one("lookup")
+    assert lookup.parent_span_id == request.span_id
+    assert attributes_of(lookup)["headstart.outcome"] == "miss"
+    assert lookup.end_time_unix_nano > lookup.start_time_unix_nano
+
+
 async def test_metrics_go_to_the_collector_too() -> None:
     collector = Collector()
     async with traced(collector) as proxy:
@@ -183,6 +195,7 @@ async def test_metrics_go_to_the_collector_too() -> None:
     outcomes = {attributes_of(point)["headstart.outcome"]: point.count for point in points}
     assert outcomes == {"miss": 1, "exact": 1}
     assert collector.resource["service.name"] == "headstart"
+    assert collector.scopes == {("headstart", version("headstart"))}
 
 
 async def test_a_relayed_call_and_a_refused_one_have_spans() -> None:

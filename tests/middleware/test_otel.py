@@ -10,6 +10,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from headstart.decisions import Outcome
 from headstart.middleware.telemetry import OpenTelemetryObserver
 from headstart.observe import Served, StageFailed
+from headstart.settings import UpstreamSettings
 
 
 def row(outcome: Outcome, **fields: Any) -> Served:
@@ -30,7 +31,8 @@ def row(outcome: Outcome, **fields: Any) -> Served:
 
 def measured(*rows: Served) -> dict[str, list[Any]]:
     reader = InMemoryMetricReader()
-    observer = OpenTelemetryObserver(MeterProvider([reader]).get_meter("test"))
+    upstreams = [UpstreamSettings(name="eu", preset="azure")]
+    observer = OpenTelemetryObserver(MeterProvider([reader]).get_meter("test"), upstreams)
     observer.notify(StageFailed(stage="store", error="StoreError"))
     for each in rows:
         observer.notify(each)
@@ -51,6 +53,7 @@ def test_a_miss_records_its_times_and_the_tokens_paid_for() -> None:
         "gen_ai.operation.name": "chat",
         "gen_ai.request.model": "m",
         "gen_ai.provider.name": "sim",
+        "headstart.upstream": "sim",
         "headstart.outcome": "miss",
     }
     assert found["gen_ai.server.time_to_first_token"][0].sum == 0.5
@@ -65,6 +68,30 @@ def test_a_hit_counts_what_it_saved_and_pays_nothing() -> None:
     found = measured(row(Outcome.SEMANTIC, saved_tokens=50, prompt_tokens=30))
     assert found["headstart.saved.tokens"][0].value == 50
     assert "gen_ai.client.token.usage" not in found
+
+
+def test_the_provider_has_the_name_of_the_conventions_as_in_the_spans() -> None:
+    rows = row(Outcome.MISS, upstream="eu"), row(Outcome.MISS, upstream="eu#2")
+    points = measured(*rows)["gen_ai.client.operation.duration"]
+    assert [
+        (each.attributes["gen_ai.provider.name"], each.attributes["headstart.upstream"])
+        for each in points
+    ] == [("azure.ai.openai", "eu"), ("azure.ai.openai", "eu#2")]
+
+
+def test_quantiles_can_be_read_from_the_buckets() -> None:
+    """The SDK's own buckets begin at 5, so all seconds would be in one."""
+    quick = row(Outcome.MISS, total_s=0.03, ttft_s=0.015, prompt_tokens=3, completion_tokens=900)
+    slow = row(Outcome.MISS, total_s=3.0, ttft_s=0.7, prompt_tokens=60, completion_tokens=9000)
+    found = measured(quick, slow)
+    for name in (
+        "gen_ai.client.operation.duration",
+        "gen_ai.server.time_to_first_token",
+        "gen_ai.client.token.usage",
+    ):
+        for point in found[name]:
+            assert [count for count in point.bucket_counts if count] == [1, 1], name
+    assert found["gen_ai.client.operation.duration"][0].explicit_bounds[-1] == 81.92
 
 
 def test_a_failure_names_its_type() -> None:

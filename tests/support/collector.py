@@ -15,12 +15,15 @@ if TYPE_CHECKING:
 
 
 class Collector:
-    """An ASGI app. ``spans`` and ``metrics`` hold what came, ``resource`` who sent it."""
+    """An ASGI app. ``spans`` and ``metrics`` hold what came, ``resource`` and ``scopes`` who sent
+    it.
+    """
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
         self.metrics: dict[str, Any] = {}
         self.resource: dict[str, Any] = {}
+        self.scopes: set[tuple[str, str]] = set()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
@@ -47,11 +50,13 @@ class Collector:
             for resource in traces.resource_spans:
                 self.resource = attributes_of(resource.resource)
                 for scope in resource.scope_spans:
+                    self.scopes.add((scope.scope.name, scope.scope.version))
                     self.spans += scope.spans
         else:
             assert path == "/v1/metrics"
             for group in ExportMetricsServiceRequest.FromString(body).resource_metrics:
                 for measured in group.scope_metrics:
+                    self.scopes.add((measured.scope.name, measured.scope.version))
                     self.metrics |= {each.name: each for each in measured.metrics}
 
     def named(self, start: str) -> list[Span]:
