@@ -62,13 +62,29 @@ def read_usage(data: bytes) -> list[ExportRow]:
     """Return the rows of an export. Raises ConfigError with its error."""
     try:
         text = data.decode("utf-8-sig")
-        if text.lstrip()[:1] in ("{", "["):
-            return list(_read_json(msgspec.json.decode(text)))
-        reader = csv.DictReader(io.StringIO(text))
-        read = _csv_form(frozenset(reader.fieldnames or ()))
-        return [usage for row in reader for usage in read(row)]
-    except (ValueError, LookupError, TypeError, AttributeError, msgspec.DecodeError) as error:
-        raise ConfigError(f"a number, a date or a field of it is not valid: {error}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError("it is not a text: export it as CSV or JSON") from error
+    read = _read_json if text.lstrip()[:1] in ("{", "[") else _read_csv
+    try:
+        rows = list(read(text))
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"a number, a date or a field of it is not valid, or its end is missing: {error}"
+        ) from error
+    if not rows:
+        raise ConfigError("it has no rows: export a time with calls")
+    return rows
+
+
+def _read_csv(text: str) -> Iterator[ExportRow]:
+    reader = csv.DictReader(io.StringIO(text))
+    read = _csv_form(frozenset(reader.fieldnames or ()))
+    for row in reader:
+        if None in row or None in row.values():
+            raise ConfigError(
+                f"line {reader.line_num} has not as many fields as the first line: export it again"
+            )
+        yield from read(row)
 
 
 def _csv_form(columns: frozenset[str]) -> Callable[[Mapping[str, str]], Iterator[ExportRow]]:
@@ -119,7 +135,8 @@ def _int(value: str | int | None) -> int:
     return int(float(value or 0))
 
 
-def _read_json(pages: Any) -> Iterator[ExportRow]:
+def _read_json(text: str) -> Iterator[ExportRow]:
+    pages: Any = msgspec.json.decode(text)
     pages = pages if isinstance(pages, list) else [pages]
     if pages and isinstance(pages[-1], dict) and pages[-1].get("has_more"):
         raise ConfigError("more pages follow its last one: put all pages into one JSON list")

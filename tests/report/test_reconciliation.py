@@ -117,11 +117,22 @@ def test_exports_of_consoles_and_usage_apis_are_read(export: str, rows: list[Exp
         (json.dumps(page({"model": "m"}, start_time=[])), "not valid"),
         ("[1", "not valid"),
         (OPENAI_TOKENS.replace("1423", "many"), "many"),
+        ("", "none of the columns"),
+        (OPENAI_TOKENS.splitlines()[0], "no rows: export a time with calls"),
+        ('{"data": [], "has_more": false}', "no rows"),
+        ("[]", "no rows"),
+        (OPENAI_TOKENS.rpartition(",")[0], r"line \d+ has not as many fields as the first line"),
+        ('{"data": [{"start_time": 1', "its end is missing"),
     ],
 )
 def test_another_file_is_refused_with_the_reason(export: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         read_usage(export.encode())
+
+
+def test_a_spreadsheet_is_refused_with_what_to_export() -> None:
+    with pytest.raises(ConfigError, match="export it as CSV or JSON"):
+        read_usage(b"PK\x03\x04\xff")
 
 
 @pytest.mark.parametrize(
