@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 import click
+from rich.markup import escape
 
 from headstart.cli import data_sources
 from headstart.cli.data_sources import existing_store
@@ -27,9 +28,11 @@ from headstart.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from rich.console import Console
+    from rich.table import Table
 
     from headstart.policies.learned_rule.threshold import AuditReport, CertificateRow
 
@@ -125,24 +128,34 @@ def latest_week(found: AuditReport) -> list[CertificateRow]:
 
 def print_audit(console: Console, found: AuditReport) -> None:
     """Print the report for a terminal."""
-    from rich.table import Table
-    from rich.text import Text
-
     whose = "semantic hits" if found.error_of == "hits" else "requests"
     console.print(f"promise: at most [bold]{_share(found.max_error)}[/] of the {whose} wrong")
     if not found.certificates:
         console.print("No semantic hit was served or audited yet: there is nothing to prove.")
         return
-    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-    table.add_column("domain", max_width=26, overflow="fold")
+    rows = found.certificates[-MOST_ROWS:]
+    for domain in dict.fromkeys(row.domain for row in rows):
+        weeks = [row for row in rows if row.domain == domain]
+        name = f"{escape(weeks[-1].name)}  [dim]{domain}[/]" if weeks[-1].path else domain
+        console.print(f"\n{name}", highlight=False, soft_wrap=True)
+        console.print(_weeks_table(weeks))
+    if len(rows) < len(found.certificates):
+        console.print(f"… {len(found.certificates) - len(rows):,} older rows; --json shows all")
+    _print_wrong_hits(console, found)
+    cold = "cold: hits before enough was learned, which the promise does not cover."
+    console.print(f"[dim]{cold} x % ≤ y %: the share found, and its upper bound. {found.words}[/]")
+
+
+def _weeks_table(weeks: Sequence[CertificateRow]) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, header_style="dim", padding=(0, 1, 0, 0))
     table.add_column("week", no_wrap=True)
-    for name in ("hits", "cold start", "audits", "wrong", "of hits", "of requests"):
+    for name in ("hits", "cold", "audits", "wrong", "of hits", "of requests"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("certified")
-    rows = found.certificates[-MOST_ROWS:]
-    for row in rows:
+    for row in weeks:
         table.add_row(
-            Text(f"{row.name}\n{row.domain}" if row.path else row.domain),
             row.week,
             f"{row.hits:,}",
             f"{row.cold_start_hits:,}",
@@ -152,12 +165,7 @@ def print_audit(console: Console, found: AuditReport) -> None:
             _bounded(row.wrong_per_request, row.bound_per_request),
             _certified(row),
         )
-    console.print(table)
-    if len(rows) < len(found.certificates):
-        console.print(f"… {len(found.certificates) - len(rows):,} older rows; --json shows all")
-    _print_wrong_hits(console, found)
-    cold = "cold start: hits before enough was learned, which the promise does not cover."
-    console.print(f"[dim]{cold} x % ≤ y %: the share found, and its upper bound. {found.words}[/]")
+    return table
 
 
 def _print_wrong_hits(console: Console, found: AuditReport) -> None:

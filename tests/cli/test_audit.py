@@ -89,9 +89,10 @@ def test_a_store_shows_both_errors_their_bounds_and_the_audits_to_come(
     shown = audit(capsys, "--store", url)
     assert "at most 2 % of the semantic hits wrong" in shown
     lines = shown.splitlines()
-    row = next(line for line in lines if line.startswith("chat "))
-    assert lines[lines.index(row) + 1].strip() == "d"
-    assert row.split()[2:6] == ["400", "0", "100", "1"]
+    heading = lines.index("chat  d")
+    row = lines[heading + 2]
+    assert lines[heading + 1].split()[:5] == ["week", "hits", "cold", "audits", "wrong"]
+    assert row.split()[1:5] == ["400", "0", "100", "1"]
     assert row.count("1 % ≤ ") == 2
     (found,) = read(capsys, "--store", url)["certificates"]
     assert f"{found['more_audits']:,} more audits" in row
@@ -100,16 +101,18 @@ def test_a_store_shows_both_errors_their_bounds_and_the_audits_to_come(
 
 
 def test_domains_are_named_by_path_route_and_caller(
-    url: str, capsys: pytest.CaptureFixture[str]
+    url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     row = msgspec.structs.replace(
         hits(1)[0], endpoint="/v1/messages", route="faq", caller="team-a", outcome=Outcome.MISS
     )
     anyio.run(fill, url, audit_labels(0, 10), [row])
     (found,) = read(capsys, "--store", url)["certificates"]
     assert (found["path"], found["route"], found["caller"]) == ("/v1/messages", "faq", "team-a")
-    shown = " ".join(line[:26].strip() for line in audit(capsys, "--store", url).splitlines())
-    assert "/v1/messages, route faq, team-a d" in shown
+    shown = audit(capsys, "--store", url).splitlines()
+    assert "/v1/messages, route faq, team-a  d" in shown, "whole, also on a narrow terminal"
+    assert any(line.endswith("too many wrong") for line in map(str.rstrip, shown))
     message, _ = refusal(capsys, "--store", url, "--fail-over", "1%")
     assert "/v1/messages, route faq, team-a: up to" in message
 
@@ -118,7 +121,7 @@ def test_a_certified_domain_says_so_and_a_hopeless_one_too(
     url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     anyio.run(fill, url, audit_labels(400, 0))
-    assert audit(capsys, "--store", url).splitlines()[2].rstrip().endswith("yes")
+    assert audit(capsys, "--store", url).splitlines()[4].rstrip().endswith("yes")
     anyio.run(fill, url, audit_labels(0, 100, first=400))
     assert "no: too many wrong" in audit(capsys, "--store", url)
 
