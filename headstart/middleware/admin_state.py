@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -23,7 +22,7 @@ from headstart.policies.routing.measures import UpstreamModel
 from headstart.types import Delete, Entry, EntryFilter, Frozen, RawResponse, Text
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Iterable, Sequence
 
     from headstart.middleware.upstreams.accounting import UpstreamState
     from headstart.observe import Served
@@ -367,6 +366,8 @@ class CallCount(Frozen, omit_defaults=False):
     model: str
     calls: int
     failed: int
+    cost_usd: float = 0.0
+    """Calls without a known price count as nothing."""
 
 
 class RecentCalls(Frozen, omit_defaults=False):
@@ -379,20 +380,42 @@ class RecentCalls(Frozen, omit_defaults=False):
 
 def read_recent(admin: AdminState, engine: EngineParts, wanted: LiveFilter) -> RecentCalls:
     """Return the last ``wanted`` requests of this process, and the calls of all its requests."""
-    calls, failed = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
-    for row in admin.recent.newest():
-        for each in row.attempts:
-            calls[each.upstream, each.model] += 1
-            failed[each.upstream, each.model] += each.outcome in FAILURES
+    counts = [
+        CallCount(
+            upstream=each.upstream,
+            model=each.model,
+            calls=1,
+            failed=int(each.outcome in FAILURES),
+            cost_usd=each.cost_usd or 0.0,
+        )
+        for row in admin.recent.newest()
+        for each in row.attempts
+    ]
     rows = (row for row in admin.recent.newest() if wanted.fits(key_of(row)))
     return RecentCalls(
         requests=[_row(row) for row in islice(rows, MOST_ROWS)],
-        calls=[
-            CallCount(upstream=key[0], model=key[1], calls=number, failed=failed[key])
-            for key, number in sorted(calls.items())
-        ],
+        calls=sum_counts(counts),
         upstreams=upstream_states(engine),
     )
+
+
+def sum_counts(counts: Iterable[CallCount]) -> list[CallCount]:
+    """Return one count for each model of an upstream, by their names."""
+    sums: dict[tuple[str, str], CallCount] = {}
+    for each in counts:
+        place = each.upstream, each.model
+        other = sums.get(place)
+        sums[place] = (
+            each
+            if other is None
+            else msgspec.structs.replace(
+                other,
+                calls=other.calls + each.calls,
+                failed=other.failed + each.failed,
+                cost_usd=other.cost_usd + each.cost_usd,
+            )
+        )
+    return [sums[place] for place in sorted(sums)]
 
 
 def _row(row: Served) -> RequestRow:

@@ -19,13 +19,13 @@ from headstart.errors import HeadstartError
 from headstart.middleware.admin_front import WorkerAnswers
 from headstart.middleware.admin_state import (
     MOST_ROWS,
-    CallCount,
     RecentCalls,
     UpstreamStatus,
     UpstreamsView,
     read_hedges,
     read_levels,
     read_recent,
+    sum_counts,
     upstream_states,
 )
 from headstart.middleware.live import LiveFilter
@@ -158,20 +158,12 @@ def _joined(one: UpstreamStatus, other: UpstreamStatus) -> UpstreamStatus:
 
 def merge_recent(found: Sequence[RecentCalls]) -> RecentCalls:
     """Return the last requests and the calls of all workers."""
-    calls, failed = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
-    for each in found:
-        for count in each.calls:
-            calls[count.upstream, count.model] += count.calls
-            failed[count.upstream, count.model] += count.failed
     rows = sorted(
         (row for each in found for row in each.requests), key=lambda row: row.at, reverse=True
     )
     return RecentCalls(
         requests=rows[:MOST_ROWS],
-        calls=[
-            CallCount(upstream=key[0], model=key[1], calls=number, failed=failed[key])
-            for key, number in sorted(calls.items())
-        ],
+        calls=sum_counts(count for each in found for count in each.calls),
         upstreams=merge_upstreams(
             [UpstreamsView(upstreams=each.upstreams) for each in found]
         ).upstreams,

@@ -15,6 +15,7 @@ from starlette.routing import Mount, Route
 from headstart import AdminApp, Endpoint, HeadstartMiddleware
 from headstart.config.loading import load_settings
 from headstart.lab.simulator import Simulator
+from headstart.lab.simulator.faults import Status
 from headstart.sidecar import build_sidecar
 from support.administered import CHATGPT, NEGATED
 from support.browser import CHROMIUM, PATIENCE_MS, chromium
@@ -118,6 +119,46 @@ def test_the_limits_of_callers_are_shown(page: Page, tmp_path: Path) -> None:
             expect(rows.nth(0)).to_contain_text("$0.5")
             expect(rows.nth(1)).to_contain_text("tokens_per_month")
             assert page.evaluate("document.documentElement.scrollWidth") == 390
+            page.goto("about:blank")
+
+
+def test_a_provider_whose_calls_all_fail_is_not_called_ready(page: Page) -> None:
+    """Its circuit breaker lets a call pass from time to time; it is "ready" then."""
+    with (
+        serving_in_thread(Simulator(fault=Status(status=500)), lifespan="off") as broken,
+        serving_in_thread(Simulator(), lifespan="off") as sound,
+    ):
+        price = {"default": {"input_per_million": 1.0, "output_per_million": 1000.0}}
+        settings = load_settings(
+            None,
+            {},
+            {
+                "cache.mode": "exact-only",
+                "cache.store": "memory:",
+                "upstream": [
+                    {"name": "broken", "base_url": f"{broken}/v1"},
+                    {"name": "sound", "base_url": f"{sound}/v1", "price": price},
+                ],
+                "route": [
+                    {"name": "all", "strategy": "fallback", "upstreams": ["broken", "sound"]}
+                ],
+            },
+        )
+        with serving_in_thread(build_sidecar(settings)) as url:
+            body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+            headers = {"content-type": "application/json"}
+            asked = Request(f"{url}/v1/chat/completions", json.dumps(body).encode(), headers)
+            with urlopen(asked) as answer:
+                assert answer.status == 200
+            page.goto(url + "/")
+            rows = page.locator("#upstreams tbody tr")
+            expect(rows).to_have_count(2, timeout=PATIENCE_MS)
+            expect(rows.nth(0)).to_contain_text("broken m")
+            expect(rows.nth(0)).not_to_contain_text("ready")
+            expect(rows.nth(0).locator(".bad")).to_have_count(1)
+            expect(rows.nth(1)).to_contain_text("ready")
+            expect(rows.nth(1)).to_contain_text("$0.")
+            assert page.locator("#upstreams thead").inner_text().count("cost a call") == 1
             page.goto("about:blank")
 
 
