@@ -218,6 +218,8 @@ class UpstreamReport(msgspec.Struct, frozen=True, kw_only=True):
     cancels_billing: bool | None
     priced: int
     """The number of models with a known price."""
+    all_priced: bool
+    """Whether a price holds for every other model, too."""
 
 
 class RouteReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -269,6 +271,7 @@ def _upstream(upstream: UpstreamSettings, environ: Mapping[str, str]) -> Upstrea
         models=upstream.models,
         cancels_billing=upstream.cancels_billing,
         priced=sum(price_at(upstream, real) is not None for real in set(upstream.models.values())),
+        all_priced=price_at(upstream, "") is not None,
     )
 
 
@@ -336,7 +339,7 @@ def tables(report: ConfigReport, live: Sequence[LiveResult]) -> Iterator[str]:
                     each.base_url,
                     _keys(each),
                     str(len(set(each.models.values()))),
-                    str(each.priced),
+                    "all" if each.all_priced else str(each.priced),
                     {True: "yes", False: "no", None: "unknown"}[each.cancels_billing],
                 )
                 for each in report.upstreams

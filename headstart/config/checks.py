@@ -202,8 +202,9 @@ def _price_problems(setting: str, upstreams: Sequence[UpstreamSettings]) -> Iter
     for index, upstream in enumerate(upstreams):
         if not upstream.price:
             yield (
-                f"{setting}: the price of {upstream.name!r} is not known; set "
-                f"upstream[{index}].price, or cap the calls with max_calls_per_hour"
+                f"{setting}: {upstream.name!r} has no price of its own, and a list of prices may "
+                f"lack a model; set upstream[{index}].price, or cap the calls with "
+                "max_calls_per_hour"
             )
 
 

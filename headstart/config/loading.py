@@ -246,7 +246,8 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}") from error
+        why = error.strerror or error
+        raise ConfigError(f"{path}: {why}; name the configuration with --config") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 at byte {error.start}") from error
     except tomllib.TOMLDecodeError as error:

@@ -108,7 +108,9 @@ def numbered(lines: Iterable[bytes]) -> list[tuple[int, bytes]]:
     """Return the lines that are not blank, with their numbers. Raises LabelledDataError."""
     rows = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if not rows:
-        raise LabelledDataError("the file is empty: give one JSON object per line")
+        raise LabelledDataError(
+            "the file is empty: give JSON lines, or a CSV whose first line names its columns"
+        )
     return rows
 
 

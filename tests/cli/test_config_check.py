@@ -13,6 +13,7 @@ from headstart.config.checks import checked
 from headstart.config.providers import providers
 from headstart.lab.simulator import Simulator
 from headstart.settings import RouteMatch, RouteSettings, Settings, UpstreamSettings
+from support.repository import ROOT
 from support.simulated import simulated
 
 if TYPE_CHECKING:
@@ -81,6 +82,52 @@ def test_it_shows_upstreams_routes_and_what_is_worth_knowing(
     assert "no price is known of 'big' at local" in shown
     assert "sk-secret" not in shown
     assert shown.endswith("the configuration is valid\n")
+
+
+def test_a_file_that_is_not_there_is_named_with_the_option(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert check("--config", "nope.toml") == 2
+    told = capsys.readouterr().err
+    assert "nope.toml: No such file or directory; name the configuration with --config" in told
+
+
+def test_a_default_price_holds_for_all_models(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "headstart.toml"
+    price = "{ input_per_million = 1.0, output_per_million = 2.0 }"
+    path.write_text(
+        f"""[[upstream]]
+name = "priced"
+base_url = "http://127.0.0.1:9/v1"
+price.default = {price}
+[[upstream]]
+name = "free"
+base_url = "http://127.0.0.1:8/v1"
+models = {{ "m" = "m" }}
+price.m = {price}
+""",
+        encoding="utf-8",
+    )
+    assert check("--config", str(path)) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if line]
+    column = lines[0].index("priced")
+    priced = {line[0]: line[column] for line in lines[1:3]}
+    assert priced == {"priced": "all", "free": "1"}
+
+
+def test_the_recipe_for_fewer_audits_is_valid_as_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (ROOT / "docs" / "safe-hits.md").read_text("utf-8")
+    recipe = page.partition("### Halve the cost of audits")[2]
+    block = recipe.partition("```toml\n")[2].partition("```")[0]
+    assert "null_rate" in block
+    path = tmp_path / "headstart.toml"
+    path.write_text(f"{block}[[upstream]]\npreset = 'openai'\n", encoding="utf-8")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
+    assert check("--config", str(path)) == 0, capsys.readouterr()
 
 
 def test_every_key_that_is_not_set_is_a_problem(

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.slots import slots_stream
-from headstart.errors import ConfigError
+from headstart.errors import ConfigError, HeadstartError
 from headstart.lab.commands.tune import tune
 from headstart.lab.rates import LabelledDataError
 from headstart.policies.learned_rule.domain import Domain
@@ -110,6 +110,13 @@ def test_a_csv_without_the_columns_is_told_what_it_needs(tmp_path: Path) -> None
     path = tmp_path / "log.csv"
     path.write_text("text,label\na,b\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"log.csv: found text, label; a CSV needs the columns"):
+        run(path)
+
+
+def test_an_empty_file_is_told_both_formats(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("", encoding="utf-8")
+    with pytest.raises(HeadstartError, match=r"file is empty: give JSON lines, or a CSV whose"):
         run(path)
 
 
