@@ -33,6 +33,7 @@ from headstart.middleware.upstreams.wire import (
     AFTER_END_S,
     IncomingAnswer,
     RequestWriter,
+    begins_events,
     read_head,
 )
 from headstart.reply import Reply, Transcript
@@ -429,7 +430,10 @@ class HTTPUpstream:
         transforms: tuple[str, ...],
     ) -> Reply:
         """Return the answer that has begun. Raises UpstreamProtocolError if it cannot be read."""
-        head = read_head(response.status, response.raw_headers)
+        head, first = read_head(response.status, response.raw_headers), b""
+        if incoming.may_be_events(head):
+            first = await self._first_bytes(response)
+            head = head.as_stream() if begins_events(first) else head
         strip = head.is_stream and "include-usage" in transforms
         transcript = Transcript()
         status, headers, reader = incoming.begin(head, transcript, strip=strip)
@@ -439,7 +443,7 @@ class HTTPUpstream:
             pieces = pieces_of(read, reader, transcript)
         else:
             at_finish = incoming.own is not None and incoming.own.ends_at_finish
-            pieces = self._pieces(response, reader, transcript, ends_at_finish=at_finish)
+            pieces = self._pieces(response, reader, transcript, first, ends_at_finish=at_finish)
 
         async def close(error: BaseException | None) -> None:
             if _is_late(response, reader):
@@ -456,6 +460,13 @@ class HTTPUpstream:
             closing=close,
             transcript=transcript,
         )
+
+    async def _first_bytes(self, response: aiohttp.ClientResponse) -> bytes:
+        """Return the first bytes of a body, which say whether it is a stream."""
+        try:
+            return await response.content.readany()
+        except _FAILURES as error:
+            raise _as_ours(self.name, error) from error
 
     async def _read_ahead(self, response: aiohttp.ClientResponse) -> bytes:
         """Read the body of an error, whose headers may depend on it. Raises UpstreamError."""
@@ -475,16 +486,18 @@ class HTTPUpstream:
         response: aiohttp.ClientResponse,
         reader: BodyReader,
         transcript: Transcript,
+        first: bytes,
         *,
         ends_at_finish: bool,
     ) -> AsyncGenerator[Piece]:
-        """Yield the answer as it arrives. Raises UpstreamError when it breaks off.
+        """Yield the answer as it arrives, after the ``first`` bytes that were read already.
 
-        It is over at its terminal event, even if its body goes on.
+        It is over at its terminal event, even if its body goes on. Raises UpstreamError when it
+        breaks off.
         """
         content, until = response.content, None
         try:
-            data = await content.readany()
+            data = first or await content.readany()
             self._limit_gaps(response)
             while data:
                 piece = reader.feed(data)

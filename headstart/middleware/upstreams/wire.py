@@ -125,6 +125,9 @@ def _key_of(headers: Headers, query: bytes) -> bytes | None:
     return next((value.encode() for name, value in pairs if name == "key"), None)
 
 
+_EVENTS = "text/event-stream"
+
+
 class AnswerHead(NamedTuple):
     """The status and the headers of an upstream's answer."""
 
@@ -134,6 +137,12 @@ class AnswerHead(NamedTuple):
     is_stream: bool
     is_plain: bool
     """The body is not compressed."""
+
+    def as_stream(self) -> AnswerHead:
+        """Return the head with the media type of an event stream."""
+        kept = tuple([pair for pair in self.headers if pair[0] != b"content-type"])
+        headers = (*kept, (b"content-type", _EVENTS.encode()))
+        return self._replace(headers=headers, is_stream=True)
 
 
 _UNWRITABLE = bytes([*range(9), *range(10, 32), 127])
@@ -194,6 +203,16 @@ def read_head(status: int, headers: Headers) -> AnswerHead:
     return AnswerHead(status, kept, is_stream, is_plain)
 
 
+_LINES = (b"data:", b"event:", b"id:", b"retry:", b":")
+"""The beginnings of the lines of an event stream. No JSON begins like this."""
+
+
+def begins_events(data: bytes) -> bool:
+    """Tell whether the first bytes of a body, however few, begin an event stream."""
+    line = data.removeprefix(b"\xef\xbb\xbf").lstrip()[:6]
+    return line != b"" and any(line.startswith(each) or each.startswith(line) for each in _LINES)
+
+
 class IncomingAnswer(msgspec.Struct, frozen=True):
     """The dialects of a call's client and upstream. Without them the answer passes unread."""
 
@@ -205,6 +224,17 @@ class IncomingAnswer(msgspec.Struct, frozen=True):
     """Unix seconds."""
     model: str = ""
     """The upstream's name of the requested model."""
+
+    def may_be_events(self, head: AnswerHead) -> bool:
+        """Tell whether the body may be events though its media type, wrong or missing, is another.
+
+        The providers' own clients read it as events because they asked for events.
+        """
+        own, request = self.own, self.call.request
+        if own is None or request is None or head.is_stream or not head.is_plain:
+            return False
+        asked = request.stream or self.call.streamed_upstream
+        return asked and head.status < 300 and own.stream_type == _EVENTS
 
     def begin(
         self, head: AnswerHead, transcript: Transcript, *, strip: bool

@@ -1,0 +1,81 @@
+"""Providers whose answers have a wrong media type, or bytes that official clients skip."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import openai
+import pytest
+
+from support.proxied import proxied
+from support.raw_upstream import RawUpstream, raw_upstream
+from support.scripted import chunk
+from support.sdks import KEY
+
+pytestmark = pytest.mark.anyio
+
+STREAM = b"".join(
+    [
+        chunk({"role": "assistant", "content": "Sky"}),
+        chunk({"content": " blue."}),
+        chunk({}, "stop"),
+        b"data: [DONE]\n\n",
+    ]
+)
+TYPES = {
+    "none": b"",
+    "text": b"content-type: text/plain; charset=utf-8\r\n",
+    "bytes": b"content-type: application/octet-stream\r\n",
+    "json": b"content-type: application/json\r\n",
+}
+
+
+def answer(kind: bytes, *pieces: bytes) -> bytes:
+    chunks = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in (*pieces, b""))
+    return b"HTTP/1.1 200 OK\r\n%btransfer-encoding: chunked\r\n\r\n%b" % (kind, chunks)
+
+
+async def ask(url: str, *, responses: bool = False) -> str:
+    """Return the text that OpenAI's client makes of a stream."""
+    async with openai.AsyncOpenAI(base_url=url + "/v1", api_key=KEY, max_retries=0) as client:
+        if responses:
+            async with client.responses.stream(model="m", input="Sky?") as events:
+                return (await events.get_final_response()).output_text
+        stream: Any = await client.chat.completions.create(
+            model="m", messages=[{"role": "user", "content": "Sky?"}], stream=True
+        )
+        return "".join([each.choices[0].delta.content or "" async for each in stream])
+
+
+@pytest.mark.parametrize("first", [len(STREAM), 2], ids=["whole", "cut"])
+@pytest.mark.parametrize("kind", TYPES.values(), ids=TYPES)
+async def test_a_stream_under_another_media_type_is_a_stream(kind: bytes, first: int) -> None:
+    provider = RawUpstream(answer(kind, STREAM[:first], STREAM[first:] or b": more\n\n"))
+    async with raw_upstream(provider) as url:
+        assert await ask(url) == "Sky blue."  # the official client reads it, too
+        async with proxied(provider={"base_url": url}) as proxy:
+            assert await ask(proxy.url) == "Sky blue."
+            hit = await proxy.ask("Sky?", stream=True, headers={"authorization": f"Bearer {KEY}"})
+            assert hit.headers["x-cache"] == "HIT"
+            assert await ask(proxy.url, responses=True) == "Sky blue."
+    assert len(provider.requests) == 2
+
+
+@pytest.mark.parametrize("begun", [b": waiting\n\n", b"\xef\xbb\xbf", b"\n"])
+async def test_such_a_stream_says_to_the_client_that_it_is_one(begun: bytes) -> None:
+    provider = RawUpstream(answer(TYPES["text"], begun + STREAM))
+    async with raw_upstream(provider) as url, proxied(provider={"base_url": url}) as proxy:
+        miss = await proxy.ask(stream=True)
+    assert (miss.status, miss.headers["content-type"]) == (200, "text/event-stream")
+    assert miss.body == begun + STREAM
+
+
+@pytest.mark.parametrize("kind", TYPES.values(), ids=TYPES)
+async def test_an_error_instead_of_a_stream_stays_an_error(kind: bytes) -> None:
+    error = json.dumps({"error": {"message": "overloaded", "type": "server_error", "code": 503}})
+    provider = RawUpstream(answer(kind, error.encode()))
+    async with raw_upstream(provider) as url, proxied(provider={"base_url": url}) as proxy:
+        reply = await proxy.ask(stream=True)
+    assert reply.status == 503
+    assert json.loads(reply.body)["error"]["message"] == "overloaded"
