@@ -10,11 +10,12 @@ LimitsUnavailable 503, the rest of these limits is not known │ ├── Unkno
 id of an answer that the caller does not have │ ├── ServerStopping 503, a WebSocket to a server that
 stops │ └── NotCached 504, ``Cache-Control: only-if-cached`` on a miss ├── UpstreamError the
 provider's fault: 5xx in the caller's dialect │ ├── UpstreamUnreachable 502, connection refused or
-reset, DNS or TLS failure │ ├── UpstreamTimeout 504 │ ├── UpstreamRefused an error status, with the
-provider's own answer │ ├── UpstreamUnavailable 503, no upstream may be asked now; 429 for a rate
-limit │ └── UpstreamProtocolError 502, an answer that cannot be read ├── StageError an optional
-stage failed: the pipeline counts and bypasses it │ ├── EncoderError │ ├── VectorIndexError │ └──
-StoreError └── MissingExtra an optional dependency is not installed (also an ImportError)
+reset, DNS or TLS failure │ │ └── IdleConnectionClosed it crossed the request │ ├── UpstreamTimeout
+504 │ ├── UpstreamRefused an error status, with the provider's own answer │ ├── UpstreamUnavailable
+503, no upstream may be asked now; 429 for a rate limit │ └── UpstreamProtocolError 502, an answer
+that cannot be read ├── StageError an optional stage failed: the pipeline counts and bypasses it │
+├── EncoderError │ ├── VectorIndexError │ └── StoreError └── MissingExtra an optional dependency is
+not installed (also an ImportError)
 """
 
 from __future__ import annotations
@@ -168,6 +169,13 @@ class UpstreamUnreachable(UpstreamError):
     """The connection failed: refused, reset, DNS failure or TLS failure."""
 
     code = "upstream_unreachable"
+
+
+class IdleConnectionClosed(UpstreamUnreachable):
+    """The provider closed an idle connection while a request was on its way to it.
+
+    It has not read the request, and this tells nothing about its health.
+    """
 
 
 class UpstreamTimeout(UpstreamError):

@@ -13,9 +13,12 @@ from headstart.middleware.upstreams import http
 from headstart.middleware.upstreams.http import HTTPUpstream
 from headstart.settings import UpstreamSettings
 from headstart.types import Call
+from support.proxied import proxied
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from support.proxied import Proxied
 
 pytestmark = pytest.mark.anyio
 
@@ -32,6 +35,8 @@ class House:
         """The requests of which it has read something."""
         self.rude = False
         """It closes a connection instead of answering its second request."""
+        self.leaving: set[Connection] = set()
+        """These connections are closed at their next request."""
 
     def close_connections(self) -> None:
         for each in self.connections:
@@ -152,3 +157,69 @@ async def test_a_retry_meets_no_connection_that_was_idle_when_the_first_one_clos
             await ask(upstream)
         assert await ask(upstream) == b"ok"
         assert house.heard == 10
+
+
+DOCUMENT = (
+    b'{"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": [{"index": 0,'
+    b' "message": {"role": "assistant", "content": "ok"}, "finish_reason": "stop"}]}'
+)
+
+
+class Chat(Connection):
+    """Answers each chat, whose body ends with a brace."""
+
+    def data_received(self, data: bytes) -> None:
+        if not data.endswith(b"}"):
+            return
+        if self in self._house.leaving:
+            self.transport.close()
+        else:
+            length = b"content-length: %d\r\n" % len(DOCUMENT)
+            self.transport.write(b"HTTP/1.1 200 OK\r\n" + length + b"\r\n" + DOCUMENT)
+
+
+BURST = 40
+"""More requests than the retry budget has retries."""
+
+
+@contextlib.asynccontextmanager
+async def chatting(house: House) -> AsyncIterator[str]:
+    server = await asyncio.get_running_loop().create_server(lambda: Chat(house), "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    try:
+        yield f"http://{host}:{port}"
+    finally:
+        server.close()
+        house.close_connections()
+        await server.wait_closed()
+
+
+async def chat_at_once(proxy: Proxied, text: str) -> list[int]:
+    """Return the statuses of a burst of chats."""
+    async with asyncio.TaskGroup() as group:
+        asked = [group.create_task(proxy.ask(f"{text} {each}")) for each in range(BURST)]
+    return [each.result().status for each in asked]
+
+
+async def test_requests_that_cross_the_end_of_idle_connections_are_all_retried() -> None:
+    """From a provider far away, the end of a connection arrives after a request was written."""
+    house = House()
+    async with chatting(house) as url, proxied(provider={"base_url": url}) as proxy:
+        await chat_at_once(proxy, "first")
+        house.leaving = {*house.connections}
+        statuses = await chat_at_once(proxy, "then")
+        assert statuses == [200] * BURST
+        retried = sum(len(row.attempts) == 2 for row in proxy.served)
+        assert retried > BURST / 2  # the budget alone has ten at once, and a fifth of the calls
+
+
+async def test_a_provider_that_fails_while_it_thinks_is_retried_within_the_budget(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http, "CROSSED_S", 0.0)
+    house = House()
+    async with chatting(house) as url, proxied(provider={"base_url": url}) as proxy:
+        await chat_at_once(proxy, "first")
+        house.leaving = {*house.connections}
+        statuses = await chat_at_once(proxy, "then")
+        assert {*statuses} == {200, 502}

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from headstart.errors import (
+    IdleConnectionClosed,
     UpstreamError,
     UpstreamProtocolError,
     UpstreamRefused,
@@ -299,3 +300,11 @@ def test_a_refusal_without_a_readable_body_is_judged_by_its_status() -> None:
 def test_an_error_that_names_its_kind_is_of_that_kind() -> None:
     assert failure_of(UpstreamProtocolError("x", kind="empty"), NOW) == failure(K.EMPTY)
     assert failure_of(UpstreamTimeout("x", kind="silent"), NOW) == failure(K.SILENT)
+
+
+def test_the_end_of_an_idle_connection_is_no_failure_of_the_provider() -> None:
+    crossed, refused = (
+        failure_of(error, 0.0) for error in (IdleConnectionClosed("x"), UpstreamUnreachable("x"))
+    )
+    assert (crossed.retry_here, crossed.retries_freely, crossed.charges) == (True, True, False)
+    assert (refused.retry_here, refused.retries_freely, refused.charges) == (True, False, True)

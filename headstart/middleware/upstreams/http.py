@@ -12,6 +12,7 @@ import re
 import select
 import ssl
 import time
+from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,6 +23,7 @@ from yarl import URL
 from headstart.dialects.registry import BY_SETTING, DIALECTS, spoken_dialects, with_retry_after
 from headstart.errors import (
     ConfigError,
+    IdleConnectionClosed,
     UpstreamError,
     UpstreamProtocolError,
     UpstreamRefused,
@@ -169,6 +171,12 @@ def _news_of(descriptor: int) -> Callable[[], bool]:
     return lambda: bool(select.select([descriptor], [], [], 0)[0])
 
 
+CROSSED_S = 1.0
+"""Longest time after which the end of an idle connection reaches us, if a request crossed it."""
+_is_reused: ContextVar[bool] = ContextVar("is_reused")
+"""Whether the running request got a connection that had been idle."""
+
+
 class _SilentPool(aiohttp.TCPConnector):
     """A pool that hands out only silent connections, and closes the others."""
 
@@ -203,6 +211,7 @@ class _SilentPool(aiohttp.TCPConnector):
                 and protocol.is_silent()
             ):
                 protocol.idle = False
+                _is_reused.set(True)
                 return connection
             connection.close()
         return None
@@ -359,9 +368,13 @@ class HTTPUpstream:
         """Send a request, and wait for the head of its answer.
 
         A provider may close an idle connection at the moment at which it is used again. If the
-        request was not even written, it is sent once more, on a connection that was not idle.
+        request was not even written, it is sent once more, on a connection that was not idle. If it
+        crossed the end of the connection, this raises IdleConnectionClosed.
         """
+        loop = asyncio.get_running_loop()
         for again in (True, False):
+            _is_reused.set(False)
+            began = loop.time()
             try:
                 return await self._open().request(
                     method,
@@ -379,8 +392,13 @@ class HTTPUpstream:
                 if isinstance(pool, _SilentPool):
                     pool.drop_idle()
                 unwritten = isinstance(error.__cause__, aiohttp.ClientConnectionResetError)
-                if not (again and unwritten and upload is None):
-                    raise
+                if again and unwritten and upload is None:
+                    continue
+                if _is_reused.get() and loop.time() - began < CROSSED_S:
+                    raise IdleConnectionClosed(
+                        f"upstream {self.name} closed the connection"
+                    ) from error
+                raise
         raise AssertionError("unreachable")  # for type checkers
 
     async def connect(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from headstart.errors import (
+    IdleConnectionClosed,
     UpstreamProtocolError,
     UpstreamRefused,
     UpstreamTimeout,
@@ -142,6 +143,8 @@ class Failure(Frozen, kw_only=False):
     """Close (upstream, model, key) at once, for this long."""
     retry_after_s: float | None = None
     """The provider asks for no call before this time."""
+    retries_freely: bool = False
+    """A retry takes nothing from the retry budget, because the provider read no request."""
 
     @property
     def larger_context(self) -> bool:
@@ -171,6 +174,8 @@ _FAILURES = {
         Failure(FailureKind.CUT, retry_here=True, charges=True),
     )
 }
+
+_IDLE_CLOSED = Failure(FailureKind.UNREACHABLE, retry_here=True, retries_freely=True)
 
 _LONGEST_WAITS_S = {
     # One call an hour costs little, even if the header asks for a longer wait.
@@ -258,7 +263,8 @@ def failure_of(error: UpstreamError, now: float) -> Failure:
         case UpstreamProtocolError():
             return failure(FailureKind.PROTOCOL)
         case _:
-            return failure(FailureKind.UNREACHABLE)
+            crossed = isinstance(error, IdleConnectionClosed)
+            return _IDLE_CLOSED if crossed else failure(FailureKind.UNREACHABLE)
 
 
 _ABOUT_RESOURCES = (403, 404, 405, 409, 410)

@@ -271,6 +271,8 @@ class AttemptSchedule:
         self._avoided: deque[int] = deque()
         """Members that were not asked because they fail at present."""
         self._forced: set[int] = set()
+        self._retries_freely: set[int] = set()
+        """Members whose next retry takes nothing from the budget."""
         for place in range(min(rules.abreast, len(order))):
             role = AttemptRole.RACE if place else AttemptRole.FIRST
             self._plan(now, self._next.popleft(), role)
@@ -328,6 +330,10 @@ class AttemptSchedule:
         if not (failure.fail_over or failure.retry_here):
             self._give_up()
             return
+        if failure.retries_freely:
+            self._retries_freely.add(member)
+        else:
+            self._retries_freely.discard(member)
         if failure.larger_context:
             self._next = deque(each for each in self._next if self._is_larger(each, member))
         again = (failure.retry_here and member not in self._forced) or not asked
@@ -383,7 +389,8 @@ class AttemptSchedule:
         repeats = member in self._asked
         if not fits_deadline(delay_s, left_s):
             return False
-        if repeats and not self._may_retry(not (self._next or self._avoided)):
+        costs = repeats and member not in self._retries_freely
+        if costs and not self._may_retry(not (self._next or self._avoided)):
             return False
         self._retried[member] = tries + repeats
         self._plan(now + delay_s, member, AttemptRole.RETRY if repeats else AttemptRole.FIRST)
