@@ -583,7 +583,8 @@ class Document:
 
     def events(self) -> tuple[StreamEvent, ...]:
         """Decode the answer."""
-        return self._dialect.decode_body(self._status, b"".join(self._parts))
+        body = b"".join(self._parts).removeprefix(_BOM)  # which the providers' clients skip, too
+        return self._dialect.decode_body(self._status, body)
 
 
 class DocumentReader(BodyReader):

@@ -48,6 +48,17 @@ async def ask(url: str, *, responses: bool = False) -> str:
         return "".join([each.choices[0].delta.content or "" async for each in stream])
 
 
+async def ask_whole(url: str, *, responses: bool = False) -> str | None:
+    """Return the text that OpenAI's client reads in an answer that is no stream."""
+    async with openai.AsyncOpenAI(base_url=url + "/v1", api_key=KEY, max_retries=0) as client:
+        if responses:
+            return (await client.responses.create(model="m", input="Sky?")).output_text
+        reply = await client.chat.completions.create(
+            model="m", messages=[{"role": "user", "content": "Sky?"}]
+        )
+        return reply.choices[0].message.content
+
+
 @pytest.mark.parametrize("first", [len(STREAM), 2], ids=["whole", "cut"])
 @pytest.mark.parametrize("kind", TYPES.values(), ids=TYPES)
 async def test_a_stream_under_another_media_type_is_a_stream(kind: bytes, first: int) -> None:
@@ -69,6 +80,21 @@ async def test_such_a_stream_says_to_the_client_that_it_is_one(begun: bytes) -> 
         miss = await proxy.ask(stream=True)
     assert (miss.status, miss.headers["content-type"]) == (200, "text/event-stream")
     assert miss.body == begun + STREAM
+
+
+@pytest.mark.parametrize("responses", [False, True], ids=["untouched", "translated"])
+async def test_a_document_behind_a_byte_order_mark_is_an_answer(responses: bool) -> None:
+    message = {"role": "assistant", "content": "Sky blue."}
+    choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
+    document = {"id": "1", "object": "chat.completion", "created": 1, "model": "m"}
+    body = b"\xef\xbb\xbf" + json.dumps({**document, "choices": choices}).encode()
+    provider = RawUpstream(answer(TYPES["json"], body))
+    async with raw_upstream(provider) as url:
+        assert await ask_whole(url) == "Sky blue."  # the official client reads it, too
+        async with proxied(provider={"base_url": url}) as proxy:
+            for _ in range(2):
+                assert await ask_whole(proxy.url, responses=responses) == "Sky blue."
+    assert len(provider.requests) == 2
 
 
 @pytest.mark.parametrize("kind", TYPES.values(), ids=TYPES)
