@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import signal
+import sys
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import httptools
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -66,6 +68,10 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     _running: RequestResponseCycle | None = None
     _ignores = False
     """True: further bytes are read and dropped."""
+    _received = b""
+    """The bytes that are being read."""
+    _repeats_head = False
+    """A parser is being told how long a body is that follows. Its calls are no news."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Expect a head."""
@@ -92,6 +98,8 @@ class BoundedHeadProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Begin to count."""
+        if self._repeats_head:
+            return
         super().on_message_begin()
         self._in_head = True
         self._head_bytes = 0
@@ -99,7 +107,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Stop counting."""
         self._in_head = False
-        if self._ignores:
+        if self._ignores or self._repeats_head:
             return
         self._in_body = True
         self._wait_no_more()
@@ -118,7 +126,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """The client has sent the whole request."""
-        if self._ignores:
+        if self._ignores or (self._declines_upgrade() and self._framing()):
             return
         self._in_body = False
         self._wait_no_more()
@@ -133,6 +141,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Parse the bytes that arrived."""
         if not self._ignores:
+            self._received = data
             super().data_received(data)
         if self._ignores or self.transport.is_closing():
             return
@@ -186,8 +195,43 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         self._wait_no_more()
         super().handle_websocket_upgrade()
 
+    def on_url(self, url: bytes) -> None:
+        """Keep the target."""
+        if not self._repeats_head:
+            super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header."""
+        if not self._repeats_head:
+            super().on_header(name, value)
+
+    def _declines_upgrade(self) -> bool:
+        return bool(self.parser.should_upgrade()) and not self._should_upgrade()
+
+    def _framing(self) -> bytes:
+        """Return the headers of the newest request that tell how long its body is."""
+        names = (b"content-length", b"transfer-encoding")
+        pairs = [pair for pair in self.headers if pair[0] in names]
+        return b"".join(b"%b: %b\r\n" % pair for pair in pairs)
+
     def _unsupported_upgrade_warning(self) -> None:
-        """Log nothing: the request is answered without the upgrade."""
+        """Read on: the request is answered without the upgrade, and nothing is logged.
+
+        The HTTP client of Java asks for HTTP/2 like this with its first request. The parser stops
+        after the head of such a request, so another one reads the body and what follows.
+        """
+        upgrade = sys.exception()
+        assert isinstance(upgrade, httptools.HttpParserUpgrade)
+        framing = self._framing()
+        self.parser = httptools.HttpRequestParser(self)
+        if framing:
+            self._repeats_head = True
+            self.parser.feed_data(b"POST / HTTP/1.1\r\n" + framing)
+            self.parser.feed_data(b"\r\n")
+            self._repeats_head = False
+        if rest := self._received[upgrade.args[0] :]:
+            self._received = rest
+            super().data_received(rest)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running = cycle
