@@ -1,21 +1,33 @@
 """All errors that Headstart raises, as one tree.
 
-HeadstartError ├── ConfigError at the start; the message names the setting and the fix ├──
-RequestError the caller's fault: 4xx in the caller's dialect │ ├── InvalidRequest 400 │ ├──
-Unauthorized 401 │ ├── Forbidden 403, from a web page or a key without permission │ │ └──
-ModelForbidden a model that the caller's key may not use │ ├── NoUpstream 404, no upstream speaks
-the request's dialect │ ├── RequestTimeout 408, the body did not come in time │ ├── RequestTooLarge
-413 │ ├── Overloaded 429 │ ├── OverLimit 429, the limits of the caller's key are used up │ ├──
-LimitsUnavailable 503, the rest of these limits is not known │ ├── UnknownReference 400 or 404, an
-id of an answer that the caller does not have │ ├── ServerStopping 503, a WebSocket to a server that
-stops │ └── NotCached 504, ``Cache-Control: only-if-cached`` on a miss ├── UpstreamError the
-provider's fault: 5xx in the caller's dialect │ ├── UpstreamUnreachable 502, connection refused or
-reset, DNS or TLS failure │ │ └── IdleConnectionClosed it crossed the request │ ├── UpstreamTimeout
-504 │ ├── UpstreamRefused an error status, with the provider's own answer │ ├── UpstreamUnavailable
-503, no upstream may be asked now; 429 for a rate limit │ └── UpstreamProtocolError 502, an answer
-that cannot be read ├── StageError an optional stage failed: the pipeline counts and bypasses it │
-├── EncoderError │ ├── VectorIndexError │ └── StoreError └── MissingExtra an optional dependency is
-not installed (also an ImportError)
+HeadstartError
+├── ConfigError                 at the start; the message names the setting and the fix
+├── RequestError                the caller's fault: 4xx in the caller's dialect
+│   ├── InvalidRequest          400
+│   ├── Unauthorized            401
+│   ├── Forbidden               403, from a web page or a key without permission
+│   │   └── ModelForbidden      a model that the caller's key may not use
+│   ├── NoUpstream              404, no upstream speaks the request's dialect
+│   ├── RequestTimeout          408, the body did not come in time
+│   ├── RequestTooLarge         413
+│   ├── Overloaded              429
+│   ├── OverLimit               429, the limits of the caller's key are used up
+│   ├── LimitsUnavailable       503, the rest of these limits is not known
+│   ├── UnknownReference        400 or 404, an id of an answer that the caller does not have
+│   ├── ServerStopping          503, a WebSocket to a server that stops
+│   └── NotCached               504, ``Cache-Control: only-if-cached`` on a miss
+├── UpstreamError               the provider's fault: 5xx in the caller's dialect
+│   ├── UpstreamUnreachable     502, connection refused or reset, DNS or TLS failure
+│   │   └── IdleConnectionClosed  the provider closed it while the request was on its way
+│   ├── UpstreamTimeout         504
+│   ├── UpstreamRefused         an error status, with the provider's own answer
+│   ├── UpstreamUnavailable     503, no upstream may be asked now; 429 for a rate limit
+│   └── UpstreamProtocolError   502, an answer that cannot be read
+├── StageError                  an optional stage failed: the pipeline counts and bypasses it
+│   ├── EncoderError
+│   ├── VectorIndexError
+│   └── StoreError
+└── MissingExtra                an optional dependency is not installed (also an ImportError)
 """
 
 from __future__ import annotations

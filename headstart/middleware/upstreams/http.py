@@ -375,11 +375,16 @@ class HTTPUpstream:
         for again in (True, False):
             _is_reused.set(False)
             began = loop.time()
+            if upload is not None:
+                payload: Any = upload.read()
+            else:
+                # The client library writes a file piece by piece.
+                payload = io.BytesIO(body) if len(body) > LONG_BODY_BYTES else body or None
             try:
                 return await self._open().request(
                     method,
                     url,
-                    data=_payload(body) if upload is None else upload.read(),
+                    data=payload,
                     headers=headers,
                     allow_redirects=False,
                     timeout=self._timeout,
@@ -449,7 +454,9 @@ class HTTPUpstream:
     ) -> Reply:
         """Return the answer that has begun. Raises UpstreamProtocolError if it cannot be read."""
         head, first = read_head(response.status, response.raw_headers), b""
-        if incoming.may_be_events(head):
+        request = incoming.call.request
+        asked = request is not None and (request.stream or incoming.call.streamed_upstream)
+        if asked and not head.is_stream and incoming.may_be_events(head):
             first = await self._first_bytes(response)
             head = head.as_stream() if begins_events(first) else head
         strip = head.is_stream and "include-usage" in transforms
@@ -633,13 +640,6 @@ def _is_late(response: aiohttp.ClientResponse, reader: BodyReader) -> bool:
 def _is_of_handshake(name: str) -> bool:
     """Tell whether a header of the client's handshake is for the next server alone."""
     return name.startswith("sec-websocket-")
-
-
-def _payload(body: bytes) -> bytes | io.BytesIO | None:
-    """Return a body for the client library, which writes a long one piece by piece."""
-    if len(body) > LONG_BODY_BYTES:
-        return io.BytesIO(body)
-    return body or None
 
 
 def _length_of(headers: Headers) -> Iterator[tuple[str, str]]:

@@ -226,15 +226,14 @@ class IncomingAnswer(msgspec.Struct, frozen=True):
     """The upstream's name of the requested model."""
 
     def may_be_events(self, head: AnswerHead) -> bool:
-        """Tell whether the body may be events though its media type, wrong or missing, is another.
+        """Tell whether an answer may be the events that were asked for, under another media type.
 
-        The providers' own clients read it as events because they asked for events.
+        The providers' own clients read it as events, whatever its media type is.
         """
-        own, request = self.own, self.call.request
-        if own is None or request is None or head.is_stream or not head.is_plain:
-            return False
-        asked = request.stream or self.call.streamed_upstream
-        return asked and head.status < 300 and own.stream_type == _EVENTS
+        own = self.own
+        return (
+            own is not None and head.is_plain and head.status < 300 and own.stream_type == _EVENTS
+        )
 
     def begin(
         self, head: AnswerHead, transcript: Transcript, *, strip: bool
