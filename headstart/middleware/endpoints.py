@@ -373,10 +373,9 @@ def raw_path(scope: Scope) -> bytes:
     """Return the path below ``root_path``, in the form that the client sent."""
     path: bytes = scope.get("raw_path") or scope["path"].encode()
     path = path.partition(b"?")[0]
-    root = scope.get("root_path", "")
-    if root and path.startswith(root.encode()):
-        return path[len(root.encode()) :]
-    return path
+    root = scope.get("root_path", "").encode()
+    below = path.removeprefix(root)
+    return below if below[:1] in (b"", b"/") else path  # "/a" is no root of "/ask"
 
 
 def has_dot_segment(path: bytes) -> bool:

@@ -288,6 +288,22 @@ def sending_files(app: Any) -> Any:
     return server
 
 
+@pytest.mark.parametrize(("root", "prefix"), [("/a", ""), ("/a", "/a"), ("", "")])
+async def test_a_path_below_a_root_is_matched(root: str, prefix: str) -> None:
+    """Most servers leave a path alone if a proxy has stripped the root; uvicorn puts it back."""
+    app = HeadstartMiddleware(application(Asked()), endpoints=ENDPOINTS, mode="exact-only")
+
+    async def server(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            raw = prefix.encode() + b"/ask"
+            scope = {**scope, "root_path": root, "path": prefix + "/ask", "raw_path": raw}
+        await app(scope, receive, send)
+
+    async with served(server) as client:
+        replies = [await client.post("/ask", {"question": "why?"}) for _ in range(2)]
+    assert [reply.headers.get("x-cache") for reply in replies] == ["MISS", "HIT"]
+
+
 @pytest.mark.parametrize("condition", ["range", "if-none-match", "if-modified-since"])
 async def test_what_one_client_asks_of_its_own_copy_reaches_no_other(
     tmp_path: Path, condition: str
