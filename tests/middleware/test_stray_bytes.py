@@ -177,6 +177,31 @@ async def test_a_body_after_an_answer_to_head_reaches_no_other_call(stray: str) 
     assert await answers_after("length", Stray(later=((0.001, STRAY[stray]),)), "HEAD") == OWN
 
 
+@pytest.mark.parametrize(
+    ("head", "reason"),
+    [
+        (b"HTTP/1.1 200 OK\r\nX-A : secret\r\n\r\n", "Invalid header token"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\na", "Content-Length"),
+        (b"secret nonsense\r\n\r\n", "HTTP"),
+    ],
+)
+async def test_an_answer_that_is_not_http_is_told_and_not_quoted(head: bytes, reason: str) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(head)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
+        url = "http://{}:{}".format(*server.sockets[0].getsockname())
+        upstream = HTTPUpstream(UpstreamSettings(name="u", base_url=url))
+        with pytest.raises(UpstreamError, match="is not valid HTTP") as raised:
+            await ask(upstream, "/0")
+        await upstream.aclose()
+    assert reason in str(raised.value)
+    assert "secret" not in str(raised.value)
+
+
 async def test_a_silent_connection_is_used_again() -> None:
     async with hostile("length", Stray()) as (peer, url):
         upstream = HTTPUpstream(UpstreamSettings(name="u", base_url=url))

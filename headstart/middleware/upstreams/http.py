@@ -665,8 +665,14 @@ def _as_ours(name: str, error: Exception) -> UpstreamError:
             return UpstreamUnreachable(f"upstream {name}: TLS failed: {error}")
         case aiohttp.ClientConnectorError():
             return UpstreamUnreachable(f"upstream {name} cannot be reached: {_reason(error)}")
-        case aiohttp.ClientPayloadError() | aiohttp.ClientResponseError():
+        case aiohttp.ClientPayloadError():
             return UpstreamProtocolError(f"upstream {name} broke off its answer")
+        case aiohttp.ClientResponseError():
+            # The lines that follow quote the answer.
+            reason = error.message.partition("\n")[0].rstrip(":")
+            return UpstreamProtocolError(
+                f"upstream {name} sent an answer that is not valid HTTP: {reason}"
+            )
         case _:
             return UpstreamUnreachable(f"upstream {name} closed the connection")
 
