@@ -195,7 +195,7 @@ async def test_an_answer_that_is_not_http_is_told_and_not_quoted(head: bytes, re
     async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
         url = "http://{}:{}".format(*server.sockets[0].getsockname())
         upstream = HTTPUpstream(UpstreamSettings(name="u", base_url=url))
-        with pytest.raises(UpstreamError, match="is not valid HTTP") as raised:
+        with pytest.raises(UpstreamError, match="no valid HTTP") as raised:
             await ask(upstream, "/0")
         await upstream.aclose()
     assert reason in str(raised.value)

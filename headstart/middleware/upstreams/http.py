@@ -668,11 +668,8 @@ def _as_ours(name: str, error: Exception) -> UpstreamError:
         case aiohttp.ClientPayloadError():
             return UpstreamProtocolError(f"upstream {name} broke off its answer")
         case aiohttp.ClientResponseError():
-            # The lines that follow quote the answer.
-            reason = error.message.partition("\n")[0].rstrip(":")
-            return UpstreamProtocolError(
-                f"upstream {name} sent an answer that is not valid HTTP: {reason}"
-            )
+            why = error.message.partition("\n")[0].rstrip(":")  # the next lines quote the answer
+            return UpstreamProtocolError(f"upstream {name} sent no valid HTTP: {why}")
         case _:
             return UpstreamUnreachable(f"upstream {name} closed the connection")
 
