@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import openai
 import pytest
 
 from support.proxied import proxied
 from support.scripted import USAGE_CHUNK, ScriptedUpstream, chunk
-from support.sdks import KEY
+from support.sdks import KEY, streamed_text
 
 pytestmark = pytest.mark.anyio
 
 PARTS = [chunk({"role": "assistant", "content": "Sky"}), chunk({"content": " blue."})]
 STREAM = b"".join([*PARTS, chunk({}, "stop"), USAGE_CHUNK, b"data: [DONE]\n\n"])
-
-
-async def ask(url: str, *, responses: bool) -> str:
-    """Return the text that OpenAI's client makes of a stream."""
-    async with openai.AsyncOpenAI(base_url=url + "/v1", api_key=KEY, max_retries=0) as client:
-        if responses:
-            async with client.responses.stream(model="m", input="Sky?") as events:
-                return (await events.get_final_response()).output_text
-        stream: Any = await client.chat.completions.create(
-            model="m", messages=[{"role": "user", "content": "Sky?"}], stream=True
-        )
-        return "".join([each.choices[0].delta.content or "" async for each in stream])
 
 
 @pytest.mark.parametrize("responses", [False, True], ids=["untouched", "translated"])
@@ -37,7 +22,7 @@ async def test_a_stream_is_read_to_its_end(responses: bool, end: bytes) -> None:
     provider.body = STREAM.replace(b"\n", end)
     async with proxied(provider) as proxy:
         if responses or end != b"\r":  # OpenAI's own client does not take the others
-            assert await ask(proxy.url, responses=responses) == "Sky blue."
+            assert await streamed_text(proxy.url, responses=responses) == "Sky blue."
         else:
             body = {"model": "m", "messages": [{"role": "user", "content": "Sky?"}], "stream": True}
             headers = {"authorization": f"Bearer {KEY}"}
@@ -48,6 +33,6 @@ async def test_a_stream_is_read_to_its_end(responses: bool, end: bytes) -> None:
                 assert await reply.read() == provider.body.replace(
                     USAGE_CHUNK.replace(b"\n", end), b""
                 )
-        again = await ask(proxy.url, responses=responses)
+        again = await streamed_text(proxy.url, responses=responses)
         assert again == "Sky blue."
     assert len(provider.calls) == 1

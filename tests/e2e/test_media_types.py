@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import openai
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from support.proxied import proxied
 from support.raw_upstream import RawUpstream, raw_upstream
 from support.scripted import chunk
-from support.sdks import KEY
+from support.sdks import KEY, streamed_text
 
 pytestmark = pytest.mark.anyio
 
@@ -36,18 +35,6 @@ def answer(kind: bytes, *pieces: bytes) -> bytes:
     return b"HTTP/1.1 200 OK\r\n%btransfer-encoding: chunked\r\n\r\n%b" % (kind, chunks)
 
 
-async def ask(url: str, *, responses: bool = False) -> str:
-    """Return the text that OpenAI's client makes of a stream."""
-    async with openai.AsyncOpenAI(base_url=url + "/v1", api_key=KEY, max_retries=0) as client:
-        if responses:
-            async with client.responses.stream(model="m", input="Sky?") as events:
-                return (await events.get_final_response()).output_text
-        stream: Any = await client.chat.completions.create(
-            model="m", messages=[{"role": "user", "content": "Sky?"}], stream=True
-        )
-        return "".join([each.choices[0].delta.content or "" async for each in stream])
-
-
 async def ask_whole(url: str, *, responses: bool = False) -> str | None:
     """Return the text that OpenAI's client reads in an answer that is no stream."""
     async with openai.AsyncOpenAI(base_url=url + "/v1", api_key=KEY, max_retries=0) as client:
@@ -64,12 +51,12 @@ async def ask_whole(url: str, *, responses: bool = False) -> str | None:
 async def test_a_stream_under_another_media_type_is_a_stream(kind: bytes, first: int) -> None:
     provider = RawUpstream(answer(kind, STREAM[:first], STREAM[first:] or b": more\n\n"))
     async with raw_upstream(provider) as url:
-        assert await ask(url) == "Sky blue."  # the official client reads it, too
+        assert await streamed_text(url) == "Sky blue."  # the official client reads it, too
         async with proxied(provider={"base_url": url}) as proxy:
-            assert await ask(proxy.url) == "Sky blue."
+            assert await streamed_text(proxy.url) == "Sky blue."
             hit = await proxy.ask("Sky?", stream=True, headers={"authorization": f"Bearer {KEY}"})
             assert hit.headers["x-cache"] == "HIT"
-            assert await ask(proxy.url, responses=True) == "Sky blue."
+            assert await streamed_text(proxy.url, responses=True) == "Sky blue."
     assert len(provider.requests) == 2
 
 

@@ -255,3 +255,15 @@ CLIENTS = {
     "anthropic": say_anthropic,
     "gemini": say_gemini,
 }
+
+
+async def streamed_text(url: str, *, responses: bool = False) -> str:
+    """Return the text that OpenAI's client makes of a stream."""
+    async with openai.AsyncOpenAI(base_url=url + "/v1", api_key=KEY, max_retries=0) as client:
+        if responses:
+            async with client.responses.stream(model="m", input="Sky?") as events:
+                return (await events.get_final_response()).output_text
+        stream: Any = await client.chat.completions.create(
+            model="m", messages=[{"role": "user", "content": "Sky?"}], stream=True
+        )
+        return "".join([each.choices[0].delta.content or "" async for each in stream])
