@@ -155,7 +155,7 @@ class EmbeddedEntry(NamedTuple):
     vector: bytes | None = None
     sketch: Sketch | None = None
     postponed: bool = False
-    """Its prompt was not encoded because of load: the index gets it when it is encoded."""
+    """Its prompt was not encoded because of load: it joins the index when the prompt is encoded."""
 
 
 class EntryEncoder(Generic[P]):

@@ -371,7 +371,7 @@ class SemanticQuery:
     accept: Accept
     context: MatchContext
     wait_s: float
-    """Longest wait for encodings of one kind."""
+    """Longest wait for the question's encoding, and for those of its history, in seconds."""
     encoded_by: float
     """The latest time at which the question's encoding may come."""
     entries_by: float

@@ -71,7 +71,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     _received = b""
     """The bytes that are being read."""
     _repeats_head = False
-    """A parser is being told how long a body is that follows. Its calls are no news."""
+    """A new parser reads a head again, to know the length of the body. Its calls are ignored."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Expect a head."""
