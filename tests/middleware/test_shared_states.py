@@ -18,6 +18,7 @@ from headstart.middleware.upstreams.accounting import UpstreamStates
 from headstart.middleware.upstreams.shared_states import (
     LOCK_BYTES,
     MEMORY_BYTES,
+    SLOTS,
     SharedLock,
     SharedUpstreamStates,
 )
@@ -134,25 +135,51 @@ for _ in range(200):
             taken += 1
 print(taken)
 """
+ADMITTED = f"""
+import sys
+from headstart.middleware.upstreams.shared_states import SharedUpstreamStates
+breaker = SharedUpstreamStates(int(sys.argv[1]), 0).of(*{PLACE!r}).breaker
+sys.stdin.readline()
+print(*(breaker.admit(1000.0).number for _ in range(500)))
+"""
+
+
+def run_at_once(code: str, memory: int) -> list[str]:
+    """Run a program in four processes that begin together; return what they printed."""
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(memory)],
+            pass_fds=(memory,), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )
+        for _ in range(4)
+    ]  # fmt: skip
+    for each in running:
+        assert each.stdin is not None
+        each.stdin.write("go\n")
+        each.stdin.flush()
+    return [each.communicate(timeout=60)[0] for each in running]
 
 
 def test_processes_that_take_at_once_take_what_is_there(
     memory: int, workers: list[SharedUpstreamStates]
 ) -> None:
     workers[0].of(*PLACE).limits.learn(HEADERS, 1000.0, 0.0)
-    takers = [
-        subprocess.Popen(
-            [sys.executable, "-c", TAKER, str(memory)],
-            pass_fds=(memory,), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )
-        for _ in range(4)
-    ]  # fmt: skip
-    for taker in takers:
-        assert taker.stdin is not None
-        taker.stdin.write("go\n")
-        taker.stdin.flush()
-    taken = [int(taker.communicate(timeout=60)[0]) for taker in takers]
-    assert sum(taken) == 40
+    assert sum(map(int, run_at_once(TAKER, memory))) == 40
+
+
+def test_processes_that_ask_at_once_get_different_permits(memory: int) -> None:
+    numbers = " ".join(run_at_once(ADMITTED, memory)).split()
+    assert sorted(map(int, numbers)) == [*range(1, 4 * 500 + 1)]
+
+
+def test_a_state_that_displaces_another_does_not_inherit_its_calls(
+    workers: list[SharedUpstreamStates],
+) -> None:
+    """All slots are taken again and again, and a new state begins with its first call."""
+    for number in range(3 * SLOTS):
+        permit = workers[number % 2].of("sim", f"model-{number}", "1").breaker.admit(1.0)
+        assert permit is not None
+        assert permit.number == 1
 
 
 HOLDER = """

@@ -41,9 +41,15 @@ if TYPE_CHECKING:
     from headstart.policies.routing.rate_limits import LimitWindow, Taken
     from headstart.types import Headers
 
-_HEAD = struct.Struct("<16sQI?")
+_HEAD = struct.Struct("@16sQI?")
 """Name, version (the time of the last change), length of the state, whether it is worth more."""
 _NO_HEAD = (b"", 0, 0, False)
+_COUNTS = struct.Struct("@Qddd")
+"""Numbers that each call changes, the last one is the time of the last call. They stand between the
+head and the state. So a call leaves state and version as they are, and the other workers need not
+read the state again."""
+_COUNTS_AT = 32
+_STATE_AT = _COUNTS_AT + _COUNTS.size
 SLOT_BYTES = 4096
 SLOTS = 4096
 _NEAR = 8
@@ -213,9 +219,11 @@ class SharedTable(SharedLock):
         for at, head in zip(near, heads, strict=True):
             if head[0] == name:
                 return at
-        values = [(head[3], head[1]) for head in heads]
+        used_s = [_COUNTS.unpack_from(self.memory, at + _COUNTS_AT)[3] for at in near]
+        values = [(head[3], max(head[1] / 1e9, at)) for head, at in zip(heads, used_s, strict=True)]
         at = near[values.index(min(values))]
         _HEAD.pack_into(self.memory, at, name, 0, 0, False)  # noqa: FBT003 - a field
+        _COUNTS.pack_into(self.memory, at + _COUNTS_AT, 0, 0.0, 0.0, 0.0)
         return at
 
     def ring(self, name: bytes) -> memoryview[float] | None:
@@ -237,12 +245,12 @@ def _digest(*name: str) -> bytes:
 class _Cell:
     """The shared state of one object: its place, and the version that the object has."""
 
-    __slots__ = ("_at", "_name", "_version", "span", "table")
+    __slots__ = ("_name", "_version", "at", "span", "table")
 
     def __init__(self, table: SharedTable, name: bytes) -> None:
         self.table = table
         self._name = name
-        self._at = -1
+        self.at = -1
         self._version = 0
         self.span = -1
         """The span of the lock in which it was loaded: until its end nobody else changes it."""
@@ -252,8 +260,8 @@ class _Cell:
         table = self.table
         if table.span:
             return self.load(shared)
-        if self._at >= 0:
-            name, version, _, _ = _HEAD.unpack_from(table.memory, self._at)
+        if self.at >= 0:
+            name, version, _, _ = _HEAD.unpack_from(table.memory, self.at)
             if version == self._version and name == self._name:
                 return None
         with table:
@@ -264,28 +272,30 @@ class _Cell:
         table = self.table
         if self.span == table.span:
             return
-        memory, at = table.memory, self._at
+        memory, at = table.memory, self.at
         name, version, length, _ = _HEAD.unpack_from(memory, at) if at >= 0 else _NO_HEAD
         if name != self._name:
-            self._at = at = table.place(self._name)
+            self.at = at = table.place(self._name)
             _, version, length, _ = _HEAD.unpack_from(memory, at)
         if version not in (0, self._version):
-            body = at + _HEAD.size
+            body = at + _STATE_AT
             shared.load(memory[body : body + length])
+        shared.load_counts()
         self._version = version
         self.span = table.span
 
     def store(self, shared: _OnSharedState) -> None:
         """Write the state back. Call it with the lock, after ``load``."""
         state = shared.save()
-        if len(state) > SLOT_BYTES - _HEAD.size:
+        if len(state) > SLOT_BYTES - _STATE_AT:
             return  # too many limits, so this worker counts them alone
-        memory, body = self.table.memory, self._at + _HEAD.size
+        memory, body = self.table.memory, self.at + _STATE_AT
         memory[body : body + len(state)] = state
         self._version = time.monotonic_ns()
         _HEAD.pack_into(
-            memory, self._at, self._name, self._version, len(state), shared.is_worth_more()
+            memory, self.at, self._name, self._version, len(state), shared.is_worth_more()
         )
+        shared.store_counts()
 
 
 class _OnSharedState:
@@ -304,6 +314,12 @@ class _OnSharedState:
         """Take over a state."""
         values = msgspec.msgpack.decode(state, type=self._format)
         vars(self).update(zip(self._fields, values, strict=True))
+
+    def load_counts(self) -> None:
+        """Take over the counts, if it has any. Without the lock they may be of two moments."""
+
+    def store_counts(self) -> None:
+        """Write the counts, if it has any. Call it with the lock, after ``cell.load``."""
 
     def is_worth_more(self) -> bool:
         """Return whether it is worth more than states of invented names."""
@@ -345,11 +361,15 @@ def _changes(method: Any) -> Any:
 class SharedBreaker(_OnSharedState, CircuitBreaker):
     """A circuit breaker of all workers."""
 
-    _fields = tuple(vars(CircuitBreaker()))
+    _fields = tuple(
+        name
+        for name in vars(CircuitBreaker())
+        if name not in ("_admitted", "_calls", "_errors", "_counted_at")  # its counts
+    )
     _values = attrgetter(*_fields)
     _format = tuple[
-        bool, int, int, dict[int, bool], int, float, float, float, float, bool, float, int, float,
-        float, float, float, float, int, float,
+        bool, int, dict[int, bool], int, float, bool, float, int, float, float, float, float,
+        float, int, float,
     ]  # fmt: skip
     """The types of the fields, in their order."""
 
@@ -364,23 +384,47 @@ class SharedBreaker(_OnSharedState, CircuitBreaker):
     open_for_s = _reads(CircuitBreaker.open_for_s)
     avoided_for_s = _reads(CircuitBreaker.avoided_for_s)
     limited = _reads(CircuitBreaker.limited)
-    degraded = _reads(CircuitBreaker.degraded)
     weight = _reads(CircuitBreaker.weight)
     insist = _reads(CircuitBreaker.insist)
-    admit = _changes(CircuitBreaker.admit)
-    failed = _changes(CircuitBreaker.failed)
     neutral = _changes(CircuitBreaker.neutral)
     superseded = _changes(CircuitBreaker.superseded)
     close_for = _changes(CircuitBreaker.close_for)
+    failed = _changes(CircuitBreaker.failed)
+    _succeeded = _changes(CircuitBreaker.succeeded)
 
-    def succeeded(self, permit: Permit, now: float) -> None:
-        """Report an answer. Most answers change nothing."""
+    def degraded(self, now: float) -> bool:
+        """Tell whether it is ejected, or failed lately and too often."""
+        self.cell.refresh(self)
+        self.load_counts()
+        return super().degraded(now)
+
+    def admit(self, now: float) -> Permit | None:
+        """Return a permit, or None. Most permits change nothing but the counts."""
         cell = self.cell
         with cell.table:
             cell.load(self)
-            if self.learns_from_success(permit, now):
-                super().succeeded(permit, now)
-                cell.store(self)
+            permit = super().admit(now)
+            if permit is not None:
+                if permit.probe:
+                    cell.store(self)
+                self.store_counts()
+        return permit
+
+    def succeeded(self, permit: Permit, now: float) -> None:
+        """Report an answer. Most answers change nothing, and need no lock."""
+        self.cell.refresh(self)
+        if self.learns_from_success(permit, now):
+            self._succeeded(permit, now)
+
+    def load_counts(self) -> None:
+        memory, at = self.cell.table.memory, self.cell.at + _COUNTS_AT
+        self._admitted, self._calls, self._errors, self._counted_at = _COUNTS.unpack_from(
+            memory, at
+        )
+
+    def store_counts(self) -> None:
+        memory, at = self.cell.table.memory, self.cell.at + _COUNTS_AT
+        _COUNTS.pack_into(memory, at, self._admitted, self._calls, self._errors, self._counted_at)
 
 
 class SharedLimits(_OnSharedState, RateLimits):
