@@ -416,7 +416,7 @@ class Lease(Frozen):
     """The right of one process to make a call that other processes follow."""
 
     name: str
-    """Digest of all that makes two calls equal."""
+    """Digest of all that makes two calls equal: 40 hexadecimal digits."""
     owner: str
     """Address of the process (``interfaces.CallExchange``)."""
     token: int

@@ -11,11 +11,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import math
 import mmap
 import secrets
 import struct
-from functools import lru_cache
-from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -77,20 +76,15 @@ class LeaseTable:
 
         It may replace the one with the token ``instead_of``.
         """
-        digest, now, memory = _digest(name), self._clock(), self._memory
-        bucket = self._bucket(digest)
+        digest, now, memory = bytes.fromhex(name), self._clock(), self._memory
         with self._lock:
             if not self._lock.taken:
                 return None
-            at = self._find(digest, bucket)
-            if at is None:
-                at = self._free(bucket, now)
-            else:
-                _, holder, token, until = _LEASE.unpack_from(memory, at)
-                if until > now and token != instead_of:
-                    return Lease(name=name, owner=holder.rstrip(b"\0").decode(), token=token)
-            if at is None:
+            at, holder, token, until = self._find(digest, now)
+            if at < 0:
                 return None
+            if until > now and token != instead_of:
+                return Lease(name=name, owner=holder.rstrip(b"\0").decode(), token=token)
             token = 1 + _TOKEN.unpack_from(memory, self._offset)[0]
             _TOKEN.pack_into(memory, self._offset, token)
             _LEASE.pack_into(memory, at, digest, owner.encode(), token, now + LEASE_S)
@@ -116,36 +110,26 @@ class LeaseTable:
                     _LEASE.pack_into(self._memory, at, digest, holder, token, 0.0)
 
     def _end_at(self, lease: Lease, until: float) -> None:
-        digest = _digest(lease.name)
-        bucket = self._bucket(digest)
+        digest = bytes.fromhex(lease.name)
         with self._lock:
-            at = self._find(digest, bucket)
-            if at is None:
-                return
-            _, holder, token, _ = _LEASE.unpack_from(self._memory, at)
-            if token == lease.token:
+            at, holder, token, _ = self._find(digest)
+            if at >= 0 and token == lease.token:
                 _LEASE.pack_into(self._memory, at, digest, holder, token, until)
 
-    def _find(self, digest: bytes, bucket: int) -> int | None:
-        """Return the place of a lease that was taken before and not replaced."""
-        at = self._memory.find(digest, bucket, bucket + _BUCKET_BYTES)
-        return at if at >= 0 and (at - bucket) % _LEASE.size == 0 else None
+    def _find(self, digest: bytes, now: float = -math.inf) -> tuple[int, bytes, int, float]:
+        """Return the place of a lease, its owner, its token and the time of its end.
 
-    def _free(self, bucket: int, now: float) -> int | None:
-        """Return a place that a new lease may have."""
-        for at in range(bucket, bucket + _BUCKET_BYTES, _LEASE.size):
-            if _LEASE.unpack_from(self._memory, at)[3] <= now:
-                return at
-        return None
-
-    def _bucket(self, digest: bytes) -> int:
+        If nobody had the lease, it is a place that is free at ``now``. -1: there is none.
+        """
         number = int.from_bytes(digest[:4], "little") % BUCKETS
-        return self._offset + _LEASE.size + number * _BUCKET_BYTES
-
-
-@lru_cache(maxsize=1024)  # the end of a lease needs it again
-def _digest(name: str) -> bytes:
-    return blake2b(name.encode(), digest_size=20).digest()
+        first, free = self._offset + _LEASE.size + number * _BUCKET_BYTES, -1
+        for at in range(first, first + _BUCKET_BYTES, _LEASE.size):
+            found, holder, token, until = _LEASE.unpack_from(self._memory, at)
+            if found == digest:
+                return at, holder, token, until
+            if free < 0 and until <= now:
+                free = at
+        return free, b"", 0, -math.inf
 
 
 class SupervisorLink:

@@ -424,41 +424,40 @@ class AnswerForm(NamedTuple):
     """A stream reports its tokens at its end."""
 
 
-class LazyEvent:
-    """An event that is set once. Its first waiter makes the ``asyncio.Event``."""
+class LazyCondition:
+    """Wakes those that wait for a change. The first of them makes the ``asyncio.Event``."""
 
-    __slots__ = ("_event", "happened")
+    __slots__ = ("_event",)
 
     def __init__(self) -> None:
-        self.happened = False
         self._event: asyncio.Event | None = None
 
-    def set(self) -> None:
-        """Set the event, and wake its waiters."""
-        self.happened = True
-        if self._event is not None:
-            self._event.set()
+    def notify(self) -> None:
+        """Wake all that wait."""
+        event, self._event = self._event, None
+        if event is not None:
+            event.set()
 
     async def wait(self) -> None:
-        """Wait until the event is set."""
-        if not self.happened:
-            self._event = self._event or asyncio.Event()
-            await self._event.wait()
+        """Wait for the next change."""
+        self._event = self._event or asyncio.Event()
+        await self._event.wait()
 
 
-class OwnedCall:
+class OwnedCall(LazyCondition):
     """A call whose lease this process has. ``claims`` lookups may still begin it."""
 
     __slots__ = ("_ended", "begun", "claims", "flight", "form", "lease", "over", "stored")
 
     def __init__(self, lease: Lease, ended: Callable[[OwnedCall], None]) -> None:
+        super().__init__()
         self.lease = lease
         self.claims = 0
         self.flight: Flight | None = None
         self.form: AnswerForm | None = None
-        self.begun = LazyEvent()
-        """The call has begun."""
-        self.over = LazyEvent()
+        self.begun = False
+        """The call has begun, or will not begin."""
+        self.over = False
         """The answer is in the store, or will not be."""
         self.stored = False
         """The store has written the answer."""
@@ -466,16 +465,26 @@ class OwnedCall:
 
     def begin(self, flight: Flight, form: AnswerForm) -> None:
         """Let other processes follow a flight, unless they follow another one already."""
-        if self.flight is None and not self.over.happened:
+        if self.flight is None and not self.over:
             self.flight, self.form = flight, form
             flight.owned = self
-            self.begun.set()
+            self.begun = True
+            self.notify()
+
+    async def wait_begun(self) -> None:
+        """Wait until the call has begun, or will not begin."""
+        while not self.begun:
+            await self.wait()
+
+    async def wait_over(self) -> None:
+        """Wait until the answer is in the store, or will not be."""
+        while not self.over:
+            await self.wait()
 
     def end(self) -> None:
         """Release the lease. Processes that follow already get the rest of the answer."""
-        self.over.set()
-        if not self.begun.happened:
-            self.begun.set()  # nobody need wait for it any more
+        self.begun = self.over = True
+        self.notify()
         self.flight = None  # each would keep the other in memory, and with them the whole answer
         self._ended(self)
 

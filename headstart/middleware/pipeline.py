@@ -137,14 +137,14 @@ def _models(request: ChatRequest) -> list[str]:
     return [request.model, *map(str, others if isinstance(others, list) else ())]
 
 
-def _identity(prepared: Prepared, key: CacheKey) -> tuple[Any, ...]:
+def _identity(prepared: Prepared, key: CacheKey) -> tuple[tuple[Any, ...], AnswerForm]:
     """Return everything that makes two calls equal, so that one may join the other.
 
-    The last item is the form of the answer.
+    The form of the answer stands apart.
     """
     request = prepared.request
     assert request is not None
-    return (
+    same = (
         key.exact,
         prepared.rule,
         request.max_tokens,
@@ -155,8 +155,8 @@ def _identity(prepared: Prepared, key: CacheKey) -> tuple[Any, ...]:
         # It is not known yet which upstream will answer. So a caller that some of them have not
         # accepted does not join another caller's call.
         "" if prepared.readable is None else prepared.holder,
-        AnswerForm(request.stream, request.include_usage),
     )
+    return same, AnswerForm(request.stream, request.include_usage)
 
 
 class KeptCalls(Protocol):
@@ -559,7 +559,8 @@ class Engine:
                     is_named = lookup.entry is None and lookup.reason not in _ANEW
                     if is_named and prepared.readable is None:
                         lookup = msgspec.structs.replace(lookup, reason=lost)
-            if self._shared is not None and lookup.entry is None:
+            owns_call = context.claim is not None and context.claim.owns
+            if self._shared is not None and lookup.entry is None and not owns_call:
                 # An equal call may have ended while the store was asked.
                 lookup = finder.peek(prepared, key) or lookup
             spent_s = time.perf_counter() - began  # with the wait for the store
@@ -584,8 +585,7 @@ class Engine:
             return None
         if context.claim is not None:
             context.claim.close()
-        *same, form = _identity(prepared, key)
-        context.claim = claim = self._shared.claim(tuple(same), form)
+        context.claim = claim = self._shared.claim(*_identity(prepared, key))
         return claim.find
 
     def _failed(self, stage: str, error: Exception) -> Lookup:
@@ -677,12 +677,12 @@ class Engine:
             twin = self._twin_of(context, identity)
         await self._join(context, self._start(context, key, identity, app, sample, twin=twin))
 
-    def _twin_of(self, context: RequestContext, identity: tuple[Any, ...]) -> Flight | None:
+    def _twin_of(self, context: RequestContext, identity: tuple[Any, AnswerForm]) -> Flight | None:
         """Return the flight of the same answer in the other form: as a stream, or whole."""
-        *same, form = identity
+        same, form = identity
         if context.lookup.reason in _ANEW:
             return None
-        twins = [(*same, AnswerForm(not form.stream, usage)) for usage in (False, True)]
+        twins = [(same, AnswerForm(not form.stream, usage)) for usage in (False, True)]
         found = (self._flights.find(each, context.begin_by) for each in twins)
         return next((flight for flight in found if flight is not None), None)
 

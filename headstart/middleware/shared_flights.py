@@ -25,7 +25,13 @@ import msgspec
 from headstart.attempts import Attempt  # noqa: TC001 - msgspec reads it
 from headstart.dialects.dialect import UNDECODABLE
 from headstart.errors import StageError, StoreError, UpstreamError
-from headstart.middleware.flights import LOG_BYTES, OWN_ALONE, AnswerForm, OwnedCall
+from headstart.middleware.flights import (
+    LOG_BYTES,
+    OWN_ALONE,
+    AnswerForm,
+    LazyCondition,
+    OwnedCall,
+)
 from headstart.observe import StageFailed
 from headstart.policies.routing.schedule import JoinTerms, twin_wait_s
 from headstart.types import Entry, Headers, Lease, Origin
@@ -164,6 +170,11 @@ class LeaseClaim:
         return found
 
     @property
+    def owns(self) -> bool:
+        """This process has the lease, and no call of this lease has ended."""
+        return self._owned is not None and not self._owned.over
+
+    @property
     def elsewhere(self) -> bool:
         """Another process has the lease."""
         return self.lease is not None and self.lease.owner != self._flights.exchange.address
@@ -260,29 +271,18 @@ Found: TypeAlias = "Entry | OwnedCall | Lease | None"
 Outcome: TypeAlias = "OwnedCall | Lease | StageError | _Unknown | None"
 
 
-class _LeaseSearches:
-    """Searches for one lease that run in this process."""
+class _LeaseSearches(LazyCondition):
+    """Searches for one lease that run in this process. The end of one wakes those that wait."""
 
-    __slots__ = ("_ended", "first", "outcome", "running")
+    __slots__ = ("first", "outcome", "running")
 
     def __init__(self) -> None:
+        super().__init__()
         self.running = 0
         self.first = False
         """A search runs whose outcome later searches may share."""
         self.outcome: asyncio.Future[Outcome] | None = None
         """The outcome of that search, if another search waits for it."""
-        self._ended: asyncio.Event | None = None
-
-    def note_end(self) -> None:
-        """Wake the searches that wait for the end of another one."""
-        ended, self._ended = self._ended, None
-        if ended is not None:
-            ended.set()
-
-    async def wait_end(self) -> None:
-        """Wait until one of the searches ends."""
-        self._ended = self._ended or asyncio.Event()
-        await self._ended.wait()
 
 
 class SharedFlights:
@@ -410,7 +410,7 @@ class SharedFlights:
                     outcome.set_result(found)
             if not searches.running:
                 del self._searches[name]
-            searches.note_end()
+            searches.notify()
 
     def _own(self, lease: Lease) -> OwnedCall | Lease:
         """Return the call of a lease, if this process has the lease."""
@@ -518,7 +518,7 @@ class SharedFlights:
                 return await self._tell(follow, AnswerEnded(follow.number, whole=False))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(BEGIN_S):
-                    await self._awaiting(follow, owned.begun.wait)
+                    await self._awaiting(follow, owned.wait_begun)
             flight = owned.flight
             if flight is None or flight.error is not None:
                 return await self._tell(follow, AnswerEnded(follow.number, whole=False))
@@ -547,7 +547,7 @@ class SharedFlights:
             searches = self._searches.get(lease.name)
             if searches is None:
                 return None
-            await self._awaiting(follow, searches.wait_end)
+            await self._awaiting(follow, searches.wait)
 
     async def _wait_for(
         self, owned: OwnedCall, flight: Flight, follow: _FollowRequest, wait_s: float
@@ -569,7 +569,7 @@ class SharedFlights:
         finally:
             flight.leave(client)
         if again:
-            await self._awaiting(follow, owned.over.wait)
+            await self._awaiting(follow, owned.wait_over)
         await settled(flight)
         return AnswerEnded(follow.number, whole=False, again=again, attempts=flight.claim(client))
 

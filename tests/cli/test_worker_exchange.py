@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -54,7 +55,15 @@ def table() -> Iterator[LeaseTable]:
         yield LeaseTable(file, 0, Clock())
 
 
-def take(table: LeaseTable, owner: str, instead_of: int = 0, name: str = "name") -> Lease:
+def named(call: object) -> str:
+    """Return the name of a call's lease."""
+    return blake2b(str(call).encode(), digest_size=20).hexdigest()
+
+
+NAME, OTHER = named("a call"), named("another call")
+
+
+def take(table: LeaseTable, owner: str, instead_of: int = 0, name: str = NAME) -> Lease:
     lease = table.take(name, owner, instead_of)
     assert lease is not None
     return lease
@@ -92,18 +101,18 @@ def test_a_lease_ends_unless_it_is_renewed() -> None:
 
 
 def test_the_leases_of_a_worker_end_with_it(table: LeaseTable) -> None:
-    mine, other = take(table, "1:a"), take(table, "11:a", name="other")
+    mine, other = take(table, "1:a"), take(table, "11:a", name=OTHER)
     table.drop(1)
     assert take(table, "2:b").token > mine.token
-    assert take(table, "2:b", name="other") == other
+    assert take(table, "2:b", name=OTHER) == other
 
 
 def test_a_full_table_gives_no_lease_and_room_comes_back(table: LeaseTable) -> None:
     places = BUCKET * BUCKETS
-    held = [table.take(str(i), "0:a") for i in range(places * 4)]
+    held = [table.take(named(i), "0:a") for i in range(places * 4)]
     had = [each for each in held if each is not None]
     assert places * 0.9 < len(had) <= places
-    refused = next(str(i) for i, each in enumerate(held) if each is None)
+    refused = next(named(i) for i, each in enumerate(held) if each is None)
     for each in had:
         table.release(each)
     assert take(table, "1:b", name=refused).owner == "1:b"
@@ -144,7 +153,7 @@ def contend(file: str, owner: str) -> None:
     table = LeaseTable(int(file), 0, time.monotonic)
     had = 0
     while had < CONTESTS:
-        name = f"name{had % 3}"
+        name = named(had % 3)
         lease = table.take(name, owner)
         if lease is not None and lease.owner == owner:
             begin = time.monotonic()
@@ -213,18 +222,18 @@ async def test_workers_share_leases_and_messages() -> None:
         got: list[bytes] = []
         running = [tasks.create_task(received(each, got)) for each in (one, two)]
         await until(lambda: all(link.inboxes for link in found.links))
-        lease = await one.find("exact-a", "name")
+        lease = await one.find("exact-a", NAME)
         assert isinstance(lease, Lease)
         assert lease.owner == one.address
-        assert await two.find("exact-a", "name") == lease
+        assert await two.find("exact-a", NAME) == lease
         assert await two.send(one.address, b"hello")
         await until(lambda: got == [b"hello"])
         assert not await two.send("0:gone", b"hello")
         await found.store.append([put("a")])
-        assert await two.find("exact-a", "name") == entry("a")
+        assert await two.find("exact-a", NAME) == entry("a")
         one.release(lease, stored=True)
-        assert await two.find("exact-a", "name") == entry("a")  # and it gives the lease back
-        found_by_one = await one.find("exact-b", "name")
+        assert await two.find("exact-a", NAME) == entry("a")  # and it gives the lease back
+        found_by_one = await one.find("exact-b", NAME)
         assert isinstance(found_by_one, Lease)
         assert found_by_one.owner == one.address
         for task in running:
@@ -239,6 +248,6 @@ async def test_a_worker_whose_supervisor_has_ended_asks_for_itself() -> None:
         await until(lambda: bool(found.links[0].inboxes))
         found.links[0].close()
         await running
-        assert await one.find("exact-a", "name") is None
+        assert await one.find("exact-a", NAME) is None
         with pytest.raises(StoreError, match="ended"):
             await one.send(found.exchanges[1].address, b"hello")
