@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from itertools import chain, cycle
 from typing import TYPE_CHECKING, cast
 
@@ -35,6 +36,7 @@ from support.candidates import JSON, Actor, House, chat_call, read, say, text, t
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from headstart.types import Headers
     from support.candidates import Step
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
@@ -314,6 +316,33 @@ async def test_a_providers_own_limits_are_obeyed() -> None:
         async with await target.send(chat_call()):
             pytest.fail("entered")
     assert len(actor.calls) == 1
+
+
+def limited(left: int) -> Headers:
+    """Return the headers of an answer that leave so many of 100 calls."""
+    return (
+        (b"content-type", b"text/event-stream"),
+        (b"x-ratelimit-limit-requests", b"100"),
+        (b"x-ratelimit-remaining-requests", str(left).encode()),
+        (b"x-ratelimit-reset-requests", b"1h"),
+    )
+
+
+@pytest.mark.parametrize(("status", "later_s", "left"), [(200, 0.0, 0.98), (200, 1.0, 0.0),
+                                                         (429, 0.0, 0.0)])  # fmt: skip
+async def test_ample_limits_are_read_now_and_then_and_from_each_refusal(
+    status: int, later_s: float, left: float
+) -> None:
+    actor, house = Actor("a", [whole("Hi")], headers=limited(99)), House()
+    target, call = house.target(actor), chat_call()
+    async with await target.send(call) as reply:
+        await read(reply)
+    await asyncio.sleep(later_s)
+    actor.status, actor.headers = status, limited(0)
+    with contextlib.suppress(UpstreamRefused):
+        async with await target.send(call) as reply:
+            await read(reply)
+    assert target.estimate(call).allowance == pytest.approx(left, abs=0.001)
 
 
 async def test_a_conversation_is_warm_where_it_was_served() -> None:

@@ -243,7 +243,9 @@ def play(provider: Provider, processes: int, offered_per_s: float, answer_s: flo
         now = number / offered_per_s
         while answers and answers[0].at <= now:
             answer = heappop(answers)
-            limits[answer.number % processes].learn(answer.headers, answer.at, UNIX, answer.taken)
+            own = limits[answer.number % processes]
+            if not own.known or own.needs_headers(answer.at):
+                own.learn(answer.headers, answer.at, UNIX, answer.taken)
         if now < 20.0:  # until the first answers come, nobody knows the limit
             refused_early = provider.refused
         own = limits[number % processes]
@@ -269,6 +271,28 @@ def test_calls_in_flight_are_counted(
 @pytest.mark.parametrize(("offered_per_s", "most_refused"), [(14.0, 0.0), (30.0, 0.25)])
 def test_the_use_of_other_processes_is_expected(offered_per_s: float, most_refused: float) -> None:
     assert play(Provider(15.0, 60.0), 3, offered_per_s, 0.3) <= most_refused
+
+
+@pytest.mark.parametrize(("processes", "most_refused"), [(1, 0.0), (3, 0.02)])
+def test_a_quick_limit_is_kept_although_most_headers_are_not_read(
+    processes: int, most_refused: float
+) -> None:
+    assert play(Provider(400.0, 800.0), processes, 800.0, 0.02) <= most_refused
+
+
+def test_headers_are_read_again_after_a_while_or_once_half_of_a_limit_is_used() -> None:
+    limits = learned(
+        x_ratelimit_limit_requests="10",
+        x_ratelimit_remaining_requests="10",
+        x_ratelimit_reset_requests="600",
+    )
+    assert not limits.needs_headers(0.04)
+    assert limits.needs_headers(0.06)
+    for _ in range(5):
+        limits.take(1, 0.0)
+    assert not limits.needs_headers(0.0)
+    limits.take(1, 0.0)
+    assert limits.needs_headers(0.0)
 
 
 def test_what_others_use_of_a_limit_is_counted_once() -> None:

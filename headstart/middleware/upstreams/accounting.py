@@ -183,7 +183,10 @@ class AttemptBooking:
         """
         self.status = reply.status
         self._transcript, self._dialect = reply.transcript, dialect
-        if self._state.limits.learn(reply.headers, now, unix, self._taken):
+        limits = self._state.limits
+        if limits.known and reply.status < 400 and not limits.needs_headers(now):
+            return
+        if limits.learn(reply.headers, now, unix, self._taken):
             self._reserved = 0  # the provider's remaining limits do not count them
 
     def first(self, now: float) -> None:

@@ -27,6 +27,7 @@ from headstart.policies.routing.failures import CircuitBreaker, RetryBudget
 from headstart.policies.routing.measures import Affinities, Measures, UpstreamModel
 from headstart.policies.routing.prompt_cache import PrefixReuse, SeenPrefix
 from headstart.policies.routing.rate_limits import (
+    MOST_LIMITS,
     NOTHING_TAKEN,
     RateLimits,
     SavedLimits,
@@ -41,15 +42,15 @@ if TYPE_CHECKING:
     from headstart.policies.routing.rate_limits import LimitWindow, Taken
     from headstart.types import Headers
 
-_HEAD = struct.Struct("@16sQI?")
-"""Name, version (the time of the last change), length of the state, whether it is worth more."""
-_NO_HEAD = (b"", 0, 0, False)
-_COUNTS = struct.Struct("@Qddd")
-"""Numbers that each call changes, the last one is the time of the last call. They stand between the
-head and the state. So a call leaves state and version as they are, and the other workers need not
-read the state again."""
+_HEAD = struct.Struct("@16sQIB?")
+"""Name, version (the time of the last change), length of the state, number of counts, and whether
+it is worth more."""
+_NO_HEAD = (b"", 0, 0, 0, False)
+_COUNTS = [struct.Struct(f"@{number}d") for number in range(2 * MOST_LIMITS + 1)]
+"""Counts are the numbers that each call changes. They stand between the head and the state. So a
+call leaves the state and its version as they are, and the other workers need not read it again."""
 _COUNTS_AT = 32
-_STATE_AT = _COUNTS_AT + _COUNTS.size
+_STATE_AT = _COUNTS_AT + _COUNTS[-1].size
 SLOT_BYTES = 4096
 SLOTS = 4096
 _NEAR = 8
@@ -219,11 +220,10 @@ class SharedTable(SharedLock):
         for at, head in zip(near, heads, strict=True):
             if head[0] == name:
                 return at
-        used_s = [_COUNTS.unpack_from(self.memory, at + _COUNTS_AT)[3] for at in near]
-        values = [(head[3], max(head[1] / 1e9, at)) for head, at in zip(heads, used_s, strict=True)]
+        used_s = [_COUNTS[1].unpack_from(self.memory, at + _COUNTS_AT)[0] for at in near]
+        values = [(head[4], max(head[1] / 1e9, at)) for head, at in zip(heads, used_s, strict=True)]
         at = near[values.index(min(values))]
-        _HEAD.pack_into(self.memory, at, name, 0, 0, False)  # noqa: FBT003 - a field
-        _COUNTS.pack_into(self.memory, at + _COUNTS_AT, 0, 0.0, 0.0, 0.0)
+        _HEAD.pack_into(self.memory, at, name, 0, 0, 0, False)  # noqa: FBT003 - a field
         return at
 
     def ring(self, name: bytes) -> memoryview[float] | None:
@@ -245,13 +245,15 @@ def _digest(*name: str) -> bytes:
 class _Cell:
     """The shared state of one object: its place, and the version that the object has."""
 
-    __slots__ = ("_name", "_version", "at", "span", "table")
+    __slots__ = ("_at", "_name", "_number", "_version", "span", "table")
 
     def __init__(self, table: SharedTable, name: bytes) -> None:
         self.table = table
         self._name = name
-        self.at = -1
+        self._at = -1
         self._version = 0
+        self._number = 0
+        """The number of its counts in memory."""
         self.span = -1
         """The span of the lock in which it was loaded: until its end nobody else changes it."""
 
@@ -260,9 +262,11 @@ class _Cell:
         table = self.table
         if table.span:
             return self.load(shared)
-        if self.at >= 0:
-            name, version, _, _ = _HEAD.unpack_from(table.memory, self.at)
+        if (at := self._at) >= 0:
+            name, version, _, number, _ = _HEAD.unpack_from(table.memory, at)
             if version == self._version and name == self._name:
+                if number:  # they may be of two moments, as they are read without the lock
+                    shared.counts = _COUNTS[number].unpack_from(table.memory, at + _COUNTS_AT)
                 return None
         with table:
             self.load(shared)
@@ -272,30 +276,35 @@ class _Cell:
         table = self.table
         if self.span == table.span:
             return
-        memory, at = table.memory, self.at
-        name, version, length, _ = _HEAD.unpack_from(memory, at) if at >= 0 else _NO_HEAD
+        memory, at = table.memory, self._at
+        name, version, length, number, _ = _HEAD.unpack_from(memory, at) if at >= 0 else _NO_HEAD
         if name != self._name:
-            self.at = at = table.place(self._name)
-            _, version, length, _ = _HEAD.unpack_from(memory, at)
+            self._at = at = table.place(self._name)
+            _, version, length, number, _ = _HEAD.unpack_from(memory, at)
         if version not in (0, self._version):
             body = at + _STATE_AT
             shared.load(memory[body : body + length])
-        shared.load_counts()
-        self._version = version
+        if number:
+            shared.counts = _COUNTS[number].unpack_from(memory, at + _COUNTS_AT)
+        self._version, self._number = version, number
         self.span = table.span
 
     def store(self, shared: _OnSharedState) -> None:
         """Write the state back. Call it with the lock, after ``load``."""
-        state = shared.save()
-        if len(state) > SLOT_BYTES - _STATE_AT:
-            return  # too many limits, so this worker counts them alone
-        memory, body = self.table.memory, self.at + _STATE_AT
+        state, counts = shared.save(), shared.counts
+        memory, at, body = self.table.memory, self._at, self._at + _STATE_AT
         memory[body : body + len(state)] = state
-        self._version = time.monotonic_ns()
-        _HEAD.pack_into(
-            memory, self.at, self._name, self._version, len(state), shared.is_worth_more()
-        )
-        shared.store_counts()
+        self._version, self._number = time.monotonic_ns(), len(counts)
+        _COUNTS[self._number].pack_into(memory, at + _COUNTS_AT, *counts)
+        worth_more = shared.is_worth_more()
+        _HEAD.pack_into(memory, at, self._name, self._version, len(state), self._number, worth_more)
+
+    def store_counts(self, shared: _OnSharedState) -> None:
+        """Write the counts back. Call it with the lock, after ``load``."""
+        counts = shared.counts
+        if len(counts) != self._number:
+            return self.store(shared)
+        return _COUNTS[self._number].pack_into(self.table.memory, self._at + _COUNTS_AT, *counts)
 
 
 class _OnSharedState:
@@ -315,11 +324,8 @@ class _OnSharedState:
         values = msgspec.msgpack.decode(state, type=self._format)
         vars(self).update(zip(self._fields, values, strict=True))
 
-    def load_counts(self) -> None:
-        """Take over the counts, if it has any. Without the lock they may be of two moments."""
-
-    def store_counts(self) -> None:
-        """Write the counts, if it has any. Call it with the lock, after ``cell.load``."""
+    counts: Sequence[float] = ()
+    """The numbers that each call changes. The first one is the time of the last call."""
 
     def is_worth_more(self) -> bool:
         """Return whether it is worth more than states of invented names."""
@@ -338,7 +344,7 @@ def _reads(method: Any) -> Any:
     return read
 
 
-def _changes(method: Any) -> Any:
+def _changes(method: Any, store: Callable[[_Cell, Any], None] = _Cell.store) -> Any:
     """Return the method, which changes shared state."""
 
     def change(self: _OnSharedState, *args: Any, **named: Any) -> Any:
@@ -349,13 +355,18 @@ def _changes(method: Any) -> Any:
         try:
             cell.load(self)
             result = method(self, *args, **named)
-            cell.store(self)
+            store(cell, self)
         finally:
             if not inside:
                 cell.table.end()
         return result
 
     return change
+
+
+def _counts(method: Any) -> Any:
+    """Return the method, which changes only the counts of shared state."""
+    return _changes(method, _Cell.store_counts)
 
 
 class SharedBreaker(_OnSharedState, CircuitBreaker):
@@ -384,6 +395,7 @@ class SharedBreaker(_OnSharedState, CircuitBreaker):
     open_for_s = _reads(CircuitBreaker.open_for_s)
     avoided_for_s = _reads(CircuitBreaker.avoided_for_s)
     limited = _reads(CircuitBreaker.limited)
+    degraded = _reads(CircuitBreaker.degraded)
     weight = _reads(CircuitBreaker.weight)
     insist = _reads(CircuitBreaker.insist)
     neutral = _changes(CircuitBreaker.neutral)
@@ -392,12 +404,6 @@ class SharedBreaker(_OnSharedState, CircuitBreaker):
     failed = _changes(CircuitBreaker.failed)
     _succeeded = _changes(CircuitBreaker.succeeded)
 
-    def degraded(self, now: float) -> bool:
-        """Tell whether it is ejected, or failed lately and too often."""
-        self.cell.refresh(self)
-        self.load_counts()
-        return super().degraded(now)
-
     def admit(self, now: float) -> Permit | None:
         """Return a permit, or None. Most permits change nothing but the counts."""
         cell = self.cell
@@ -405,9 +411,7 @@ class SharedBreaker(_OnSharedState, CircuitBreaker):
             cell.load(self)
             permit = super().admit(now)
             if permit is not None:
-                if permit.probe:
-                    cell.store(self)
-                self.store_counts()
+                (cell.store if permit.probe else cell.store_counts)(self)
         return permit
 
     def succeeded(self, permit: Permit, now: float) -> None:
@@ -416,15 +420,15 @@ class SharedBreaker(_OnSharedState, CircuitBreaker):
         if self.learns_from_success(permit, now):
             self._succeeded(permit, now)
 
-    def load_counts(self) -> None:
-        memory, at = self.cell.table.memory, self.cell.at + _COUNTS_AT
-        self._admitted, self._calls, self._errors, self._counted_at = _COUNTS.unpack_from(
-            memory, at
-        )
+    @property
+    def counts(self) -> Sequence[float]:
+        """The time of the last call, the number of calls, and recent calls and errors."""
+        return self._counted_at, self._admitted, self._calls, self._errors
 
-    def store_counts(self) -> None:
-        memory, at = self.cell.table.memory, self.cell.at + _COUNTS_AT
-        _COUNTS.pack_into(memory, at, self._admitted, self._calls, self._errors, self._counted_at)
+    @counts.setter
+    def counts(self, values: Sequence[float]) -> None:
+        self._counted_at, admitted, self._calls, self._errors = values
+        self._admitted = int(admitted)
 
 
 class SharedLimits(_OnSharedState, RateLimits):
@@ -466,9 +470,19 @@ class SharedLimits(_OnSharedState, RateLimits):
 
     ready_in_s = _reads(RateLimits.ready_in_s)
     allowance = _reads(RateLimits.allowance)
+    needs_headers = _reads(RateLimits.needs_headers)
     _learn = _changes(RateLimits.learn)
-    take = _changes(RateLimits.take)
-    give_back = _changes(RateLimits.give_back)
+    take = _counts(RateLimits.take)
+    give_back = _counts(RateLimits.give_back)
+
+    @property
+    def counts(self) -> Sequence[float]:
+        """The time and the level of each limit."""
+        return self.levels
+
+    @counts.setter
+    def counts(self, values: Sequence[float]) -> None:
+        self.levels = values
 
 
 class SharedRetryBudget(_OnSharedState, RetryBudget):

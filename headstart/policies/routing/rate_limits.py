@@ -44,7 +44,7 @@ _ONE_DIRECTION = ("input", "output", "prompt", "generated")
 _HEADER = re.compile(rb"(?:x-|anthropic-)?(ratelimit|ratelimitbysize|tokenlimit)-([a-z0-9-]{1,60})")
 _FIELDS = ("limit", "remaining", "reset")
 _MESSAGE_WAIT = re.compile(r"(?:try again|retry) (?:in|after) ((?:[\d.]+(?:ms|[smhd]))+)")
-_MAX_WINDOWS = 16
+MOST_LIMITS = 16
 """No provider names more limits. A hostile one could name thousands."""
 
 
@@ -154,7 +154,7 @@ def limit_windows(headers: Headers, unix: float) -> list[LimitWindow]:
         window = found.get(name)
         if window is not None:
             window[field] = number
-        elif len(found) < _MAX_WINDOWS:
+        elif len(found) < MOST_LIMITS:
             found[name] = {field: number}
     return [
         LimitWindow(name, fields.get("limit"), fields.get("remaining"), fields.get("reset"))
@@ -232,6 +232,8 @@ def _date_s(text: str, unix: float) -> float | None:
 
 _BELIEVED_S = 3600.0
 """A header is believed for this time. Then one call may test whether it is still true."""
+_LEARN_AGAIN_S = 0.05
+"""While more than half of each limit is left, headers are read once in this time."""
 _SHORTEST_RESET_S = 1e-3
 _OTHERS_S = 3.0
 """Seconds that a difference must last until it counts fully as the use of others."""
@@ -319,8 +321,8 @@ class _Bucket:
         return max(0.0, min(missing / refill_per_s, self.believed_until - now))
 
 
-SavedLimits: TypeAlias = dict[str, tuple[float, float, float, float, float, float, float]]
-"""Limits by name, as numbers."""
+SavedLimits: TypeAlias = dict[str, tuple[float, float, float, float, float]]
+"""Limits by name, as numbers, without their levels."""
 Taken: TypeAlias = dict[str, tuple[float, float]]
 """The level of each limit after a call was counted, and the sum of its corrections by then."""
 NOTHING_TAKEN: Taken = {}
@@ -360,11 +362,21 @@ class RateLimits:
                 reset_s = retry_after_s(headers, unix)
             bucket = self._buckets.get(window.name)
             if bucket is None:
+                if len(self._buckets) >= MOST_LIMITS:
+                    continue
                 bucket = self._buckets[window.name] = _Bucket(window.kind)
                 self.known = True
             bucket.learn(window, window.remaining, reset_s, taken.get(window.name), now)
             told_tokens = told_tokens or bucket.kind.counts_tokens
         return told_tokens
+
+    def needs_headers(self, now: float) -> bool:
+        """Tell whether to ``learn`` from an answer, as the known limits are old or not ample."""
+        fresh_until = now + _BELIEVED_S - _LEARN_AGAIN_S
+        for bucket in self._buckets.values():
+            if bucket.believed_until < fresh_until or bucket.level_at(now) < bucket.limit / 2:
+                return True
+        return False
 
     def ready_in_s(self, tokens: int, now: float) -> float:
         """Return the seconds until a call of ``tokens`` (input and reserved output) fits."""
@@ -396,23 +408,30 @@ class RateLimits:
                 bucket.level = min(bucket.limit, bucket.level_at(now) + bucket.need(tokens))
                 bucket.at = now
 
+    @property
+    def levels(self) -> Sequence[float]:
+        """For each limit a time and the level at that time: all that a call changes."""
+        return [number for each in self._buckets.values() for number in (each.at, each.level)]
+
+    @levels.setter
+    def levels(self, numbers: Sequence[float]) -> None:
+        for place, bucket in enumerate(self._buckets.values()):
+            bucket.at, bucket.level = numbers[2 * place : 2 * place + 2]
+
     def saved(self) -> SavedLimits:
-        """Return the limits, for another process of the same machine."""
+        """Return the limits without their levels, for another process of the same machine."""
         return {
-            name: (
-                each.level, each.limit, each.per_s, each.at, each.believed_until, each.corrected,
-                each.others_per_s,
-            )
+            name: (each.limit, each.per_s, each.believed_until, each.corrected, each.others_per_s)
             for name, each in self._buckets.items()
-        }  # fmt: skip
+        }
 
     def restore(self, saved: SavedLimits) -> None:
         """Take over what ``saved`` returned."""
         known, self._buckets = self._buckets, {}
         for name, numbers in saved.items():
             bucket = self._buckets[name] = known.get(name) or _Bucket(_limit_kind(name))
-            bucket.level, bucket.limit, bucket.per_s, bucket.at = numbers[:4]
-            bucket.believed_until, bucket.corrected, bucket.others_per_s = numbers[4:]
+            bucket.limit, bucket.per_s, bucket.believed_until = numbers[:3]
+            bucket.corrected, bucket.others_per_s = numbers[3:]
         self.known = bool(saved)
 
 
