@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 
 LEASE_S = 3.0
 """Seconds after which a lease ends, unless it is renewed."""
-_LEASE = struct.Struct("<20s16sQd")
-"""Digest of the name, address of the owner, token, and the time of its end."""
+_LEASE = struct.Struct("<dQ16s20s4x")
+"""The time of its end, token, address of the owner, and digest of the name."""
+_END = struct.Struct("<d")
 _TOKEN = struct.Struct("<Q")
 """The last token, at the place before the first lease."""
 BUCKET = 4
@@ -70,6 +71,8 @@ class LeaseTable:
         self._offset = offset
         self._lock = SharedLock(file, offset + _LOCK_AT)
         self._clock = clock
+        self._places: dict[int, int] = {}
+        """The places of the leases that were taken here and not released, by token."""
 
     def take(self, name: str, owner: str, instead_of: int = 0) -> Lease | None:
         """Return the lease of a name, which ``owner`` takes if nobody has it.
@@ -80,56 +83,57 @@ class LeaseTable:
         with self._lock:
             if not self._lock.taken:
                 return None
-            at, holder, token, until = self._find(digest, now)
+            at, until, token, holder = self._find(digest, now)
             if at < 0:
                 return None
             if until > now and token != instead_of:
                 return Lease(name=name, owner=holder.rstrip(b"\0").decode(), token=token)
             token = 1 + _TOKEN.unpack_from(memory, self._offset)[0]
             _TOKEN.pack_into(memory, self._offset, token)
-            _LEASE.pack_into(memory, at, digest, owner.encode(), token, now + LEASE_S)
+            _LEASE.pack_into(memory, at, now + LEASE_S, token, owner.encode(), digest)
+        self._places[token] = at
         return Lease(name=name, owner=owner, token=token)
 
     def renew(self, leases: Iterable[Lease]) -> None:
         """Renew leases."""
         until = self._clock() + LEASE_S
-        for lease in leases:
-            self._end_at(lease, until)
+        with self._lock:
+            for lease in leases:
+                self._end_at(self._places.get(lease.token), lease, until)
 
     def release(self, lease: Lease) -> None:
-        """End a lease."""
-        self._end_at(lease, 0.0)
+        """End a lease that was taken here.
+
+        It needs no lock: one number is written, and while a lease lasts only its owner writes it.
+        """
+        self._end_at(self._places.pop(lease.token, None), lease, 0.0)
 
     def drop(self, worker: int) -> None:
         """End the leases of a worker that has ended."""
         own, first = f"{worker}:".encode(), self._offset + _LEASE.size
         with self._lock:
             for at in range(first, first + BUCKETS * _BUCKET_BYTES, _LEASE.size):
-                digest, holder, token, _ = _LEASE.unpack_from(self._memory, at)
-                if holder.startswith(own):
-                    _LEASE.pack_into(self._memory, at, digest, holder, token, 0.0)
+                if _LEASE.unpack_from(self._memory, at)[2].startswith(own):
+                    _END.pack_into(self._memory, at, 0.0)
 
-    def _end_at(self, lease: Lease, until: float) -> None:
-        digest = bytes.fromhex(lease.name)
-        with self._lock:
-            at, holder, token, _ = self._find(digest)
-            if at >= 0 and token == lease.token:
-                _LEASE.pack_into(self._memory, at, digest, holder, token, until)
+    def _end_at(self, at: int | None, lease: Lease, until: float) -> None:
+        if at is not None and _LEASE.unpack_from(self._memory, at)[1] == lease.token:
+            _END.pack_into(self._memory, at, until)
 
-    def _find(self, digest: bytes, now: float = -math.inf) -> tuple[int, bytes, int, float]:
-        """Return the place of a lease, its owner, its token and the time of its end.
+    def _find(self, digest: bytes, now: float) -> tuple[int, float, int, bytes]:
+        """Return the place of a lease, the time of its end, its token and its owner.
 
         If nobody had the lease, it is a place that is free at ``now``. -1: there is none.
         """
         number = int.from_bytes(digest[:4], "little") % BUCKETS
         first, free = self._offset + _LEASE.size + number * _BUCKET_BYTES, -1
         for at in range(first, first + _BUCKET_BYTES, _LEASE.size):
-            found, holder, token, until = _LEASE.unpack_from(self._memory, at)
+            until, token, holder, found = _LEASE.unpack_from(self._memory, at)
             if found == digest:
-                return at, holder, token, until
+                return at, until, token, holder
             if free < 0 and until <= now:
                 free = at
-        return free, b"", 0, -math.inf
+        return free, -math.inf, 0, b""
 
 
 class SupervisorLink:
