@@ -432,7 +432,10 @@ class SharedBreaker(_OnSharedState, CircuitBreaker):
 
 
 class SharedLimits(_OnSharedState, RateLimits):
-    """Rate limits of all workers."""
+    """Rate limits of all workers.
+
+    ``needs_headers`` is asked after ``known``, and does not look for changes again.
+    """
 
     def __init__(self, table: SharedTable, name: bytes) -> None:
         super().__init__()
@@ -470,19 +473,11 @@ class SharedLimits(_OnSharedState, RateLimits):
 
     ready_in_s = _reads(RateLimits.ready_in_s)
     allowance = _reads(RateLimits.allowance)
-    needs_headers = _reads(RateLimits.needs_headers)
     _learn = _changes(RateLimits.learn)
     take = _counts(RateLimits.take)
     give_back = _counts(RateLimits.give_back)
 
-    @property
-    def counts(self) -> Sequence[float]:
-        """The time and the level of each limit."""
-        return self.levels
-
-    @counts.setter
-    def counts(self, values: Sequence[float]) -> None:
-        self.levels = values
+    counts = RateLimits.levels
 
 
 class SharedRetryBudget(_OnSharedState, RetryBudget):

@@ -415,8 +415,10 @@ class RateLimits:
 
     @levels.setter
     def levels(self, numbers: Sequence[float]) -> None:
-        for place, bucket in enumerate(self._buckets.values()):
-            bucket.at, bucket.level = numbers[2 * place : 2 * place + 2]
+        for bucket, at, level in zip(
+            self._buckets.values(), numbers[::2], numbers[1::2], strict=False
+        ):
+            bucket.at, bucket.level = at, level
 
     def saved(self) -> SavedLimits:
         """Return the limits without their levels, for another process of the same machine."""
