@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import math
 import mmap
 import secrets
 import struct
@@ -80,18 +79,27 @@ class LeaseTable:
         It may replace the one with the token ``instead_of``.
         """
         digest, now, memory = bytes.fromhex(name), self._clock(), self._memory
+        bucket = int.from_bytes(digest[:4], "little") % BUCKETS
+        first = self._offset + _LEASE.size + bucket * _BUCKET_BYTES
         with self._lock:
             if not self._lock.taken:
                 return None
-            at, until, token, holder = self._find(digest, now)
-            if at < 0:
+            free = -1
+            for at in range(first, first + _BUCKET_BYTES, _LEASE.size):
+                until, token, holder, found = _LEASE.unpack_from(memory, at)
+                if found == digest:
+                    if until > now and token != instead_of:
+                        return Lease(name=name, owner=holder.rstrip(b"\0").decode(), token=token)
+                    free = at
+                    break
+                if free < 0 and until <= now:
+                    free = at
+            if free < 0:
                 return None
-            if until > now and token != instead_of:
-                return Lease(name=name, owner=holder.rstrip(b"\0").decode(), token=token)
             token = 1 + _TOKEN.unpack_from(memory, self._offset)[0]
             _TOKEN.pack_into(memory, self._offset, token)
-            _LEASE.pack_into(memory, at, now + LEASE_S, token, owner.encode(), digest)
-        self._places[token] = at
+            _LEASE.pack_into(memory, free, now + LEASE_S, token, owner.encode(), digest)
+        self._places[token] = free
         return Lease(name=name, owner=owner, token=token)
 
     def renew(self, leases: Iterable[Lease]) -> None:
@@ -99,14 +107,18 @@ class LeaseTable:
         until = self._clock() + LEASE_S
         with self._lock:
             for lease in leases:
-                self._end_at(self._places.get(lease.token), lease, until)
+                at = self._places.get(lease.token)
+                if at is not None and _LEASE.unpack_from(self._memory, at)[1] == lease.token:
+                    _END.pack_into(self._memory, at, until)
 
     def release(self, lease: Lease) -> None:
         """End a lease that was taken here.
 
         It needs no lock: one number is written, and while a lease lasts only its owner writes it.
         """
-        self._end_at(self._places.pop(lease.token, None), lease, 0.0)
+        at = self._places.pop(lease.token, None)
+        if at is not None and _LEASE.unpack_from(self._memory, at)[1] == lease.token:
+            _END.pack_into(self._memory, at, 0.0)
 
     def drop(self, worker: int) -> None:
         """End the leases of a worker that has ended."""
@@ -115,25 +127,6 @@ class LeaseTable:
             for at in range(first, first + BUCKETS * _BUCKET_BYTES, _LEASE.size):
                 if _LEASE.unpack_from(self._memory, at)[2].startswith(own):
                     _END.pack_into(self._memory, at, 0.0)
-
-    def _end_at(self, at: int | None, lease: Lease, until: float) -> None:
-        if at is not None and _LEASE.unpack_from(self._memory, at)[1] == lease.token:
-            _END.pack_into(self._memory, at, until)
-
-    def _find(self, digest: bytes, now: float) -> tuple[int, float, int, bytes]:
-        """Return the place of a lease, the time of its end, its token and its owner.
-
-        If nobody had the lease, it is a place that is free at ``now``. -1: there is none.
-        """
-        number = int.from_bytes(digest[:4], "little") % BUCKETS
-        first, free = self._offset + _LEASE.size + number * _BUCKET_BYTES, -1
-        for at in range(first, first + _BUCKET_BYTES, _LEASE.size):
-            until, token, holder, found = _LEASE.unpack_from(self._memory, at)
-            if found == digest:
-                return at, until, token, holder
-            if free < 0 and until <= now:
-                free = at
-        return free, -math.inf, 0, b""
 
 
 class SupervisorLink:

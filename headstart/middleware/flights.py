@@ -425,32 +425,27 @@ class AnswerForm(NamedTuple):
 
 
 class LazyCondition:
-    """Wakes those that wait for a change. The first of them makes the ``asyncio.Event``."""
+    """Wakes those that wait for a change."""
 
-    __slots__ = ("_event",)
-
-    def __init__(self) -> None:
-        self._event: asyncio.Event | None = None
+    event: asyncio.Event | None = None
+    """It is there while somebody waits."""
 
     def notify(self) -> None:
         """Wake all that wait."""
-        event, self._event = self._event, None
+        event, self.event = self.event, None
         if event is not None:
             event.set()
 
     async def wait(self) -> None:
         """Wait for the next change."""
-        self._event = self._event or asyncio.Event()
-        await self._event.wait()
+        self.event = self.event or asyncio.Event()
+        await self.event.wait()
 
 
 class OwnedCall(LazyCondition):
     """A call whose lease this process has. ``claims`` lookups may still begin it."""
 
-    __slots__ = ("_ended", "begun", "claims", "flight", "form", "lease", "over", "stored")
-
     def __init__(self, lease: Lease, ended: Callable[[OwnedCall], None]) -> None:
-        super().__init__()
         self.lease = lease
         self.claims = 0
         self.flight: Flight | None = None
@@ -469,7 +464,8 @@ class OwnedCall(LazyCondition):
             self.flight, self.form = flight, form
             flight.owned = self
             self.begun = True
-            self.notify()
+            if self.event is not None:
+                self.notify()
 
     async def wait_begun(self) -> None:
         """Wait until the call has begun, or will not begin."""
@@ -484,7 +480,8 @@ class OwnedCall(LazyCondition):
     def end(self) -> None:
         """Release the lease. Processes that follow already get the rest of the answer."""
         self.begun = self.over = True
-        self.notify()
+        if self.event is not None:
+            self.notify()
         self.flight = None  # each would keep the other in memory, and with them the whole answer
         self._ended(self)
 

@@ -43,6 +43,7 @@ from headstart.middleware.request_context import KeptCall, RequestContext
 from headstart.middleware.respond import NotForOthers, leave_to_retry, send_error
 from headstart.middleware.router import NO_ROUTE
 from headstart.middleware.shaping.steps import limited_body
+from headstart.middleware.shared_flights import LeaseClaim
 from headstart.middleware.upstreams.app import AppUpstream
 from headstart.observe import StageFailed, logger
 from headstart.policies.admission import NEVER_STORED
@@ -67,7 +68,7 @@ if TYPE_CHECKING:
     from headstart.middleware.pump import Pump
     from headstart.middleware.respond import Compose, Responder, StoredResponse
     from headstart.middleware.router import Router
-    from headstart.middleware.shared_flights import LeaseClaim, SharedFlights
+    from headstart.middleware.shared_flights import SharedFlights
     from headstart.observe import Observer
     from headstart.settings import JoinStreams
     from headstart.types import (
@@ -559,10 +560,11 @@ class Engine:
                     is_named = lookup.entry is None and lookup.reason not in _ANEW
                     if is_named and prepared.readable is None:
                         lookup = msgspec.structs.replace(lookup, reason=lost)
-            owns_call = context.claim is not None and context.claim.owns
-            if self._shared is not None and lookup.entry is None and not owns_call:
-                # An equal call may have ended while the store was asked.
-                lookup = finder.peek(prepared, key) or lookup
+            if self._shared is not None and lookup.entry is None:
+                owned = None if context.claim is None else context.claim.owned
+                if owned is None or owned.over:
+                    # An equal call may have ended while the store was asked.
+                    lookup = finder.peek(prepared, key) or lookup
             spent_s = time.perf_counter() - began  # with the wait for the store
             context.timings[b"lookup"] = spent_s - lookup.encode_s - lookup.match_s
             if lookup.encode_s:
@@ -585,8 +587,8 @@ class Engine:
             return None
         if context.claim is not None:
             context.claim.close()
-        context.claim = claim = self._shared.claim(*_identity(prepared, key))
-        return claim.find
+        context.claim = claim = LeaseClaim(*_identity(prepared, key))
+        return partial(self._shared.find, claim)
 
     def _failed(self, stage: str, error: Exception) -> Lookup:
         self._observer.notify(StageFailed(stage=stage, error=type(error).__name__))
@@ -717,7 +719,7 @@ class Engine:
         claim = context.claim
         if (
             claim is not None
-            and claim.elsewhere
+            and claim.elsewhere is not None
             and context.held_out is None
             and identity is not None
         ):

@@ -145,49 +145,29 @@ class LeaseClaim:
     ``close`` it, unless a flight begins by it. A lease by which no flight began is released then.
     """
 
-    __slots__ = ("_flights", "_owned", "exact", "form", "lease", "name")
+    __slots__ = ("elsewhere", "exact", "form", "name", "owned")
 
-    def __init__(self, flights: SharedFlights, name: str, form: AnswerForm) -> None:
-        self._flights = flights
-        self.name = name
+    def __init__(self, identity: Hashable, form: AnswerForm) -> None:
+        """Make a claim. Equal calls have the same ``identity`` in all processes."""
+        hashed = blake2b(repr((MESSAGES_VERSION, identity)).encode(), digest_size=20)
+        self.name = hashed.hexdigest()
         self.form = form
         self.exact = ""
-        self.lease: Lease | None = None
-        """The lease that was found or taken; None: there is no lease, or an entry was found."""
-        self._owned: OwnedCall | None = None
-
-    async def find(self, exact: str) -> Entry | None:
-        """Return the store's entry, or else take the lease if it is free. Raises StoreError."""
-        self.exact = exact
-        found = await self._flights.find(exact, self.name)
-        if isinstance(found, OwnedCall):
-            found.claims += 1
-            self._owned, self.lease = found, found.lease
-            return None
-        if isinstance(found, Lease):
-            self.lease = found
-            return None
-        return found
-
-    @property
-    def owns(self) -> bool:
-        """This process has the lease, and no call of this lease has ended."""
-        return self._owned is not None and not self._owned.over
-
-    @property
-    def elsewhere(self) -> bool:
-        """Another process has the lease."""
-        return self.lease is not None and self.lease.owner != self._flights.exchange.address
+        self.owned: OwnedCall | None = None
+        """The call, if this process has the lease."""
+        self.elsewhere: Lease | None = None
+        """The lease, if another process has it."""
 
     def begin(self, flight: Flight) -> None:
         """Let other processes follow a flight, if this process has the lease."""
-        if self._owned is not None:
-            self._owned.begin(flight, self.form)
-        self.close()
+        owned, self.owned = self.owned, None
+        if owned is not None:
+            owned.claims -= 1
+            owned.begin(flight, self.form)
 
     def close(self) -> None:
         """Release the lease if no flight began with it."""
-        owned, self._owned = self._owned, None
+        owned, self.owned = self.owned, None
         if owned is not None:
             owned.claims -= 1
             if not owned.claims and owned.flight is None:
@@ -274,15 +254,11 @@ Outcome: TypeAlias = "OwnedCall | Lease | StageError | _Unknown | None"
 class _LeaseSearches(LazyCondition):
     """Searches for one lease that run in this process. The end of one wakes those that wait."""
 
-    __slots__ = ("first", "outcome", "running")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.running = 0
-        self.first = False
-        """A search runs whose outcome later searches may share."""
-        self.outcome: asyncio.Future[Outcome] | None = None
-        """The outcome of that search, if another search waits for it."""
+    running = 0
+    first = False
+    """A search runs whose outcome later searches may share."""
+    outcome: asyncio.Future[Outcome] | None = None
+    """The outcome of that search, if another search waits for it."""
 
 
 class SharedFlights:
@@ -317,8 +293,10 @@ class SharedFlights:
     async def aclose(self) -> None:
         """Send followers the end of whole answers, and release all leases."""
         for owned in tuple(self._owned.values()):
-            if (rest := self._release(owned)) is not None:
+            rest = self.exchange.release(owned.lease, stored=owned.stored)
+            if rest is not None:
                 await self._end(rest)
+        self._owned.clear()
         if self._followers:
             tasks = tuple(self._followers.values())
             _, late = await asyncio.wait(tasks, timeout=SETTLE_S)
@@ -356,22 +334,31 @@ class SharedFlights:
 
     # --- leases -----------------------------------------------------------------------------
 
-    def claim(self, identity: Hashable, form: AnswerForm) -> LeaseClaim:
-        """Return a lookup's claim. Equal calls have the same ``identity`` in all processes."""
-        hashed = blake2b(repr((MESSAGES_VERSION, identity)).encode(), digest_size=20)
-        return LeaseClaim(self, hashed.hexdigest(), form)
+    async def find(self, claim: LeaseClaim, exact: str) -> Entry | None:
+        """Return the store's entry, or else take the lease of a claim if it is free.
 
-    async def find(self, exact: str, name: str) -> Found:
-        """Return an entry, or else the lease of this process or of another one.
-
-        None: there is no lease. Equal searches at the same time are one. Raises StoreError.
+        Equal searches at the same time are one. Raises StoreError.
         """
-        owned = self._owned.get(name)
+        claim.exact, name = exact, claim.name
+        owned, searches = self._owned.get(name), self._searches.get(name)
+        found: Found
         if owned is not None and owned.flight is not None:
-            return owned  # the call is in flight here, so there is no entry yet
-        searches = self._searches.get(name)
-        if searches is None or not searches.first:
-            return await self._search(exact, name)
+            found = owned  # the call is in flight here, so there is no entry yet
+        elif searches is None or not searches.first:
+            found = await self._search(exact, name)
+        else:
+            found = await self._share(searches, exact, name)
+        if isinstance(found, OwnedCall):
+            found.claims += 1
+            claim.owned = found
+            return None
+        if isinstance(found, Lease):
+            claim.elsewhere = found
+            return None
+        return found
+
+    async def _share(self, searches: _LeaseSearches, exact: str, name: str) -> Found:
+        """Return the outcome of the search that runs."""
         if searches.outcome is None:
             searches.outcome = asyncio.get_running_loop().create_future()
         outcome = searches.outcome
@@ -396,12 +383,17 @@ class SharedFlights:
             answer = await self.exchange.find(exact, name, instead_of)
             if isinstance(answer, Entry):
                 return answer
-            found = lease = None if answer is None else self._own(answer)
+            found = answer
+            if answer is not None and answer.owner == self.exchange.address:
+                owned = self._owned.get(name)
+                if owned is None or owned.lease.token != answer.token:
+                    owned = self._owned[name] = OwnedCall(answer, self._ended)
+                found = owned
         except StageError as error:
             found = error
             raise
         else:
-            return lease
+            return found
         finally:
             searches.running -= 1
             if first:
@@ -410,16 +402,8 @@ class SharedFlights:
                     outcome.set_result(found)
             if not searches.running:
                 del self._searches[name]
-            searches.notify()
-
-    def _own(self, lease: Lease) -> OwnedCall | Lease:
-        """Return the call of a lease, if this process has the lease."""
-        if lease.owner != self.exchange.address:
-            return lease
-        owned = self._owned.get(lease.name)
-        if owned is None or owned.lease.token != lease.token:
-            owned = self._owned[lease.name] = OwnedCall(lease, self._ended)
-        return owned
+            if searches.event is not None:
+                searches.notify()
 
     async def take_over(self, exact: str, lost: Lease) -> Found:
         """Return the successor of a lost lease: an entry, this process's lease, or another one.
@@ -433,15 +417,12 @@ class SharedFlights:
             return None
 
     def _ended(self, owned: OwnedCall) -> None:
+        """Release the lease of a call."""
         if self._owned.get(owned.lease.name) is owned:
-            rest = self._release(owned)
+            del self._owned[owned.lease.name]
+            rest = self.exchange.release(owned.lease, stored=owned.stored)
             if rest is not None:
                 self._spawn(self._end, rest)
-
-    def _release(self, owned: OwnedCall) -> Coroutine[Any, Any, None] | None:
-        """Give a lease up; return the work that must still be awaited."""
-        self._owned.pop(owned.lease.name, None)
-        return self.exchange.release(owned.lease, stored=owned.stored)
 
     async def _end(self, rest: Coroutine[Any, Any, None]) -> None:
         with contextlib.suppress(StageError):  # the lease ends by itself

@@ -56,9 +56,9 @@ class FollowedCall:
         rescued: Callable[[Candidate], Upstream] | None,
         join_streams: JoinStreams,
     ) -> None:
-        assert claim.lease is not None
+        assert claim.elsewhere is not None
         self._flights = flights
-        self._lease = claim.lease
+        self._lease = claim.elsewhere
         self._exact = claim.exact
         self._form = claim.form
         self._flight = flight

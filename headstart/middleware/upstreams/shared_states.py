@@ -144,7 +144,9 @@ class SharedLock:
         self._depth += 1
         if self._depth == 1:
             self._spans = self.span = self._spans + 1
-            self.taken = self._try() or self._wait()
+            mutexes = self._mutexes
+            failure = errno.EBUSY if mutexes is None else mutexes.try_lock(self._place)
+            self.taken = failure == 0 or self._wait(failure)
 
     def end(self, *_: object) -> None:
         """Give it up, or go back to the span around this one."""
@@ -180,23 +182,28 @@ class SharedLock:
         finally:
             fcntl.lockf(self._file, fcntl.LOCK_UN, 1, self._at)
 
-    def _wait(self) -> bool:
+    def _wait(self, failure: int) -> bool:
+        """Return whether it was taken in time, after a first try failed."""
+        taken = self._is_repaired(failure) or self._try()
         until = time.monotonic() + self._wait_s
-        while time.monotonic() < until:
+        while not taken and time.monotonic() < until:
             os.sched_yield()  # its process may wait for this core
-            if self._try():
-                self._wait_s = LOCK_S
-                return True
-        self._wait_s = LOCK_AGAIN_S
-        return False
+            taken = self._try()
+        self._wait_s = LOCK_S if taken else LOCK_AGAIN_S
+        return taken
+
+    def _is_repaired(self, failure: int) -> bool:
+        """Return whether the mutex is ours although this failed, because its holder has died."""
+        mutexes = self._mutexes
+        if mutexes is None or failure != errno.EOWNERDEAD:
+            return False
+        return mutexes.repair(self._place) == 0
 
     def _try(self) -> bool:
         mutexes = self._mutexes
         if mutexes is not None:
             failure = mutexes.try_lock(self._place)
-            if failure == errno.EOWNERDEAD:
-                failure = mutexes.repair(self._place)
-            return not failure
+            return failure == 0 or self._is_repaired(failure)
         try:
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, self._at)
         except OSError:
@@ -494,7 +501,7 @@ class SharedRetryBudget(_OnSharedState, RetryBudget):
     def earn(self, now: float) -> None:
         """Count a call that is not a retry. A full budget needs no lock."""
         self.cell.refresh(self)
-        if not self.is_full:
+        if self._level < self._burst:
             self._earn(now)
 
     _earn = _changes(RetryBudget.earn)

@@ -667,11 +667,6 @@ class RetryBudget:
         self._level = burst
         self._at: float | None = None
 
-    @property
-    def is_full(self) -> bool:
-        """Nothing more can be earned. It stays full until something is spent."""
-        return self._level >= self._burst
-
     def earn(self, now: float) -> None:
         """Count a call that is not a retry. ``now`` is in monotonic seconds."""
         self._level = min(self._burst, self._refilled(now) + self._ratio)
