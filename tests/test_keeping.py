@@ -48,6 +48,18 @@ class UnkeepingStore(MemoryStore):
         raise StoreError("the disk is gone")
 
 
+class ClosingStore(MemoryStore):
+    """Notes when it is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.closed = asyncio.Event()
+
+    async def aclose(self) -> None:
+        self.closed.set()
+        await super().aclose()
+
+
 @asynccontextmanager
 async def a_run(store: Store, recorder: Recorder | None = None) -> AsyncIterator[BuildContext]:
     """The life of a server that has opened nothing yet."""
@@ -106,3 +118,22 @@ async def test_it_is_kept_while_the_server_runs(monkeypatch: pytest.MonkeyPatch)
         await kept.wait()
         assert await store.kept("name") == b"value"
     assert loaded == []
+
+
+async def test_background_work_ends_before_what_it_uses_is_closed() -> None:
+    store = ClosingStore()
+    open_at_end: list[bool] = []
+
+    async def use() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(5):  # as a task group that waits for its tasks
+                await asyncio.sleep(0)
+            open_at_end.append(not store.closed.is_set())
+
+    async with a_run(store) as build:
+        build.run(use)
+        await asyncio.sleep(0)
+    assert open_at_end == [True]
+    assert store.closed.is_set()

@@ -376,8 +376,7 @@ def _open_shared_flights(
     else:
         return None
     shared = SharedFlights(found, build.supervisor.spawn, build.observers, cache.peek_exact)
-    running = build.supervisor.spawn(shared.run)
-    build.stack.callback(running.cancel)
+    build.run(shared.run)
     build.stack.push_async_callback(shared.aclose)
     return shared
 

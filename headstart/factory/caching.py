@@ -131,8 +131,7 @@ async def open_cache(
     )
     await cache.open()
     build.stack.push_async_callback(cache.aclose)
-    following = build.supervisor.spawn(cache.run)
-    build.stack.callback(following.cancel)
+    build.run(cache.run)
     return cache
 
 
@@ -245,8 +244,7 @@ async def open_hit_decider(
         observer=build.observers,
     )
     build.stack.push_async_callback(learner.aclose)
-    running = build.supervisor.spawn(learner.run)
-    build.stack.callback(running.cancel)
+    build.run(learner.run)
     cache = build.settings.cache
     return HitDecider(
         learner,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headstart.errors import StoreError
 from headstart.observe import StageFailed, logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
     from contextlib import AsyncExitStack
 
     from headstart.interfaces import Store
@@ -58,8 +58,7 @@ async def persist(
     if kept is not None:
         load(kept)
     build.stack.push_async_callback(save_now)
-    saving = build.supervisor.spawn(save_regularly)
-    build.stack.callback(saving.cancel)
+    build.run(save_regularly)
 
 
 def follow_secret(build: BuildContext, renew: Callable[[bytes], bool]) -> None:
@@ -80,8 +79,7 @@ def follow_secret(build: BuildContext, renew: Callable[[bytes], bool]) -> None:
             if renewed:
                 logger.warning("the store was emptied or replaced: sharing starts over with it")
 
-    following = build.supervisor.spawn(follow)
-    build.stack.callback(following.cancel)
+    build.run(follow)
 
 
 @dataclass(frozen=True)
@@ -93,3 +91,8 @@ class BuildContext:
     observers: Observers
     supervisor: Supervisor
     stack: AsyncExitStack
+
+    def run(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run a function in the background. It ends before the parts that are open now close."""
+        task = self.supervisor.spawn(function)
+        self.stack.push_async_callback(self.supervisor.stop, task)

@@ -154,6 +154,11 @@ class Supervisor:
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("background task %s failed", task.get_coro(), exc_info=error)
 
+    async def stop(self, task: asyncio.Task[None]) -> None:
+        """Cancel a task and wait for its end."""
+        task.cancel()
+        await asyncio.wait((task,))
+
     async def aclose(self) -> None:
         """Cancel the remaining tasks and wait for their end. Safe to call twice."""
         self._closed = True
