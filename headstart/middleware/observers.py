@@ -182,7 +182,8 @@ class _Quiet:
 def _causes(served: Served) -> Iterator[tuple[str, str, int]]:
     """Yield upstream, kind and status of each failed call that a request caused."""
     for each in served.attempts:
-        if each.outcome in FAILURES and each.error not in _CALLERS_OWN:
+        expected = each.error == FailureKind.IDLE_CLOSED and not served.error
+        if each.outcome in FAILURES and each.error not in _CALLERS_OWN and not expected:
             yield each.upstream, each.error or "error", each.status
     if not served.attempts and served.error in _NOT_ASKED:
         yield "", served.error, 0

@@ -70,6 +70,11 @@ def attempt(
             served(attempt(FailureKind.UNAUTHORIZED, 401), attempt(FailureKind.SILENT)),
             ["upstream a failed: unauthorized (status 401)", "upstream a failed: silent"],
         ),
+        (served(attempt(FailureKind.IDLE_CLOSED), attempt(None, 200, AttemptOutcome.WON)), []),
+        (
+            served(attempt(FailureKind.IDLE_CLOSED), error="upstream_unreachable"),
+            ["upstream a failed: idle-closed"],
+        ),
         (served(attempt(FailureKind.BAD_REQUEST, 400)), []),
         (served(attempt(FailureKind.CONTEXT_TOO_LONG, 400)), []),
         (served(attempt(FailureKind.CONTENT_POLICY, 403)), []),

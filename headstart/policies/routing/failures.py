@@ -111,6 +111,8 @@ class FailureKind(StrEnum):
     OVERLOADED = "overloaded"
     SERVER = "server-error"
     UNREACHABLE = "unreachable"
+    IDLE_CLOSED = "idle-closed"
+    """The provider closed an idle connection while the request was on its way."""
     TIMEOUT = "timeout"
     SILENT = "silent"
     """No first token in time."""
@@ -160,6 +162,7 @@ _FAILURES = {
         Failure(FailureKind.OVERLOADED, retry_here=True, charges=True),
         Failure(FailureKind.SERVER, retry_here=True, charges=True),
         Failure(FailureKind.UNREACHABLE, retry_here=True, charges=True),
+        Failure(FailureKind.IDLE_CLOSED, retry_here=True, retries_freely=True),
         Failure(FailureKind.TIMEOUT, charges=True),
         Failure(FailureKind.SILENT, charges=True),
         Failure(FailureKind.EMPTY, retry_here=True, charges=True),
@@ -174,8 +177,6 @@ _FAILURES = {
         Failure(FailureKind.CUT, retry_here=True, charges=True),
     )
 }
-
-_IDLE_CLOSED = Failure(FailureKind.UNREACHABLE, retry_here=True, retries_freely=True)
 
 _LONGEST_WAITS_S = {
     # One call an hour costs little, even if the header asks for a longer wait.
@@ -264,7 +265,7 @@ def failure_of(error: UpstreamError, now: float) -> Failure:
             return failure(FailureKind.PROTOCOL)
         case _:
             crossed = isinstance(error, IdleConnectionClosed)
-            return _IDLE_CLOSED if crossed else failure(FailureKind.UNREACHABLE)
+            return failure(FailureKind.IDLE_CLOSED if crossed else FailureKind.UNREACHABLE)
 
 
 _ABOUT_RESOURCES = (403, 404, 405, 409, 410)
