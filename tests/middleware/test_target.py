@@ -302,6 +302,18 @@ async def test_a_body_that_nobody_can_read_enters_at_its_first_byte_and_passes()
     assert house.outcomes() == [("a", "won")]
 
 
+async def test_a_redirect_is_an_error_that_names_the_address() -> None:
+    location = (b"location", b"https://me:secret@api.example.com/v1/chat/completions?key=secret")
+    actor, house = Actor("a", [[Piece(b"moved")]], status=308, headers=(*JSON, location)), House()
+    for _ in range(20):  # it is no outage: each caller is told
+        with pytest.raises(UpstreamProtocolError, match=r"answered 308.*base_url") as raised:
+            await house.target(actor).send(chat_call())
+        assert "https://***@api.example.com/v1/chat/completions" in str(raised.value)
+        assert "secret" not in str(raised.value)
+    assert len(actor.calls) == 20
+    assert actor.open == 0
+
+
 async def test_a_providers_own_limits_are_obeyed() -> None:
     limits = ((b"x-ratelimit-limit-requests", b"1"), (b"x-ratelimit-remaining-requests", b"0"),
               (b"x-ratelimit-reset-requests", b"60s"))  # fmt: skip

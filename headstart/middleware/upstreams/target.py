@@ -41,6 +41,7 @@ from headstart.policies.routing.measures import UpstreamModel
 from headstart.policies.routing.ordering import Availability, CallShape, predict_call
 from headstart.policies.routing.rate_limits import NOTHING_TAKEN
 from headstart.reply import HELD_BYTES, AnswerWithheld, Reply, Transcript, replayed
+from headstart.settings import masked_url
 from headstart.types import ErrorReported
 
 if TYPE_CHECKING:
@@ -69,7 +70,8 @@ T = TypeVar("T")
 
 REFUSAL_BYTES = 64 * 1024
 """A longer error body is replaced by one of ours."""
-
+_SHOWN_CHARACTERS = 200
+"""How much of the address of a redirect an error shows."""
 
 LOOK_S = 2.0
 """Longest time until a timer checks the waits of its call. So a wait that is shorter than the wait
@@ -380,7 +382,9 @@ async def open_answer(reply: Reply, dialect: Dialect | None, request_id: str) ->
     With ``dialect`` None, content cannot be told from the rest, so the first bytes count. Raises
     UpstreamRefused, AnswerWithheld, or UpstreamProtocolError for a stream with nothing in it.
     """
-    if reply.status >= 300:
+    if 300 <= reply.status < 400:
+        raise _redirected(reply)
+    if reply.status >= 400:
         raise await _refusal(reply, dialect, request_id)
     held: list[Piece] = []
     size, transcript = 0, reply.transcript
@@ -458,6 +462,16 @@ def reported(
         headers=_own_headers(headers, dialect),
         body=dialect.error_body(event, request_id),
         code=event.code or "upstream_error",
+    )
+
+
+def _redirected(reply: Reply) -> UpstreamProtocolError:
+    named = dict(reply.headers).get(b"location", b"").decode("latin-1")
+    where = f" to {masked_url(named[:_SHOWN_CHARACTERS])}" if named else ""
+    return UpstreamProtocolError(
+        f"upstream {reply.upstream} answered {reply.status}, a redirect{where}, and Headstart "
+        f"follows no redirect: set upstream.base_url to the address that answers itself",
+        kind=FailureKind.REDIRECTED,
     )
 
 

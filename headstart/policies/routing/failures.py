@@ -118,6 +118,8 @@ class FailureKind(StrEnum):
     """No first token in time."""
     EMPTY = "empty"
     PROTOCOL = "protocol"
+    REDIRECTED = "redirected"
+    """The answer is a redirect. A key must not follow it."""
     FILTERED = "filtered"
     """The provider's filter stopped an answer. Another provider's filter may let it pass."""
     UNAUTHORIZED = "unauthorized"
@@ -167,6 +169,7 @@ _FAILURES = {
         Failure(FailureKind.SILENT, charges=True),
         Failure(FailureKind.EMPTY, retry_here=True, charges=True),
         Failure(FailureKind.PROTOCOL, retry_here=True, charges=True),
+        Failure(FailureKind.REDIRECTED),
         Failure(FailureKind.FILTERED),
         Failure(FailureKind.UNAUTHORIZED, closes_s=_LONG_CLOSURE_S),
         Failure(FailureKind.NO_SUCH_MODEL, closes_s=_LONG_CLOSURE_S),
