@@ -1,7 +1,7 @@
 """CPU time of hits and misses with one and with several workers, in turns.
 
-    python -m benchmarks.workers [--workers 2] [--requests 1500] [--turns 5] [--store memory]
-                                 [--json FILE]
+    python -m benchmarks.workers [--workers 2] [--requests 500] [--turns 5] [--rounds 5]
+                                 [--store memory] [--json FILE]
 
 Each server is ``headstart serve`` with exact matches, in front of a simulated provider that answers
 at once. Beside one worker and several workers there are as many servers of one worker that share
@@ -9,8 +9,10 @@ nothing and divide the connections: what they cost more than one server is what 
 each other on this machine, and only what several workers cost more than those is Headstart's.
 
 CPU is the user and system time of all processes, the supervisor among them, for a request. The
-three take turns, and each figure is the median of its turns, so other work on the machine meets all
-of them. Wall times need more cores than workers.
+three take turns, so other work on the machine meets all of them. In each round they are started
+anew, because a process may be some percent slower than the next one all its life. Each figure is
+the median of its rounds, and each round's figure the median of its turns. Wall times need more
+cores than workers.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from benchmarks.load import run_load
 from benchmarks.overhead import TOPICS, chat, start, unique
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 CONNECTIONS = (2, 16)
 KINDS = ("exact hit", "miss", "miss, streamed")
 _serial = itertools.count()
+Costs: TypeAlias = dict[tuple[str, int, str], list[float]]
+"""CPU microseconds for a request, by kind, connections and servers."""
 
 
 def cpu_s(pid: int) -> float:
@@ -110,15 +114,31 @@ base_url = "http://127.0.0.1:{provider}/v1"
     return Served(tuple(programs))
 
 
-async def bench(workers: int, requests: int, turns: int, store: str) -> list[dict[str, Any]]:
-    """Measure one worker, several workers, and as many servers of one worker, in turns."""
+async def bench(
+    workers: int, requests: int, turns: int, rounds: int, store: str
+) -> list[dict[str, Any]]:
+    """Measure one worker, several workers, and as many servers of one worker."""
     provider = start(answering)
-    costs: dict[tuple[str, int, str], list[float]] = {}
+    costs: Costs = {}
+    for _ in range(rounds):
+        for case, round_costs in (
+            await measure_round(provider.port, workers, requests, turns, store)
+        ).items():
+            costs.setdefault(case, []).append(statistics.median(round_costs))
+    provider.process.terminate()
+    return [row(costs, *case) for case in itertools.product(KINDS, CONNECTIONS)]
+
+
+async def measure_round(
+    provider: int, workers: int, requests: int, turns: int, store: str
+) -> Costs:
+    """Start the servers, and return their costs for a request in each turn."""
+    costs: Costs = {}
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         shapes = {"one": (1, 1), "workers": (1, workers), "apart": (workers, 1)}
         served = {
-            name: await start_servers(stack, folder, provider.port, store, *shape)
+            name: await start_servers(stack, folder, provider, store, *shape)
             for name, shape in shapes.items()
         }
         for each in served.values():
@@ -133,14 +153,11 @@ async def bench(workers: int, requests: int, turns: int, store: str) -> list[dic
                     await asyncio.sleep(0.2)  # what follows the answers counts
                     cost = (each.cpu_s - before) / requests * 1e6
                     costs.setdefault((kind, connections, name), []).append(cost)
-    provider.process.terminate()
-    return [row(costs, *case) for case in itertools.product(KINDS, CONNECTIONS)]
+    return costs
 
 
-def row(
-    costs: dict[tuple[str, int, str], list[float]], kind: str, connections: int
-) -> dict[str, Any]:
-    """Return the figures of one case: medians, and the medians of the ratios of each turn."""
+def row(costs: Costs, kind: str, connections: int) -> dict[str, Any]:
+    """Return the figures of one case: medians, and the medians of the ratios of each round."""
     one, workers, apart = (costs[kind, connections, name] for name in ("one", "workers", "apart"))
     return {
         "kind": kind,
@@ -155,7 +172,7 @@ def row(
 
 
 def ratio(costs: list[float], base: list[float]) -> float:
-    """Return the median of the ratios of each turn."""
+    """Return the median of the ratios of each round."""
     return statistics.median([cost / least for cost, least in zip(costs, base, strict=True)])
 
 
@@ -179,13 +196,20 @@ def main() -> None:
     """Parse arguments, run, print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--requests", type=int, default=1500, help="of each case and turn")
+    parser.add_argument("--requests", type=int, default=500, help="of each case and turn")
     parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5, help="how often the servers start anew")
     parser.add_argument("--store", choices=("sqlite", "memory"), default="sqlite")
     parser.add_argument("--json", type=Path, help="write the figures here")
     arguments = parser.parse_args()
     rows = asyncio.run(
-        bench(arguments.workers, arguments.requests, arguments.turns, arguments.store)
+        bench(
+            arguments.workers,
+            arguments.requests,
+            arguments.turns,
+            arguments.rounds,
+            arguments.store,
+        )
     )
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
