@@ -36,13 +36,14 @@ LEASE_S = 3.0
 _LEASE = struct.Struct("<dQ16s20s4x")
 """The time of its end, token, address of the owner, and digest of the name."""
 _END = struct.Struct("<d")
-_TOKEN = struct.Struct("<Q")
-"""The last token, at the place before the first lease."""
+_COUNT = struct.Struct("<Q")
+"""How many leases were taken, before the first lease. The token of a lease is this number by
+``PLACES``, and the number of the place of the lease."""
 BUCKET = 4
 """Number of places for a lease, one after the other, in which it may be stored."""
 BUCKETS = 2048
-_BUCKET_BYTES = BUCKET * _LEASE.size
-_LOCK_AT = -(-(_LEASE.size + BUCKETS * _BUCKET_BYTES) // 8) * 8
+PLACES = BUCKET * BUCKETS
+_LOCK_AT = -(-_LEASE.size * (1 + PLACES) // 8) * 8
 LEASES_BYTES = _LOCK_AT + LOCK_BYTES
 
 
@@ -70,8 +71,6 @@ class LeaseTable:
         self._offset = offset
         self._lock = SharedLock(file, offset + _LOCK_AT)
         self._clock = clock
-        self._places: dict[int, int] = {}
-        """The places of the leases that were taken here and not released, by token."""
 
     def take(self, name: str, owner: str, instead_of: int = 0) -> Lease | None:
         """Return the lease of a name, which ``owner`` takes if nobody has it.
@@ -79,27 +78,26 @@ class LeaseTable:
         It may replace the one with the token ``instead_of``.
         """
         digest, now, memory = bytes.fromhex(name), self._clock(), self._memory
-        bucket = int.from_bytes(digest[:4], "little") % BUCKETS
-        first = self._offset + _LEASE.size + bucket * _BUCKET_BYTES
+        first = self._at(int.from_bytes(digest[:4], "little") % BUCKETS * BUCKET)
         with self._lock:
             if not self._lock.taken:
                 return None
-            free = -1
-            for at in range(first, first + _BUCKET_BYTES, _LEASE.size):
+            free = None
+            for at in range(first, first + BUCKET * _LEASE.size, _LEASE.size):
                 until, token, holder, found = _LEASE.unpack_from(memory, at)
                 if found == digest:
                     if until > now and token != instead_of:
                         return Lease(name=name, owner=holder.rstrip(b"\0").decode(), token=token)
                     free = at
                     break
-                if free < 0 and until <= now:
+                if free is None and until <= now:
                     free = at
-            if free < 0:
+            if free is None:
                 return None
-            token = 1 + _TOKEN.unpack_from(memory, self._offset)[0]
-            _TOKEN.pack_into(memory, self._offset, token)
+            count = 1 + _COUNT.unpack_from(memory, self._offset)[0]
+            _COUNT.pack_into(memory, self._offset, count)
+            token = count * PLACES + (free - self._at(0)) // _LEASE.size
             _LEASE.pack_into(memory, free, now + LEASE_S, token, owner.encode(), digest)
-        self._places[token] = free
         return Lease(name=name, owner=owner, token=token)
 
     def renew(self, leases: Iterable[Lease]) -> None:
@@ -107,24 +105,29 @@ class LeaseTable:
         until = self._clock() + LEASE_S
         with self._lock:
             for lease in leases:
-                at = self._places.get(lease.token)
-                if at is not None and _LEASE.unpack_from(self._memory, at)[1] == lease.token:
-                    _END.pack_into(self._memory, at, until)
+                self._end_at(lease, until)
 
     def release(self, lease: Lease) -> None:
         """End a lease that was taken here.
 
         It needs no lock: one number is written, and while a lease lasts only its owner writes it.
         """
-        at = self._places.pop(lease.token, None)
-        if at is not None and _LEASE.unpack_from(self._memory, at)[1] == lease.token:
-            _END.pack_into(self._memory, at, 0.0)
+        self._end_at(lease, 0.0)
+
+    def _end_at(self, lease: Lease, until: float) -> None:
+        at = self._at(lease.token % PLACES)
+        if _LEASE.unpack_from(self._memory, at)[1] == lease.token:
+            _END.pack_into(self._memory, at, until)
+
+    def _at(self, place: int) -> int:
+        """Return where a place begins."""
+        return self._offset + _LEASE.size * (1 + place)
 
     def drop(self, worker: int) -> None:
         """End the leases of a worker that has ended."""
-        own, first = f"{worker}:".encode(), self._offset + _LEASE.size
+        own = f"{worker}:".encode()
         with self._lock:
-            for at in range(first, first + BUCKETS * _BUCKET_BYTES, _LEASE.size):
+            for at in map(self._at, range(PLACES)):
                 if _LEASE.unpack_from(self._memory, at)[2].startswith(own):
                     _END.pack_into(self._memory, at, 0.0)
 
