@@ -64,6 +64,14 @@ class ReloadOnSignal:
             raise
 
 
+def survive_hangups() -> None:
+    """Ignore SIGHUP until the server can reload, unless a closed terminal may send it."""
+    if not hasattr(signal, "SIGHUP") or _has_terminal():
+        return
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, lambda *_: None)
+
+
 def _has_terminal() -> bool:
     try:
         os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))

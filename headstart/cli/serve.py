@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from headstart.cli.options import command, config_field, option, setting
-from headstart.cli.reload import ReloadOnSignal
+from headstart.cli.reload import ReloadOnSignal, survive_hangups
 from headstart.config.checks import billing_note, checked, notes_on
 from headstart.config.loading import load_settings
 from headstart.config.providers import (
@@ -83,6 +83,7 @@ def serve(options: ServeOptions) -> None:
 
     Then point any OpenAI client at it: OpenAI(base_url="http://127.0.0.1:8080/v1").
     """
+    survive_hangups()
     settings, notes = chosen_settings(options)
     for note in (*notes, *(f"note: {each}" for each in notes_on(settings))):
         click.echo(note)

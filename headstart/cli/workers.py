@@ -284,6 +284,7 @@ class WorkerPool:
 
     def _stop(self, sent: int) -> None:
         """Pass a signal on to all workers, and start no other."""
+        self._listening.close()  # else connections wait here after the workers closed their copies
         self._stopping.set()
         self._started.set()
         for worker in self._workers.values():

@@ -205,6 +205,8 @@ class Gateway:
         if running is None:
             await answer_json(send, 503, "not_ready", "the gateway cannot start; its log says why")
             return
+        if raw_path(scope).startswith(_TWICE):
+            return await not_found(scope, receive, send)
         if running.held is not None and await running.held.answer(scope, send):
             return
         if running.drafts is not None and await running.drafts.answer(scope, receive, send):
@@ -300,15 +302,23 @@ async def _own_lifespan(receive: Receive, send: Send) -> None:
             return
 
 
+_NO_PATH = (
+    "no such path: the base URL of OpenAI's clients ends in /v1, and that of Anthropic's and "
+    "Google's clients does not"
+)
+_TWICE = b"/v1/v1/"
+"""How a path begins if both the base URL and the client have the version."""
+
+
 async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
     """The app behind a gateway that wraps no app. It answers 404."""
     if scope["type"] == "lifespan":
         return await _own_lifespan(receive, send)
     if scope["type"] == "websocket":
-        return await refuse_socket(scope, send, 404, "not_found", "no such path")
+        return await refuse_socket(scope, send, 404, "not_found", _NO_PATH)
     if scope["type"] != "http":
         raise NotImplementedError(scope["type"])
-    await answer_json(send, 404, "not_found", "no such path")
+    await answer_json(send, 404, "not_found", _NO_PATH)
 
 
 async def answer_json(send: Send, status: int, code: str, message: str) -> None:

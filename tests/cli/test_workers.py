@@ -9,6 +9,7 @@ import http.client
 import json
 import os
 import pty
+import select
 import signal
 import socket
 import sqlite3
@@ -28,7 +29,7 @@ from headstart.cli.sidecar_server import GONE, Acceptor
 from headstart.cli.workers import share_of
 from headstart.config.checks import checked
 from headstart.lab.simulator import Simulator
-from headstart.lab.simulator.faults import Status
+from headstart.lab.simulator.faults import Stall, Status
 from headstart.settings import (
     AuditSettings,
     CacheSettings,
@@ -37,12 +38,10 @@ from headstart.settings import (
     Settings,
     UpstreamSettings,
 )
-from support.served import Load, ask, headstart, served, stop
+from support.served import Load, Served, ask, headstart, served, stop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from support.served import Served
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
@@ -194,6 +193,59 @@ def test_told_to_stop_it_ends_with_all_its_workers(two: Served) -> None:
     assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", two.port))
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_while_the_last_answer_ends_new_connections_are_refused(
+    tmp_path: Path, free_port: int, workers: str
+) -> None:
+    provider = Simulator(fault=Stall(seconds=6.0))
+    arguments = ("--workers", workers)
+    with (
+        served(tmp_path, free_port, *arguments, provider=provider) as server,
+        contextlib.closing(http.client.HTTPConnection("127.0.0.1", free_port, timeout=30)) as last,
+    ):
+        body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+        last.request("POST", "/v1/chat/completions", json.dumps(body))
+        server.until(lambda: provider.stats.snapshot().calls == 1)
+        server.process.send_signal(signal.SIGTERM)
+        server.until(lambda: not _connects(free_port))
+        assert not select.select([last.sock], [], [], 0.0)[0]  # the answer has not come yet
+        assert last.getresponse().status == 200
+
+
+def _connects(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_hangup_during_the_start_does_not_end_the_server(
+    tmp_path: Path, free_port: int, workers: str
+) -> None:
+    """A tool that reloads right after the start. Before Python runs our code nothing can help."""
+    code = (
+        "import os, signal\n"
+        "from headstart.cli import serve\n"
+        "chosen = serve.chosen_settings\n"
+        "serve.chosen_settings = lambda *a: os.kill(os.getpid(), signal.SIGHUP) or chosen(*a)\n"
+        "from headstart.cli import main\n"
+        f"main(['serve', '--workers', '{workers}'])"
+    )
+    server = Served(tmp_path, free_port, "http://127.0.0.1:9")
+    with (tmp_path / "log").open("wb") as log:
+        server.process = subprocess.Popen(
+            [sys.executable, "-u", "-c", code],
+            cwd=tmp_path, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    try:
+        server.until(lambda: "headstart is ready" in server.log or server.process.poll())
+        assert server.process.poll() is None
+    finally:
+        stop(server)
 
 
 def test_workers_that_cannot_start_say_why_and_the_server_ends(

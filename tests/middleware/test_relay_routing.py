@@ -78,6 +78,16 @@ async def test_what_an_upstream_says_about_the_request_is_the_answer(answer: byt
     assert second.requests == []
 
 
+@pytest.mark.parametrize("path", ["/v1/v1/messages", "/v1/v1/chat/completions", "/messages"])
+async def test_a_wrong_base_url_is_told(path: str) -> None:
+    first, second = RawUpstream(ANSWER), RawUpstream(ANSWER)
+    async with house(first, second) as gate:
+        status, _, body = await gate.ask(path)
+    assert status == 404
+    assert b"no such path: the base URL of OpenAI's clients ends in /v1" in body
+    assert first.requests == second.requests == []
+
+
 async def test_another_upstream_is_asked_for_a_model_that_the_first_does_not_have() -> None:
     unknown = b'{"error":{"message":"no","code":"model_not_found"}}'
     first, second = RawUpstream(says("404 Not Found", unknown)), RawUpstream(ANSWER)
