@@ -175,6 +175,7 @@ def test_client_keys_come_from_the_file_or_from_variables(tmp_path: Path) -> Non
         ("[cache]\nmode = 'exact'", ["cache.mode", "did you mean 'exact-only'?"]),
         ("[server]\nport = 70000", ["server.port", "<= 65535"]),
         ("[server]\nport = '80'", ["server.port", "expected a whole number, got text"]),
+        ("[server]\nworkers = '2'", ["server.workers: '2' is a text", "without quotes"]),
         ("[cache]\nholdout = 1.5", ["cache.holdout", "<= 1.0"]),
         ("[cache]\nthreshold = -0.1", ["cache.threshold", ">= 0.0"]),
         ("[cache]\nttl_s = 0", ["cache.ttl_s", "a number of seconds > 0.0"]),

@@ -175,6 +175,8 @@ def expectation(section: str, key: str, message: str) -> str:
     described = _description(section, key)
     if described is not None:
         return f"expected {described}"
+    if message.startswith("Invalid enum value '"):  # other texts failed in ``check_choice``
+        return f"{message.rpartition(' ')[2]} is a text; write the number without quotes"
     number = "a number"
     if key.endswith("_s") and not key.endswith("_per_s"):
         number = "a number of seconds"
