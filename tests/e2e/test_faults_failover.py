@@ -181,10 +181,10 @@ async def test_a_rate_limited_lone_provider_is_answered_for_with_429(stream: boo
 
 
 @pytest.mark.anyio
-async def test_a_client_is_told_not_to_retry_once_we_have() -> None:
+async def test_a_client_of_a_single_upstream_may_retry_although_we_have() -> None:
     async with sidecar(cache=EXACT) as gateway:
         reply = await gateway.ask(fault=Status(status=500))
-        assert (reply.status, reply.headers["x-should-retry"]) == (500, "false")
+        assert (reply.status, "x-should-retry" in reply.headers) == (500, False)
         assert gateway.provider.calls == 2
         own = Status(status=400, headers={"x-should-retry": "false", "x-mark": "theirs"})
         reply = await gateway.ask(fault=own)

@@ -130,3 +130,20 @@ async def test_a_limit_that_ends_after_its_caller_has_gone_is_told_at_once() -> 
     async with sidecar(cache=EXACT) as running:
         refused = await running.ask(fault=limited, headers=waiting("4"))
         assert (refused.status, refused.headers["retry-after"]) == (429, "6")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_sdk_on_its_defaults_outlasts_an_outage_as_it_would_without_us(
+    stream: bool,
+) -> None:
+    outage = Status(status=500, times=3)  # a try and a retry of ours, and then another try
+    async with (
+        sidecar(cache=EXACT) as running,
+        openai.AsyncOpenAI(
+            base_url=running.url + "/v1",
+            api_key="sk-test",
+            default_headers={"x-sim-fault": outage.header()},
+        ) as client,
+    ):
+        assert await said(client, stream=stream) == Oracle().truth(PROMPT).text
+        assert running.provider.calls == 4

@@ -127,7 +127,11 @@ class ParallelAttempts:
 
 
 _SPENT = (b"x-should-retry", b"false")
-"""Tells the clients of OpenAI and Anthropic not to retry a call that was retried already."""
+"""Tells the clients of OpenAI and Anthropic not to retry a call that several upstreams got.
+
+A client of a single upstream retries as it would without us. Its pauses are longer than ours, so it
+outlasts outages that we do not. The retry budget keeps our retries few.
+"""
 
 
 class AttemptErrors:
@@ -137,7 +141,7 @@ class AttemptErrors:
         self._order = order
         self._errors: dict[int, HeadstartError] = {}
         self._blamed: HeadstartError | None = None
-        self._asked = 0
+        self._asked: set[int] = set()
 
     def add(self, member: int, error: HeadstartError, *, blames_caller: bool) -> None:
         """Add a member's error.
@@ -146,7 +150,8 @@ class AttemptErrors:
         """
         if blames_caller:
             self._blamed = self._blamed or error
-        self._asked += not isinstance(error, UpstreamUnavailable)
+        if not isinstance(error, UpstreamUnavailable):
+            self._asked.add(member)
         if not isinstance(error, UpstreamUnavailable) or member not in self._errors:
             self._errors[member] = error
 
@@ -164,7 +169,7 @@ class AttemptErrors:
             return min(
                 (each for each in errors if isinstance(each, UpstreamUnavailable)), key=_wait_s
             )
-        if isinstance(best, UpstreamRefused) and self._asked > 1:
+        if isinstance(best, UpstreamRefused) and len(self._asked) > 1:
             return _spent(best)
         return best
 
