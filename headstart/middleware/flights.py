@@ -427,19 +427,19 @@ class AnswerForm(NamedTuple):
 class LazyCondition:
     """Wakes those that wait for a change."""
 
-    event: asyncio.Event | None = None
+    _event: asyncio.Event | None = None
     """It is there while somebody waits."""
 
     def notify(self) -> None:
         """Wake all that wait."""
-        event, self.event = self.event, None
+        event, self._event = self._event, None
         if event is not None:
             event.set()
 
     async def wait(self) -> None:
         """Wait for the next change."""
-        self.event = self.event or asyncio.Event()
-        await self.event.wait()
+        self._event = self._event or asyncio.Event()
+        await self._event.wait()
 
 
 class OwnedCall(LazyCondition):
@@ -464,8 +464,7 @@ class OwnedCall(LazyCondition):
             self.flight, self.form = flight, form
             flight.owned = self
             self.begun = True
-            if self.event is not None:
-                self.notify()
+            self.notify()
 
     async def wait_begun(self) -> None:
         """Wait until the call has begun, or will not begin."""
@@ -480,8 +479,7 @@ class OwnedCall(LazyCondition):
     def end(self) -> None:
         """Release the lease. Processes that follow already get the rest of the answer."""
         self.begun = self.over = True
-        if self.event is not None:
-            self.notify()
+        self.notify()
         self.flight = None  # each would keep the other in memory, and with them the whole answer
         self._ended(self)
 

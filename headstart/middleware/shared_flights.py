@@ -293,10 +293,8 @@ class SharedFlights:
     async def aclose(self) -> None:
         """Send followers the end of whole answers, and release all leases."""
         for owned in tuple(self._owned.values()):
-            rest = self.exchange.release(owned.lease, stored=owned.stored)
-            if rest is not None:
+            if (rest := self._release(owned)) is not None:
                 await self._end(rest)
-        self._owned.clear()
         if self._followers:
             tasks = tuple(self._followers.values())
             _, late = await asyncio.wait(tasks, timeout=SETTLE_S)
@@ -402,8 +400,7 @@ class SharedFlights:
                     outcome.set_result(found)
             if not searches.running:
                 del self._searches[name]
-            if searches.event is not None:
-                searches.notify()
+            searches.notify()
 
     async def take_over(self, exact: str, lost: Lease) -> Found:
         """Return the successor of a lost lease: an entry, this process's lease, or another one.
@@ -417,12 +414,16 @@ class SharedFlights:
             return None
 
     def _ended(self, owned: OwnedCall) -> None:
-        """Release the lease of a call."""
-        if self._owned.get(owned.lease.name) is owned:
-            del self._owned[owned.lease.name]
-            rest = self.exchange.release(owned.lease, stored=owned.stored)
-            if rest is not None:
-                self._spawn(self._end, rest)
+        rest = self._release(owned)
+        if rest is not None:
+            self._spawn(self._end, rest)
+
+    def _release(self, owned: OwnedCall) -> Coroutine[Any, Any, None] | None:
+        """Give up the lease of a call, once; return the work that must still be awaited."""
+        if self._owned.get(owned.lease.name) is not owned:
+            return None
+        del self._owned[owned.lease.name]
+        return self.exchange.release(owned.lease, stored=owned.stored)
 
     async def _end(self, rest: Coroutine[Any, Any, None]) -> None:
         with contextlib.suppress(StageError):  # the lease ends by itself
