@@ -147,3 +147,19 @@ async def test_an_sdk_on_its_defaults_outlasts_an_outage_as_it_would_without_us(
     ):
         assert await said(client, stream=stream) == Oracle().truth(PROMPT).text
         assert running.provider.calls == 4
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_sdk_is_told_of_a_providers_redirect_and_does_not_follow_it(stream: bool) -> None:
+    moved = Status(status=307, headers={"location": "http://127.0.0.1:9/v1/chat/completions"})
+    async with (
+        sidecar(cache=EXACT) as running,
+        openai.AsyncOpenAI(
+            base_url=running.url + "/v1",
+            api_key="sk-test",
+            default_headers={"x-sim-fault": moved.header()},
+        ) as client,
+    ):
+        with pytest.raises(openai.InternalServerError, match=r"redirect to http.*base_url"):
+            await said(client, stream=stream)
+        assert running.provider.calls == 1

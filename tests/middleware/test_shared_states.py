@@ -25,6 +25,7 @@ from headstart.middleware.upstreams.shared_states import (
 from headstart.policies.routing.failures import FailureKind, failure
 from headstart.policies.routing.measures import UpstreamModel
 from headstart.policies.routing.prompt_cache import SeenPrefix
+from headstart.policies.routing.rate_limits import MOST_LIMITS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -180,6 +181,20 @@ def test_a_state_that_displaces_another_does_not_inherit_its_calls(
         permit = workers[number % 2].of("sim", f"model-{number}", "1").breaker.admit(1.0)
         assert permit is not None
         assert permit.number == 1
+
+
+def test_a_provider_that_invents_limits_takes_a_bounded_part_of_the_memory(
+    workers: list[SharedUpstreamStates],
+) -> None:
+    """It renames its limits with each answer, in the longest names."""
+    first, second, _ = (each.of(*PLACE).limits for each in workers)
+    for number in range(100):
+        name = b"requests-" + (f"{number}-" + "x" * 60)[: 60 - len("remaining-requests-")].encode()
+        first.learn(((b"x-ratelimit-remaining-" + name, b"5"),), 1.0, 0.0)
+        first.take(1, 1.0)
+        assert second.ready_in_s(1, 1.0) == first.ready_in_s(1, 1.0)
+    assert second.take(1, 1.0).keys() == first.take(1, 1.0).keys()
+    assert len(first.take(1, 1.0)) == MOST_LIMITS
 
 
 HOLDER = """

@@ -227,8 +227,11 @@ class SharedTable(SharedLock):
         for at, head in zip(near, heads, strict=True):
             if head[0] == name:
                 return at
-        used_s = [_COUNTS[1].unpack_from(self.memory, at + _COUNTS_AT)[0] for at in near]
-        values = [(head[4], max(head[1] / 1e9, at)) for head, at in zip(heads, used_s, strict=True)]
+        called = [_COUNTS[1].unpack_from(self.memory, at + _COUNTS_AT)[0] for at in near]
+        values = [
+            (worth_more, max(version / 1e9, called_s))
+            for (_, version, _, _, worth_more), called_s in zip(heads, called, strict=True)
+        ]
         at = near[values.index(min(values))]
         _HEAD.pack_into(self.memory, at, name, 0, 0, 0, False)  # noqa: FBT003 - a field
         return at
@@ -318,6 +321,8 @@ class _OnSharedState:
     """Runs a policy's methods on shared state: the mixin of the classes below."""
 
     cell: _Cell
+    counts: Sequence[float] = ()
+    """The numbers that each call changes. The first one is the time of the last call."""
     _fields: tuple[str, ...]
     _values: Callable[[Any], tuple[Any, ...]]
     _format: Any
@@ -330,9 +335,6 @@ class _OnSharedState:
         """Take over a state."""
         values = msgspec.msgpack.decode(state, type=self._format)
         vars(self).update(zip(self._fields, values, strict=True))
-
-    counts: Sequence[float] = ()
-    """The numbers that each call changes. The first one is the time of the last call."""
 
     def is_worth_more(self) -> bool:
         """Return whether it is worth more than states of invented names."""

@@ -380,7 +380,8 @@ async def open_answer(reply: Reply, dialect: Dialect | None, request_id: str) ->
     """Read an answer up to its first content; return the pieces until then.
 
     With ``dialect`` None, content cannot be told from the rest, so the first bytes count. Raises
-    UpstreamRefused, AnswerWithheld, or UpstreamProtocolError for a stream with nothing in it.
+    UpstreamRefused, AnswerWithheld, or UpstreamProtocolError for a redirect and for a stream with
+    nothing in it.
     """
     if 300 <= reply.status < 400:
         raise _redirected(reply)
@@ -467,7 +468,7 @@ def reported(
 
 def _redirected(reply: Reply) -> UpstreamProtocolError:
     named = dict(reply.headers).get(b"location", b"").decode("latin-1")
-    where = f" to {masked_url(named[:_SHOWN_CHARACTERS])}" if named else ""
+    where = f" to {masked_url(named)[:_SHOWN_CHARACTERS]}" if named else ""
     return UpstreamProtocolError(
         f"upstream {reply.upstream} answered {reply.status}, a redirect{where}, and Headstart "
         f"follows no redirect: set upstream.base_url to the address that answers itself",
