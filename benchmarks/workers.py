@@ -1,4 +1,4 @@
-"""CPU time of hits and misses with one and with several workers, in turns.
+"""CPU time and throughput of hits and misses with one and with several workers, in turns.
 
     python -m benchmarks.workers [--workers 2] [--requests 500] [--turns 5] [--rounds 5]
                                  [--store memory] [--json FILE]
@@ -11,8 +11,11 @@ each other on this machine, and only what several workers cost more than those i
 CPU is the user and system time of all processes, the supervisor among them, for a request. The
 three take turns, so other work on the machine meets all of them. In each round they are started
 anew, because a process may be some percent slower than the next one all its life. Each figure is
-the median of its rounds, and each round's figure the median of its turns. Wall times need more
-cores than workers.
+the median of its rounds, and each round's figure the median of its turns.
+
+Throughput is the answers in a second while the connections are always busy. It shows what several
+workers gain only where the machine has a core for each worker, one for the client and one for the
+provider.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from benchmarks.load import run_load
 from benchmarks.overhead import TOPICS, chat, start, unique
@@ -40,8 +43,19 @@ if TYPE_CHECKING:
 CONNECTIONS = (2, 16)
 KINDS = ("exact hit", "miss", "miss, streamed")
 _serial = itertools.count()
-Costs: TypeAlias = dict[tuple[str, int, str], list[float]]
-"""CPU microseconds for a request, by kind, connections and servers."""
+Case: TypeAlias = tuple[str, int, str]
+"""Kind of request, connections, and servers."""
+
+
+class Turn(NamedTuple):
+    """What a request cost in one turn of one case."""
+
+    cpu_us: float
+    wall_us: float
+    """Time of the turn divided by its requests."""
+
+
+Costs: TypeAlias = dict[Case, list[Turn]]
 
 
 def cpu_s(pid: int) -> float:
@@ -70,15 +84,17 @@ class Served:
         """User and system seconds of all processes so far."""
         return sum(cpu_s(each.process.pid) for each in self.programs if each.process)
 
-    async def load(self, kind: str, requests: int, connections: int) -> None:
-        """Send requests to all servers at once, over so many connections in all."""
+    async def load(self, kind: str, requests: int, connections: int) -> float:
+        """Send requests to all servers at once over so many connections, and return the seconds."""
         shared = iter(requests_of(kind, requests))
         part, rest = divmod(connections, len(self.programs))
+        started = time.perf_counter()
         async with asyncio.TaskGroup() as group:
             for number, program in enumerate(self.programs):
                 port = int(program.url.rpartition(":")[2])
                 if count := part + (number < rest):
                     group.create_task(_send(port, shared, count))
+        return time.perf_counter() - started
 
 
 async def _send(port: int, requests: Iterator[bytes], connections: int) -> None:
@@ -121,10 +137,11 @@ async def bench(
     provider = start(answering)
     costs: Costs = {}
     for _ in range(rounds):
-        for case, round_costs in (
+        for case, turns_of_round in (
             await measure_round(provider.port, workers, requests, turns, store)
         ).items():
-            costs.setdefault(case, []).append(statistics.median(round_costs))
+            median = Turn(*map(statistics.median, zip(*turns_of_round, strict=True)))
+            costs.setdefault(case, []).append(median)
     provider.process.terminate()
     return [row(costs, *case) for case in itertools.product(KINDS, CONNECTIONS)]
 
@@ -149,25 +166,29 @@ async def measure_round(
             for name, each in order[turn % 3 :] + order[: turn % 3]:
                 for kind, connections in itertools.product(KINDS, CONNECTIONS):
                     before = each.cpu_s
-                    await each.load(kind, requests, connections)
+                    wall_s = await each.load(kind, requests, connections)
                     await asyncio.sleep(0.2)  # what follows the answers counts
-                    cost = (each.cpu_s - before) / requests * 1e6
-                    costs.setdefault((kind, connections, name), []).append(cost)
+                    used_s = each.cpu_s - before
+                    turn_costs = Turn(used_s / requests * 1e6, wall_s / requests * 1e6)
+                    costs.setdefault((kind, connections, name), []).append(turn_costs)
     return costs
 
 
 def row(costs: Costs, kind: str, connections: int) -> dict[str, Any]:
     """Return the figures of one case: medians, and the medians of the ratios of each round."""
-    one, workers, apart = (costs[kind, connections, name] for name in ("one", "workers", "apart"))
+    rounds = {name: costs[kind, connections, name] for name in ("one", "workers", "apart")}
+    cpu = {name: [each.cpu_us for each in turns] for name, turns in rounds.items()}
+    wall = {name: [each.wall_us for each in turns] for name, turns in rounds.items()}
     return {
         "kind": kind,
         "connections": connections,
-        "cpu_us_one": statistics.median(one),
-        "cpu_us_workers": statistics.median(workers),
-        "cpu_us_apart": statistics.median(apart),
-        "workers_to_one": ratio(workers, one),
-        "apart_to_one": ratio(apart, one),
-        "workers_to_apart": ratio(workers, apart),
+        **{f"cpu_us_{name}": statistics.median(each) for name, each in cpu.items()},
+        **{f"per_s_{name}": 1e6 / statistics.median(each) for name, each in wall.items()},
+        "workers_to_one": ratio(cpu["workers"], cpu["one"]),
+        "apart_to_one": ratio(cpu["apart"], cpu["one"]),
+        "workers_to_apart": ratio(cpu["workers"], cpu["apart"]),
+        "throughput_workers_to_one": ratio(wall["one"], wall["workers"]),
+        "throughput_apart_to_one": ratio(wall["one"], wall["apart"]),
     }
 
 
@@ -177,7 +198,7 @@ def ratio(costs: list[float], base: list[float]) -> float:
 
 
 def table(rows: list[dict[str, Any]], workers: int) -> str:
-    """Return the rows as Markdown."""
+    """Return the rows as two Markdown tables: CPU, and throughput."""
     named = f"one worker | {workers} workers | {workers} servers apart"
     lines = [
         f"| CPU µs | connections | {named} | workers/one | apart/one | workers/apart |",
@@ -187,6 +208,17 @@ def table(rows: list[dict[str, Any]], workers: int) -> str:
         f"| {row['kind']} | {row['connections']} | {row['cpu_us_one']:.0f} "
         f"| {row['cpu_us_workers']:.0f} | {row['cpu_us_apart']:.0f} | {row['workers_to_one']:.2f}x "
         f"| {row['apart_to_one']:.2f}x | {row['workers_to_apart']:.2f}x |"
+        for row in rows
+    ]
+    lines += [
+        "",
+        f"| answers a second | connections | {named} | workers/one | apart/one |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {row['kind']} | {row['connections']} | {row['per_s_one']:.0f} "
+        f"| {row['per_s_workers']:.0f} | {row['per_s_apart']:.0f} "
+        f"| {row['throughput_workers_to_one']:.2f}x | {row['throughput_apart_to_one']:.2f}x |"
         for row in rows
     ]
     return "\n".join(lines)
