@@ -106,6 +106,7 @@ def headstart_to(upstream: int, changes: dict[str, Any]) -> Any:
     from headstart.config.loading import load_settings
     from headstart.middleware.asgi import not_found
     from headstart.mount import build_gateway
+    from headstart.sidecar import settle_memory
 
     settings = load_settings(
         None,
@@ -119,6 +120,7 @@ def headstart_to(upstream: int, changes: dict[str, Any]) -> Any:
     )
     counter = Counter()
     gateway = build_gateway(settings, not_found, observers=Observers([counter]))
+    settle_memory()  # as ``headstart serve`` does
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope.get("path") != ENCODINGS:
