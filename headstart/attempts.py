@@ -204,8 +204,8 @@ class AttemptLog:
     """The attempts of one request, and the changes of its prompt and answer. A call carries it.
 
     Targets book their attempts. A strategy that makes several calls gives each one a ``branch`` of
-    the log. When it gives a call up, it calls ``rule`` on the branch, before or after the target has
-    booked the attempt. The target alone cannot know this outcome: only a race knows that an
+    the log. When it gives a call up, it calls ``rule`` on the branch, before or after the target
+    has booked the attempt. The target alone cannot know this outcome: only a race knows that an
     attempt lost, and only a judge knows that a draft was rejected.
     """
 

@@ -172,8 +172,10 @@ class Audits:
         return self._draw(self.rate(asked))
 
     def draw_null(self, asked: float = 0.0) -> bool:
-        """Decide on one exact hit. Such audits are made only in the background, and only if
-        ``null_rate`` is above 0."""
+        """Decide on one exact hit.
+
+        Such audits are made only in the background, and only if ``null_rate`` is above 0.
+        """
         floor = self.settings.null_rate
         return self.settings.mode == "background" and bool(floor) and self._draw(max(asked, floor))
 
