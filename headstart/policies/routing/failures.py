@@ -443,8 +443,8 @@ class CircuitBreaker:
     The breaker is closed, open or half-open, as in Nygard's "Release It!". It opens after five
     failures in a row that count against the provider (Envoy's outlier detection: consecutive_5xx =
     5), or when half of the recent calls failed (Hystrix: 50 % over a rolling window, with a least
-    volume). It stays open for 1 s, then 2, 4 ... up to 20 s: a call every 4 s still finds a
-    recovered provider within 30 s. Then it is half-open: one call at a time probes the provider.
+    volume). It stays open for 1 s, then 2, 4 ... up to 20 s: with a call every 4 s, a recovery is
+    noticed within 24 s. Then it is half-open: one call at a time probes the provider.
     After the success of a probe, the weight rises over 10 s (Envoy's slow start, from 10 %).
 
     Independently of this, a closed breaker may admit no calls for a time that a rate limit names
