@@ -36,7 +36,7 @@ is cut."""
 FENCE = 5.0
 """On a logarithmic scale, an outlier lies above the upper quartile by more than this number of
 times the distance between the median and the upper quartile. If the logarithms are normal, this is
-3.4 standard deviations above the quartile."""
+four standard deviations above the median."""
 
 
 class CallKind(NamedTuple):
