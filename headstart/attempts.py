@@ -197,16 +197,16 @@ class ShapingEffect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 _GIVES_WAY = (AttemptOutcome.WON, AttemptOutcome.ABANDONED)
-"""Outcomes that a strategy may change when it gives up a branch, because its ruling is better
-informed."""
+"""Outcomes that the ruling of a strategy replaces. The target books them if it saw no failure."""
 
 
 class AttemptLog:
     """The attempts of one request, and the changes of its prompt and answer. A call carries it.
 
-    Targets book their attempts. A strategy gives each of several calls a ``branch`` of the log, and
-    ``rule``s on the branches that it gives up, before or after their attempts are booked: only a
-    race knows who lost it, only a judge whose draft was rejected.
+    Targets book their attempts. A strategy that makes several calls gives each one a ``branch`` of
+    the log. When it gives a call up, it calls ``rule`` on the branch, before or after the target
+    has booked the attempt. The target alone cannot know this outcome: only a race knows that an
+    attempt lost, and only a judge knows that a draft was rejected.
     """
 
     __slots__ = ("above", "own_ruling", "rows", "shaped")
@@ -226,7 +226,7 @@ class AttemptLog:
     def ruling(self) -> AttemptOutcome | None:
         """The ruling on this branch, or on the nearest branch above it.
 
-        None if it may still win.
+        None: no strategy has given the branch up.
         """
         log: AttemptLog | None = self
         while log is not None:
@@ -250,9 +250,9 @@ class AttemptLog:
     ) -> None:
         """Add an attempt of this branch.
 
-        ``runs_on`` returns the cost if the provider continues the answer up to a number of tokens.
-        Once the length of the answer is known, this is the cost, and ``settle`` gets the attempt
-        again.
+        ``runs_on`` is for a cancelled call whose provider writes and bills the answer to its end.
+        It returns the cost of an answer with a number of tokens. Once the length of the winner's
+        answer is known, ``take`` computes the cost with it, and gives the attempt to ``settle``.
         """
         ruling = self.own_ruling if self.above is None else self.ruling
         if ruling is not None:
@@ -267,7 +267,8 @@ class AttemptLog:
     def take(self) -> tuple[Attempt, ...]:
         """Return the attempts that were not taken yet.
 
-        An attempt that the provider continues without a reader counts as long as the answer.
+        If the provider continues a cancelled attempt, its cost is that of an answer as long as the
+        winner's.
         """
         rows = self.rows
         if not rows:
@@ -299,7 +300,7 @@ class _Row(NamedTuple):
     settle: Settle | None
 
     def at_length(self, tokens: int) -> Attempt:
-        """Return the attempt with its cost if its provider goes on up to this length in tokens."""
+        """Return the attempt with the cost of an answer of this length in tokens."""
         assert self.runs_on is not None
         attempt = msgspec.structs.replace(self.attempt, cost_usd=self.runs_on(tokens))
         if self.settle is not None:

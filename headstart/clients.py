@@ -79,7 +79,7 @@ class LocalServer:
         atexit.unregister(self.close)
 
     def stop(self) -> None:
-        """Tell the server to stop, without a wait."""
+        """Tell the server to stop, and do not wait for it."""
         self._server.should_exit = True
 
     def close(self) -> None:

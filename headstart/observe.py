@@ -40,9 +40,9 @@ class Served(Frozen, tag="served"):
     """One request, answered or failed. It is also a row of the books that ``report`` reads.
 
     ``ttft_s`` is the time from the request's arrival to the first content byte sent to the client,
-    ``total_s`` the time to the last byte. ``saved_*`` of a hit is the figure of the call that made
-    the answer, of times less this request's own time. A joined request saves the tokens and the
-    cost of the call that it shares.
+    ``total_s`` the time to the last byte. The ``saved_*`` fields of a hit are the tokens and the
+    cost of the call that made the stored answer, and the times of that call less this request's own
+    times. A joined request saves the tokens and the cost of the call that it shares.
     """
 
     id: str

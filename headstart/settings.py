@@ -294,15 +294,15 @@ class CacheSettings(Section):
     """The rule for reworded questions: `verified` learns to keep `max_error`, `static` compares the
     similarity with `threshold`. None: `static` if a threshold is set, else `verified`."""
     max_error: Percent | None = None
-    """Share of wrong answers that you accept, `0.01` or `"1%"`. None: the shipped default. Below
-    0.005 Headstart serves nothing by meaning before it has learned enough; to serve only exact
-    repeats, set `mode`."""
+    """Share of wrong answers that you accept, `0.01` or `"1%"`. None: 0.02. Below 0.005 Headstart
+    serves nothing by meaning before it has learned enough; to serve only exact repeats, set
+    `mode`."""
     error_of: ErrorOf = "hits"
     """The whole of which `max_error` is a share: the semantic `hits` that were served, or all
     `requests`."""
     confidence: Percent | None = None
     """One-sided confidence that the error is at most `max_error`: `0.69`, `0.84` or `0.95`. None:
-    the shipped default."""
+    0.84."""
     cold_start: ColdStart = "strict"
     """`strict`: a rewording needs similarity 0.98 until 15 near misses of its learning domain were
     compared. `optimistic`: the [cold-start threshold](safe-hits.md#cold-start) applies at once."""
@@ -427,9 +427,9 @@ class EncoderSettings(Section):
     max_wait_ms: SecondsOrZero | None = None
     """If a prompt waits longer for the encoder, it goes upstream at once. The limit covers its own
     encoding and the encodings of new entries together; the prompt waits for new entries only if no
-    other entry is a hit. None: for its own encoding the prompt waits as long as it may
-    expect to save. This is the time until fresh answers of its route and model begin, times the
-    share of hits among such questions: 20 to 250 ms, or 100 ms while nothing is known. For new
+    other entry is a hit. None: for its own encoding the prompt waits as long as the time that a hit
+    is expected to save. This is the time until fresh answers of its route and model begin, times
+    the share of hits among such questions: 20 to 250 ms, or 100 ms while nothing is known. For new
     entries it waits 20 ms."""
 
 

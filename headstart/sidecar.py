@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 COLLECT_AFTER = 10_000
 """Number of new containers after which Python looks for cycles in the server's process.
 
-With Python's default of 700 that took 47 us of a miss, 6 to 7 % of it, and with 10,000 it takes 5.
-A thousand misses leave fewer than a hundred objects in cycles.
+With Python's default of 700, this search took 47 us of a miss (6 to 7 % of its time), and with
+10,000 it takes 5 us. A thousand misses leave fewer than a hundred objects in cycles.
 """
 
 

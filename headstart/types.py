@@ -163,7 +163,7 @@ class Call(Frozen):
 
     @property
     def awaited_until(self) -> float | None:
-        """The time at which the caller stops waiting if there is nothing to read by then."""
+        """The time at which the caller stops waiting, unless the answer has begun by then."""
         return self.deadline if self.begin_by is None else self.begin_by
 
     @property
@@ -363,7 +363,7 @@ class RawResponse(Frozen, tag="raw"):
 
 
 class Origin(Frozen):
-    """The cost of the original call. A hit saves this cost less the hit's own."""
+    """The cost of the original call. A hit saves this cost, less the hit's own cost."""
 
     model: str
     upstream: str

@@ -34,8 +34,9 @@ MOST_OUTLIERS = 0.005
 """Largest share of outliers. If more calls are that slow, it is usual for the provider, and nothing
 is cut."""
 FENCE = 5.0
-"""An outlier lies above the upper quartile by more than this number of its distances from the
-median, on a logarithmic scale: 3.4 standard deviations, if the logarithms are normal."""
+"""On a logarithmic scale, an outlier lies above the upper quartile by more than this number of
+times the distance between the median and the upper quartile. If the logarithms are normal, this is
+four standard deviations above the median."""
 
 
 class CallKind(NamedTuple):
@@ -98,7 +99,7 @@ def original_call(row: Served, at: float) -> UsualCall:
 
 
 def fence(values: Sequence[float]) -> float:
-    """Return the largest time that one call counts for; the largest value if there are no outliers.
+    """Return the time to which longer times are cut; the largest value if there are no outliers.
 
     With fewer than ``FEWEST_CALLS`` values it is their median.
     """
@@ -117,8 +118,8 @@ def fence(values: Sequence[float]) -> float:
 def freedom_of(rests: Sequence[float]) -> float:
     """Return the degrees of freedom of the variance of values around their mean.
 
-    They are fewer than the values if a few of them make up most of the variance: the variance of
-    a variance grows with the fourth moment.
+    If a few values make up most of the variance, its estimate is less certain, so the degrees of
+    freedom are fewer than the values: 2 n / (kurtosis - 1).
     """
     most = max(1.0, len(rests) - 1.0)
     squares = sum(rest**2 for rest in rests)

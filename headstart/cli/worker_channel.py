@@ -37,10 +37,10 @@ _LEASE = struct.Struct("<dQ16s20s4x")
 """The time of its end, token, address of the owner, and digest of the name."""
 _END = struct.Struct("<d")
 _COUNT = struct.Struct("<Q")
-"""How many leases were taken, before the first lease. The token of a lease is this number by
-``PLACES``, and the number of the place of the lease."""
+"""The number of leases that were taken so far, which is stored before the first lease. The token of
+a lease is this number times ``PLACES``, plus the number of the place in which the lease is."""
 BUCKET = 4
-"""Number of places for a lease, one after the other, in which it may be stored."""
+"""The digest of a name chooses a bucket. The lease is in one of the places of this bucket."""
 BUCKETS = 2048
 PLACES = BUCKET * BUCKETS
 _LOCK_AT = -(-_LEASE.size * (1 + PLACES) // 8) * 8
@@ -73,9 +73,10 @@ class LeaseTable:
         self._clock = clock
 
     def take(self, name: str, owner: str, instead_of: int = 0) -> Lease | None:
-        """Return the lease of a name, which ``owner`` takes if nobody has it.
+        """Return the lease of a name, which ``owner`` takes if no exchange has it.
 
-        It may replace the one with the token ``instead_of``.
+        ``owner`` also takes it if its token is ``instead_of``. None: all places are taken, or the
+        lock of the table is not free.
         """
         digest, now, memory = bytes.fromhex(name), self._clock(), self._memory
         first = self._at(int.from_bytes(digest[:4], "little") % BUCKETS * BUCKET)
@@ -110,7 +111,7 @@ class LeaseTable:
     def release(self, lease: Lease) -> None:
         """End a lease that was taken here.
 
-        It needs no lock: one number is written, and while a lease lasts only its owner writes it.
+        This needs no lock: it writes one number, and only the owner of a lease writes it.
         """
         self._end_at(lease, 0.0)
 
@@ -173,9 +174,10 @@ class WorkerExchange:
         self._leases = leases
 
     async def find(self, exact: str, name: str, instead_of: int = 0) -> Entry | Lease | None:
-        """Return the entry, or else the lease. The lease comes first: its owner may end meanwhile.
+        """Return the entry, or else the lease.
 
-        An owner stores the answer before it releases its lease, so no answer is missed.
+        The lease is read first, and the store afterwards. The owner of a lease stores its answer
+        before it releases the lease. So if there is no lease any more, the store has the answer.
         """
         lease, entry = None, None
         if self.address in self._link.inboxes:

@@ -466,8 +466,9 @@ def is_worth(*, before: int, after: int, sent: int, cost_ms: float, profile: Pro
     """Return whether a text of ``before`` characters should be sent as ``after`` characters.
 
     ``sent`` is the number of characters before it in the conversation, ``cost_ms`` our own
-    predicted time. The shorter text must save more prefill time than it costs. If it makes the
-    prompt too short for the provider's prefix cache, it must also save more money than this loses.
+    predicted time for shortening it. The shorter text must save more prefill time than that. If the
+    prompt becomes too short for the provider's prefix cache, the shorter text must also save more
+    money than is lost without the cache.
 
     The result depends on earlier messages and a static profile, never on a clock or a cache, so it
     is the same for each request. Tokens are estimated from characters, because an exact count
@@ -506,9 +507,10 @@ def results_to_clear(sizes: Sequence[int], clearable: Sequence[bool]) -> frozens
     ``sizes`` are the characters of each message; ``clearable`` marks the tool results that may be
     cleared. A message that is cleared stays cleared when more messages follow.
 
-    A cleared result changes the prefix that the provider has cached. Removing R old tokens that S
-    others follow costs the cached price of those once, and saves R with each later request: at
-    usual prices it pays after about 11.5 * S / R requests. So results are cleared many at a time.
+    A cleared result changes the prefix that the provider has cached. If R tokens are cleared and S
+    tokens follow them, the provider once writes these S tokens into its cache instead of reading
+    them there (1.25 in place of 0.1 times the price), and each later request reads R tokens less.
+    At these prices this pays after 11.5 * S / R requests. So many results are cleared at a time.
     """
     cleared: set[int] = set()
     waiting: list[int] = []

@@ -1,7 +1,8 @@
 """Texts cut into sentences, marks for omitted text, and pointers to repeated passages.
 
-A text with a mark is never shortened again: so compressing twice changes nothing more, and a mark
-that a client sends back stays. A pointer always leads from a later passage to an earlier one.
+A text with a mark is never shortened again. So a second compression changes nothing, and a mark
+that a client sends back stays as it is. A pointer always leads from a later passage to an earlier
+one.
 """
 
 from __future__ import annotations

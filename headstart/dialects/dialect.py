@@ -227,11 +227,11 @@ class LimitHeaders(NamedTuple):
     """The name of a header, from ``unit`` (requests, tokens) and ``part`` (limit, remaining,
     reset)."""
     reset: Callable[[float, float], str]
-    """Writes when the limit begins again. Both times are in Unix seconds: now, and then."""
+    """Writes the time at which the limit begins again. Takes now and that time, in Unix seconds."""
 
 
 def _keep_body(body: bytes, request: ChatRequest) -> None:
-    """Return the request unchanged: every answer reports its usage."""
+    """Return None, because no edit is needed: every answer reports its usage."""
 
 
 def _asks_no_functions(request: ChatRequest) -> bool:  # noqa: ARG001
@@ -561,7 +561,7 @@ GEMINI_MODELS = ModelsForm(
 UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """The errors of decoding bytes that are not JSON."""
 MOST_TOKENS = 1_000_000_000
-"""More tokens than any model reads or writes at once. A larger number is not a count of tokens."""
+"""The largest number that is read as a count of tokens. No model reads or writes more at once."""
 
 
 _decode = msgspec.json.Decoder().decode

@@ -215,7 +215,7 @@ _MODE_OF_CALLING: dict[str, Literal["auto", "none", "required"]] = {
 def read_request(request: ChatRequest) -> CanonicalRequest:
     """Return the request in the common form. Raises InvalidRequest that names the field.
 
-    ``request.document`` has the names that ``gemini_request.parse_request`` gives it.
+    ``request.document`` has the names that ``parse_request`` gives it.
     """
     fields = Fields({**request.document, "model": request.model})
     config = fields.object("generationConfig") or Fields({})

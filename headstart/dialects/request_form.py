@@ -197,9 +197,10 @@ def unsigned(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _as_it_came(value: object) -> object:
-    """Mark a value in a place where texts are replaced, because it could look like a replacement.
+    """Return a value that is kept unchanged, inside an object that marks it.
 
-    A replacement is a number or a list, and the marked value is an object. So they are never equal.
+    In such a place texts are replaced by numbers or lists. Without the object, a client's own
+    number or list could be equal to a replacement.
     """
     return None if value is None else {"came": value}
 

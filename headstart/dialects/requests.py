@@ -330,7 +330,8 @@ class TranslationLosses:
     def __init__(self, target: str, source: str, *, refuse: bool) -> None:
         self.target = target
         self.own = source == target
-        """Extra fields, signatures and foreign parts travel within a dialect alone."""
+        """Whether both are the same dialect: only then extra fields, signatures and foreign parts
+        are sent."""
         self._refuse = refuse
         self._names: set[str] = set()
 
@@ -341,7 +342,7 @@ class TranslationLosses:
         self.leave(*names)
 
     def leave(self, *names: str) -> None:
-        """Leave out fields that are not missed: they are named, and never refused."""
+        """Leave out fields whose loss does not matter. They are named, but never refused."""
         # Clients choose these names, and a header will contain them.
         self._names.update(name if _NAME.fullmatch(name) else "other" for name in names)
 
@@ -354,11 +355,11 @@ class TranslationLosses:
         leave(part.field)
 
     def drop_filled(self, fields: Mapping[str, Any]) -> None:
-        """Leave fields out. A field without a value (null, false, empty) is no loss."""
+        """Leave out fields, as ``drop`` does. Fields without a value are not named or refused."""
         self.drop(*(name for name, value in fields.items() if _says_something(value)))
 
     def carried(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """Return the extra fields that travel; the others are dropped."""
+        """Return the extra fields if the target is the source's dialect; otherwise drop them."""
         if self.own:
             return fields
         self.drop_filled(fields)

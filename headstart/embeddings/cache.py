@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 ANY_CONTEXT = MatchContext()
 PUTS = 256
-"""The entries that are stored together, at most: no commit takes long."""
+"""The largest number of entries that are stored in one commit, so that no commit takes long."""
 
 
 FindExact: TypeAlias = "Callable[[str], Awaitable[Entry | None]]"
@@ -175,10 +175,10 @@ class SemanticCache:
     async def find_semantic(
         self, key: CacheKey, accept: Accept, context: MatchContext = ANY_CONTEXT
     ) -> Lookup:
-        """Return the nearest entry that ``accept`` and the policy let pass, or why it is a miss.
+        """Return the nearest entry that ``accept`` and the policy let pass, or a miss.
 
-        A lookup without a result waits for the entries of its partition that are being encoded. It
-        waits no longer than it may wait for its own encoding.
+        If nothing was found, the lookup waits for entries of its partition that are being encoded,
+        and looks again. It waits no longer than it may wait for its own encoding.
         """
         if self._search is None or key.query is None:
             return miss("exact-only")
@@ -215,10 +215,10 @@ class SemanticCache:
     ) -> bool:
         """Store an entry and index it under the meaning of ``text``. Exact lookups see it at once.
 
-        Returns whether the store wrote it; a failure is reported, and then memory holds the entry
-        no longer than in an outage. An encoding takes its turn among
-        those of ``tenant``. An entry without a sketch or an encoding serves exact lookups only.
-        ``lease`` is that of the call, if other processes could follow it.
+        Returns whether the store wrote it. A failure is reported; memory then holds the entry for
+        ``outage_ttl_s``. If the text must be encoded, the encoding takes its turn among those of
+        ``tenant``. An entry without a sketch or an encoding serves exact lookups only. ``lease`` is
+        that of the call, if other processes could follow it.
         """
         self._hot.put(entry)
         arrived = _nothing if text is None else self.expect(entry.key)

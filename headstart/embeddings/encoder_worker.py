@@ -33,8 +33,9 @@ LARGEST_SHARE = 64
 """Largest share of the cache that one encoding may take: a larger one would displace dozens of
 others."""
 BACKGROUND_TURN = 12
-"""Every twelfth encoding is a background one while any waits. So learning continues under steady
-load, and answers, which are longer than prompts, take at most a third of the time."""
+"""While a background encoding waits, every twelfth encoding is a background one. So learning
+continues under steady load, and answers, which are longer than prompts, take at most a third of the
+time."""
 MAX_QUEUE = 1000
 """The number of background encodings that may wait, about 8 s of work. When this number waits, a
 tenant that has its share of them may not add any."""
@@ -334,11 +335,12 @@ J = TypeVar("J", bound=QueuedJob)
 class FairQueue(Generic[J]):
     """The jobs of tenants, one for each tenant and text. The tenant with the least time is next.
 
-    This is start-time fair queueing. A new tenant begins with the time of the tenant that was
-    served last: it gains nothing by staying away, and many new tenants do not delay an old one. A
-    tenant that is away for a moment keeps its time. So two tenants that always have a job never
-    differ by more than the time of one job of each. Among tenants with equal times, the one that
-    was served longest ago is next. If several jobs run at once, a tenant may be ahead by as many.
+    This is start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996). A new tenant begins with
+    the time of the tenant that was served last. So a tenant gains nothing by staying away, and many
+    new tenants do not delay an old one. A tenant that is away for a moment keeps its time. The
+    times of two tenants that always have a job never differ by more than one job of each. Among
+    tenants with equal times, the one that was served longest ago is next. If several jobs run at
+    once, a tenant may be ahead by that number of jobs.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """This process's copies of the store: the hot tier of recent entries and the vector index.
 
-Both follow the store's log, so a change by another process reaches them too. Where a copy is
-behind, the store decides: an id that the store no longer has is removed here.
+Both follow the store's log, so a change by another process reaches them too. A copy may be behind
+the store: if it has an id that the store no longer has, the id is removed here.
 """
 
 from __future__ import annotations

@@ -62,14 +62,15 @@ if TYPE_CHECKING:
     """Returns why an entry may not serve this request, or None."""
 
 NEIGHBORS = 256
-"""The number of nearest entries that a lookup fetches. Their encodings are compared, which costs a
-fiftieth of an encoding; with 32 domains learned 5 % fewer hits."""
+"""The number of nearest entries that a lookup fetches by their sketches, to compare their
+encodings. The comparison costs a fiftieth of an encoding. With 32 entries there were 5 % fewer
+hits."""
 MOST_JUDGED = 8
-"""The number of neighbours that are offered to the guards, the most similar first."""
+"""The number of neighbours that the guards read, the most similar first."""
 ENCODED_AT_ONCE = 2
-"""The number of entries that a lookup waits for, while they are encoded."""
+"""The number of stored entries that are encoded while the lookup waits."""
 ENCODED_NEAR = 8
-"""The number of nearest entries that are to be encoded when a question comes near."""
+"""The number of stored entries near a question that are encoded later, in idle time."""
 
 
 @dataclass(slots=True, eq=False)
@@ -287,9 +288,9 @@ class SemanticSearch(Generic[P]):
     ) -> Lookup:
         """Judge the first neighbour that no guard vetoes.
 
-        The store is read at most once, for the neighbours that the hot tier lacks. If all are
-        vetoed, the miss reports the nearest neighbour, and the nearest is judged for its label. A
-        neighbour is not judged while a nearer one is not encoded.
+        The store is read at most once, for the neighbours that the hot tier lacks. If all
+        neighbours are vetoed, the miss reports the nearest one, which is judged nevertheless, so
+        that it can get a label. A neighbour is not judged while a nearer one is not encoded.
         """
         waiting = self._unencoded(compared.near, query)
         similar = compared.similar(self.policy.minimum)
@@ -316,7 +317,7 @@ class SemanticSearch(Generic[P]):
                 return miss("unencoded", similarity)
             refusal, candidate = self._refuse(entry, prepared, query.accept)
             if refusal is None and not await histories.same(entry.key):
-                # The texts of such a pair say nothing about its answers: it gives no label.
+                # The two last questions alone say nothing about the answers, so there is no label.
                 refusal, candidate = "history", None
             if refusal is None and candidate is not None:
                 lookup = self._judge(entry, prepared, candidate, ranked)

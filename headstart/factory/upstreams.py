@@ -305,9 +305,10 @@ def _open(
 def _credentials(
     reached: CloudAccess, settings: Settings
 ) -> tuple[tuple[Headers | None, Signer | None], ...]:
-    """Return the headers of each key of an upstream, or the signer of its calls.
+    """Return for each key of an upstream its headers, or the signer of its calls.
 
-    None stands for the callers' keys, and () for no key, if callers have keys for Headstart.
+    Headers that are None mean that callers' own keys are sent. () means that no key is sent: the
+    upstream has none, and the callers' keys are for Headstart.
     """
     upstream = reached.settings
     if upstream.key_variables:

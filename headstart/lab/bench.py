@@ -349,15 +349,18 @@ Lognormal distributions, which are wide but do not stall, have 3.7 (sigma 0.8) a
 From a hundred samples on the p99 may count instead, with twice this ratio (6.4 and 10.3).
 """
 RACE_GAIN = 0.25
-"""A race costs two prompts. It has to save this share of the median time to first token."""
+"""A race, which costs two prompts, is recommended only if it saves at least this share of the
+median time to first token."""
 RACE_TTFT_SHARE = 0.5
-"""A race shortens the time to first token alone, which has to be this share of the whole time."""
+"""A race is recommended only if the time to first token is at least this share of the whole time: a
+race does not shorten the rest."""
 DISAGREEMENT = 0.15
 """Another provider has to be faster by this share on short or on long answers."""
 CHEAPER = 0.8
-"""A cheaper provider must cost no more than this share of the fastest provider's price ..."""
+"""The largest price of a provider that is recommended for its price, as a share of the price of the
+fastest provider."""
 SLOWER = 1.5
-"""... and its p95 of the whole answer may be this many times the fastest provider's."""
+"""The largest p95 of its whole answers, as a multiple of that of the fastest provider."""
 
 
 class Recommendation(Frozen, frozen=True, kw_only=True, omit_defaults=False):

@@ -64,12 +64,12 @@ def _refuse_unknown(found: _Caller, caller: str, what: str, model: str) -> None:
     hint = f'server.client_limits.{caller}.unknown_cost = "allow" lets them pass'
     if allowances:
         raise Forbidden(
-            f"nobody knows what {what} cost, and this API key has a limit of dollars or tokens; "
+            f"the cost of {what} is not known, and this API key has a limit of dollars or tokens; "
             + hint
         )
     if not model and limits.models != ("*",):
         raise Forbidden(
-            f"nobody knows which model {what} use, and this API key may use only some; {hint}"
+            f"the model of {what} is not known, and this API key may use only some models; {hint}"
         )
 
 
@@ -127,7 +127,7 @@ class _Correction(NamedTuple):
 
 
 class _Lease:
-    """Requests of one minute that this process may let in without asking the store."""
+    """Requests of one minute that this process may admit without asking the store."""
 
     __slots__ = ("admitted", "label", "left", "lock", "rest")
 

@@ -94,17 +94,22 @@ class CallerHashes(NamedTuple):
     """The hashes that name the sender of a request."""
 
     scope: str
-    """The callers that share answers with it."""
+    """The callers that share answers with this one."""
     principal: str
+    """The caller whose labels count as one person's: its key, and its user within one key."""
     tenant: str
+    """The caller that takes turns with others in queues: the scope and the key."""
     asker: str
+    """The exact caller: the tenant, its subdivision and its user."""
     holder: str
+    """The credentials that upstreams must have accepted before this caller reads shared answers;
+    "" unless all callers share answers."""
 
 
 def credential_of(headers: Headers, query_string: bytes, *, cookies: bool) -> bytes | None:
     """Return the bytes that identify the caller: key headers, ``?key=`` and, if asked, cookies.
 
-    Or None.
+    None if the request has none of them.
     """
     found = [
         name + b"\0" + value
@@ -118,8 +123,8 @@ def credential_of(headers: Headers, query_string: bytes, *, cookies: bool) -> by
 def check_client_key(headers: Headers, query_string: bytes, keys: Sequence[ClientKey]) -> str:
     """Return the caller's name; "": it has none.
 
-    Raises Unauthorized unless a key header, or ``?key=``, carries one of ``keys``. No keys:
-    everyone may come in.
+    Raises Unauthorized unless a key header, or ``?key=``, has one of ``keys``. If ``keys`` is
+    empty, every caller may come in.
     """
     if not keys:
         return ""

@@ -120,7 +120,10 @@ class Finder:
         return lookup if prepared.readable is None else _hide(lookup)
 
     def _patient(self, prepared: Prepared) -> MatchContext:
-        """Return the match context with the wait that a hit is worth."""
+        """Return the match context, with the time for which this lookup may wait for the encoder.
+
+        It grows with the share of hits and with the time that a hit saves.
+        """
         context, request = prepared.match_context, prepared.request
         if self._wait_limit is None or request is None:
             return context
@@ -129,7 +132,10 @@ class Finder:
         return msgspec.structs.replace(context, max_wait_s=wait_s)
 
     def lost_in_dialect(self, request: ChatRequest, key: CacheKey) -> str | None:
-        """Return why the entry under an exact key, asked for in another dialect, cannot serve."""
+        """Return why the entry under an exact key cannot be sent in the request's dialect, or None.
+
+        It returns None also if memory has no such entry.
+        """
         entry = self._cache.peek_exact(key.exact)
         return None if entry is None else refuse_in_dialect(request, entry)
 
@@ -185,7 +191,10 @@ class Finder:
         return None if request is None else self._admission.refuse_serve(request, entry, tools)
 
     def _with_vetoes(self, key: CacheKey, refuse: Accept) -> Accept:
-        """Also refuse entries that people called wrong. An entry's own prompt never comes here."""
+        """Return ``refuse``, which then also refuses entries that people called wrong.
+
+        It is used only for lookups by meaning, so the entry's own prompt still gets its answer.
+        """
         hit_decider = self._hit_decider
         if hit_decider is None:
             return refuse

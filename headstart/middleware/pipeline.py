@@ -85,7 +85,7 @@ if TYPE_CHECKING:
 
 
 LIVE_INFERENCES = "live-inferences"
-"""The reason of an answer to a prompt with inferences over its beginning."""
+"""The reason to bypass the cache if a live draft has added inferences to the prompt."""
 _EDITABLE = frozenset(
     (LIVE_INFERENCES, "disabled", "no-store", NEVER_STORED, "no-identity", "sampled")
 )
@@ -139,9 +139,9 @@ def _models(request: ChatRequest) -> list[str]:
 
 
 def _identity(prepared: Prepared, key: CacheKey) -> tuple[tuple[Any, ...], AnswerForm]:
-    """Return everything that makes two calls equal, so that one may join the other.
+    """Return all that must be equal in two calls, so that one may join the other.
 
-    The form of the answer stands apart.
+    The second value is the form of the answer. Flights in another form may be waited for.
     """
     request = prepared.request
     assert request is not None
@@ -164,7 +164,7 @@ class KeptCalls(Protocol):
     """The calls of live drafts."""
 
     def take(self, context: RequestContext) -> KeptCall | bytes | None:
-        """Return the call that answers a request, if it was made, or a better body for it."""
+        """Return the call that already answers a request, a body to send instead, or None."""
 
 
 class Engine:
@@ -361,7 +361,7 @@ class Engine:
     def start_draft(self, context: RequestContext) -> Flight:
         """Make the call before its client asks.
 
-        Its answer is not stored, and no reader books it.
+        Its answer is stored only if a request adopts it; ``live_drafts`` books its cost.
         """
         reason = context.prepared.bypass
         editable = reason is None or reason in _EDITABLE
@@ -616,7 +616,7 @@ class Engine:
             self._hit_decider.learner.mark_unserved(context.id)
         held = msgspec.structs.replace(lookup, outcome=Outcome.MISS, entry=None, reason="holdout")
         sample = decision.sample
-        if sample is not None:  # this hit teaches only because it was drawn
+        if sample is not None:  # its label counts by the probability of the draw
             sample = sample._replace(drawn=holdout)
         return HitDecision(HitAction.ASK, held, sample)
 

@@ -106,8 +106,8 @@ class Pump:
 class PumpedCall:
     """One upstream call: it feeds a flight with the answer, and stores an answer that is whole.
 
-    ``key`` is None when the answer must not be stored. ``sample`` is the pair that the answer
-    labels: the neighbour that was served in its place, or was not.
+    ``key`` is None when the answer must not be stored. ``sample`` is the pair of question and
+    neighbour that the answer labels; None: it labels nothing.
     """
 
     __slots__ = (
@@ -157,8 +157,8 @@ class PumpedCall:
         self._identity = identity
         self._sample = sample
         self._holder = prepared.holder
-        """The name under which it is noted whether upstreams accept the caller's key; "": it is not
-        noted."""
+        """The hash of the caller's credentials, under which we note whether upstreams accept them;
+        "": we note nothing."""
         self._document = DOCUMENTS.get(call.dialect)
         self._custom = dialect is None and key is not None
         """The answer is stored byte for byte."""
@@ -171,7 +171,7 @@ class PumpedCall:
         self._completion: Completion | None = None
         self._kept: Completion | None = None
         self._judged = False
-        """``_refusal`` has the admission policy's judgement of the answer."""
+        """The admission policy has judged the answer, and ``_refusal`` has the result."""
         self._refusal: str | None = None
         self._arrived: Callable[[], None] | None = None
         """Ends the wait of lookups by meaning for the answer's entry."""
@@ -324,7 +324,7 @@ class PumpedCall:
             if not flight.was_cut_off():
                 raise
         except Exception:
-            if flight.whole and flight.origin is None:  # a later failure is not the answer's
+            if flight.whole and flight.origin is None:  # it failed after the answer was whole
                 reply.transcript.feed((Ended(),))
                 self._sum_up_at_once(reply)
             raise

@@ -554,7 +554,10 @@ def _passing(
 
 
 def _replaced_by(added: int) -> Callable[[bytes], bool]:
-    """Return whether a number of headers for browsers take the place of an upstream's header."""
+    """Return a function that tells whether our headers for browsers replace a header by its name.
+
+    ``added`` is the number of our headers for browsers.
+    """
     if added > len(SANDBOX):  # the answer is shared with the page of an allowed origin
         return lambda name: name in _SANDBOX_NAMES or name.startswith(b"access-control-")
     return _SANDBOX_NAMES.__contains__ if added else lambda _: False

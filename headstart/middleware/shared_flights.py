@@ -244,7 +244,7 @@ class RemoteAnswer:
 
 
 class _Unknown:
-    """The result of a search that was cancelled, or that found an entry, which only it may use."""
+    """The outcome of a search that others cannot use: it was cancelled, or it found an entry."""
 
 
 Found: TypeAlias = "Entry | OwnedCall | Lease | None"
@@ -252,7 +252,7 @@ Outcome: TypeAlias = "OwnedCall | Lease | StageError | _Unknown | None"
 
 
 class _LeaseSearches(LazyCondition):
-    """Searches for one lease that run in this process. The end of one wakes those that wait."""
+    """The searches for one lease that run in this process. Tasks may wait for the end of one."""
 
     running = 0
     first = False

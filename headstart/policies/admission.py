@@ -47,9 +47,9 @@ class Admission:
 
     ``sampled`` decides about requests for random answers: ``"always"`` caches them like others,
     ``"deterministic"`` caches only temperature 0 or a seed, ``"variants:k"`` keeps k answers of
-    each. With ``share_users`` users share a scope: then the answer to another prompt never answers
-    a request that is personal or rests on the results of a tool. Raises ConfigError for another
-    value of ``sampled``.
+    each. With ``share_users`` several users share one scope. Then a request that is personal, or
+    contains the results of a tool, gets only the answer to an exact repeat. Raises ConfigError for
+    another value of ``sampled``.
     """
 
     def __init__(self, sampled: str = "always", *, share_users: bool = False) -> None:

@@ -3,12 +3,13 @@
 A provider, or the app behind the middleware, may know its users by any header. So a header tells
 callers apart unless it is known to say nothing about the caller.
 
-A browser on this machine reaches a server here for any page that it shows, even for a page that
-reached the server under its own name (DNS rebinding). A page knows no key. But if no key is needed,
-it could spend the operator's key, or read the cache. Browsers name the page's origin and its
-relation to the server (``Origin``, ``Sec-Fetch-Site``); other clients send neither, and pass. The
-content type decides nothing: browsers send ``Origin`` with each POST to another site, whatever its
-content type, and curl sends a form's content type without being asked.
+**Web pages.** A browser on this machine can send a request to this server for any page that it
+shows, even if the page's own host name leads to this server (DNS rebinding). The page knows no key.
+But if the server needs no key, the page could spend the operator's key, or read the cache. So
+requests of browsers are checked: they state the page's origin (``Origin``) and its relation to the
+server (``Sec-Fetch-Site``). Other clients send neither header, and are not checked. The content
+type is not used: browsers send ``Origin`` with every POST to another site, and curl sends the
+content type of a form by default.
 
 **Limits of a client key:** which counters a call is charged to, and what it may cost at most. A
 counter counts one measure in one window of the calendar (UTC). Dollars are counted in billionths.
@@ -262,8 +263,9 @@ _QUOTED_CHARACTERS = 100
 
 @dataclass(frozen=True)
 class OriginRules:
-    """``hosts``: names of the server beside ``localhost`` and loopback addresses; None: any name.
+    """The rules that decide which web pages may send requests.
 
+    ``hosts``: names of the server beside ``localhost`` and loopback addresses; None: any name.
     ``origins``: patterns of other origins whose pages may send requests. ``instead`` names the
     setting of a secret that makes these rules unnecessary.
     """
@@ -435,12 +437,10 @@ class Headroom(NamedTuple):
 
 
 def spending(limits: ClientLimits) -> tuple[Allowance, ...]:
-    """Return the allowances to which a caller's calls are charged.
+    """Return the allowances to which a caller's calls are charged; empty if it has no limit.
 
-    None if nothing limits their cost.
-
-    Days and months are counted even where they have no limit: a limit that is added later also
-    counts earlier spending.
+    If the caller has any limit, days and months are counted even without a limit of their own. So a
+    limit that is added later also counts earlier spending.
     """
     usd_per_day, usd_per_month = _units(limits.usd_per_day), _units(limits.usd_per_month)
     found = [

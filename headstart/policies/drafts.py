@@ -344,8 +344,8 @@ def _evaluate(text: str) -> float | None:
 
 CALIBRATION_BINS = 10
 _PRIOR_WEIGHT = 4.0
-"""Number of drafts in each bin that the prior counts for. So real drafts correct it without
-jumps."""
+"""The weight of the prior: it counts as this number of drafts in each bin, so that the first real
+drafts change it only a little."""
 _DRAFTS_REMEMBERED = 400.0
 """Number of drafts that a bin remembers. Older ones fade, because models change."""
 
@@ -475,8 +475,9 @@ def start_both(prompt: Score | None, acceptance: Calibration | None) -> bool:
 CHECKED = 0.02
 """The share of the calls that is checked if that is cheap enough."""
 LEAST_CHECKED = 0.001
-"""Least share that is checked, whatever it costs: without checks, nothing is learned about drafts
-that pass. It costs a thousandth of the strong model alone."""
+"""The least share of the calls that is checked, whatever a check costs: without checks, nothing is
+learned about drafts that pass. If all calls went to the strong model, they would cost a thousand
+times as much as these checks."""
 _ESCALATIONS_REMEMBERED = 1000.0
 """Number of drafts over which escalations are averaged."""
 
@@ -484,9 +485,10 @@ _ESCALATIONS_REMEMBERED = 1000.0
 class Escalations(Frozen):
     """The share of recent drafts that was escalated. Immutable: ``after`` returns the next one.
 
-    Escalated drafts are compared with the strong model's answer at no cost; drafts that pass would
-    never be. So a cascade sometimes asks both models although one would do. Such a check costs the
-    call of the other model, and is rarer the more that one costs.
+    An escalated draft is compared with the strong model's answer, which is needed anyway. A draft
+    that passes would never be compared. So for some calls the cascade asks both models, although
+    one would be enough. Such a check costs one more call: the more that call costs, the fewer
+    checks are made (``check_share``).
     """
 
     share: float = 0.0
@@ -502,10 +504,10 @@ class Escalations(Frozen):
 def check_share(call_usd: float, check_usd: float, *, checked: float, extra_cost: float) -> float:
     """Return the probability with which to check a call.
 
-    It is ``checked``, unless checks would then cost more than the share ``extra_cost`` of the cost
-    of calls; in that case it is lower: ``call_usd`` is the mean cost of such a call, ``check_usd``
-    the cost that a check adds to it. It is never less than ``LEAST_CHECKED`` unless one of the two
-    shares is.
+    ``checked`` is the highest result. ``extra_cost`` limits the cost of checks, as a share of the
+    cost of calls: ``call_usd`` is the mean cost of a call without a check, ``check_usd`` the cost
+    that a check adds. The result is at least ``LEAST_CHECKED``, unless ``checked`` or
+    ``extra_cost`` is smaller.
     """
     if check_usd <= 0.0:
         return checked

@@ -1,18 +1,22 @@
 """When a question is worth encoding (the gate), and how long it may wait for that.
 
-A question is encoded if its nearest sketch is at least as similar as the gate. The gate is learned
-from labels, which are counted by the similarity of the nearest sketch. A range of similarities is
-open until labels show that hardly any of its questions has the answer of its neighbour. A farther
-neighbour does not have an equal answer more often, so the labels of all ranges above it show it,
-too. Before a rule is learned, only these count: where near questions have equal answers, the rule
-is learned from far ones as well. Under the learned rule the gate is also at most ``MARGIN`` below
-the lowest similarity that is served, because a sketch is wrong by that much. The lost hits are
-measured: a small share of the questions below the gate is encoded all the same. If too many of them
-are hits, the gate is lowered.
+A question is encoded if its nearest sketch is at least as similar as the gate. Each learning domain
+has its own gate, which follows from its labels. They are counted in ranges of the similarity of the
+nearest sketch. The gate is the upper end of the highest closed range.
 
-**How long a question may wait** for the encoder: as long as it may expect to save. This is the time
-that a hit saves, times the share of hits among the encoded questions of its domain. A hit saves the
-time to the first byte of a fresh answer, which is learned by route and model.
+- **When a range is closed:** if less than the share ``WORTH`` of the questions in it and in all
+  higher ranges had the same answer as their neighbour. The higher ranges count too, because a less
+  similar neighbour has the same answer no more often. Once a rule is learned, a range is also
+  closed if its own questions are below this share. Before that, a range stays open as long as the
+  higher ones have equal answers, because the rule must be learned from less similar pairs, too.
+- **Under the learned rule** the gate is at least the lowest similarity that the rule serves, less
+  ``MARGIN``, the error of a sketch.
+- **The lost hits are measured.** A small share of the questions below the gate is encoded all the
+  same. If too many of them are hits, the gate is lowered.
+
+**How long a question may wait** for the encoder: as long as the time that it is expected to save.
+This is the time to the first byte of a fresh answer, which is learned by route and model, times the
+share of hits among the encoded questions of the domain.
 """
 
 from __future__ import annotations
@@ -34,28 +38,31 @@ LOWEST, WIDTH, RANGES = 0.3, 0.1, 6
 """The ranges in which labels are counted: from 0.3 to 0.9. Above, every question is encoded."""
 HIGHEST = LOWEST + RANGES * WIDTH
 WORTH = 0.02
-"""A range is closed below this share of equal answers: an encoding costs a hundredth of a call."""
+"""A range is closed if a smaller share of its questions had an equal answer: with fewer, encoding
+costs more than the hits save, because an encoding costs about a hundredth of a call."""
 OPEN = 0.0
-"""A gate that lets nearly every question pass."""
+"""The gate while no range is closed. Nearly every question passes it."""
 UNKNOWN = 0.5
-"""Number of equal answers that a range without labels counts as having."""
+"""Prior: the number of equal answers, out of one question, with which each range begins."""
 UNLABELLED = 0.25
-"""A question that passed and gave no label counts as a different answer with this weight."""
+"""The weight of a question that was encoded and gave no label. It counts as a different answer."""
 FORGET_AT = 400
-"""Number of labels of a range at which all its counts are halved, because traffic changes."""
+"""When a range has this number of labels, its counts are halved, so that newer labels weigh
+more."""
 MARGIN = 0.22
-"""A hit's nearest sketch is rarely further below its similarity (``docs/encoder.md``)."""
+"""The similarity of sketches is rarely further than this below that of the encodings
+(``docs/encoder.md``)."""
 MOST_LOST = 0.02
-"""The gate is lowered when it costs a larger share of the hits."""
+"""The largest share of the hits that the gate may cost. If it costs more, it is lowered."""
 ENOUGH_FOUND = 2
-"""One hit below the gate may be chance."""
+"""Fewest hits below the gate that may lower it, because a single one may be chance."""
 WINDOW = 5000
-"""Number of hits after which the count starts again."""
+"""Number of hits after which the hits are counted anew."""
 STEP = 0.05
 """The distance by which the gate is lowered at a time."""
 MOST_DOMAINS = 4096
 FIRST_HIT_SHARE = 0.25
-"""The share of hits among a domain's encoded questions before any is known."""
+"""The assumed share of hits among a domain's encoded questions, before any was encoded."""
 HIT_MEMORY = 32
 """Number of encoded questions over which this share is averaged."""
 
@@ -87,7 +94,7 @@ class SketchLabels(Frozen, frozen=True, array_like=True):
 
 
 class GateRecord(Frozen, frozen=True):
-    """The questions that came to the gate of a domain in this process."""
+    """The questions of a domain that this process compared with its gate. Immutable."""
 
     passed: tuple[float, ...] = (0.0,) * RANGES
     """Number of questions that were encoded, by the range of their nearest sketch."""
@@ -111,8 +118,9 @@ class GateRecord(Frozen, frozen=True):
     ) -> GateRecord:
         """Return the record with one more question that was encoded.
 
-        If no neighbour could be served (not ``judged``), it counts like a label: all are too far,
-        or guards veto them.
+        ``judged``: the rule judged a neighbour, so the question may also give a label. If there was
+        none (all neighbours are too far, or guards vetoed them), the question counts like a label
+        for a different answer.
         """
         passed, place = self.passed, range_of(similarity)
         if place is not None:
@@ -144,8 +152,8 @@ def gate_of(
 ) -> float:
     """Return the gate of a domain.
 
-    ``learned`` tells whether its rule is learned, and ``least_served`` is the lowest similarity
-    that this rule serves, if it serves any.
+    ``learned`` tells whether the domain has a learned rule, and ``least_served`` is the lowest
+    similarity that this rule serves; None: it serves nothing.
     """
     gate = OPEN
     seen_above = equal_above = 0.0

@@ -4,9 +4,9 @@ A key is SHA-256 over canonical JSON of the client's original request. ``docs/ca
 rules and their reasons; the records of the dialects have the tables of body fields.
 
 The last user text of a templated prompt is mostly template and documents. A header, a body field or
-a pattern names its question. Exactly one span of the text is the question. All the rest must be
-equal, copies of the question included. So no question, whatever it says, can bring two different
-documents together.
+a pattern can name the question in it. Exactly one span of the text is then the question, and only
+this span is compared by meaning. All the rest must be equal, even if the question occurs in it
+again. So two prompts with different documents never share an answer, whatever the question says.
 
 In a conversation, everything up to the last message that is not plain text (instructions, tool
 calls and results, images) must be equal. The plain turns after it, without courtesies, are the
@@ -277,7 +277,7 @@ def find_question(
 def cut_question(texts: str | Sequence[str], question: Question) -> list[object]:
     """Return the parts of a text; the part with the question is a pair, the text around it.
 
-    A span that reaches over several parts is not cut out: then the whole text must be equal.
+    If a span reaches over several parts, it is not cut out, and the whole text must be equal.
     """
     pieces: list[object] = []
     offset = 0

@@ -76,7 +76,8 @@ _NOTHING = Encoding(
 _CODE = re.compile(r"[={}\\|^~`]|(?<!\w)-\d")
 """Turns with code: in them signs count as much as words, so they must be equal."""
 _CLOSING = re.compile(r"(?<![.,!?;:])[.,!?;:]+(?=\s|$)")
-"""The lookbehind keeps the search linear: a long run of signs is tried only from its first sign."""
+"""Punctuation at the end of a word. With the lookbehind the search takes linear time, because a
+long run of signs is tried only from its first sign."""
 _YES = frozenset(listed("yes yeah yep yup correct"))
 _NO = frozenset(listed("no nope nah not none"))
 _SMALL_TALK = (
@@ -360,7 +361,7 @@ class GuardedMatch:
 
 
 class StaticMatch(GuardedMatch):
-    """Serve a neighbour when its similarity reaches ``threshold`` and no guard vetoes.
+    """Serves a neighbour if its similarity reaches ``threshold`` and no guard vetoes it.
 
     ``guards`` names the guards that are on; ``threshold`` defaults to 0.90 with all guards and to
     0.95 otherwise. Raises ConfigError for an unknown guard or a threshold outside (0, 1].
@@ -436,10 +437,11 @@ def version_of(guards: Collection[str]) -> str:
 
 
 class VerifiedMatch(GuardedMatch):
-    """Serve the nearest neighbour that no guard vetoes if the rule of its domain allows it.
+    """Serves the nearest neighbour that no guard vetoes, if the rule of its domain allows it.
 
-    The first neighbour without a veto is the candidate. If it is refused, the caller must not try
-    the next one, or the promise is void. ``domain_of`` returns the learning domain of a request.
+    The first neighbour without a veto is the candidate. If the rule refuses it, the caller must not
+    try the next one, because the promise holds only for one candidate of each request.
+    ``domain_of`` returns the learning domain of a request.
     Raises ConfigError for an unknown guard.
     """
 
@@ -536,9 +538,9 @@ def question_of(key: CacheKey) -> str:
 class Vetoes:
     """Vetoes by the request whose answer a person called wrong, unless the person took it back.
 
-    After a wrong hit, its entry answers no rewording any more, and its question gets no other
-    entry, so the next caller gets a fresh answer. With ``pair_only`` only the entry for this
-    question is stopped.
+    If a person calls a hit wrong, the entry answers no rewordings any more, and the question is
+    matched with no entry any more, so the next caller gets a fresh answer. With ``pair_only`` only
+    this entry no longer answers this question.
     """
 
     def __init__(self, rows: Mapping[str, Veto] | None = None) -> None:
@@ -566,8 +568,8 @@ class Vetoes:
     def apply(self, label: Label) -> bool:
         """Apply the verdict of a person; return whether it changed anything.
 
-        The last verdict counts. Feedback calls an answer wrong that was served; a review calls only
-        a pair wrong.
+        The last verdict counts. "Wrong" as feedback is about an answer that was served; "wrong" in
+        a review is only about a pair (``pair_only``).
         """
         if label.source not in (LabelSource.FEEDBACK, LabelSource.REVIEW):
             return False

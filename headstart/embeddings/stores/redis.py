@@ -105,8 +105,9 @@ redis.call('PEXPIRE', lease, ARGV[4])
 return {false, ARGV[3], token}
 """
 """KEYS: prefix. ARGV: exact key, name, address ("": take no lease), TTL in ms, and the token of a
-lease to replace or 0. Returns the entry's envelope, or else nil with owner and token of the lease;
-nil alone if there is no lease, because none was to be taken or the server takes no writes now."""
+lease to replace or 0. Returns the entry's envelope. If there is no entry, returns nil, the owner
+and the token of the lease; or nil alone if there is no lease and none was taken, because none was
+asked for or the server takes no writes now."""
 
 RENEW = """
 for place = 2, #ARGV, 2 do
@@ -336,9 +337,10 @@ local last = redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)
 return last[1] and last[1][1] or ''
 """
 """KEYS: prefix. ARGV: the arguments as MessagePack, then the blobs. Records name a blob by its
-place, because cmsgpack cannot read binary strings. An answer whose call had a lease is written
-unless a later lease was taken, or has written; otherwise the log says that it is deleted, so its
-process forgets it. Returns the log's end."""
+place, because cmsgpack cannot read binary strings. An answer whose call had a lease is not written
+if a later lease of the same call was taken, or if an answer with a later lease was written. Then
+the log says that the entry was deleted, so the process that made it forgets it. Returns the log's
+end."""
 
 LABEL = """
 local labels = KEYS[1] .. 'labels'

@@ -60,7 +60,8 @@ SAVED_UP_S = 30.0
 """Seconds over which unused CPU time is saved up for busy times."""
 FIRST_PRICE_S = 0.01
 FIRST_PRICES = 5.0
-"""Prior for the price of a comparison: a number of comparisons, and the CPU seconds of each."""
+"""The prior for the price of a comparison: a new budget assumes that it has made five comparisons
+(``FIRST_PRICES``) of 0.01 s of CPU time each (``FIRST_PRICE_S``)."""
 PRICE_MEMORY = 0.99
 COMPARED = "compared answers"
 """The tenant of answers to compare in the encoder's queue. Other tenants are hashes."""
@@ -68,14 +69,14 @@ COMPARED = "compared answers"
 
 @dataclass(slots=True, eq=False)
 class CallBudget:
-    """Counts calls within the last hour and dollars within the last day. None: no cap."""
+    """Counts calls within the last hour and dollars within the last day. None: no limit."""
 
     max_calls_per_hour: int | None
     max_usd_per_day: float | None
     clock: Callable[[], float]
     _calls: deque[float] = field(default_factory=deque)
     _paid: deque[list[float]] = field(default_factory=deque)
-    """The minutes in which something was paid, with the sums. A day has few of them."""
+    """The minutes in which something was paid, with the sums: at most 1,440 for a day."""
 
     def take(self) -> bool:
         """Count one call, if it may be made."""
@@ -106,11 +107,11 @@ class CallBudget:
 
 @dataclass(slots=True, eq=False)
 class ComparisonBudget:
-    """The CPU time for comparisons of answers: a share of one core, saved up for a while.
+    """The CPU time for comparisons of answers: a share of one core, saved up for ``SAVED_UP_S``.
 
-    A comparison is paid when it is drawn, at the typical price, because it is made later, when the
-    answer has come. As an observer it counts the encodings of ``COMPARED``. ``clock`` returns
-    seconds that do not run backwards.
+    A comparison is made only when the fresh answer has come. So the budget pays for it before, when
+    it is drawn, at the average price of earlier comparisons. As an observer, the budget counts the
+    time of encodings for the tenant ``COMPARED``. ``clock`` returns seconds of a monotonic clock.
     """
 
     share: float
@@ -121,7 +122,7 @@ class ComparisonBudget:
     _cost_s: float = FIRST_PRICES * FIRST_PRICE_S
 
     def left(self) -> float:
-        """Return the part that is left: 1 after a while without comparisons, 0 or less if none."""
+        """Return the part of the budget that is left: 1 if it is full, 0 or less if it is used."""
         now, full_s = self.clock(), self.share * SAVED_UP_S
         passed_s = 0.0 if self._at is None else now - self._at
         self._at = now
@@ -137,7 +138,7 @@ class ComparisonBudget:
         self._cost_s += seconds
 
     def compared(self) -> None:
-        """Note that a comparison is done. Old ones count less and less for the price."""
+        """Note that a comparison is done. In the average price, older ones count less."""
         self._count = PRICE_MEMORY * self._count + 1
         self._cost_s *= PRICE_MEMORY
 
@@ -171,7 +172,10 @@ class Audits:
         return self._draw(self.rate(asked))
 
     def draw_null(self, asked: float = 0.0) -> bool:
-        """Decide on one exact hit; only ever in the background, and not at a rate of 0."""
+        """Decide on one exact hit.
+
+        Such audits are made only in the background, and only if ``null_rate`` is above 0.
+        """
         floor = self.settings.null_rate
         return self.settings.mode == "background" and bool(floor) and self._draw(max(asked, floor))
 

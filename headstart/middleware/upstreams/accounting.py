@@ -109,12 +109,12 @@ class UpstreamStates:
 
 
 MOST_GAPS = 256
-"""Number of gaps between pieces after which they are learned; the rest is learned at the end."""
+"""Gaps between pieces are learned in groups of this number. The rest is learned at the end."""
 _BILLED = (FailureKind.SILENT, FailureKind.TIMEOUT, FailureKind.FILTERED)
 """Failures before the first content for which the provider has worked."""
 
 MOST_TOKENS = 10_000_000
-"""More tokens than any answer has."""
+"""A number of tokens that no answer has. Larger limits of callers are read as this one."""
 _UNUSED = (FailureKind.BAD_REQUEST, FailureKind.CONTEXT_TOO_LONG, FailureKind.NO_SUCH_MODEL)
 """Refusals that cost nothing: the reserved tokens are given back, so that other callers can use
 them."""
@@ -123,9 +123,10 @@ them."""
 class AttemptBooking:
     """Books one attempt. Nothing here awaits, so the row is complete after any cancellation.
 
-    ``now`` is the event loop's time, ``at`` the start in Unix seconds. ``reserved`` tokens of the
-    rate limits were taken for the call (``taken``), and ``spent`` of what the caller's key may
-    spend. With ``cancels_billing``, a cancelled call costs nothing more.
+    ``now`` is the event loop's time, ``at`` the start in Unix seconds. For the call, ``reserved``
+    tokens were taken from the provider's rate limits (``taken`` tells from which), and ``spent`` is
+    the reservation from the limits of the caller's key. With ``cancels_billing``, the provider
+    bills a cancelled stream only up to its cancellation.
     """
 
     __slots__ = (

@@ -92,7 +92,7 @@ class ParallelAttempts:
         await all_ended(self._members)
 
     async def _then_cancel_others(self, pieces: AsyncIterator[Piece]) -> AsyncGenerator[Piece]:
-        """Yield the winner's pieces. By their end, the other calls had time to be booked."""
+        """Yield the winner's pieces, then cancel the other calls, which are booked then."""
         async for piece in pieces:
             yield piece
         self._cancel_others()
@@ -127,10 +127,11 @@ class ParallelAttempts:
 
 
 _SPENT = (b"x-should-retry", b"false")
-"""Tells the clients of OpenAI and Anthropic not to retry a call that several upstreams got.
+"""The header that tells OpenAI's and Anthropic's SDKs not to retry.
 
-A client of a single upstream retries as it would without us. Its pauses are longer than ours, so it
-outlasts outages that we do not. The retry budget keeps our retries few.
+An error gets it if several upstreams were asked. If only one upstream was asked, the SDK retries as
+it would without Headstart: its pauses are longer than ours, so it may succeed after a longer
+outage. Our own retries are few, because the retry budget limits them.
 """
 
 
@@ -146,7 +147,8 @@ class AttemptErrors:
     def add(self, member: int, error: HeadstartError, *, blames_caller: bool) -> None:
         """Add a member's error.
 
-        Its last real error counts; "may not be asked" is not a real one.
+        A later error of the member replaces an earlier one, unless the later one only says that
+        the upstream could not be asked (UpstreamUnavailable).
         """
         if blames_caller:
             self._blamed = self._blamed or error
@@ -159,7 +161,8 @@ class AttemptErrors:
         """Return the most useful error for the caller.
 
         That is the caller's own mistake, else a withheld answer, else the first error that a
-        provider itself sent, else a reason why no call was answered.
+        provider itself sent, else the reason why a call got no answer, else the error of the
+        upstream that can be asked again first.
         """
         if self._blamed is not None:
             return self._blamed
@@ -191,7 +194,7 @@ def _wait_s(error: UpstreamUnavailable) -> float:
 
 
 def _spent(error: UpstreamRefused) -> UpstreamRefused:
-    """Return the error with a header that says that retries were made already."""
+    """Return the error with the header that tells SDKs not to retry."""
     kept = tuple(pair for pair in error.headers if pair[0] != _SPENT[0])
     spent = UpstreamRefused(
         str(error),
@@ -284,7 +287,7 @@ class AttemptGroup:
         try:
             return await self._members[first].send(asked)
         except HeadstartError as error:
-            # Only now the other members matter.
+            # The first member failed, so the order of the others is needed now.
             order = self._order(call, allowed, first)
             starts, errors = self._starts(call, order), AttemptErrors(order.members)
             starts.due(asyncio.get_running_loop().time())

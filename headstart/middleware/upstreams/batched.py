@@ -41,8 +41,8 @@ WINDOW = "24h"
 MARK = "headstart"
 """The name under which a batch of OpenAI's carries the token of its submission, in its metadata."""
 CLOCKS_DIFFER_S = 600.0
-"""Most seconds by which a batch may be older by the provider's clock than its submission is by
-ours."""
+"""How far the provider's clock may be behind ours, at most, when we look for a batch that we have
+submitted."""
 ANSWER_S = 300.0
 """The longest wait for an answer of the batch endpoint itself. Files take long."""
 _MESSAGES = b"/v1/messages"
@@ -377,9 +377,9 @@ class _Anthropic(_EndpointForm):
         return str(made["id"])
 
     async def find(self, token: str, since: float, count: int) -> str | None:
-        """Look at the names in the results, because a batch of this API has no mark of its own.
+        """Find the batch by the names in its results: this API keeps no token with a batch.
 
-        So this waits for the end of each batch with the same number of requests.
+        So this waits for the end of each batch that has the same number of requests.
         """
         async for batch in self._pages(self._PATH, "after_id"):
             if datetime.fromisoformat(batch["created_at"]).timestamp() < since - CLOCKS_DIFFER_S:

@@ -160,9 +160,12 @@ def stripped(draft: Draft, call: Call, dialect: Dialect) -> Draft:
 
 _FAST, _SLOW = 0, 1
 _CHECKED_WEIGHT = 5.0
-"""The weight of a checked draft of a kind that is otherwise never compared. It represents fifty
-drafts or more, but with that weight the first one would outweigh all other samples
-(``docs/cascade.md``)."""
+"""The weight of a checked draft, if drafts of its kind are compared only in checks.
+
+One of fifty calls is checked, so such a draft represents fifty drafts or more. The weight is
+smaller, because with a weight of 50 one draft would outweigh all earlier ones
+(``docs/cascade.md``).
+"""
 FAST_MARK, SLOW_MARK, DRAFT_MARK = "cascade:fast", "cascade:slow", "cascade:draft"
 
 
@@ -374,7 +377,7 @@ class CascadeRun:
         return reply
 
     def _live(self, reply: Reply, teach: _Teach | None = None) -> Reply:
-        """Answer with the strong model's stream, which teaches at its end."""
+        """Answer with the strong model's stream. At its end, ``teach`` learns from it."""
         self._served = self._slow
         if self._course is not CascadeOrder.CHECK:
             self._rule_others()
@@ -552,7 +555,7 @@ class Cascade:
         return CascadeOrder.BOTH if early else CascadeOrder.DRAFT
 
     def _checks(self, call: Call, *, hard: bool) -> bool:
-        # Nothing is checked where no judge scores.
+        # If no judge gives scores, there is nothing to check.
         drawn, checked = self._draw(), min(CHECKED, self._strategy.extra_calls)
         if drawn >= checked:
             return False

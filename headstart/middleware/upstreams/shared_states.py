@@ -1,9 +1,9 @@
 """Health, limits and budgets of upstreams in memory that all workers share.
 
-Each class runs the code of a policy on a state in shared memory. Under a lock, it reads the state
-before a method if another worker has changed it, and writes the state back after a change.
-So several workers never ask more often than a single one would. Learned speeds are sent to the
-other workers.
+Each class here inherits from a policy and runs its methods on a state in shared memory: it takes a
+lock, reads the state if another worker has changed it, calls the method, and writes the state back.
+So several workers never ask a provider more often than a single one would. Learned speeds are not
+in this memory: each worker sends them to the others.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 _HEAD = struct.Struct("@16sQIB?")
 """Name, version (the time of the last change), length of the state, number of counts, and whether
-it is worth more."""
+the state is kept longer than others (``is_worth_more``)."""
 _NO_HEAD = (b"", 0, 0, 0, False)
 _COUNTS = [struct.Struct(f"@{number}d") for number in range(2 * MOST_LIMITS + 1)]
 """Counts are the numbers that each call changes. They stand between the head and the state. So a
@@ -54,14 +54,17 @@ _STATE_AT = _COUNTS_AT + _COUNTS[-1].size
 SLOT_BYTES = 4096
 SLOTS = 4096
 _NEAR = 8
-"""The slots in which a state may lie. The least valuable leaves if all are taken."""
+"""The number of slots in which a state may lie. If all are taken, the state that was used longest
+ago is replaced; a state that is worth more is replaced last."""
 LOCK_S, LOCK_AGAIN_S = 0.1, 0.001
-"""A worker that was stopped may hold the lock. After this time the others go on without it, and
-wait so much shorter from then on until they get it again."""
+"""The longest waits for the lock, because a worker that was stopped may hold it. After 0.1 s a
+worker goes on without the lock. From then on it waits only 1 ms, until it gets the lock again."""
 _ROWS = BUDGET_WINDOW + 1
-"""Number of rows: a budget adds a row before it drops one."""
+"""Number of rows of a budget. It is one more than the window, because a budget adds a row before it
+drops one."""
 _BEFORE_ROWS = 6
-"""First row, number of rows, what was spent of the saved calls, and the three totals."""
+"""The numbers before the rows: the place of the first row, the number of rows, the spent part of
+the saved calls, and three totals."""
 _RING_BYTES = 16 + 8 * (_BEFORE_ROWS + 3 * _ROWS)
 RINGS = 64
 TABLE_BYTES = SLOTS * SLOT_BYTES
@@ -71,8 +74,9 @@ _LOCK_AT = TABLE_BYTES + RINGS * _RING_BYTES
 class RobustMutexes(NamedTuple):
     """The C library's mutexes that processes share and that outlive the death of their holder.
 
-    Its functions run without giving up the interpreter. A worker that gave it up inside a span
-    would wait there for its own threads, and all other workers with it.
+    Its functions keep Python's interpreter lock (``ctypes.PyDLL``). If a worker released that lock
+    while it holds the mutex, it would have to wait for its own threads, and all other workers would
+    wait for it.
     """
 
     try_lock: Callable[[ctypes.c_void_p], int]
@@ -106,22 +110,23 @@ class RobustMutexes(NamedTuple):
 
 
 _MUTEX_BYTES = 120
-"""More than a mutex, or what describes one, has on any system."""
+"""Bytes for a mutex, or for its attributes: more than any system needs."""
 _MADE = b"\1mutex\0\0"
-"""Follows a mutex that was made."""
+"""The bytes after a mutex that was made. Without them, no process has made it yet."""
 LOCK_BYTES = _MUTEX_BYTES + len(_MADE)
 MEMORY_BYTES = _LOCK_AT + LOCK_BYTES
 _SHARED = _ROBUST = 1
-"""As <pthread.h> of Linux has PTHREAD_PROCESS_SHARED and PTHREAD_MUTEX_ROBUST."""
+"""The values of PTHREAD_PROCESS_SHARED and PTHREAD_MUTEX_ROBUST in <pthread.h> of Linux."""
 _mutexes = RobustMutexes.of_system() if sys.platform == "linux" else None
 
 
 class SharedLock:
-    """A lock of all processes, in the ``LOCK_BYTES`` of an open file from ``at`` on, zero at first.
+    """A lock that processes share, in ``LOCK_BYTES`` of an open file from ``at`` on, zero at first.
 
-    It may be taken again inside. The system gives it up when its process dies. While a stopped
-    process has it, the others go on without it (``taken``). Without ``mutexes`` it is the system's
-    lock on the file.
+    The process that has it may take it again. The time from the first ``begin`` to the last ``end``
+    is a span. If the process dies, the system releases the lock. If the process is stopped, the
+    others wait for a short time and go on without the lock (``taken`` is then False). Without
+    ``mutexes`` it is the system's lock on the file.
     """
 
     def __init__(self, file: int, at: int, mutexes: RobustMutexes | None = _mutexes) -> None:
@@ -133,14 +138,14 @@ class SharedLock:
         self._depth = 0
         self.taken = False
         self.span = 0
-        """The number of the span in which this object has it; 0: none."""
+        """The number of the span that has begun and not ended; 0: there is none."""
         self._spans = 0
         self._wait_s = LOCK_S
         if mutexes is not None and not self._find_mutex(mutexes):
             self._mutexes = None
 
     def begin(self) -> None:
-        """Take it, or go one step deeper into a span. ``end`` leaves it."""
+        """Take the lock, and begin a span, or go one level deeper in the present span."""
         self._depth += 1
         if self._depth == 1:
             self._spans = self.span = self._spans + 1
@@ -149,7 +154,7 @@ class SharedLock:
             self.taken = failure == 0 or self._wait(failure)
 
     def end(self, *_: object) -> None:
-        """Give it up, or go back to the span around this one."""
+        """Leave one level. At the last level, release the lock and end the span."""
         self._depth -= 1
         if self._depth:
             return
@@ -165,7 +170,7 @@ class SharedLock:
 
     @property
     def is_mutex(self) -> bool:
-        """It is a mutex, and not the system's lock on the file."""
+        """Whether the lock is a mutex, and not the system's lock on the file."""
         return self._mutexes is not None
 
     def _find_mutex(self, mutexes: RobustMutexes) -> bool:
@@ -183,17 +188,17 @@ class SharedLock:
             fcntl.lockf(self._file, fcntl.LOCK_UN, 1, self._at)
 
     def _wait(self, failure: int) -> bool:
-        """Return whether it was taken in time, after a first try failed."""
+        """Wait for the lock, after a first try failed; return whether it was taken in time."""
         taken = self._is_repaired(failure) or self._try()
         until = time.monotonic() + self._wait_s
         while not taken and time.monotonic() < until:
-            os.sched_yield()  # its process may wait for this core
+            os.sched_yield()  # the process that has the lock may wait for this core
             taken = self._try()
         self._wait_s = LOCK_S if taken else LOCK_AGAIN_S
         return taken
 
     def _is_repaired(self, failure: int) -> bool:
-        """Return whether the mutex is ours although this failed, because its holder has died."""
+        """Return whether we have the mutex although the try failed, because its holder died."""
         mutexes = self._mutexes
         if mutexes is None or failure != errno.EOWNERDEAD:
             return False
@@ -220,7 +225,7 @@ class SharedTable(SharedLock):
         self.offset = offset
 
     def place(self, name: bytes) -> int:
-        """Return the place of a state, which is made if it is new. Call it with the lock."""
+        """Return the offset of a state, which is made if it is new. The caller has the lock."""
         first = int.from_bytes(name[:8], "little")
         near = [self.offset + (first + i) % SLOTS * SLOT_BYTES for i in range(_NEAR)]
         heads = [_HEAD.unpack_from(self.memory, at) for at in near]
@@ -253,7 +258,7 @@ def _digest(*name: str) -> bytes:
 
 
 class _Cell:
-    """The shared state of one object: its place, and the version that the object has."""
+    """Where the shared state of one object lies, and which version of it the object has."""
 
     __slots__ = ("_at", "_name", "_number", "_version", "span", "table")
 
@@ -265,7 +270,8 @@ class _Cell:
         self._number = 0
         """The number of its counts in memory."""
         self.span = -1
-        """The span of the lock in which it was loaded: until its end nobody else changes it."""
+        """The span of the lock in which the state was loaded. No other worker changes the state
+        before the end of this span."""
 
     def refresh(self, shared: _OnSharedState) -> None:
         """Load the state, if another worker has changed it."""
@@ -275,14 +281,14 @@ class _Cell:
         if (at := self._at) >= 0:
             name, version, _, number, _ = _HEAD.unpack_from(table.memory, at)
             if version == self._version and name == self._name:
-                if number:  # they may be of two moments, as they are read without the lock
+                if number:  # read without the lock, so one count may be newer than another
                     shared.counts = _COUNTS[number].unpack_from(table.memory, at + _COUNTS_AT)
                 return None
         with table:
             self.load(shared)
 
     def load(self, shared: _OnSharedState) -> None:
-        """Load the state, if another worker has changed it. Call it with the lock."""
+        """Load the state, if another worker has changed it. The caller has the lock."""
         table = self.table
         if self.span == table.span:
             return
@@ -300,7 +306,7 @@ class _Cell:
         self.span = table.span
 
     def store(self, shared: _OnSharedState) -> None:
-        """Write the state back. Call it with the lock, after ``load``."""
+        """Write the state back, after ``load``. The caller has the lock."""
         state, counts = shared.save(), shared.counts
         memory, at, body = self.table.memory, self._at, self._at + _STATE_AT
         memory[body : body + len(state)] = state
@@ -310,7 +316,7 @@ class _Cell:
         _HEAD.pack_into(memory, at, self._name, self._version, len(state), self._number, worth_more)
 
     def store_counts(self, shared: _OnSharedState) -> None:
-        """Write the counts back. Call it with the lock, after ``load``."""
+        """Write the counts back, after ``load``. The caller has the lock."""
         counts = shared.counts
         if len(counts) != self._number:
             return self.store(shared)
@@ -337,7 +343,10 @@ class _OnSharedState:
         vars(self).update(zip(self._fields, values, strict=True))
 
     def is_worth_more(self) -> bool:
-        """Return whether it is worth more than states of invented names."""
+        """Return whether the state is kept longer than others.
+
+        Callers can invent names of models. Their states must not displace those of real models.
+        """
         return True
 
 
@@ -443,7 +452,8 @@ class SharedBreaker(_OnSharedState, CircuitBreaker):
 class SharedLimits(_OnSharedState, RateLimits):
     """Rate limits of all workers.
 
-    ``needs_headers`` is asked after ``known``, and does not look for changes again.
+    ``known`` reads the changes of other workers. ``needs_headers`` is called directly after it, so
+    it does not read them again.
     """
 
     def __init__(self, table: SharedTable, name: bytes) -> None:
@@ -511,7 +521,7 @@ class SharedRetryBudget(_OnSharedState, RetryBudget):
 
 
 class _Window:
-    """The window of a budget in shared memory, as far as the budget uses a deque."""
+    """The window of a budget in shared memory. It has the methods of a deque that a budget uses."""
 
     def __init__(self, numbers: memoryview[float]) -> None:
         self._numbers = numbers
@@ -546,12 +556,11 @@ class SharedExtraBudget(ExtraBudget):
         self._numbers: memoryview[float] | None = None
         super().__init__(calls, usd)
         self._numbers, self._table = numbers, table
-        # As much of a deque as a budget uses.
         self._window = _Window(numbers)  # type: ignore[assignment]
 
     @property
     def _saved(self) -> float:
-        # It is stored as the spent part, so that empty memory is a new budget.
+        # The memory holds the spent part, not the saved part, so zeros mean a new budget.
         return self._start - (0.0 if self._numbers is None else float(self._numbers[2]))
 
     @_saved.setter
@@ -630,7 +639,7 @@ class AnswersUpdate(msgspec.Struct, array_like=True):
             self.wholes.append((estimated, completion, facts["whole_s"], now))
 
     def teach(self, measures: Measures) -> None:
-        """Let another worker learn it. The calls are none of that worker's."""
+        """Let the figures of another worker learn from this update."""
         key = UpstreamModel(self.upstream, self.model)
         Measures.gaps(measures, key, self.gaps)
         Measures.prompt(measures, key, self.estimated, self.reported, self.last)

@@ -250,7 +250,8 @@ class TargetCall:
         transcript = self._transcript
         now = self._time()
         whole = transcript.ended or (transcript.finish is not None and transcript.finished)
-        # The source of a whole answer limits its end, where it still knows how it ends.
+        # After a whole answer, ``HTTPUpstream`` ends the body within AFTER_END_S. This limit is
+        # longer, so that it applies only if the upstream has no such limit.
         until = now + (2 * AFTER_END_S if whole else self._limit_s)
         until = min(until, self._deadline)
         try:
@@ -356,14 +357,14 @@ class TargetCall:
 def classify_failure(error: HeadstartError, unix: float) -> Failure:
     """Return what to do about an error of an upstream; ``unix`` is now in Unix seconds.
 
-    A request that one upstream's dialect cannot express is that upstream's shortcoming.
+    If one upstream's dialect cannot express the request, another upstream may still answer.
     """
     if not isinstance(error, UpstreamError):
         return msgspec.structs.replace(failure(FailureKind.BAD_REQUEST), fail_over=True)
     found = failure_of(error, unix)
     if isinstance(error, AnswerWithheld) and error.finished:
-        # It does not count against the provider, because a caller could then close it for all
-        # others.
+        # It does not count against the provider: otherwise one caller, with prompts that are
+        # filtered, could open the circuit breaker for all callers.
         found = msgspec.structs.replace(found, charges=False)
     return found
 
@@ -530,11 +531,12 @@ class Target:
     booked. Raises UpstreamUnavailable without a call while the breaker is open or a rate limit is
     used up.
 
-    ``settings.models`` has all names of models that the upstream understands. ``key`` tells its
-    own keys apart and need not be one; empty: callers send their own. ``context_tokens`` and
-    ``price`` know the upstream's models by their real names. Limits that are None are learned.
-    ``tracing`` makes a span of each call. ``ledger`` reserves what a call may cost its caller;
-    ``is_free``: the upstream sends no bill.
+    ``settings.models`` has all names of models that the upstream understands. Time limits that are
+    None there are learned. ``key`` is a name for the upstream's own key, which need not be the key
+    itself: calls under different keys have different states. It is empty if callers send their own
+    keys. ``context_tokens`` and ``price`` take the upstream's real names of models. ``tracing``
+    makes a span of each call. ``ledger`` reserves the highest cost of a call; ``is_free``: the
+    upstream sends no bill.
     """
 
     def __init__(

@@ -75,7 +75,10 @@ _NEUTRAL = frozenset(
 
 
 def _holds_secret(pair: bytes) -> bool:
-    """Tell whether a part of a query has a secret's name. Some servers also split at ``;``."""
+    """Tell whether a part of a query has the name of a secret.
+
+    The part is also split at ``;``, as some servers do.
+    """
     names = [part.partition(b"=")[0] for part in pair.split(b";")]
     return any(is_secret_parameter(unquote_to_bytes(name)) for name in names)
 
@@ -85,8 +88,8 @@ def headers_across(
 ) -> list[tuple[str, str]]:
     """Return the headers for a provider of another dialect than the client's.
 
-    Only headers that belong to no dialect are kept. ``credential`` as in ``headers_up``; None gives
-    the client's own key in the provider's ``key_header``.
+    Only headers that belong to no dialect are kept. ``credential`` has the headers with the
+    upstream's own key; if it is None, the client's key is sent in the provider's ``key_header``.
     """
     kept = [
         (name.decode("latin-1"), value.decode("latin-1"))

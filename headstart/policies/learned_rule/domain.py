@@ -101,9 +101,9 @@ def updated(
 ) -> tuple[Posterior, float, float]:
     """Learn one label; return the model, the label's residual and its weight.
 
-    The likelihood is that of a judge who errs, so a "different" where the model is sure counts
-    little. Otherwise one wrong label in ten would flatten the model just where it must tell one
-    error in a hundred from none.
+    The likelihood takes account of the judge's errors. So if the model is sure that the answers are
+    the same, a label "different" counts little. Otherwise, with a judge that errs in one of ten
+    cases, the model would become unsure exactly where it must tell an error rate of 1 % from 0.
     """
     probability = float(1 / (1 + np.exp(-(features @ model.mean + offset))))
     residual, weight = evidence(probability, float(same), noise)
@@ -115,14 +115,18 @@ def updated(
 
 
 def agreement(same: Shares, noise: JudgeNoise) -> Shares:
-    """Return the probability that the judge says "same", by the probability that it is true."""
+    """Return the probability that the judge says "same".
+
+    ``same`` is the probability that the answers are the same.
+    """
     return noise.false_agree + (1 - noise.false_agree - noise.false_disagree) * same
 
 
 def evidence(probability: Shares, same: Shares, noise: JudgeNoise) -> tuple[Shares, Shares]:
-    """Return the slope and the expected curvature of the log-likelihood of labels by the score.
+    """Return the slope and the expected curvature of the log-likelihood, as functions of the score.
 
-    ``same`` is the label of the judge: 1 or 0.
+    ``probability`` is the model's probability that the answers are the same, ``same`` the label of
+    the judge: 1 or 0.
     """
     judged = agreement(probability, noise)
     slope = probability * (1 - probability) * (1 - noise.false_agree - noise.false_disagree)
@@ -136,11 +140,12 @@ def doubted(model: Posterior) -> Posterior:
 
 
 _NEGLIGIBLE = 0.02
-"""Residual below which a pair teaches nothing, because the model knew the result. Many such pairs
-would outweigh the rest."""
+"""A pair with a smaller residual changes nothing, because the model knew the result. Otherwise the
+many such pairs would outweigh the others."""
 _LEAST_SCORE = -4.0
 _LEAST_REMAINDER = 0.2
-"""The floor of 1 - leverage: one Newton step says little about a row that fits itself."""
+"""The least value of 1 - leverage by which we divide. A row with a high leverage nearly decides its
+own score, and one Newton step back would be far too large for it."""
 
 
 class LabelCounts(msgspec.Struct, frozen=True, array_like=True):

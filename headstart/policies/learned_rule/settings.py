@@ -2,16 +2,17 @@
 
 The algorithm is described in ``docs/safe-hits.md``.
 
-**The cold start** decides before there are enough labels: which hits may be served, and how many
-are to be expected. Every guard must pass and the similarity must reach a threshold, chosen on the
-first 4,000 requests of CLINC150, Banking77 and the synthetic slots, two orderings each: on none of
-them did the exact one-sided 95 % lower bound of the error exceed the target. At the thresholds the
-error was 0 / 1.1 / 0 % for a target of 1 %, 0.7 / 2.5 / 0 % for 2 % and 0.5 / 3.9 / 0.2 % for 5 %:
-Banking77's own labels err about once in a hundred. The promise does not cover the cold start.
+**The cold start** is the rule before there are enough labels. Every guard must pass, and the
+similarity must reach a threshold. The thresholds were chosen on the first 4,000 requests of
+CLINC150, Banking77 and the synthetic slots, in two orderings each: on none of them did the exact
+one-sided 95 % lower bound of the error exceed the target. The errors on the three sets were 0 / 1.1
+/ 0 % for a target of 1 %, 0.7 / 2.5 / 0 % for 2 % and 0.5 / 3.9 / 0.2 % for 5 %. (About one in a
+hundred of Banking77's own labels is wrong.) ``expected_hit_rate`` tells how many hits to expect.
+The promise does not cover the cold start.
 
-Traffic full of near misses is not like these sets. So the threshold is not trusted blindly: misses
-whose neighbour was nearly similar enough are compared anyway. The share of them that had another
-answer decides whether the threshold holds, is raised, or nothing is served (``NearMissCounts``).
+Other traffic may have far more near misses. So pairs that are nearly similar enough are compared,
+too. The share of them with different answers decides whether the threshold is trusted, is raised,
+or nothing is served (``NearMissCounts``).
 """
 
 from __future__ import annotations
@@ -42,10 +43,11 @@ DOUBTFUL = 0.05
 """Above this share of different answers the threshold is raised."""
 RAISED_BY = 0.04
 TRAPS = 0.20
-"""Above this share nothing is served: easy traffic showed 0 to 0.15, traps 0.55 to 0.90."""
+"""Above this share of different answers nothing is served. Measured shares: 0 to 0.15 on easy
+traffic, 0.55 to 0.90 on traffic with many traps."""
 DOUBTFUL_ERRORS, TRAPS_ERRORS = 2.5, 5.0
-"""Both shares as multiples of a lax error target, because at 10 % less similar pairs are
-compared."""
+"""For lax error targets both shares are these multiples of the target, if that is more: with a
+target of 10 %, less similar pairs are compared, and more of them have different answers."""
 
 
 class Trust(StrEnum):
@@ -182,20 +184,22 @@ MEMORY = 3000
 
 With 2,000 a target of 1 % served about a fifth less (``docs/safe-hits-measured.md``)."""
 UPDATE_EVERY = 50
-"""Labels between threshold updates: an update costs about as much as 50 lookups' learning."""
+"""Number of labels between two threshold updates. An update costs about as much CPU time as
+learning 50 labels."""
 BINS = 24
 """Equal shares of candidates, by score, over which the error is estimated."""
 BIN_PRIOR = 2 * 40 / BINS
-"""Number of labels in each bin that the model's own risk counts for, because one or two labels
-prove nothing."""
+"""The weight of the model's own estimate of the error: it counts as this number of labels in each
+bin, because one or two labels prove nothing."""
 LOWEST_SCORE = -3.0
-"""Candidates below it, wrong with odds of 20 to 1, say nothing about where to cut."""
+"""Candidates with a lower score are left out: they are wrong with odds of 20 to 1, so they say
+nothing about the threshold."""
 MIN_LABELS = 200
 """Fewest labels with which the learned rule decides, if it has a threshold that keeps the
 promise."""
 ENOUGH_LABELS = 800
-"""Number of labels from which on the lack of such a threshold is evidence, too: nothing is
-served."""
+"""With this number of labels the learned rule decides in any case: if no threshold keeps the
+promise, it serves nothing."""
 CAUTION = 0.5
 """Number of standard deviations that are subtracted from the score."""
 FORGETTING = 0.9998
@@ -205,27 +209,30 @@ LEAST_WEIGHT = 1e-4
 PRIOR_VARIANCE = 2.0
 MIN_AUDIT_RATE = 0.02
 LEAST_DRAWN = 0.01
-"""An audit also counts for the hits that were not drawn, but for at most 100."""
+"""The least probability of a draw with which a label is weighted. A label counts for 1 /
+probability hits, so for at most 100."""
 MAX_AUDIT_RATE = 0.10
 AUDITS_HALF_LIFE = 20
-"""The audit rate falls as 1/sqrt(1 + audits / this), down to its minimum."""
+"""The audit rate falls as 1 / sqrt(1 + audits / AUDITS_HALF_LIFE), down to its minimum."""
 ALARM_EVIDENCE = 20.0
 """This e-value raises the alarm: by chance in one of 20 domains at most (Ville's inequality)."""
 ALARM_WINDOW = 300
 """The evidence is reset after this number of audits: a long good past must not hide errors."""
 NULLS_WANTED = 100
 EARLY_NULL_RATE = 0.05
-"""The share of exact hits to ask again until ``NULLS_WANTED`` were asked. Sometimes the judge calls
-equal answers different. How often this happens decides how many hits can be proven safe."""
+"""The share of exact hits for which the provider is asked again (null audits), until there were
+``NULLS_WANTED``. They show how often the judge calls equal answers different. The lower this share
+is, the more hits can be shown to be safe."""
 NULL_STRENGTH = 50
-"""Number of null audits that the known noise of the judge counts for."""
+"""The weight of the default error rate of the judge: it counts as this number of null audits."""
 PRINCIPAL_SHARE = 0.05
 """The largest share of the memory for one of many principals."""
 MOST_ENTRY_RECORDS = 10_000
 """Most entries whose answer group and offset are remembered."""
 
 SOFT_GUARDS = frozenset({"substitution"})
-"""These guards veto at cold start. Once labels were learned, they are only evidence: where one
-answer serves many wordings, four of five exchanged words change nothing, and labels tell where."""
+"""Guards that veto only at cold start. Under the learned rule their result is one of the features:
+if one answer serves many wordings, four of five exchanged words change nothing, and labels show
+which."""
 OWN_VETOES = frozenset({"threshold", "unlearned", "unqualified", "alarm", "unrelated"})
 """Vetoes of the rule itself, not of a guard."""

@@ -1,22 +1,23 @@
 """Computes the threshold from labelled candidates, and the evidence of audits about it.
 
 **The curve** gives an upper bound of the error at every score. The error is estimated in bins of
-equal mass, made monotone (pool adjacent violators), freed of the judge's noise (Rogan and Gladen
-1978) and accumulated from the best score down.
+equal mass, made monotone (pool adjacent violators), corrected for the judge's errors (Rogan and
+Gladen 1978) and summed up from the best score down.
 
-**The alarm and the certificate** are sequential tests. Both compare the likelihood of the audits
-under a Beta mixture of error rates with that under one rate. If that rate is the true one, the
-ratio is an e-value: it exceeds 20 by chance with a probability of at most 1/20, whenever one looks
-(Ville 1939; Howard et al. 2021; Ramdas et al. 2023). The alarm tests the promised rate with a
-Beta(1, 9) mixture. The certificate rules out rates with a Beta(1, 99) mixture. Audits are drawn
-uniformly; a certificate assumes that the rate was stable while they were made.
+**The alarm and the certificate** are sequential tests. Both divide the likelihood of the audits
+under a Beta mixture of error rates by their likelihood under one error rate. If this rate is the
+true one, the ratio is an e-value: the probability that it ever exceeds 20 is at most 1/20, however
+often one looks (Ville 1939; Howard et al. 2021; Ramdas et al. 2023). The alarm tests the promised
+rate with a Beta(1, 9) mixture. The certificate rules out rates with a Beta(1, 99) mixture. Audits
+are drawn uniformly. A certificate assumes that the rate was stable while they were made.
 
-**Which pairs are compared.** The probability that a miss's answer is compared with its neighbour's
-depends on the CPU time that is left. A comparison may need the encoding of an answer, which costs
-more than all the rest of a miss. With enough CPU time, nearly all pairs are compared. Otherwise
-pairs near the boundary between serving and not serving are compared more often, because only they
-show where the threshold belongs. The probability never depends on the answers, and a label also
-counts for pairs that were not drawn. So fewer labels teach the same, only more slowly.
+**Which pairs are compared.** The fresh answer to a miss may be compared with the neighbour's
+answer. The probability of that depends on the CPU time that is left, because a comparison may need
+the encoding of an answer, which costs more than all other work for a miss. With enough CPU time,
+nearly all pairs are compared. With less, pairs near the boundary between serving and not serving
+are preferred, because only they show where the threshold must be. The probability never depends on
+the answers, and each label also counts for the pairs that were not drawn. So with fewer comparisons
+the same rule is learned, only more slowly.
 """
 
 from __future__ import annotations
@@ -348,22 +349,25 @@ def _without_noise(
 # --- which pairs are compared ---------------------------------------------------------------------
 
 UNLIKELY_SCORE = -4.0
-"""Log-odds of pairs whose answers differ in 98 of 100 cases, far from any threshold."""
+"""Pairs with a lower score (log-odds) are far from any threshold: 98 of 100 have different
+answers."""
 UNLIKELY_SHARE = 0.2
-"""Share of these pairs that is compared at most."""
+"""The largest share of these pairs that is compared."""
 NEAR_SCORE = 2.0
-"""Log-odds below the threshold within which a pair still says something about the threshold."""
+"""A pair is near the threshold if its score is at most this much lower (in log-odds)."""
 PLENTY = 0.5
-"""Part of the budget above which no pair is left out."""
+"""While a larger part of the budget is left, no pair near the threshold is left out."""
 FAR_POWER = 3
-"""How much faster the probability of other pairs falls when the budget runs low."""
+"""When the budget runs low, the probability of pairs near the threshold falls in proportion to the
+rest of the budget, and that of all other pairs with this power of it."""
 
 
 def comparison_share(verdict: Verdict, max_error: float, left: float) -> float:
     """Return the probability with which a miss is compared.
 
-    ``left`` is the part of the CPU budget that is left. Without any, no pair is compared. All near
-    misses of the cold start have one probability, because their plain share is what counts.
+    ``left`` is the part of the CPU budget that is left; if nothing is left, no pair is compared.
+    All near misses of the cold start have the same probability, because their unweighted share of
+    different answers decides how far the threshold is trusted.
     """
     if left <= 0:
         return 0.0

@@ -96,9 +96,11 @@ def read_error(body: bytes) -> tuple[tuple[str, ...], str]:
 
 
 _LONG_CLOSURE_S = 300.0
-"""People have to put right a wrong key, an unpaid bill or a missing model."""
+"""Seconds for which an upstream with a wrong key, an unpaid bill or a missing model is asked last.
+A person has to correct these."""
 _SHORT_CLOSURE_S = 1.0
-"""For a rate limit that does not say when it ends. The breaker doubles it while the limit lasts."""
+"""Seconds without calls after a rate limit that does not say when it ends. The breaker doubles the
+time with each further refusal."""
 _MESSAGE_CHARACTERS = 2000
 """Number of characters of a message that are searched."""
 
@@ -144,9 +146,10 @@ class Failure(Frozen, kw_only=False):
     charges: bool = False
     """It counts against the circuit breaker."""
     closes_s: float | None = None
-    """Close (upstream, model, key) at once, for this long."""
+    """The seconds for which this upstream, model and key gets no call. After failures that a person
+    has to correct it may get calls, but only if no other upstream is ready."""
     retry_after_s: float | None = None
-    """The provider asks for no call before this time."""
+    """The seconds for which the provider asks us to wait."""
     retries_freely: bool = False
     """A retry takes nothing from the retry budget, because the provider read no request."""
 
@@ -272,16 +275,17 @@ def failure_of(error: UpstreamError, now: float) -> Failure:
 
 
 _ABOUT_RESOURCES = (403, 404, 405, 409, 410)
-"""Statuses that tell a caller of a relayed path about the resource that it asked for."""
+"""Statuses that say something about the resource of a relayed path, such as a missing file."""
 
 
 def fails_relayed(status: int, found: Failure) -> bool:
-    """Tell whether an error is a failure of the upstream of a relayed call, or else its answer.
+    """Tell whether an error answer to a relayed call means that the upstream failed.
 
-    Fewer errors are failures than for a chat call: many are about a file or a job.
+    If it does not, the error is the answer for the caller. Fewer errors are failures than for a
+    chat call, because many are about a file or a job that the caller named.
     """
     if status in _ABOUT_RESOURCES:
-        # Only if the error names the model, another upstream may have the missing thing.
+        # Another upstream may help only if the missing resource is the model.
         return found.kind is FailureKind.NO_SUCH_MODEL and found is not _STATUSES[404]
     return found.fail_over or found.retry_here
 
@@ -289,7 +293,8 @@ def fails_relayed(status: int, found: Failure) -> bool:
 def closing_relayed(found: Failure) -> Failure:
     """Return the meaning of a failure for later relayed calls.
 
-    A caller can ask for any path and any model, so a refusal must not close an upstream for others.
+    A caller can ask for any path and any model. So a refusal must not keep other callers' calls
+    from the upstream.
     """
     if found.kind in (FailureKind.UNAUTHORIZED, FailureKind.NO_SUCH_MODEL):
         return msgspec.structs.replace(found, closes_s=None)
@@ -396,7 +401,7 @@ def _asked(found: Failure, headers: Headers) -> Failure:
 
 _STREAK = 5
 _CHANCE = 1e-6
-"""Probability below which a run of failures is not chance: one in a million calls."""
+"""A row of failures whose probability by chance is lower than this opens the breaker."""
 _KEPT = 64
 _ERROR_RATE = 0.5
 _LEAST_CALLS = 10.0
@@ -404,20 +409,20 @@ _MEMORY_S = 30.0
 _FIRST_OPENING_S = 1.0
 _LONGEST_OPENING_S = 20.0
 _LONGEST_BACKOFF_S = 30.0
-"""The longest closure for a rate limit that never says when it ends."""
+"""The longest time without calls after a rate limit that does not say when it ends."""
 _NEEDS_PEOPLE = (FailureKind.UNAUTHORIZED, FailureKind.QUOTA, FailureKind.NO_SUCH_MODEL)
 """A person must fix these. If a call is made anyway, the provider refuses it at once and without
 cost."""
 _PROBE_S = 60.0
-"""A probe that has not reported by then counts as lost, and another may go."""
+"""Seconds after which a probe without a report counts as lost, so that another one may be made."""
 _NEXT_LOOK_S = 1.0
-"""The wait during a probe, because its report may come at any moment."""
+"""Seconds after which a caller may ask again during a probe, which may end at any moment."""
 _RAMP_S = 10.0
 _LEAST_WEIGHT = 0.1
 _DEGRADED_RATE = 0.25
 _DEGRADED_STREAK = 2
 _DEGRADED_S = 10.0
-"""Seconds for which it counts as degraded after a failure. Then the next call shows its state."""
+"""Seconds for which an upstream counts as degraded after a failure."""
 
 
 class Permit(NamedTuple):
@@ -428,34 +433,39 @@ class Permit(NamedTuple):
     number: int
     at: float
     insisted: bool = False
-    """No other upstream was left. A success counts, and a failure does not."""
+    """The call is made although the breaker is open, because no other upstream was left. Its
+    success counts, and its failure does not."""
 
 
 class CircuitBreaker:
-    """Decides whether a provider is asked.
+    """Decides whether an upstream gets calls, for one model and key.
 
-    It is closed, open or half-open as in Nygard's "Release It!". It opens after five charged
-    failures in a row (Envoy's outlier detection: consecutive_5xx = 5) or when half of the recent
-    calls failed (Hystrix: 50 % over a rolling window, with a least volume). It stays open for 1 s,
-    then 2, 4 ... up to 20 s: a call every 4 s still finds a recovered provider within 30 s. Then
-    one call probes at a time, and after its success the weight rises over 10 s (Envoy's slow start,
-    from 10 %).
+    The breaker is closed, open or half-open, as in Nygard's "Release It!". It opens after five
+    failures in a row that count against the provider (Envoy's outlier detection: consecutive_5xx =
+    5), or when half of the recent calls failed (Hystrix: 50 % over a rolling window, with a least
+    volume). It stays open for 1 s, then 2, 4 ... up to 20 s: with a call every 4 s, a recovery is
+    noticed within 24 s. Then it is half-open: one call at a time probes the provider.
+    After the success of a probe, the weight rises over 10 s (Envoy's slow start, from 10 %).
 
-    Refusals are quick and answers are slow, so the order of the reports misleads: a provider that
-    refuses every third call would seem to refuse them all. So a call counts from its admission on,
-    and calls are in a row if they began in a row.
+    Independently of this, a closed breaker may admit no calls for a time that a rate limit names
+    (``close_for``).
+
+    Refusals come quickly and answers come late. In the order of their reports, a provider that
+    refuses every third call would seem to refuse all calls. So calls are counted when they are
+    admitted, and failures are in a row if their calls were admitted in a row.
 
     Reports of an older generation have no effect: they come from a call that began before the
-    breaker opened, or from a probe that was given up.
+    breaker opened, or from a probe that counted as lost.
     """
 
     def __init__(self) -> None:
         self.proven = False
-        """It has answered before."""
+        """The upstream has answered before."""
         self._generation = 0
         self._admitted = 0
         self._unanswered: dict[int, bool] = {}
-        """The last calls without an answer, by number. True: the call failed."""
+        """The last calls that got no answer, by number. True: the call failed; False: it was
+        cancelled, or its failure does not count."""
         self._streak = 0
         self._calls = 0.0
         self._errors = 0.0
@@ -470,22 +480,22 @@ class CircuitBreaker:
         self._limited_until = -math.inf
         self._avoided_until = -math.inf
         self._refusals = 0
-        """Refusals in a row, each of a call that began after the one before."""
+        """Refusals in a row. Each is of a call that began after the refusal before it."""
         self._refused_at = -math.inf
 
     def ready_in_s(self, now: float) -> float:
-        """Return the seconds until a call would be admitted; 0.0: now."""
+        """Return the seconds until a call would be admitted; 0.0: a call is admitted now."""
         wait_s = self._closed_until - now
         if self._open:
             wait_s = max(wait_s, self._open_until - now, min(self._probe_until - now, _NEXT_LOOK_S))
         return max(0.0, wait_s)
 
     def open_for_s(self, now: float) -> float:
-        """Return the seconds until the next probe of a provider that failed; 0.0: it is closed."""
+        """Return the seconds until the next probe; 0.0: it is due, or the breaker is closed."""
         return max(0.0, self._open_until - now) if self._open else 0.0
 
     def avoided_for_s(self, now: float) -> float:
-        """Return the seconds for which others should be asked first; 0.0: it is ready."""
+        """Return the seconds for which other upstreams are asked first; 0.0: it is ready."""
         return max(self.ready_in_s(now), self._avoided_until - now)
 
     def limited(self, now: float) -> bool:
@@ -493,7 +503,7 @@ class CircuitBreaker:
         return now < self._limited_until and not self._open
 
     def admit(self, now: float) -> Permit | None:
-        """Return a permit, or None. In the half-open state only one is out at a time."""
+        """Return a permit, or None. In the half-open state only one call at a time has a permit."""
         if self.ready_in_s(now) > 0.0:
             return None
         probe = self._open
@@ -541,12 +551,13 @@ class CircuitBreaker:
     def failed(self, permit: Permit, failure: Failure, now: float) -> None:
         """Report a failure.
 
-        A failure that does not charge only closes for the time that it names.
+        Only a failure that ``charges`` can open the breaker. Another one has an effect only if it
+        names a time (``closes_s``).
         """
         if failure.closes_s is not None and failure.kind in _NEEDS_PEOPLE:
             self._avoided_until = now + failure.closes_s
         elif failure.closes_s is not None:
-            # This holds for every generation: the provider itself named the time.
+            # This applies to reports of older generations, too: the provider named the time.
             self.close_for(self._closure_s(failure, failure.closes_s, permit, now), now)
             if failure.kind is FailureKind.RATE_LIMITED:
                 self._limited_until = self._closed_until
@@ -571,7 +582,7 @@ class CircuitBreaker:
             self._keep(permit.number, failed=False)
 
     def superseded(self, permit: Permit) -> None:
-        """Report a call that was cancelled because another was faster. It had not failed."""
+        """Report a call that was cancelled because another was faster, so it did not fail."""
         if permit.probe and permit.generation == self._generation:
             self._probe_until = -math.inf
 
@@ -580,9 +591,10 @@ class CircuitBreaker:
         self._closed_until = max(self._closed_until, now + seconds)
 
     def degraded(self, now: float) -> bool:
-        """Tell whether it is ejected, or failed lately and too often.
+        """Tell whether the breaker is open, or calls failed lately and too often.
 
-        A degraded upstream is asked last, so perhaps never. So the state ends by itself.
+        A degraded upstream is asked last, so perhaps no call shows that it has recovered. So this
+        state ends by itself after ``_DEGRADED_S``.
         """
         if self._open:
             return self.ready_in_s(now) > 0.0
@@ -591,7 +603,7 @@ class CircuitBreaker:
         )
 
     def weight(self, now: float) -> float:
-        """Return the share of its usual calls that it should get: 0 closed, 1 healthy."""
+        """Return the share of its usual calls that the upstream should get: 0 to 1 (healthy)."""
         if self.avoided_for_s(now) > 0.0:
             return 0.0
         if self._open:
@@ -618,7 +630,7 @@ class CircuitBreaker:
         self._generation += 1
 
     def _run(self, number: int) -> int:
-        """Note that this call failed; return how many calls that began in a row failed."""
+        """Note that this call failed; return the length of its row of failures."""
         self._keep(number, failed=True)
         run = 1
         for step in (-1, 1):
@@ -631,8 +643,8 @@ class CircuitBreaker:
     def _streak_limit(self) -> int:
         """Return the number of failures in a row that cannot be chance.
 
-        Five in a row can be chance if a provider fails now and then: one that refuses 30 % of the
-        calls does that once in 400 calls.
+        Five in a row can be chance if the provider fails now and then: if it refuses 30 % of the
+        calls, this happens once in 400 calls.
         """
         before = self._calls - self._streak
         if before < _LEAST_CALLS or self._errors <= self._streak:

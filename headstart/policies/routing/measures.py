@@ -30,7 +30,7 @@ LONGEST_S = 600.0
 _SCALE = 1 / math.log(GROWTH)
 HISTOGRAM_BINS = math.ceil(math.log(LONGEST_S / SHORTEST_S) * _SCALE)
 LATE = (0.5, 0.25, 0.15, 0.1, 0.075, 0.05, 0.02, 0.01)
-"""``Quantiles.late`` returns the times that these shares of the samples exceed."""
+"""The shares for which ``Quantiles.late`` returns the time that such a share of samples exceeds."""
 _REBASE = 64.0
 """Number of half-lives after which the weights are scaled back to the size of one."""
 _STALE = 0.02
@@ -320,7 +320,8 @@ _SLOW_PIECES = 5
 """Fewest pieces of a stream in this time. With fewer it has paused, and the limits for silence
 apply."""
 _LONGEST_WAIT = 0.5
-"""The share of this time that a single wait may take."""
+"""A single wait may take at most this share of the window. With a longer one the stream has paused,
+and the limits for silence apply."""
 
 
 class ExpectedPace:
@@ -439,12 +440,12 @@ class _Figures:
             self.learn_gaps(gaps)
 
     def learn_gaps(self, seconds: Sequence[float]) -> None:
-        """The pieces of one answer came so far apart."""
+        """Learn the seconds between the pieces of one answer."""
         self.gaps_seen += len(seconds)
         self.gaps.add_all(seconds, self.gaps_seen)
 
     def learn_speed(self, tokens: int, seconds: float, now: float) -> None:
-        """So many tokens came in the time after the first. A burst is ignored."""
+        """Learn that ``tokens`` came in these seconds after the first one. A burst is ignored."""
         if tokens >= _LEAST_TOKENS and 0.0 < tokens <= seconds * _MOST_TOKENS_PER_S:
             self.speed.add(tokens, seconds, now)
 
@@ -507,7 +508,10 @@ class Measures:
     # --- learning --------------------------------------------------------------------------
 
     def began(self, key: UpstreamModel, now: float) -> tuple[float, float]:
-        """A call started; each one also ends. Return its ``stall_limits_s``."""
+        """Count the start of a call, which must also end (``ended`` or ``answered``).
+
+        Return its ``stall_limits_s``.
+        """
         figures = self._of(key)
         figures.load.add(figures.in_flight, 1.0, now)
         figures.in_flight += 1
@@ -535,12 +539,12 @@ class Measures:
         gaps: Sequence[float],
         whole_s: float,
     ) -> None:
-        """Learn from a call that ended with its whole answer, ``decoding_s`` after the first token.
+        """Learn from a call that ended with its whole answer.
 
-        If the answer was not streamed, it took ``whole_s``.
-
-        Its prompt was ``estimated`` and ``reported`` to have so many tokens; 0: not reported. The
-        answer has ``completion`` tokens. ``route_or_endpoint`` is that of ``length``,
+        ``estimated`` is our estimate of the prompt's tokens, ``reported`` the provider's count (0:
+        it reported none), ``completion`` the tokens of the answer. ``decoding_s`` are the seconds
+        from the first token to the end of a streamed answer, ``whole_s`` the seconds of an answer
+        that was not streamed; the other one is 0. ``route_or_endpoint`` is that of ``length``,
         ``gaps`` are as in ``ended``.
         """
         figures = self._of(key)
@@ -555,11 +559,14 @@ class Measures:
             figures.unread.append((estimated, completion, whole_s, now))
 
     def whole(self, key: UpstreamModel, answers: Sequence[tuple[int, int, float, float]]) -> None:
-        """Answers were not streamed: tokens of prompt and answer, seconds, and the time of each."""
+        """Learn answers that were not streamed.
+
+        Each is a tuple: tokens of the prompt, tokens of the answer, its seconds, and ``now``.
+        """
         self._of(key).unread.extend(answers)
 
     def first(self, key: UpstreamModel, prompt_tokens: int, ttft_s: float, now: float) -> None:
-        """The first token came."""
+        """Learn the time to the first token of a call."""
         self._learn(key, prompt_tokens, ttft_s, now, censored=False)
 
     def censored(self, key: UpstreamModel, prompt_tokens: int, waited_s: float, now: float) -> None:
@@ -570,16 +577,16 @@ class Measures:
         self._learn(key, prompt_tokens, waited_s, now, censored=True)
 
     def speed(self, key: UpstreamModel, tokens: int, seconds: float, now: float) -> None:
-        """So many tokens came in the time after the first. A burst is ignored."""
+        """Learn that ``tokens`` came in these seconds after the first one. A burst is ignored."""
         self._of(key).learn_speed(tokens, seconds, now)
 
     def gaps(self, key: UpstreamModel, seconds: Sequence[float]) -> None:
-        """The pieces of one answer came so far apart."""
+        """Learn the seconds between the pieces of one answer."""
         if seconds:
             self._of(key).learn_gaps(seconds)
 
     def length(self, route_or_endpoint: str, tokens: int, now: float, answers: float = 1.0) -> None:
-        """Answers of a route or an endpoint, or of "", had so many tokens together."""
+        """Learn the sum of the ``tokens`` of some answers of a route or an endpoint."""
         for name in {route_or_endpoint, ""}:
             self._length_of(name).add(tokens, answers, now)
 

@@ -1,7 +1,8 @@
 """When to ask which upstream: attempts, retries, hedges and their budgets.
 
-Hedging follows Dean and Barroso, "The Tail at Scale" (CACM 2013): ask another upstream once the
-first one took longer than most calls do. A call in ``1 / extra_calls`` is then asked twice.
+Hedging follows Dean and Barroso, "The Tail at Scale" (CACM 2013): another upstream is asked once
+the first one has taken longer than most calls do. A share ``extra_calls`` of the requests is then
+sent twice.
 """
 
 from __future__ import annotations
@@ -25,14 +26,15 @@ BUDGET_WINDOW = 1000
 BUDGET_BURST = 10.0
 """Most extra calls that can be saved up."""
 BUDGET_START = 3.0
-"""Extra calls of a new budget, if it allows this number among 1,000 requests. So a process that has
-just started may hedge its first calls."""
+"""Extra calls that a new budget allows, if it allows as many among 1,000 requests. So a process
+that has just started may hedge its first calls."""
 UNKNOWN_DELAY_S = 2.0
-"""The delay while too little is known. The p95 of the quicker public models is shorter."""
+"""The delay of hedges while there are too few measurements. The p95 of the quicker public models is
+shorter."""
 HEDGE_SAMPLES = 20
 STALL_FACTOR = 3.0
-"""A time beyond three times the p75 is a stall: times to first token that are lognormal with a
-sigma up to 1 have no such p95."""
+"""A time to first token beyond three times the p75 is a stall, and no slow call: in a lognormal
+distribution with a sigma up to 1, the p95 is below that."""
 
 
 def hedge_delay_s(
@@ -42,12 +44,14 @@ def hedge_delay_s(
     floor_s: float = 0.05,
     deadline_in_s: float | None = None,
 ) -> float | None:
-    """Return the time without a first token after which to ask the next one; None: never.
+    """Return the time without a first token after which to ask the next upstream; None: never.
 
-    ``estimates`` are in the order in which they would be asked. The delay is the time to first
-    token that a share ``extra_calls`` of the first one's calls exceeds, so that hedges use up the
-    budget. If more of its calls stall, the delay is the time that tells a stall from a slow call.
-    There is no hedge while all upstreams are degraded, or when no other one is ready.
+    ``estimates`` are in the order in which the upstreams would be asked. The delay is the time to
+    first token that a share ``extra_calls`` of the first upstream's calls exceeds, so that hedges
+    use up the budget. If a larger share of its calls stalls, the delay is the time beyond which a
+    call counts as stalled (``STALL_FACTOR``). It is at least ``floor_s``, and at most half of the
+    time until the deadline. There is no hedge while all upstreams are degraded, or when no other
+    one is ready.
     """
     others = estimates[1:]
     if all(each.degraded for each in estimates) or not any(each.ready for each in others):
@@ -70,11 +74,11 @@ def _late_s(late_s: Sequence[float], share: float) -> float:
 
 
 def hedge_usd(first: RoutingEstimate, second: RoutingEstimate) -> tuple[float, float]:
-    """Return the dollars that a request earns for the budget, and those that its hedge may waste.
+    """Return the dollars that a request adds to the budget, and those that its hedge may waste.
 
-    Either of the two calls may be cancelled. If the first upstream is free, a share of its cost
-    would be zero, so a request then earns its cost at the second. If a price is unknown, dollars
-    limit nothing, and only calls are counted.
+    Either of the two calls may be cancelled, so the hedge may waste the larger ``waste_usd``. A
+    request adds its cost at the first upstream, or at the second one if the first is free. If a
+    price is not known, both numbers are 0, and only the number of calls is limited.
     """
     if first.cost_usd is None or second.cost_usd is None:
         return 0.0, 0.0
@@ -84,11 +88,11 @@ def hedge_usd(first: RoutingEstimate, second: RoutingEstimate) -> tuple[float, f
 class ExtraBudget:
     """A budget of extra calls and extra dollars, as shares of the requests and of their cost.
 
-    Among the last 1,000 requests extra calls never exceed the share ``calls``, so in no window of
-    1,000 do they. Spending never brings extra dollars over the share ``usd`` of the cost of those
-    requests. With fewer requests the same applies, plus an initial allowance: three calls and the
-    dollars of three requests, or the allowance of 1,000 requests if that is less. A token bucket
-    spreads the calls: at most ten can be saved up.
+    The extra calls among the last 1,000 requests are at most the share ``calls`` of them, and no
+    extra call is allowed that would bring the extra dollars above the share ``usd`` of their cost.
+    A new budget allows more at first: three extra calls and the cost of three requests, or what it
+    allows for 1,000 requests, if that is less. A token bucket spreads the calls: at most ten can be
+    saved up.
     """
 
     def __init__(self, calls: float, usd: float) -> None:
@@ -100,7 +104,7 @@ class ExtraBudget:
         self._totals = [0.0, 0.0, 0.0]
 
     def earn(self, usd: float) -> None:
-        """Count a request that costs this much by itself."""
+        """Count a request, with its cost without extra calls."""
         self._window.append([0.0, 0.0, usd])
         self._totals[2] += usd
         if len(self._window) > BUDGET_WINDOW:
@@ -109,7 +113,7 @@ class ExtraBudget:
         self._saved = min(BUDGET_BURST, self._saved + self.calls)
 
     def spend(self, usd: float) -> bool:
-        """Take one extra call that wastes this much, if both budgets allow it."""
+        """Take one extra call, which may waste these dollars; return False if it is not allowed."""
         calls, spent, earned = self._totals
         requests = len(self._window)
         allowed = max(self._start, self.calls * requests) + 1e-9
@@ -145,8 +149,9 @@ def backoff_s(attempt: int, draw: float, retry_after_s: float | None) -> float:
     """Return how long to wait before retry number ``attempt``, the first being 0.
 
     Full jitter (AWS Architecture Blog, "Exponential Backoff And Jitter", 2015): uniform in
-    [0, min(cap, base x 2^attempt)], with ``draw`` uniform in [0, 1). The wait is never shorter than
-    the provider asks for, and a little longer at random: all refused callers got the same time.
+    [0, min(cap, base x 2^attempt)], with ``draw`` uniform in [0, 1). If the provider names a time
+    (``retry_after_s``), the wait is that time and up to 0.25 s more, so that the callers that got
+    the same time do not all come back at once.
     """
     if retry_after_s is not None:
         return retry_after_s + draw * _BASE_S
@@ -154,7 +159,7 @@ def backoff_s(attempt: int, draw: float, retry_after_s: float | None) -> float:
 
 
 def fits_deadline(delay_s: float, left_s: float | None) -> bool:
-    """Tell whether a wait makes sense: the answer, too, must come before the deadline."""
+    """Tell whether a wait takes at most half of the time that is left, and at most a minute."""
     return delay_s <= (_LONGEST_WAIT_S if left_s is None else min(_LONGEST_WAIT_S, left_s / 2))
 
 
@@ -163,10 +168,10 @@ MOST_REFUSALS = 2
 
 
 class JoinTerms(NamedTuple):
-    """The times, in seconds, from which a stream decides whether to wait for an equal whole answer.
+    """The estimates by which a stream decides whether to wait for an equal whole answer in flight.
 
-    ``first_token_s``: until the first token of a call of its own; infinite: it would wait for any
-    time. ``whole_s``: how long a call for the whole answer takes.
+    ``first_token_s``: seconds until the first token if the stream made its own call; infinite: it
+    waits for any time. ``whole_s``: seconds that a call for the whole answer usually takes.
     """
 
     first_token_s: float
@@ -175,7 +180,7 @@ class JoinTerms(NamedTuple):
 
 ANY_WAIT = JoinTerms(math.inf, 0.0)
 MOST_WAITED = 2.0
-"""A stream that would have had its first token so many times by now makes a call of its own."""
+"""A stream waits at most this many times as long as its own call would need to its first token."""
 LEAST_SAMPLES = 8
 
 
@@ -199,7 +204,8 @@ def join_terms(when: JoinStreams, own: RoutingEstimate | None) -> JoinTerms | No
 def twin_wait_s(terms: JoinTerms | None, elapsed_s: float) -> float | None:
     """Return how long a stream waits for a whole answer that has been in flight for some time.
 
-    None: not at all. A call that is late is expected to be late by as much again.
+    None: not at all. If the call in flight has already taken longer than usual, the rest is
+    expected to take as long as it is late.
     """
     if terms is None or abs(terms.whole_s - elapsed_s) > terms.first_token_s:
         return None
@@ -232,13 +238,13 @@ class AttemptSchedule:
     The caller reports events to it, and it returns the members to ask and the time, until a member
     wins. Times are seconds of one monotonic clock.
 
-    ``order`` holds members, best first. If a member fails, it is asked again if that may help, else
-    the next one is asked, but not while others are running. When no other is left, the schedule
-    waits for members that asked for time, if the wait fits the ``deadline``. A member that was
-    skipped because it fails at present is then asked once nevertheless: a doubtful answer is better
-    than none. ``may_retry`` and ``may_hedge`` take from budgets, so they are called after all other
-    conditions. The argument of ``may_retry`` tells whether no other member is left. ``contexts``
-    are the members' largest prompts.
+    ``order`` holds members, best first. If a member fails, it is asked again if that may help;
+    otherwise the next member is asked, unless other members are still running. When no other member
+    is left, the schedule waits for members that asked for a wait, if the wait fits the
+    ``deadline``. Members whose circuit breaker is open are skipped at first, and asked once when no
+    other is left: perhaps they answer. ``may_retry`` and ``may_hedge`` take from budgets, so they
+    are called after all other conditions. The argument of ``may_retry`` tells whether no other
+    member is left. ``contexts`` are the largest prompts that the members accept, in tokens.
     """
 
     def __init__(
@@ -292,7 +298,7 @@ class AttemptSchedule:
 
     @property
     def over(self) -> bool:
-        """Whether no member is running and none will be asked any more."""
+        """Whether no member is running, and no further one will be asked."""
         return not (self._running or self._planned)
 
     @property
