@@ -127,6 +127,8 @@ class EncoderWorker:
 
     def peek(self, text: str) -> Encoding | None:
         """Return the encoding of ``text`` if it is kept. Never waits for the model."""
+        if text not in self._recent:  # most texts are new, and this needs no lock
+            return None
         with self._wakeup:
             return self._recent.get(text)
 
@@ -471,6 +473,9 @@ class _RecentEncodings:
         self._capacity = capacity
         self._bytes = 0
         self._kept: OrderedDict[str, Encoding] = OrderedDict()
+
+    def __contains__(self, text: object) -> bool:
+        return text in self._kept
 
     def get(self, text: str) -> Encoding | None:
         encoding = self._kept.get(text)

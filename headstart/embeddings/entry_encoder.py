@@ -241,7 +241,7 @@ class EntryEncoder(Generic[P]):
         busy = text in self._busy
         self._busy.pop(text, None)
         sketch = Sketch(table=self._sketcher.namespace, row=row)
-        return embedded._replace(sketch=sketch, postponed=busy and encoding is None)
+        return EmbeddedEntry(embedded.entry, embedded.vector, sketch, busy and encoding is None)
 
     def is_encoded(self, entry: Entry) -> bool:
         """Tell whether an entry has a vector of this encoder and a parse of this policy."""

@@ -15,7 +15,7 @@ import logging
 import threading
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import numpy as np
@@ -55,14 +55,6 @@ LARGEST_COSINE = 1.0
 """Rounding to fp16 can lift the cosine of equal vectors a little above 1."""
 
 
-def _ranked(
-    similarities: NDArray[np.float32], rows: NDArray[np.int64]
-) -> Iterator[tuple[float, int]]:
-    """Return the similarities and rows that FAISS found for one query, the nearest first."""
-    bounded = np.minimum(similarities[0], LARGEST_COSINE)
-    return zip(bounded.tolist(), rows[0].tolist(), strict=True)
-
-
 def pack_vector(sentence: NDArray[np.float32]) -> bytes:
     """Return a vector f32[d] of length 1 in the form of stores and indexes: little-endian fp16.
 
@@ -82,10 +74,9 @@ def nearest_rows(rows: Sequence[bytes], row: bytes, k: int) -> list[tuple[float,
     if not rows:
         return []
     codec = _codec_of(len(row) // 2)
-    index = codec.scratch()
-    index.add_sa_codes(codec.codes(b"".join(rows)))
-    similarities, places = index.search(codec.query(row), min(k, len(rows)))
-    return sorted(_ranked(similarities, places), key=lambda each: (-each[0], each[1]))
+    scratch = codec.scratch()
+    found = scratch.search(scratch.filled(codec.codes(b"".join(rows))), row, min(k, len(rows)))
+    return sorted(found, key=lambda each: (-each[0], each[1]))
 
 
 @lru_cache(maxsize=4)
@@ -145,9 +136,9 @@ class FaissIndex:
 
         Raises VectorIndexError if the vector has another dimension.
         """
-        query = self._codec.query(self._codec.check(vector))
+        row = self._codec.check(vector)
         found = self._partitions.get(partition)
-        return [] if found is None else found.search(query, k)
+        return [] if found is None else found.search(row, k)
 
     def remove(self, ids: Sequence[str]) -> None:
         """Remove ids; unknown ids are ignored. One call with many ids is cheapest."""
@@ -180,7 +171,7 @@ class Partition(Protocol):
 
     def __len__(self) -> int: ...
 
-    def search(self, query: NDArray[np.float32], k: int) -> list[Neighbor]: ...
+    def search(self, row: bytes, k: int) -> list[Neighbor]: ...
 
     def add(self, id: str, row: bytes) -> Partition: ...
 
@@ -189,7 +180,7 @@ class Partition(Protocol):
 
 
 class RowCodec:
-    """Converts rows to and from FAISS, and holds a scratch index for each thread."""
+    """Converts rows to and from FAISS, and holds a scratch for each thread."""
 
     def __init__(self, dimension: int) -> None:
         self._dimension = dimension
@@ -203,10 +194,6 @@ class RowCodec:
                 f"a vector of {len(vector)} bytes in an index of {self._row_bytes} bytes a row"
             )
         return vector
-
-    def query(self, vector: bytes) -> NDArray[np.float32]:
-        """Return a row as a query of FAISS, f32[1, d]."""
-        return np.frombuffer(vector, "<f2").astype(np.float32).reshape(1, -1)
 
     def codes(self, rows: bytes) -> NDArray[np.uint8]:
         """Return rows as codes of FAISS, u8[n, 2 d], without a copy."""
@@ -227,15 +214,50 @@ class RowCodec:
         index.codes.resize(0)  # a std::vector that shrinks keeps its memory
         return index
 
-    def scratch(self) -> faiss.IndexScalarQuantizer:
-        """Return this thread's scratch index, empty."""
-        index: faiss.IndexScalarQuantizer | None = getattr(self._threads, "scratch", None)
-        if index is None:
+    def scratch(self) -> Scratch:
+        """Return this thread's scratch."""
+        scratch: Scratch | None = getattr(self._threads, "scratch", None)
+        if scratch is None:
             # More OpenMP threads would spin on the cores that serve requests. It is set per thread.
             faiss.omp_set_num_threads(1)
-            index = self._threads.scratch = self.new_index()
-        index.reset()
-        return index
+            scratch = self._threads.scratch = Scratch(self._dimension, self.new_index())
+        return scratch
+
+
+class Scratch:
+    """One thread's small index, and its arrays for the query and the results of a search.
+
+    FAISS's wrapper would check and make such arrays for each search, which takes 10 µs.
+    """
+
+    def __init__(self, dimension: int, index: faiss.IndexScalarQuantizer) -> None:
+        self._index = index
+        self._query = np.empty(dimension, np.float32)
+        self._query_address = faiss.swig_ptr(self._query)
+        self._make_room(SMALL_ROWS)
+
+    def _make_room(self, k: int) -> None:
+        self._similarities = np.empty(k, np.float32)
+        self._rows = np.empty(k, np.int64)
+        self._addresses = faiss.swig_ptr(self._similarities), faiss.swig_ptr(self._rows)
+
+    def filled(self, codes: NDArray[np.uint8]) -> faiss.IndexScalarQuantizer:
+        """Return the small index with these rows alone, u8[n, 2 d]."""
+        self._index.reset()
+        self._index.add_sa_codes(codes)
+        return self._index
+
+    def search(self, index: Any, row: bytes, k: int) -> Iterator[tuple[float, int]]:
+        """Return the similarities and places of the ``k`` rows of an index that are nearest.
+
+        The nearest comes first. A place is -1 where the index has fewer rows.
+        """
+        if k > len(self._rows):
+            self._make_room(k)
+        self._query[:] = np.frombuffer(row, "<f2")
+        index.search_c(1, self._query_address, k, *self._addresses)
+        similarities = np.minimum(self._similarities[:k], LARGEST_COSINE)
+        return zip(similarities.tolist(), self._rows[:k].tolist(), strict=True)
 
 
 class SmallPartition(msgspec.Struct, frozen=True, gc=False):
@@ -249,14 +271,13 @@ class SmallPartition(msgspec.Struct, frozen=True, gc=False):
     def __len__(self) -> int:
         return len(self.ids)
 
-    def search(self, query: NDArray[np.float32], k: int) -> list[Neighbor]:
-        index = self.codec.scratch()
-        index.add_sa_codes(self.codec.codes(self.rows))
-        similarities, rows = index.search(query, min(k, len(self.ids)))
+    def search(self, row: bytes, k: int) -> list[Neighbor]:
+        scratch = self.codec.scratch()
+        index = scratch.filled(self.codec.codes(self.rows))
         return [
-            Neighbor(id=self.ids[row], similarity=similarity)
-            for similarity, row in _ranked(similarities, rows)
-            if row >= 0
+            Neighbor(id=self.ids[place], similarity=similarity)
+            for similarity, place in scratch.search(index, row, min(k, len(self.ids)))
+            if place >= 0
         ]
 
     def add(self, id: str, row: bytes) -> Partition:
@@ -298,16 +319,16 @@ class FlatPartition:
     def __len__(self) -> int:
         return len(self._ids) - self._dead
 
-    def search(self, query: NDArray[np.float32], k: int) -> list[Neighbor]:
-        self._codec.scratch()  # limits the OpenMP threads of this thread
+    def search(self, row: bytes, k: int) -> list[Neighbor]:
+        scratch = self._codec.scratch()
         fetch = k + min(self._dead, k)
         while True:
             with self._writing:
-                similarities, rows = self._index.search(query, min(fetch, self._index.ntotal))
+                ranked = scratch.search(self._index, row, min(fetch, self._index.ntotal))
             found = [
                 Neighbor(id=id, similarity=similarity)
-                for similarity, row in _ranked(similarities, rows)
-                if row >= 0 and (id := self._ids[row]) is not None
+                for similarity, place in ranked
+                if place >= 0 and (id := self._ids[place]) is not None
             ]
             if len(found) >= k or fetch >= k + self._dead:
                 return found[:k]

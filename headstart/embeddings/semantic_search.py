@@ -52,6 +52,8 @@ from headstart.observe import Gated, GateOutcome
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from numpy.typing import NDArray
+
     from headstart.decisions import Encoding, MatchContext
     from headstart.embeddings.entry_encoder import EntryEncoder, PromptEncoder
     from headstart.embeddings.replica import Replica
@@ -84,6 +86,7 @@ class SemanticSearch(Generic[P]):
     max_wait_s: float
     draw: Callable[[], float] = random.random
     _expected: dict[str, dict[asyncio.Event, bytes | None]] = field(default_factory=dict)
+    """By group: the entries on their way into the index, with their sketches as f32 rows."""
 
     # --- entries on their way into the index -----------------------------------------------------
 
@@ -91,7 +94,7 @@ class SemanticSearch(Generic[P]):
         """Let lookups of a group wait for an entry until the returned function is called."""
         arrival, group = asyncio.Event(), key.group
         sketch = self.entries.sketch(key.query) if key.query is not None else None
-        self._expected.setdefault(group, {})[arrival] = sketch
+        self._expected.setdefault(group, {})[arrival] = None if sketch is None else _to_f32(sketch)
 
         def arrived() -> None:
             arrival.set()
@@ -146,7 +149,11 @@ class SemanticSearch(Generic[P]):
         waiting, own = self._expected.get(query.group), query.sketch
         if not waiting or own is None:
             return [*(waiting or ())]
-        similarities = _cosines([own if each is None else each for each in waiting.values()], own)
+        own_row = _to_f32(own)
+        rows = [own_row if each is None else each for each in waiting.values()]
+        similarities = _cosines(rows, own_row)
+        if similarities.max() < query.gate:
+            return []
         return [
             arrival
             for (arrival, sketch), similarity in zip(waiting.items(), similarities, strict=True)
@@ -481,12 +488,18 @@ class ReadAhead:
         return self._read.get(id)
 
 
-def _cosines(rows: Sequence[bytes], own: bytes) -> list[float]:
-    """Return the similarity of each row to ``own``."""
-    vectors = np.frombuffer(b"".join((*rows, own)), "<f2").astype(np.float32)
-    vectors = vectors.reshape(len(rows) + 1, -1)
+def _to_f32(sketch: bytes) -> bytes:
+    """Return a sketch of fp16 as a row of f32, which is quicker to compare."""
+    return np.frombuffer(sketch, "<f2").astype(np.float32).tobytes()
+
+
+def _cosines(rows: Sequence[bytes], own: bytes) -> NDArray[np.float32]:
+    """Return the similarity f32[n] of each of ``n`` rows to ``own``. All are f32[d] of length 1."""
+    vectors = np.frombuffer(b"".join(rows), np.float32).reshape(len(rows), -1)
     # No product of matrices: its threads would spin for so little work.
-    similarities: list[float] = np.add.reduce(vectors[:-1] * vectors[-1], axis=1).tolist()
+    similarities: NDArray[np.float32] = np.einsum(
+        "ij,j->i", vectors, np.frombuffer(own, np.float32)
+    )
     return similarities
 
 

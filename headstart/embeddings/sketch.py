@@ -208,8 +208,8 @@ class Sketcher:
     def _add(self, ids: list[int]) -> NDArray[np.float32]:
         at = np.array(ids, dtype=np.intp)
         # No product of matrices: its threads would spin for so little work.
-        total: NDArray[np.float32] = np.add.reduce(self._rows[at] * self._scales[at, None])
-        length = math.sqrt(np.add.reduce(total * total))
+        total: NDArray[np.float32] = np.einsum("i,ij->j", self._scales[at], self._rows[at])
+        length = math.sqrt(total.dot(total))
         if length > 0:
             total /= length
         total.setflags(write=False)
