@@ -127,7 +127,7 @@ class EncoderWorker:
 
     def peek(self, text: str) -> Encoding | None:
         """Return the encoding of ``text`` if it is kept. Never waits for the model."""
-        if text not in self._recent:  # most texts are new, and this needs no lock
+        if text not in self._recent.kept:  # most texts are new, and this needs no lock
             return None
         with self._wakeup:
             return self._recent.get(text)
@@ -472,25 +472,22 @@ class _RecentEncodings:
         self._size = size
         self._capacity = capacity
         self._bytes = 0
-        self._kept: OrderedDict[str, Encoding] = OrderedDict()
-
-    def __contains__(self, text: object) -> bool:
-        return text in self._kept
+        self.kept: OrderedDict[str, Encoding] = OrderedDict()
 
     def get(self, text: str) -> Encoding | None:
-        encoding = self._kept.get(text)
+        encoding = self.kept.get(text)
         if encoding is not None:
-            self._kept.move_to_end(text)
+            self.kept.move_to_end(text)
         return encoding
 
     def put(self, text: str, encoding: Encoding) -> None:
         cost = _weigh(text, encoding)
         if cost > self._capacity // LARGEST_SHARE:
             return
-        self._kept[text] = encoding
+        self.kept[text] = encoding
         self._bytes += cost
-        while len(self._kept) > self._size or self._bytes > self._capacity:
-            self._bytes -= _weigh(*self._kept.popitem(last=False))
+        while len(self.kept) > self._size or self._bytes > self._capacity:
+            self._bytes -= _weigh(*self.kept.popitem(last=False))
 
 
 def _weigh(text: str, encoding: Encoding) -> int:

@@ -230,8 +230,9 @@ class EntryEncoder(Generic[P]):
                 if self._encoder.is_full(tenant):
                     return EmbeddedEntry(entry)
                 encoding = await self._encoder.encode(text, background=True, tenant=tenant)
-            embedded = EmbeddedEntry(entry)
-            if encoding is not None:
+            if encoding is None:
+                embedded = EmbeddedEntry(entry)
+            else:
                 embedded = self._with_vector(entry, text, encoding)
             if self._sketcher is None or (row := self.sketch(text)) is None:
                 return embedded

@@ -74,8 +74,9 @@ def nearest_rows(rows: Sequence[bytes], row: bytes, k: int) -> list[tuple[float,
     if not rows:
         return []
     codec = _codec_of(len(row) // 2)
-    scratch = codec.scratch()
-    found = scratch.search(scratch.filled(codec.codes(b"".join(rows))), row, min(k, len(rows)))
+    index = codec.scratch()
+    index.add_sa_codes(codec.codes(b"".join(rows)))
+    found = codec.search(index, row, min(k, len(rows)))
     return sorted(found, key=lambda each: (-each[0], each[1]))
 
 
@@ -180,7 +181,7 @@ class Partition(Protocol):
 
 
 class RowCodec:
-    """Converts rows to and from FAISS, and holds a scratch for each thread."""
+    """Converts rows to and from FAISS, and holds a scratch index for each thread."""
 
     def __init__(self, dimension: int) -> None:
         self._dimension = dimension
@@ -214,50 +215,39 @@ class RowCodec:
         index.codes.resize(0)  # a std::vector that shrinks keeps its memory
         return index
 
-    def scratch(self) -> Scratch:
-        """Return this thread's scratch."""
-        scratch: Scratch | None = getattr(self._threads, "scratch", None)
-        if scratch is None:
-            # More OpenMP threads would spin on the cores that serve requests. It is set per thread.
-            faiss.omp_set_num_threads(1)
-            scratch = self._threads.scratch = Scratch(self._dimension, self.new_index())
-        return scratch
-
-
-class Scratch:
-    """One thread's small index, and its arrays for the query and the results of a search.
-
-    FAISS's wrapper would check and make such arrays for each search, which takes 10 µs.
-    """
-
-    def __init__(self, dimension: int, index: faiss.IndexScalarQuantizer) -> None:
-        self._index = index
-        self._query = np.empty(dimension, np.float32)
-        self._query_address = faiss.swig_ptr(self._query)
-        self._make_room(SMALL_ROWS)
-
-    def _make_room(self, k: int) -> None:
-        self._similarities = np.empty(k, np.float32)
-        self._rows = np.empty(k, np.int64)
-        self._addresses = faiss.swig_ptr(self._similarities), faiss.swig_ptr(self._rows)
-
-    def filled(self, codes: NDArray[np.uint8]) -> faiss.IndexScalarQuantizer:
-        """Return the small index with these rows alone, u8[n, 2 d]."""
-        self._index.reset()
-        self._index.add_sa_codes(codes)
-        return self._index
+    def scratch(self) -> faiss.IndexScalarQuantizer:
+        """Return this thread's scratch index, empty."""
+        index: faiss.IndexScalarQuantizer | None = getattr(self._threads, "scratch", None)
+        if index is None:
+            index = self._threads.scratch = self.new_index()
+        index.reset()
+        return index
 
     def search(self, index: Any, row: bytes, k: int) -> Iterator[tuple[float, int]]:
         """Return the similarities and places of the ``k`` rows of an index that are nearest.
 
-        The nearest comes first. A place is -1 where the index has fewer rows.
+        The nearest comes first. A place is -1 where the index has fewer rows. FAISS's wrapper would
+        check and make arrays for each search, which takes 10 µs: here each thread keeps its own.
         """
-        if k > len(self._rows):
-            self._make_room(k)
-        self._query[:] = np.frombuffer(row, "<f2")
-        index.search_c(1, self._query_address, k, *self._addresses)
-        similarities = np.minimum(self._similarities[:k], LARGEST_COSINE)
-        return zip(similarities.tolist(), self._rows[:k].tolist(), strict=True)
+        mine = self._threads
+        if getattr(mine, "room", 0) < k:
+            self._make_room(max(k, SMALL_ROWS))
+        mine.query[:] = np.frombuffer(row, "<f2")
+        index.search_c(1, mine.query_at, k, mine.similarities_at, mine.places_at)
+        bounded = np.minimum(mine.similarities[:k], LARGEST_COSINE)
+        return zip(bounded.tolist(), mine.places[:k].tolist(), strict=True)
+
+    def _make_room(self, k: int) -> None:
+        """Make this thread's arrays for the query and ``k`` results, and find their addresses."""
+        mine = self._threads
+        # More OpenMP threads would spin on the cores that serve requests. It is set per thread.
+        faiss.omp_set_num_threads(1)
+        mine.query = np.empty(self._dimension, np.float32)
+        mine.similarities, mine.places = np.empty(k, np.float32), np.empty(k, np.int64)
+        mine.query_at = faiss.swig_ptr(mine.query)
+        mine.similarities_at = faiss.swig_ptr(mine.similarities)
+        mine.places_at = faiss.swig_ptr(mine.places)
+        mine.room = k
 
 
 class SmallPartition(msgspec.Struct, frozen=True, gc=False):
@@ -272,11 +262,11 @@ class SmallPartition(msgspec.Struct, frozen=True, gc=False):
         return len(self.ids)
 
     def search(self, row: bytes, k: int) -> list[Neighbor]:
-        scratch = self.codec.scratch()
-        index = scratch.filled(self.codec.codes(self.rows))
+        index = self.codec.scratch()
+        index.add_sa_codes(self.codec.codes(self.rows))
         return [
             Neighbor(id=self.ids[place], similarity=similarity)
-            for similarity, place in scratch.search(index, row, min(k, len(self.ids)))
+            for similarity, place in self.codec.search(index, row, min(k, len(self.ids)))
             if place >= 0
         ]
 
@@ -320,11 +310,10 @@ class FlatPartition:
         return len(self._ids) - self._dead
 
     def search(self, row: bytes, k: int) -> list[Neighbor]:
-        scratch = self._codec.scratch()
         fetch = k + min(self._dead, k)
         while True:
             with self._writing:
-                ranked = scratch.search(self._index, row, min(fetch, self._index.ntotal))
+                ranked = self._codec.search(self._index, row, min(fetch, self._index.ntotal))
             found = [
                 Neighbor(id=id, similarity=similarity)
                 for similarity, place in ranked

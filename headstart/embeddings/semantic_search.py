@@ -85,8 +85,10 @@ class SemanticSearch(Generic[P]):
     replica: Replica
     max_wait_s: float
     draw: Callable[[], float] = random.random
-    _expected: dict[str, dict[asyncio.Event, bytes | None]] = field(default_factory=dict)
-    """By group: the entries on their way into the index, with their sketches as f32 rows."""
+    _expected: dict[str, dict[asyncio.Event, NDArray[np.float32] | None]] = field(
+        default_factory=dict
+    )
+    """By group: the entries on their way into the index, and their sketches, f32[d]."""
 
     # --- entries on their way into the index -----------------------------------------------------
 
@@ -94,7 +96,8 @@ class SemanticSearch(Generic[P]):
         """Let lookups of a group wait for an entry until the returned function is called."""
         arrival, group = asyncio.Event(), key.group
         sketch = self.entries.sketch(key.query) if key.query is not None else None
-        self._expected.setdefault(group, {})[arrival] = None if sketch is None else _to_f32(sketch)
+        row = None if sketch is None else np.frombuffer(sketch, "<f2").astype(np.float32)
+        self._expected.setdefault(group, {})[arrival] = row
 
         def arrived() -> None:
             arrival.set()
@@ -149,9 +152,10 @@ class SemanticSearch(Generic[P]):
         waiting, own = self._expected.get(query.group), query.sketch
         if not waiting or own is None:
             return [*(waiting or ())]
-        own_row = _to_f32(own)
-        rows = [own_row if each is None else each for each in waiting.values()]
-        similarities = _cosines(rows, own_row)
+        row = np.frombuffer(own, "<f2").astype(np.float32)
+        rows = np.concatenate([row if each is None else each for each in waiting.values()])
+        # No product of matrices: its threads would spin for so little work.
+        similarities = np.einsum("ij,j->i", rows.reshape(-1, len(row)), row)
         if similarities.max() < query.gate:
             return []
         return [
@@ -486,21 +490,6 @@ class ReadAhead:
             self._read = await self.replica.read(wanted)
             self.query.add_time("lookup_s")
         return self._read.get(id)
-
-
-def _to_f32(sketch: bytes) -> bytes:
-    """Return a sketch of fp16 as a row of f32, which is quicker to compare."""
-    return np.frombuffer(sketch, "<f2").astype(np.float32).tobytes()
-
-
-def _cosines(rows: Sequence[bytes], own: bytes) -> NDArray[np.float32]:
-    """Return the similarity f32[n] of each of ``n`` rows to ``own``. All are f32[d] of length 1."""
-    vectors = np.frombuffer(b"".join(rows), np.float32).reshape(len(rows), -1)
-    # No product of matrices: its threads would spin for so little work.
-    similarities: NDArray[np.float32] = np.einsum(
-        "ij,j->i", vectors, np.frombuffer(own, np.float32)
-    )
-    return similarities
 
 
 class _VetoedNeighbor(NamedTuple, Generic[P]):
