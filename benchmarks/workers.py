@@ -3,10 +3,11 @@
     python -m benchmarks.workers [--workers 2] [--requests 500] [--turns 5] [--rounds 5]
                                  [--store memory] [--json FILE]
 
-Each server is ``headstart serve`` with exact matches, in front of a simulated provider that answers
-at once. Beside one worker and several workers there are as many servers of one worker that share
-nothing and divide the connections: what they cost more than one server is what busy processes cost
-each other on this machine, and only what several workers cost more than those is Headstart's.
+Each server is ``headstart serve`` with exact matches, in front of a provider that repeats a
+recorded answer at once. Beside one worker and several workers there are as many servers of one
+worker that share nothing and divide the connections: what they cost more than one server is what
+busy processes cost each other on this machine, and only what several workers cost more than those
+is Headstart's.
 
 CPU is the user and system time of all processes, the supervisor among them, for a request. The
 three take turns, so other work on the machine meets all of them. In each round they are started
@@ -15,7 +16,9 @@ the median of its rounds, and each round's figure the median of its turns.
 
 Throughput is the answers in a second while the connections are always busy. It shows what several
 workers gain only where the machine has a core for each worker, one for the client and one for the
-provider.
+provider. *A worker* in the column of connections means so many connections for each worker: then
+each process has the same to do, however many there are. A process that has fewer connections pays
+more for a request, because it wakes up for fewer of them at once.
 """
 
 from __future__ import annotations
@@ -33,17 +36,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from benchmarks.load import run_load
-from benchmarks.overhead import TOPICS, chat, start, unique
+from benchmarks.overhead import TOPICS, chat, unique
+from benchmarks.recorded import start_recorded
 from benchmarks.safe_hits_programs import Program
 from benchmarks.upstream_overhead import answering
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-CONNECTIONS = (2, 16)
+CONNECTIONS = ("2", "16", "16 a worker")
 KINDS = ("exact hit", "miss", "miss, streamed")
 _serial = itertools.count()
-Case: TypeAlias = tuple[str, int, str]
+Case: TypeAlias = tuple[str, str, str]
 """Kind of request, connections, and servers."""
 
 
@@ -78,22 +82,25 @@ class Served:
     """Servers that take the load of one case together."""
 
     programs: tuple[Program, ...]
+    workers: int
+    """The processes that serve, of all programs."""
 
     @property
     def cpu_s(self) -> float:
         """User and system seconds of all processes so far."""
         return sum(cpu_s(each.process.pid) for each in self.programs if each.process)
 
-    async def load(self, kind: str, requests: int, connections: int) -> float:
+    async def load(self, kind: str, requests: int, connections: str) -> float:
         """Send requests to all servers at once over so many connections, and return the seconds."""
         shared = iter(requests_of(kind, requests))
-        part, rest = divmod(connections, len(self.programs))
+        count, _, each = connections.partition(" ")
+        part, rest = divmod(int(count) * (self.workers if each else 1), len(self.programs))
         started = time.perf_counter()
         async with asyncio.TaskGroup() as group:
             for number, program in enumerate(self.programs):
                 port = int(program.url.rpartition(":")[2])
-                if count := part + (number < rest):
-                    group.create_task(_send(port, shared, count))
+                if mine := part + (number < rest):
+                    group.create_task(_send(port, shared, mine))
         return time.perf_counter() - started
 
 
@@ -127,14 +134,14 @@ base_url = "http://127.0.0.1:{provider}/v1"
         await program.start()
         stack.push_async_callback(program.stop)
         programs.append(program)
-    return Served(tuple(programs))
+    return Served(tuple(programs), servers * workers)
 
 
 async def bench(
     workers: int, requests: int, turns: int, rounds: int, store: str
 ) -> list[dict[str, Any]]:
     """Measure one worker, several workers, and as many servers of one worker."""
-    provider = start(answering)
+    provider = await start_recorded(answering)
     costs: Costs = {}
     for _ in range(rounds):
         for case, turns_of_round in (
@@ -160,7 +167,7 @@ async def measure_round(
         }
         for each in served.values():
             for kind in KINDS:
-                await each.load(kind, 200, 16)
+                await each.load(kind, 200, "16")
         for turn in range(turns):
             order = [*served.items()]
             for name, each in order[turn % 3 :] + order[: turn % 3]:
@@ -174,7 +181,7 @@ async def measure_round(
     return costs
 
 
-def row(costs: Costs, kind: str, connections: int) -> dict[str, Any]:
+def row(costs: Costs, kind: str, connections: str) -> dict[str, Any]:
     """Return the figures of one case: medians, and the medians of the ratios of each round."""
     rounds = {name: costs[kind, connections, name] for name in ("one", "workers", "apart")}
     cpu = {name: [each.cpu_us for each in turns] for name, turns in rounds.items()}
