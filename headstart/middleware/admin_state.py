@@ -273,6 +273,9 @@ class UpstreamStatus(Frozen, omit_defaults=False):
 
     upstream: str
     model: str
+    key: str
+    """The place of the key among the upstream's own ones, or 8 hex digits of the hash of a caller's
+    key. Empty: no key."""
     ready: bool
     ready_in_s: float
     """Time until its breaker closes or its rate limit is refilled."""
@@ -302,34 +305,35 @@ def upstream_states(engine: EngineParts) -> list[UpstreamStatus]:
         return []
     now = asyncio.get_running_loop().time()
     found = [
-        _status(UpstreamModel(upstream, model), condition, conditions.measures, now)
-        for (upstream, model, _), condition in conditions.items()
+        _status(UpstreamModel(upstream, model), key[:8], condition, conditions.measures, now)
+        for (upstream, model, key), condition in conditions.items()
     ]
-    found.sort(key=lambda each: (each.upstream, each.model))
+    found.sort(key=lambda each: (each.upstream, each.model, each.key))
     return found
 
 
 def _status(
-    key: UpstreamModel, condition: UpstreamState, measures: Measures, now: float
+    model: UpstreamModel, key: str, condition: UpstreamState, measures: Measures, now: float
 ) -> UpstreamStatus:
     wait_s = max(condition.breaker.avoided_for_s(now), condition.limits.ready_in_s(0, now))
     p50_s, p95_s, p99_s = (
-        measures.ttft_s(key, TYPICAL_TOKENS, share, now) for share in (0.5, 0.95, 0.99)
+        measures.ttft_s(model, TYPICAL_TOKENS, share, now) for share in (0.5, 0.95, 0.99)
     )
     return UpstreamStatus(
-        upstream=key.upstream,
-        model=key.model,
+        upstream=model.upstream,
+        model=model.model,
+        key=key,
         ready=wait_s <= 0.0,
         ready_in_s=wait_s,
         degraded=condition.breaker.degraded(now),
-        in_flight=measures.in_flight(key),
-        samples=measures.first_token(key, TYPICAL_TOKENS, now).samples,
+        in_flight=measures.in_flight(model),
+        samples=measures.first_token(model, TYPICAL_TOKENS, now).samples,
         ttft_p50_s=p50_s,
         ttft_p95_s=p95_s,
         ttft_p99_s=p99_s,
-        tokens_per_s=measures.tokens_per_s(key),
-        first_token_limit_s=measures.first_token_limit_s(key, TYPICAL_TOKENS, now),
-        stall_limit_s=measures.stall_limit_s(key),
+        tokens_per_s=measures.tokens_per_s(model),
+        first_token_limit_s=measures.first_token_limit_s(model, TYPICAL_TOKENS, now),
+        stall_limit_s=measures.stall_limit_s(model),
     )
 
 

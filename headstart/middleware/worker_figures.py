@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
@@ -135,18 +136,13 @@ def merge_counts(counts: Sequence[WorkerCounts]) -> WorkerCounts:
 
 def merge_upstreams(views: Sequence[UpstreamsView]) -> UpstreamsView:
     """Return each upstream once: with all calls in flight, and the figures of most samples."""
-    # A worker may list a model under several keys: they stay apart.
-    places: dict[tuple[str, str, int], UpstreamStatus] = {}
-    for view in views:
-        seen: Counter[tuple[str, str]] = Counter()
-        for each in view.upstreams:
-            name = (each.upstream, each.model)
-            place = (*name, seen[name])
-            seen[name] += 1
-            known = places.get(place)
-            places[place] = each if known is None else _joined(known, each)
+    places: dict[tuple[str, str, str], UpstreamStatus] = {}
+    for each in itertools.chain.from_iterable(view.upstreams for view in views):
+        place = (each.upstream, each.model, each.key)
+        known = places.get(place)
+        places[place] = each if known is None else _joined(known, each)
     return UpstreamsView(
-        upstreams=sorted(places.values(), key=lambda each: (each.upstream, each.model)),
+        upstreams=[status for _, status in sorted(places.items())],
         hedges=max((view.hedges for view in views), key=len, default=()),
     )
 
