@@ -239,6 +239,8 @@ def test_client_keys_come_from_the_file_or_from_variables(tmp_path: Path) -> Non
         ("[cache]\nenabled = 'no'", ["cache.enabled: expected true or false"]),
         ("[compression]\nprefill_tokens_per_s = ''", ["expected a number, got text"]),
         ("[server", ["headstart.toml"]),
+        ("port = 8080", ["port: unknown setting; write it in [server]"]),
+        ("max_error = 0.01", ["max_error", "write it in [cache] or [[route]]"]),
     ],
 )
 def test_refusal_names_the_setting_and_the_fix(toml: str, words: list[str], tmp_path: Path) -> None:

@@ -99,6 +99,10 @@ def share_of(settings: Settings, index: int, count: int) -> Settings:
     )
 
 
+_LASTING = ("metrics", "counts")
+"""Figures that stay when a worker ends."""
+
+
 class WorkerTask(msgspec.Struct):
     """The task that a worker reads from its standard input at its start."""
 
@@ -153,8 +157,8 @@ class _Worker:
         self.channel = channel
         self.settings = settings
         self.ready_at: float | None = None
-        self.metrics = b""
-        """The last metrics that it reported. The sums must not fall when the worker has ended."""
+        self.reported: dict[str, bytes] = {}
+        """Its last answers to ``_LASTING``. The sums must not fall when the worker has ended."""
 
 
 class WorkerPool:
@@ -190,8 +194,8 @@ class WorkerPool:
         self._announced = False
         self._early_deaths = 0
         self._status = 0
-        self._ended: tuple[bytes, ...] = ()
-        """Metrics of workers that have ended."""
+        self._ended: dict[str, bytes] = {}
+        """Answers to ``_LASTING`` of all workers that have ended."""
 
     async def run(self) -> int:
         """Run the workers."""
@@ -259,10 +263,11 @@ class WorkerPool:
         del self._workers[index]
         self._leases.drop(index)
         self._counts[index] = GONE
-        if worker.metrics:
-            from headstart.middleware.worker_figures import merge_metrics
+        for what, last in worker.reported.items():
+            from headstart.middleware.worker_figures import merge_ended
 
-            self._ended = (merge_metrics((), (*self._ended, worker.metrics)),)
+            before = self._ended.get(what)
+            self._ended[what] = last if before is None else merge_ended(what, (before, last))
         if worker.ready_at is None:
             return 0.0, status
         return time.monotonic() - worker.ready_at, status
@@ -346,13 +351,13 @@ class WorkerPool:
                 async with asyncio.timeout(ANSWER_S):
                     answer = await worker.channel.ask("show", what.encode())
                 answers.append(answer)
-                if what == "metrics":
-                    worker.metrics = answer
+                if what in _LASTING:
+                    worker.reported[what] = answer
 
         async with asyncio.TaskGroup() as tasks:
             for worker in self._serving():
                 tasks.create_task(ask(worker))
-        ended = self._ended if what == "metrics" else ()
+        ended = [self._ended[what]] if what in self._ended else []
         return msgspec.msgpack.encode({"live": answers, "ended": ended})
 
     # --- reload -----------------------------------------------------------------------------

@@ -92,6 +92,8 @@ def _check_table(struct: type[msgspec.Struct], section: str, shown: str, table: 
     kinds = {field.name: field.type for field in msgspec.structs.fields(struct)}
     for name, value in table.items():
         place = f"{shown}.{name}" if shown else name
+        if not section and name not in kinds and (homes := _sections_with(name)):
+            raise ConfigError(f"{place}: unknown setting; write it in {' or '.join(homes)}")
         check_name(section, name, place)
         if not section and name in LISTS and isinstance(value, Mapping):
             raise ConfigError(f"{name}: write [[{name}]], once for each, in place of [{name}]")
@@ -106,6 +108,15 @@ def _check_table(struct: type[msgspec.Struct], section: str, shown: str, table: 
                 _check_table(inner, path, f"{place}[{index}]", each)
         else:
             _check_table(inner, path, place, value)
+
+
+def _sections_with(name: str) -> list[str]:
+    """Return the headers of the sections that have a setting of this name."""
+    return [
+        f"[[{section}]]" if section in LISTS else f"[{section}]"
+        for section, kind in fields_of("").items()
+        if table_type(kind) is not None and name in fields_of(section)
+    ]
 
 
 _BY_NAME = {

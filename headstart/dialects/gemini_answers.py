@@ -13,8 +13,8 @@ from headstart.dialects.dialect import (
     Rendered,
     as_object,
     as_text,
+    decode_document,
     decode_event,
-    decode_first,
     split_text,
     unreadable,
 )
@@ -417,15 +417,20 @@ def _finished(reason: str, index: int, *, called: bool) -> Finished:
 
 
 def decode_body(status: int, body: bytes) -> tuple[StreamEvent, ...]:
-    """Read a whole answer: its events and Ended, or ErrorReported alone."""
-    document = decode_first(body)
+    """Read a whole answer: its events and Ended, or ErrorReported alone.
+
+    A provider that does not know ``alt=sse`` sends the chunks of a stream as one list.
+    """
+    document = decode_document(body)
+    chunks = document if isinstance(document, list) and document else [document]
     if status >= 400:
-        return (read_error(document if isinstance(document, dict) else {}, status),)
-    if not isinstance(document, dict):
+        return (read_error(chunks[0] if isinstance(chunks[0], dict) else {}, status),)
+    if not all(isinstance(chunk, dict) for chunk in chunks):
         return (unreadable("the answer is not a JSON object"),)
-    if not ({"candidates", "promptFeedback", "error"} & document.keys()):
+    if not any({"candidates", "promptFeedback", "error"} & chunk.keys() for chunk in chunks):
         return (unreadable("the answer has no candidates"),)
-    events = GenerateDecoder(whole=True).read(document)
+    decoder = GenerateDecoder(whole=len(chunks) == 1)
+    events = tuple(event for chunk in chunks for event in decoder.read(chunk))
     errors = tuple(event for event in events if isinstance(event, ErrorReported))
     return errors or (*events, *_ENDED)
 

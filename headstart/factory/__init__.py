@@ -348,7 +348,11 @@ def _make_engine(
             keyed=sharing.binds,
         ),
         flights=parts.flights,
-        responder=Responder(RenderedAnswers(cache.hot_bytes // 4), parts.supervisor.spawn),
+        responder=Responder(
+            RenderedAnswers(cache.hot_bytes // 4),
+            parts.supervisor.spawn,
+            names_requests=not wrapped,
+        ),
         supervisor=parts.supervisor,
         observer=parts.observers,
         clock=clock,

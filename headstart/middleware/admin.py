@@ -63,7 +63,6 @@ from headstart.middleware.worker_figures import (
     EXPLAIN,
     METRICS,
     UPSTREAMS,
-    WorkerCounts,
     gathered,
     merge_counts,
     merge_metrics,
@@ -438,10 +437,10 @@ async def metrics(admin: Admin, engine: Engine) -> Response[bytes]:
 async def stats(admin: Admin, engine: Engine) -> Stats:
     """Show the counts of requests, and the present sizes."""
     found = await gathered(admin, engine, COUNTS)
-    counted = merge_counts([msgspec.json.decode(each, type=WorkerCounts) for each in found.live])
+    counted = merge_counts(found.live, found.ended)
     count = counted.outcomes
     return Stats(
-        uptime_s=admin.clock() - admin.started,
+        uptime_s=admin.clock() - counted.started,
         requests=sum(count.values()) - count[Outcome.RELAY],
         hits={kind: count[kind] for kind in (Outcome.EXACT, Outcome.SEMANTIC)},
         joined=count[Outcome.JOINED],

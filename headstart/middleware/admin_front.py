@@ -92,7 +92,7 @@ class LivePages:
 
 
 class WorkerAnswers(Frozen):
-    """The answers of all workers, and the last metrics of workers that have ended."""
+    """The answers of all workers, and the last metrics or counts of workers that have ended."""
 
     live: list[bytes]
     ended: tuple[bytes, ...] = ()

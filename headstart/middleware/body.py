@@ -229,8 +229,14 @@ async def iterate_body(receive: Receive) -> AsyncIterator[bytes]:
 async def watch(receive: Receive, on_gone: Callable[[], object]) -> None:
     """Call ``on_gone`` once the client leaves. Cancel this task when that does not matter any more.
 
-    No ASGI server raises from ``send`` after the client has gone; only ``receive`` tells.
+    No ASGI server raises from ``send`` after the client has gone; only ``receive`` tells. Some
+    middleware repeats the end of the body on each call, without waiting. Then it cannot be known
+    whether the client leaves, and to go on asking would block the event loop.
     """
-    while (await receive())["type"] != "http.disconnect":
-        pass
+    ended = False
+    while (message := await receive())["type"] != "http.disconnect":
+        if not message.get("more_body", False):
+            if ended:
+                return
+            ended = True
     on_gone()

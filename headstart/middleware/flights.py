@@ -185,8 +185,8 @@ class Flight:
 
     __slots__ = (
         "__weakref__", "_claimed", "_cut_off", "_deadline", "_dropped", "_log", "_log_bytes",
-        "_payer", "_room", "_settling", "_size", "attempts", "began", "caller", "done", "end",
-        "ended", "entry", "error", "first_content", "followed", "full", "head", "is_read",
+        "_payer", "_room", "_settling", "_size", "abandoned", "attempts", "began", "caller", "done",
+        "end", "ended", "entry", "error", "first_content", "followed", "full", "head", "is_read",
         "not_stored", "origin", "owned", "pump", "readers", "reading", "reply", "settled",
         "shaped", "unasked", "vectors", "whole",
     )  # fmt: skip
@@ -198,7 +198,6 @@ class Flight:
         """The name of the key that pays for the call; "": it has none."""
         self.head: FlightHead | None = None
         self.error: BaseException | None = None
-        self.ended = False
         self.full = False
         """The answer is larger than the log, so no client may join any more."""
         self.end = 0
@@ -209,6 +208,8 @@ class Flight:
         """The answer's terminal event was read, so no later failure makes the answer incomplete."""
         self.done = False
         """The answer has ended or failed."""
+        self.abandoned = False
+        """The last client left before the answer was whole, and the pump is about to end."""
         self.origin: Origin | None = None
         self.attempts: tuple[Attempt, ...] = ()
         self.shaped: tuple[ShapingEffect, ...] = ()
@@ -234,14 +235,13 @@ class Flight:
         """The reply that is read. Its ``transforms`` name the changes so far."""
         self.pump: asyncio.Task[None] | None = None
         self._settling: asyncio.Event | None = None
-        self._cut_off = self._claimed = False
+        self.ended = self._cut_off = self._claimed = False
         self._payer: Client | None = None
         self._room: asyncio.Future[None] | None = None
         self._deadline = deadline
         self._log_bytes = log_bytes
         self._log: list[bytes] = []
-        self._dropped = 0
-        self._size = 0
+        self._dropped = self._size = 0
         self.readers: list[Client] = []
         """The clients that have joined and not left."""
 
@@ -269,6 +269,7 @@ class Flight:
             return False
         if self.pump is not None and not self.done:
             if not self.whole:
+                self.abandoned = True
                 self.pump.cancel()
             elif self.is_read:
                 asyncio.get_running_loop().call_later(REST_S, self._cut_off_rest)
@@ -340,7 +341,7 @@ class Flight:
     @property
     def joinable(self) -> bool:
         """A new client can still get the whole answer."""
-        return not self.full and self.error is None
+        return not self.full and self.error is None and not self.abandoned
 
     def open(self, head: FlightHead) -> None:
         """Publish status and headers."""

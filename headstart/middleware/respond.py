@@ -111,11 +111,18 @@ class RenderedAnswers:
 
 
 class Responder:
-    """Sends answers over ASGI. It notes in the context what was sent, and when."""
+    """Sends answers over ASGI. It notes in the context what was sent, and when.
 
-    def __init__(self, answers: RenderedAnswers, spawn: Spawn) -> None:
+    ``names_requests``: a hit has the header in which clients look for a request's id. A wrapped app
+    has its own ids, which other middleware may add.
+    """
+
+    def __init__(
+        self, answers: RenderedAnswers, spawn: Spawn, *, names_requests: bool = True
+    ) -> None:
         self._answers = answers
         self._spawn = spawn
+        self._names_requests = names_requests
 
     def render(self, context: RequestContext, entry: Entry, now: float) -> StoredResponse:
         """Return a stored answer in the mode that the request asks for."""
@@ -156,8 +163,9 @@ class Responder:
         start += (
             (b"content-length", b"%d" % len(body)),
             (b"age", b"%d" % max(0, now - entry.created)),
-            (request_id_header(context.route.dialect), context.id.encode()),
         )
+        if self._names_requests:
+            start.append((request_id_header(context.route.dialect), context.id.encode()))
         if request is not None and not request.stream:
             saved = origin.prompt_tokens + origin.completion_tokens
             start.append((b"x-headstart-tokens-saved", b"%d" % saved))

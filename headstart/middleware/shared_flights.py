@@ -502,7 +502,7 @@ class SharedFlights:
                 async with asyncio.timeout(BEGIN_S):
                     await self._awaiting(follow, owned.wait_begun)
             flight = owned.flight
-            if flight is None or flight.error is not None:
+            if flight is None or flight.error is not None or flight.abandoned:
                 return await self._tell(follow, AnswerEnded(follow.number, whole=False))
             now, wait_s = asyncio.get_running_loop().time(), follow.wait_s
             lasts = flight.joinable and flight.lasts(None if wait_s is None else now + wait_s)

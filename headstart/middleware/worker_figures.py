@@ -124,14 +124,26 @@ class WorkerCounts(Frozen, omit_defaults=False):
 
     outcomes: dict[str, int]
     now: Levels
+    started: float
+    """When the worker started, in Unix seconds."""
 
 
-def merge_counts(counts: Sequence[WorkerCounts]) -> WorkerCounts:
-    """Return the counts of all workers."""
+def merge_counts(live: Sequence[bytes], ended: Sequence[bytes] = ()) -> WorkerCounts:
+    """Return the counts of all workers. Those that have ended have no levels any more."""
+    counts = [msgspec.json.decode(each, type=WorkerCounts) for each in (*live, *ended)]
     total: Counter[str] = Counter()
     for each in counts:
         total.update(each.outcomes)
-    return WorkerCounts(outcomes=dict(total), now=merge_levels([each.now for each in counts]))
+    return WorkerCounts(
+        outcomes=dict(total),
+        now=merge_levels([each.now for each in counts[: len(live)]]),
+        started=min(each.started for each in counts),
+    )
+
+
+def merge_ended(what: str, ended: Sequence[bytes]) -> bytes:
+    """Return the last metrics, or the last counts, of workers that have ended as one."""
+    return merge_metrics((), ended) if what == METRICS else _encode(merge_counts((), ended))
 
 
 def merge_upstreams(views: Sequence[UpstreamsView]) -> UpstreamsView:
@@ -166,6 +178,7 @@ def merge_recent(found: Sequence[RecentCalls]) -> RecentCalls:
     )
 
 
+_encode = msgspec.json.encode
 METRICS, COUNTS, UPSTREAMS = "metrics", "counts", "upstreams"
 EXPLAIN, RECENT = "explain/", "recent/"
 """The questions between workers. ``EXPLAIN`` is followed by the id of a request, ``RECENT`` by a
@@ -186,7 +199,7 @@ async def recent_calls(admin: AdminState, engine: EngineParts, wanted: LiveFilte
     """Return the last ``wanted`` requests of all workers, and the calls of all their requests."""
     if admin.gather is None:
         return read_recent(admin, engine, wanted)
-    found = await gathered(admin, engine, RECENT + msgspec.json.encode(wanted).decode())
+    found = await gathered(admin, engine, RECENT + _encode(wanted).decode())
     return merge_recent([msgspec.json.decode(each, type=RecentCalls) for each in found.live])
 
 
@@ -197,13 +210,14 @@ async def own_figures(admin: AdminState, engine: EngineParts, what: str) -> byte
         return await to_thread.run_sync(admin.metrics.expose, await read_levels(engine))
     if what == COUNTS:
         outcomes = admin.metrics.requests_by_outcome()
-        return msgspec.json.encode(WorkerCounts(outcomes=outcomes, now=await read_levels(engine)))
+        now = await read_levels(engine)
+        return _encode(WorkerCounts(outcomes=outcomes, now=now, started=admin.started))
     if what == UPSTREAMS:
         view = UpstreamsView(upstreams=upstream_states(engine), hedges=read_hedges(engine))
-        return msgspec.json.encode(view)
+        return _encode(view)
     if what.startswith(RECENT):
         wanted = msgspec.json.decode(what.removeprefix(RECENT), type=LiveFilter)
-        return msgspec.json.encode(read_recent(admin, engine, wanted))
+        return _encode(read_recent(admin, engine, wanted))
     id = what.removeprefix(EXPLAIN)
     row = admin.recent.find(id)
     if row is None:
@@ -211,7 +225,7 @@ async def own_figures(admin: AdminState, engine: EngineParts, what: str) -> byte
     explained = msgspec.structs.asdict(row)
     if engine.hit_decider is not None:
         explained["verdict"] = await _verdict(engine.hit_decider, id)
-    return msgspec.json.encode(explained)
+    return _encode(explained)
 
 
 async def _verdict(hit_decider: HitDecider, id: str) -> Explanation | None:

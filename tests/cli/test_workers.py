@@ -160,11 +160,18 @@ def test_a_counter_does_not_fall_when_a_worker_dies(two: Served) -> None:
     with Load(two.port) as load:
         two.until(load.more(50))
     counted = two.count("headstart_requests_total")
-    for worker in two.workers:
-        os.kill(worker, signal.SIGKILL)
-    two.until(lambda: two.log.count("ended (by SIGKILL)") == 2)
-    two.until(lambda: len(two.workers) == 2)
-    assert two.count("headstart_requests_total") == counted == load.answered
+    stats = json.loads(two.admin("stats")[1])
+    assert stats["requests"] == counted
+    for deaths in (2, 4):
+        for worker in two.workers:
+            os.kill(worker, signal.SIGKILL)
+        two.until(lambda: two.log.count("ended (by SIGKILL)") == deaths)  # noqa: B023 - called now
+        two.until(lambda: len(two.workers) == 2)
+        assert two.count("headstart_requests_total") == counted == load.answered
+        later = json.loads(two.admin("stats")[1])
+        same = ("requests", "hits", "misses")
+        assert [later[name] for name in same] == [stats[name] for name in same]
+        assert later["uptime_s"] > stats["uptime_s"]  # of the server
 
 
 def test_workers_go_on_without_their_supervisor(two: Served) -> None:

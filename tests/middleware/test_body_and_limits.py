@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 import pytest
@@ -62,6 +63,17 @@ async def test_watching_tells_once_that_the_client_left() -> None:
     supervisor.spawn(watch, receiving(part(b"late")), gone.set)
     await gone.wait()
     await supervisor.aclose()
+
+
+async def test_watching_ends_if_the_end_of_the_body_comes_again_and_again() -> None:
+    gone: list[bool] = []
+    repeated = itertools.cycle([part(b"{}")])
+
+    async def receive() -> dict[str, Any]:
+        return next(repeated)  # without waiting, as middleware that read the body may do
+
+    await watch(receive, lambda: gone.append(True))
+    assert not gone
 
 
 async def test_the_limit_admits_queues_and_refuses() -> None:

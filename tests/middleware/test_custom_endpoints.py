@@ -99,6 +99,34 @@ class Answers:
 LATER = formatdate(4_000_000_000, usegmt=True)
 
 
+async def test_a_hit_has_only_the_request_id_of_the_middleware_around() -> None:
+    chat = {"choices": [{"index": 0, "message": {"content": "Hi"}, "finish_reason": "stop"}]}
+
+    async def answer(_: Request) -> Response:
+        return JSONResponse(chat)
+
+    paths = ("/ask", "/v1/chat/completions")
+    app = Starlette(routes=[Route(path, answer, methods=["POST"]) for path in paths])
+    inner = HeadstartMiddleware(app, endpoints=[ASK], mode="exact-only")
+
+    async def named(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_named(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"].append((b"x-request-id", b"mine"))
+            await send(message)
+
+        await inner(scope, receive, send_named)
+
+    body = {"question": "why?", "model": "m", "messages": [{"role": "user", "content": "why?"}]}
+    async with serving(named) as url, aiohttp.ClientSession(url) as session:
+        for path in paths:
+            for verdict in ("MISS", "HIT"):
+                key = {"authorization": "Bearer me"}
+                async with session.post(path, json=body, headers=key) as response:
+                    assert response.headers["x-cache"] == verdict
+                    assert response.headers.getall("x-request-id") == ["mine"]
+
+
 @pytest.mark.parametrize(
     ("status", "headers"),
     [

@@ -81,6 +81,17 @@ async def test_only_the_last_client_to_leave_cancels_the_pump() -> None:
         await cancelled.wait()
 
 
+async def test_nobody_joins_a_call_that_its_last_client_has_left() -> None:
+    flights, flight = Flights(), Flight()
+    flights.add("question", flight)
+    client = flight.join()
+    async with asyncio.TaskGroup() as group:
+        flight.pump = group.create_task(_wait(asyncio.Event()))
+        assert flights.find("question") is flight
+        flight.leave(client)
+        assert flights.find("question") is None  # its pump has not ended yet
+
+
 async def test_leaving_a_finished_flight_does_not_cancel_its_pump() -> None:
     flight = Flight()
     client = flight.join()

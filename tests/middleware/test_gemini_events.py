@@ -247,6 +247,20 @@ def test_texts_of_a_whole_answer_stay_apart() -> None:
     assert collected(events).choices[0].parts == (Text(text="Hello"), Text(text=" there"))
 
 
+def test_the_chunks_of_a_stream_may_come_as_one_list() -> None:
+    chunks = [
+        {"candidates": [{"content": {"parts": [TEXT]}}]},
+        {"candidates": [{"content": {"parts": [{"text": " there"}]}, "finishReason": "STOP"}]},
+        {"usageMetadata": USAGE},
+    ]
+    completion = collected(DIALECT.decode_body(200, json.dumps(chunks).encode()))
+    (choice,) = completion.choices
+    assert choice.parts == (Text(text="Hello there"),)
+    assert (choice.finish, completion.usage) == ("stop", USAGE)
+    (error,) = DIALECT.decode_body(200, json.dumps([chunks[0], 1]).encode())
+    assert isinstance(error, ErrorReported)
+
+
 def test_tokens_count_thoughts_as_written_and_tools_as_read() -> None:
     usage = {
         "promptTokenCount": 10,
