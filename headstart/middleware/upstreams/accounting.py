@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from contextlib import nullcontext
 from functools import partial
@@ -36,9 +37,11 @@ class UpstreamState:
     """Health and limits of one (upstream, model, key).
 
     ``lock`` is held while a call asks for permission, because other processes may share the state.
+    ``queue`` is held by the first of the calls that wait for the rate limit, which are ``queued``.
+    It is fair: who came first is next.
     """
 
-    __slots__ = ("breaker", "limits", "lock")
+    __slots__ = ("breaker", "limits", "lock", "queue", "queued")
 
     def __init__(
         self,
@@ -49,6 +52,8 @@ class UpstreamState:
         self.breaker = CircuitBreaker() if breaker is None else breaker
         self.limits = RateLimits() if limits is None else limits
         self.lock = lock
+        self.queue = asyncio.Lock()
+        self.queued = 0
 
 
 class UpstreamStates:

@@ -452,7 +452,8 @@ class AttemptGroup:
     ) -> Call:
         """Return the call for a member. It is the same object if nothing changes."""
         first = start.role is AttemptRole.FIRST
-        if first and not apart and not (start.ignore_breaker or has_alternative):
+        special = start.ignore_breaker or start.queues_until is not None
+        if first and not apart and not (special or has_alternative):
             return call
         return msgspec.structs.replace(
             call,
@@ -462,6 +463,7 @@ class AttemptGroup:
             streamed_upstream=call.streamed_upstream or streamed_upstream,
             has_alternative=call.has_alternative or has_alternative,
             ignore_breaker=call.ignore_breaker or start.ignore_breaker,
+            queues_until=start.queues_until,
         )
 
 
