@@ -312,21 +312,21 @@ def _classify(
     found = _judge(status, [code.lower() for code in codes], text, waits=wait_s is not None)
     if found.kind is FailureKind.RATE_LIMITED and found.pauses_s is not None and wait_s is None:
         wait_s = exhausted_until_s(headers, now) or message_wait_s(text)
-    return _asked(_timed(found, wait_s), headers)
+    return _obey_retry_header(_add_wait(found, wait_s), headers)
 
 
 def _judge(status: int, codes: list[str], text: str, *, waits: bool) -> Failure:
     kind = next((_CODES[code] for code in codes if code in _CODES), None)
     if kind is FailureKind.RATE_LIMITED or (kind is None and status in (403, 429)):
-        return _limited(status, text, coded=kind is not None, waits=waits)
+        return _judge_limit(status, text, coded=kind is not None, waits=waits)
     if kind is not None:
         return failure(kind)
     if status in (400, 413, 422):
-        return _refused(text)
-    return _by_status(status, text)
+        return _judge_caller_error(text)
+    return _judge_status(status, text)
 
 
-def _by_status(status: int, text: str) -> Failure:
+def _judge_status(status: int, text: str) -> Failure:
     if status == 404 and "model" in text:
         return failure(FailureKind.NO_SUCH_MODEL)
     if status in _STATUSES:
@@ -336,7 +336,7 @@ def _by_status(status: int, text: str) -> Failure:
     return failure(FailureKind.OVERLOADED if _OVERLOAD_TEXTS.search(text) else FailureKind.SERVER)
 
 
-def _refused(text: str) -> Failure:
+def _judge_caller_error(text: str) -> Failure:
     """Judge a status for callers' mistakes by its text, because some are not the caller's.
 
     None of these failures pauses an upstream: such messages quote the request, so a caller could
@@ -356,7 +356,7 @@ def _refused(text: str) -> Failure:
     return failure(FailureKind.BAD_REQUEST)
 
 
-def _limited(status: int, text: str, *, coded: bool, waits: bool) -> Failure:
+def _judge_limit(status: int, text: str, *, coded: bool, waits: bool) -> Failure:
     """Distinguish limits that end with time, that end with a payment, and that never end."""
     if _TOO_LARGE_TEXTS.search(text):
         return Failure(FailureKind.RATE_LIMITED)
@@ -364,13 +364,13 @@ def _limited(status: int, text: str, *, coded: bool, waits: bool) -> Failure:
     if _PLAN_TEXTS.search(text) or (_QUOTA_TEXTS.search(text) and not waits and not coded):
         return failure(FailureKind.QUOTA)
     if status == 403:
-        return _forbidden(text)
+        return _judge_forbidden(text)
     return failure(
         FailureKind.OVERLOADED if _OVERLOAD_TEXTS.search(text) else FailureKind.RATE_LIMITED
     )
 
 
-def _forbidden(text: str) -> Failure:
+def _judge_forbidden(text: str) -> Failure:
     if _POLICY_TEXTS.search(text):
         return failure(FailureKind.CONTENT_POLICY)
     return failure(
@@ -378,7 +378,7 @@ def _forbidden(text: str) -> Failure:
     )
 
 
-def _timed(found: Failure, wait_s: float | None) -> Failure:
+def _add_wait(found: Failure, wait_s: float | None) -> Failure:
     """Add the wait that the provider asks for; the upstream pauses until its end."""
     if wait_s is None or found.kind not in _LONGEST_WAITS_S or not found.retry_here:
         return found
@@ -386,7 +386,7 @@ def _timed(found: Failure, wait_s: float | None) -> Failure:
     return msgspec.structs.replace(found, retry_after_s=wait_s, pauses_s=wait_s)
 
 
-def _asked(found: Failure, headers: Headers) -> Failure:
+def _obey_retry_header(found: Failure, headers: Headers) -> Failure:
     """Obey ``x-should-retry``, by which OpenAI and Anthropic overrule their own statuses."""
     for name, value in headers:
         if name == b"x-should-retry" and value in (b"true", b"false"):
