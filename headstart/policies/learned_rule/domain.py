@@ -175,7 +175,7 @@ class DomainState(msgspec.Struct, frozen=True):
     """Pairs learned since the start or the last alarm that no guard had vetoed."""
     since_update: int = 0
     counts: LabelCounts = LabelCounts()
-    tripwire: NearMissCounts = NearMissCounts()
+    near_misses: NearMissCounts = NearMissCounts()
     sketches: SketchLabels = SketchLabels()
 
     @property
@@ -302,7 +302,7 @@ def _curve(model: Posterior, memory: LabelTable, noise: JudgeNoise) -> ErrorCurv
 
 def trust(state: DomainState, error_limit: ErrorLimit) -> Trust:
     """Return how far the cold-start threshold can be trusted, by the near misses so far."""
-    return state.tripwire.trust(
+    return state.near_misses.trust(
         error_limit.max_error,
         lambda rate: _observed(min(rate, 1.0), state, error_limit),
         optimistic=error_limit.cold_start == "optimistic",
@@ -351,7 +351,7 @@ class _Snapshot(_SnapshotHead):
     counts: LabelCounts
     entries: dict[str, tuple[str, float, float]] = msgspec.field(name="standings")
     sketches: SketchLabels = SketchLabels()
-    tripwire: NearMissCounts | None = None
+    near_misses: NearMissCounts | None = msgspec.field(name="tripwire", default=None)
     """None in snapshots that were written before near misses were counted."""
 
 
@@ -373,7 +373,7 @@ def dump_snapshot(state: DomainState, entries: EntryRecords, version: str) -> by
             counts=state.counts,
             entries=entries.rows(),
             sketches=state.sketches,
-            tripwire=state.tripwire,
+            near_misses=state.near_misses,
         )
     )
 
@@ -406,11 +406,11 @@ def load_snapshot(
             since_update=envelope.since_update,
             counts=envelope.counts,
             sketches=envelope.sketches,
-            tripwire=envelope.tripwire or NearMissCounts(),
+            near_misses=envelope.near_misses or NearMissCounts(),
         )
     except (msgspec.MsgspecError, ValueError, TypeError) as error:
         raise SnapshotError(f"the snapshot is damaged or not one of ours: {error}") from error
-    if exact and envelope.tripwire is None and state.learned_pairs < ENOUGH_LABELS:
+    if exact and envelope.near_misses is None and state.learned_pairs < ENOUGH_LABELS:
         raise SnapshotError("the snapshot is older than the count of near misses")
     return state, EntryRecords(envelope.entries)
 
@@ -696,8 +696,8 @@ class Domain:
         if label.same is None or not compared or _by_guard(label.veto):
             return
         if is_near_miss(label.similarity, self.error_limit.max_error):
-            tripwire = self._state.tripwire.taught(same=label.same)
-            self._state = msgspec.structs.replace(self._state, tripwire=tripwire)
+            near_misses = self._state.near_misses.taught(same=label.same)
+            self._state = msgspec.structs.replace(self._state, near_misses=near_misses)
 
     def _count_sketch(self, label: Label) -> None:
         """Count a label for the gate. A pair that a guard vetoed cannot be a hit."""
@@ -718,8 +718,8 @@ class Domain:
             rule=self.rule,
             threshold=threshold,
             trust=self.trust,
-            near_misses=state.tripwire.compared,
-            near_misses_different=state.tripwire.different,
+            near_misses=state.near_misses.compared,
+            near_misses_different=state.near_misses.different,
             alarm=state.alarmed,
             alarms=counts.alarms,
             audits=counts.audits,
