@@ -244,7 +244,11 @@ def test_audits_grow_rarer() -> None:
     assert rates[0] == settings.MAX_AUDIT_RATE
     assert rates[-1] == settings.MIN_AUDIT_RATE
     assert all(one >= other for one, other in pairwise(rates))
-    assert settings.LEAST_DRAWN < domain.audit_rate(settings.LEAST_DRAWN) < rates[-1]
+    assert (
+        settings.LEAST_DRAW_PROBABILITY
+        < domain.audit_rate(settings.LEAST_DRAW_PROBABILITY)
+        < rates[-1]
+    )
 
 
 def test_a_stored_miss_joins_the_group_of_its_equal() -> None:
@@ -325,7 +329,8 @@ def test_a_hit_drawn_for_an_audit_stands_for_those_that_were_not() -> None:
     def served(drawn: float) -> float:
         domain = taught(800)
         for n in range(60):
-            domain.apply(label(5000 + n, 2.9, True, source=LabelSource.AUDIT, drawn=drawn))
+            audit = label(5000 + n, 2.9, True, source=LabelSource.AUDIT, draw_probability=drawn)
+            domain.apply(audit)
         return domain.status().serves
 
     assert served(0.1) > served(1.0) > 0

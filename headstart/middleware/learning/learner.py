@@ -581,7 +581,7 @@ class Learner:
             served=sample.served,
             stored=stored,
             principal=sample.principal,
-            drawn=sample.drawn,
+            draw_probability=sample.drawn,
             question=sample.asked,
         )
 

@@ -31,7 +31,7 @@ from headstart.policies.learned_rule.settings import (
     EARLY_NULL_RATE,
     ENOUGH_LABELS,
     FORGETTING,
-    LEAST_DRAWN,
+    LEAST_DRAW_PROBABILITY,
     LEAST_WEIGHT,
     MAX_AUDIT_RATE,
     MIN_AUDIT_RATE,
@@ -672,7 +672,7 @@ class Domain:
             features=unpack_features(label.features),
             same=label.same,
             offset=self._entries.of(label.entry).offset,
-            mass=1 / max(label.drawn, LEAST_DRAWN),
+            mass=1 / max(label.draw_probability, LEAST_DRAW_PROBABILITY),
             similarity=label.similarity,
             principal=_hashed(label.principal),
         )

@@ -37,7 +37,7 @@ from headstart.policies.learned_rule.settings import (
     ALARM_WINDOW,
     BIN_PRIOR,
     BINS,
-    LEAST_DRAWN,
+    LEAST_DRAW_PROBABILITY,
     LOWEST_SCORE,
     MEMORY,
     PRINCIPAL_SHARE,
@@ -373,7 +373,7 @@ def comparison_share(verdict: Verdict, max_error: float, left: float) -> float:
         return 0.0
     far, most = _distance(verdict, max_error)
     share = min(1.0, left / PLENTY) ** (FAR_POWER if far else 1)
-    return max(most * share, LEAST_DRAWN)
+    return max(most * share, LEAST_DRAW_PROBABILITY)
 
 
 def _distance(verdict: Verdict, max_error: float) -> tuple[bool, float]:
