@@ -106,7 +106,7 @@ def updated(
     cases, the model would become unsure exactly where it must tell an error rate of 1 % from 0.
     """
     probability = float(1 / (1 + np.exp(-(features @ model.mean + offset))))
-    residual, weight = evidence(probability, float(same), noise)
+    residual, weight = derivatives(probability, float(same), noise)
     covariance = model.covariance / FORGETTING
     spread = covariance @ features
     shrink = weight / (1 + weight * (features @ spread))
@@ -114,24 +114,32 @@ def updated(
     return Posterior(model.mean + (covariance @ features) * residual, covariance), residual, weight
 
 
-def agreement(same: Shares, noise: JudgeNoise) -> Shares:
-    """Return the probability that the judge says "same".
+def judged_same_probability(same: Shares, noise: JudgeNoise) -> Shares:
+    """Return the probability that the judge says "same": P(same) (1 - d) + (1 - P(same)) a.
 
-    ``same`` is the probability that the answers are the same.
+    ``same`` is P(same), the probability that the answers are the same; a and d are the judge's
+    shares of false agreement and false disagreement.
     """
-    return noise.false_agree + (1 - noise.false_agree - noise.false_disagree) * same
+    discernment = 1 - noise.false_agree - noise.false_disagree
+    return noise.false_agree + discernment * same
 
 
-def evidence(probability: Shares, same: Shares, noise: JudgeNoise) -> tuple[Shares, Shares]:
-    """Return the slope and the expected curvature of the log-likelihood, as functions of the score.
+def derivatives(probability: Shares, label: Shares, noise: JudgeNoise) -> tuple[Shares, Shares]:
+    """Return the slope and the expected curvature of a label's log-likelihood along the score.
 
-    ``probability`` is the model's probability that the answers are the same, ``same`` the label of
-    the judge: 1 or 0.
+    ``probability`` is the model's p = 1 / (1 + exp(-score)) that the answers are the same, and
+    ``label`` the judge's verdict: 1 ("same") or 0.
+
+    With q = P(the judge says "same") and q' = dq / dscore = p (1 - p) (1 - a - d), the
+    log-likelihood label log(q) + (1 - label) log(1 - q) has the slope q' (label - q) / (q (1 - q)),
+    and its expected curvature (the Fisher information) is q'^2 / (q (1 - q)).
     """
-    judged = agreement(probability, noise)
-    slope = probability * (1 - probability) * (1 - noise.false_agree - noise.false_disagree)
-    variance = judged * (1 - judged) + _CERTAIN
-    return slope * (same - judged) / variance, slope * slope / variance + LEAST_WEIGHT
+    judged_same = judged_same_probability(probability, noise)
+    discernment = 1 - noise.false_agree - noise.false_disagree
+    judged_slope = probability * (1 - probability) * discernment
+    variance = judged_same * (1 - judged_same) + _CERTAIN
+    slope = judged_slope * (label - judged_same) / variance
+    return slope, judged_slope * judged_slope / variance + LEAST_WEIGHT
 
 
 def doubted(model: Posterior) -> Posterior:
@@ -239,11 +247,8 @@ def audited(state: DomainState, error_limit: ErrorLimit, *, same: bool) -> Domai
     state = counted(state, audits=1, audits_wrong=int(not same))
     alarm = state.alarm.audited(same=same)
     state = msgspec.structs.replace(state, alarm=alarm)
-    return (
-        alarmed(state)
-        if alarm.raised(_observed(error_limit.max_error, state, error_limit))
-        else state
-    )
+    explained = _judged_different(error_limit.max_error, state, error_limit)
+    return alarmed(state) if alarm.raised(explained) else state
 
 
 def alarmed(state: DomainState) -> DomainState:
@@ -282,40 +287,51 @@ def memory_scores(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the cautious scores of all remembered candidates, and the probabilities of "same".
 
-    Each is computed as if its own label was not learned (one Newton step back: Pregibon 1981). A
-    model that is tested on labels that it has seen shows fewer errors than it will make.
+    Each is computed as if its own label was not learned. A model that is tested on labels that it
+    has seen shows fewer errors than it will make.
+
+    One Newton step back (Pregibon 1981, "Logistic Regression Diagnostics"): a label with slope r
+    and curvature w has moved its own score, whose variance is v, by v r / (1 - v w). The product
+    v w is the leverage of the label.
     """
     features = memory.features.astype(np.float64)
-    means = features @ model.mean + memory.offset
-    leverage = np.einsum("ij,ij->i", features @ model.covariance, features)
-    same = memory.same.astype(np.float64)
-    residuals, weights = evidence(1 / (1 + np.exp(-means)), same, noise)
-    means = means - leverage * residuals / np.maximum(1 - leverage * weights, _LEAST_REMAINDER)
-    return means - CAUTION * np.sqrt(leverage), 1 / (1 + np.exp(-means))
+    scores = features @ model.mean + memory.offset
+    variances = np.einsum("ij,ij->i", features @ model.covariance, features)
+    labels = memory.same.astype(np.float64)
+    slopes, curvatures = derivatives(1 / (1 + np.exp(-scores)), labels, noise)
+    remainders = np.maximum(1 - variances * curvatures, _LEAST_REMAINDER)
+    scores_without_label = scores - variances * slopes / remainders
+    probabilities = 1 / (1 + np.exp(-scores_without_label))
+    return scores_without_label - CAUTION * np.sqrt(variances), probabilities
 
 
 def _curve(model: Posterior, memory: LabelTable, noise: JudgeNoise) -> ErrorCurve:
     scores, same = memory_scores(model, memory, noise)
     mass = memory.mass.astype(np.float64)
-    return draw_curve(scores, memory.same, mass, 1 - agreement(same, noise), noise)
+    return draw_curve(scores, memory.same, mass, 1 - judged_same_probability(same, noise), noise)
 
 
 def trust(state: DomainState, error_limit: ErrorLimit) -> Trust:
     """Return how far the cold-start threshold can be trusted, by the near misses so far."""
     return state.near_misses.trust(
         error_limit.max_error,
-        lambda rate: _observed(min(rate, 1.0), state, error_limit),
+        lambda rate: _judged_different(min(rate, 1.0), state, error_limit),
         optimistic=error_limit.cold_start == "optimistic",
     )
 
 
-def _observed(rate: float, state: DomainState, error_limit: ErrorLimit) -> float:
-    """Return the share of "different" labels to expect among hits of which ``rate`` are wrong."""
+def _judged_different(rate: float, state: DomainState, error_limit: ErrorLimit) -> float:
+    """Return the share of "different" among the labels of hits of which ``rate`` are wrong.
+
+    A wrong hit gets a label with the probability 1 - unsure_different, a right one with
+    1 - unsure_same. Of the labels of wrong hits, the share 1 - false_agree says "different"; of
+    those of right hits, false_disagree. (``wrong`` and ``right`` are divided by 1 - unsure_same.)
+    """
     noise = noise_of(state, error_limit)
-    ratio = (1 - noise.unsure_different) / (1 - noise.unsure_same)
-    wrong = rate * ratio
+    wrong = rate * ((1 - noise.unsure_different) / (1 - noise.unsure_same))
     right = 1 - rate
-    return (wrong * (1 - noise.false_agree) + right * noise.false_disagree) / (wrong + right)
+    different = wrong * (1 - noise.false_agree) + right * noise.false_disagree
+    return different / (wrong + right)
 
 
 SNAPSHOT_FORMAT = 1
@@ -725,7 +741,7 @@ class Domain:
             audits=counts.audits,
             audits_wrong=counts.audits_wrong,
             nulls=counts.nulls,
-            false_disagree=noise_of(state, self.error_limit).false_disagree,
+            false_disagree=self.noise.false_disagree,
             serves=serves,
             cold_start_serves=cold,
             error=error,
@@ -745,9 +761,7 @@ class Domain:
             return cold, cold, None, None
         if threshold is None:
             return 0.0, cold, None, None
-        scores, _ = memory_scores(
-            self._state.model, memory, noise_of(self._state, self.error_limit)
-        )
+        scores, _ = memory_scores(self._state.model, memory, self.noise)
         place = int(np.flatnonzero(curve.cuts >= threshold)[-1])
         error = float(curve.errors[place])
         bound = error + self.error_limit.margin * float(curve.deviations[place])
