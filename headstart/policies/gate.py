@@ -80,7 +80,7 @@ class SketchLabels(Frozen, frozen=True, array_like=True):
     same: tuple[float, ...] = (0.0,) * RANGES
     """Labels with equal answers, without pairs that a guard vetoed."""
 
-    def taught(self, similarity: float, *, same: bool) -> SketchLabels:
+    def with_label(self, similarity: float, *, same: bool) -> SketchLabels:
         """Return the counts with one more label."""
         place = range_of(similarity)
         if place is None:
@@ -113,7 +113,7 @@ class GateRecord(Frozen, frozen=True):
         lost = self.found / GATE_SAMPLE
         return lost / (self.hits + lost) if lost else 0.0
 
-    def noted(
+    def with_question(
         self, similarity: float, *, sampled: bool, served: bool, judged: bool = True
     ) -> GateRecord:
         """Return the record with one more question that was encoded.
@@ -204,7 +204,8 @@ class Gates:
         judged: bool = True,
     ) -> None:
         """Count a question that was encoded."""
-        record = self.of(context).noted(similarity, sampled=sampled, served=served, judged=judged)
+        record = self.of(context)
+        record = record.with_question(similarity, sampled=sampled, served=served, judged=judged)
         self._records[context.domain] = record
         self._records.move_to_end(context.domain)
         if len(self._records) > MOST_DOMAINS:

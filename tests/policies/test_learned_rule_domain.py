@@ -27,7 +27,7 @@ from headstart.policies.learned_rule.settings import (
     ErrorLimit,
     expected_hit_rate,
 )
-from headstart.policies.learned_rule.threshold import Alarm, LabelledRow, no_memory, remembered
+from headstart.policies.learned_rule.threshold import Alarm, LabelledRow, no_memory, remember_rows
 
 ERROR_LIMIT = ErrorLimit(max_error=0.05, judge=EXACT_JUDGE)
 SETTLED = ErrorLimit(max_error=0.05, judge=EXACT_JUDGE, cold_start="optimistic")
@@ -287,15 +287,15 @@ def row(principal: int) -> LabelledRow:
 
 
 def test_memory_is_bounded_and_no_principal_fills_it() -> None:
-    memory = remembered(no_memory(), [row(n % 50) for n in range(MEMORY)])
+    memory = remember_rows(no_memory(), [row(n % 50) for n in range(MEMORY)])
     for _ in range(100):
-        memory = remembered(memory, [row(99)] * 50)
+        memory = remember_rows(memory, [row(99)] * 50)
     assert len(memory) <= MEMORY
     assert (memory.principal == 99).sum() <= MEMORY * settings.PRINCIPAL_SHARE
 
 
 def test_a_single_principal_may_fill_the_memory() -> None:
-    memory = remembered(no_memory(), [row(0)] * (MEMORY + 50))
+    memory = remember_rows(no_memory(), [row(0)] * (MEMORY + 50))
     assert len(memory) == MEMORY
 
 
@@ -305,7 +305,7 @@ def test_alarm_evidence_is_small_when_the_promise_is_kept() -> None:
     for _ in range(200):
         alarm = Alarm()
         for wrong in rng.random(300) < 0.05:
-            alarm = alarm.audited(same=not wrong)
+            alarm = alarm.count_audit(same=not wrong)
             if alarm.raised(0.05):
                 raised += 1
                 break

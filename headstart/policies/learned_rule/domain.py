@@ -57,7 +57,7 @@ from headstart.policies.learned_rule.threshold import (
     draw_curve,
     no_curve,
     no_memory,
-    remembered,
+    remember_rows,
 )
 from headstart.types import Frozen
 
@@ -69,7 +69,6 @@ if TYPE_CHECKING:
     from headstart.decisions import Label
     from headstart.policies.gate import GateRecord
     from headstart.policies.learned_rule.features import EntryRecord
-    from headstart.policies.learned_rule.settings import ErrorLimit, JudgeNoise
 
 
 _CERTAIN = 1e-12
@@ -85,7 +84,7 @@ class Posterior(msgspec.Struct, frozen=True):
     covariance: NDArray[np.float64]
 
 
-def untrained() -> Posterior:
+def untrained_posterior() -> Posterior:
     """Return the sceptical prior: similarity helps, and nothing is trusted yet."""
     return Posterior(PRIOR_MEAN.copy(), np.eye(len(PRIOR_MEAN)) * PRIOR_VARIANCE)
 
@@ -96,17 +95,18 @@ def cautious_score(model: Posterior, features: NDArray[np.float64], offset: floa
     return float(features @ model.mean + offset - CAUTION * variance**0.5)
 
 
-def updated(
-    model: Posterior, features: NDArray[np.float64], offset: float, noise: JudgeNoise, *, same: bool
+def update_posterior(
+    model: Posterior, row: LabelledRow, noise: JudgeNoise
 ) -> tuple[Posterior, float, float]:
-    """Learn one label; return the model, the label's residual and its weight.
+    """Learn one row; return the model, the label's residual and its weight.
 
     The likelihood takes account of the judge's errors. So if the model is sure that the answers are
     the same, a label "different" counts little. Otherwise, with a judge that errs in one of ten
     cases, the model would become unsure exactly where it must tell an error rate of 1 % from 0.
     """
-    probability = float(1 / (1 + np.exp(-(features @ model.mean + offset))))
-    residual, weight = derivatives(probability, float(same), noise)
+    features = row.features
+    probability = float(1 / (1 + np.exp(-(features @ model.mean + row.offset))))
+    residual, weight = derivatives(probability, float(row.same), noise)
     covariance = model.covariance / FORGETTING
     spread = covariance @ features
     shrink = weight / (1 + weight * (features @ spread))
@@ -142,7 +142,7 @@ def derivatives(probability: Shares, label: Shares, noise: JudgeNoise) -> tuple[
     return slope, judged_slope * judged_slope / variance + LEAST_WEIGHT
 
 
-def doubted(model: Posterior) -> Posterior:
+def widen_posterior(model: Posterior) -> Posterior:
     """Widen the posterior after an alarm: the model may be wrong by now."""
     return Posterior(model.mean, model.covariance + 0.5 * np.eye(len(model.mean)))
 
@@ -194,10 +194,10 @@ class DomainState(msgspec.Struct, frozen=True):
 
 def initial_state() -> DomainState:
     """Return the state of a domain without labels."""
-    return DomainState(untrained(), no_memory(), (), no_curve())
+    return DomainState(untrained_posterior(), no_memory(), (), no_curve())
 
 
-def counted(state: DomainState, **more: int) -> DomainState:
+def add_counts(state: DomainState, **more: int) -> DomainState:
     """Add to the counts of these names."""
     counts = {name: getattr(state.counts, name) + number for name, number in more.items()}
     return msgspec.structs.replace(state, counts=msgspec.structs.replace(state.counts, **counts))
@@ -224,7 +224,7 @@ def learn(
     """Learn one pair; return the state, and the residual and weight for the entry's record."""
     value = cautious_score(state.model, row.features, row.offset)
     noise = noise_of(state, error_limit)
-    model, residual, weight = updated(state.model, row.features, row.offset, noise, same=row.same)
+    model, residual, weight = update_posterior(state.model, row, noise)
     if not row.same and residual > -_NEGLIGIBLE:
         model, residual, weight = state.model, 0.0, 0.0
     pending = state.pending
@@ -238,24 +238,24 @@ def learn(
         since_update=state.since_update + 1,
     )
     if state.since_update >= UPDATE_EVERY:
-        state = redrawn(state, error_limit)
+        state = redraw_curve(state, error_limit)
     return state, residual, weight
 
 
-def audited(state: DomainState, error_limit: ErrorLimit, *, same: bool) -> DomainState:
+def count_audit(state: DomainState, error_limit: ErrorLimit, *, same: bool) -> DomainState:
     """Count one audit; raise the alarm if chance cannot explain that the promise is broken."""
-    state = counted(state, audits=1, audits_wrong=int(not same))
-    alarm = state.alarm.audited(same=same)
+    state = add_counts(state, audits=1, audits_wrong=int(not same))
+    alarm = state.alarm.count_audit(same=same)
     state = msgspec.structs.replace(state, alarm=alarm)
     explained = _judged_different(error_limit.max_error, state, error_limit)
-    return alarmed(state) if alarm.raised(explained) else state
+    return raise_alarm(state) if alarm.raised(explained) else state
 
 
-def alarmed(state: DomainState) -> DomainState:
+def raise_alarm(state: DomainState) -> DomainState:
     """Return a state that serves nothing, has no memory, doubts its model and starts to learn."""
     return msgspec.structs.replace(
-        counted(state, alarms=1),
-        model=doubted(state.model),
+        add_counts(state, alarms=1),
+        model=widen_posterior(state.model),
         memory=no_memory(),
         pending=(),
         curve=no_curve(),
@@ -266,9 +266,9 @@ def alarmed(state: DomainState) -> DomainState:
     )
 
 
-def redrawn(state: DomainState, error_limit: ErrorLimit) -> DomainState:
+def redraw_curve(state: DomainState, error_limit: ErrorLimit) -> DomainState:
     """Move the pending rows to the memory and compute the threshold curve again."""
-    memory = remembered(state.memory, state.pending)
+    memory = remember_rows(state.memory, state.pending)
     curve = (
         _curve(state.model, memory, noise_of(state, error_limit)) if len(memory) else state.curve
     )
@@ -380,7 +380,7 @@ def dump_snapshot(state: DomainState, entries: EntryRecords, version: str) -> by
             features=NAMES,
             model=_packed(state.model),
             memory=_packed(state.memory),
-            pending=_packed(remembered(no_memory(), state.pending)),
+            pending=_packed(remember_rows(no_memory(), state.pending)),
             curve=_packed(state.curve),
             alarm=state.alarm,
             alarmed=state.alarmed,
@@ -527,7 +527,7 @@ class Domain:
         """The gate, and the state and the record from which it follows."""
         if prior is not None:
             self._state, _ = load_snapshot(prior, version)
-            self._state = redrawn(self._state, error_limit)
+            self._state = redraw_curve(self._state, error_limit)
 
     @classmethod
     def restore(cls, error_limit: ErrorLimit, data: bytes, *, version: str = VERSION) -> Domain:
@@ -675,15 +675,15 @@ class Domain:
     def _apply(self, label: Label) -> bool:
         if label.source is LabelSource.NULL:
             if label.same is not None:
-                self._state = counted(self._state, nulls=1, nulls_different=int(not label.same))
+                self._state = add_counts(self._state, nulls=1, nulls_different=int(not label.same))
             return label.same is not None
         if label.version != self.version:
             return False
-        self._state = counted(self._state, labels=1, unsure=int(label.same is None))
+        self._state = add_counts(self._state, labels=1, unsure=int(label.same is None))
         if label.same is None:
             return False
         if label.source is LabelSource.AUDIT:
-            self._state = audited(self._state, self.error_limit, same=label.same)
+            self._state = count_audit(self._state, self.error_limit, same=label.same)
         row = LabelledRow(
             features=unpack_features(label.features),
             same=label.same,
@@ -712,14 +712,14 @@ class Domain:
         if label.same is None or not compared or _by_guard(label.veto):
             return
         if is_near_miss(label.similarity, self.error_limit.max_error):
-            near_misses = self._state.near_misses.taught(same=label.same)
+            near_misses = self._state.near_misses.with_label(same=label.same)
             self._state = msgspec.structs.replace(self._state, near_misses=near_misses)
 
     def _count_sketch(self, label: Label) -> None:
         """Count a label for the gate. A pair that a guard vetoed cannot be a hit."""
         if label.sketch is not None:
             same = bool(label.same) and not _by_guard(label.veto)
-            sketches = self._state.sketches.taught(label.sketch, same=same)
+            sketches = self._state.sketches.with_label(label.sketch, same=same)
             self._state = msgspec.structs.replace(self._state, sketches=sketches)
 
     def status(self) -> DomainStatus:

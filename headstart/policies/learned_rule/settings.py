@@ -73,7 +73,7 @@ class NearMissCounts(Frozen, frozen=True, kw_only=True, array_like=True):
         """The share of different answers, smoothed."""
         return (self.different + 0.5) / (self.compared + 2)
 
-    def taught(self, *, same: bool) -> NearMissCounts:
+    def with_label(self, *, same: bool) -> NearMissCounts:
         """Count one more comparison."""
         return NearMissCounts(compared=self.compared + 1, different=self.different + (not same))
 

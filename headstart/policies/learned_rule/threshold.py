@@ -130,7 +130,7 @@ class Alarm(Frozen, frozen=True, kw_only=True, array_like=True):
     audits: int = 0
     wrong: int = 0
 
-    def audited(self, *, same: bool) -> Alarm:
+    def count_audit(self, *, same: bool) -> Alarm:
         """Count one audit; a full window is reset."""
         if self.audits >= ALARM_WINDOW:
             return Alarm(audits=1, wrong=int(not same))
@@ -198,7 +198,7 @@ def no_memory() -> LabelTable:
     )
 
 
-def remembered(memory: LabelTable, rows: Sequence[LabelledRow]) -> LabelTable:
+def remember_rows(memory: LabelTable, rows: Sequence[LabelledRow]) -> LabelTable:
     """Append rows, forget the oldest beyond ``MEMORY``, and hold each principal to its share."""
     if not rows:
         return memory
