@@ -16,10 +16,10 @@ from headstart.dialects.registry import KEY_HEADERS, PROTOCOL_HEADERS
 from headstart.errors import Forbidden, Unauthorized
 from headstart.observe import logger
 from headstart.policies.callers import (
-    telling_cookies,
-    telling_query,
-    tells_apart,
-    tells_where,
+    identifying_cookies,
+    identifying_query,
+    tells_address,
+    tells_callers_apart,
 )
 from headstart.policies.key import scope_of
 
@@ -76,7 +76,7 @@ class SharingOptions:
         if self.scope != "credential":
             return self.scope.lower().encode() == b"header:" + name
         key = name in KEY_HEADERS or (self.wrapped and name == b"cookie")
-        return key or tells_apart(name, hosts=self.wrapped)
+        return key or tells_callers_apart(name, hosts=self.wrapped)
 
 
 class Caller(NamedTuple):
@@ -255,7 +255,7 @@ class Callers:
         sharing = self._sharing
         if name in self._keys or name == self._scope_header:
             return name not in sharing.ignore_headers
-        if tells_where(name):
+        if tells_address(name):
             return name not in self._silent and (sharing.anonymous or sharing.scope == "shared")
         return self._counts(name)
 
@@ -264,19 +264,19 @@ class Callers:
         sharing = self._sharing
         known = tuple(pair for pair in headers if pair[0] not in sharing.ignore_headers)
         if any(name == b"cookie" for name, _ in known):
-            known = tuple(_with_telling_cookies(known))
+            known = tuple(_with_identifying_cookies(known))
         key = credential_of(known, query_string, cookies=sharing.wrapped)
         others = [pair for pair in known if pair[0] not in self._keys and self._counts(pair[0])]
         if self._alone or sharing.scope == "shared":
             self._splits.note(others)
         if key is None:
-            others += [pair for pair in known if tells_where(pair[0]) and self.reads(pair[0])]
+            others += [pair for pair in known if tells_address(pair[0]) and self.reads(pair[0])]
         first = b"anonymous" if key is None else key
         whole = b"\n".join([first, *sorted(n + b"\0" + v for n, v in others)])
-        return Caller(key, whole, telling_query(query_string))
+        return Caller(key, whole, identifying_query(query_string))
 
     def _counts(self, name: bytes) -> bool:
-        return name not in self._silent and tells_apart(name, hosts=self._sharing.wrapped)
+        return name not in self._silent and tells_callers_apart(name, hosts=self._sharing.wrapped)
 
     def identify(self, scope: Scope, headers: Headers, caller: Caller) -> bytes | None:
         """Return bytes that identify the callers who may share this request's answer, or None."""
@@ -422,13 +422,13 @@ class SplittingHeaders:
                     )
 
 
-def _with_telling_cookies(headers: Headers) -> Iterator[tuple[bytes, bytes]]:
+def _with_identifying_cookies(headers: Headers) -> Iterator[tuple[bytes, bytes]]:
     """Yield the headers, without cookies that cannot identify the caller."""
     for name, value in headers:
         if name != b"cookie":
             yield name, value
-        elif telling := telling_cookies(value):
-            yield name, telling
+        elif identifying := identifying_cookies(value):
+            yield name, identifying
 
 
 def _why_unknown(sharing: SharingOptions) -> str:
