@@ -159,7 +159,7 @@ class RescuedCandidate:
                     continue
                 came = now()
                 yield piece
-                if pace.lags(_said(piece), came - asked):
+                if pace.lags(_text_tokens(piece), came - asked):
                     pace = None
                     async with aclosing(self._overtaking(reply, shown, call, dialect)) as rest:
                         async for news in rest:
@@ -328,7 +328,7 @@ def _as_rescue(call: Call, avoid: frozenset[str]) -> Call:
     )
 
 
-def _said(piece: Piece) -> float:
+def _text_tokens(piece: Piece) -> float:
     """Return the estimated tokens of a piece's text."""
     texts = (e.text for e in piece.events if isinstance(e, TextDelta | ReasoningDelta))
     return sum(map(len, texts)) / CHARACTERS_PER_TOKEN
