@@ -449,7 +449,7 @@ class EstimateAccounts:
         for name in ("total_s", "ttft_s"):
             first = name == "ttft_s"
             expected = usual.expected(spared, first=first)
-            models = {kind: usual.usual(kind, first=first) for kind in spared}
+            models = {kind: usual.times_of(kind, first=first) for kind in spared}
             used = {each for each in models.values() if each is not None}
             calls = sum(each.calls for each in used)
             if expected.requests < self._hits or calls < FEWEST_CALLS:
@@ -520,7 +520,7 @@ class EstimateAccounts:
             entry = self._entries.get(repeat.entry)
             if entry is None:
                 continue
-            model = usual.usual(repeat.kind)
+            model = usual.times_of(repeat.kind)
             if model is None or not model.variance:
                 continue
             a, b = (
@@ -547,7 +547,7 @@ class EstimateAccounts:
         for held in self._held_out:
             call, usd = held.call, held.usd
             for name, seconds in (("total_s", call.total_s), ("ttft_s", call.ttft_s)):
-                model = usual.usual(held.kind, first=name == "ttft_s")
+                model = usual.times_of(held.kind, first=name == "ttft_s")
                 if seconds is not None and model is not None:
                     values[name].append(min(seconds, model.fence_s))
                     known[name].append(model.variance_of_all)
