@@ -99,7 +99,7 @@ class CallerHashes(NamedTuple):
     """The caller whose labels count as one person's: its key, and its user within one key."""
     tenant: str
     """The caller that takes turns with others in queues: the scope and the key."""
-    asker: str
+    exact_caller: str
     """The exact caller: the tenant, its subdivision and its user."""
     holder: str
     """The credentials that upstreams must have accepted before this caller reads shared answers;
@@ -235,7 +235,7 @@ class Callers:
         )
         self._splits = SplittingHeaders()
         self._hinted = False
-        self._parties: dict[tuple[object, ...], CallerHashes] = {}
+        self._known_hashes: dict[tuple[object, ...], CallerHashes] = {}
         self.read_scopes = bool(sharing.resolve or self._scope_header)
         """``identify`` reads more than the headers of a request, so it must see each request."""
 
@@ -247,7 +247,7 @@ class Callers:
         if secret == self._secret:
             return False
         self._secret = secret
-        self._parties.clear()
+        self._known_hashes.clear()
         return True
 
     def reads(self, name: bytes) -> bool:
@@ -297,7 +297,7 @@ class Callers:
             self._hint()
         return found
 
-    def party(
+    def hashes_of(
         self,
         identity: bytes,
         caller: Caller,
@@ -310,20 +310,20 @@ class Callers:
         They are remembered, so each is computed once.
         """
         asking = (identity, caller, subdivision, user, place)
-        party = self._parties.get(asking)
-        if party is None:
+        hashes = self._known_hashes.get(asking)
+        if hashes is None:
             tenant = self.tenant(identity, caller)
-            party = CallerHashes(
+            hashes = CallerHashes(
                 scope=self.scope_name(identity, subdivision, user),
                 principal=self.principal(caller, user),
                 tenant=tenant,
-                asker=self.asker(tenant, subdivision, user),
+                exact_caller=self.exact_caller(tenant, subdivision, user),
                 holder=self.holder(caller, place),
             )
-            if len(self._parties) >= MEMO_SCOPES:
-                self._parties.clear()
-            self._parties[asking] = party
-        return party
+            if len(self._known_hashes) >= MEMO_SCOPES:
+                self._known_hashes.clear()
+            self._known_hashes[asking] = hashes
+        return hashes
 
     def scope_name(self, identity: bytes, subdivision: bytes | None, user: str | None) -> str:
         """Hash the scope: ``identity``, its ``subdivision``, and the user unless users share."""
@@ -367,7 +367,7 @@ class Callers:
         found = frozenset(name for name in answerers if name in own or (holder, name) in accepted)
         return None if found and found == answerers else found
 
-    def asker(self, tenant: str, subdivision: bytes | None, user: str | None) -> str:
+    def exact_caller(self, tenant: str, subdivision: bytes | None, user: str | None) -> str:
         """Hash the exact caller: the tenant, its subdivision and the user."""
         return self._hash(tenant.encode(), subdivision, user)
 
