@@ -215,7 +215,7 @@ class EntryRecords:
 
     def learn(self, entry: str, residual: float, weight: float) -> None:
         """Add a label's residual and weight to an entry's offset."""
-        group, r, q = self._taken(entry)
+        group, r, q = self._take_row(entry)
         self._rows[entry] = (group, r + residual, q + weight)
         self._bound()
 
@@ -223,7 +223,7 @@ class EntryRecords:
         """Put a new entry into the answer group of the neighbour it was judged equal to."""
         if entry in self._rows:
             return
-        group, r, q = self._taken(neighbor)
+        group, r, q = self._take_row(neighbor)
         self._rows[neighbor] = (group, r, q)
         self._rows[entry] = (group, 0.0, 0.0)
         self._sizes[group] = self._sizes.get(group, 0) + 1
@@ -233,7 +233,7 @@ class EntryRecords:
         """Return group, r and q by entry, in the order of the last labels."""
         return dict(self._rows)
 
-    def _taken(self, entry: str) -> tuple[str, float, float]:
+    def _take_row(self, entry: str) -> tuple[str, float, float]:
         """Take an entry's row out, to be put back as the newest."""
         if entry in self._rows:
             return self._rows.pop(entry)
