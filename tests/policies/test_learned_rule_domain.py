@@ -151,7 +151,7 @@ def test_a_prior_lends_what_was_learned_but_no_entries() -> None:
     source = taught(1500)
     domain = Domain(ERROR_LIMIT, source.snapshot())
     assert domain.rule is Rule.LEARNED
-    assert domain.entry_record("e1").q == 0.0 < source.entry_record("e1").q
+    assert domain.entry_record("e1").weights == 0.0 < source.entry_record("e1").weights
 
 
 @pytest.mark.parametrize("data", [b"", b"\x80", b"junk"])
@@ -189,7 +189,7 @@ def test_only_what_the_learned_rule_could_have_served_is_a_candidate(
     domain = Domain(ERROR_LIMIT)
     domain.apply(label(0, 1.0, True, veto=veto))
     assert domain.status().candidates == candidates
-    assert domain.entry_record("e0").q > 0
+    assert domain.entry_record("e0").weights > 0
 
 
 def test_null_audits_measure_the_judge() -> None:
@@ -276,8 +276,8 @@ def test_entry_records_are_bounded() -> None:
     for n in range(MOST_ENTRY_RECORDS + 10):
         records.learn(str(n), 0.1, 0.1)
     assert len(records) == MOST_ENTRY_RECORDS
-    assert records.of("0").q == 0.0
-    assert records.of(str(MOST_ENTRY_RECORDS)).q > 0
+    assert records.of("0").weights == 0.0
+    assert records.of(str(MOST_ENTRY_RECORDS)).weights > 0
 
 
 def row(principal: int) -> LabelledRow:
