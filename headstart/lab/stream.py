@@ -247,7 +247,7 @@ def _learn(number: int, step: PlayedPrompt[R], run: ReplayRun[P, R]) -> PlayedPr
         sketch=verdict.sketch,
         served=served,
         stored=not served,
-        drawn=rate,
+        draw_probability=rate,
     )
     learner.apply(label)
     return step._replace(audited=served)

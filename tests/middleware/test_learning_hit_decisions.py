@@ -46,13 +46,13 @@ class Remembering:
 
 
 class Dice(Audits):
-    """Audits whose chance is the test's."""
+    """Audits whose luck is the test's."""
 
     def __init__(self, *, lucky: bool) -> None:
         super().__init__(AuditSettings(mode="off"), lambda: 0.0)
         self.lucky = lucky
 
-    def chance(self, share: float) -> bool:
+    def draw_share(self, share: float) -> bool:
         return share == 1 or (share > 0 and self.lucky)
 
 

@@ -23,7 +23,7 @@ from headstart.policies.routing.schedule import (
 SERVER = failure(FailureKind.SERVER)
 SILENT = failure(FailureKind.SILENT)
 LIMITED = msgspec.structs.replace(
-    failure(FailureKind.RATE_LIMITED), retry_after_s=2.0, closes_s=2.0
+    failure(FailureKind.RATE_LIMITED), retry_after_s=2.0, pauses_s=2.0
 )
 TURNED_AWAY = msgspec.structs.replace(failure(FailureKind.OVERLOADED), retry_after_s=3.0)
 TOO_LONG = failure(FailureKind.CONTEXT_TOO_LONG)

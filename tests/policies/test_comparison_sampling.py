@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headstart.decisions import Rule, Verdict
-from headstart.policies.learned_rule.settings import LEAST_DRAWN, is_near_miss
+from headstart.policies.learned_rule.settings import LEAST_DRAW_PROBABILITY, is_near_miss
 from headstart.policies.learned_rule.threshold import PLENTY, UNLIKELY_SHARE, comparison_share
 
 TARGET = 0.02
@@ -35,7 +35,7 @@ def test_a_pair_is_drawn_with_a_probability_that_its_label_can_make_up_for(
     score: float, left: float
 ) -> None:
     share = comparison_share(learned(score), TARGET, left)
-    assert share == 0.0 if left <= 0 else LEAST_DRAWN <= share <= 1.0
+    assert share == 0.0 if left <= 0 else LEAST_DRAW_PROBABILITY <= share <= 1.0
 
 
 @given(similarities=st.tuples(SHARES, SHARES), left=st.floats(0.0, 1.0))

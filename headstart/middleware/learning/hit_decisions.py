@@ -224,7 +224,7 @@ class HitDecider:
         """Let a miss be compared if it is drawn. The draw does not depend on the fresh answer."""
         verdict, max_error = sample.pair.verdict, self.error_limit.max_error
         share = comparison_share(verdict, max_error, self.budget.left())
-        if not self.audits.chance(share):
+        if not self.audits.draw_share(share):
             return HitDecision(HitAction.ASK, lookup)
         self.budget.take()
         return HitDecision(HitAction.ASK, lookup, sample._replace(drawn=share))
@@ -265,7 +265,7 @@ class HitDecider:
         if domain is None or not (background or may.ask):
             return HitDecision(HitAction.SERVE, lookup, sample)
         rate = domain.audit_rate(self.audits.settings.rate)
-        if not self.audits.draw(rate):
+        if not self.audits.draw_audit(rate):
             return HitDecision(HitAction.SERVE, lookup, sample)
         self.budget.take()
         sample = sample._replace(drawn=self.audits.rate(rate))
@@ -279,7 +279,7 @@ class HitDecider:
         if lookup.entry is None or key.query is None or not may.twice:
             return HitDecision(HitAction.SERVE, lookup)
         domain = self.learner.domains.find(context.domain)
-        if not self.audits.draw_null(0.0 if domain is None else domain.null_rate()):
+        if not self.audits.draw_null_audit(0.0 if domain is None else domain.null_rate()):
             return HitDecision(HitAction.SERVE, lookup)
         self.budget.take()
         verdict = Verdict(serve=True, similarity=1.0)

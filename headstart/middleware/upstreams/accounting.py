@@ -303,17 +303,17 @@ class AttemptBooking:
             measures.censored(self.key, call.prompt_tokens, now - self.began, now)
         reported = self._reported()
         tokens = reported or self._estimated()
-        price, runs_on = self._price, None
+        price, cost_of = self._price, None
         if price is None:
             cost_usd = None
         elif self._cancels_billing and self.streams:
             cost_usd = price.cost_usd(tokens)
         else:
             # A provider may stop billing when a stream is closed, but not for a whole answer.
-            runs_on = partial(cancelled_cost_usd, price, tokens, cancels_billing=False)
+            cost_of = partial(cancelled_cost_usd, price, tokens, cancels_billing=False)
             expected, most = expected_tokens(call, measures), most_tokens(call)
-            cost_usd = runs_on(expected if most is None else min(expected, most))
-        self._book(outcome, now, tokens, cost_usd, failure, runs_on, reported=reported is not None)
+            cost_usd = cost_of(expected if most is None else min(expected, most))
+        self._book(outcome, now, tokens, cost_usd, failure, cost_of, reported=reported is not None)
 
     def _reported(self) -> Tokens | None:
         """Return the tokens that the answer reported, or None."""
@@ -336,7 +336,7 @@ class AttemptBooking:
         tokens: Tokens,
         cost_usd: float | None,
         failure: Failure | None = None,
-        runs_on: CostOf | None = None,
+        cost_of: CostOf | None = None,
         *,
         prefix_usd: float = 0.0,
         reported: bool = False,
@@ -368,10 +368,10 @@ class AttemptBooking:
             self._states.measures.ended(self.key, now, gaps)
         spent = self._spent
         if spent is None:
-            self.call.log.book(attempt, runs_on)
+            self.call.log.book(attempt, cost_of)
         else:
             spent.settle(attempt)
-            self.call.log.book(attempt, runs_on, spent.settle)
+            self.call.log.book(attempt, cost_of, spent.settle)
 
 
 def reserved_tokens(call: Call, measures: Measures) -> int:

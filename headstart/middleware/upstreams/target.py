@@ -32,10 +32,10 @@ from headstart.middleware.upstreams.wire import AFTER_END_S
 from headstart.policies.callers import PROMPT_MARGIN, NameMemo
 from headstart.policies.routing.failures import (
     FailureKind,
-    closing_relayed,
     fails_relayed,
     failure,
     failure_of,
+    limit_relayed_pause,
 )
 from headstart.policies.routing.measures import UpstreamModel
 from headstart.policies.routing.ordering import Availability, CallShape, predict_call
@@ -346,7 +346,7 @@ class TargetCall:
         else:
             failure = classify_failure(error, self._clock())
             if self._call.relayed:
-                failure = closing_relayed(failure)
+                failure = limit_relayed_pause(failure)
             self._booking.failed(failure, now)
         await self._close(error)
 

@@ -356,7 +356,7 @@ class AttemptSchedule:
             self._next = deque(each for each in self._next if self._is_larger(each, member))
         again = (failure.retry_here and member not in self._forced) or not asked
         if again and self._may_ask_again(member, asked=asked):
-            wait_s = failure.retry_after_s or failure.closes_s
+            wait_s = failure.retry_after_s or failure.pauses_s
             if asked and wait_s is None and self.over and self._retry(member, now, None):
                 return
             self._retry_at[member] = now + (wait_s or 0.0)
