@@ -103,7 +103,7 @@ class Verdict(Frozen):
     the promised error rate).
     """
 
-    serve: bool
+    serves: bool
     similarity: float
     veto: str | None = None
     rule: Rule = Rule.STATIC

@@ -404,7 +404,7 @@ class ClientLedger:
             if label >= self._tokens.get(caller, ("", 0))[0]:
                 self._tokens[caller] = (label, used)
 
-    def telling(self, send: Send, caller: str, form: LimitHeaders | None) -> Send:
+    def with_limit_headers(self, send: Send, caller: str, form: LimitHeaders | None) -> Send:
         """Return a ``send`` that adds headers with the rest of the caller's limits.
 
         They replace the headers of the provider, whose limits are not the caller's. A caller

@@ -574,7 +574,7 @@ class LiveDrafts:
 
     # --- the final call --------------------------------------------------------------------------
 
-    def take(self, context: RequestContext) -> KeptCall | bytes | None:
+    def take_call(self, context: RequestContext) -> KeptCall | bytes | None:
         """Return the call that answers a final request, if it was made. The draft then ends.
 
         Or return the body with the inferences. None: the request is handled like any other.

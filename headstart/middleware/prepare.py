@@ -14,7 +14,7 @@ from headstart.dialects.registry import KEY_HEADERS, PROTOCOL_HEADERS
 from headstart.errors import InvalidRequest, RequestError, RequestTooLarge
 from headstart.middleware.body import ValueLimit
 from headstart.middleware.identity import Callers
-from headstart.middleware.upstreams.wire import OWN_PREFIX
+from headstart.middleware.upstreams.outgoing import OWN_PREFIX
 from headstart.observe import StageFailed
 from headstart.policies.admission import NEVER_STORED, has_match
 from headstart.policies.callers import NameMemo

@@ -409,7 +409,7 @@ class StaticMatch(GuardedMatch):
         if veto is None and similarity < self._threshold:
             veto = "threshold"
         return Verdict(
-            serve=veto is None, similarity=similarity, veto=veto, threshold=self._threshold
+            serves=veto is None, similarity=similarity, veto=veto, threshold=self._threshold
         )
 
 
@@ -485,7 +485,7 @@ class VerifiedMatch(GuardedMatch):
         if veto is None and rule is Rule.COLD_START:
             veto = self.soft_veto(query, candidate) or _veto_unrelated(query, candidate)
         return Verdict(
-            serve=veto is None,
+            serves=veto is None,
             similarity=nearby.neighbor.similarity,
             veto=veto,
             rule=rule,

@@ -14,11 +14,13 @@ SHARES = st.floats(0.0, 1.0)
 
 
 def learned(score: float, threshold: float | None = 2.0) -> Verdict:
-    return Verdict(serve=False, similarity=0.8, rule=Rule.LEARNED, score=score, threshold=threshold)
+    return Verdict(
+        serves=False, similarity=0.8, rule=Rule.LEARNED, score=score, threshold=threshold
+    )
 
 
 def cold(similarity: float) -> Verdict:
-    return Verdict(serve=False, similarity=similarity, rule=Rule.COLD_START)
+    return Verdict(serves=False, similarity=similarity, rule=Rule.COLD_START)
 
 
 @given(similarity=SHARES, score=st.floats(-3.9, 5.0), left=st.floats(PLENTY, 1.0))

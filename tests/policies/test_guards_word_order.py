@@ -189,7 +189,7 @@ def served(match: StaticMatch | VerifiedMatch, query: str, stored: str) -> bool:
     """Tell whether a prompt that looks the same to the encoder is answered from the cache."""
     one, other = match.prepare(query, EMPTY), match.unpack(match.pack(parse(stored)))
     nearby = RankedNeighbor(MatchContext(), [Neighbor(id="x", similarity=0.999)], 0)
-    return match.judge(one, other, nearby, match.veto(one, other)).serve
+    return match.judge(one, other, nearby, match.veto(one, other)).serves
 
 
 @pytest.mark.parametrize(

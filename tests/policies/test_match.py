@@ -54,7 +54,7 @@ def test_verdict_names_the_threshold_or_the_guard() -> None:
     one, other = bare("Wait 5 minutes"), bare("Wait 9 minutes")
     assert judged(policy, one, one, 0.89).veto == "threshold"
     assert judged(policy, one, other, 0.99).veto == "number"
-    assert judged(policy, one, one, 0.90) == Verdict(serve=True, similarity=0.90, threshold=0.90)
+    assert judged(policy, one, one, 0.90) == Verdict(serves=True, similarity=0.90, threshold=0.90)
 
 
 @pytest.mark.parametrize("switched_off", GUARDS)
@@ -79,7 +79,7 @@ def test_each_guard_can_be_switched_off(switched_off: str) -> None:
     verdict = judged(policy, one, other, 1.0)
     assert verdict.veto != switched_off
     # hours and minutes, Monday and Friday, up and down are exchanged words as well
-    assert verdict.serve or verdict.veto == "substitution"
+    assert verdict.serves or verdict.veto == "substitution"
 
 
 def test_parse_survives_storage() -> None:
@@ -123,8 +123,8 @@ def judge(encoder: OnnxEncoder, one: str, other: str) -> Verdict:
     ],
 )
 def test_rewordings_are_served(encoder: OnnxEncoder, one: str, other: str) -> None:
-    assert judge(encoder, one, other).serve
-    assert judge(encoder, other, one).serve
+    assert judge(encoder, one, other).serves
+    assert judge(encoder, other, one).serves
 
 
 @pytest.mark.parametrize(

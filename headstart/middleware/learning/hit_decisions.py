@@ -85,7 +85,7 @@ def explain(pair: UnlabelledPair, domain: Domain) -> Explanation:
         neighbor=pair.entry.id,
         rule=verdict.rule,
         veto=verdict.veto,
-        qualified=verdict.serve,
+        qualified=verdict.serves,
         similarity=verdict.similarity,
         score=verdict.score,
         threshold=verdict.threshold,
@@ -113,7 +113,7 @@ def _reached(verdict: Verdict) -> float:
 
 def _flips(verdict: Verdict, short: float | None, contributions: dict[str, float]) -> str:
     quantity = "score" if verdict.rule is Rule.LEARNED else "similarity"
-    if verdict.serve:
+    if verdict.serves:
         return f"a threshold above {_reached(verdict):.3f}, or any guard's veto"
     match verdict.veto:
         case "threshold" if short is not None:
@@ -227,7 +227,7 @@ class HitDecider:
         if not self.audits.draw_share(share):
             return HitDecision(HitAction.ASK, lookup)
         self.budget.take()
-        return HitDecision(HitAction.ASK, lookup, sample._replace(drawn=share))
+        return HitDecision(HitAction.ASK, lookup, sample._replace(draw_probability=share))
 
     def explain(self, id: str) -> Explanation | None:
         """Explain the verdict on a recent request; return None if nothing was compared.
@@ -268,7 +268,7 @@ class HitDecider:
         if not self.audits.draw_audit(rate):
             return HitDecision(HitAction.SERVE, lookup, sample)
         self.budget.take()
-        sample = sample._replace(drawn=self.audits.rate(rate))
+        sample = sample._replace(draw_probability=self.audits.rate(rate))
         if background:
             return HitDecision(HitAction.SERVE_AND_AUDIT, lookup, sample)
         return HitDecision(HitAction.ASK, _as_miss(lookup, "audit"), sample)
@@ -282,7 +282,7 @@ class HitDecider:
         if not self.audits.draw_null_audit(0.0 if domain is None else domain.null_rate()):
             return HitDecision(HitAction.SERVE, lookup)
         self.budget.take()
-        verdict = Verdict(serve=True, similarity=1.0)
+        verdict = Verdict(serves=True, similarity=1.0)
         pair = UnlabelledPair(domain=context.domain, entry=lookup.entry, verdict=verdict)
         sample = FeedbackSample(
             id, pair, LabelSource.NULL, key.query, context.principal, served=True

@@ -377,7 +377,7 @@ class FeedbackSample(NamedTuple):
     question: str
     principal: str
     served: bool = False
-    drawn: float = 1.0
+    draw_probability: float = 1.0
     """The probability that such a request gives a label."""
     asked: str = ""
     """Hash of the question, under which feedback is kept."""
@@ -581,7 +581,7 @@ class Learner:
             served=sample.served,
             stored=stored,
             principal=sample.principal,
-            draw_probability=sample.drawn,
+            draw_probability=sample.draw_probability,
             question=sample.asked,
         )
 

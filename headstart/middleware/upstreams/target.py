@@ -28,7 +28,7 @@ from headstart.middleware.upstreams.accounting import (
     most_tokens,
     reserved_tokens,
 )
-from headstart.middleware.upstreams.wire import AFTER_END_S
+from headstart.middleware.upstreams.outgoing import AFTER_END_S
 from headstart.policies.callers import PROMPT_MARGIN, NameMemo
 from headstart.policies.routing.failures import (
     FailureKind,

@@ -448,7 +448,7 @@ class CircuitBreaker:
     After the success of a probe, the weight rises over 10 s (Envoy's slow start, from 10 %).
 
     Independently of this, a closed breaker may pause: it admits no calls for a time that a rate
-    limit names (``close_for``).
+    limit names (``pause_for``).
 
     Refusals come quickly and answers come late. In the order of their reports, a provider that
     refuses every third call would seem to refuse all calls. So calls are counted when they are
@@ -558,7 +558,7 @@ class CircuitBreaker:
             self._avoided_until = now + failure.pauses_s
         elif failure.pauses_s is not None:
             # This applies to reports of older generations, too: the provider named the time.
-            self.close_for(self._pause_s(failure, failure.pauses_s, permit, now), now)
+            self.pause_for(self._pause_s(failure, failure.pauses_s, permit, now), now)
             if failure.kind is FailureKind.RATE_LIMITED:
                 self._limited_until = self._paused_until
         if permit.generation != self._generation or permit.insisted:
@@ -586,7 +586,7 @@ class CircuitBreaker:
         if permit.probe and permit.generation == self._generation:
             self._probe_until = -math.inf
 
-    def close_for(self, seconds: float, now: float) -> None:
+    def pause_for(self, seconds: float, now: float) -> None:
         """Admit no call for ``seconds``. This does not count as a failure."""
         self._paused_until = max(self._paused_until, now + seconds)
 
