@@ -24,6 +24,14 @@ from headstart.policies.guards.facts import (
     symbols,
     units_differ,
 )
+from headstart.policies.guards.form import (
+    asked_differs,
+    asks,
+    connectives_differ,
+    joins,
+    signs,
+    signs_differ,
+)
 from headstart.policies.guards.negation import (
     negation,
     negations_differ,
@@ -52,6 +60,9 @@ GUARDS: Mapping[GuardName, Callable[[Parse, Parse], bool]] = {
     "unit": units_differ,
     "date": dates_differ,
     "name": names_differ,
+    "sign": signs_differ,
+    "question": asked_differs,
+    "connective": connectives_differ,
     "quantifier": quantifiers_differ,
     "comparative": comparisons_differ,
     "negation": negations_differ,
@@ -108,6 +119,9 @@ def parse_prompt(text: str, encoding: Encoding) -> Parse:
         names=names(text, words),
         symbols=symbols(text, words),
         commas=tuple(commas),
+        asks=asks(words),
+        joins=joins(words),
+        signs=signs(text),
     )
 
 
