@@ -122,6 +122,7 @@ VETOED = [
     ("name", "What does Ann's lawyer say?", "What does Bob's lawyer say?"),
     ("name", "Does the NHS pay for it?", "Does the BMA pay for it?"),
     ("antonym", "Grant access to a user", "Revoke access from a user"),
+    ("antonym", "Make the room brighter", "Make the room darker"),
     ("antonym", "Boost my score", "What would lower my score?"),
     ("antonym", "INCREASE MY LIMIT", "DECREASE MY LIMIT"),
     ("antonym", "Is the pool busy at noon?", "Is the pool quiet at noon?"),
