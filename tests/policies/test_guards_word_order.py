@@ -221,9 +221,10 @@ def test_a_parse_of_before_the_commas_is_read() -> None:
     """Its list whose items only commas part has one order: a miss, and never a wrong hit."""
     now = parse("Buy milk, eggs and flour")
     fields = msgspec.msgpack.decode(pack_parse(now))
-    before = unpack_parse(msgspec.msgpack.encode(fields[:-1]))
+    stored = fields[: Parse.__struct_fields__.index("commas")]
+    before = unpack_parse(msgspec.msgpack.encode(stored))
     assert now.commas == (2,)
-    assert before == msgspec.structs.replace(now, commas=())
+    assert before == msgspec.structs.replace(now, commas=(), joins=frozenset())
     assert not words_crossed(before, parse("Buy milk, eggs and flour, please"))
     assert words_crossed(before, parse("Buy flour, milk and eggs"))
 

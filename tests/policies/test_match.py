@@ -68,6 +68,9 @@ def test_each_guard_can_be_switched_off(switched_off: str) -> None:
         "quantifier": ("Do you only sell it", "Do you sell it"),
         "comparative": ("Exactly 5 kilos", "Up to 5 kilos"),
         "name": ("Read it in C", "Read it in C++"),
+        "sign": ("5 + 3", "5 - 3"),
+        "question": ("When is it", "Where is it"),
+        "connective": ("Find red and blue", "Find red or blue"),
         "antonym": ("Look up", "Look down"),
         "role-swap": ("A parcel from Rome", "A parcel to Rome"),
         "crossing": ("Did Ann call Bob", "Did Bob call Ann"),
@@ -84,7 +87,11 @@ def test_each_guard_can_be_switched_off(switched_off: str) -> None:
 
 def test_parse_survives_storage() -> None:
     policy = StaticMatch()
-    parse = policy.prepare("Send $5 from Rome to Paris on 3 May, not Monday", EMPTY)
+    text = "When can I send $5 + 4 from Rome or Bari to Paris on 3 May, not Monday"
+    parse = policy.prepare(text, EMPTY)
+    assert parse.asks
+    assert parse.joins
+    assert parse.signs
     assert policy.unpack(policy.pack(parse)) == parse
 
 
