@@ -329,7 +329,7 @@ def test_a_rate_limit_without_an_end_is_asked_about_ever_less_often() -> None:
         breaker.failed(admit(breaker, now), failure(FailureKind.RATE_LIMITED), now)
         waits.append(breaker.ready_in_s(now))
         now += waits[-1]
-    assert waits == [1, 2, 4, 8, 16, 30, 30]
+    assert waits == [1, 2, 4, 8, 8, 8, 8]
     breaker.succeeded(admit(breaker, now), now)
     breaker.failed(admit(breaker, now), failure(FailureKind.RATE_LIMITED), now)
     assert breaker.ready_in_s(now) == 1.0

@@ -408,8 +408,9 @@ _LEAST_CALLS = 10.0
 _MEMORY_S = 30.0
 _FIRST_OPENING_S = 1.0
 _LONGEST_OPENING_S = 20.0
-_LONGEST_BACKOFF_S = 30.0
-"""The longest time without calls after a rate limit that does not say when it ends."""
+_LONGEST_BACKOFF_S = 8.0
+"""The longest time without calls after a rate limit that does not say when it ends. It is a guess,
+for which callers of a single upstream wait."""
 _NEEDS_PEOPLE = (FailureKind.UNAUTHORIZED, FailureKind.QUOTA, FailureKind.NO_SUCH_MODEL)
 """A person must fix these. If a call is made anyway, the provider refuses it at once and without
 cost."""
