@@ -77,6 +77,7 @@ if TYPE_CHECKING:
 
 Message = dict[str, str]
 Prompt = str | list[Message]
+TextRow = tuple[str, str]
 Row = tuple[Prompt, str]
 Pair = tuple[str, str, bool]
 
@@ -84,7 +85,7 @@ _SPACED = re.compile(r" (?=[?!.,;:%)]|n't\b|'(?:s|m|re|ve|ll|d)\b)|(?<=[($]) ")
 _QUOTED = re.compile(r'(``|") (.*?) (\'\'|")')
 
 
-def banking77(path: Path) -> Iterator[Row]:
+def banking77(path: Path) -> Iterator[TextRow]:
     """Yield (text, intent)."""
     with path.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
@@ -97,7 +98,7 @@ def bbh(path: Path) -> Iterator[Row]:
         yield row["input"], row["input"]
 
 
-def clinc150(path: Path) -> Iterator[Row]:
+def clinc150(path: Path) -> Iterator[TextRow]:
     """Yield (text, intent). Out-of-scope texts share no answer, so each is a class of its own."""
     splits = json.loads(path.read_text(encoding="utf-8"))
     for split, rows in splits.items():
