@@ -237,14 +237,23 @@ class RowCodec:
         bounded = np.minimum(mine.similarities[:k], LARGEST_COSINE)
         return zip(bounded.tolist(), mine.places[:k].tolist(), strict=True)
 
+    def append(self, index: Any, row: bytes) -> None:
+        """Append one row to an index, without a new array either."""
+        mine = self._threads
+        if getattr(mine, "room", 0) < 1:
+            self._make_room(SMALL_ROWS)
+        mine.code[:] = np.frombuffer(row, np.uint8)
+        index.add_sa_codes_c(1, mine.code_at, None)
+
     def _make_room(self, k: int) -> None:
-        """Make this thread's arrays for the query and ``k`` results, and find their addresses."""
+        """Make this thread's arrays: for a row, the query and ``k`` results."""
         mine = self._threads
         # More OpenMP threads would spin on the cores that serve requests. It is set per thread.
         faiss.omp_set_num_threads(1)
+        mine.code = np.empty(self._row_bytes, np.uint8)
         mine.query = np.empty(self._dimension, np.float32)
         mine.similarities, mine.places = np.empty(k, np.float32), np.empty(k, np.int64)
-        mine.query_at = faiss.swig_ptr(mine.query)
+        mine.code_at, mine.query_at = faiss.swig_ptr(mine.code), faiss.swig_ptr(mine.query)
         mine.similarities_at = faiss.swig_ptr(mine.similarities)
         mine.places_at = faiss.swig_ptr(mine.places)
         mine.room = k
@@ -328,7 +337,7 @@ class FlatPartition:
             return self._rebuilt().add(id, row)
         self._ids.append(id)  # before its row can be found
         with self._writing:
-            self._index.add_sa_codes(self._codec.codes(row))
+            self._codec.append(self._index, row)
         return self
 
     def remove(self, gone: Collection[str]) -> Partition | None:
