@@ -275,7 +275,10 @@ class _Bucket:
         if not self.believed_until:
             level = remaining
         elif taken is None:
-            level = min(self.level_at(now), remaining)
+            # The provider counts this call, and nothing here did when it was made.
+            expected = self.level_at(now)
+            level = min(expected, remaining)
+            self.corrected += level - expected
         else:
             # Calls that were made since have been counted here, and not by the provider.
             level_then, corrected_then = taken
