@@ -307,6 +307,7 @@ class TargetCall:
                     f"upstream {self._name} ended before its answer did", kind=FailureKind.CUT
                 )
         elif transcript.error is not None and piece.events:
+            transcript.size -= len(piece.data)  # the client does not get this piece
             raise reported(transcript.error, self._name, self._headers, dialect, self._call.id)
 
     async def _close(self, error: BaseException | None) -> None:
