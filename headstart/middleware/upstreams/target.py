@@ -465,6 +465,7 @@ def reported(
         headers=_own_headers(headers, dialect),
         body=dialect.error_body(event, request_id),
         code=event.code or "upstream_error",
+        upstream=upstream,
     )
 
 
@@ -498,6 +499,7 @@ async def _refusal(reply: Reply, dialect: Dialect | None, request_id: str) -> Up
         headers=headers,
         body=bytes(body),
         code=(event and event.code) or "upstream_error",
+        upstream=reply.upstream,
     )
 
 
