@@ -308,8 +308,12 @@ def export(options: CacheExportOptions) -> None:
         descriptor = os.open(options.file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
         raise ConfigError(f"{options.file} cannot be made: {error.strerror}") from error
-    with os.fdopen(descriptor, "wb") as file:
-        entries, labels = anyio.run(_export, url, options.config, file)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            entries, labels = anyio.run(_export, url, options.config, file)
+    except BaseException:
+        options.file.unlink()  # a part of an export must not look like a whole one
+        raise
     click.echo(f"{entries:,} entries and {labels:,} labels were written to {options.file}")
 
 

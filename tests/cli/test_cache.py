@@ -148,6 +148,15 @@ def test_an_export_overwrites_nothing(old: str, tmp_path: Path) -> None:
     assert file.read_text("utf-8") == "mine"
 
 
+@pytest.mark.parametrize("store", ["missing.db", "broken.db"])
+def test_an_export_that_fails_leaves_no_file(store: str, tmp_path: Path) -> None:
+    (tmp_path / "broken.db").write_bytes(b"no database")
+    file = tmp_path / "cache.jsonl"
+    with pytest.raises(SystemExit):
+        run("export", str(file), "--store", f"sqlite:///{tmp_path / store}")
+    assert not file.exists()
+
+
 def test_stats_count_what_a_store_holds(old: str, capsys: pytest.CaptureFixture[str]) -> None:
     run("stats", "--store", old, "--json")
     found = json.loads(capsys.readouterr().out)
