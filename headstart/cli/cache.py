@@ -19,7 +19,7 @@ import click
 import msgspec
 
 from headstart.cli import data_sources
-from headstart.cli.data_sources import as_log_lines, existing_store
+from headstart.cli.data_sources import as_log_lines, existing_store, lines_of
 from headstart.cli.options import (
     COUNT,
     FILE,
@@ -406,7 +406,7 @@ def _import_answers(options: CacheImportOptions) -> None:
         key = f"Bearer {_key(options.key_env)}".encode()
         headers = (*headers, (b"authorization", key))
     read = partial(_progress, what="calls")
-    lines = options.file.read_bytes().splitlines()
+    lines = lines_of(options.file)
     outcomes = anyio.run(import_answers, settings, lines, headers, read)
     _progress(outcomes.total(), "calls", last=True)
     stored = outcomes.pop("stored", 0)
@@ -596,7 +596,7 @@ def warm(options: WarmOptions) -> None:
 
 def _bodies(file: Path) -> Iterator[bytes]:
     """Yield the request bodies of a file. Raises ConfigError."""
-    for number, line in enumerate(as_log_lines(file.read_bytes().splitlines()), 1):
+    for number, line in enumerate(as_log_lines(lines_of(file)), 1):
         if not line.strip():
             continue
         try:

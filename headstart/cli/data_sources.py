@@ -8,6 +8,7 @@ spreadsheet saved as CSV has one call, one labelled prompt or one pair in each r
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import csv
 import os
@@ -164,13 +165,18 @@ _ANSWERS = ("answer", "response", "output")
 _TRUE = frozenset(("1", "true", "yes"))
 
 
+def lines_of(path: Path) -> list[bytes]:
+    """Return the lines of a file, without the mark that some editors put at its beginning."""
+    return path.read_bytes().removeprefix(codecs.BOM_UTF8).splitlines()
+
+
 def read_lines(path: Path) -> Iterator[bytes]:
     """Yield the lines of a file of JSON lines, or the rows of a ``.csv`` as such lines.
 
     Raises ConfigError for a CSV without the columns that are needed.
     """
     if path.suffix.lower() != ".csv":
-        yield from path.read_bytes().splitlines()
+        yield from lines_of(path)
         return
     csv.field_size_limit(LONGEST_CELL)
     with path.open(newline="", encoding="utf-8-sig") as file:

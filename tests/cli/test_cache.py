@@ -205,7 +205,7 @@ def test_a_running_server_is_warmed(tmp_path: Path, capsys: pytest.CaptureFixtur
     file = tmp_path / "questions.jsonl"
     failed = {**asked, "response": {}, "status": "failure"}
     rows = [asked, {"request": asked, "response": {}}, {"request": {"body": other}}, failed]
-    file.write_text("\n\n".join(map(json.dumps, rows)), "utf-8")
+    file.write_text("\n\n".join(map(json.dumps, rows)), "utf-8-sig")  # as some editors do
     with remote(mode="exact-only", scope="shared") as server:
         run("warm", str(file), "--url", server.url, "--concurrency", "1")
         assert capsys.readouterr().out == "1 hit\n2 miss\n"
