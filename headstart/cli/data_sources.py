@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
     from pathlib import Path
 
+    import aiohttp
+
     from headstart.embeddings.stores.records import StoreCipher
     from headstart.interfaces import Store
     from headstart.settings import ServerSettings
@@ -81,18 +83,21 @@ async def ask_server(
         ):
             body = await response.read()
     except aiohttp.ClientConnectorError as error:
-        cause = error.os_error.strerror or str(error)
-        raise HeadstartError(
-            f"{url} does not answer: {cause}; is it running? --url names another address"
-        ) from error
+        raise HeadstartError(f"{url} {unreachable(error)}") from error
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
         cause = str(error) or type(error).__name__
         raise HeadstartError(f"{url} does not answer: {cause}") from error
     if response.status == 401:
         raise ConfigError(f"{url} asks for its admin token: put it in the variable {token_env}")
     if response.status != 200:
-        raise HeadstartError(f"{url}: {_message(body) or f'status {response.status}'}")
+        raise HeadstartError(f"{url}: {message_of(body) or f'status {response.status}'}")
     return body
+
+
+def unreachable(error: aiohttp.ClientConnectorError) -> str:
+    """Return what a person needs to know if a server cannot be reached."""
+    cause = error.os_error.strerror or str(error)
+    return f"does not answer: {cause}; is it running? --url names another address"
 
 
 def decode_answer(body: bytes, type: type[T]) -> T:
@@ -111,7 +116,8 @@ class _Refusal(msgspec.Struct):
     error: _Error
 
 
-def _message(body: bytes) -> str | None:
+def message_of(body: bytes) -> str | None:
+    """Return the message of an error's body, if it has one."""
     try:
         return msgspec.json.decode(body, type=_Refusal).error.message
     except msgspec.DecodeError:

@@ -215,4 +215,18 @@ def test_a_running_server_is_warmed(tmp_path: Path, capsys: pytest.CaptureFixtur
     with pytest.raises(SystemExit) as left:
         run("warm", str(file), "--url", server.url)
     assert left.value.code == 1
-    assert "3 of 3 requests failed" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "3 of 3 requests failed; " in told
+    assert "is it running? --url" in told
+
+
+def test_warming_says_why_requests_fail(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = {"model": "m", "messages": [{"role": "user", "content": "What is a hit?"}]}
+    file = tmp_path / "questions.jsonl"
+    rows = [good, {"messages": []}, {"model": 7}, {"model": "m"}]
+    file.write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    with remote(mode="exact-only", scope="shared") as server, pytest.raises(SystemExit):
+        run("warm", str(file), "--url", server.url)
+    out, err = capsys.readouterr()
+    assert out == "1 miss\n"
+    assert "3 of 4 requests failed; most of them: status 400: model: a string is required" in err
