@@ -9,15 +9,39 @@ Streams are ``{"prompt", "class"}``. Exact repeats of a prompt are left out, exc
 and CLINC150, so that earlier samples of these can be made again.
 
     banking77  PolyAI-LDN/task-specific-datasets, ``banking_data/*.csv``: the class is the intent
+    bbh        suzgunmirac/BIG-Bench-Hard, ``bbh/*.json`` (MIT): tasks; each is a class of its own
     clinc150   clinc/oos-eval, ``data/data_full.json``: the class is the intent
+    convq      endrikacupaj/Verbal-ConvQuestions, ``dataset/test/*.json`` (CC BY 4.0): later turns
+               of conversations in four wordings; the class is the entity and the answer
+    covidq     JerryWeiAI/COVID-Q, ``final_master_dataset.csv`` (GPL 3): the class is the question
+               of the catalogue
+    gsm        apple/ml-gsm-symbolic, ``generated_data/GSM_p2.jsonl`` (CC BY-NC-ND 4.0): problems
+               with exchanged names and numbers; each is a class of its own
+    hwu64      xliuhw/NLU-Evaluation-Data, ``CrossValidation/autoGene*/**/testset/csv/*.csv``
+               (CC BY 4.0): the class is the intent with its slots
     naturalqa  wangcunxiang/QA-Eval, ``NQ.json``: natural questions; each is a class of its own
     nlupp      PolyAI-LDN/task-specific-datasets, ``nlupp/data/*/fold*.json``: intents and slots
     overnight  rhythmcao/unsup-two-stage-semantic-parsing, ``data/overnight/*_train.tsv`` and
                ``*_test.tsv``: the class is the logical form
     sgd        google-research-datasets/dstc8-schema-guided-dialogue, ``*/dialogues_*.json``: the
                opening turn of each dialogue; the class is the intent with its slots and values
+    simpleq    askplatypus/wikidata-simplequestions, ``annotated_wd_data_*_answerable.txt``
+               (CC BY 3.0): the class is the subject with its property
+    snips      sonos/nlu-benchmark, ``2017-06-custom-intent-engines/*/*_*[!l].json`` (CC0): the
+               class is the intent with its slots
+    spidersyn  ygan/Spider-Syn, ``Spider-Syn/*.json`` (MIT): questions to databases, each in two
+               wordings; the class is the SQL query, and the system prompt names the database
+    svamp      arkilpatel/SVAMP, ``SVAMP.json`` (MIT): short problems; each is a class of its own
     text2sql   jkkummerfeld/text2sql-data, ``data/*.json``: the class is the SQL query with its
                values filled in, as they are in the question
+    toolformer gururise/AlpacaDataCleaned, ``dataset_extensions/GPTeacher/Toolformer/
+               toolformer-dedupe-only-dataset.json`` (MIT): instructions with a frame in common;
+               each is a class of its own
+    webq       brmson/dataset-factoid-webquestions, ``main/*.json`` (CC BY 4.0): the class is the
+               set of answers
+    xsid       mainlp/xsid, ``data/*/*.test.conll`` and ``*.valid.conll`` without ``no.*`` (CC BY-SA
+               4.0): the same requests in 18 languages and dialects; the class is the language with
+               the intent and slots of the English text
 
 Pairs are ``{"a", "b", "same_answer"}``. Pairs of equal texts are left out.
 
@@ -51,26 +75,82 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-Row = tuple[str, str]
+Message = dict[str, str]
+Prompt = str | list[Message]
+TextRow = tuple[str, str]
+Row = tuple[Prompt, str]
 Pair = tuple[str, str, bool]
 
 _SPACED = re.compile(r" (?=[?!.,;:%)]|n't\b|'(?:s|m|re|ve|ll|d)\b)|(?<=[($]) ")
 _QUOTED = re.compile(r'(``|") (.*?) (\'\'|")')
 
 
-def banking77(path: Path) -> Iterator[Row]:
+def banking77(path: Path) -> Iterator[TextRow]:
     """Yield (text, intent)."""
     with path.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             yield row["text"], row["category"]
 
 
-def clinc150(path: Path) -> Iterator[Row]:
+def bbh(path: Path) -> Iterator[Row]:
+    """Read a task of BIG-Bench Hard."""
+    for row in json.loads(path.read_text(encoding="utf-8"))["examples"]:
+        yield row["input"], row["input"]
+
+
+def clinc150(path: Path) -> Iterator[TextRow]:
     """Yield (text, intent). Out-of-scope texts share no answer, so each is a class of its own."""
     splits = json.loads(path.read_text(encoding="utf-8"))
     for split, rows in splits.items():
         for place, (text, intent) in enumerate(rows):
             yield text, f"{split}-{place}" if intent == "oos" else intent
+
+
+def convq(path: Path) -> Iterator[Row]:
+    """Yield (conversation, entity and answer); its opening names the entity.
+
+    The four wordings: as asked, only the last question reworded, and all questions and answers
+    reworded in two ways.
+    """
+    for talk in json.loads(path.read_text(encoding="utf-8")):
+        entity = _decoded(talk["seed_entity_text"])
+        turns = talk["questions"]
+        for last, turn in enumerate(turns[1:], 1):
+            label = f"{talk['seed_entity']} {turn['answer'].lower()}"
+            for before, now in ((0, 0), (0, 1), (1, 1), (2, 2)):
+                messages: list[Message] = []
+                for place, earlier in enumerate(turns[:last]):
+                    about = "" if place else f"I have questions about {entity}. "
+                    asked = _wording(earlier, "question", before)
+                    told = _wording(earlier, "answer", before)
+                    messages.append({"role": "user", "content": about + asked})
+                    messages.append({"role": "assistant", "content": told})
+                asked = _wording(turn, "question", now)
+                yield [*messages, {"role": "user", "content": asked}], label
+
+
+def covidq(path: Path) -> Iterator[Row]:
+    """Yield (question, number of the question in the catalogue)."""
+    with path.open(encoding="utf-8", errors="replace", newline="") as file:
+        for row in csv.DictReader(file):
+            yield row["Question"], row["Question ID"]
+
+
+def gsm(path: Path) -> Iterator[Row]:
+    """Read problems of GSM-Symbolic."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        question = json.loads(line)["question"]
+        yield question, question
+
+
+def hwu64(path: Path) -> Iterator[Row]:
+    """Yield (text, intent and slots). Without a slot, sums and facts have no answer in common."""
+    with path.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file, delimiter=";"):
+            text, intent = row["answer_from_user"], f"{row['scenario']} {row['intent']}"
+            slots = sorted(re.findall(r"\[(.*?)\]", row["answer_annotation"].lower()))
+            alone = not slots and intent in {"qa maths", "qa factoid", "general quirky"}
+            yield text, text if alone else " ".join([intent, *slots])
 
 
 def naturalqa(path: Path) -> Iterator[Row]:
@@ -106,6 +186,39 @@ def sgd(path: Path) -> Iterator[Row]:
         yield turn["utterance"], " ".join([*services, *sorted(acts)])
 
 
+def simpleq(path: Path) -> Iterator[Row]:
+    """Yield (question, subject and property)."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        subject, relation, _, question = line.split("\t")
+        yield question, f"{subject} {relation}"
+
+
+def snips(path: Path) -> Iterator[Row]:
+    """Yield (text, intent and slots), the slots as they were written."""
+    ((intent, rows),) = json.loads(path.read_text(encoding="utf-8", errors="replace")).items()
+    for row in rows:
+        parts = row["data"]
+        slots = [f"{part['entity']}={part['text'].lower()}" for part in parts if "entity" in part]
+        yield "".join(part["text"] for part in parts).strip(), " ".join([intent, *sorted(slots)])
+
+
+def spidersyn(path: Path) -> Iterator[Row]:
+    """Yield (database and question, database and SQL)."""
+    for row in json.loads(path.read_text(encoding="utf-8")):
+        database, query = row["db_id"], " ".join(row["query"].lower().rstrip(" ;").split())
+        system = {"role": "system", "content": f"Write a SQL query for the database {database}."}
+        for name in ("SpiderQuestion", "SpiderSynQuestion"):
+            yield [system, {"role": "user", "content": row[name]}], f"{database} {query}"
+
+
+def svamp(path: Path) -> Iterator[Row]:
+    """Read short problems."""
+    for row in json.loads(path.read_text(encoding="utf-8")):
+        body = row["Body"].strip()
+        text = f"{body}{'' if body.endswith('.') else ','} {row['Question']}".strip()
+        yield text, text
+
+
 def text2sql(path: Path) -> Iterator[Row]:
     """Yield (question, SQL), both with the question's values."""
     for query in json.loads(path.read_text(encoding="utf-8")):
@@ -114,6 +227,28 @@ def text2sql(path: Path) -> Iterator[Row]:
             given = {name: value for name, value in sentence["variables"].items() if value}
             values = defaults | given
             yield _joined(_filled(sentence["text"], values)), _filled(query["sql"][0], values)
+
+
+def toolformer(path: Path) -> Iterator[Row]:
+    """Read instructions with their inputs."""
+    for row in json.loads(path.read_text(encoding="utf-8")):
+        text = "\n\n".join(filter(None, (row["instruction"], row["input"])))
+        yield text, text
+
+
+def webq(path: Path) -> Iterator[Row]:
+    """Yield (question, answers)."""
+    for row in json.loads(path.read_text(encoding="utf-8")):
+        yield row["qText"], " | ".join(sorted(answer.lower() for answer in row["answers"]))
+
+
+def xsid(path: Path) -> Iterator[Row]:
+    """Yield (text, language and request). Dialects count as their language."""
+    language, _, part = path.name.partition(".")
+    spoken = "de" if language == "gsw" else language.partition("-")[0]
+    english = {text: label for text, _, label in _blocks(path.with_name(f"en.{part}"))}
+    for text, translated, label in _blocks(path):
+        yield text, f"{spoken} {english.get(translated, label)}"
 
 
 def mqp(path: Path) -> Iterator[Pair]:
@@ -143,8 +278,10 @@ def sick(path: Path) -> Iterator[Pair]:
 
 
 READERS = {
-    "banking77": banking77, "clinc150": clinc150, "naturalqa": naturalqa, "nlupp": nlupp,
-    "overnight": overnight, "sgd": sgd, "text2sql": text2sql,
+    "banking77": banking77, "bbh": bbh, "clinc150": clinc150, "convq": convq, "covidq": covidq,
+    "gsm": gsm, "hwu64": hwu64, "naturalqa": naturalqa, "nlupp": nlupp, "overnight": overnight,
+    "sgd": sgd, "simpleq": simpleq, "snips": snips, "spidersyn": spidersyn, "svamp": svamp,
+    "text2sql": text2sql, "toolformer": toolformer, "webq": webq, "xsid": xsid,
 }  # fmt: skip
 WITH_REPEATS = frozenset({"banking77", "clinc150"})
 PAIRS = {"mqp": mqp, "paws": paws, "qqp": qqp, "sick": sick}
@@ -156,6 +293,32 @@ def _table(path: Path, quoting: Literal[0, 3] = csv.QUOTE_NONE) -> Iterator[dict
         file.seek(0)
         names = None if "sentence" in start else ("id", "sentence1", "sentence2", "label")
         yield from csv.DictReader(file, names, delimiter="\t", quoting=quoting)
+
+
+def _wording(turn: dict[str, Any], kind: str, number: int) -> str:
+    """Return the question or the answer of a turn, as it was or reworded."""
+    first: str = turn["question" if kind == "question" else "verbalized_answer"]
+    wordings: list[str] = [first, *turn[f"paraphrased_{kind}"]]
+    return re.sub(r"[][]", "", _decoded(wordings[min(number, len(wordings) - 1)])).strip()
+
+
+def _decoded(text: str) -> str:
+    """Undo UTF-8 that was read as Latin-1."""
+    try:
+        return text.encode("latin-1").decode()
+    except UnicodeError:
+        return text
+
+
+def _blocks(path: Path) -> Iterator[tuple[str, str, str]]:
+    """Yield (text, English text, intent and slots) of a file in the form of CoNLL."""
+    for block in path.read_text(encoding="utf-8").strip().split("\n\n"):
+        lines = block.splitlines()
+        notes: dict[str, str] = dict(re.findall(r"^# ([\w-]+)(?::| =) (.*)", block, re.MULTILINE))
+        words = [line.split("\t") for line in lines if not line.startswith("#")]
+        slots = [f"{word[3][2:]}={word[1].lower()}" for word in words if word[3] != "O"]
+        label = " ".join([notes["intent"], *sorted(slots)])
+        yield notes["text"], notes.get("text-en", notes["text"]), label
 
 
 def _is_one(row: dict[str, str]) -> bool:
@@ -195,10 +358,10 @@ QUESTIONS = {"hotpot": hotpot}
 def _stream_lines(name: str, paths: list[Path]) -> list[dict[str, Any]]:
     rows = [row for path in paths for row in READERS[name](path)]
     if name not in WITH_REPEATS:
-        first: dict[str, str] = {}
+        first: dict[str, Row] = {}
         for prompt, label in rows:
-            first.setdefault(prompt, label)
-        rows = list(first.items())
+            first.setdefault(json.dumps(prompt), (prompt, label))
+        rows = list(first.values())
     return [{"prompt": prompt, "class": label} for prompt, label in rows]
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from headstart.lab.simulator.faults import Fault
     from headstart.lab.simulator.oracle import Truth
-    from headstart.lab.simulator.wire import Record
+    from headstart.lab.simulator.simulated_calls import Record
 
 PRIMARY = ProviderProfile(model="primary-model", ttft_ms=150, tokens_per_s=(150, 150))
 FALLBACK = ProviderProfile(

@@ -163,7 +163,7 @@ class NearEnough:
         self, query: None, candidate: None, nearby: RankedNeighbor, veto: str | None = None
     ) -> Verdict:
         """Serve."""
-        return Verdict(serve=True, similarity=nearby.neighbor.similarity)
+        return Verdict(serves=True, similarity=nearby.neighbor.similarity)
 
 
 async def measure_memory(path: Path) -> dict[str, float]:

@@ -31,7 +31,7 @@ from benchmarks.racing_site import (
     site,
 )
 from benchmarks.safe_hits_programs import metric
-from headstart.lab.simulator.wire import PlayOutcome
+from headstart.lab.simulator.simulated_calls import PlayOutcome
 
 if TYPE_CHECKING:
     from headstart.lab.simulator import Record

@@ -29,7 +29,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from benchmarks.convert import READERS
+from benchmarks.convert import banking77, clinc150
 from benchmarks.safe_hits_table import Run, print_pairs, print_shift, print_table, summary
 from benchmarks.safe_hits_vectors import Prompts
 from benchmarks.slots import slots_stream
@@ -131,12 +131,10 @@ class Source(NamedTuple):
         if name in self.files:
             lines = self.files[name].read_bytes().splitlines()
             return [(line["prompt"], line["class"]) for line in map(json.loads, lines)]
-        reader, path = {"clinc": ("clinc150", self.clinc), "banking": ("banking77", self.banking)}[
-            name
-        ]
+        reader, path = {"clinc": (clinc150, self.clinc), "banking": (banking77, self.banking)}[name]
         if path is None:
             raise SystemExit(f"--{name} is missing: it is the file of the stream {name!r}")
-        return list(READERS[reader](path))
+        return list(reader(path))
 
 
 def run(

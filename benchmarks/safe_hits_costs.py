@@ -21,7 +21,7 @@ from benchmarks.slots import slots_stream
 from headstart.decisions import Label, LabelSource, MatchContext, Neighbor, RankedNeighbor
 from headstart.policies.guards.negation import exchanged_maxsim
 from headstart.policies.guards.table import parse_prompt
-from headstart.policies.learned_rule.domain import Domain, redrawn
+from headstart.policies.learned_rule.domain import Domain, redraw_curve
 from headstart.policies.learned_rule.features import unpack_features
 from headstart.policies.learned_rule.settings import MEMORY, MOST_ENTRY_RECORDS, ErrorLimit
 from headstart.policies.match import VerifiedMatch
@@ -129,7 +129,7 @@ def main() -> None:
         "decision: guards, features, score": least_us(decide, PAIRS),
         "of it the score": least_us(lambda n: domain.score(rows[n], labels[n].entry), PAIRS),
         "learning a label, updates included": least_us(lambda n: domain.apply(labels[n]), PAIRS),
-        "threshold update, full memory": least_us(lambda _: redrawn(state, error_limit), 20),
+        "threshold update, full memory": least_us(lambda _: redraw_curve(state, error_limit), 20),
     }
     for name, cost in measured.items():
         print(f"{name:36} {cost:8.1f} µs")

@@ -25,7 +25,7 @@ from benchmarks.slots import retrieval_stream, slots_stream
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from benchmarks.convert import Row
+    from benchmarks.convert import TextRow
 
 NEAR_DUPLICATES = 3
 """One in so many intents has an answer that is nearly its family's."""
@@ -49,7 +49,7 @@ def mixed(clinc: Path, banking: Path) -> list[dict[str, str]]:
     return found
 
 
-def _named(name: str, rows: Iterable[Row]) -> Iterator[tuple[str, str, str]]:
+def _named(name: str, rows: Iterable[TextRow]) -> Iterator[tuple[str, str, str]]:
     for text, intent in rows:
         drawn = int(sha256(intent.encode()).hexdigest(), 16) % NEAR_DUPLICATES == 0
         yield text, f"{name}{'/' if drawn else ':'}{intent}", name

@@ -246,18 +246,18 @@ class AttemptLog:
         ]
 
     def book(
-        self, attempt: Attempt, runs_on: CostOf | None = None, settle: Settle | None = None
+        self, attempt: Attempt, cost_of: CostOf | None = None, settle: Settle | None = None
     ) -> None:
         """Add an attempt of this branch.
 
-        ``runs_on`` is for a cancelled call whose provider writes and bills the answer to its end.
+        ``cost_of`` is for a cancelled call whose provider writes and bills the answer to its end.
         It returns the cost of an answer with a number of tokens. Once the length of the winner's
         answer is known, ``take`` computes the cost with it, and gives the attempt to ``settle``.
         """
         ruling = self.own_ruling if self.above is None else self.ruling
         if ruling is not None:
             attempt = _ruled(attempt, ruling)
-        self.rows.append(_Row(self, attempt, runs_on, settle))
+        self.rows.append(_Row(self, attempt, cost_of, settle))
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
@@ -279,7 +279,7 @@ class AttemptLog:
                 tokens = max(tokens, row.attempt.completion_tokens)
         taken = tuple(
             [
-                row.at_length(tokens) if tokens and row.runs_on is not None else row.attempt
+                row.at_length(tokens) if tokens and row.cost_of is not None else row.attempt
                 for row in rows
             ]
         )
@@ -296,13 +296,13 @@ class AttemptLog:
 class _Row(NamedTuple):
     log: AttemptLog
     attempt: Attempt
-    runs_on: CostOf | None
+    cost_of: CostOf | None
     settle: Settle | None
 
     def at_length(self, tokens: int) -> Attempt:
         """Return the attempt with the cost of an answer of this length in tokens."""
-        assert self.runs_on is not None
-        attempt = msgspec.structs.replace(self.attempt, cost_usd=self.runs_on(tokens))
+        assert self.cost_of is not None
+        attempt = msgspec.structs.replace(self.attempt, cost_usd=self.cost_of(tokens))
         if self.settle is not None:
             self.settle(attempt)
         return attempt

@@ -103,7 +103,7 @@ class Verdict(Frozen):
     the promised error rate).
     """
 
-    serve: bool
+    serves: bool
     similarity: float
     veto: str | None = None
     rule: Rule = Rule.STATIC
@@ -162,8 +162,9 @@ class Label(Frozen):
     served: bool = False
     stored: bool = False
     """An entry with the fresh answer exists under ``id``."""
-    drawn: float = 1.0
-    """The probability that such a pair gets a label: a hit gets one only if drawn for an audit."""
+    draw_probability: float = msgspec.field(name="drawn", default=1.0)
+    """The probability that such a pair gets a label: a hit gets one only if drawn for an audit.
+    Stores have it as ``drawn``."""
     principal: str = ""
     """A hash of the caller. No caller may fill a domain's memory alone."""
     question: str = ""

@@ -145,6 +145,9 @@ class Call(Frozen):
     """Another upstream could be asked: an upstream that begins too late is abandoned."""
     ignore_breaker: bool = False
     """Ask even an upstream whose circuit breaker is open: no other upstream is left."""
+    queues_until: float | None = None
+    """The event loop's time until which the call queues if the upstream's rate limit is used up;
+    None: it is refused."""
     avoid: frozenset[str] = frozenset()
     """The names of upstreams that must not be asked."""
     relayed: bool = False

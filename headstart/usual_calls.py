@@ -207,7 +207,7 @@ class _Block(NamedTuple):
     tokens: float
 
 
-class Usual:
+class UsualTimes:
     """The usual times of calls of one kind, by minute and by the length of the answer.
 
     Times are cut at ``fence_s``. Within a block of minutes, the expected time of a call is the
@@ -304,7 +304,7 @@ class UsualCalls:
         self._most = most
         self._calls: dict[CallKind, deque[UsualCall]] = {}
         self._originals: dict[CallKind, dict[str, UsualCall]] = {}
-        self._fitted: dict[tuple[CallKind, bool], Usual | None] = {}
+        self._fitted: dict[tuple[CallKind, bool], UsualTimes | None] = {}
 
     def add(self, row: Served) -> None:
         """Look at a request. A hit brings the call that made its answer."""
@@ -332,7 +332,7 @@ class UsualCalls:
     def _has_room(self, kinds: Mapping[CallKind, object], kind: CallKind) -> bool:
         return self._most is None or kind in kinds or len(kinds) < MOST_KINDS
 
-    def usual(self, kind: CallKind, *, first: bool = False) -> Usual | None:
+    def times_of(self, kind: CallKind, *, first: bool = False) -> UsualTimes | None:
         """Return the usual times of calls of a kind; None: nothing is known.
 
         ``first``: until first tokens.
@@ -343,21 +343,21 @@ class UsualCalls:
         place = (kind, first)
         if place not in self._fitted:
             found = self._comparable(kind, first=first)
-            self._fitted[place] = Usual(found) if found else None
+            self._fitted[place] = UsualTimes(found) if found else None
         return self._fitted[place]
 
     def expected(self, spared: AvoidedCalls, *, first: bool = False) -> Expected:
         """Return the time that requests would have taken. ``first``: until their first tokens."""
         whole = Expected()
         for kind, minutes in spared.items():
-            usual = self.usual(kind, first=first)
+            usual = self.times_of(kind, first=first)
             if usual is not None:
                 whole = whole.plus(usual.expected(minutes, first=first))
         return whole
 
     def outliers(self, spared: AvoidedCalls) -> int:
         """Return the number of outliers among the calls with which requests are compared."""
-        models = {self.usual(kind) for kind in spared}
+        models = {self.times_of(kind) for kind in spared}
         return sum(each.outliers for each in models if each is not None)
 
     def _comparable(self, kind: CallKind, *, first: bool) -> list[tuple[float, float, int]]:

@@ -248,6 +248,56 @@ def test_refusal_names_the_setting_and_the_fix(toml: str, words: list[str], tmp_
     assert all(word in message for word in words), message
 
 
+def test_all_wrong_names_are_told_at_once(tmp_path: Path) -> None:
+    told = refusal(
+        """
+        port = 8080
+        [cache]
+        mod = "serve"
+        match = "guess"
+        [[upstream]]
+        base_url = "https://api.example.com"
+        timeout = 3
+        price.default = { input = 1 }
+        """,
+        tmp_path,
+    )
+    assert [line.partition(":")[0] for line in told.splitlines()] == [
+        "port",
+        "cache.mod",
+        "cache.match",
+        "upstream[0].timeout",
+        "upstream[0].price.default.input",
+    ]
+
+
+def test_all_wrong_values_are_told_at_once(tmp_path: Path) -> None:
+    told = refusal(
+        """
+        [server]
+        workers = "2"
+        deadline_s = "soon"
+        [[upstream]]
+        name = "a"
+        base_url = 5
+        [[upstream]]
+        base_url = "https://api.example.com"
+        price.default = { input_per_million = "x" }
+        [[route]]
+        name = "r"
+        upstreams = ["a", { strategy = "race", upstreams = 7 }]
+        """,
+        tmp_path,
+    )
+    assert told.splitlines() == [
+        "server.workers: '2' is a text; write the number without quotes",
+        'server.deadline_s: expected a number of seconds or "none", got text',
+        "upstream[0].base_url: expected text, got a whole number",
+        "upstream[1].price.default.input_per_million: expected a number, got text",
+        "route[0].upstreams[1].upstreams: expected a list, got a whole number",
+    ]
+
+
 def test_misspelt_override_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"cache\.treshold.*threshold"):
         load(cache__treshold=0.9)

@@ -37,7 +37,7 @@ from headstart.cli.options import (
     print_json,
     setting,
 )
-from headstart.cli.serve import discovered
+from headstart.cli.serve import add_discovered
 from headstart.config.loading import load_settings
 from headstart.errors import ConfigError, HeadstartError, UpstreamError, UpstreamRefused
 from headstart.middleware.asgi import not_found
@@ -122,7 +122,7 @@ class BatchTier:
         """
         self.submitted = sum(map(len, self._calls.values()))
         self.done = 0
-        running = await self._found()
+        running = await self._find_running()
         for calls in self._groups():
             running.append(await self._submit(calls))
         self.batches += len(running)
@@ -142,7 +142,7 @@ class BatchTier:
 
     # --- submissions -------------------------------------------------------------------------
 
-    async def _found(self) -> list[_Running]:
+    async def _find_running(self) -> list[_Running]:
         """Return the batches of earlier runs that contain waiting calls, and take these calls."""
         running: list[_Running] = []
         for submission in tuple(self._journal.submissions.values()):
@@ -379,7 +379,7 @@ def batch(options: BatchOptions) -> None:
     if options.as_json:
         print_json(summary)
     else:
-        click.echo(told(summary))
+        click.echo(summary_text(summary))
         if summary.unasked == 0:
             click.echo(f"the answers are in {output}")
     if summary.stopped_by == INTERRUPTED:
@@ -411,7 +411,7 @@ def _settings(options: BatchOptions) -> Settings:
     }
     settings = load_settings(options.config, os.environ, overrides, defaults)
     if not settings.upstream:
-        settings, notes = discovered(settings)
+        settings, notes = add_discovered(settings)
         for note in notes:
             click.echo(note, err=True)
     return settings if options.tier is None else _in_batches(settings)
@@ -607,7 +607,7 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h"
 
 
-def told(summary: BatchSummary) -> str:
+def summary_text(summary: BatchSummary) -> str:
     """Return the summary as lines of text."""
     outcomes = summary.outcomes
     answered = sum(outcomes.values())

@@ -123,7 +123,7 @@ async def examine(config: Path | None, environ: Mapping[str, str]) -> list[Findi
     try:
         settings = await asyncio.to_thread(load_settings, config, environ)
         if not settings.upstream:
-            settings = await asyncio.to_thread(_discovered, settings, environ)
+            settings = await asyncio.to_thread(_add_discovered, settings, environ)
     except ConfigError as error:
         fix = "headstart config check shows the same; docs/configuration.md lists all settings"
         return [problem("configuration", line, fix) for line in str(error).splitlines()]
@@ -144,7 +144,7 @@ async def examine(config: Path | None, environ: Mapping[str, str]) -> list[Findi
     return found
 
 
-def _discovered(settings: Settings, environ: Mapping[str, str]) -> Settings:
+def _add_discovered(settings: Settings, environ: Mapping[str, str]) -> Settings:
     """Return settings with the upstreams that ``serve`` would find. Raises ConfigError."""
     upstreams, _ = discover_upstreams(environ)
     if not upstreams:

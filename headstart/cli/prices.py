@@ -52,17 +52,17 @@ def read_prices(document: object, *, today: str) -> ImportedPrices:
     """
     match document:
         case [{"id": str(), "models": list()}, *_]:
-            return _gathered("the data of genai-prices", _genai_prices(document, today))
+            return _collect_prices("the data of genai-prices", _genai_prices(document, today))
         case {"data": list(models)} if all(isinstance(each, dict) for each in models):
-            return _gathered("OpenRouter's list of models", _openrouter(models))
+            return _collect_prices("OpenRouter's list of models", _openrouter(models))
         case {} if not document:
             raise ConfigError("the file is empty")
         case dict() if any(
             isinstance(each, dict) and "litellm_provider" in each for each in document.values()
         ):
-            return _gathered("LiteLLM's price map", _litellm(document, today))
+            return _collect_prices("LiteLLM's price map", _litellm(document, today))
         case dict():
-            return _gathered("Headstart's own form", _own(document))
+            return _collect_prices("Headstart's own form", _own(document))
     raise ConfigError(
         "the file is not a list of prices: give LiteLLM's model_prices_and_context_window.json, "
         "OpenRouter's answer at /api/v1/models, prices/data.json of genai-prices, or a table by "
@@ -78,7 +78,7 @@ class _Entry(NamedTuple):
     """The reason why there is no price."""
 
 
-def _gathered(form: str, entries: Iterable[_Entry]) -> ImportedPrices:
+def _collect_prices(form: str, entries: Iterable[_Entry]) -> ImportedPrices:
     prices: dict[str, dict[str, BookPrice]] = {}
     skipped: Counter[str] = Counter()
     for entry in entries:
@@ -314,7 +314,7 @@ def import_(options: ImportOptions) -> None:
     Then set `file = "prices.toml"` under [prices] in headstart.toml.
     """
     today = datetime.now(UTC).date().isoformat()
-    found = _chosen(_read(options.file, today), options.provider)
+    found = _choose_providers(_read(options.file, today), options.provider)
     for line in _summary(found):
         click.echo(line)
     if not found.prices:
@@ -348,7 +348,7 @@ def _decoded(data: bytes) -> object:
     return msgspec.json.decode(data)
 
 
-def _chosen(found: ImportedPrices, names: tuple[str, ...]) -> ImportedPrices:
+def _choose_providers(found: ImportedPrices, names: tuple[str, ...]) -> ImportedPrices:
     for name in names:
         if name not in providers():
             known = ", ".join(providers())

@@ -149,7 +149,7 @@ def chosen_settings(options: ServeOptions) -> tuple[Settings, list[str]]:
         [(kind, names)] = chosen
         settings = checked(with_route(settings, kind, names, options.model))
         return settings, billed_notes(settings)
-    return (settings, []) if settings.upstream else discovered(settings)
+    return (settings, []) if settings.upstream else add_discovered(settings)
 
 
 def with_route(settings: Settings, kind: Kind, names: str, model: str | None) -> Settings:
@@ -208,7 +208,7 @@ def _with_model(kind: Kind, upstream: UpstreamSettings, model: str) -> UpstreamS
     return msgspec.structs.replace(upstream, models={**upstream.models, model: real})
 
 
-def discovered(settings: Settings) -> tuple[Settings, list[str]]:
+def add_discovered(settings: Settings) -> tuple[Settings, list[str]]:
     """Return settings with the providers that have a key set, else with servers on this machine."""
     found, notes = discover_upstreams(os.environ)
     if not found:
@@ -240,12 +240,12 @@ def run_alone(settings: Settings, load: Callable[[], Settings], log_level: str) 
             listening,
             log_level=log_level,
             on_start=announce,
-            on_drain=lambda server: click.echo(draining(server)),
+            on_drain=lambda server: click.echo(draining_line(server)),
         )
         server.run()
 
 
-def draining(server: ServerSettings) -> str:
+def draining_line(server: ServerSettings) -> str:
     """Return the line that says that the server drains."""
     return f"draining for {server.effective_drain_s:g} s (server.drain_s) before the server stops"
 
@@ -261,8 +261,8 @@ def banner(settings: Settings, port: int, workers: int = 1) -> str:
     rows = [
         ("upstream", upstreams),
         *(("route", line) for line in _routes(settings)),
-        ("cache", f"{_cached(cache)}; shared by {sharers}; store {masked_url(cache.store)}"),
-        ("learning", _learned(cache)),
+        ("cache", f"{_cache_line(cache)}; shared by {sharers}; store {masked_url(cache.store)}"),
+        ("learning", _learning_line(cache)),
         ("page", f"{base}/_headstart/"),
     ]
     if settings.record.enabled:
@@ -284,7 +284,7 @@ def _routes(settings: Settings) -> Iterator[str]:
             yield f"{route.name}: {strategy.composition if strategy.nested else flat} for {models}"
 
 
-def _cached(cache: CacheSettings) -> str:
+def _cache_line(cache: CacheSettings) -> str:
     if not cache.enabled:
         return "off"
     if cache.mode == "exact-only":
@@ -298,7 +298,7 @@ def _cached(cache: CacheSettings) -> str:
     return f"exact repeats, and rewordings that {guards} let pass"
 
 
-def _learned(cache: CacheSettings) -> str:
+def _learning_line(cache: CacheSettings) -> str:
     if not cache.enabled or cache.mode == "exact-only":
         return "off"
     if cache.effective_match == "static":

@@ -37,8 +37,7 @@ _LEASE = struct.Struct("<dQ16s20s4x")
 """The time of its end, token, address of the owner, and digest of the name."""
 _END = struct.Struct("<d")
 _COUNT = struct.Struct("<Q")
-"""The number of leases that were taken so far, which is stored before the first lease. The token of
-a lease is this number times ``PLACES``, plus the number of the place in which the lease is."""
+"""The number of leases that were taken so far, which is stored before the first lease."""
 BUCKET = 4
 """The digest of a name chooses a bucket. The lease is in one of the places of this bucket."""
 BUCKETS = 2048
@@ -95,11 +94,19 @@ class LeaseTable:
                     free = at
             if free is None:
                 return None
-            count = 1 + _COUNT.unpack_from(memory, self._offset)[0]
-            _COUNT.pack_into(memory, self._offset, count)
-            token = count * PLACES + (free - self._at(0)) // _LEASE.size
+            token = self._new_token(free)
             _LEASE.pack_into(memory, free, now + LEASE_S, token, owner.encode(), digest)
         return Lease(name=name, owner=owner, token=token)
+
+    def _new_token(self, at: int) -> int:
+        """Count a lease that begins at ``at``, and return its token. The lock must be held.
+
+        The token is the number of leases so far times ``PLACES``, plus the number of the place. So
+        no two leases have one token, and a token tells where its lease is (``_end_at``).
+        """
+        count: int = 1 + _COUNT.unpack_from(self._memory, self._offset)[0]
+        _COUNT.pack_into(self._memory, self._offset, count)
+        return count * PLACES + (at - self._at(0)) // _LEASE.size
 
     def renew(self, leases: Iterable[Lease]) -> None:
         """Renew leases."""
@@ -199,9 +206,8 @@ class WorkerExchange:
 
     async def send(self, address: str, message: bytes) -> bool:
         """Send a message, and wait until its worker has it."""
-        return bool(
-            await self._ask("send", msgspec.msgpack.encode(ExchangeMessage(address, message)))
-        )
+        payload = msgspec.msgpack.encode(ExchangeMessage(address, message))
+        return bool(await self._ask("send", payload))
 
     async def messages(self) -> AsyncGenerator[bytes]:
         """Yield the messages. Raises StoreError when the supervisor has ended."""
@@ -323,10 +329,9 @@ class Channel:
         except Exception:  # noqa: BLE001 - it is logged, and the other side goes on
             logger.exception("the question %r of another process failed", question.kind)
             kind, payload = "error", b"internal error"
+        answer = ChannelFrame(answers=True, number=question.number, kind=kind, payload=payload)
         if not self._closed:
-            self._send(
-                ChannelFrame(answers=True, number=question.number, kind=kind, payload=payload)
-            )
+            self._send(answer)
 
     def _settle(self, answer: ChannelFrame) -> None:
         waiting = self._waiting.get(answer.number)

@@ -226,7 +226,7 @@ class WorkerPool:
             failures = 0 if lived_s >= STABLE_S else failures + 1
             wait_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** (failures - 1)) if failures else 0.0
             logger.warning(
-                "worker %d ended (%s); another starts in %.1f s", index, _ending(status), wait_s
+                "worker %d ended (%s); another starts in %.1f s", index, _end_text(status), wait_s
             )
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
@@ -281,7 +281,7 @@ class WorkerPool:
         logger.error(
             "worker %d ended at its start (%s) and no other serves, so the server stops",
             index,
-            _ending(status),
+            _end_text(status),
         )
         self._status = status if status > 0 else 1
         self._stop(signal.SIGTERM)
@@ -310,7 +310,7 @@ class WorkerPool:
         if kind == "ready":
             await self._now_ready(self._workers[index])
         elif kind == "learned":
-            for worker in self._serving():
+            for worker in self._ready_workers():
                 if worker.index != index:
                     worker.channel.tell("learn", payload)
         elif kind == "reload":
@@ -335,11 +335,11 @@ class WorkerPool:
         self._started.set()
         if worker.settings is not self._settings:  # a reload came while it started
             await self._hand_over(worker, self._settings)
-        if not self._announced and self._count == len(self._serving()):
+        if not self._announced and self._count == len(self._ready_workers()):
             self._announced = True
             click.echo(self._banner(self._listening.getsockname()[1]))
 
-    def _serving(self) -> list[_Worker]:
+    def _ready_workers(self) -> list[_Worker]:
         return [each for each in self._workers.values() if each.ready_at is not None]
 
     async def _gather(self, what: str) -> bytes:
@@ -355,7 +355,7 @@ class WorkerPool:
                     worker.reported[what] = answer
 
         async with asyncio.TaskGroup() as tasks:
-            for worker in self._serving():
+            for worker in self._ready_workers():
                 tasks.create_task(ask(worker))
         ended = [self._ended[what]] if what in self._ended else []
         return msgspec.msgpack.encode({"live": answers, "ended": ended})
@@ -371,7 +371,7 @@ class WorkerPool:
             settings = await asyncio.to_thread(self._load)
             refuse_fixed(self._settings, settings)
             done: list[_Worker] = []
-            for worker in self._serving():
+            for worker in self._ready_workers():
                 try:
                     await self._hand_over(worker, settings)
                 except ChannelClosed:
@@ -391,7 +391,7 @@ class WorkerPool:
         worker.settings = settings
 
 
-def _ending(status: int) -> str:
+def _end_text(status: int) -> str:
     if status >= 0:
         return f"exit status {status}"
     with contextlib.suppress(ValueError):

@@ -129,7 +129,7 @@ def wrap(options: WrapOptions) -> None:
     if isinstance(before, HeadstartError) or isinstance(after, HeadstartError):
         click.echo(f"headstart: the savings are not known: {after}", err=True)
     else:
-        click.echo(told(before, after), err=True)
+        click.echo(savings_text(before, after), err=True)
     sys.exit(status)
 
 
@@ -303,7 +303,7 @@ def _read_sums(url: str, token_env: str) -> Sums:
     )
 
 
-def told(before: Sums, after: Sums) -> str:
+def savings_text(before: Sums, after: Sums) -> str:
     """Return the savings between two readings of the sums, in one or two lines."""
     grown = Sums(*(new - old for new, old in zip(after, before, strict=True)))
     if grown.requests <= 0:

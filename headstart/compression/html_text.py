@@ -208,7 +208,7 @@ class _HTMLReader(HTMLParser):
         self._tables: list[bool] = []
         """For each open table, whether the current row holds a table that has ended."""
         self._linked: set[str] = set()
-        self._told: set[str] = set()
+        self._seen_texts: set[str] = set()
         self._after = ""
         """The inline element that has just ended."""
         self._skipped = ""
@@ -356,8 +356,8 @@ class _HTMLReader(HTMLParser):
         return f"\n[{name}: {content}]\n" if told else ""
 
     def _is_new(self, text: str) -> bool:
-        new = text not in self._told
-        self._told.add(text)
+        new = text not in self._seen_texts
+        self._seen_texts.add(text)
         return new
 
     # --- elements with an end --------------------------------------------------------------

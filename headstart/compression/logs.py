@@ -200,7 +200,7 @@ def _kept(lines: Sequence[str], forms: Sequence[_Form], text: str, query: str) -
             stays.update(form.numbers)
             continue
         stays.update((form.numbers[0], form.numbers[-1]))
-        stays.update(_telling(form, lines[form.numbers[0]]))
+        stays.update(_lines_with_unusual_values(form, lines[form.numbers[0]]))
         stays.update(_pauses(form.numbers, times, regular=True))
     stays.update(_around(forms, trouble, lines))
     keep: list[bool] = []
@@ -213,7 +213,7 @@ def _kept(lines: Sequence[str], forms: Sequence[_Form], text: str, query: str) -
 # --- values that tell something --------------------------------------------------------------
 
 
-def _telling(form: _Form, first: str) -> Iterator[int]:
+def _lines_with_unusual_values(form: _Form, first: str) -> Iterator[int]:
     """Yield the numbers of the lines whose values are unusual for their form."""
     skipped = _time_columns(first)
     for place, column in enumerate(zip(*form.rows, strict=True)):

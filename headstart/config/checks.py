@@ -469,7 +469,7 @@ def _problems(settings: Settings) -> Iterator[str]:
     for index, upstream in enumerate(settings.upstream):
         setting = f"upstream[{index}]"
         yield from _upstream_problems(setting, upstream)
-        if upstream.name in names:
+        if upstream.name and upstream.name in names:
             yield f"{setting}.name: {upstream.name!r} is taken by another upstream"
         names.add(upstream.name)
     yield from safety_problems(settings)

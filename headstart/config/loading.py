@@ -24,6 +24,7 @@ from headstart.config.names import (
     problem,
     read_share,
     table_type,
+    type_problems,
 )
 from headstart.errors import ConfigError
 from headstart.settings import Settings, masked_variable
@@ -192,7 +193,7 @@ def load_settings(
     try:
         settings = msgspec.convert(document, Settings)
     except msgspec.ValidationError as error:
-        raise ConfigError(problem(error)) from error
+        raise ConfigError("\n".join(type_problems(document)) or problem(error)) from error
     return checked(settings)
 
 
@@ -305,17 +306,7 @@ def _resolve_texts(struct: type[msgspec.Struct], table: object) -> None:
             table[field.name] = read_share(field.type, value)
         elif inner is not None:
             if isinstance(value, dict) and get_origin(field.type) is dict:
-                for name, each in value.items():
+                for each in value.values():
                     _resolve_texts(inner, each)
-                    _check_values(inner, f"{field.name}.{name}", each)
             else:
                 _resolve_texts(inner, value)
-
-
-def _check_values(struct: type[msgspec.Struct], shown: str, table: object) -> None:
-    """Check values in tables whose keys users choose. msgspec's messages leave such a key out."""
-    try:
-        msgspec.convert(table, struct)
-    except msgspec.ValidationError as error:
-        within = "." if " - at `" in str(error) else ": "
-        raise ConfigError(f"{shown}{within}{problem(error)}") from error

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 import difflib
+import itertools
 import re
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from itertools import pairwise
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
@@ -27,8 +27,9 @@ LISTS = frozenset({"upstream", "route"})
 
 
 def check_document(document: Mapping[str, object]) -> None:
-    """Raise ConfigError for the first unknown name or choice; msgspec checks the rest."""
-    _check_table(Settings, "", "", document)
+    """Raise ConfigError with all unknown names and choices; ``type_problems`` finds the rest."""
+    if problems := list(_name_problems(Settings, "", "", document)):
+        raise ConfigError("\n".join(problems))
 
 
 def check_name(section: str, name: str, shown: str) -> None:
@@ -86,28 +87,50 @@ def may_be_empty(kind: object) -> bool:
     return any(get_origin(each) is tuple for each in (kind, *get_args(kind)))
 
 
-def _check_table(struct: type[msgspec.Struct], section: str, shown: str, table: object) -> None:
+def _name_problems(
+    struct: type[msgspec.Struct], section: str, shown: str, table: object
+) -> Iterator[str]:
+    """Yield the unknown names and choices of a table and of the tables in it."""
     if not isinstance(table, Mapping):
         return
     kinds = {field.name: field.type for field in msgspec.structs.fields(struct)}
     for name, value in table.items():
         place = f"{shown}.{name}" if shown else name
-        if not section and name not in kinds and (homes := _sections_with(name)):
-            raise ConfigError(f"{place}: unknown setting; write it in {' or '.join(homes)}")
-        check_name(section, name, place)
-        if not section and name in LISTS and isinstance(value, Mapping):
-            raise ConfigError(f"{name}: write [[{name}]], once for each, in place of [{name}]")
-        inner = table_type(kinds[name])
-        path = f"{section}.{name}" if section else name
-        if inner is not None and get_origin(kinds[name]) is dict:
-            _check_named_tables(inner, path, place, value)
-        elif inner is None:
-            check_choice(section, name, value, place)
-        elif isinstance(value, list | tuple):
-            for index, each in enumerate(value):
-                _check_table(inner, path, f"{place}[{index}]", each)
+        try:
+            _check_setting(kinds, section, name, value, place)
+        except ConfigError as error:
+            yield str(error)
+            continue
+        inner, path = table_type(kinds[name]), f"{section}.{name}" if section else name
+        if inner is None:
+            continue
+        if get_origin(kinds[name]) is dict:
+            yield from _named_tables_problems(inner, path, place, value)
         else:
-            _check_table(inner, path, place, value)
+            for each, at in _tables_in(value, place, named=False):
+                yield from _name_problems(inner, path, at, each)
+
+
+def _tables_in(value: object, place: str, *, named: bool) -> Iterator[tuple[object, str]]:
+    """Yield the tables of a setting, each with its place. ``named``: users choose their keys."""
+    if named and isinstance(value, Mapping):
+        yield from ((each, f"{place}.{key}") for key, each in value.items())
+    elif isinstance(value, list | tuple):
+        yield from ((each, f"{place}[{index}]") for index, each in enumerate(value))
+    else:
+        yield value, place
+
+
+def _check_setting(
+    kinds: Mapping[str, object], section: str, name: str, value: object, place: str
+) -> None:
+    if not section and name not in kinds and (homes := _sections_with(name)):
+        raise ConfigError(f"{place}: unknown setting; write it in {' or '.join(homes)}")
+    check_name(section, name, place)
+    if not section and name in LISTS and isinstance(value, Mapping):
+        raise ConfigError(f"{name}: write [[{name}]], once for each, in place of [{name}]")
+    if table_type(kinds[name]) is None:
+        check_choice(section, name, value, place)
 
 
 def _sections_with(name: str) -> list[str]:
@@ -128,15 +151,54 @@ _BY_NAME = {
 """The text to write for each table in which users choose the keys."""
 
 
-def _check_named_tables(
+def _named_tables_problems(
     struct: type[msgspec.Struct], section: str, shown: str, tables: object
-) -> None:
+) -> Iterator[str]:
     for key, table in tables.items() if isinstance(tables, Mapping) else ():
         if not isinstance(table, Mapping):
-            raise ConfigError(f"{shown}.{key}: {_BY_NAME[struct].format(shown)}")
+            yield f"{shown}.{key}: {_BY_NAME[struct].format(shown)}"
+            continue
         for name, value in table.items():
-            _check_known(name, struct.__struct_fields__, f"{shown}.{key}.{name}")
-            check_choice(section, name, value, f"{shown}.{key}.{name}")
+            place = f"{shown}.{key}.{name}"
+            try:
+                _check_known(name, struct.__struct_fields__, place)
+                check_choice(section, name, value, place)
+            except ConfigError as error:
+                yield str(error)
+
+
+def type_problems(
+    table: object, struct: type[msgspec.Struct] = Settings, shown: str = ""
+) -> Iterator[str]:
+    """Yield what is wrong with the values of a table whose names are right, each value once."""
+    wrong = False
+    for field in msgspec.structs.fields(struct):
+        if not isinstance(table, Mapping) or field.name not in table:
+            continue
+        place = f"{shown}.{field.name}" if shown else field.name
+        value, inner = table[field.name], table_type(field.type)
+        told = _problem_of(field.type, value, place)
+        if not told:
+            continue
+        wrong, found = True, list[str]()
+        if inner is not None:
+            tables = _tables_in(value, place, named=get_origin(field.type) is dict)
+            inside = (
+                type_problems(each, inner, at) for each, at in tables if isinstance(each, Mapping)
+            )
+            found.extend(itertools.chain.from_iterable(inside))
+        yield from found or [told]
+    if not wrong and (told := _problem_of(struct, table, shown)):
+        yield told  # a value is missing
+
+
+def _problem_of(kind: object, value: object, shown: str) -> str:
+    """Return what msgspec says against a value; "": nothing."""
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        return problem(error, shown)
+    return ""
 
 
 def _check_known(name: str, known: tuple[str, ...], shown: str) -> None:
@@ -173,10 +235,13 @@ _TYPES = re.compile(r"(?<=xpected )`([^`]+)`|(?<=got )`([^`]+)`")
 _ITEM = re.compile(r"\[[^]]*\]")
 
 
-def problem(error: msgspec.ValidationError) -> str:
-    """Return msgspec's message with the setting's name first, as it is written in the file."""
+def problem(error: msgspec.ValidationError, shown: str = "") -> str:
+    """Return msgspec's message with the setting's name first, as it is written in the file.
+
+    ``shown`` is the name of the setting whose value msgspec has read; "": it read all settings.
+    """
     message, _, path = str(error).partition(" - at `")
-    place = path.rstrip("`").removeprefix("$").removeprefix(".")
+    place = (shown + path.rstrip("`").removeprefix("$")).removeprefix(".")
     section, _, key = _ITEM.sub("", place).rpartition(".")
     return f"{place}: {expectation(section, key, message)}" if place else message
 
@@ -221,7 +286,7 @@ def help_texts() -> dict[str, dict[str, str]]:
 
 def _texts_below(table: ast.ClassDef) -> Iterator[tuple[str, str]]:
     """Yield each field with a text below it, and the text."""
-    for field, below in pairwise(table.body):
+    for field, below in itertools.pairwise(table.body):
         match field, below:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(
                 value=ast.Constant(value=str(text))

@@ -161,7 +161,7 @@ class MessagesDecoder:
                     extra=unknown,
                 ),
             )
-        first = self._say(index, began, block.get(kind), block.get("signature"))
+        first = self._text_events(index, began, block.get(kind), block.get("signature"))
         return (*first, _detail(index, unknown)) if unknown else first
 
     def _read_delta(self, index: int, delta: dict[str, Any]) -> tuple[StreamEvent, ...]:
@@ -170,11 +170,11 @@ class MessagesDecoder:
             raise MalformedAnswerError("a delta belongs to no content block")
         match block.kind, delta:
             case "text", {"type": "text_delta", "text": str(text)}:
-                return self._say(index, block, text)
+                return self._text_events(index, block, text)
             case "thinking", {"type": "thinking_delta", "thinking": str(text)}:
-                return self._say(index, block, text)
+                return self._text_events(index, block, text)
             case "thinking", {"type": "signature_delta", "signature": str(signature)}:
-                return self._say(index, block, "", signature)
+                return self._text_events(index, block, "", signature)
             case "tool_use", {"type": "input_json_delta", "partial_json": str(text)}:
                 if text:
                     block.wordless = False
@@ -183,7 +183,7 @@ class MessagesDecoder:
                 kind = {} if block.kind in _PARTS else {"type": block.kind}
                 return (_detail(index, {**kind, DELTAS: [delta]}),)
 
-    def _say(
+    def _text_events(
         self, index: int, block: _OpenBlock, text: Any, signature: Any = None
     ) -> tuple[StreamEvent, ...]:
         """Return the event for a piece of text or thinking, unless the piece is empty."""
@@ -550,7 +550,7 @@ def _input(arguments: str) -> Any:
 
 _Key: TypeAlias = tuple[str, int | None]
 """Names a content block: its type and its number (of a tool call: among the calls)."""
-_Said: TypeAlias = TextDelta | RefusalDelta | ReasoningDelta | ToolCallDelta
+_BlockPiece: TypeAlias = TextDelta | RefusalDelta | ReasoningDelta | ToolCallDelta
 _STOP = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
 _FIELDS = {
     "text": ("text_delta", "text"),
@@ -583,7 +583,7 @@ class MessagesEncoder:
         self._signature: str | None = None
         """The signature of the open thinking block. It is sent at the end of the block."""
         self._called: set[_Key] = set()
-        self._waiting: list[tuple[_Key, list[_Said]]] = []
+        self._waiting: list[tuple[_Key, list[_BlockPiece]]] = []
         self._fields: dict[int | None, dict[str, Any]] = {}
         """Unknown fields of blocks that are yet to begin."""
         self._finished = Finished(reason="stop")
@@ -629,9 +629,9 @@ class MessagesEncoder:
                 self._close_all(written)
             case TextDelta(choice=0) | ReasoningDelta(choice=0) | RefusalDelta(choice=0):
                 if event.text or (type(event) is ReasoningDelta and event.signature):
-                    self._add(event, written)
+                    self._add_piece(event, written)
             case ToolCallDelta(choice=0):
-                self._add(event, written)
+                self._add_piece(event, written)
 
     def _add_extra(self, event: ExtraDelta, written: list[bytes]) -> None:
         fields = event.fields
@@ -641,9 +641,9 @@ class MessagesEncoder:
             self._stop_sequence = fields.get("stop_sequence", self._stop_sequence)
         elif event.choice == 0:
             for detail in fields.get(CONTENT_BLOCKS, ()):
-                self._add_detail(detail, written)
+                self._write_detail(detail, written)
 
-    def _add(self, event: _Said, written: list[bytes]) -> None:
+    def _add_piece(self, event: _BlockPiece, written: list[bytes]) -> None:
         """Write a piece of a block, or keep it until its block can be written."""
         self._begin(written)
         if type(event) is ReasoningDelta and event.field != THINKING:
@@ -651,15 +651,15 @@ class MessagesEncoder:
         self._refused |= type(event) is RefusalDelta
         key = _key(event)
         if key == self._open:
-            self._say(event, written)
+            self._write_piece(event, written)
         elif key in self._called and all(key != waits for waits, _ in self._waiting):
             return  # what follows whole arguments is blank
         elif self._waiting or not self._call_is_whole():
-            self._wait(key, event)
+            self._keep_piece(key, event)
         else:
             self._begin_with(key, event, written)
 
-    def _wait(self, key: _Key, event: _Said) -> None:
+    def _keep_piece(self, key: _Key, event: _BlockPiece) -> None:
         """Keep a piece until its block can be written. The pieces of one call stay together."""
         if type(event) is ToolCallDelta:
             self._called.add(key)
@@ -668,7 +668,7 @@ class MessagesEncoder:
                 return pieces.append(event)
         self._waiting.append((key, [event]))
 
-    def _begin_with(self, key: _Key, event: _Said, written: list[bytes]) -> None:
+    def _begin_with(self, key: _Key, event: _BlockPiece, written: list[bytes]) -> None:
         block: dict[str, Any]
         match event:
             case ToolCallDelta(id=id, name=name, extra=extra):
@@ -680,9 +680,9 @@ class MessagesEncoder:
             case _:
                 block = {"type": "text", "text": ""}
         self._begin_block(key, {**block, **self._fields.pop(key[1], {})}, written)
-        self._say(event, written)
+        self._write_piece(event, written)
 
-    def _say(self, event: _Said, written: list[bytes]) -> None:
+    def _write_piece(self, event: _BlockPiece, written: list[bytes]) -> None:
         """Write a piece of the open block."""
         text = event.arguments if isinstance(event, ToolCallDelta) else event.text
         if text:
@@ -692,7 +692,7 @@ class MessagesEncoder:
         elif type(event) is ReasoningDelta:
             self._signature = event.signature or self._signature
 
-    def _add_detail(self, detail: dict[str, Any], written: list[bytes]) -> None:
+    def _write_detail(self, detail: dict[str, Any], written: list[bytes]) -> None:
         """Write content of this dialect alone: an unknown block, or further fields of a block."""
         fields = {name: value for name, value in detail.items() if name not in ("index", DELTAS)}
         index, deltas = detail["index"], detail.get(DELTAS, ())
@@ -773,7 +773,7 @@ class MessagesEncoder:
         for key, (first, *rest) in waiting:
             self._begin_with(key, first, written)
             for event in rest:
-                self._say(event, written)
+                self._write_piece(event, written)
         self._close(written)
 
     def _end(self, written: list[bytes]) -> None:
@@ -793,7 +793,7 @@ class MessagesEncoder:
         self._over = True
 
 
-def _key(event: _Said) -> _Key:
+def _key(event: _BlockPiece) -> _Key:
     if isinstance(event, ToolCallDelta):
         return "tool_use", event.index
     kind = "thinking" if isinstance(event, ReasoningDelta) else "text"

@@ -159,17 +159,17 @@ def _read_block(fields: Fields) -> MessagePart:
             is_error=bool(fields.boolean("is_error")),
             extra=fields.rest(),
         )
-    return _said(kind, fields)
+    return _read_part(kind, fields)
 
 
 def _result_content(fields: Fields) -> tuple[TextPart | MediaPart | ForeignPart, ...]:
     if isinstance(fields.peek("content"), str):
         text = fields.required_text("content")
         return (TextPart(text=text),) if text else ()
-    return tuple(_said(block.required_text("type"), block) for block in fields.objects("content"))
+    return tuple(_read_part(each.required_text("type"), each) for each in fields.objects("content"))
 
 
-def _said(kind: str, fields: Fields) -> TextPart | MediaPart | ForeignPart:
+def _read_part(kind: str, fields: Fields) -> TextPart | MediaPart | ForeignPart:
     """Read a block that may also be in a tool's result."""
     if kind == "text":
         return TextPart(text=fields.required_text("text"), extra=fields.rest())

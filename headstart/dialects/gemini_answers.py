@@ -671,11 +671,11 @@ class GenerateEncoder:
     def _write(self, event: StreamEvent, written: list[bytes]) -> None:
         match event:
             case TextDelta() | RefusalDelta() if event.text:
-                self._say(event.choice, {"text": event.text}, written)
+                self._write_part(event.choice, {"text": event.text}, written)
             case ReasoningDelta(field=field) if field == THOUGHT:
                 if event.text or event.signature:
                     part = reasoning_part(event.text, event.signature)
-                    self._say(event.choice, part, written)
+                    self._write_part(event.choice, part, written)
             case ToolCallDelta():
                 calls = self._calls.setdefault(event.choice, {})
                 calls.setdefault(event.index, _Call()).add(event)
@@ -705,12 +705,12 @@ class GenerateEncoder:
                 self._beside.update(fields)
             case ExtraDelta(fields=fields, choice=int(choice)):
                 for detail in fields.get(CONTENT_BLOCKS, ()):
-                    self._say(choice, detail[PART], written)
+                    self._write_part(choice, detail[PART], written)
             case LogprobsDelta(value=value):
                 self._beside["logprobsResult"] = value
             case Finished(choice=choice):
                 if self._last is None or self._last["index"] != choice:
-                    self._say(choice, {"text": ""}, written)
+                    self._write_part(choice, {"text": ""}, written)
                 assert self._last is not None
                 reason = finish_reason(event.reason, event.native)
                 self._last = {
@@ -721,7 +721,7 @@ class GenerateEncoder:
                 }
                 self._beside = {}
 
-    def _say(self, choice: int, part: dict[str, Any], written: list[bytes]) -> None:
+    def _write_part(self, choice: int, part: dict[str, Any], written: list[bytes]) -> None:
         said: dict[str, Any] | None = candidate(choice, [*self._called(choice), part], {})
         if self._whole:
             said, self._last = self._last, said

@@ -329,7 +329,7 @@ class _ContentsForm(RequestForm):
     takes_prediction = False
     tool_result = "functionResponse"
     joins_results = True
-    telling = RequestForm.telling | {"generationConfig"}
+    work_fields = RequestForm.work_fields | {"generationConfig"}
     sources = ("groundingMetadata", "urlContextMetadata")
 
     def block(self, text: str) -> Any:

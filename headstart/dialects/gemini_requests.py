@@ -363,13 +363,13 @@ def _result(part: Fields, calls: _Calls) -> ResultPart:
         for inner in (_part(each, calls) for each in result.objects("parts"))
         if isinstance(inner, TextPart | MediaPart | ForeignPart)
     )
-    text, failed = _said(response)
+    text, failed = _result_text(response)
     return ResultPart(
         id=id, name=name, content=(TextPart(text=text), *media), is_error=failed, extra=part.rest()
     )
 
 
-def _said(response: dict[str, Any]) -> tuple[str, bool]:
+def _result_text(response: dict[str, Any]) -> tuple[str, bool]:
     """Return a function's result as text. ``output`` and ``error`` are the API's own names."""
     match response:
         case {"output": str(text), **rest} if not rest:

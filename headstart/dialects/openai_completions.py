@@ -74,7 +74,7 @@ class CompletionsForm(RequestForm):
     hides_rounds = False
     prefills = False
     takes_prediction = False
-    telling = frozenset()
+    work_fields = frozenset()
     keeps_cut_answers = True
 
     def read(self, document: dict[str, Any]) -> None:

@@ -75,7 +75,7 @@ def _read_message(role: str, fields: Fields, function: str) -> Message:
         return _read_result(fields, function if role == "function" else None)
     parts: tuple[MessagePart, ...]
     if role == "assistant":
-        parts = (*_reasoning_parts(fields), *_read_content(fields), *_said(fields, function))
+        parts = (*_reasoning_parts(fields), *_read_content(fields), *_other_parts(fields, function))
     else:
         parts = _read_content(fields)
     if role not in ("system", "developer", "user", "assistant"):
@@ -99,7 +99,7 @@ def _reasoning_parts(fields: Fields) -> tuple[ReasoningPart, ...]:
     return tuple(ReasoningPart(text=text, field=name) for name, text in texts.items() if text)
 
 
-def _said(fields: Fields, function: str) -> tuple[MessagePart, ...]:
+def _other_parts(fields: Fields, function: str) -> tuple[MessagePart, ...]:
     """Read the fields of an assistant message beside its content."""
     parts: list[MessagePart] = []
     refusal = fields.text("refusal")

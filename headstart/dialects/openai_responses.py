@@ -290,7 +290,7 @@ class _ItemsForm(RequestForm):
     hides_rounds = False
     prefills = False
     takes_prediction = False
-    telling = frozenset(
+    work_fields = frozenset(
         {"background", "conversation", "previous_response_id", "prompt", "prompt_cache_options"}
     ).union({"tools"})
 
@@ -347,7 +347,7 @@ class _ItemsForm(RequestForm):
         if any(kind_of(item) == "item_reference" for item in listed):
             return "item-reference"
         more = [t for item in listed for t in item.get("tools") or () if "tools" in item]
-        if self.telling.isdisjoint(document) and not more:
+        if self.work_fields.isdisjoint(document) and not more:
             return None
         if document.get("background"):
             return "background"

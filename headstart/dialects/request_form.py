@@ -292,9 +292,9 @@ class RequestForm:
     """A request may contain a predicted output."""
     tool_result = "tool_use_id"
     """A field of each part of a message that holds the results of a tool."""
-    telling = frozenset({"background", "modalities", "audio", "web_search_options", "tools"}).union(
-        _HOSTED
-    )
+    work_fields = frozenset(
+        {"background", "modalities", "audio", "web_search_options", "tools"}
+    ).union(_HOSTED)
     """The fields that can ask for work beside text. Most requests have none of them."""
     own_blocks = frozenset({"text", "thinking", "redacted_thinking"})
     """Blocks of an answer with the model's own words. Other blocks report what hosted tools did."""
@@ -427,7 +427,7 @@ class RequestForm:
 
     def work_beside_text(self, document: dict[str, Any]) -> str | None:
         """Return ``background``, ``audio`` or ``hosted-tools`` if the request asks for it."""
-        if self.telling.isdisjoint(document):
+        if self.work_fields.isdisjoint(document):
             return None
         if document.get("background") is True:
             return "background"

@@ -365,10 +365,10 @@ class ResponsesDecoder:
         """The fields of the response that were reported so far; None: it has not begun."""
         self._calls: dict[int, int] = {}
         """The number of each tool call, by its number in the output."""
-        self._told: set[tuple[str, int, int]] = set()
+        self._parts_read: set[tuple[str, int, int]] = set()
         self._begun: set[int] = set()
         self._done: set[int] = set()
-        self._told_items = 0
+        self._items_ended = 0
         """The number of items that events reported as ended, under any number."""
 
     def feed(self, frame: Frame) -> tuple[StreamEvent, ...]:
@@ -381,7 +381,7 @@ class ResponsesDecoder:
         try:
             event = decode_event(data)
             if event.get("type") == "response.output_text.delta":
-                return self._say("output_text", *_place(event, "content_index"), event, "delta")
+                return self._delta("output_text", *_place(event, "content_index"), event, "delta")
             return tuple(self._read(event, frame.event))
         except MalformedAnswerError as error:
             return (unreadable(str(error)),)
@@ -402,7 +402,7 @@ class ResponsesDecoder:
         elif kind == "response.output_item.added":
             yield from self._begin_item(*_item(event))
         elif kind == "response.output_item.done":
-            self._told_items += 1
+            self._items_ended += 1
             yield from self._end_item(*_item(event))
         elif kind in ("response.completed", "response.incomplete", "response.failed"):
             yield from self._end(as_object(event.get("response"), "the response"))
@@ -415,11 +415,11 @@ class ResponsesDecoder:
         kind, index, whole = _TEXTS[stem]
         output, part = _place(event, index)
         if step == "delta":
-            yield from self._say(kind, output, part, event, "delta")
-        elif step == "done" and (kind, output, part) not in self._told:
-            yield from self._say(kind, output, part, event, whole)
+            yield from self._delta(kind, output, part, event, "delta")
+        elif step == "done" and (kind, output, part) not in self._parts_read:
+            yield from self._delta(kind, output, part, event, whole)
 
-    def _say(
+    def _delta(
         self, kind: str, output: int, part: int, fields: dict[str, Any], name: str
     ) -> tuple[StreamEvent, ...]:
         """Return the event for a piece of text or of a call's arguments, unless it is empty."""
@@ -428,7 +428,7 @@ class ResponsesDecoder:
             return ()
         if type(text) is not str:
             raise MalformedAnswerError("a text is not a string")
-        self._told.add((kind, output, part))
+        self._parts_read.add((kind, output, part))
         block = output * MOST_PARTS + part
         if kind == "output_text":
             said = TextDelta(text=text, block=block)
@@ -484,13 +484,13 @@ class ResponsesDecoder:
             yield from self._begin_item(index, item)
         self._done.add(index)
         kind = kind_of(item)
-        if kind in CALLS and (kind, index, 0) not in self._told:
-            yield from self._say(kind, index, 0, item, CALLS[kind])
+        if kind in CALLS and (kind, index, 0) not in self._parts_read:
+            yield from self._delta(kind, index, 0, item, CALLS[kind])
         for _, number, part in parts_of(item):
             name = str(part.get("type"))
-            if (name, index, number) not in self._told and text_of(part):
+            if (name, index, number) not in self._parts_read and text_of(part):
                 whole = {"text": text_of(part), "logprobs": part.get("logprobs")}
-                yield from self._say(name, index, number, whole, "text")
+                yield from self._delta(name, index, number, whole, "text")
             for cited in annotations_of(part):
                 yield _foreign(index, cited.get("type") if isinstance(cited, dict) else None)
         if sums := checksums(item):
@@ -512,7 +512,7 @@ class ResponsesDecoder:
         if not isinstance(output, list | None):
             raise MalformedAnswerError("the output is not an array")
         # Some servers number items in events differently from items in the whole answer.
-        left = output if output and self._told_items < len(output) else ()
+        left = output if output and self._items_ended < len(output) else ()
         for index, item in enumerate(left):
             if index not in self._done:
                 yield from self._end_item(index, as_object(item, "an item of the output"))

@@ -201,7 +201,8 @@ class SemanticCache:
     def expect(self, key: CacheKey) -> Callable[[], None]:
         """Let lookups by meaning wait for an entry, until the returned function is called.
 
-        They wait as long as for an encoding, at most.
+        Call it before ``put``, and the function after it. Lookups wait as long as for an encoding,
+        at most.
         """
         return _nothing if self._search is None else self._search.expect(key)
 
@@ -221,36 +222,30 @@ class SemanticCache:
         that of the call, if other processes could follow it.
         """
         self._hot.put(entry)
-        arrived = _nothing if text is None else self.expect(entry.key)
+        await asyncio.sleep(0)  # the clients that wait for this answer come before the store
+        vector, sketch, postponed = None, None, False
+        if self._entries is not None and text is not None:
+            entry, vector, sketch, postponed = await self._entries.embed(entry, text, tenant)
+            if vector is not None and entry.id in self._hot:
+                self._hot.put(entry)
         try:
-            await asyncio.sleep(0)  # the clients that wait for this answer come before the store
-            vector, sketch, postponed = None, None, False
-            if self._entries is not None and text is not None:
-                entry, vector, sketch, postponed = await self._entries.embed(entry, text, tenant)
-                if vector is not None and entry.id in self._hot:
-                    self._hot.put(entry)
-            try:
-                await self._store.append(
-                    [Put(entry=entry, vector=vector, sketch=sketch, lease=lease)]
-                )
-            except StageError as error:
-                report_failure(self._observers, error)
-                self._hot.limit(entry)
-                return False
-            row = VectorRow(
-                id=entry.id,
-                partition=entry.key.group,
-                encoder=entry.encoder,
-                vector=vector,
-                sketch=sketch,
-            )
-            if postponed and self._entries is not None:
-                self._entries.postpone(row, tenant)
-            elif vector is not None or sketch is not None:
-                await self._replica.add([row])
-            return True
-        finally:
-            arrived()
+            await self._store.append([Put(entry=entry, vector=vector, sketch=sketch, lease=lease)])
+        except StageError as error:
+            report_failure(self._observers, error)
+            self._hot.limit(entry)
+            return False
+        row = VectorRow(
+            id=entry.id,
+            partition=entry.key.group,
+            encoder=entry.encoder,
+            vector=vector,
+            sketch=sketch,
+        )
+        if postponed and self._entries is not None:
+            self._entries.postpone(row, tenant)
+        elif vector is not None or sketch is not None:
+            await self._replica.add([row])
+        return True
 
     async def put_each(self, entries: Sequence[Entry]) -> None:
         """Store entries that serve exact lookups only. A failure is reported."""

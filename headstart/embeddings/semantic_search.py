@@ -366,7 +366,7 @@ class SemanticSearch(Generic[P]):
         verdict = self.policy.judge(prepared, candidate, ranked, veto)
         pair = UnlabelledPair(domain=ranked.context.domain, entry=entry, verdict=verdict)
         similarity = verdict.similarity
-        if verdict.serve:
+        if verdict.serves:
             return Lookup(outcome=Outcome.SEMANTIC, entry=entry, similarity=similarity, pair=pair)
         reason = "below-threshold" if verdict.veto == "threshold" else "veto"
         return miss(reason, similarity, verdict.veto, pair)

@@ -78,7 +78,7 @@ class ShapingBuilder:
             target.name: each.settings.quirks.prefill for each in opened for target in each.targets
         }
 
-    def around(self, candidate: Candidate, route: RouteSettings | None) -> Candidate:
+    def wrap(self, candidate: Candidate, route: RouteSettings | None) -> Candidate:
         """Return a candidate that runs a route's steps; ``candidate`` itself if it has no steps."""
         output = self._settings.output.at(route)
         steps = list(self._steps(output, "" if route is None else route.name))
@@ -209,17 +209,17 @@ def make_router(
     without_upstreams = [route for route in settings.route if not route.upstreams]
     providers = []
     for each in opened:
-        alone = builder.alone(each.settings.name)
-        shaped = {route.name: shaping.around(alone, route) for route in without_upstreams}
-        candidates = {"": shaping.around(alone, None), **shaped}
+        alone = builder.single(each.settings.name)
+        shaped = {route.name: shaping.wrap(alone, route) for route in without_upstreams}
+        candidates = {"": shaping.wrap(alone, None), **shaped}
         providers.append(provider_of(each, candidates, builder.relay(each.settings.name, each)))
-    rescued = partial(builder.rescued, Strategy(), settings.output)
+    rescued = partial(builder.with_rescue, Strategy(), settings.output)
     routes = {"": RouteTaken(predicts=settings.output.predictions, rescued=rescued)}
     for route in settings.route:
         chosen = strategy_of(route)
         candidate, relays = None, {}
         if route.upstreams:
-            candidate = shaping.around(builder.route(route.name, chosen), route)
+            candidate = shaping.wrap(builder.route(route.name, chosen), route)
             relays = builder.relays(route.name, chosen)
         routes[route.name] = RouteTaken(
             candidate,
@@ -227,7 +227,7 @@ def make_router(
             chosen.deadline_s,
             chosen.early_200_s,
             predicts=settings.output.at(route).predictions,
-            rescued=partial(builder.rescued, chosen, settings.output.at(route)),
+            rescued=partial(builder.with_rescue, chosen, settings.output.at(route)),
             # In a cascade, the strong model answers calls whose drafts no judge can read.
             members=chosen.members[:: -1 if chosen.strategy == "cascade" else 1],
             assumes_equal=chosen.equal_models == "assume",
@@ -251,7 +251,7 @@ class TargetSteps(NamedTuple):
     caching: StepContext | None = None
     """The step for cache marks in prompts; None: they are off."""
 
-    def around(self, target: Target, upstream: UpstreamSettings) -> Candidate:
+    def wrap(self, target: Target, upstream: UpstreamSettings) -> Candidate:
         """Return a candidate that runs the steps of a target; ``target`` itself without steps."""
         shaped: Candidate = target
         if self.predicting is not None and upstream.quirks.prediction:
@@ -296,15 +296,15 @@ class CandidateBuilder:
             target.name: each.settings.quirks.prefill for each in opened for target in each.targets
         }
 
-    def alone(self, upstream: str) -> Candidate:
+    def single(self, upstream: str) -> Candidate:
         """Return the candidate for requests without a route: one upstream, with retries."""
         candidate = self.build(upstream, Strategy(), self._upstreams[upstream])
-        return self._rescued(Strategy(), candidate, self._prefill)
+        return self._with_rescue(Strategy(), candidate, self._prefill)
 
     def route(self, name: str, strategy: Strategy) -> Candidate:
         """Return the candidate for a route. It rescues answers that break off."""
         members = (self._member(name, each) for each in strategy.upstreams)
-        return self._rescued(strategy, self.build(name, strategy, *members), self._prefill)
+        return self._with_rescue(strategy, self.build(name, strategy, *members), self._prefill)
 
     def relays(self, name: str, strategy: Strategy) -> dict[str, Candidate]:
         """Return the candidates for a route's relayed requests, by the dialect of the requests."""
@@ -322,15 +322,15 @@ class CandidateBuilder:
         targets = [target for each in members for target in each.targets]
         return RelayedInTurn(name, targets, draw=_draw)
 
-    def rescued(
+    def with_rescue(
         self, strategy: Strategy, output: OutputSettings, candidate: Candidate
     ) -> Candidate:
         """Return a candidate with the rescue of a strategy around it and around its steps."""
         # Steps that rewrite the answer need it from its beginning.
         rewritten = output.edits != "off" or output.quotes
-        return self._rescued(strategy, candidate, {} if rewritten else self._prefill)
+        return self._with_rescue(strategy, candidate, {} if rewritten else self._prefill)
 
-    def _rescued(
+    def _with_rescue(
         self, strategy: Strategy, candidate: Candidate, prefill: Mapping[str, Prefill]
     ) -> Candidate:
         from headstart.middleware.upstreams.rescue import RescuedCandidate
@@ -384,7 +384,7 @@ class CandidateBuilder:
 
         If a key is refused or has used up its limits, the next key is tried.
         """
-        targets = [self._steps.around(each, opened.settings) for each in opened.targets]
+        targets = [self._steps.wrap(each, opened.settings) for each in opened.targets]
         if len(targets) == 1:
             return targets[0]
         fallback = Strategy(strategy="fallback", retries=0, sticky=True)

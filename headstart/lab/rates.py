@@ -464,4 +464,4 @@ def _refuse(
         veto = HISTORY
     nearby = RankedNeighbor(MatchContext(), [Neighbor(id="stored", similarity=similarity)], 0)
     verdict = policy.judge(asked.parse, stored.parse, nearby, veto)
-    return None if verdict.serve else verdict.veto or "policy"
+    return None if verdict.serves else verdict.veto or "policy"

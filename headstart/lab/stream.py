@@ -247,7 +247,7 @@ def _learn(number: int, step: PlayedPrompt[R], run: ReplayRun[P, R]) -> PlayedPr
         sketch=verdict.sketch,
         served=served,
         stored=not served,
-        drawn=rate,
+        draw_probability=rate,
     )
     learner.apply(label)
     return step._replace(audited=served)
@@ -322,13 +322,13 @@ class _Group(Generic[P, R]):
                 MatchContext(),
                 near[0][1],
                 sampled=sampled,
-                served=verdict.serve,
+                served=verdict.serves,
                 judged=vetoes[-1] is None,
             )
         return PlayedPrompt(
             row,
-            served=verdict.serve,
-            refusal="" if verdict.serve else vetoes[0] or verdict.veto or "policy",
+            served=verdict.serves,
+            refusal="" if verdict.serves else vetoes[0] or verdict.veto or "policy",
             neighbor=neighbor,
             place=number,
             verdict=verdict,

@@ -194,7 +194,7 @@ class ClientLedger:
         self._closing = False
         self._held: Counter[str] = Counter()
         """The reservations of calls of this process, by counter."""
-        self._said: set[tuple[str, str]] = set()
+        self._warned: set[tuple[str, str]] = set()
         self._tokens: dict[str, tuple[str, int]] = {}
         """For each caller, the last minute in which tokens were counted, and their number."""
 
@@ -404,7 +404,7 @@ class ClientLedger:
             if label >= self._tokens.get(caller, ("", 0))[0]:
                 self._tokens[caller] = (label, used)
 
-    def telling(self, send: Send, caller: str, form: LimitHeaders | None) -> Send:
+    def with_limit_headers(self, send: Send, caller: str, form: LimitHeaders | None) -> Send:
         """Return a ``send`` that adds headers with the rest of the caller's limits.
 
         They replace the headers of the provider, whose limits are not the caller's. A caller
@@ -469,9 +469,9 @@ class ClientLedger:
             self._say(f"{caller} refused", ends, f"a call of client key {caller} gets 429: {error}")
 
     def _say(self, what: str, until: str, text: str) -> None:
-        if (what, until) not in self._said:
+        if (what, until) not in self._warned:
             # Notes of the last day or month are not needed any more.
-            self._said = {each for each in self._said if each[0] != what} | {(what, until)}
+            self._warned = {each for each in self._warned if each[0] != what} | {(what, until)}
             logger.warning("%s", text)
 
     async def uses(self) -> list[LimitUse]:

@@ -16,10 +16,10 @@ from headstart.dialects.registry import KEY_HEADERS, PROTOCOL_HEADERS
 from headstart.errors import Forbidden, Unauthorized
 from headstart.observe import logger
 from headstart.policies.callers import (
-    telling_cookies,
-    telling_query,
-    tells_apart,
-    tells_where,
+    identifying_cookies,
+    identifying_query,
+    tells_address,
+    tells_callers_apart,
 )
 from headstart.policies.key import scope_of
 
@@ -76,7 +76,7 @@ class SharingOptions:
         if self.scope != "credential":
             return self.scope.lower().encode() == b"header:" + name
         key = name in KEY_HEADERS or (self.wrapped and name == b"cookie")
-        return key or tells_apart(name, hosts=self.wrapped)
+        return key or tells_callers_apart(name, hosts=self.wrapped)
 
 
 class Caller(NamedTuple):
@@ -99,7 +99,7 @@ class CallerHashes(NamedTuple):
     """The caller whose labels count as one person's: its key, and its user within one key."""
     tenant: str
     """The caller that takes turns with others in queues: the scope and the key."""
-    asker: str
+    exact_caller: str
     """The exact caller: the tenant, its subdivision and its user."""
     holder: str
     """The credentials that upstreams must have accepted before this caller reads shared answers;
@@ -235,7 +235,7 @@ class Callers:
         )
         self._splits = SplittingHeaders()
         self._hinted = False
-        self._parties: dict[tuple[object, ...], CallerHashes] = {}
+        self._known_hashes: dict[tuple[object, ...], CallerHashes] = {}
         self.read_scopes = bool(sharing.resolve or self._scope_header)
         """``identify`` reads more than the headers of a request, so it must see each request."""
 
@@ -247,7 +247,7 @@ class Callers:
         if secret == self._secret:
             return False
         self._secret = secret
-        self._parties.clear()
+        self._known_hashes.clear()
         return True
 
     def reads(self, name: bytes) -> bool:
@@ -255,7 +255,7 @@ class Callers:
         sharing = self._sharing
         if name in self._keys or name == self._scope_header:
             return name not in sharing.ignore_headers
-        if tells_where(name):
+        if tells_address(name):
             return name not in self._silent and (sharing.anonymous or sharing.scope == "shared")
         return self._counts(name)
 
@@ -264,19 +264,19 @@ class Callers:
         sharing = self._sharing
         known = tuple(pair for pair in headers if pair[0] not in sharing.ignore_headers)
         if any(name == b"cookie" for name, _ in known):
-            known = tuple(_with_telling_cookies(known))
+            known = tuple(_with_identifying_cookies(known))
         key = credential_of(known, query_string, cookies=sharing.wrapped)
         others = [pair for pair in known if pair[0] not in self._keys and self._counts(pair[0])]
         if self._alone or sharing.scope == "shared":
             self._splits.note(others)
         if key is None:
-            others += [pair for pair in known if tells_where(pair[0]) and self.reads(pair[0])]
+            others += [pair for pair in known if tells_address(pair[0]) and self.reads(pair[0])]
         first = b"anonymous" if key is None else key
         whole = b"\n".join([first, *sorted(n + b"\0" + v for n, v in others)])
-        return Caller(key, whole, telling_query(query_string))
+        return Caller(key, whole, identifying_query(query_string))
 
     def _counts(self, name: bytes) -> bool:
-        return name not in self._silent and tells_apart(name, hosts=self._sharing.wrapped)
+        return name not in self._silent and tells_callers_apart(name, hosts=self._sharing.wrapped)
 
     def identify(self, scope: Scope, headers: Headers, caller: Caller) -> bytes | None:
         """Return bytes that identify the callers who may share this request's answer, or None."""
@@ -297,7 +297,7 @@ class Callers:
             self._hint()
         return found
 
-    def party(
+    def hashes_of(
         self,
         identity: bytes,
         caller: Caller,
@@ -310,20 +310,20 @@ class Callers:
         They are remembered, so each is computed once.
         """
         asking = (identity, caller, subdivision, user, place)
-        party = self._parties.get(asking)
-        if party is None:
+        hashes = self._known_hashes.get(asking)
+        if hashes is None:
             tenant = self.tenant(identity, caller)
-            party = CallerHashes(
+            hashes = CallerHashes(
                 scope=self.scope_name(identity, subdivision, user),
                 principal=self.principal(caller, user),
                 tenant=tenant,
-                asker=self.asker(tenant, subdivision, user),
+                exact_caller=self.exact_caller(tenant, subdivision, user),
                 holder=self.holder(caller, place),
             )
-            if len(self._parties) >= MEMO_SCOPES:
-                self._parties.clear()
-            self._parties[asking] = party
-        return party
+            if len(self._known_hashes) >= MEMO_SCOPES:
+                self._known_hashes.clear()
+            self._known_hashes[asking] = hashes
+        return hashes
 
     def scope_name(self, identity: bytes, subdivision: bytes | None, user: str | None) -> str:
         """Hash the scope: ``identity``, its ``subdivision``, and the user unless users share."""
@@ -367,7 +367,7 @@ class Callers:
         found = frozenset(name for name in answerers if name in own or (holder, name) in accepted)
         return None if found and found == answerers else found
 
-    def asker(self, tenant: str, subdivision: bytes | None, user: str | None) -> str:
+    def exact_caller(self, tenant: str, subdivision: bytes | None, user: str | None) -> str:
         """Hash the exact caller: the tenant, its subdivision and the user."""
         return self._hash(tenant.encode(), subdivision, user)
 
@@ -422,13 +422,13 @@ class SplittingHeaders:
                     )
 
 
-def _with_telling_cookies(headers: Headers) -> Iterator[tuple[bytes, bytes]]:
+def _with_identifying_cookies(headers: Headers) -> Iterator[tuple[bytes, bytes]]:
     """Yield the headers, without cookies that cannot identify the caller."""
     for name, value in headers:
         if name != b"cookie":
             yield name, value
-        elif telling := telling_cookies(value):
-            yield name, telling
+        elif identifying := identifying_cookies(value):
+            yield name, identifying
 
 
 def _why_unknown(sharing: SharingOptions) -> str:

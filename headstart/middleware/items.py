@@ -108,9 +108,9 @@ class ItemAnswers:
         items, reason = await self._look_up(context, finder, key)
         if not items.missing:
             try:
-                entry = await self._composed(items)
+                entry = await self._compose_entry(items)
             except Exception as error:  # noqa: BLE001 - whatever it is, the request goes on
-                items, reason = self._without(items, context), self._failed("replay", error)
+                items, reason = self._forget_found(items, context), self._failed("replay", error)
             else:
                 context.lookup = Lookup(outcome=Outcome.EXACT, entry=entry)
                 now = self._pump.clock()
@@ -146,7 +146,7 @@ class ItemAnswers:
         context.item_hits = sum(exact in found for exact in exacts)
         return _RequestItems(key, exacts, found, missing), reason
 
-    def _without(self, items: _RequestItems, context: RequestContext) -> _RequestItems:
+    def _forget_found(self, items: _RequestItems, context: RequestContext) -> _RequestItems:
         """Return a request for which the cache has no item."""
         context.item_hits = 0
         request = context.prepared.request
@@ -158,7 +158,7 @@ class ItemAnswers:
         self._pump.observer.notify(StageFailed(stage=stage, error=type(error).__name__))
         return f"{stage}-error"
 
-    async def _composed(self, items: _RequestItems) -> Entry:
+    async def _compose_entry(self, items: _RequestItems) -> Entry:
         """Return one entry for an answer whose items are all in the cache."""
         entries = [items.found[exact] for exact in items.exacts]
         body = await _run(_size(entries), _write, entries, entries[0].origin.model)
@@ -167,7 +167,7 @@ class ItemAnswers:
             id=entries[0].id,
             key=items.key,
             answer=RawResponse(headers=_JSON, body=body),
-            origin=_together(entries),
+            origin=_sum_origins(entries),
             created=min(entry.created for entry in entries),
             expires=min(expires, default=None),
         )
@@ -182,7 +182,7 @@ class ItemAnswers:
             body = form.with_items(context.body, list(items.missing.values()))
         if items.found:
             reason = "partial"
-            context.partly_saved = _together(
+            context.partly_saved = _sum_origins(
                 [items.found[exact] for exact in items.exacts if exact in items.found]
             )
         context.lookup = Lookup(outcome=Outcome.MISS, reason=reason)
@@ -316,7 +316,7 @@ def _vector(entry: Entry) -> bytes:
     return entry.answer.body
 
 
-def _together(entries: Sequence[Entry]) -> Origin:
+def _sum_origins(entries: Sequence[Entry]) -> Origin:
     """Return the cost of these items, as if one call had asked for them."""
     origins = [entry.origin for entry in entries]
     costs = [each.cost_usd for each in origins if each.cost_usd is not None]
@@ -340,14 +340,14 @@ def _shares(origin: Origin, sizes: Sequence[int]) -> Iterable[Origin]:
         share = (after - before) / whole
         yield msgspec.structs.replace(
             origin,
-            prompt_tokens=_between(origin.prompt_tokens, before, after, whole),
-            extra_tokens=_between(origin.extra_tokens, before, after, whole),
+            prompt_tokens=_part_tokens(origin.prompt_tokens, before, after, whole),
+            extra_tokens=_part_tokens(origin.extra_tokens, before, after, whole),
             cost_usd=None if origin.cost_usd is None else origin.cost_usd * share,
             extra_usd=origin.extra_usd * share,
             prefix_usd=origin.prefix_usd * share,
         )
 
 
-def _between(tokens: int, before: int, after: int, whole: int) -> int:
+def _part_tokens(tokens: int, before: int, after: int, whole: int) -> int:
     """Return the tokens of a part of the whole, so that all parts add up to ``tokens``."""
     return tokens * after // whole - tokens * before // whole

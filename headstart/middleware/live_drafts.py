@@ -260,13 +260,13 @@ class LiveDrafts:
             return True
         await send({"type": "websocket.accept"})
         draft: PromptDraft | None = None
-        telling: asyncio.Task[None] | None = None
+        telling_task: asyncio.Task[None] | None = None
         try:
             while (message := await receive())["type"] == "websocket.receive":
                 data = message.get("text") or message.get("bytes") or b""
                 if draft is None:
                     draft = self._open(owner, scope, _decoded(data, _Opening))
-                    telling = self._engine.spawn(_tell, draft, send)
+                    telling_task = self._engine.spawn(_tell, draft, send)
                     continue
                 revision = _decoded(data, _Revision)
                 self._find(owner, draft.id)  # the draft may have ended
@@ -282,8 +282,8 @@ class LiveDrafts:
                 await send({"type": "websocket.send", "text": body.decode()})
                 await send({"type": "websocket.close", "code": 1008})
         finally:
-            if telling is not None:
-                telling.cancel()
+            if telling_task is not None:
+                telling_task.cancel()
             if draft is not None:
                 self._close(draft)
         return True
@@ -574,7 +574,7 @@ class LiveDrafts:
 
     # --- the final call --------------------------------------------------------------------------
 
-    def take(self, context: RequestContext) -> KeptCall | bytes | None:
+    def take_call(self, context: RequestContext) -> KeptCall | bytes | None:
         """Return the call that answers a final request, if it was made. The draft then ends.
 
         Or return the body with the inferences. None: the request is handled like any other.

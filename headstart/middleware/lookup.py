@@ -114,12 +114,12 @@ class Finder:
         reason = prepared.semantic_refusal or await self._refuse_meaning(prepared.match_context)
         if reason is None:
             accept = self._with_vetoes(key, refuse)
-            lookup = await self._cache.find_semantic(key, accept, self._patient(prepared))
+            lookup = await self._cache.find_semantic(key, accept, self._with_wait_limit(prepared))
         else:
             lookup = _miss(reason)
         return lookup if prepared.readable is None else _hide(lookup)
 
-    def _patient(self, prepared: Prepared) -> MatchContext:
+    def _with_wait_limit(self, prepared: Prepared) -> MatchContext:
         """Return the match context, with the time for which this lookup may wait for the encoder.
 
         It grows with the share of hits and with the time that a hit saves.

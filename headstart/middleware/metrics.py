@@ -152,7 +152,7 @@ class SavingsCounters:
                 sums[self._usd, kind] += (row.saved_usd or 0.0) - row.saved_extra_usd
         for outcome, calls in spared.items():
             for call, minutes in calls.items():
-                usual = self._usual.usual(call)
+                usual = self._usual.times_of(call)
                 saved_s = 0.0 if usual is None else usual.expected(minutes).saved_s
                 kind = (outcome.value, call.route or "", self._label(call.model))
                 sums[self._seconds, kind] += max(0.0, saved_s)

@@ -109,7 +109,7 @@ class FailureLog:
         """``unpriced`` gets the requests that called an upstream."""
         self._clock = clock
         self._unpriced = unpriced
-        self._said: dict[tuple[str, str], float] = {}
+        self._quiet_until: dict[tuple[str, str], float] = {}
         self._causes: dict[tuple[str, str, int], _Quiet] = {}
         self._failing: set[str] = set()
         """The upstreams whose last logged line is a failure."""
@@ -129,9 +129,9 @@ class FailureLog:
 
     def _tell_stage(self, failed: StageFailed) -> None:
         failure, now = (failed.stage, failed.error), self._clock()
-        if now < self._said.get(failure, now):
+        if now < self._quiet_until.get(failure, now):
             return
-        self._said[failure] = now + QUIET_S
+        self._quiet_until[failure] = now + QUIET_S
         logger.warning(
             "%s failed, and requests go on without it: %s%s; "
             "headstart_stage_errors_total counts how often",
@@ -197,7 +197,7 @@ class UnpricedModels:
 
     def __init__(self, upstreams: frozenset[str]) -> None:
         self._upstreams = upstreams
-        self._said: set[tuple[str, str]] = set()
+        self._warned: set[tuple[str, str]] = set()
 
     def notify(self, observation: Served) -> None:
         """Look at the calls of a request."""
@@ -209,11 +209,11 @@ class UnpricedModels:
 
     def _tell(self, upstream: str, model: str) -> None:
         place = (upstream, model)
-        if upstream not in self._upstreams or place in self._said:
+        if upstream not in self._upstreams or place in self._warned:
             return
-        if len(self._said) >= MOST_CAUSES:
+        if len(self._warned) >= MOST_CAUSES:
             return
-        self._said.add(place)
+        self._warned.add(place)
         logger.warning(
             "no price is known of model %s at %s: its cost is not booked, and cheapest cannot "
             "compare it; set the price of the upstream, or try: headstart prices import --help",
@@ -356,7 +356,7 @@ class RefusedKeys:
 
     def __init__(self, variables: Mapping[str, str]) -> None:
         self._variables = variables
-        self._said: set[tuple[str, str]] = set()
+        self._warned: set[tuple[str, str]] = set()
 
     def notify(self, observation: Observation) -> None:
         """Look at the calls of a request."""
@@ -367,9 +367,9 @@ class RefusedKeys:
             if variables is None:
                 continue
             if each.outcome is AttemptOutcome.WON:
-                self._said -= {(each.upstream, kind) for kind in _WORDS}
-            elif each.error in _WORDS and (each.upstream, each.error) not in self._said:
-                self._said.add((each.upstream, each.error))
+                self._warned -= {(each.upstream, kind) for kind in _WORDS}
+            elif each.error in _WORDS and (each.upstream, each.error) not in self._warned:
+                self._warned.add((each.upstream, each.error))
                 _logger.warning(
                     "upstream %s %s (%s); try: headstart config check --live",
                     each.upstream,

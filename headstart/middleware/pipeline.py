@@ -90,7 +90,7 @@ _EDITABLE = frozenset(
     (LIVE_INFERENCES, "disabled", "no-store", NEVER_STORED, "no-identity", "sampled")
 )
 """Reasons to bypass the cache that do not forbid racing, rescuing and shaping."""
-_ANEW = frozenset(("no-cache", "repeat"))
+_ASKS_AGAIN = frozenset(("no-cache", "repeat"))
 """Reasons of a miss in which the client wants a new answer."""
 
 
@@ -163,7 +163,7 @@ def _identity(prepared: Prepared, key: CacheKey) -> tuple[tuple[Any, ...], Answe
 class KeptCalls(Protocol):
     """The calls of live drafts."""
 
-    def take(self, context: RequestContext) -> KeptCall | bytes | None:
+    def take_call(self, context: RequestContext) -> KeptCall | bytes | None:
         """Return the call that already answers a request, a body to send instead, or None."""
 
 
@@ -379,7 +379,7 @@ class Engine:
         if drafts is None or prepared.directives.only_if_cached:
             return False
         try:
-            kept = drafts.take(context)
+            kept = drafts.take_call(context)
         except Exception as error:  # noqa: BLE001 - whatever it is, the request goes on
             self._failed("live", error)
             return False
@@ -474,7 +474,7 @@ class Engine:
             request = context.prepared.request
             models = [] if request is None else _models(request)
             form = (context.route.dialect or OPENAI_CHAT).limit_headers
-            context.send = self._ledger.telling(context.send, context.caller, form)
+            context.send = self._ledger.with_limit_headers(context.send, context.caller, form)
             await self._ledger.admit(context.caller, *models)
         await self._serve(context, app)
 
@@ -557,7 +557,7 @@ class Engine:
                     lookup = finder.peek(prepared, key) or await finder.find(
                         prepared, key, None if self._shared is None else self._claim(context, key)
                     )
-                    is_named = lookup.entry is None and lookup.reason not in _ANEW
+                    is_named = lookup.entry is None and lookup.reason not in _ASKS_AGAIN
                     if is_named and prepared.readable is None:
                         lookup = msgspec.structs.replace(lookup, reason=lost)
             if self._shared is not None and lookup.entry is None:
@@ -617,7 +617,7 @@ class Engine:
         held = msgspec.structs.replace(lookup, outcome=Outcome.MISS, entry=None, reason="holdout")
         sample = decision.sample
         if sample is not None:  # its label counts by the probability of the draw
-            sample = sample._replace(drawn=holdout)
+            sample = sample._replace(draw_probability=holdout)
         return HitDecision(HitAction.ASK, held, sample)
 
     def _audit(
@@ -660,7 +660,7 @@ class Engine:
         self._limit(context)
         identity = _identity(context.prepared, key)
         flight = self._flights.find(identity, context.begin_by)
-        if flight is not None and flight.whole and context.lookup.reason in _ANEW:
+        if flight is not None and flight.whole and context.lookup.reason in _ASKS_AGAIN:
             flight = None  # the caller does not want this answer again
         if flight is not None and context.held_out is None:
             alone, context.lookup = context.lookup, Lookup(outcome=Outcome.JOINED)
@@ -682,7 +682,7 @@ class Engine:
     def _twin_of(self, context: RequestContext, identity: tuple[Any, AnswerForm]) -> Flight | None:
         """Return the flight of the same answer in the other form: as a stream, or whole."""
         same, form = identity
-        if context.lookup.reason in _ANEW:
+        if context.lookup.reason in _ASKS_AGAIN:
             return None
         twins = [(same, AnswerForm(not form.stream, usage)) for usage in (False, True)]
         found = (self._flights.find(each, context.begin_by) for each in twins)

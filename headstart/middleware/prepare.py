@@ -14,7 +14,7 @@ from headstart.dialects.registry import KEY_HEADERS, PROTOCOL_HEADERS
 from headstart.errors import InvalidRequest, RequestError, RequestTooLarge
 from headstart.middleware.body import ValueLimit
 from headstart.middleware.identity import Callers
-from headstart.middleware.upstreams.wire import OWN_PREFIX
+from headstart.middleware.upstreams.outgoing import OWN_PREFIX
 from headstart.observe import StageFailed
 from headstart.policies.admission import NEVER_STORED, has_match
 from headstart.policies.callers import NameMemo
@@ -262,7 +262,7 @@ class Preparer:
 
     def _owner(self, identity: bytes, caller: Caller, headers: Headers) -> str:
         subdivision = dict(headers).get(b"x-headstart-scope")
-        return self._callers.party(identity, caller, subdivision, None, None).asker
+        return self._callers.hashes_of(identity, caller, subdivision, None, None).exact_caller
 
     def _recall(
         self, route: Route, scope: Scope, head: RequestHead, identity: bytes | None, body: bytes
@@ -404,39 +404,38 @@ class Preparer:
         found, directives = head.found, head.directives
         place = b"%b %b" % (target[0].encode(), target[1]) if self._wrapped else None
         subdivision = found.get(b"x-headstart-scope")
-        party = self._callers.party(identity, head.caller, subdivision, request.user, place)
-        refusal = "no-store" if directives.no_store else None
+        hashes = self._callers.hashes_of(identity, head.caller, subdivision, request.user, place)
+        scope, holder = hashes.scope, hashes.holder
+        bypass = "no-store" if directives.no_store else None
         never_stored = rule.never_stored
         if never_stored is None:
             never_stored = self._never_stored
         texts = (request.query, request.question, request.document)
         if never_stored and has_match(texts, never_stored):
-            refusal, directives = NEVER_STORED, msgspec.structs.replace(directives, no_store=True)
-        if refusal is None and self._depends_on_state(target[0], found):
-            refusal = "conditional"
-        if refusal is None and route.dialect is not None:
-            refusal = self._admission.refuse_lookup(request)
-        elif refusal is None and request.duplicate_keys:
-            refusal = "duplicate-keys"
-        elif refusal is None and request.document.get("items", ()) is None:
-            refusal = "no-items"
-        if refusal is not None:
-            return Prepared(
-                request, None, directives, party.scope, refusal, rule=rule.name, holder=party.holder
-            )
+            bypass, directives = NEVER_STORED, msgspec.structs.replace(directives, no_store=True)
+        if bypass is None and self._depends_on_state(target[0], found):
+            bypass = "conditional"
+        if bypass is None and route.dialect is not None:
+            bypass = self._admission.refuse_lookup(request)
+        elif bypass is None and request.duplicate_keys:
+            bypass = "duplicate-keys"
+        elif bypass is None and request.document.get("items", ()) is None:
+            bypass = "no-items"
+        if bypass is not None:
+            return Prepared(request, None, directives, scope, bypass, rule=rule.name, holder=holder)
         question = _question(route, rule, request, found.get(b"x-headstart-query"))
         named = None if question is NOT_FOUND else question
         dialect = route.wire
         answerer, answerers = self._answerers(dialect, request.model, rule.name)
-        key = self._key(route, request, (party.scope, answerer), target, head, named)
+        key = self._key(route, request, (scope, answerer), target, head, named)
         # Labels of single questions tell nothing about conversations.
         kind_of_talk = "question" if key.conversation is None else "conversation"
         matching = match_context(
-            (party.scope, route.name, rule.name, kind_of_talk),
+            (scope, route.name, rule.name, kind_of_talk),
             (self._max_error if rule.max_error is None else rule.max_error, head.max_error),
             self._learning,
-            party.principal,
-            party.tenant,
+            hashes.principal,
+            hashes.tenant,
         )
         asked = request.query if named is None else named.text
         lifetime = Lifetime(asked or "", self._lifetimes, rule.ttl_s)
@@ -445,7 +444,7 @@ class Preparer:
             request=request,
             key=key,
             directives=directives,
-            scope=party.scope,
+            scope=scope,
             semantic_refusal=(
                 self._refuse_semantic(request, question, lifetime)
                 if self._semantic and rule.semantic and route.document is None
@@ -456,8 +455,8 @@ class Preparer:
             rule=rule.name,
             cached_tools=self._cached_tools if rule.cached_tools is None else rule.cached_tools,
             never_stored=never_stored,
-            repeat=None if window_s is None else _repeat(party.asker, key, window_s),
-            holder=party.holder,
+            repeat=None if window_s is None else _repeat(hashes.exact_caller, key, window_s),
+            holder=holder,
             answerers=answerers,
         )
 
@@ -522,9 +521,9 @@ def read_tags(header: bytes) -> tuple[str, ...]:
     return tuple(dict.fromkeys(word for word in words if word))
 
 
-def _repeat(asker: str, key: CacheKey, window_s: float) -> Repeat:
+def _repeat(exact_caller: str, key: CacheKey, window_s: float) -> Repeat:
     """Return the mark of a repeat. Two users of one scope do not repeat each other."""
-    return Repeat(sha256(f"{asker}{key.exact}".encode()).digest(), window_s)
+    return Repeat(sha256(f"{exact_caller}{key.exact}".encode()).digest(), window_s)
 
 
 def _question(

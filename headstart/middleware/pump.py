@@ -409,7 +409,7 @@ class PumpedCall:
         if tokens is not None or self._call.request is None:
             return self._sum_up(reply, tokens or Tokens())
         prompt = round(len(self._call.body) / CHARACTERS_PER_TOKEN)
-        completion = round(len(self._said(reply)) / CHARACTERS_PER_TOKEN)
+        completion = round(len(self._answer_text(reply)) / CHARACTERS_PER_TOKEN)
         self._sum_up(reply, Tokens(prompt, completion), estimated=True)
 
     def _sum_up(self, reply: Reply, tokens: Tokens, *, estimated: bool = False) -> None:
@@ -573,7 +573,7 @@ class PumpedCall:
                 return tokens
         return Tokens() if self._whole(reply) is None else None
 
-    def _said(self, reply: Reply) -> str:
+    def _answer_text(self, reply: Reply) -> str:
         whole = self._whole(reply)
         parts = (part for choice in (whole.choices if whole else ()) for part in choice.parts)
         return "".join(

@@ -314,7 +314,7 @@ class _RelayedRequest:
         """Add headers with the rest of the caller's limits."""
         if self.call is not None:
             form = DIALECTS[self.call.dialect].limit_headers
-            self._send = ledger.telling(self._send, self.call.caller, form)
+            self._send = ledger.with_limit_headers(self._send, self.call.caller, form)
 
     def served(self, now: float) -> Served:
         """Return the row for the books. ``now`` is in Unix seconds."""

@@ -31,7 +31,7 @@ from headstart.errors import (
 from headstart.middleware.body import replay_body, watch
 from headstart.middleware.flights import OWN_ALONE
 from headstart.middleware.request_context import RETRY_GRACE_S
-from headstart.middleware.upstreams.wire import AFTER_END_S, OWN_PREFIX
+from headstart.middleware.upstreams.outgoing import AFTER_END_S, OWN_PREFIX
 from headstart.policies.callers import NameMemo, NamesMemo, picker
 from headstart.reply import is_plain
 from headstart.types import Completion, RawResponse

@@ -1,12 +1,19 @@
 """Joins equal calls of several processes: one process asks the provider, the others follow it.
 
-A lookup that finds no entry takes the lease of its call, or learns which process has it
-(``interfaces.CallExchange``). That process, the owner, makes its call like any other and publishes
-nothing. A process that wants the same answer asks the owner for it, as a follower. The owner then
-reads its own flight like one more client, and sends what it reads. So a client that leaves, in any
-process, does not stop the others. An owner reports every ``HEARTBEAT_S`` that it is still there. If
-it dies or its call fails, one of the followers takes over the lease, and the others follow this
-process.
+1. **Claim.** A lookup makes a ``LeaseClaim``, and ``SharedFlights.find`` looks for the entry in the
+   store. If there is none, it takes the lease of the call for this process, or learns which process
+   has it (``interfaces.CallExchange``).
+2. **Share the search.** Of equal lookups at the same time, the first one searches; the others wait
+   for its outcome (``_search``, ``_share``).
+3. **Own.** The process with the lease, the owner, makes its call like any other and publishes
+   nothing. ``LeaseClaim.begin`` lets others follow its flight.
+4. **Follow.** Any other process asks the owner for the answer (``follow``). The owner reads its own
+   flight like one more client, and sends what it reads (``_tell_follower``): head, parts, end. So a
+   client that leaves, in any process, does not stop the others. Every ``HEARTBEAT_S`` the owner
+   reports that it is still there.
+5. **End.** When the call is over, the owner releases the lease (``_release``). If it dies or its
+   call fails, one of the followers takes over the lease (``take_over``), and the others follow this
+   process.
 """
 
 from __future__ import annotations
@@ -214,7 +221,7 @@ class RemoteAnswer:
         while not self._messages:
             if self._lost:
                 raise OwnerLost("the messages of other processes do not arrive", again=False)
-            await self._news()
+            await self._wait_for_message()
         message = self._messages.popleft()
         if isinstance(message, BodyPart):
             if message.start != self._received:
@@ -226,7 +233,7 @@ class RemoteAnswer:
         self._over = isinstance(message, AnswerEnded)
         return message
 
-    async def _news(self) -> None:
+    async def _wait_for_message(self) -> None:
         loop = asyncio.get_running_loop()
         self._waiter = loop.create_future()
         with contextlib.suppress(TimeoutError):
@@ -484,9 +491,10 @@ class SharedFlights:
     def leave(self, owner: str, number: int, *, tell: bool) -> None:
         """Stop following. ``tell``: also tell the owner."""
         if self._following.pop(number, None) is not None and tell:
-            self._spawn(self._say, owner, _UnfollowRequest(number, self.exchange.address))
+            self._spawn(self._try_to_send, owner, _UnfollowRequest(number, self.exchange.address))
 
-    async def _say(self, address: str, message: _FlightMessage) -> None:
+    async def _try_to_send(self, address: str, message: _FlightMessage) -> None:
+        """Send a message; that it does not arrive has no effect."""
         with contextlib.suppress(StageError):
             await self._send(address, message)
 
@@ -500,7 +508,7 @@ class SharedFlights:
                 return await self._tell(follow, AnswerEnded(follow.number, whole=False))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(BEGIN_S):
-                    await self._awaiting(follow, owned.wait_begun)
+                    await self._await_news(follow, owned.wait_begun)
             flight = owned.flight
             if flight is None or flight.error is not None or flight.abandoned:
                 return await self._tell(follow, AnswerEnded(follow.number, whole=False))
@@ -529,7 +537,7 @@ class SharedFlights:
             searches = self._searches.get(lease.name)
             if searches is None:
                 return None
-            await self._awaiting(follow, searches.wait)
+            await self._await_news(follow, searches.wait)
 
     async def _wait_for(
         self, owned: OwnedCall, flight: Flight, follow: _FollowRequest, wait_s: float
@@ -542,7 +550,7 @@ class SharedFlights:
         again = True
         try:
             async with asyncio.timeout(None if math.isinf(wait_s) else wait_s):
-                while await self._awaiting(follow, client.read):
+                while await self._await_news(follow, client.read):
                     pass
         except TimeoutError:
             again = False
@@ -551,7 +559,7 @@ class SharedFlights:
         finally:
             flight.leave(client)
         if again:
-            await self._awaiting(follow, owned.wait_over)
+            await self._await_news(follow, owned.wait_over)
         await settled(flight)
         return AnswerEnded(follow.number, whole=False, again=again, attempts=flight.claim(client))
 
@@ -560,7 +568,7 @@ class SharedFlights:
         client = flight.join()
         whole = alone = False
         try:
-            head = await self._awaiting(follow, client.head)
+            head = await self._await_news(follow, client.head)
             alone = head.not_stored in OWN_ALONE
             if not alone:
                 theirs = tuple(pair for pair in head.headers if pair[0] != b"set-cookie")
@@ -579,13 +587,13 @@ class SharedFlights:
 
     async def _send_body(self, flight: Flight, client: Client, follow: _FollowRequest) -> None:
         sent = 0
-        while data := await self._awaiting(follow, client.read):
+        while data := await self._await_news(follow, client.read):
             for start in range(0, len(data), PART_BYTES):
                 part = data[start : start + PART_BYTES]
                 await self._tell(follow, BodyPart(follow.number, sent, part, flight.origin))
                 sent += len(part)
 
-    async def _awaiting(self, follow: _FollowRequest, read: Callable[[], Awaitable[T]]) -> T:
+    async def _await_news(self, follow: _FollowRequest, read: Callable[[], Awaitable[T]]) -> T:
         """Wait for news of a flight, and tell the follower regularly that this process is there."""
         while True:
             try:

@@ -170,23 +170,23 @@ _BETWEEN_WORDS = re.compile(rb"[^a-z0-9]+")
 
 
 @lru_cache(maxsize=4096)
-def tells_apart(name: bytes, *, hosts: bool) -> bool:
+def tells_callers_apart(name: bytes, *, hosts: bool) -> bool:
     """Tell whether two values of a header (lower case) may mean two callers.
 
     With ``hosts`` the name of the host may tell them apart, too. Addresses never do: see
-    ``tells_where``.
+    ``tells_address``.
     """
     if name in _HOSTS:
         return hosts
     return not (name in _SILENT or name in _ADDRESSES or name.startswith(_SILENT_BEGINNINGS))
 
 
-def tells_where(name: bytes) -> bool:
+def tells_address(name: bytes) -> bool:
     """Tell whether a header (lower case) says from which address a call came."""
     return name in _ADDRESSES
 
 
-def telling_cookies(value: bytes) -> bytes:
+def identifying_cookies(value: bytes) -> bytes:
     """Return a ``Cookie`` header's cookies without those that only route or filter traffic.
 
     Client libraries keep such a cookie once a provider's load balancer has set it, and it changes
@@ -221,7 +221,7 @@ def is_secret_parameter(name: bytes) -> bool:
     return bool(secret) and not listed
 
 
-def telling_query(query: bytes) -> bytes:
+def identifying_query(query: bytes) -> bytes:
     """Return the parameters of a query that could tell callers apart.
 
     These are all parameters except a few that are known to say nothing about the caller. Names are
@@ -341,7 +341,7 @@ def forwarded(headers: Headers, http_version: str) -> str | None:
     for name, _ in headers:
         if (
             name in _FORWARDING
-            or tells_where(name)
+            or tells_address(name)
             or name.startswith((b"x-forwarded-", b"x-original-"))
         ):
             return name.decode("latin-1").title()

@@ -80,7 +80,7 @@ class SketchLabels(Frozen, frozen=True, array_like=True):
     same: tuple[float, ...] = (0.0,) * RANGES
     """Labels with equal answers, without pairs that a guard vetoed."""
 
-    def taught(self, similarity: float, *, same: bool) -> SketchLabels:
+    def with_label(self, similarity: float, *, same: bool) -> SketchLabels:
         """Return the counts with one more label."""
         place = range_of(similarity)
         if place is None:
@@ -113,7 +113,7 @@ class GateRecord(Frozen, frozen=True):
         lost = self.found / GATE_SAMPLE
         return lost / (self.hits + lost) if lost else 0.0
 
-    def noted(
+    def with_question(
         self, similarity: float, *, sampled: bool, served: bool, judged: bool = True
     ) -> GateRecord:
         """Return the record with one more question that was encoded.
@@ -154,20 +154,23 @@ def gate_of(
 
     ``learned`` tells whether the domain has a learned rule, and ``least_served`` is the lowest
     similarity that this rule serves; None: it serves nothing.
+
+    The ranges are walked from the highest down, and the sums grow on the way. The first closed
+    range is the highest one, so its upper end is the gate.
     """
     gate = OPEN
-    seen_above = equal_above = 0.0
-    counts = zip(labels.compared, labels.same, record.passed, strict=True)
-    for place, (compared, same, passed) in reversed(list(enumerate(counts))):
-        seen = max(compared, UNLABELLED * passed)
-        equal = (same - noise.false_agree * compared) / (
-            1 - noise.false_agree - noise.false_disagree
-        )
-        seen_above += seen
-        equal_above += equal
-        share = (max(equal_above, 0.0) + UNKNOWN) / (seen_above + 1)
+    seen_from_here_up = equal_from_here_up = 0.0
+    discernment = 1 - noise.false_agree - noise.false_disagree
+    ranges = list(enumerate(zip(labels.compared, labels.same, record.passed, strict=True)))
+    for place, (compared, same, passed) in reversed(ranges):
+        seen_here = max(compared, UNLABELLED * passed)
+        # The equal answers without the errors of the judge (Rogan and Gladen 1978).
+        equal_here = (same - noise.false_agree * compared) / discernment
+        seen_from_here_up += seen_here
+        equal_from_here_up += equal_here
+        share = (max(equal_from_here_up, 0.0) + UNKNOWN) / (seen_from_here_up + 1)
         if learned:
-            share = min(share, (max(equal, 0.0) + UNKNOWN) / (seen + 1))
+            share = min(share, (max(equal_here, 0.0) + UNKNOWN) / (seen_here + 1))
         if share < WORTH:
             gate = LOWEST + (place + 1) * WIDTH
             break
@@ -201,7 +204,8 @@ class Gates:
         judged: bool = True,
     ) -> None:
         """Count a question that was encoded."""
-        record = self.of(context).noted(similarity, sampled=sampled, served=served, judged=judged)
+        record = self.of(context)
+        record = record.with_question(similarity, sampled=sampled, served=served, judged=judged)
         self._records[context.domain] = record
         self._records.move_to_end(context.domain)
         if len(self._records) > MOST_DOMAINS:

@@ -113,28 +113,28 @@ def compare_histories(
     ``veto`` asks the guards about two turns that are nearly the same. With ``additions`` one user
     may have said more than the other.
     """
-    mine, theirs = _differing(one, other)
+    mine, theirs = _differing_turns(one, other)
     if not mine and not theirs:
         return HistoryComparison(None)
     conflict = (
         _end_differs(one, other, mine, theirs)
         or _speech_differs(mine, theirs)
         or _facts_differ(_HistoryFacts(one, mine), _HistoryFacts(other, theirs))
-        or _edited(mine, theirs, veto)
+        or _find_vetoed_edit(mine, theirs, veto)
     )
     if conflict is not None:
         return HistoryComparison(conflict)
-    of_one, of_other = _unmatched(mine, other, theirs), _unmatched(theirs, one, mine)
+    of_one, of_other = _unmatched_turns(mine, other, theirs), _unmatched_turns(theirs, one, mine)
     unmatched = min(of_one, of_other, key=len) if additions else of_one + of_other
     if len(unmatched) > MOST_UNMATCHED or not all(turn.counterparts for turn in unmatched):
         return HistoryComparison("unmatched")
     return HistoryComparison(None, unmatched)
 
 
-def _differing(one: Sequence[Turn], other: Sequence[Turn]) -> tuple[list[Turn], list[Turn]]:
+def _differing_turns(one: Sequence[Turn], other: Sequence[Turn]) -> tuple[list[Turn], list[Turn]]:
     """Return the turns of each history that the other does not have in the same order."""
     matcher = SequenceMatcher(
-        None, [_spoken(turn) for turn in one], [_spoken(turn) for turn in other], autojunk=False
+        None, [_speech(turn) for turn in one], [_speech(turn) for turn in other], autojunk=False
     )
     mine: list[Turn] = []
     theirs: list[Turn] = []
@@ -145,7 +145,7 @@ def _differing(one: Sequence[Turn], other: Sequence[Turn]) -> tuple[list[Turn], 
     return mine, theirs
 
 
-def _spoken(turn: Turn) -> tuple[bool, str]:
+def _speech(turn: Turn) -> tuple[bool, str]:
     """Return a turn without case, spaces and closing punctuation."""
     text = turn.text.replace("\u2019", "'").casefold()
     return turn.user, " ".join(_CLOSING.sub(" ", text).split())
@@ -206,12 +206,12 @@ class _Facts:
         self.dates = {date for parse in parses for date in parse.dates}
         self.names = {name for parse in parses for name in parse.names}
 
-    def exchanged(self, other: _Facts) -> bool:
+    def swaps_fact_with(self, other: _Facts) -> bool:
         """Tell whether each side holds a fact of one kind that the other lacks."""
         kinds = zip(self._kinds(), other._kinds(), strict=True)
         return any(ours - theirs and theirs - ours for ours, theirs in kinds)
 
-    def exceed(self, other: _Facts) -> bool:
+    def exceeds(self, other: _Facts) -> bool:
         """Tell whether this side has a number or a date that the other side lacks."""
         return bool(self.numbers - other.numbers or self.dates - other.dates)
 
@@ -220,14 +220,14 @@ class _Facts:
 
 
 def _facts_differ(one: _HistoryFacts, other: _HistoryFacts) -> str | None:
-    if one.user.exceed(other.ever) or other.user.exceed(one.ever):
+    if one.user.exceeds(other.ever) or other.user.exceeds(one.ever):
         return "fact"
-    if one.user.exchanged(other.user) or one.assistant.exchanged(other.assistant):
+    if one.user.swaps_fact_with(other.user) or one.assistant.swaps_fact_with(other.assistant):
         return "fact"
     return None
 
 
-def _edited(
+def _find_vetoed_edit(
     mine: Sequence[Turn], theirs: Sequence[Turn], veto: Callable[[Parse, Parse], str | None]
 ) -> str | None:
     """Find a user turn that is an edit of a turn of the other history, and that a guard vetoes."""
@@ -251,10 +251,10 @@ def _edit_conflict(text: str, other: str, veto: Callable[[Parse, Parse], str | N
         return "negation"
     if most > shared:
         return None
-    return "substitution" if _exchanged(text, other) else veto(one, two)
+    return "substitution" if _swaps_words(text, other) else veto(one, two)
 
 
-def _exchanged(text: str, other: str) -> bool:
+def _swaps_words(text: str, other: str) -> bool:
     """Tell whether a few words replace a few others: such an edit changes a detail."""
     words, other_words = _words(text), _words(other)
     only, only_other = words - other_words, other_words - words
@@ -272,7 +272,7 @@ def _words(text: str) -> set[str]:
     }
 
 
-def _unmatched(
+def _unmatched_turns(
     turns: Sequence[Turn], other: Sequence[Turn], differing: Sequence[Turn]
 ) -> tuple[UnmatchedTurn, ...]:
     """Return the user turns with words that the other user never used."""
@@ -409,7 +409,7 @@ class StaticMatch(GuardedMatch):
         if veto is None and similarity < self._threshold:
             veto = "threshold"
         return Verdict(
-            serve=veto is None, similarity=similarity, veto=veto, threshold=self._threshold
+            serves=veto is None, similarity=similarity, veto=veto, threshold=self._threshold
         )
 
 
@@ -483,9 +483,9 @@ class VerifiedMatch(GuardedMatch):
         if veto is None:
             veto = _refusal(domain, reached, threshold)
         if veto is None and rule is Rule.COLD_START:
-            veto = self.soft_veto(query, candidate) or _unrelated(query, candidate)
+            veto = self.soft_veto(query, candidate) or _veto_unrelated(query, candidate)
         return Verdict(
-            serve=veto is None,
+            serves=veto is None,
             similarity=nearby.neighbor.similarity,
             veto=veto,
             rule=rule,
@@ -496,7 +496,7 @@ class VerifiedMatch(GuardedMatch):
         )
 
 
-def _unrelated(query: Parse, candidate: Parse) -> str | None:
+def _veto_unrelated(query: Parse, candidate: Parse) -> str | None:
     """Veto texts without a common content word.
 
     A text can be forged so that its vector is near (CacheAttack).

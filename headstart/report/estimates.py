@@ -401,8 +401,8 @@ class EstimateAccounts:
         """
         if not self._hits:
             return None
-        by_calls = self._by_calls(spared, usual)
-        by_holdout = self._by_holdout(usual, prefix)
+        by_calls = self._means_by_calls(spared, usual)
+        by_holdout = self._means_by_holdout(usual, prefix)
         found = [
             self._estimate(name, savings, by_calls.get(name), by_holdout.get(name))
             for name in MEASURES
@@ -441,14 +441,15 @@ class EstimateAccounts:
 
     # --- by recent calls ----------------------------------------------------------------------
 
-    def _by_calls(self, spared: AvoidedCalls, usual: UsualCalls) -> dict[str, Mean]:
+    def _means_by_calls(self, spared: AvoidedCalls, usual: UsualCalls) -> dict[str, Mean]:
         """Return the means of a hit, by measure, where they have an interval."""
         found = {}
-        own, lengths = self._questions_own(usual), self._spread_of("tokens")
+        question_share = self._question_share(usual)
+        lengths = self._variance_between_calls("tokens")
         for name in ("total_s", "ttft_s"):
             first = name == "ttft_s"
             expected = usual.expected(spared, first=first)
-            models = {kind: usual.usual(kind, first=first) for kind in spared}
+            models = {kind: usual.times_of(kind, first=first) for kind in spared}
             used = {each for each in models.values() if each is not None}
             calls = sum(each.calls for each in used)
             if expected.requests < self._hits or calls < FEWEST_CALLS:
@@ -458,31 +459,30 @@ class EstimateAccounts:
                 model = models.get(entry.kind)
                 if model is not None:
                     of_length = 0.0 if lengths is None else model.slope**2 * lengths.variance
-                    spread += (own * model.variance + of_length) * entry.hits**2
-            mean = expected.seconds / self._hits
+                    spread += (question_share * model.variance + of_length) * entry.hits**2
             freedom = sum(each.freedom for each in used)
-            found[name] = Mean(mean, spread / self._hits**2, freedom)
+            found[name] = Mean(expected.seconds / self._hits, spread / self._hits**2, freedom)
         tokens = [(each.hits, float(each.tokens)) for each in self._entries.values()]
         paid = [(e.priced, e.usd) for e in self._entries.values() if e.usd is not None]
         for name, values in (("tokens", tokens), ("usd", paid)):
-            mean_value = self._of_entries(name, values)
+            mean_value = self._mean_of_entries(name, values)
             if mean_value is not None:
                 found[name] = mean_value
         return found
 
-    def _of_entries(self, name: str, values: Sequence[tuple[int, float]]) -> Mean | None:
+    def _mean_of_entries(self, name: str, values: Sequence[tuple[int, float]]) -> Mean | None:
         """Return the mean of a figure over the calls that made the entries.
 
         Hits are clustered by entry.
         """
-        hits, spread = sum(number for number, _ in values), self._spread_of(name)
+        hits, spread = sum(number for number, _ in values), self._variance_between_calls(name)
         if not hits or spread is None:
             return None
         mean = sum(number * value for number, value in values) / hits
         squares = sum(number * number for number, _ in values)
         return Mean(mean, spread.variance * squares / hits**2, spread.freedom)
 
-    def _spread_of(self, name: str) -> Mean | None:
+    def _variance_between_calls(self, name: str) -> Mean | None:
         """Return how much a figure differs between two calls for one question, as a variance.
 
         Without enough repeats, it is taken to differ as much as between questions.
@@ -510,7 +510,7 @@ class EstimateAccounts:
                 found.append((float(a), float(b)))
         return found
 
-    def _questions_own(self, usual: UsualCalls) -> float:
+    def _question_share(self, usual: UsualCalls) -> float:
         """Return the share of the variance of a call's time that its question causes, from 0 to 1.
 
         Pairs of calls for one question give it. Without enough pairs the share is taken to be 1.
@@ -520,7 +520,7 @@ class EstimateAccounts:
             entry = self._entries.get(repeat.entry)
             if entry is None:
                 continue
-            model = usual.usual(repeat.kind)
+            model = usual.times_of(repeat.kind)
             if model is None or not model.variance:
                 continue
             a, b = (
@@ -537,7 +537,7 @@ class EstimateAccounts:
 
     # --- by holdout -----------------------------------------------------------------------------
 
-    def _by_holdout(self, usual: UsualCalls, prefix: PrefixReads) -> dict[str, Mean]:
+    def _means_by_holdout(self, usual: UsualCalls, prefix: PrefixReads) -> dict[str, Mean]:
         """Return the means of a held-out request, by measure; outliers are cut as elsewhere.
 
         With the cache off, its prompt could have been in the provider's cache more often.
@@ -547,7 +547,7 @@ class EstimateAccounts:
         for held in self._held_out:
             call, usd = held.call, held.usd
             for name, seconds in (("total_s", call.total_s), ("ttft_s", call.ttft_s)):
-                model = usual.usual(held.kind, first=name == "ttft_s")
+                model = usual.times_of(held.kind, first=name == "ttft_s")
                 if seconds is not None and model is not None:
                     values[name].append(min(seconds, model.fence_s))
                     known[name].append(model.variance_of_all)

@@ -16,7 +16,7 @@ import pytest
 
 from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
 from headstart.cli import main
-from headstart.cli.batch import INTERRUPTED, BatchSummary, duration, told
+from headstart.cli.batch import INTERRUPTED, BatchSummary, duration, summary_text
 from headstart.errors import Overloaded
 from headstart.lab.simulator import Simulator
 from headstart.middleware.batches.journal import BatchJournal, BatchResult, read_requests
@@ -448,7 +448,7 @@ def summary_of(**given: Any) -> BatchSummary:
 
 
 def test_the_summary_says_what_was_merged_and_saved() -> None:
-    assert told(summary_of(refused_rewordings={"number": 4})).splitlines() == [
+    assert summary_text(summary_of(refused_rewordings={"number": 4})).splitlines() == [
         "100 requests: 100 answered, 0 failed",
         "merged: 30 exact repeats, 10 rewordings",
         "rewordings not merged: 4 number",
@@ -458,7 +458,9 @@ def test_the_summary_says_what_was_merged_and_saved() -> None:
 
 
 def test_the_summary_of_a_stopped_batch_says_how_to_go_on() -> None:
-    lines = told(summary_of(unasked=40, stopped_by="the providers refuse all calls: 429: no"))
+    lines = summary_text(
+        summary_of(unasked=40, stopped_by="the providers refuse all calls: 429: no")
+    )
     assert lines.endswith(
         "stopped: the providers refuse all calls: 429: no\n"
         "40 requests wait: the same command goes on with them"

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from headstart.cli import main
-from headstart.cli.wrap import TOOLS, Sums, _configuration, environment, told
+from headstart.cli.wrap import TOOLS, Sums, _configuration, environment, savings_text
 from headstart.config.checks import checked
 from headstart.config.loading import load_settings
 from headstart.lab.simulator import Simulator
@@ -212,7 +212,7 @@ def test_the_variables_of_all_sdks_are_set(monkeypatch: pytest.MonkeyPatch) -> N
 def test_only_what_grew_is_told() -> None:
     before = Sums(10, 5, 1, 3.0, 1.0, 2.0, 100.0)
     after = Sums(11, 5, 1, 3.0, 1.1, 2.4, 150.0)
-    assert told(before, after) == (
+    assert savings_text(before, after) == (
         "headstart: 1 request, 0 answered from the cache, 50 tokens of prompts removed\n"
         "headstart: the providers cost $0.1000; without Headstart $0.4000: saved 75%"
     )

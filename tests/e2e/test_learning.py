@@ -116,7 +116,7 @@ async def test_what_is_labelled_in_any_case_stands_for_itself_also_when_held_out
         await running.indexed(1)
         await running.ask(REWORDED)
         (label,) = await labels(running, 1)
-    assert label.drawn == 1.0
+    assert label.draw_probability == 1.0
 
 
 async def test_shadow_first_warms_a_domain_up() -> None:

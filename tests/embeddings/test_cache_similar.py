@@ -28,6 +28,7 @@ from support.fakes import (
 
 if TYPE_CHECKING:
     from headstart.decisions import Encoding, Lookup
+    from headstart.types import Entry
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
@@ -121,6 +122,15 @@ async def test_an_empty_partition_is_a_miss_that_encodes_nothing(house: House) -
     assert house.encoder.encoded == []
 
 
+async def put_expected(house: House, entry: Entry, text: str) -> None:
+    """Put an entry for which lookups by meaning wait."""
+    arrived = house.cache.expect(entry.key)
+    try:
+        await house.cache.put(entry, text)
+    finally:
+        arrived()
+
+
 @pytest.mark.parametrize("stored", ["", "veto", "far"])
 async def test_a_lookup_waits_for_the_encodings_of_its_partition(house: House, stored: str) -> None:
     if stored:
@@ -132,7 +142,7 @@ async def test_a_lookup_waits_for_the_encodings_of_its_partition(house: House, s
         found.append(await house.cache.find_semantic(key("uno@1"), accept))
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(house.cache.put, make_entry("a"), "one@0")
+        tasks.start_soon(put_expected, house, make_entry("a"), "one@0")
         await until(lambda: ("one@0", True) in house.encoder.encoded)
         tasks.start_soon(find)
         await until(lambda: ("uno@1", False) in house.encoder.encoded)
@@ -192,7 +202,7 @@ async def test_a_lookup_does_not_wait_for_an_entry_that_will_not_come(
 
     async def put() -> None:
         with putting:
-            await house.cache.put(make_entry("a"), "one@0")
+            await put_expected(house, make_entry("a"), "one@0")
 
     async def find() -> None:
         found.append(await house.cache.find_semantic(key("uno@1"), accept))

@@ -8,6 +8,8 @@ import sys
 from itertools import chain
 from pathlib import Path
 
+import pytest
+
 from headstart.lab.rates import Pairs, Stream, read_labelled
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "convert.py"
@@ -82,3 +84,98 @@ def test_paws_is_joined_and_parts_share_no_text(tmp_path: Path) -> None:
     texts = [{text for row in part for text in row[:2]} for part in parts]
     assert all(texts)
     assert not texts[0] & texts[1] | texts[0] & texts[2] | texts[1] & texts[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("bbh", json.dumps({"examples": [{"input": "( [", "target": ") ]"}]}), [("( [", "( [")]),
+        (
+            "covidq",
+            "Category,Question ID,Question\nDuration,42,will it end\n",
+            [("will it end", "42")],
+        ),
+        ("gsm", json.dumps({"question": "Two and two?"}), [("Two and two?", "Two and two?")]),
+        (
+            "hwu64",
+            (
+                "scenario;intent;answer_annotation;answer_from_user\n"
+                "alarm;set;wake me at [Time : nine];Wake me at 9\nqa;maths;two by two;Two by two?\n"
+            ),
+            [("Wake me at 9", "alarm set time : nine"), ("Two by two?", "Two by two?")],
+        ),
+        ("simpleq", "Q1\tR19\tQ2\twho was born in oslo\n", [("who was born in oslo", "Q1 R19")]),
+        (
+            "snips",
+            json.dumps({"Play": [{"data": [{"text": "Play "}, {"text": "Jazz", "entity": "s"}]}]}),
+            [("Play Jazz", "Play s=jazz")],
+        ),
+        (
+            "svamp",
+            json.dumps([{"Body": "If 2 left", "Question": "How many?"}]),
+            [("If 2 left, How many?", "If 2 left, How many?")],
+        ),
+        (
+            "toolformer",
+            json.dumps([{"instruction": "Sum", "input": "1"}, {"instruction": "Go", "input": ""}]),
+            [("Sum\n\n1", "Sum\n\n1"), ("Go", "Go")],
+        ),
+        (
+            "webq",
+            json.dumps([{"qText": "who sang", "answers": ["Bo", "Al"]}]),
+            [("who sang", "al | bo")],
+        ),
+    ],
+)
+def test_streams_of_one_file(
+    name: str, text: str, expected: list[tuple[str, str]], tmp_path: Path
+) -> None:
+    path = tmp_path / "data"
+    path.write_text(text, encoding="utf-8")
+    assert sorted(convert(name, str(path))) == sorted(expected)
+
+
+def test_spidersyn_names_the_database_in_the_system_prompt(tmp_path: Path) -> None:
+    path = tmp_path / "dev.json"
+    row = {"db_id": "pets", "query": "SELECT  1;", "SpiderQuestion": "Cats?"}
+    path.write_text(json.dumps([row | {"SpiderSynQuestion": "Felines?"}]), encoding="utf-8")
+    expected = {("Cats?", "pets select 1"), ("Felines?", "pets select 1")}
+    assert set(convert("spidersyn", str(path))) == expected
+
+
+def test_convq_rewords_the_last_question_and_whole_conversations(tmp_path: Path) -> None:
+    turns = [
+        {
+            "answer": f"A{turn}",
+            "question": f"q{turn}",
+            "paraphrased_question": [f"q{turn} again", f"q{turn} once more"],
+            "verbalized_answer": f"It is [A{turn}].",
+            "paraphrased_answer": [f"[A{turn}]."],
+        }
+        for turn in range(2)
+    ]
+    path = tmp_path / "books.json"
+    talk = {"seed_entity": "Q1", "seed_entity_text": "Pel\u00c3\u00a9", "questions": turns}
+    path.write_text(json.dumps([talk]), encoding="utf-8")
+    rows = convert("convq", str(path))
+    assert sorted(query or "" for query, _ in rows) == [
+        "q1",
+        "q1 again",
+        "q1 again",
+        "q1 once more",
+    ]
+    assert {label for _, label in rows} == {"Q1 a1"}
+
+
+def test_xsid_takes_the_class_from_the_english_text(tmp_path: Path) -> None:
+    (tmp_path / "en.test.conll").write_text(
+        "# text: rain today\n# intent: weather\n1\train\tweather\tO\n2\ttoday\tweather\tB-when\n",
+        encoding="utf-8",
+    )
+    for language, note in (("de-ba", "# text-en = rain today"), ("gsw", "# text-en: rain today")):
+        (tmp_path / f"{language}.test.conll").write_text(
+            f"{note}\n# text = Regen {language}\n# intent = weather\n1\tRegen\tweather\tO\n",
+            encoding="utf-8",
+        )
+    rows = convert("xsid", *map(str, sorted(tmp_path.glob("*.conll"))))
+    assert {label for _, label in rows} == {"de weather when=today", "en weather when=today"}

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from headstart.dialects.dialect import Dialect, UpstreamDialect
-    from headstart.lab.simulator.wire import Record
+    from headstart.lab.simulator.simulated_calls import Record
     from headstart.reply import Reply
 
 pytestmark = pytest.mark.anyio

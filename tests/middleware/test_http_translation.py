@@ -15,7 +15,7 @@ from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.registry import UPSTREAM_DIALECTS
 from headstart.errors import UpstreamProtocolError
 from headstart.middleware.upstreams.http import HTTPUpstream
-from headstart.middleware.upstreams.wire import headers_across
+from headstart.middleware.upstreams.outgoing import headers_across
 from headstart.settings import UpstreamSettings
 from headstart.types import Call, ErrorReported
 from support.events import decoded, folded, said

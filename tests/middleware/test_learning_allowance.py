@@ -54,16 +54,16 @@ def test_without_caps_nothing_is_refused() -> None:
 )
 def test_what_is_drawn(options: AuditSettings, hit: bool, exact: bool) -> None:
     audits = Audits(options, Clock())
-    assert (audits.draw(0.0), audits.draw_null()) == (hit, exact)
+    assert (audits.draw_audit(0.0), audits.draw_null_audit()) == (hit, exact)
 
 
 def test_a_domain_may_ask_for_more_audits_than_the_floor() -> None:
     audits = Audits(AuditSettings(rate=0.0), Clock())
-    assert audits.draw(1.0)
+    assert audits.draw_audit(1.0)
 
 
 def test_draws_are_about_as_frequent_as_the_rate() -> None:
     audits = Audits(AuditSettings(rate=0.1), Clock())
-    drawn = sum(audits.draw(0.0) for _ in range(5000))
+    drawn = sum(audits.draw_audit(0.0) for _ in range(5000))
     # Nine standard deviations around 500.
     assert 300 < drawn < 700

@@ -59,7 +59,7 @@ async def failed(recorder: Recorder, error: str) -> None:
 
 def sample(id: str, text: str = SURE) -> FeedbackSample:
     entry = msgspec.structs.replace(make_entry(f"e-{id}", query="What is it?"), answer=answer(text))
-    pair = UnlabelledPair(domain="d", entry=entry, verdict=Verdict(serve=True, similarity=0.9))
+    pair = UnlabelledPair(domain="d", entry=entry, verdict=Verdict(serves=True, similarity=0.9))
     return FeedbackSample(id, pair, LabelSource.AUDIT, "What is it?", "someone", served=True)
 
 

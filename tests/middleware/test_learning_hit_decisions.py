@@ -46,13 +46,13 @@ class Remembering:
 
 
 class Dice(Audits):
-    """Audits whose chance is the test's."""
+    """Audits whose luck is the test's."""
 
     def __init__(self, *, lucky: bool) -> None:
         super().__init__(AuditSettings(mode="off"), lambda: 0.0)
         self.lucky = lucky
 
-    def chance(self, share: float) -> bool:
+    def draw_share(self, share: float) -> bool:
         return share == 1 or (share > 0 and self.lucky)
 
 
@@ -89,9 +89,9 @@ def test_of_pairs_that_surely_differ_only_some_are_compared(
 ) -> None:
     learner = Remembering()
     hit_decider = decider_with(learner, Dice(lucky=lucky), ComparisonBudget(1.0, lambda: 0.0))
-    verdict = Verdict(serve=False, similarity=0.7, veto="threshold", rule=rule, score=score)
+    verdict = Verdict(serves=False, similarity=0.7, veto="threshold", rule=rule, score=score)
     decision = decide(hit_decider, verdict)
-    assert (None if decision.sample is None else decision.sample.drawn) == drawn
+    assert (None if decision.sample is None else decision.sample.draw_probability) == drawn
     assert [sample.id for sample in learner.samples] == ["id"]
 
 
@@ -113,14 +113,14 @@ def test_a_rate_below_the_default_halves_the_audits() -> None:
     dice.settings = AuditSettings(rate=0.01)
     hit_decider = decider_with(Certain(), dice, ComparisonBudget(0.03, lambda: 0.0))
     pair = UnlabelledPair(
-        domain="d", entry=make_entry("e"), verdict=Verdict(serve=True, similarity=0.95)
+        domain="d", entry=make_entry("e"), verdict=Verdict(serves=True, similarity=0.95)
     )
     hit = Lookup(outcome=Outcome.SEMANTIC, entry=make_entry("e"), pair=pair)
     decision = hit_decider.decide(
         "id", hit, KEY, MatchContext(domain="d"), may=AllowedChecks(ask=True, twice=True)
     )
     assert decision.sample is not None
-    assert decision.sample.drawn == 0.01
+    assert decision.sample.draw_probability == 0.01
 
 
 def test_comparisons_keep_to_their_cpu_and_prefer_pairs_near_the_boundary() -> None:
@@ -129,8 +129,8 @@ def test_comparisons_keep_to_their_cpu_and_prefer_pairs_near_the_boundary() -> N
     budget = ComparisonBudget(0.03, lambda: now)
     dice = Audits(AuditSettings(mode="off"), lambda: 0.0)
     hit_decider = decider_with(Remembering(), dice, budget)
-    near = Verdict(serve=False, similarity=0.8, rule=Rule.LEARNED, score=1.0, threshold=2.0)
-    far = Verdict(serve=False, similarity=0.8, rule=Rule.LEARNED, score=-2.0, threshold=2.0)
+    near = Verdict(serves=False, similarity=0.8, rule=Rule.LEARNED, score=1.0, threshold=2.0)
+    far = Verdict(serves=False, similarity=0.8, rule=Rule.LEARNED, score=-2.0, threshold=2.0)
     drawn = {near: 0, far: 0}
     for number in range(100 * 400):
         now = number / 100
@@ -149,7 +149,7 @@ def test_without_cpu_nothing_is_compared_and_after_a_while_it_goes_on() -> None:
     now = 0.0
     budget = ComparisonBudget(0.03, lambda: now)
     hit_decider = decider_with(Remembering(), Dice(lucky=True), budget)
-    verdict = Verdict(serve=False, similarity=0.85, rule=Rule.COLD_START)
+    verdict = Verdict(serves=False, similarity=0.85, rule=Rule.COLD_START)
     for _ in range(300):
         sample = decide(hit_decider, verdict).sample
         if sample is None:
@@ -158,7 +158,7 @@ def test_without_cpu_nothing_is_compared_and_after_a_while_it_goes_on() -> None:
     now = SAVED_UP_S
     again = decide(hit_decider, verdict).sample
     assert again is not None
-    assert again.drawn == 1.0
+    assert again.draw_probability == 1.0
 
 
 def test_dearer_comparisons_are_drawn_less() -> None:
@@ -168,7 +168,7 @@ def test_dearer_comparisons_are_drawn_less() -> None:
             budget.spend(cost_s)
             budget.compared()
         hit_decider = decider_with(Remembering(), Dice(lucky=True), budget)
-        verdict = Verdict(serve=False, similarity=0.85, rule=Rule.COLD_START)
+        verdict = Verdict(serves=False, similarity=0.85, rule=Rule.COLD_START)
         return sum(decide(hit_decider, verdict).sample is not None for _ in range(2000))
 
     assert drawn(0.001) > 5 * drawn(0.02)
@@ -176,5 +176,5 @@ def test_dearer_comparisons_are_drawn_less() -> None:
 
 def test_a_share_of_nothing_compares_no_miss() -> None:
     hit_decider = decider_with(Remembering(), Dice(lucky=True), ComparisonBudget(0.0, lambda: 0.0))
-    verdict = Verdict(serve=False, similarity=0.85, rule=Rule.COLD_START)
+    verdict = Verdict(serves=False, similarity=0.85, rule=Rule.COLD_START)
     assert decide(hit_decider, verdict).sample is None

@@ -286,7 +286,7 @@ def test_many_models_push_out_those_that_never_answered(
     permit = breaker.admit(1.0)
     assert permit is not None
     breaker.succeeded(permit, 1.0)
-    breaker.close_for(1e6, 1.0)
+    breaker.pause_for(1e6, 1.0)
     for number in range(6000):
         first.of("sim", f"made-up-{number}", "1").breaker.admit(1.0)
     assert second.of(*PLACE).breaker.ready_in_s(2.0) > 1000

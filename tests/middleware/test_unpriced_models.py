@@ -48,7 +48,7 @@ def test_made_up_names_do_not_fill_the_memory(caplog: pytest.LogCaptureFixture) 
     log = UnpricedModels(frozenset({"far"}))
     for number in range(3000):
         log.notify(served(model=str(number)))
-    assert len(caplog.records) == len(log._said) == 1000
+    assert len(caplog.records) == len(log._warned) == 1000
 
 
 @pytest.mark.anyio

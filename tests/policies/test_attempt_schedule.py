@@ -23,7 +23,7 @@ from headstart.policies.routing.schedule import (
 SERVER = failure(FailureKind.SERVER)
 SILENT = failure(FailureKind.SILENT)
 LIMITED = msgspec.structs.replace(
-    failure(FailureKind.RATE_LIMITED), retry_after_s=2.0, closes_s=2.0
+    failure(FailureKind.RATE_LIMITED), retry_after_s=2.0, pauses_s=2.0
 )
 TURNED_AWAY = msgspec.structs.replace(failure(FailureKind.OVERLOADED), retry_after_s=3.0)
 TOO_LONG = failure(FailureKind.CONTEXT_TOO_LONG)
@@ -122,15 +122,24 @@ def test_a_wait_that_does_not_fit_the_deadline_is_not_begun() -> None:
     assert starts.over
 
 
-def test_who_could_not_be_asked_is_waited_for_as_if_for_the_first_time() -> None:
+def test_a_member_whose_limit_is_used_up_is_queued_for_as_if_for_the_first_time() -> None:
     starts = make(1, AttemptRules(retries=0), retries=0)
     due(starts, 0.0)
     starts.failed(0, TURNED_AWAY, 0.0, asked=False)
-    assert due(starts, 3.0) == [(0, "first")]
-    starts.failed(0, TURNED_AWAY, 3.0, asked=False)
-    assert due(starts, 6.0) == [(0, "first")]
-    starts.failed(0, TURNED_AWAY, 6.0, asked=False)
+    (start,) = starts.due(0.0)
+    assert start == (0, "first", False, 60.0)
+    starts.failed(0, TURNED_AWAY, 40.0, asked=False)
+    assert due(starts, 40.0) == [(0, "first")]
+    starts.failed(0, TURNED_AWAY, 80.0, asked=False)
     assert starts.over
+
+
+def test_a_call_queues_for_half_of_the_time_that_is_left() -> None:
+    starts = make(1, deadline=20.0)
+    due(starts, 0.0)
+    starts.failed(0, TURNED_AWAY, 0.0, asked=False)
+    (start,) = starts.due(0.0)
+    assert start.queues_until == 10.0
 
 
 def test_who_fails_these_days_is_asked_anyway_when_nobody_else_is_left() -> None:
@@ -141,7 +150,7 @@ def test_who_fails_these_days_is_asked_anyway_when_nobody_else_is_left() -> None
     starts.failed(1, SERVER, 1.0)
     assert due(starts, 1.0) == [(1, "retry")]
     starts.failed(1, SERVER, 2.0)
-    assert starts.due(2.0) == [(0, AttemptRole.FIRST, True)]
+    assert starts.due(2.0) == [(0, AttemptRole.FIRST, True, None)]
     starts.avoided(0, 2.0)
     assert starts.over
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from headstart.policies.callers import (
+    identifying_cookies,
+    identifying_query,
     is_secret,
     is_secret_parameter,
-    telling_cookies,
-    telling_query,
 )
 
 SECRETS = """
@@ -77,7 +77,7 @@ def test_a_parameter_that_holds_none(name: bytes) -> None:
      b"api-version=2024-10-21", b"alt", b"$prettyPrint=true&alt=media"],
 )  # fmt: skip
 def test_parameters_that_say_nothing_about_the_caller(query: bytes) -> None:
-    assert telling_query(query) == b""
+    assert identifying_query(query) == b""
 
 
 @pytest.mark.parametrize(
@@ -97,15 +97,15 @@ def test_parameters_that_say_nothing_about_the_caller(query: bytes) -> None:
     ],
 )
 def test_any_other_parameter_tells_callers_apart(one: bytes, other: bytes) -> None:
-    assert telling_query(one) != telling_query(other)
+    assert identifying_query(one) != identifying_query(other)
 
 
 def test_a_parameter_counts_by_its_decoded_name() -> None:
-    assert telling_query(b"%6bey=1&alt=sse") == telling_query(b"alt=json&key=1")
+    assert identifying_query(b"%6bey=1&alt=sse") == identifying_query(b"alt=json&key=1")
 
 
 @pytest.mark.parametrize(
-    ("sent", "telling"),
+    ("sent", "identifying"),
     [
         (b"__cf_bm=a.b-1; _cfuvid=x", b""),
         (b"AWSALB=q; AWSALBCORS=q; session=s", b"session=s"),
@@ -116,5 +116,5 @@ def test_a_parameter_counts_by_its_decoded_name() -> None:
         (b"", b""),
     ],
 )
-def test_cookies_of_load_balancers_name_no_caller(sent: bytes, telling: bytes) -> None:
-    assert telling_cookies(sent) == telling
+def test_cookies_of_load_balancers_name_no_caller(sent: bytes, identifying: bytes) -> None:
+    assert identifying_cookies(sent) == identifying

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headstart.decisions import Rule, Verdict
-from headstart.policies.learned_rule.settings import LEAST_DRAWN, is_near_miss
+from headstart.policies.learned_rule.settings import LEAST_DRAW_PROBABILITY, is_near_miss
 from headstart.policies.learned_rule.threshold import PLENTY, UNLIKELY_SHARE, comparison_share
 
 TARGET = 0.02
@@ -14,11 +14,13 @@ SHARES = st.floats(0.0, 1.0)
 
 
 def learned(score: float, threshold: float | None = 2.0) -> Verdict:
-    return Verdict(serve=False, similarity=0.8, rule=Rule.LEARNED, score=score, threshold=threshold)
+    return Verdict(
+        serves=False, similarity=0.8, rule=Rule.LEARNED, score=score, threshold=threshold
+    )
 
 
 def cold(similarity: float) -> Verdict:
-    return Verdict(serve=False, similarity=similarity, rule=Rule.COLD_START)
+    return Verdict(serves=False, similarity=similarity, rule=Rule.COLD_START)
 
 
 @given(similarity=SHARES, score=st.floats(-3.9, 5.0), left=st.floats(PLENTY, 1.0))
@@ -35,7 +37,7 @@ def test_a_pair_is_drawn_with_a_probability_that_its_label_can_make_up_for(
     score: float, left: float
 ) -> None:
     share = comparison_share(learned(score), TARGET, left)
-    assert share == 0.0 if left <= 0 else LEAST_DRAWN <= share <= 1.0
+    assert share == 0.0 if left <= 0 else LEAST_DRAW_PROBABILITY <= share <= 1.0
 
 
 @given(similarities=st.tuples(SHARES, SHARES), left=st.floats(0.0, 1.0))

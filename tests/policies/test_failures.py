@@ -176,7 +176,7 @@ def test_a_silent_provider_is_not_tried_again() -> None:
 def test_a_prompt_too_long_asks_for_a_larger_context_and_for_nothing_else() -> None:
     found = classify(400, code="context_length_exceeded", message="", headers=(), now=NOW)
     assert found.larger_context
-    assert (found.retry_here, found.charges, found.closes_s) == (False, False, None)
+    assert (found.retry_here, found.charges, found.pauses_s) == (False, False, None)
     assert not judge(400).larger_context
 
 
@@ -205,14 +205,14 @@ def test_a_rate_limit_closes_until_the_provider_asks_to_be_asked(
 ) -> None:
     found = judge(429, headers)
     assert found.retry_after_s == pytest.approx(seconds)
-    assert found.closes_s == pytest.approx(seconds)
+    assert found.pauses_s == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("value", ["", "soon", "nan", "inf", "-3s", "1" * 400, "Mon, 99 Foo"])
 def test_an_unreadable_wait_is_none(value: str) -> None:
     found = judge(429, {"retry-after": value})
     assert found.retry_after_s is None
-    assert found.closes_s == 1.0
+    assert found.pauses_s == 1.0
 
 
 def test_a_wait_named_in_the_message_counts() -> None:
@@ -226,20 +226,20 @@ def test_gemini_s_quota_message_with_a_wait_is_a_rate_limit() -> None:
 
 
 def test_a_lasting_outage_is_looked_at_again_soon_whatever_the_header_says() -> None:
-    assert judge(503, {"retry-after": "600"}).closes_s == 30.0
+    assert judge(503, {"retry-after": "600"}).pauses_s == 30.0
 
 
 def test_a_request_larger_than_the_limit_closes_nothing() -> None:
     for status in (429, 413, 400):
         words = "Request too large for gpt-4 on tokens per min (TPM)"
         found = judge(status, {"retry-after": "5"}, words)
-        assert (found.retry_here, found.fail_over, found.closes_s) == (False, True, None)
+        assert (found.retry_here, found.fail_over, found.pauses_s) == (False, True, None)
 
 
 def test_a_400_never_closes_by_its_words_for_they_may_be_the_callers() -> None:
     for words in ("Invalid value: 'invalid api key'", "'credit balance' is not a field",
                   "unknown model 'x'"):  # fmt: skip
-        assert judge(400, message=words).closes_s is None
+        assert judge(400, message=words).pauses_s is None
 
 
 def test_the_provider_has_the_last_word_on_retries() -> None:

@@ -37,7 +37,7 @@ def labelled(counts: dict[float, tuple[int, int]]) -> SketchLabels:
     labels = NOTHING
     for similarity, (compared, same) in counts.items():
         for number in range(compared):
-            labels = labels.taught(similarity, same=number < same)
+            labels = labels.with_label(similarity, same=number < same)
     return labels
 
 
@@ -54,7 +54,7 @@ def gate(
 
 
 def noted(record: GateRecord, *, sampled: bool) -> GateRecord:
-    return record.noted(0.95, sampled=sampled, served=True)
+    return record.with_question(0.95, sampled=sampled, served=True)
 
 
 def after(record: GateRecord, hits: int, found: int) -> GateRecord:
@@ -120,10 +120,10 @@ def test_equal_answers_that_only_the_judge_s_errors_explain_do_not_count() -> No
 def test_questions_that_give_no_labels_close_a_range_later() -> None:
     record = GateRecord()
     for _ in range(90):
-        record = record.noted(0.55, sampled=False, served=False)
+        record = record.with_question(0.55, sampled=False, served=False)
     assert gate(record=record) == LOWEST
     for _ in range(15):
-        record = record.noted(0.55, sampled=False, served=False)
+        record = record.with_question(0.55, sampled=False, served=False)
     assert gate(record=record) == pytest.approx(0.6)
     assert gate(labelled({0.55: (5, 3)}), record) == LOWEST
 
@@ -132,7 +132,7 @@ def test_questions_without_a_neighbour_to_judge_close_a_range_as_labels_do() -> 
     record = GateRecord()
     for number in range(25):
         assert gate(record=record) == LOWEST, number
-        record = record.noted(0.55, sampled=False, served=False, judged=False)
+        record = record.with_question(0.55, sampled=False, served=False, judged=False)
     assert gate(record=record) == pytest.approx(0.6)
 
 
@@ -140,7 +140,7 @@ def test_a_range_opens_again_when_its_answers_are_equal() -> None:
     labels = labelled({0.55: (10 * FORGET_AT, 0)})
     assert gate(labels) == pytest.approx(0.6)
     for _ in range(20):
-        labels = labels.taught(0.55, same=True)
+        labels = labels.with_label(0.55, same=True)
     assert gate(labels) == LOWEST
 
 

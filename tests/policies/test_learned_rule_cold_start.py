@@ -215,7 +215,7 @@ def test_a_closed_cold_start_is_named_and_the_learned_rule_is_not_held_back() ->
     parse = parse_prompt(QUESTION, encoded(QUESTION))
     nearby = RankedNeighbor(MatchContext(), [Neighbor(id="x", similarity=1.0)], 0)
     verdict = match.judge(parse, parse, nearby)
-    assert (verdict.serve, verdict.veto, verdict.threshold) == (False, "unlearned", None)
+    assert (verdict.serves, verdict.veto, verdict.threshold) == (False, "unlearned", None)
     assert verdict.rule is Rule.COLD_START
     for number in range(900):
         domain.apply(near_miss(number, same=True, features=verdict.features))

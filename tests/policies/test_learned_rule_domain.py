@@ -27,7 +27,7 @@ from headstart.policies.learned_rule.settings import (
     ErrorLimit,
     expected_hit_rate,
 )
-from headstart.policies.learned_rule.threshold import Alarm, LabelledRow, no_memory, remembered
+from headstart.policies.learned_rule.threshold import Alarm, LabelledRow, no_memory, remember_rows
 
 ERROR_LIMIT = ErrorLimit(max_error=0.05, judge=EXACT_JUDGE)
 SETTLED = ErrorLimit(max_error=0.05, judge=EXACT_JUDGE, cold_start="optimistic")
@@ -151,7 +151,7 @@ def test_a_prior_lends_what_was_learned_but_no_entries() -> None:
     source = taught(1500)
     domain = Domain(ERROR_LIMIT, source.snapshot())
     assert domain.rule is Rule.LEARNED
-    assert domain.entry_record("e1").q == 0.0 < source.entry_record("e1").q
+    assert domain.entry_record("e1").weights == 0.0 < source.entry_record("e1").weights
 
 
 @pytest.mark.parametrize("data", [b"", b"\x80", b"junk"])
@@ -189,7 +189,7 @@ def test_only_what_the_learned_rule_could_have_served_is_a_candidate(
     domain = Domain(ERROR_LIMIT)
     domain.apply(label(0, 1.0, True, veto=veto))
     assert domain.status().candidates == candidates
-    assert domain.entry_record("e0").q > 0
+    assert domain.entry_record("e0").weights > 0
 
 
 def test_null_audits_measure_the_judge() -> None:
@@ -244,7 +244,11 @@ def test_audits_grow_rarer() -> None:
     assert rates[0] == settings.MAX_AUDIT_RATE
     assert rates[-1] == settings.MIN_AUDIT_RATE
     assert all(one >= other for one, other in pairwise(rates))
-    assert settings.LEAST_DRAWN < domain.audit_rate(settings.LEAST_DRAWN) < rates[-1]
+    assert (
+        settings.LEAST_DRAW_PROBABILITY
+        < domain.audit_rate(settings.LEAST_DRAW_PROBABILITY)
+        < rates[-1]
+    )
 
 
 def test_a_stored_miss_joins_the_group_of_its_equal() -> None:
@@ -272,8 +276,8 @@ def test_entry_records_are_bounded() -> None:
     for n in range(MOST_ENTRY_RECORDS + 10):
         records.learn(str(n), 0.1, 0.1)
     assert len(records) == MOST_ENTRY_RECORDS
-    assert records.of("0").q == 0.0
-    assert records.of(str(MOST_ENTRY_RECORDS)).q > 0
+    assert records.of("0").weights == 0.0
+    assert records.of(str(MOST_ENTRY_RECORDS)).weights > 0
 
 
 def row(principal: int) -> LabelledRow:
@@ -283,15 +287,15 @@ def row(principal: int) -> LabelledRow:
 
 
 def test_memory_is_bounded_and_no_principal_fills_it() -> None:
-    memory = remembered(no_memory(), [row(n % 50) for n in range(MEMORY)])
+    memory = remember_rows(no_memory(), [row(n % 50) for n in range(MEMORY)])
     for _ in range(100):
-        memory = remembered(memory, [row(99)] * 50)
+        memory = remember_rows(memory, [row(99)] * 50)
     assert len(memory) <= MEMORY
     assert (memory.principal == 99).sum() <= MEMORY * settings.PRINCIPAL_SHARE
 
 
 def test_a_single_principal_may_fill_the_memory() -> None:
-    memory = remembered(no_memory(), [row(0)] * (MEMORY + 50))
+    memory = remember_rows(no_memory(), [row(0)] * (MEMORY + 50))
     assert len(memory) == MEMORY
 
 
@@ -301,7 +305,7 @@ def test_alarm_evidence_is_small_when_the_promise_is_kept() -> None:
     for _ in range(200):
         alarm = Alarm()
         for wrong in rng.random(300) < 0.05:
-            alarm = alarm.audited(same=not wrong)
+            alarm = alarm.count_audit(same=not wrong)
             if alarm.raised(0.05):
                 raised += 1
                 break
@@ -325,7 +329,8 @@ def test_a_hit_drawn_for_an_audit_stands_for_those_that_were_not() -> None:
     def served(drawn: float) -> float:
         domain = taught(800)
         for n in range(60):
-            domain.apply(label(5000 + n, 2.9, True, source=LabelSource.AUDIT, drawn=drawn))
+            audit = label(5000 + n, 2.9, True, source=LabelSource.AUDIT, draw_probability=drawn)
+            domain.apply(audit)
         return domain.status().serves
 
     assert served(0.1) > served(1.0) > 0

@@ -86,7 +86,7 @@ def test_no_label_teaches_a_guard_away(one: str, other: str, guard: str) -> None
         feedback = {"source": LabelSource.FEEDBACK, "veto": verdict.veto}
         domain.apply(lesson(number, verdict.features, caller, same=True, **feedback))
     verdict = match.judge(query, candidate, nearby, match.veto(query, candidate))
-    assert (verdict.serve, verdict.veto) == (False, guard)
+    assert (verdict.serves, verdict.veto) == (False, guard)
 
 
 def test_the_guards_that_labels_may_overrule_are_few_and_named() -> None:

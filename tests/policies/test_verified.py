@@ -65,16 +65,16 @@ QUESTION = "how do I open an account"
 def test_a_fresh_domain_serves_near_repeats_alone() -> None:
     near = judge(policy(), QUESTION, QUESTION + " please", 0.99)
     far = judge(policy(), QUESTION, QUESTION + " please", 0.80)
-    assert near.serve
+    assert near.serves
     assert near.rule is Rule.COLD_START
-    assert not far.serve
+    assert not far.serves
     assert far.veto == "threshold"
     assert far.features
 
 
 def test_a_vetoed_neighbour_is_never_served_but_can_be_learned_from() -> None:
     verdict = judge(policy(), "how do I open 2 accounts", "how do I open 3 accounts", 0.999)
-    assert (verdict.serve, verdict.veto) == (False, "number")
+    assert (verdict.serves, verdict.veto) == (False, "number")
     assert verdict.features
 
 
@@ -83,12 +83,12 @@ def test_a_substitution_is_obeyed_at_cold_start_and_weighed_once_learned() -> No
     match = policy()
     assert match.veto(*map(parse, pair)) is None
     assert judge(match, *pair, 0.999).veto == "substitution"
-    assert judge(policy(guards=()), *pair, 0.999).serve
+    assert judge(policy(guards=()), *pair, 0.999).serves
     domain = Domain(ERROR_LIMIT)
     teach(domain, pair, same=True)
     learned = judge(policy(domain), *pair, 0.95)
     assert learned.rule is Rule.LEARNED
-    assert learned.serve
+    assert learned.serves
 
 
 def test_what_labels_forbid_is_not_served() -> None:
@@ -96,7 +96,7 @@ def test_what_labels_forbid_is_not_served() -> None:
     pair = (QUESTION, QUESTION + " please")
     teach(domain, pair, same=False)
     verdict = judge(policy(domain), *pair, 0.99)
-    assert (verdict.serve, verdict.veto) == (False, "unqualified")
+    assert (verdict.serves, verdict.veto) == (False, "unqualified")
 
 
 def teach(domain: Domain, pair: tuple[str, str], *, same: bool) -> None:
@@ -126,7 +126,7 @@ def test_at_cold_start_texts_without_a_common_word_are_never_taken_for_each_othe
         judge(match, QUESTION, "which distant planets have bright rings around them", 0.99).veto
         == "unrelated"
     )
-    assert judge(match, QUESTION, QUESTION, 0.99).serve
+    assert judge(match, QUESTION, QUESTION, 0.99).serves
 
 
 def test_an_alarm_stops_everything() -> None:

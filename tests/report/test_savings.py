@@ -364,11 +364,11 @@ def test_the_live_page_holds_a_bounded_number_of_kinds_and_calls() -> None:
     for n in range(100):
         usual.add(served(model="m0", total_s=1.0 if n < 80 else 3.0))
         usual.add(hit(model="h0", entry=f"x{n}", original_s=1.0 + n))
-    known = [usual.usual(kind_of(served(model=f"m{n}"))) for n in range(2 * MOST_KINDS)]
+    known = [usual.times_of(kind_of(served(model=f"m{n}"))) for n in range(2 * MOST_KINDS)]
     assert sum(each is not None for each in known) == MOST_KINDS
-    newest = usual.usual(kind_of(served(model="m0")))
+    newest = usual.times_of(kind_of(served(model="m0")))
     assert newest is not None
     assert (newest.calls, newest.expected_s(0, 0)) == (20, 3.0)
-    originals = usual.usual(kind_of(hit(model="h0")))
+    originals = usual.times_of(kind_of(hit(model="h0")))
     assert originals is not None
     assert originals.calls == 20

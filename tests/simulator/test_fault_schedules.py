@@ -9,7 +9,7 @@ import pytest
 
 from headstart.lab.simulator.app import OPENAI
 from headstart.lab.simulator.faults import Cut, ErrorFrame, Gzip, Stall, Status, decode_fault
-from headstart.lab.simulator.wire import ScriptedReply, TimedPiece
+from headstart.lab.simulator.simulated_calls import ScriptedReply, TimedPiece
 
 if TYPE_CHECKING:
     from headstart.lab.simulator.faults import Fault

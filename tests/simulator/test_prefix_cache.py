@@ -7,7 +7,7 @@ import pytest
 from headstart.lab.simulator import Simulator, find_profile
 from headstart.lab.simulator.app import LIFETIME_S, PrefixCache
 from headstart.lab.simulator.chat_request import AskedMessage, ChatBody
-from headstart.lab.simulator.wire import PromptBlock
+from headstart.lab.simulator.simulated_calls import PromptBlock
 from support.simulated import chat, exchange, simulated
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from headstart.lab.simulator import ProviderProfile, Simulator
 from headstart.lab.simulator.faults import Stall, Status, Trickle
-from headstart.lab.simulator.wire import PlayOutcome
+from headstart.lab.simulator.simulated_calls import PlayOutcome
 from support.simulated import chat, exchange, send_raw, simulated, until
 
 pytestmark = pytest.mark.anyio

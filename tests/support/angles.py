@@ -83,7 +83,7 @@ class ByAngle:
         if veto is None and similarity < self.threshold:
             veto = "threshold"
         return Verdict(
-            serve=veto is None, similarity=similarity, veto=veto, features=query.encode()
+            serves=veto is None, similarity=similarity, veto=veto, features=query.encode()
         )
 
 

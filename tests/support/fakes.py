@@ -161,7 +161,7 @@ class FakeMatchPolicy:
         similarity = nearby.neighbor.similarity
         if veto is None and similarity < 0.9:
             veto = "threshold"
-        return Verdict(serve=veto is None, similarity=similarity, veto=veto)
+        return Verdict(serves=veto is None, similarity=similarity, veto=veto)
 
 
 class FaultyStore(MemoryStore):

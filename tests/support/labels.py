@@ -21,7 +21,7 @@ def full_label() -> Label:
     """Return a label in which no field has its default."""
     return label(
         "full", source=LabelSource.REVIEW, same=None, version="v1", features=b"\x00\xff" * 32,
-        veto="negation", served=True, stored=True, drawn=0.25,
+        veto="negation", served=True, stored=True, draw_probability=0.25,
         principal="someone", question="q", pair_only=True, sketch=0.75,
     )  # fmt: skip
 

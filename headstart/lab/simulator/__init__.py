@@ -17,7 +17,7 @@ from headstart.lab.simulator.oracle import (
     traffic,
 )
 from headstart.lab.simulator.profiles import PROFILES, ProviderProfile, find_profile
-from headstart.lab.simulator.wire import Record
+from headstart.lab.simulator.simulated_calls import Record
 
 __all__ = [
     "PROFILES",

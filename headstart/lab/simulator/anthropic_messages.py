@@ -22,7 +22,7 @@ from headstart.lab.simulator.chat_request import (
     tool_text,
     wanted_schema,
 )
-from headstart.lab.simulator.wire import (
+from headstart.lab.simulator.simulated_calls import (
     PromptBlock,
     ScriptedError,
     TimedPiece,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from headstart.lab.simulator.generation import Alternative, CalledTool
-    from headstart.lab.simulator.wire import Pace, SimulatedAnswer, SimulatedRequest
+    from headstart.lab.simulator.simulated_calls import Pace, SimulatedAnswer, SimulatedRequest
     from headstart.types import Headers
 
 _WITHOUT_SAMPLING = b"2026-10-21"

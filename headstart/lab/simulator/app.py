@@ -45,7 +45,7 @@ from headstart.lab.simulator.openai_chat import (
 from headstart.lab.simulator.openai_responses import ResponsesWire, serve_responses
 from headstart.lab.simulator.oracle import Oracle
 from headstart.lab.simulator.profiles import ProviderProfile, RateLimit, find_profile, limit_headers
-from headstart.lab.simulator.wire import (
+from headstart.lab.simulator.simulated_calls import (
     CallFacts,
     Message,
     Pace,
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 
     from headstart.lab.simulator.chat_request import ChatBody
     from headstart.lab.simulator.faults import Spell
-    from headstart.lab.simulator.wire import PromptBlock, Wire
+    from headstart.lab.simulator.simulated_calls import PromptBlock, Wire
     from headstart.types import Headers
 
 

@@ -25,7 +25,7 @@ from headstart.lab.simulator.chat_request import (
     tool_text,
     wanted_schema,
 )
-from headstart.lab.simulator.wire import (
+from headstart.lab.simulator.simulated_calls import (
     PromptBlock,
     ScriptedError,
     TimedPiece,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from headstart.lab.simulator.chat_request import WantedFormat
     from headstart.lab.simulator.generation import Alternative
-    from headstart.lab.simulator.wire import Pace, SimulatedAnswer, SimulatedRequest
+    from headstart.lab.simulator.simulated_calls import Pace, SimulatedAnswer, SimulatedRequest
     from headstart.types import Headers
 
 CONVERSES = re.compile(rb"/model/([^/]+)/(converse|converse-stream)")

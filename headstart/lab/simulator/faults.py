@@ -2,7 +2,7 @@
 
 A test names a fault in the request header ``x-sim-fault``, as the JSON of one of the structs below
 (``Cut(after=5).header()`` makes it), or gives one to the whole simulator. A fault changes the
-scripted reply and does no I/O itself; ``wire.play`` then sends that reply.
+scripted reply and does no I/O itself; ``Performance`` then sends that reply.
 
 ``after`` counts generated tokens. None means before the status line, 0 means after the headers and
 before the first event, 5 means after the fifth token. For a reply that is not streamed any number
@@ -21,14 +21,14 @@ import msgspec
 from headstart.errors import ConfigError
 from headstart.lab.simulator.generation import filtered
 from headstart.lab.simulator.profiles import find_named
-from headstart.lab.simulator.wire import Ending, ScriptedError, ScriptedReply, TimedPiece
+from headstart.lab.simulator.simulated_calls import Ending, ScriptedError, ScriptedReply, TimedPiece
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from headstart.lab.simulator.generation import Generation
-    from headstart.lab.simulator.wire import Wire
+    from headstart.lab.simulator.simulated_calls import Wire
 
 HEADER = b"x-sim-fault"
 

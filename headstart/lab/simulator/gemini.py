@@ -22,14 +22,14 @@ from headstart.lab.simulator.chat_request import (
     wanted_schema,
 )
 from headstart.lab.simulator.generation import likelihoods
-from headstart.lab.simulator.wire import ScriptedError, TimedPiece, Wire
+from headstart.lab.simulator.simulated_calls import ScriptedError, TimedPiece, Wire
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headstart.lab.simulator.generation import Alternative
-    from headstart.lab.simulator.wire import Pace, SimulatedAnswer, SimulatedRequest
+    from headstart.lab.simulator.simulated_calls import Pace, SimulatedAnswer, SimulatedRequest
     from headstart.types import Headers
 
 GENERATES = re.compile(rb"/(?:v1|v1beta)/models/([^/:]+):(generateContent|streamGenerateContent)")

@@ -20,14 +20,14 @@ from headstart.lab.simulator.chat_request import (
     decode_chat,
 )
 from headstart.lab.simulator.generation import Likelihood, likelihoods
-from headstart.lab.simulator.wire import ScriptedError, TimedPiece, Wire
+from headstart.lab.simulator.simulated_calls import ScriptedError, TimedPiece, Wire
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from headstart.lab.simulator.generation import Alternative
-    from headstart.lab.simulator.wire import Pace, SimulatedAnswer, SimulatedRequest
+    from headstart.lab.simulator.simulated_calls import Pace, SimulatedAnswer, SimulatedRequest
     from headstart.types import Headers
 
 

@@ -26,14 +26,14 @@ from headstart.lab.simulator.chat_request import (
 )
 from headstart.lab.simulator.generation import likelihoods
 from headstart.lab.simulator.openai_chat import OpenAIWire
-from headstart.lab.simulator.wire import TimedPiece
+from headstart.lab.simulator.simulated_calls import TimedPiece
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
     from headstart.lab.simulator.generation import Alternative
-    from headstart.lab.simulator.wire import (
+    from headstart.lab.simulator.simulated_calls import (
         Message,
         Pace,
         Receive,

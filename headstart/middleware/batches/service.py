@@ -458,7 +458,7 @@ class BatchService:
         """Write the output, and save how the batch ended."""
         now = self._clock()
         unanswered = [
-            unanswered_row(each, EXPIRED if reason == EXPIRED else STOPPED, _told(reason))
+            unanswered_row(each, EXPIRED if reason == EXPIRED else STOPPED, _unasked_reason(reason))
             for each in requests
             if reason not in (None, CANCELLED) and not journal.holds(each.place)
         ]
@@ -552,7 +552,7 @@ def _counts(run: BatchRun) -> RequestCounts:
     )
 
 
-def _told(reason: str | None) -> str:
+def _unasked_reason(reason: str | None) -> str:
     if reason == EXPIRED:
         return "it was not asked within the 24 hours of the batch"
     return f"the batch was stopped before it was asked: {reason}"

@@ -85,7 +85,7 @@ def explain(pair: UnlabelledPair, domain: Domain) -> Explanation:
         neighbor=pair.entry.id,
         rule=verdict.rule,
         veto=verdict.veto,
-        qualified=verdict.serve,
+        qualified=verdict.serves,
         similarity=verdict.similarity,
         score=verdict.score,
         threshold=verdict.threshold,
@@ -113,7 +113,7 @@ def _reached(verdict: Verdict) -> float:
 
 def _flips(verdict: Verdict, short: float | None, contributions: dict[str, float]) -> str:
     quantity = "score" if verdict.rule is Rule.LEARNED else "similarity"
-    if verdict.serve:
+    if verdict.serves:
         return f"a threshold above {_reached(verdict):.3f}, or any guard's veto"
     match verdict.veto:
         case "threshold" if short is not None:
@@ -224,10 +224,10 @@ class HitDecider:
         """Let a miss be compared if it is drawn. The draw does not depend on the fresh answer."""
         verdict, max_error = sample.pair.verdict, self.error_limit.max_error
         share = comparison_share(verdict, max_error, self.budget.left())
-        if not self.audits.chance(share):
+        if not self.audits.draw_share(share):
             return HitDecision(HitAction.ASK, lookup)
         self.budget.take()
-        return HitDecision(HitAction.ASK, lookup, sample._replace(drawn=share))
+        return HitDecision(HitAction.ASK, lookup, sample._replace(draw_probability=share))
 
     def explain(self, id: str) -> Explanation | None:
         """Explain the verdict on a recent request; return None if nothing was compared.
@@ -265,10 +265,10 @@ class HitDecider:
         if domain is None or not (background or may.ask):
             return HitDecision(HitAction.SERVE, lookup, sample)
         rate = domain.audit_rate(self.audits.settings.rate)
-        if not self.audits.draw(rate):
+        if not self.audits.draw_audit(rate):
             return HitDecision(HitAction.SERVE, lookup, sample)
         self.budget.take()
-        sample = sample._replace(drawn=self.audits.rate(rate))
+        sample = sample._replace(draw_probability=self.audits.rate(rate))
         if background:
             return HitDecision(HitAction.SERVE_AND_AUDIT, lookup, sample)
         return HitDecision(HitAction.ASK, _as_miss(lookup, "audit"), sample)
@@ -279,10 +279,10 @@ class HitDecider:
         if lookup.entry is None or key.query is None or not may.twice:
             return HitDecision(HitAction.SERVE, lookup)
         domain = self.learner.domains.find(context.domain)
-        if not self.audits.draw_null(0.0 if domain is None else domain.null_rate()):
+        if not self.audits.draw_null_audit(0.0 if domain is None else domain.null_rate()):
             return HitDecision(HitAction.SERVE, lookup)
         self.budget.take()
-        verdict = Verdict(serve=True, similarity=1.0)
+        verdict = Verdict(serves=True, similarity=1.0)
         pair = UnlabelledPair(domain=context.domain, entry=lookup.entry, verdict=verdict)
         sample = FeedbackSample(
             id, pair, LabelSource.NULL, key.query, context.principal, served=True

@@ -167,24 +167,24 @@ class Audits:
         """
         return 0.0 if self.settings.mode == "off" else max(asked, self.settings.rate)
 
-    def draw(self, asked: float) -> bool:
-        """Decide on one semantic hit."""
+    def draw_audit(self, asked: float) -> bool:
+        """Decide whether to audit one semantic hit."""
         return self._draw(self.rate(asked))
 
-    def draw_null(self, asked: float = 0.0) -> bool:
-        """Decide on one exact hit.
+    def draw_null_audit(self, asked: float = 0.0) -> bool:
+        """Decide whether to audit one exact hit.
 
         Such audits are made only in the background, and only if ``null_rate`` is above 0.
         """
         floor = self.settings.null_rate
         return self.settings.mode == "background" and bool(floor) and self._draw(max(asked, floor))
 
-    def chance(self, share: float) -> bool:
-        """Draw with a probability, without using the budget."""
+    def draw_share(self, share: float) -> bool:
+        """Return True with the probability ``share``, without using the budget."""
         return self._random.random() < share
 
     def _draw(self, rate: float) -> bool:
-        return self.chance(rate) and self.budget.take()
+        return self.draw_share(rate) and self.budget.take()
 
 
 def book_audit(
@@ -377,7 +377,7 @@ class FeedbackSample(NamedTuple):
     question: str
     principal: str
     served: bool = False
-    drawn: float = 1.0
+    draw_probability: float = 1.0
     """The probability that such a request gives a label."""
     asked: str = ""
     """Hash of the question, under which feedback is kept."""
@@ -581,7 +581,7 @@ class Learner:
             served=sample.served,
             stored=stored,
             principal=sample.principal,
-            drawn=sample.drawn,
+            draw_probability=sample.draw_probability,
             question=sample.asked,
         )
 

@@ -95,7 +95,7 @@ class TextWorker:
         """Stop after the present work. Waiting work is dropped."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def here(self, work: Callable[[Memo], T]) -> T:
+    def on_loop(self, work: Callable[[Memo], T]) -> T:
         """Do ``work(memo)`` on the loop and return its result."""
         return work(self._inline)
 
@@ -154,13 +154,13 @@ class CompressPrompts:
         if mode == "off":
             return None
         if mode != "recoverable" or self.settings.dry_run:
-            return self._compressed(call, request, mode, context)
+            return self._send_compressed(call, request, mode, context)
         recoverable = self.recoverable
         if recoverable is None or not recoverable.may_send(call, request, context):
-            return self._compressed(call, request, "safe", context)
+            return self._send_compressed(call, request, "safe", context)
         return self._recoverable(call, request, recoverable, context)
 
-    def _compressed(
+    def _send_compressed(
         self, call: Call, request: ChatRequest, mode: CompressionMode, context: StepContext
     ) -> Send | None:
         began = time.perf_counter()
@@ -177,7 +177,7 @@ class CompressPrompts:
                 sending = rest.send(call)
             else:
                 sending = rest.send(done.call, compressed(mode))
-            return await self._counted(call, done.done, own_s, context, sending)
+            return await self._book_saving(call, done.done, own_s, context, sending)
 
         return send
 
@@ -193,10 +193,10 @@ class CompressPrompts:
         work = partial(recoverable.prepare, call, request, self._options(request))
         prepared = self._work(call, "recoverable", work)
         if prepared is None:
-            return self._compressed(call, request, "safe", context)
+            return self._send_compressed(call, request, "safe", context)
 
         async def plain(rest: RestOfSteps) -> Reply:
-            send = self._compressed(call, request, "safe", context)
+            send = self._send_compressed(call, request, "safe", context)
             return await (rest.send(call) if send is None else send(rest))
 
         async def send(rest: RestOfSteps) -> Reply:
@@ -206,7 +206,7 @@ class CompressPrompts:
             own_s = time.perf_counter() - began
             sending = recoverable.send(ready, rest, context, call)
             try:
-                return await self._counted(call, ready.done, own_s, context, sending)
+                return await self._book_saving(call, ready.done, own_s, context, sending)
             except UpstreamRefused as error:
                 if not recoverable.may_refuse_tools(request, call, error.status):
                     raise
@@ -224,9 +224,9 @@ class CompressPrompts:
         """Do the work on the loop, or begin it on the thread where the body is long."""
         if len(call.body) > INLINE_BYTES[mode]:
             return self.worker.on_thread(work)
-        return self.worker.here(work)
+        return self.worker.on_loop(work)
 
-    async def _counted(
+    async def _book_saving(
         self,
         call: Call,
         done: Compression,

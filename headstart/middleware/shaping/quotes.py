@@ -437,7 +437,7 @@ class QuoteByNumber:
         began = time.perf_counter()
         work = partial(number_documents, call, request)
         if len(call.body) <= INLINE_BYTES:
-            numbered = self.worker.here(work)
+            numbered = self.worker.on_loop(work)
         else:
             numbered = await self.worker.on_thread(work)
         if numbered is None:

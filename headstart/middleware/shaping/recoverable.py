@@ -237,7 +237,7 @@ class _SeenConversation:
         """Add a message, as its parts in OpenAI's form; return the digest up to its end."""
         for each in messages:
             calls = [id for id, _ in calls_in(each)]
-            self._digest.update(_line(str(each.get("role")), *_said(each), calls))
+            self._digest.update(_line(str(each.get("role")), *_text_and_others(each), calls))
         return self._digest.digest()
 
     def answered(self, answer: Completion) -> bytes:
@@ -250,7 +250,7 @@ class _SeenConversation:
         return digest.digest()
 
 
-def _said(message: PromptMessage) -> tuple[str, list[Any]]:
+def _text_and_others(message: PromptMessage) -> tuple[str, list[Any]]:
     """Return the text of a message, and other content of a user or a tool, such as images."""
     content = message.get("content")
     said = "".join(texts({"content": content})).strip()

@@ -99,10 +99,10 @@ class ShapedCandidate:
                 self._context.note_failure(step.stage, error)
                 continue
             if send is not None:
-                return await self._through(call, send, number)
+                return await self._send_through(call, send, number)
         return await self._inner.send(call)
 
-    async def _through(self, call: Call, send: Send, number: int) -> Reply:
+    async def _send_through(self, call: Call, send: Send, number: int) -> Reply:
         rest = RestOfSteps(self, number + 1)
         try:
             return await send(rest)
@@ -198,7 +198,7 @@ def length_of(parts: Sequence[Transcript], dialect: Dialect) -> AnswerLength:
     """Return the length of an answer in several parts, each from another call."""
     tokens, estimated = 0, False
     for part in parts:
-        used = _used(part, dialect)
+        used = _tokens_of(part, dialect)
         reported = 0 if used is None else used.completion
         tokens += reported or part.estimated_tokens
         estimated |= not reported
@@ -209,7 +209,7 @@ def length_of(parts: Sequence[Transcript], dialect: Dialect) -> AnswerLength:
 
 def was_cut(part: Transcript, dialect: Dialect, limit: int | None) -> bool:
     """Tell whether our limit ended a part."""
-    used = _used(part, dialect)
+    used = _tokens_of(part, dialect)
     return limit is not None and cut_by(limit, part.finish, used and used.completion)
 
 
@@ -218,14 +218,14 @@ def ending_of(parts: Sequence[Transcript], dialect: Dialect) -> list[StreamEvent
     finish = parts[-1].finish
     if finish is None:
         raise UpstreamProtocolError("its continuation did not come to an end")
-    reported = [used for part in parts if (used := _used(part, dialect)) is not None]
+    reported = [used for part in parts if (used := _tokens_of(part, dialect)) is not None]
     if len(reported) < len(parts):
         return [finish, Ended()]
     usage = dialect.usage(Tokens(*map(sum, zip(*reported, strict=True))))
     return [finish, UsageReported(usage=usage), Ended()]
 
 
-def _used(part: Transcript, dialect: Dialect) -> Tokens | None:
+def _tokens_of(part: Transcript, dialect: Dialect) -> Tokens | None:
     return None if part.usage is None else dialect.tokens(part.usage)
 
 
@@ -241,10 +241,10 @@ def measure(reply: Reply, dialect: Dialect, ended: Callable[[AnswerLength], None
 
 def when_read(reply: Reply, then: Callable[[Transcript], None]) -> None:
     """Call ``then`` with the transcript of an answer, after its last piece was read."""
-    reply.filter(_followed(reply.pieces, reply.transcript, then))
+    reply.filter(_call_after(reply.pieces, reply.transcript, then))
 
 
-async def _followed(
+async def _call_after(
     pieces: AsyncIterator[Piece], transcript: Transcript, then: Callable[[Transcript], None]
 ) -> AsyncGenerator[Piece]:
     async for piece in pieces:

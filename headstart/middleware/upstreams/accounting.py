@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from contextlib import nullcontext
 from functools import partial
@@ -36,9 +37,11 @@ class UpstreamState:
     """Health and limits of one (upstream, model, key).
 
     ``lock`` is held while a call asks for permission, because other processes may share the state.
+    ``queue`` is held by the first of the calls that wait for the rate limit, which are ``queued``.
+    It is fair: who came first is next.
     """
 
-    __slots__ = ("breaker", "limits", "lock")
+    __slots__ = ("breaker", "limits", "lock", "queue", "queued")
 
     def __init__(
         self,
@@ -49,6 +52,8 @@ class UpstreamState:
         self.breaker = CircuitBreaker() if breaker is None else breaker
         self.limits = RateLimits() if limits is None else limits
         self.lock = lock
+        self.queue = asyncio.Lock()
+        self.queued = 0
 
 
 class UpstreamStates:
@@ -298,17 +303,17 @@ class AttemptBooking:
             measures.censored(self.key, call.prompt_tokens, now - self.began, now)
         reported = self._reported()
         tokens = reported or self._estimated()
-        price, runs_on = self._price, None
+        price, cost_of = self._price, None
         if price is None:
             cost_usd = None
         elif self._cancels_billing and self.streams:
             cost_usd = price.cost_usd(tokens)
         else:
             # A provider may stop billing when a stream is closed, but not for a whole answer.
-            runs_on = partial(cancelled_cost_usd, price, tokens, cancels_billing=False)
+            cost_of = partial(cancelled_cost_usd, price, tokens, cancels_billing=False)
             expected, most = expected_tokens(call, measures), most_tokens(call)
-            cost_usd = runs_on(expected if most is None else min(expected, most))
-        self._book(outcome, now, tokens, cost_usd, failure, runs_on, reported=reported is not None)
+            cost_usd = cost_of(expected if most is None else min(expected, most))
+        self._book(outcome, now, tokens, cost_usd, failure, cost_of, reported=reported is not None)
 
     def _reported(self) -> Tokens | None:
         """Return the tokens that the answer reported, or None."""
@@ -331,7 +336,7 @@ class AttemptBooking:
         tokens: Tokens,
         cost_usd: float | None,
         failure: Failure | None = None,
-        runs_on: CostOf | None = None,
+        cost_of: CostOf | None = None,
         *,
         prefix_usd: float = 0.0,
         reported: bool = False,
@@ -363,10 +368,10 @@ class AttemptBooking:
             self._states.measures.ended(self.key, now, gaps)
         spent = self._spent
         if spent is None:
-            self.call.log.book(attempt, runs_on)
+            self.call.log.book(attempt, cost_of)
         else:
             spent.settle(attempt)
-            self.call.log.book(attempt, runs_on, spent.settle)
+            self.call.log.book(attempt, cost_of, spent.settle)
 
 
 def reserved_tokens(call: Call, measures: Measures) -> int:

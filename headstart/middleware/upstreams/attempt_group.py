@@ -126,7 +126,7 @@ class ParallelAttempts:
             logger.error("an upstream that lost a race failed", exc_info=task.error)
 
 
-_SPENT = (b"x-should-retry", b"false")
+_NO_SDK_RETRY = (b"x-should-retry", b"false")
 """The header that tells OpenAI's and Anthropic's SDKs not to retry.
 
 An error gets it if several upstreams were asked. If only one upstream was asked, the SDK retries as
@@ -173,7 +173,7 @@ class AttemptErrors:
                 (each for each in errors if isinstance(each, UpstreamUnavailable)), key=_wait_s
             )
         if isinstance(best, UpstreamRefused) and len(self._asked) > 1:
-            return _spent(best)
+            return _without_sdk_retry(best)
         return best
 
 
@@ -193,19 +193,19 @@ def _wait_s(error: UpstreamUnavailable) -> float:
     return float("inf") if error.retry_after_s is None else error.retry_after_s
 
 
-def _spent(error: UpstreamRefused) -> UpstreamRefused:
+def _without_sdk_retry(error: UpstreamRefused) -> UpstreamRefused:
     """Return the error with the header that tells SDKs not to retry."""
-    kept = tuple(pair for pair in error.headers if pair[0] != _SPENT[0])
-    spent = UpstreamRefused(
+    kept = tuple(pair for pair in error.headers if pair[0] != _NO_SDK_RETRY[0])
+    refusal = UpstreamRefused(
         str(error),
         status=error.status,
-        headers=(*kept, _SPENT),
+        headers=(*kept, _NO_SDK_RETRY),
         body=error.body,
         code=error.code,
         upstream=error.upstream,
     )
-    spent.__cause__ = error
-    return spent
+    refusal.__cause__ = error
+    return refusal
 
 
 SCARCE = 0.5
@@ -452,7 +452,8 @@ class AttemptGroup:
     ) -> Call:
         """Return the call for a member. It is the same object if nothing changes."""
         first = start.role is AttemptRole.FIRST
-        if first and not apart and not (start.ignore_breaker or has_alternative):
+        special = start.ignore_breaker or start.queues_until is not None
+        if first and not apart and not (special or has_alternative):
             return call
         return msgspec.structs.replace(
             call,
@@ -462,6 +463,7 @@ class AttemptGroup:
             streamed_upstream=call.streamed_upstream or streamed_upstream,
             has_alternative=call.has_alternative or has_alternative,
             ignore_breaker=call.ignore_breaker or start.ignore_breaker,
+            queues_until=start.queues_until,
         )
 
 

@@ -25,15 +25,15 @@ from headstart.errors import (
     UpstreamUnreachable,
 )
 from headstart.middleware.upstreams.http import HTTPUpstream, pieces_of
-from headstart.middleware.upstreams.wire import read_head
+from headstart.middleware.upstreams.outgoing import read_head
 from headstart.reply import Reply, Transcript
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
     from headstart.middleware.concurrency import Spawn
+    from headstart.middleware.upstreams.outgoing import OutgoingRequest
     from headstart.middleware.upstreams.signers import Signer
-    from headstart.middleware.upstreams.wire import OutgoingRequest
     from headstart.settings import UpstreamSettings
     from headstart.types import Call, Headers
 

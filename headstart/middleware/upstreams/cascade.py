@@ -100,14 +100,14 @@ def finished_answer(transcript: Transcript, now: float) -> Completion | None:
     return transcript.completion(now)
 
 
-def _marked(reply: Reply, mark: str, *, storable: bool = True) -> Reply:
+def _add_mark(reply: Reply, mark: str, *, storable: bool = True) -> Reply:
     """Add the name of the model that answered to an answer's transforms."""
     reply.transforms = (*reply.transforms, mark)
     reply.storable = reply.storable and storable
     return reply
 
 
-async def _resent(draft: Draft, after: Callable[[], Awaitable[None]]) -> AsyncGenerator[Piece]:
+async def _yield_draft(draft: Draft, after: Callable[[], Awaitable[None]]) -> AsyncGenerator[Piece]:
     """Yield a draft unchanged, byte for byte. ``after`` is awaited at its end."""
     for piece in draft.pieces:
         yield piece
@@ -132,7 +132,7 @@ def asking_logprobs(call: Call, field: str) -> Call:
     return msgspec.structs.replace(call, body=msgspec.json.encode(body), request=asked)
 
 
-def stripped(draft: Draft, call: Call, dialect: Dialect) -> Draft:
+def strip_logprobs(draft: Draft, call: Call, dialect: Dialect) -> Draft:
     """Return a draft rewritten without log-probabilities that the caller did not ask for."""
     answer, request = draft.answer, call.request
     events = tuple(
@@ -151,7 +151,7 @@ def stripped(draft: Draft, call: Call, dialect: Dialect) -> Draft:
         data = rendered.sse(id, plain.created, include_usage=request.include_usage)
     else:
         data = dialect.write_body(plain, id, plain.created)
-    reply, piece = _marked(draft.reply, "logprobs"), Piece(data, events)
+    reply, piece = _add_mark(draft.reply, "logprobs"), Piece(data, events)
     reply.headers = tuple([pair for pair in reply.headers if pair[0] != b"content-length"])
     reply.transcript = Transcript()
     reply.transcript.add(piece)
@@ -241,9 +241,9 @@ class CascadeRun:
         ruling = await self._parties.jury.rule(self._request, draft.answer, second)
         if ruling.decision.accept:
             return self._serve(draft, FAST_MARK)
-        return await self._escalated(draft, ruling)
+        return await self._escalate(draft, ruling)
 
-    async def _escalated(self, draft: Draft, ruling: DraftVerdict) -> Reply:
+    async def _escalate(self, draft: Draft, ruling: DraftVerdict) -> Reply:
         async def teach(strong: Completion) -> None:
             self._parties.jury.learn(self._request, draft.answer, ruling, strong)
 
@@ -327,7 +327,7 @@ class CascadeRun:
         try:
             return await self._slow.answer()
         except HeadstartError as error:
-            self._lost(_SLOW, error)
+            self._note_loss(_SLOW, error)
             return None
 
     async def _read_draft(self) -> Draft | None:
@@ -341,7 +341,7 @@ class CascadeRun:
                 self._parties.silent.add(self._request.model)
                 self._ask_fast(AttemptRole(self._draft.call.role))
                 return await self._read_draft()
-            self._lost(_FAST, error)
+            self._note_loss(_FAST, error)
             return None
 
     async def _read_second(self) -> Completion | None:
@@ -354,7 +354,7 @@ class CascadeRun:
             return None
         return second.answer
 
-    def _lost(self, member: int, error: HeadstartError) -> None:
+    def _note_loss(self, member: int, error: HeadstartError) -> None:
         failure = classify_failure(error, self._parties.clock())
         blames_caller = not (failure.fail_over or failure.retry_here)
         self._losses.add(member, error, blames_caller=blames_caller)
@@ -369,10 +369,10 @@ class CascadeRun:
         for other in self._others:
             other.cancel()
         if self._asks_logprobs(self._draft):
-            draft = stripped(draft, self._call, self._dialect)
-        reply = _marked(draft.reply, mark, storable=storable)
+            draft = strip_logprobs(draft, self._call, self._dialect)
+        reply = _add_mark(draft.reply, mark, storable=storable)
         # The books are closed when an answer ends, and a draft is sent at once.
-        reply.filter(_resent(draft, self._give_up_others))
+        reply.filter(_yield_draft(draft, self._give_up_others))
         reply.closing = self.close
         return reply
 
@@ -385,12 +385,12 @@ class CascadeRun:
                 other.cancel()
 
         assert self._slow is not None
-        _marked(self._slow.hand_on(self.close), SLOW_MARK)
+        _add_mark(self._slow.hand_on(self.close), SLOW_MARK)
         if teach is not None and self._parties.jury.scores:
-            reply.filter(self._teaching(reply, reply.pieces, teach))
+            reply.filter(self._teach_after(reply, reply.pieces, teach))
         return reply
 
-    async def _teaching(
+    async def _teach_after(
         self, reply: Reply, pieces: AsyncIterator[Piece], teach: _Teach
     ) -> AsyncGenerator[Piece]:
         async for piece in pieces:
@@ -512,10 +512,10 @@ class Cascade:
 
     async def send(self, call: Call) -> Reply:
         """Answer the call. Wait until it is known which model answers."""
-        alone = self._alone(call)
+        alone = self._only_member(call)
         if alone is not None:
             member, asked, mark = alone
-            return _marked(await member.send(asked), mark, storable=mark == SLOW_MARK)
+            return _add_mark(await member.send(asked), mark, storable=mark == SLOW_MARK)
         order = self._course(call)
         run = CascadeRun(self._parties, call, self._dialects[call.dialect], order)
         try:
@@ -527,7 +527,7 @@ class Cascade:
             self._escalations = self._escalations.after(escalated=run.escalated)
         return reply
 
-    def _alone(self, call: Call) -> tuple[Candidate, Call, str] | None:
+    def _only_member(self, call: Call) -> tuple[Candidate, Call, str] | None:
         """Return the only member that may answer this call, its call, and the mark of its answer.
 
         A rescue continues with the strong model, because only its answers can break off.

@@ -31,7 +31,7 @@ from headstart.errors import (
     UpstreamUnreachable,
 )
 from headstart.middleware.reading import MAX_DOCUMENT_BYTES
-from headstart.middleware.upstreams.wire import (
+from headstart.middleware.upstreams.outgoing import (
     AFTER_END_S,
     IncomingAnswer,
     RequestWriter,

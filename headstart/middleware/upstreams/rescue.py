@@ -135,10 +135,10 @@ class RescuedCandidate:
         if call.editable and request is not None and not (self._mode == "off" and request.stream):
             dialect = self._dialects.get(call.dialect)
             if dialect is not None and dialect.is_chat:
-                reply.filter(self._rescued(reply, reply.pieces, reply.transcript, call, dialect))
+                reply.filter(self._rescue(reply, reply.pieces, reply.transcript, call, dialect))
         return reply
 
-    async def _rescued(
+    async def _rescue(
         self,
         reply: Reply,
         pieces: AsyncIterator[Piece],
@@ -159,9 +159,9 @@ class RescuedCandidate:
                     continue
                 came = now()
                 yield piece
-                if pace.lags(_said(piece), came - asked):
+                if pace.lags(_text_tokens(piece), came - asked):
                     pace = None
-                    async with aclosing(self._overtaking(reply, shown, call, dialect)) as rest:
+                    async with aclosing(self._overtake(reply, shown, call, dialect)) as rest:
                         async for news in rest:
                             yield news
                     if RESCUED in reply.transforms:
@@ -193,7 +193,7 @@ class RescuedCandidate:
         speed = reply.usual_speed()
         return None if speed is None else ExpectedPace(speed)
 
-    async def _overtaking(
+    async def _overtake(
         self, reply: Reply, shown: Transcript, call: Call, dialect: Dialect
     ) -> AsyncGenerator[Piece]:
         """Yield the rest of a slow answer from another upstream.
@@ -261,10 +261,10 @@ class RescuedCandidate:
                     news = tuple([_add_usage(event, begun, dialect) for event in news])
                 data = encoder.feed(news)
                 if data or news:
-                    yield _recorded(shown, data, news)
+                    yield _record(shown, data, news)
             # Some providers leave out the last event, and Gemini has none; the client gets its own.
             if last := encoder.feed((Ended(),)):
-                yield _recorded(shown, last, (Ended(),))
+                yield _record(shown, last, (Ended(),))
 
     async def _second(
         self, failed: str, shown: Transcript, call: Call
@@ -328,13 +328,13 @@ def _as_rescue(call: Call, avoid: frozenset[str]) -> Call:
     )
 
 
-def _said(piece: Piece) -> float:
+def _text_tokens(piece: Piece) -> float:
     """Return the estimated tokens of a piece's text."""
     texts = (e.text for e in piece.events if isinstance(e, TextDelta | ReasoningDelta))
     return sum(map(len, texts)) / CHARACTERS_PER_TOKEN
 
 
-def _recorded(transcript: Transcript, data: bytes, events: tuple[StreamEvent, ...]) -> Piece:
+def _record(transcript: Transcript, data: bytes, events: tuple[StreamEvent, ...]) -> Piece:
     piece = Piece(data, events)
     transcript.add(piece)
     return piece

@@ -418,7 +418,7 @@ class SharedBreaker(_OnSharedState, CircuitBreaker):
     insist = _reads(CircuitBreaker.insist)
     neutral = _changes(CircuitBreaker.neutral)
     superseded = _changes(CircuitBreaker.superseded)
-    close_for = _changes(CircuitBreaker.close_for)
+    pause_for = _changes(CircuitBreaker.pause_for)
     failed = _changes(CircuitBreaker.failed)
     _succeeded = _changes(CircuitBreaker.succeeded)
 

@@ -29,14 +29,14 @@ from headstart.middleware.upstreams.accounting import (
     most_tokens,
     reserved_tokens,
 )
-from headstart.middleware.upstreams.wire import AFTER_END_S
+from headstart.middleware.upstreams.outgoing import AFTER_END_S
 from headstart.policies.callers import PROMPT_MARGIN, NameMemo
 from headstart.policies.routing.failures import (
     FailureKind,
-    closing_relayed,
     fails_relayed,
     failure,
     failure_of,
+    limit_relayed_pause,
 )
 from headstart.policies.routing.measures import UpstreamModel
 from headstart.policies.routing.ordering import Availability, CallShape, predict_call
@@ -75,6 +75,8 @@ _SHOWN_CHARACTERS = 200
 _CODE = re.compile(r"[A-Za-z0-9_.:/#-]{1,64}")
 """How much of the address of a redirect an error shows."""
 
+SHORTEST_WAIT_S = 0.01
+"""The shortest pause of a call that queues for a rate limit."""
 LOOK_S = 2.0
 """Longest time until a timer checks the waits of its call. So a wait that is shorter than the wait
 before rarely needs a new timer, and most calls need only one timer."""
@@ -347,7 +349,7 @@ class TargetCall:
         else:
             failure = classify_failure(error, self._clock())
             if self._call.relayed:
-                failure = closing_relayed(failure)
+                failure = limit_relayed_pause(failure)
             self._booking.failed(failure, now)
         await self._close(error)
 
@@ -606,7 +608,7 @@ class Target:
         standing = Availability(
             ready_in_s=max(
                 breaker.avoided_for_s(now),
-                limits.ready_in_s(reserved_tokens(call, measures), now),
+                limits.ready_in_s(reserved_tokens(call, measures), now, 1 + state.queued),
             ),
             degraded=breaker.degraded(now),
             weight=breaker.weight(now),
@@ -624,7 +626,10 @@ class Target:
         """Send the call and wait for its first content. Raises HeadstartError."""
         spent = None if self._ledger is None else await self._reserve(call, self._ledger)
         try:
-            booking = self._begin(call, asyncio.get_running_loop().time(), spent)
+            if call.queues_until is None:
+                booking = self._begin(call, asyncio.get_running_loop().time(), spent)
+            else:
+                booking = await self._begin_in_queue(call, call.queues_until, spent)
         except UpstreamUnavailable:
             if spent is not None:
                 spent.release()
@@ -662,6 +667,31 @@ class Target:
             answers=max(1, answers),
         )
 
+    async def _begin_in_queue(
+        self, call: Call, until: float, spent: Reservation | None
+    ) -> AttemptBooking:
+        """Wait for the calls that came first, and then for the rate limit.
+
+        Raises UpstreamUnavailable if that takes longer than ``until``, or if the upstream fails.
+        """
+        state, loop = self._state(call, self._model(call).key), asyncio.get_running_loop()
+        state.queued += 1
+        try:
+            async with asyncio.timeout_at(until), state.queue:
+                while True:
+                    try:
+                        return self._begin(call, loop.time(), spent)
+                    except UpstreamUnavailable as error:
+                        wait_s = error.retry_after_s or 0.0
+                        if not error.limited or loop.time() + wait_s > until:
+                            raise
+                    await asyncio.sleep(max(wait_s, SHORTEST_WAIT_S))
+        except TimeoutError:
+            call = msgspec.structs.replace(call, queues_until=None)
+            return self._begin(call, loop.time(), spent)
+        finally:
+            state.queued -= 1
+
     def _begin(self, call: Call, now: float, spent: Reservation | None) -> AttemptBooking:
         """Get the permission for the call; return its booking. Raises UpstreamUnavailable."""
         model = self._model(call)
@@ -672,7 +702,8 @@ class Target:
             known = limits.known
             if known:
                 reserved = reserved_tokens(call, self._states.measures)
-                limit_s = limits.ready_in_s(reserved, now)
+                queued = 0 if call.queues_until is not None else state.queued
+                limit_s = limits.ready_in_s(reserved, now, 1 + queued)
             permit = breaker.admit(now) if limit_s <= 0.0 else None
             if permit is None:
                 wait_s = breaker.ready_in_s(now)

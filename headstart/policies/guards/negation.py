@@ -52,23 +52,26 @@ _OPPOSITE_PAIRS = """
     bigger/smaller biggest/smallest bind/release birth/death bitter/sweet black/white blame/forgive
     block/unblock boil/freeze boom/recession boot/shutdown boredom/interest borrow/lend
     borrower/lender bottom/top boy/girl brave/cowardly break/fix break/repair breakfast/dinner
-    breakfast/lunch bride/groom bright/dark bright/dim brighten/dim broad/narrow brother/sister
+    breakfast/lunch bride/groom bright/dark bright/dim brighten/dim
+    brighter/darker brighter/dimmer broad/narrow brother/sister
     bug/feature build/demolish build/destroy busy/idle buy/rent buy/sell buyer/seller calm/nervous
     cancel/confirm cancel/keep cancel/reactivate cancel/renew capitalize/lowercase captive/free
     careful/careless careful/reckless catch/throw cause/prevent ceiling/floor charge/discharge
     charge/refund cheap/expensive checkin/checkout child/parent ciphertext/plaintext
     civilian/military clean/dirty clear/cloudy client/server climb/descend
     clockwise/counterclockwise close/open closed/open closing/opening coarse/fine cold/hot
-    cold/warm colder/warmer collapse/expand column/row combine/separate combine/split
+    cold/warm colder/hotter colder/warmer collapse/expand column/row combine/separate combine/split
     comedy/tragedy complex/simple complicated/simple compress/decompress compress/extract
     compulsory/optional compulsory/voluntary conceal/reveal concise/verbose condense/expand
     confirm/deny connect/disconnect cons/pros constant/variable construct/demolish
     consumer/producer continue/stop contract/expand cooked/raw cool/heat cool/warm
+    cooler/hotter cooler/warmer
     correct/incorrect correct/wrong courage/fear create/delete create/destroy credit/debit
     creditor/debtor criticize/praise crooked/straight cruel/kind cry/laugh customer/supplier
     daily/hourly daily/monthly daily/weekly damage/fix damage/repair danger/safety dangerous/safe
     dark/light daughter/son dawn/dusk day/night dead/living debit/refund decode/encode
-    decrease/increase decrease/raise decrypt/encrypt deep/shallow deepen/flatten defeat/victory
+    decrease/increase decrease/raise decrypt/encrypt deep/shallow deepen/flatten
+    deeper/shallower defeat/victory
     defendant/plaintiff defense/offense deficit/surplus deflate/inflate delay/hasten delete/keep
     delete/restore delete/save demand/supply demote/promote denominator/numerator deny/grant
     deposit/withdraw deposit/withdrawal deserialize/serialize desist/persist destination/origin
@@ -105,10 +108,12 @@ _OPPOSITE_PAIRS = """
     latest/oldest learn/teach least/most left/right lengthen/shorten less/more
     lessee/lessor liquid/solid little/much lock/unlock login/logout long/short longer/shorter
     longest/shortest loose/tight loosen/tighten lose/win loser/winner loss/profit loud/quiet
+    louder/quieter louder/softer
     lower/raise lower/upper lowercase/uppercase major/minor majority/minority man/woman
     mandatory/optional mandatory/voluntary married/single max/min maximal/minimal maximize/minimize
     maximum/minimum merge/split minuend/subtrahend minus/plus mobile/stationary monthly/weekly
-    monthly/yearly mute/unmute narrow/wide negative/positive nephew/niece new/old newest/oldest
+    monthly/yearly mute/unmute narrow/wide narrower/wider negative/positive nephew/niece new/old
+    newest/oldest
     next/previous no/yes noisy/quiet none/some north/south northern/southern object/subject
     occupied/vacant off/on offline/online often/rarely often/seldom old/young older/younger
     oldest/youngest open/shut opponent/proponent opponent/supporter oppose/support
@@ -123,7 +128,8 @@ _OPPOSITE_PAIRS = """
     risky/safe rough/smooth rural/urban safe/unsafe save/spend save/waste short/tall shrink/swell
     sick/well signin/signout signout/signup sit/stand sleep/wake sour/sweet start/stop
     strength/weakness strengthen/weaken strong/weak student/teacher subscribe/unsubscribe
-    subset/superset summer/winter sunrise/sunset terse/verbose thick/thin tomorrow/yesterday
+    subset/superset summer/winter sunrise/sunset terse/verbose thick/thin
+    thicker/thinner tomorrow/yesterday
     useful/useless with/without
 """
 

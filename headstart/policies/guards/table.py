@@ -10,7 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headstart.policies.guards.facts import (
+    asked_differs,
     comparisons_differ,
+    connectives_differ,
     dates,
     dates_differ,
     degrees,
@@ -21,6 +23,8 @@ from headstart.policies.guards.facts import (
     quantifiers,
     quantifiers_differ,
     quantities,
+    question_form,
+    signs_differ,
     symbols,
     units_differ,
 )
@@ -52,6 +56,9 @@ GUARDS: Mapping[GuardName, Callable[[Parse, Parse], bool]] = {
     "unit": units_differ,
     "date": dates_differ,
     "name": names_differ,
+    "sign": signs_differ,
+    "question": asked_differs,
+    "connective": connectives_differ,
     "quantifier": quantifiers_differ,
     "comparative": comparisons_differ,
     "negation": negations_differ,
@@ -92,10 +99,12 @@ def parse_prompt(text: str, encoding: Encoding) -> Parse:
         places.setdefault(stemmed, word)
         if word.kind == "word" and not is_function_word(word.text):
             content.add(stemmed)
+    vectors = _word_vectors(tuple(places.values()), encoding)
+    asks, joins, signs = question_form(text, words)
     return Parse(
         stems=tuple(stems),
         content=frozenset(content),
-        vectors=_word_vectors(tuple(places.values()), encoding),
+        vectors=vectors,
         quantities=quantities(words),
         dates=dates(words),
         roles=roles(words),
@@ -108,6 +117,9 @@ def parse_prompt(text: str, encoding: Encoding) -> Parse:
         names=names(text, words),
         symbols=symbols(text, words),
         commas=tuple(commas),
+        asks=asks,
+        joins=joins,
+        signs=signs,
     )
 
 

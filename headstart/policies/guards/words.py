@@ -74,6 +74,13 @@ class Parse(Frozen, frozen=True, kw_only=True, array_like=True):
     """Places of the stems that follow a comma, a semicolon, "/" or "&". Entries that were stored
     before this field existed have none: in them, lists without "and" or "or" match only in the same
     order."""
+    asks: frozenset[str] = frozenset()
+    """What is asked for: "when", "where", "who", "why", "count"."""
+    joins: frozenset[tuple[str, str, str]] = frozenset()
+    """Each "and" and "or" between the words that it joins."""
+    signs: str = ""
+    """The signs of formulas and code. Entries that were stored before this field existed match no
+    prompt that has signs."""
 
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -31,7 +31,7 @@ from headstart.policies.learned_rule.settings import (
     EARLY_NULL_RATE,
     ENOUGH_LABELS,
     FORGETTING,
-    LEAST_DRAWN,
+    LEAST_DRAW_PROBABILITY,
     LEAST_WEIGHT,
     MAX_AUDIT_RATE,
     MIN_AUDIT_RATE,
@@ -57,7 +57,7 @@ from headstart.policies.learned_rule.threshold import (
     draw_curve,
     no_curve,
     no_memory,
-    remembered,
+    remember_rows,
 )
 from headstart.types import Frozen
 
@@ -69,7 +69,6 @@ if TYPE_CHECKING:
     from headstart.decisions import Label
     from headstart.policies.gate import GateRecord
     from headstart.policies.learned_rule.features import EntryRecord
-    from headstart.policies.learned_rule.settings import ErrorLimit, JudgeNoise
 
 
 _CERTAIN = 1e-12
@@ -85,7 +84,7 @@ class Posterior(msgspec.Struct, frozen=True):
     covariance: NDArray[np.float64]
 
 
-def untrained() -> Posterior:
+def untrained_posterior() -> Posterior:
     """Return the sceptical prior: similarity helps, and nothing is trusted yet."""
     return Posterior(PRIOR_MEAN.copy(), np.eye(len(PRIOR_MEAN)) * PRIOR_VARIANCE)
 
@@ -96,17 +95,18 @@ def cautious_score(model: Posterior, features: NDArray[np.float64], offset: floa
     return float(features @ model.mean + offset - CAUTION * variance**0.5)
 
 
-def updated(
-    model: Posterior, features: NDArray[np.float64], offset: float, noise: JudgeNoise, *, same: bool
+def update_posterior(
+    model: Posterior, row: LabelledRow, noise: JudgeNoise
 ) -> tuple[Posterior, float, float]:
-    """Learn one label; return the model, the label's residual and its weight.
+    """Learn one row; return the model, the label's residual and its weight.
 
     The likelihood takes account of the judge's errors. So if the model is sure that the answers are
     the same, a label "different" counts little. Otherwise, with a judge that errs in one of ten
     cases, the model would become unsure exactly where it must tell an error rate of 1 % from 0.
     """
-    probability = float(1 / (1 + np.exp(-(features @ model.mean + offset))))
-    residual, weight = evidence(probability, float(same), noise)
+    features = row.features
+    probability = float(1 / (1 + np.exp(-(features @ model.mean + row.offset))))
+    residual, weight = derivatives(probability, float(row.same), noise)
     covariance = model.covariance / FORGETTING
     spread = covariance @ features
     shrink = weight / (1 + weight * (features @ spread))
@@ -114,27 +114,35 @@ def updated(
     return Posterior(model.mean + (covariance @ features) * residual, covariance), residual, weight
 
 
-def agreement(same: Shares, noise: JudgeNoise) -> Shares:
-    """Return the probability that the judge says "same".
+def judged_same_probability(same: Shares, noise: JudgeNoise) -> Shares:
+    """Return the probability that the judge says "same": P(same) (1 - d) + (1 - P(same)) a.
 
-    ``same`` is the probability that the answers are the same.
+    ``same`` is P(same), the probability that the answers are the same; a and d are the judge's
+    shares of false agreement and false disagreement.
     """
-    return noise.false_agree + (1 - noise.false_agree - noise.false_disagree) * same
+    discernment = 1 - noise.false_agree - noise.false_disagree
+    return noise.false_agree + discernment * same
 
 
-def evidence(probability: Shares, same: Shares, noise: JudgeNoise) -> tuple[Shares, Shares]:
-    """Return the slope and the expected curvature of the log-likelihood, as functions of the score.
+def derivatives(probability: Shares, label: Shares, noise: JudgeNoise) -> tuple[Shares, Shares]:
+    """Return the slope and the expected curvature of a label's log-likelihood along the score.
 
-    ``probability`` is the model's probability that the answers are the same, ``same`` the label of
-    the judge: 1 or 0.
+    ``probability`` is the model's p = 1 / (1 + exp(-score)) that the answers are the same, and
+    ``label`` the judge's verdict: 1 ("same") or 0.
+
+    With q = P(the judge says "same") and q' = dq / dscore = p (1 - p) (1 - a - d), the
+    log-likelihood label log(q) + (1 - label) log(1 - q) has the slope q' (label - q) / (q (1 - q)),
+    and its expected curvature (the Fisher information) is q'^2 / (q (1 - q)).
     """
-    judged = agreement(probability, noise)
-    slope = probability * (1 - probability) * (1 - noise.false_agree - noise.false_disagree)
-    variance = judged * (1 - judged) + _CERTAIN
-    return slope * (same - judged) / variance, slope * slope / variance + LEAST_WEIGHT
+    judged_same = judged_same_probability(probability, noise)
+    discernment = 1 - noise.false_agree - noise.false_disagree
+    judged_slope = probability * (1 - probability) * discernment
+    variance = judged_same * (1 - judged_same) + _CERTAIN
+    slope = judged_slope * (label - judged_same) / variance
+    return slope, judged_slope * judged_slope / variance + LEAST_WEIGHT
 
 
-def doubted(model: Posterior) -> Posterior:
+def widen_posterior(model: Posterior) -> Posterior:
     """Widen the posterior after an alarm: the model may be wrong by now."""
     return Posterior(model.mean, model.covariance + 0.5 * np.eye(len(model.mean)))
 
@@ -175,7 +183,7 @@ class DomainState(msgspec.Struct, frozen=True):
     """Pairs learned since the start or the last alarm that no guard had vetoed."""
     since_update: int = 0
     counts: LabelCounts = LabelCounts()
-    tripwire: NearMissCounts = NearMissCounts()
+    near_misses: NearMissCounts = NearMissCounts()
     sketches: SketchLabels = SketchLabels()
 
     @property
@@ -186,10 +194,10 @@ class DomainState(msgspec.Struct, frozen=True):
 
 def initial_state() -> DomainState:
     """Return the state of a domain without labels."""
-    return DomainState(untrained(), no_memory(), (), no_curve())
+    return DomainState(untrained_posterior(), no_memory(), (), no_curve())
 
 
-def counted(state: DomainState, **more: int) -> DomainState:
+def add_counts(state: DomainState, **more: int) -> DomainState:
     """Add to the counts of these names."""
     counts = {name: getattr(state.counts, name) + number for name, number in more.items()}
     return msgspec.structs.replace(state, counts=msgspec.structs.replace(state.counts, **counts))
@@ -216,7 +224,7 @@ def learn(
     """Learn one pair; return the state, and the residual and weight for the entry's record."""
     value = cautious_score(state.model, row.features, row.offset)
     noise = noise_of(state, error_limit)
-    model, residual, weight = updated(state.model, row.features, row.offset, noise, same=row.same)
+    model, residual, weight = update_posterior(state.model, row, noise)
     if not row.same and residual > -_NEGLIGIBLE:
         model, residual, weight = state.model, 0.0, 0.0
     pending = state.pending
@@ -230,27 +238,24 @@ def learn(
         since_update=state.since_update + 1,
     )
     if state.since_update >= UPDATE_EVERY:
-        state = redrawn(state, error_limit)
+        state = redraw_curve(state, error_limit)
     return state, residual, weight
 
 
-def audited(state: DomainState, error_limit: ErrorLimit, *, same: bool) -> DomainState:
+def count_audit(state: DomainState, error_limit: ErrorLimit, *, same: bool) -> DomainState:
     """Count one audit; raise the alarm if chance cannot explain that the promise is broken."""
-    state = counted(state, audits=1, audits_wrong=int(not same))
-    alarm = state.alarm.audited(same=same)
+    state = add_counts(state, audits=1, audits_wrong=int(not same))
+    alarm = state.alarm.count_audit(same=same)
     state = msgspec.structs.replace(state, alarm=alarm)
-    return (
-        alarmed(state)
-        if alarm.raised(_observed(error_limit.max_error, state, error_limit))
-        else state
-    )
+    explained = _judged_different(error_limit.max_error, state, error_limit)
+    return raise_alarm(state) if alarm.raised(explained) else state
 
 
-def alarmed(state: DomainState) -> DomainState:
+def raise_alarm(state: DomainState) -> DomainState:
     """Return a state that serves nothing, has no memory, doubts its model and starts to learn."""
     return msgspec.structs.replace(
-        counted(state, alarms=1),
-        model=doubted(state.model),
+        add_counts(state, alarms=1),
+        model=widen_posterior(state.model),
         memory=no_memory(),
         pending=(),
         curve=no_curve(),
@@ -261,9 +266,9 @@ def alarmed(state: DomainState) -> DomainState:
     )
 
 
-def redrawn(state: DomainState, error_limit: ErrorLimit) -> DomainState:
+def redraw_curve(state: DomainState, error_limit: ErrorLimit) -> DomainState:
     """Move the pending rows to the memory and compute the threshold curve again."""
-    memory = remembered(state.memory, state.pending)
+    memory = remember_rows(state.memory, state.pending)
     curve = (
         _curve(state.model, memory, noise_of(state, error_limit)) if len(memory) else state.curve
     )
@@ -282,40 +287,51 @@ def memory_scores(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the cautious scores of all remembered candidates, and the probabilities of "same".
 
-    Each is computed as if its own label was not learned (one Newton step back: Pregibon 1981). A
-    model that is tested on labels that it has seen shows fewer errors than it will make.
+    Each is computed as if its own label was not learned. A model that is tested on labels that it
+    has seen shows fewer errors than it will make.
+
+    One Newton step back (Pregibon 1981, "Logistic Regression Diagnostics"): a label with slope r
+    and curvature w has moved its own score, whose variance is v, by v r / (1 - v w). The product
+    v w is the leverage of the label.
     """
     features = memory.features.astype(np.float64)
-    means = features @ model.mean + memory.offset
-    leverage = np.einsum("ij,ij->i", features @ model.covariance, features)
-    same = memory.same.astype(np.float64)
-    residuals, weights = evidence(1 / (1 + np.exp(-means)), same, noise)
-    means = means - leverage * residuals / np.maximum(1 - leverage * weights, _LEAST_REMAINDER)
-    return means - CAUTION * np.sqrt(leverage), 1 / (1 + np.exp(-means))
+    scores = features @ model.mean + memory.offset
+    variances = np.einsum("ij,ij->i", features @ model.covariance, features)
+    labels = memory.same.astype(np.float64)
+    slopes, curvatures = derivatives(1 / (1 + np.exp(-scores)), labels, noise)
+    remainders = np.maximum(1 - variances * curvatures, _LEAST_REMAINDER)
+    scores_without_label = scores - variances * slopes / remainders
+    probabilities = 1 / (1 + np.exp(-scores_without_label))
+    return scores_without_label - CAUTION * np.sqrt(variances), probabilities
 
 
 def _curve(model: Posterior, memory: LabelTable, noise: JudgeNoise) -> ErrorCurve:
     scores, same = memory_scores(model, memory, noise)
     mass = memory.mass.astype(np.float64)
-    return draw_curve(scores, memory.same, mass, 1 - agreement(same, noise), noise)
+    return draw_curve(scores, memory.same, mass, 1 - judged_same_probability(same, noise), noise)
 
 
 def trust(state: DomainState, error_limit: ErrorLimit) -> Trust:
     """Return how far the cold-start threshold can be trusted, by the near misses so far."""
-    return state.tripwire.trust(
+    return state.near_misses.trust(
         error_limit.max_error,
-        lambda rate: _observed(min(rate, 1.0), state, error_limit),
+        lambda rate: _judged_different(min(rate, 1.0), state, error_limit),
         optimistic=error_limit.cold_start == "optimistic",
     )
 
 
-def _observed(rate: float, state: DomainState, error_limit: ErrorLimit) -> float:
-    """Return the share of "different" labels to expect among hits of which ``rate`` are wrong."""
+def _judged_different(rate: float, state: DomainState, error_limit: ErrorLimit) -> float:
+    """Return the share of "different" among the labels of hits of which ``rate`` are wrong.
+
+    A wrong hit gets a label with the probability 1 - unsure_different, a right one with
+    1 - unsure_same. Of the labels of wrong hits, the share 1 - false_agree says "different"; of
+    those of right hits, false_disagree. (``wrong`` and ``right`` are divided by 1 - unsure_same.)
+    """
     noise = noise_of(state, error_limit)
-    ratio = (1 - noise.unsure_different) / (1 - noise.unsure_same)
-    wrong = rate * ratio
+    wrong = rate * ((1 - noise.unsure_different) / (1 - noise.unsure_same))
     right = 1 - rate
-    return (wrong * (1 - noise.false_agree) + right * noise.false_disagree) / (wrong + right)
+    different = wrong * (1 - noise.false_agree) + right * noise.false_disagree
+    return different / (wrong + right)
 
 
 SNAPSHOT_FORMAT = 1
@@ -351,7 +367,7 @@ class _Snapshot(_SnapshotHead):
     counts: LabelCounts
     entries: dict[str, tuple[str, float, float]] = msgspec.field(name="standings")
     sketches: SketchLabels = SketchLabels()
-    tripwire: NearMissCounts | None = None
+    near_misses: NearMissCounts | None = msgspec.field(name="tripwire", default=None)
     """None in snapshots that were written before near misses were counted."""
 
 
@@ -364,7 +380,7 @@ def dump_snapshot(state: DomainState, entries: EntryRecords, version: str) -> by
             features=NAMES,
             model=_packed(state.model),
             memory=_packed(state.memory),
-            pending=_packed(remembered(no_memory(), state.pending)),
+            pending=_packed(remember_rows(no_memory(), state.pending)),
             curve=_packed(state.curve),
             alarm=state.alarm,
             alarmed=state.alarmed,
@@ -373,7 +389,7 @@ def dump_snapshot(state: DomainState, entries: EntryRecords, version: str) -> by
             counts=state.counts,
             entries=entries.rows(),
             sketches=state.sketches,
-            tripwire=state.tripwire,
+            near_misses=state.near_misses,
         )
     )
 
@@ -406,11 +422,11 @@ def load_snapshot(
             since_update=envelope.since_update,
             counts=envelope.counts,
             sketches=envelope.sketches,
-            tripwire=envelope.tripwire or NearMissCounts(),
+            near_misses=envelope.near_misses or NearMissCounts(),
         )
     except (msgspec.MsgspecError, ValueError, TypeError) as error:
         raise SnapshotError(f"the snapshot is damaged or not one of ours: {error}") from error
-    if exact and envelope.tripwire is None and state.learned_pairs < ENOUGH_LABELS:
+    if exact and envelope.near_misses is None and state.learned_pairs < ENOUGH_LABELS:
         raise SnapshotError("the snapshot is older than the count of near misses")
     return state, EntryRecords(envelope.entries)
 
@@ -511,7 +527,7 @@ class Domain:
         """The gate, and the state and the record from which it follows."""
         if prior is not None:
             self._state, _ = load_snapshot(prior, version)
-            self._state = redrawn(self._state, error_limit)
+            self._state = redraw_curve(self._state, error_limit)
 
     @classmethod
     def restore(cls, error_limit: ErrorLimit, data: bytes, *, version: str = VERSION) -> Domain:
@@ -659,20 +675,20 @@ class Domain:
     def _apply(self, label: Label) -> bool:
         if label.source is LabelSource.NULL:
             if label.same is not None:
-                self._state = counted(self._state, nulls=1, nulls_different=int(not label.same))
+                self._state = add_counts(self._state, nulls=1, nulls_different=int(not label.same))
             return label.same is not None
         if label.version != self.version:
             return False
-        self._state = counted(self._state, labels=1, unsure=int(label.same is None))
+        self._state = add_counts(self._state, labels=1, unsure=int(label.same is None))
         if label.same is None:
             return False
         if label.source is LabelSource.AUDIT:
-            self._state = audited(self._state, self.error_limit, same=label.same)
+            self._state = count_audit(self._state, self.error_limit, same=label.same)
         row = LabelledRow(
             features=unpack_features(label.features),
             same=label.same,
             offset=self._entries.of(label.entry).offset,
-            mass=1 / max(label.drawn, LEAST_DRAWN),
+            mass=1 / max(label.draw_probability, LEAST_DRAW_PROBABILITY),
             similarity=label.similarity,
             principal=_hashed(label.principal),
         )
@@ -696,14 +712,14 @@ class Domain:
         if label.same is None or not compared or _by_guard(label.veto):
             return
         if is_near_miss(label.similarity, self.error_limit.max_error):
-            tripwire = self._state.tripwire.taught(same=label.same)
-            self._state = msgspec.structs.replace(self._state, tripwire=tripwire)
+            near_misses = self._state.near_misses.with_label(same=label.same)
+            self._state = msgspec.structs.replace(self._state, near_misses=near_misses)
 
     def _count_sketch(self, label: Label) -> None:
         """Count a label for the gate. A pair that a guard vetoed cannot be a hit."""
         if label.sketch is not None:
             same = bool(label.same) and not _by_guard(label.veto)
-            sketches = self._state.sketches.taught(label.sketch, same=same)
+            sketches = self._state.sketches.with_label(label.sketch, same=same)
             self._state = msgspec.structs.replace(self._state, sketches=sketches)
 
     def status(self) -> DomainStatus:
@@ -718,14 +734,14 @@ class Domain:
             rule=self.rule,
             threshold=threshold,
             trust=self.trust,
-            near_misses=state.tripwire.compared,
-            near_misses_different=state.tripwire.different,
+            near_misses=state.near_misses.compared,
+            near_misses_different=state.near_misses.different,
             alarm=state.alarmed,
             alarms=counts.alarms,
             audits=counts.audits,
             audits_wrong=counts.audits_wrong,
             nulls=counts.nulls,
-            false_disagree=noise_of(state, self.error_limit).false_disagree,
+            false_disagree=self.noise.false_disagree,
             serves=serves,
             cold_start_serves=cold,
             error=error,
@@ -745,9 +761,7 @@ class Domain:
             return cold, cold, None, None
         if threshold is None:
             return 0.0, cold, None, None
-        scores, _ = memory_scores(
-            self._state.model, memory, noise_of(self._state, self.error_limit)
-        )
+        scores, _ = memory_scores(self._state.model, memory, self.noise)
         place = int(np.flatnonzero(curve.cuts >= threshold)[-1])
         error = float(curve.errors[place])
         bound = error + self.error_limit.margin * float(curve.deviations[place])

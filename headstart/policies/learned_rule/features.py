@@ -182,15 +182,15 @@ class EntryRecord(Frozen, frozen=True, kw_only=True, array_like=True):
     group: str
     """Entries of one group were judged to have the same answer. Alone, it is the entry's own id."""
     size: int = 1
-    r: float = 0.0
-    """The sum of the residuals y - p of its labels."""
-    q: float = 0.0
-    """The sum of the weights p(1 - p) of its labels."""
+    residuals: float = 0.0
+    """The sum of the residuals of its labels: for a judge that never errs, label - p."""
+    weights: float = 0.0
+    """The sum of the weights of its labels: for such a judge, p (1 - p)."""
 
     @property
     def offset(self) -> float:
         """The entry's own log-odds, shrunk to 0 while it has few labels (empirical Bayes)."""
-        return self.r / (self.q + 1)
+        return self.residuals / (self.weights + 1)
 
 
 class EntryRecords:
@@ -210,30 +210,30 @@ class EntryRecords:
         row = self._rows.get(entry)
         if row is None:
             return EntryRecord(group=entry)
-        group, r, q = row
-        return EntryRecord(group=group, size=max(self._sizes[group], 1), r=r, q=q)
+        group, residuals, weights = row
+        size = max(self._sizes[group], 1)
+        return EntryRecord(group=group, size=size, residuals=residuals, weights=weights)
 
     def learn(self, entry: str, residual: float, weight: float) -> None:
         """Add a label's residual and weight to an entry's offset."""
-        group, r, q = self._taken(entry)
-        self._rows[entry] = (group, r + residual, q + weight)
+        group, residuals, weights = self._take_row(entry)
+        self._rows[entry] = (group, residuals + residual, weights + weight)
         self._bound()
 
     def join(self, entry: str, neighbor: str) -> None:
         """Put a new entry into the answer group of the neighbour it was judged equal to."""
         if entry in self._rows:
             return
-        group, r, q = self._taken(neighbor)
-        self._rows[neighbor] = (group, r, q)
+        group, _, _ = self._rows[neighbor] = self._take_row(neighbor)
         self._rows[entry] = (group, 0.0, 0.0)
         self._sizes[group] = self._sizes.get(group, 0) + 1
         self._bound()
 
     def rows(self) -> dict[str, tuple[str, float, float]]:
-        """Return group, r and q by entry, in the order of the last labels."""
+        """Return group, residuals and weights by entry, in the order of the last labels."""
         return dict(self._rows)
 
-    def _taken(self, entry: str) -> tuple[str, float, float]:
+    def _take_row(self, entry: str) -> tuple[str, float, float]:
         """Take an entry's row out, to be put back as the newest."""
         if entry in self._rows:
             return self._rows.pop(entry)

@@ -73,7 +73,7 @@ class NearMissCounts(Frozen, frozen=True, kw_only=True, array_like=True):
         """The share of different answers, smoothed."""
         return (self.different + 0.5) / (self.compared + 2)
 
-    def taught(self, *, same: bool) -> NearMissCounts:
+    def with_label(self, *, same: bool) -> NearMissCounts:
         """Count one more comparison."""
         return NearMissCounts(compared=self.compared + 1, different=self.different + (not same))
 
@@ -208,7 +208,7 @@ LEAST_WEIGHT = 1e-4
 """Least weight of a label."""
 PRIOR_VARIANCE = 2.0
 MIN_AUDIT_RATE = 0.02
-LEAST_DRAWN = 0.01
+LEAST_DRAW_PROBABILITY = 0.01
 """The least probability of a draw with which a label is weighted. A label counts for 1 /
 probability hits, so for at most 100."""
 MAX_AUDIT_RATE = 0.10

@@ -37,7 +37,7 @@ from headstart.policies.learned_rule.settings import (
     ALARM_WINDOW,
     BIN_PRIOR,
     BINS,
-    LEAST_DRAWN,
+    LEAST_DRAW_PROBABILITY,
     LOWEST_SCORE,
     MEMORY,
     PRINCIPAL_SHARE,
@@ -86,7 +86,7 @@ def upper_bound(audits: int, wrong: int) -> float:
     low, high = wrong / audits if audits else 1.0, 1.0
     while high - low > _TOLERANCE:
         middle = (low + high) / 2
-        if _certified(audits, wrong, middle):
+        if _is_certified(audits, wrong, middle):
             high = middle
         else:
             low = middle
@@ -104,18 +104,18 @@ def audits_needed(audits: int, wrong: int, max_error: float) -> int | None:
     if rate >= max_error:
         return None
     low, high = 0, 1
-    while not _certified(audits + high, wrong + rate * high, max_error):
+    while not _is_certified(audits + high, wrong + rate * high, max_error):
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        if _certified(audits + middle, wrong + rate * middle, max_error):
+        if _is_certified(audits + middle, wrong + rate * middle, max_error):
             high = middle
         else:
             low = middle
     return high
 
 
-def _certified(audits: int, wrong: float, rate: float) -> bool:
+def _is_certified(audits: int, wrong: float, rate: float) -> bool:
     if rate >= 1.0:
         return wrong < audits
     return _log_evidence(_CERTIFICATE_MIXTURE, audits, wrong, rate) > -log(1 - _CONFIDENCE)
@@ -130,7 +130,7 @@ class Alarm(Frozen, frozen=True, kw_only=True, array_like=True):
     audits: int = 0
     wrong: int = 0
 
-    def audited(self, *, same: bool) -> Alarm:
+    def count_audit(self, *, same: bool) -> Alarm:
         """Count one audit; a full window is reset."""
         if self.audits >= ALARM_WINDOW:
             return Alarm(audits=1, wrong=int(not same))
@@ -198,7 +198,7 @@ def no_memory() -> LabelTable:
     )
 
 
-def remembered(memory: LabelTable, rows: Sequence[LabelledRow]) -> LabelTable:
+def remember_rows(memory: LabelTable, rows: Sequence[LabelledRow]) -> LabelTable:
     """Append rows, forget the oldest beyond ``MEMORY``, and hold each principal to its share."""
     if not rows:
         return memory
@@ -211,7 +211,7 @@ def remembered(memory: LabelTable, rows: Sequence[LabelledRow]) -> LabelTable:
         np.concatenate([memory.similarity, np.array(similarity, np.float32)]),
         np.concatenate([memory.principal, np.array(principal, np.int64)]),
     )
-    return _chosen(joined, _fair(joined.principal)[-MEMORY:])
+    return _choose_rows(joined, _fair(joined.principal)[-MEMORY:])
 
 
 def _fair(principals: NDArray[np.int64]) -> NDArray[np.intp]:
@@ -229,7 +229,7 @@ def _fair(principals: NDArray[np.int64]) -> NDArray[np.intp]:
     return np.flatnonzero(kept)
 
 
-def _chosen(memory: LabelTable, places: NDArray[np.intp]) -> LabelTable:
+def _choose_rows(memory: LabelTable, places: NDArray[np.intp]) -> LabelTable:
     return LabelTable(*(getattr(memory, name)[places] for name in memory.__struct_fields__))
 
 
@@ -295,7 +295,7 @@ def draw_curve(
     share = np.bincount(bins, mass, BINS)[used].astype(np.float64)
     labels = count[used].astype(np.float64)
     errors: NDArray[np.float64] = (bad + BIN_PRIOR * risk / labels) / (labels + BIN_PRIOR)
-    errors, variances = _pooled(errors, labels + BIN_PRIOR, share)
+    errors, variances = _pool_bins(errors, labels + BIN_PRIOR, share)
     errors, slope = _without_noise(errors, noise)
     above = np.cumsum(share)
     mean = np.cumsum(errors * share) / above
@@ -304,7 +304,7 @@ def draw_curve(
     return ErrorCurve(scores[last], mean, deviation, above / total)
 
 
-def _pooled(
+def _pool_bins(
     errors: NDArray[np.float64], weights: NDArray[np.float64], shares: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Pool adjacent bins until the error never falls as the score falls. Return also variances.
@@ -373,7 +373,7 @@ def comparison_share(verdict: Verdict, max_error: float, left: float) -> float:
         return 0.0
     far, most = _distance(verdict, max_error)
     share = min(1.0, left / PLENTY) ** (FAR_POWER if far else 1)
-    return max(most * share, LEAST_DRAWN)
+    return max(most * share, LEAST_DRAW_PROBABILITY)
 
 
 def _distance(verdict: Verdict, max_error: float) -> tuple[bool, float]:

@@ -208,7 +208,7 @@ class TextJoin:
         self._joined = True
         if self._leave_thought() and _THOUGHT.match(self._pending):
             return ""
-        return self._pending[self._surely_repeated() or self._repeated(0) :]
+        return self._pending[self._surely_repeated() or self._repetition_end(0) :]
 
     def _leave_thought(self) -> bool:
         """Remove a thought at the beginning; return whether more text is needed for that."""
@@ -257,7 +257,7 @@ class TextJoin:
         if self._words is None:
             return 0
         for begin in self._starts():
-            end = self._repeated(begin)
+            end = self._repetition_end(begin)
             if end - begin >= _SURE:
                 return end
         found = self._words.search(self._pending, 0, self._reach)
@@ -270,7 +270,7 @@ class TextJoin:
     def _with_space(self, end: int) -> int:
         return end + len(self._space) * self._pending.startswith(self._space, end)
 
-    def _repeated(self, begin: int) -> int:
+    def _repetition_end(self, begin: int) -> int:
         """Return the end of a repetition that starts at ``begin``; ``begin`` if there is none."""
         pending = self._pending[begin:]
         start = pending.lstrip()

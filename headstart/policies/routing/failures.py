@@ -95,10 +95,10 @@ def read_error(body: bytes) -> tuple[tuple[str, ...], str]:
     return codes, message if isinstance(message, str) else ""
 
 
-_LONG_CLOSURE_S = 300.0
+_LONG_PAUSE_S = 300.0
 """Seconds for which an upstream with a wrong key, an unpaid bill or a missing model is asked last.
 A person has to correct these."""
-_SHORT_CLOSURE_S = 1.0
+_SHORT_PAUSE_S = 1.0
 """Seconds without calls after a rate limit that does not say when it ends. The breaker doubles the
 time with each further refusal."""
 _MESSAGE_CHARACTERS = 2000
@@ -145,9 +145,9 @@ class Failure(Frozen, kw_only=False):
     answer."""
     charges: bool = False
     """It counts against the circuit breaker."""
-    closes_s: float | None = None
-    """The seconds for which this upstream, model and key gets no call. After failures that a person
-    has to correct it may get calls, but only if no other upstream is ready."""
+    pauses_s: float | None = None
+    """The seconds for which this upstream, model and key pauses: it gets no call. After failures
+    that a person has to correct it may get calls, but only if no other upstream is ready."""
     retry_after_s: float | None = None
     """The seconds for which the provider asks us to wait."""
     retries_freely: bool = False
@@ -162,8 +162,8 @@ class Failure(Frozen, kw_only=False):
 _FAILURES = {
     each.kind: each
     for each in (
-        Failure(FailureKind.RATE_LIMITED, retry_here=True, closes_s=_SHORT_CLOSURE_S),
-        Failure(FailureKind.QUOTA, closes_s=_LONG_CLOSURE_S),
+        Failure(FailureKind.RATE_LIMITED, retry_here=True, pauses_s=_SHORT_PAUSE_S),
+        Failure(FailureKind.QUOTA, pauses_s=_LONG_PAUSE_S),
         Failure(FailureKind.OVERLOADED, retry_here=True, charges=True),
         Failure(FailureKind.SERVER, retry_here=True, charges=True),
         Failure(FailureKind.UNREACHABLE, retry_here=True, charges=True),
@@ -174,8 +174,8 @@ _FAILURES = {
         Failure(FailureKind.PROTOCOL, retry_here=True, charges=True),
         Failure(FailureKind.REDIRECTED),
         Failure(FailureKind.FILTERED),
-        Failure(FailureKind.UNAUTHORIZED, closes_s=_LONG_CLOSURE_S),
-        Failure(FailureKind.NO_SUCH_MODEL, closes_s=_LONG_CLOSURE_S),
+        Failure(FailureKind.UNAUTHORIZED, pauses_s=_LONG_PAUSE_S),
+        Failure(FailureKind.NO_SUCH_MODEL, pauses_s=_LONG_PAUSE_S),
         Failure(FailureKind.CONTEXT_TOO_LONG),
         Failure(FailureKind.CONTENT_POLICY, fail_over=False),
         Failure(FailureKind.BAD_REQUEST, fail_over=False),
@@ -290,14 +290,14 @@ def fails_relayed(status: int, found: Failure) -> bool:
     return found.fail_over or found.retry_here
 
 
-def closing_relayed(found: Failure) -> Failure:
+def limit_relayed_pause(found: Failure) -> Failure:
     """Return the meaning of a failure for later relayed calls.
 
     A caller can ask for any path and any model. So a refusal must not keep other callers' calls
     from the upstream.
     """
     if found.kind in (FailureKind.UNAUTHORIZED, FailureKind.NO_SUCH_MODEL):
-        return msgspec.structs.replace(found, closes_s=None)
+        return msgspec.structs.replace(found, pauses_s=None)
     return found
 
 
@@ -310,23 +310,23 @@ def _classify(
     status = next((number for number in numbers if 400 <= number < 600), status)
     wait_s = retry_after_s(headers, now)
     found = _judge(status, [code.lower() for code in codes], text, waits=wait_s is not None)
-    if found.kind is FailureKind.RATE_LIMITED and found.closes_s is not None and wait_s is None:
+    if found.kind is FailureKind.RATE_LIMITED and found.pauses_s is not None and wait_s is None:
         wait_s = exhausted_until_s(headers, now) or message_wait_s(text)
-    return _asked(_timed(found, wait_s), headers)
+    return _obey_retry_header(_add_wait(found, wait_s), headers)
 
 
 def _judge(status: int, codes: list[str], text: str, *, waits: bool) -> Failure:
     kind = next((_CODES[code] for code in codes if code in _CODES), None)
     if kind is FailureKind.RATE_LIMITED or (kind is None and status in (403, 429)):
-        return _limited(status, text, coded=kind is not None, waits=waits)
+        return _judge_limit(status, text, coded=kind is not None, waits=waits)
     if kind is not None:
         return failure(kind)
     if status in (400, 413, 422):
-        return _refused(text)
-    return _by_status(status, text)
+        return _judge_caller_error(text)
+    return _judge_status(status, text)
 
 
-def _by_status(status: int, text: str) -> Failure:
+def _judge_status(status: int, text: str) -> Failure:
     if status == 404 and "model" in text:
         return failure(FailureKind.NO_SUCH_MODEL)
     if status in _STATUSES:
@@ -336,10 +336,10 @@ def _by_status(status: int, text: str) -> Failure:
     return failure(FailureKind.OVERLOADED if _OVERLOAD_TEXTS.search(text) else FailureKind.SERVER)
 
 
-def _refused(text: str) -> Failure:
+def _judge_caller_error(text: str) -> Failure:
     """Judge a status for callers' mistakes by its text, because some are not the caller's.
 
-    None of these failures closes an upstream: such messages quote the request, so a caller could
+    None of these failures pauses an upstream: such messages quote the request, so a caller could
     write them.
     """
     if _TOO_LARGE_TEXTS.search(text):
@@ -352,11 +352,11 @@ def _refused(text: str) -> Failure:
         (FailureKind.CONTENT_POLICY, _POLICY_TEXTS),
     ):
         if pattern.search(text):
-            return msgspec.structs.replace(failure(kind), closes_s=None)
+            return msgspec.structs.replace(failure(kind), pauses_s=None)
     return failure(FailureKind.BAD_REQUEST)
 
 
-def _limited(status: int, text: str, *, coded: bool, waits: bool) -> Failure:
+def _judge_limit(status: int, text: str, *, coded: bool, waits: bool) -> Failure:
     """Distinguish limits that end with time, that end with a payment, and that never end."""
     if _TOO_LARGE_TEXTS.search(text):
         return Failure(FailureKind.RATE_LIMITED)
@@ -364,13 +364,13 @@ def _limited(status: int, text: str, *, coded: bool, waits: bool) -> Failure:
     if _PLAN_TEXTS.search(text) or (_QUOTA_TEXTS.search(text) and not waits and not coded):
         return failure(FailureKind.QUOTA)
     if status == 403:
-        return _forbidden(text)
+        return _judge_forbidden(text)
     return failure(
         FailureKind.OVERLOADED if _OVERLOAD_TEXTS.search(text) else FailureKind.RATE_LIMITED
     )
 
 
-def _forbidden(text: str) -> Failure:
+def _judge_forbidden(text: str) -> Failure:
     if _POLICY_TEXTS.search(text):
         return failure(FailureKind.CONTENT_POLICY)
     return failure(
@@ -378,15 +378,15 @@ def _forbidden(text: str) -> Failure:
     )
 
 
-def _timed(found: Failure, wait_s: float | None) -> Failure:
-    """Add the wait that the provider asks for; the upstream stays closed until its end."""
+def _add_wait(found: Failure, wait_s: float | None) -> Failure:
+    """Add the wait that the provider asks for; the upstream pauses until its end."""
     if wait_s is None or found.kind not in _LONGEST_WAITS_S or not found.retry_here:
         return found
     wait_s = min(wait_s, _LONGEST_WAITS_S[found.kind])
-    return msgspec.structs.replace(found, retry_after_s=wait_s, closes_s=wait_s)
+    return msgspec.structs.replace(found, retry_after_s=wait_s, pauses_s=wait_s)
 
 
-def _asked(found: Failure, headers: Headers) -> Failure:
+def _obey_retry_header(found: Failure, headers: Headers) -> Failure:
     """Obey ``x-should-retry``, by which OpenAI and Anthropic overrule their own statuses."""
     for name, value in headers:
         if name == b"x-should-retry" and value in (b"true", b"false"):
@@ -408,8 +408,9 @@ _LEAST_CALLS = 10.0
 _MEMORY_S = 30.0
 _FIRST_OPENING_S = 1.0
 _LONGEST_OPENING_S = 20.0
-_LONGEST_BACKOFF_S = 30.0
-"""The longest time without calls after a rate limit that does not say when it ends."""
+_LONGEST_BACKOFF_S = 8.0
+"""The longest time without calls after a rate limit that does not say when it ends. It is a guess,
+for which callers of a single upstream wait."""
 _NEEDS_PEOPLE = (FailureKind.UNAUTHORIZED, FailureKind.QUOTA, FailureKind.NO_SUCH_MODEL)
 """A person must fix these. If a call is made anyway, the provider refuses it at once and without
 cost."""
@@ -447,8 +448,8 @@ class CircuitBreaker:
     noticed within 24 s. Then it is half-open: one call at a time probes the provider.
     After the success of a probe, the weight rises over 10 s (Envoy's slow start, from 10 %).
 
-    Independently of this, a closed breaker may admit no calls for a time that a rate limit names
-    (``close_for``).
+    Independently of this, a closed breaker may pause: it admits no calls for a time that a rate
+    limit names (``pause_for``).
 
     Refusals come quickly and answers come late. In the order of their reports, a provider that
     refuses every third call would seem to refuse all calls. So calls are counted when they are
@@ -476,7 +477,7 @@ class CircuitBreaker:
         self._openings = 0
         self._probe_until = -math.inf
         self._recovered_at = -math.inf
-        self._closed_until = -math.inf
+        self._paused_until = -math.inf
         self._limited_until = -math.inf
         self._avoided_until = -math.inf
         self._refusals = 0
@@ -485,7 +486,7 @@ class CircuitBreaker:
 
     def ready_in_s(self, now: float) -> float:
         """Return the seconds until a call would be admitted; 0.0: a call is admitted now."""
-        wait_s = self._closed_until - now
+        wait_s = self._paused_until - now
         if self._open:
             wait_s = max(wait_s, self._open_until - now, min(self._probe_until - now, _NEXT_LOOK_S))
         return max(0.0, wait_s)
@@ -552,15 +553,15 @@ class CircuitBreaker:
         """Report a failure.
 
         Only a failure that ``charges`` can open the breaker. Another one has an effect only if it
-        names a time (``closes_s``).
+        names a time (``pauses_s``).
         """
-        if failure.closes_s is not None and failure.kind in _NEEDS_PEOPLE:
-            self._avoided_until = now + failure.closes_s
-        elif failure.closes_s is not None:
+        if failure.pauses_s is not None and failure.kind in _NEEDS_PEOPLE:
+            self._avoided_until = now + failure.pauses_s
+        elif failure.pauses_s is not None:
             # This applies to reports of older generations, too: the provider named the time.
-            self.close_for(self._closure_s(failure, failure.closes_s, permit, now), now)
+            self.pause_for(self._pause_s(failure, failure.pauses_s, permit, now), now)
             if failure.kind is FailureKind.RATE_LIMITED:
-                self._limited_until = self._closed_until
+                self._limited_until = self._paused_until
         if permit.generation != self._generation or permit.insisted:
             return
         if not failure.charges:
@@ -586,9 +587,9 @@ class CircuitBreaker:
         if permit.probe and permit.generation == self._generation:
             self._probe_until = -math.inf
 
-    def close_for(self, seconds: float, now: float) -> None:
+    def pause_for(self, seconds: float, now: float) -> None:
         """Admit no call for ``seconds``. This does not count as a failure."""
-        self._closed_until = max(self._closed_until, now + seconds)
+        self._paused_until = max(self._paused_until, now + seconds)
 
     def degraded(self, now: float) -> bool:
         """Tell whether the breaker is open, or calls failed lately and too often.
@@ -610,13 +611,13 @@ class CircuitBreaker:
             return 1.0  # only one call is admitted, to test whether it has recovered
         return min(1.0, max(_LEAST_WEIGHT, (now - self._recovered_at) / _RAMP_S))
 
-    def _closure_s(self, failure: Failure, closes_s: float, permit: Permit, now: float) -> float:
+    def _pause_s(self, failure: Failure, pauses_s: float, permit: Permit, now: float) -> float:
         if failure.kind is not FailureKind.RATE_LIMITED or failure.retry_after_s is not None:
-            return closes_s
+            return pauses_s
         if permit.at > self._refused_at:  # other calls of the same burst say nothing new
             self._refusals = min(self._refusals + 1, 16)
             self._refused_at = now
-        return min(_LONGEST_BACKOFF_S, closes_s * 2.0 ** (self._refusals - 1))
+        return min(_LONGEST_BACKOFF_S, pauses_s * 2.0 ** (self._refusals - 1))
 
     def _trip(self, now: float) -> None:
         self._openings = min(self._openings + 1, 16)

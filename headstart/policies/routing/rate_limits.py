@@ -313,8 +313,8 @@ class _Bucket:
         # A call that is larger than the whole limit can only be tried: no wait would suffice.
         return min(float(max(1, tokens)), self.limit)
 
-    def wait_s(self, tokens: int, now: float) -> float:
-        missing = self.need(tokens) - self.level_at(now)
+    def wait_s(self, tokens: int, now: float, calls: int) -> float:
+        missing = calls * self.need(tokens) - self.level_at(now)
         if missing <= 0.0:
             return 0.0
         refill_per_s = self.per_s - self.others_per_s
@@ -378,11 +378,11 @@ class RateLimits:
                 return True
         return False
 
-    def ready_in_s(self, tokens: int, now: float) -> float:
-        """Return the seconds until a call of ``tokens`` (input and reserved output) fits."""
+    def ready_in_s(self, tokens: int, now: float, calls: int = 1) -> float:
+        """Return the seconds until ``calls`` of ``tokens`` (input and reserved output) fit."""
         if not self._buckets:
             return 0.0
-        return max([bucket.wait_s(tokens, now) for bucket in self._buckets.values()])
+        return max([bucket.wait_s(tokens, now, calls) for bucket in self._buckets.values()])
 
     def allowance(self, now: float) -> float:
         """Return the share that is left of the tightest limit; 1.0 if no limit is known."""

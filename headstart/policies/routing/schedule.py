@@ -158,13 +158,18 @@ def backoff_s(attempt: int, draw: float, retry_after_s: float | None) -> float:
     return draw * min(_CAP_S, _BASE_S * 2.0 ** min(attempt, 16))
 
 
+def longest_wait_s(left_s: float | None) -> float:
+    """Return the longest wait for a member: a minute, and at most half of the time that is left."""
+    return _LONGEST_WAIT_S if left_s is None else min(_LONGEST_WAIT_S, left_s / 2)
+
+
 def fits_deadline(delay_s: float, left_s: float | None) -> bool:
-    """Tell whether a wait takes at most half of the time that is left, and at most a minute."""
-    return delay_s <= (_LONGEST_WAIT_S if left_s is None else min(_LONGEST_WAIT_S, left_s / 2))
+    """Tell whether a wait is at most the longest one."""
+    return delay_s <= longest_wait_s(left_s)
 
 
 MOST_REFUSALS = 2
-"""Most times that the schedule waits for a member that may not be asked yet."""
+"""Most times that a call queues for a member's rate limit."""
 
 
 class JoinTerms(NamedTuple):
@@ -219,6 +224,8 @@ class AttemptStart(NamedTuple):
     role: AttemptRole
     ignore_breaker: bool = False
     """The member fails at present, but no other member is left."""
+    queues_until: float | None = None
+    """The time until which the call queues for the member's rate limit; None: it does not."""
 
 
 class AttemptRules(NamedTuple):
@@ -271,6 +278,8 @@ class AttemptSchedule:
         self._running: set[int] = set()
         self._asked: set[int] = set()
         self._retried: dict[int, int] = {}
+        self._refused: set[int] = set()
+        """Members whose last attempt made no call, because their rate limit is used up."""
         self._refusals: dict[int, int] = {}
         self._retry_at: dict[int, float] = {}
         """Members that may be asked again, each with the time from which on."""
@@ -333,6 +342,9 @@ class AttemptSchedule:
         self._running.discard(member)
         if asked:
             self._asked.add(member)
+            self._refused.discard(member)
+        else:
+            self._refused.add(member)
         if not (failure.fail_over or failure.retry_here):
             self._give_up()
             return
@@ -344,7 +356,7 @@ class AttemptSchedule:
             self._next = deque(each for each in self._next if self._is_larger(each, member))
         again = (failure.retry_here and member not in self._forced) or not asked
         if again and self._may_ask_again(member, asked=asked):
-            wait_s = failure.retry_after_s or failure.closes_s
+            wait_s = failure.retry_after_s or failure.pauses_s
             if asked and wait_s is None and self.over and self._retry(member, now, None):
                 return
             self._retry_at[member] = now + (wait_s or 0.0)
@@ -392,17 +404,26 @@ class AttemptSchedule:
         tries = self._retried.get(member, 0)
         delay_s = backoff_s(tries, self._draw(), wait_s)
         left_s = None if self._deadline is None else self._deadline - now
-        repeats = member in self._asked
         if not fits_deadline(delay_s, left_s):
             return False
-        costs = repeats and member not in self._retries_freely
+        if member in self._refused:
+            role = AttemptRole.RETRY if member in self._asked else AttemptRole.FIRST
+            self._plan(now, member, role, queues_until=now + longest_wait_s(left_s))
+            return True
+        costs = member not in self._retries_freely
         if costs and not self._may_retry(not (self._next or self._avoided)):
             return False
-        self._retried[member] = tries + repeats
-        self._plan(now + delay_s, member, AttemptRole.RETRY if repeats else AttemptRole.FIRST)
+        self._retried[member] = tries + 1
+        self._plan(now + delay_s, member, AttemptRole.RETRY)
         return True
 
     def _plan(
-        self, at: float, member: int, role: AttemptRole, *, ignore_breaker: bool = False
+        self,
+        at: float,
+        member: int,
+        role: AttemptRole,
+        *,
+        ignore_breaker: bool = False,
+        queues_until: float | None = None,
     ) -> None:
-        self._planned.append((at, AttemptStart(member, role, ignore_breaker)))
+        self._planned.append((at, AttemptStart(member, role, ignore_breaker, queues_until)))

@@ -149,3 +149,9 @@ def test_an_answer_of_a_version_that_knew_no_status_has_status_200() -> None:
     assert decode(Entry, stored) == earlier
     created = entry("raw", answer=RawResponse(headers=(), body=b"x", status=201))
     assert decode(Entry, encode_put(Put(entry=created), StoreLimits()).value) == created
+
+
+def test_the_draw_of_a_label_keeps_its_stored_name() -> None:
+    value = encode(full_label())
+    assert b"drawn" in value
+    assert b"draw_probability" not in value
