@@ -22,6 +22,7 @@ import anyio
 import click
 import msgspec
 
+from headstart.cli.data_sources import lines_of
 from headstart.cli.options import (
     COUNT,
     FILE,
@@ -359,7 +360,7 @@ def batch(options: BatchOptions) -> None:
     if output.exists() and not path.exists():
         raise ConfigError(f"{output} exists: delete it, or name another file with --output")
     try:
-        lines = options.file.read_bytes().splitlines()
+        lines = lines_of(options.file)
         requests = read_requests(lines, options.model, options.map)
     except ConfigError as error:
         raise ConfigError(f"{options.file}, {error}") from error

@@ -19,7 +19,7 @@ import click
 import msgspec
 
 from headstart.cli import data_sources
-from headstart.cli.data_sources import as_log_lines, existing_store
+from headstart.cli.data_sources import as_log_lines, existing_store, lines_of
 from headstart.cli.options import (
     COUNT,
     FILE,
@@ -308,8 +308,12 @@ def export(options: CacheExportOptions) -> None:
         descriptor = os.open(options.file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
         raise ConfigError(f"{options.file} cannot be made: {error.strerror}") from error
-    with os.fdopen(descriptor, "wb") as file:
-        entries, labels = anyio.run(_export, url, options.config, file)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            entries, labels = anyio.run(_export, url, options.config, file)
+    except BaseException:
+        options.file.unlink()  # a part of an export must not look like a whole one
+        raise
     click.echo(f"{entries:,} entries and {labels:,} labels were written to {options.file}")
 
 
@@ -402,7 +406,7 @@ def _import_answers(options: CacheImportOptions) -> None:
         key = f"Bearer {_key(options.key_env)}".encode()
         headers = (*headers, (b"authorization", key))
     read = partial(_progress, what="calls")
-    lines = options.file.read_bytes().splitlines()
+    lines = lines_of(options.file)
     outcomes = anyio.run(import_answers, settings, lines, headers, read)
     _progress(outcomes.total(), "calls", last=True)
     stored = outcomes.pop("stored", 0)
@@ -582,17 +586,20 @@ def warm(options: WarmOptions) -> None:
       headstart cache warm headstart-record-2026-11-21.jsonl --concurrency 16
     """
     bodies = list(_bodies(options.file))
-    outcomes = anyio.run(_warm, options, bodies)
-    failed = outcomes.pop("failed", 0)
+    outcomes, reasons = anyio.run(_warm, options, bodies)
     for name, number in sorted(outcomes.items()):
         click.echo(f"{number:,} {name.lower()}")
-    if failed:
-        raise HeadstartError(f"{failed:,} of {len(bodies):,} requests failed")
+    if reasons:
+        most = "" if len(reasons) == 1 else "most of them: "
+        raise HeadstartError(
+            f"{reasons.total():,} of {len(bodies):,} requests failed; "
+            f"{most}{reasons.most_common(1)[0][0]}"
+        )
 
 
 def _bodies(file: Path) -> Iterator[bytes]:
     """Yield the request bodies of a file. Raises ConfigError."""
-    for number, line in enumerate(as_log_lines(file.read_bytes().splitlines()), 1):
+    for number, line in enumerate(as_log_lines(lines_of(file)), 1):
         if not line.strip():
             continue
         try:
@@ -606,20 +613,24 @@ def _bodies(file: Path) -> Iterator[bytes]:
         yield msgspec.json.encode(request)
 
 
-async def _warm(options: WarmOptions, bodies: list[bytes]) -> Counter[str]:
-    outcomes = Counter[str]()
+async def _warm(options: WarmOptions, bodies: list[bytes]) -> tuple[Counter[str], Counter[str]]:
+    """Return how many requests were answered in each way, and how many failed for each reason."""
+    outcomes, reasons = Counter[str](), Counter[str]()
     waiting = iter(bodies)
 
     async def send(session: aiohttp.ClientSession) -> None:
         for body in waiting:
-            outcomes[await _ask(session, options.path, body)] += 1
-            _progress(outcomes.total(), f"of {len(bodies):,} requests")
+            try:
+                outcomes[await _ask(session, options.path, body)] += 1
+            except HeadstartError as error:
+                reasons[str(error)] += 1
+            _progress(outcomes.total() + reasons.total(), f"of {len(bodies):,} requests")
 
     async with _session(options) as session, anyio.create_task_group() as senders:
         for _ in range(min(options.concurrency, len(bodies))):
             senders.start_soon(send, session)
-    _progress(outcomes.total(), f"of {len(bodies):,} requests", last=True)
-    return outcomes
+    _progress(len(bodies), f"of {len(bodies):,} requests", last=True)
+    return outcomes, reasons
 
 
 @asynccontextmanager
@@ -636,17 +647,20 @@ async def _session(options: WarmOptions) -> AsyncIterator[aiohttp.ClientSession]
 
 
 async def _ask(session: aiohttp.ClientSession, path: str, body: bytes) -> str:
-    """Send one request; return how it was answered."""
+    """Send one request; return how it was answered. Raises HeadstartError."""
     import aiohttp
 
     try:
         async with session.post(path, data=body) as response:
-            await response.read()
-            if response.status != 200:
-                return "failed"
-            return response.headers.get("x-cache", "answered without a cache")
-    except (aiohttp.ClientError, TimeoutError):
-        return "failed"
+            answer = await response.read()
+    except aiohttp.ClientConnectorError as error:
+        raise HeadstartError(f"the server {data_sources.unreachable(error)}") from error
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise HeadstartError(str(error) or type(error).__name__) from error
+    if response.status != 200:
+        why = data_sources.message_of(answer)
+        raise HeadstartError(f"status {response.status}{f': {why}' if why else ''}")
+    return response.headers.get("x-cache", "answered without a cache")
 
 
 for each in (stats, export, invalidate, warm):

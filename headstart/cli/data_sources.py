@@ -8,6 +8,7 @@ spreadsheet saved as CSV has one call, one labelled prompt or one pair in each r
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import csv
 import os
@@ -22,6 +23,8 @@ from headstart.errors import ConfigError, HeadstartError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
     from pathlib import Path
+
+    import aiohttp
 
     from headstart.embeddings.stores.records import StoreCipher
     from headstart.interfaces import Store
@@ -80,18 +83,21 @@ async def ask_server(
         ):
             body = await response.read()
     except aiohttp.ClientConnectorError as error:
-        cause = error.os_error.strerror or str(error)
-        raise HeadstartError(
-            f"{url} does not answer: {cause}; is it running? --url names another address"
-        ) from error
+        raise HeadstartError(f"{url} {unreachable(error)}") from error
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
         cause = str(error) or type(error).__name__
         raise HeadstartError(f"{url} does not answer: {cause}") from error
     if response.status == 401:
         raise ConfigError(f"{url} asks for its admin token: put it in the variable {token_env}")
     if response.status != 200:
-        raise HeadstartError(f"{url}: {_message(body) or f'status {response.status}'}")
+        raise HeadstartError(f"{url}: {message_of(body) or f'status {response.status}'}")
     return body
+
+
+def unreachable(error: aiohttp.ClientConnectorError) -> str:
+    """Return what a person needs to know if a server cannot be reached."""
+    cause = error.os_error.strerror or str(error)
+    return f"does not answer: {cause}; is it running? --url names another address"
 
 
 def decode_answer(body: bytes, type: type[T]) -> T:
@@ -110,7 +116,8 @@ class _Refusal(msgspec.Struct):
     error: _Error
 
 
-def _message(body: bytes) -> str | None:
+def message_of(body: bytes) -> str | None:
+    """Return the message of an error's body, if it has one."""
     try:
         return msgspec.json.decode(body, type=_Refusal).error.message
     except msgspec.DecodeError:
@@ -164,13 +171,18 @@ _ANSWERS = ("answer", "response", "output")
 _TRUE = frozenset(("1", "true", "yes"))
 
 
+def lines_of(path: Path) -> list[bytes]:
+    """Return the lines of a file, without the mark that some editors put at its beginning."""
+    return path.read_bytes().removeprefix(codecs.BOM_UTF8).splitlines()
+
+
 def read_lines(path: Path) -> Iterator[bytes]:
     """Yield the lines of a file of JSON lines, or the rows of a ``.csv`` as such lines.
 
     Raises ConfigError for a CSV without the columns that are needed.
     """
     if path.suffix.lower() != ".csv":
-        yield from path.read_bytes().splitlines()
+        yield from lines_of(path)
         return
     csv.field_size_limit(LONGEST_CELL)
     with path.open(newline="", encoding="utf-8-sig") as file:

@@ -41,6 +41,8 @@ def decode_object(body: bytes) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise InvalidRequest("the body is not valid UTF-8") from error
     except msgspec.DecodeError as error:
+        if not body.strip():
+            raise InvalidRequest("the body is empty: a JSON object is required") from error
         raise InvalidRequest(f"the body is not valid JSON: {error}") from error
     except RecursionError as error:
         raise _too_deep() from error

@@ -335,6 +335,7 @@ async def send_error(context: RequestContext, error: HeadstartError) -> None:
     if isinstance(error, UpstreamRefused):
         status, body = error.status, error.body
         headers = _relayed(context, error.headers, length=len(body))
+        context.upstream = error.upstream or context.upstream
     else:
         status, headers, body = error_response(
             error, context.route.dialect, context.id, again=context.seat is not None

@@ -284,7 +284,8 @@ class OriginRules:
                 origins.append(value)
             elif name == b"sec-fetch-site" and value not in _OWN_SITE:
                 foreign = True
-        for host in hosts or [""]:
+        # Every browser sends a Host, so a request without one cannot be DNS rebinding.
+        for host in hosts:
             if not (self._is_named(_host_name(host)) or _is_loopback(host)):
                 return (
                     f"this server does not answer to the host {_quoted(host)}: add its name to "

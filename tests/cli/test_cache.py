@@ -148,6 +148,15 @@ def test_an_export_overwrites_nothing(old: str, tmp_path: Path) -> None:
     assert file.read_text("utf-8") == "mine"
 
 
+@pytest.mark.parametrize("store", ["missing.db", "broken.db"])
+def test_an_export_that_fails_leaves_no_file(store: str, tmp_path: Path) -> None:
+    (tmp_path / "broken.db").write_bytes(b"no database")
+    file = tmp_path / "cache.jsonl"
+    with pytest.raises(SystemExit):
+        run("export", str(file), "--store", f"sqlite:///{tmp_path / store}")
+    assert not file.exists()
+
+
 def test_stats_count_what_a_store_holds(old: str, capsys: pytest.CaptureFixture[str]) -> None:
     run("stats", "--store", old, "--json")
     found = json.loads(capsys.readouterr().out)
@@ -196,7 +205,7 @@ def test_a_running_server_is_warmed(tmp_path: Path, capsys: pytest.CaptureFixtur
     file = tmp_path / "questions.jsonl"
     failed = {**asked, "response": {}, "status": "failure"}
     rows = [asked, {"request": asked, "response": {}}, {"request": {"body": other}}, failed]
-    file.write_text("\n\n".join(map(json.dumps, rows)), "utf-8")
+    file.write_text("\n\n".join(map(json.dumps, rows)), "utf-8-sig")  # as some editors do
     with remote(mode="exact-only", scope="shared") as server:
         run("warm", str(file), "--url", server.url, "--concurrency", "1")
         assert capsys.readouterr().out == "1 hit\n2 miss\n"
@@ -206,4 +215,18 @@ def test_a_running_server_is_warmed(tmp_path: Path, capsys: pytest.CaptureFixtur
     with pytest.raises(SystemExit) as left:
         run("warm", str(file), "--url", server.url)
     assert left.value.code == 1
-    assert "3 of 3 requests failed" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "3 of 3 requests failed; " in told
+    assert "is it running? --url" in told
+
+
+def test_warming_says_why_requests_fail(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = {"model": "m", "messages": [{"role": "user", "content": "What is a hit?"}]}
+    file = tmp_path / "questions.jsonl"
+    rows = [good, {"messages": []}, {"model": 7}, {"model": "m"}]
+    file.write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    with remote(mode="exact-only", scope="shared") as server, pytest.raises(SystemExit):
+        run("warm", str(file), "--url", server.url)
+    out, err = capsys.readouterr()
+    assert out == "1 miss\n"
+    assert "3 of 4 requests failed; most of them: status 400: model: a string is required" in err

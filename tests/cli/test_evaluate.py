@@ -62,6 +62,17 @@ def test_pairs_report_as_json(pairs: str) -> None:
     assert set(report["intervals"]) == {"hit_rate", "wrong_per_hit", "wrong_per_request"}
 
 
+def test_a_file_of_windows_and_a_spreadsheet_are_read(pairs: str, tmp_path: Path) -> None:
+    lines = [json.dumps(row) for row in PAIRS]
+    marked, table = tmp_path / "marked.jsonl", tmp_path / "pairs.csv"
+    marked.write_text("\r\n".join([*lines, ""]), encoding="utf-8-sig")
+    cells = [f"{row['a']},{row['b']},{row['same_answer']},{row['category']}" for row in PAIRS]
+    table.write_text("\n".join(["a,b,same_answer,category", *cells]), encoding="utf-8-sig")
+    usual = json.loads(run(pairs, "--json"))
+    for file in (marked, table):
+        assert json.loads(run(str(file), "--json")) == usual
+
+
 def test_guards_can_be_switched_off(pairs: str) -> None:
     report = json.loads(run(pairs, "--no-guards", "--policy", "static:0.5", "--json"))
     assert report["traps_served"] == 1

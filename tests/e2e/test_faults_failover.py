@@ -144,6 +144,27 @@ async def test_a_rescued_stream_ends_as_its_dialect_does(dialect: str, fault: An
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_error_names_the_upstream_that_gave_it(stream: bool) -> None:
+    fault = Status(status=503, message="the first is down")
+    second = Provider(fault=Status(status=500, message="so is the second"))
+    async with (
+        simulated(second) as spare,
+        sidecar(
+            Provider(fault=fault),
+            others=({"name": "spare", "base_url": spare},),
+            routes=two(),
+            cache=EXACT,
+        ) as gateway,
+    ):
+        reply = await gateway.ask(stream=stream)
+        await gateway.finished(1)
+    assert b"the first is down" in reply.body
+    assert reply.headers["x-headstart-upstream"] == "sim"
+    assert [row.upstream for row in gateway.served] == ["sim"]
+
+
+@pytest.mark.anyio
 async def test_one_callers_refused_key_is_not_anothers() -> None:
     async with sidecar(Provider(api_keys=["sk-good"]), cache=EXACT) as gateway:
         for _ in range(2):  # each time in the provider's own words

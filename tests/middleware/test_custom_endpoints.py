@@ -14,6 +14,7 @@ from fastapi import FastAPI
 from litestar import Litestar, post
 from litestar import Request as LitestarRequest
 from starlette.applications import Starlette
+from starlette.background import BackgroundTask
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annotations
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -361,6 +362,29 @@ async def test_an_answer_of_another_length_than_it_says_passes_and_is_not_stored
     await client.session.close()
     assert app.asked == 2
     assert {row.not_stored for row in await client.served(2)} == {"incomplete"}
+
+
+async def test_an_error_after_the_answer_is_logged_with_its_request(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def clean_up() -> None:
+        raise RuntimeError("the clean-up failed")
+
+    async def answer(_: Request) -> Response:
+        return JSONResponse("done", background=BackgroundTask(clean_up))
+
+    app = Starlette(routes=[Route("/ask", answer, methods=["POST"])])
+    async with wrapped(app, ASK) as client:
+        reply = await client.ask()
+        async with asyncio.timeout(PATIENCE_S):
+            while not (logged := [each for each in caplog.records if each.name == "headstart"]):
+                await asyncio.sleep(0.005)
+    assert reply.status == 200
+    (record,) = logged
+    assert "POST '/ask'" in record.getMessage()
+    assert reply.headers["x-headstart-request-id"] in record.getMessage()
+    assert record.exc_info is not None
+    assert str(record.exc_info[1]) == "the clean-up failed"
 
 
 async def test_an_answer_for_one_alone_is_given_to_nobody_who_waits_for_the_same() -> None:

@@ -19,7 +19,8 @@ def body(**fields: Any) -> bytes:
 
 
 MALFORMED = {
-    "empty body": (b"", "JSON"),
+    "empty body": (b"", "the body is empty"),
+    "white space": (b" \r\n", "the body is empty"),
     "not JSON": (b"model=m", "JSON"),
     "truncated": (body()[:-1], "JSON"),
     "trailing garbage": (body() + b"x", "JSON"),

@@ -17,7 +17,16 @@ from headstart.policies.routing.failures import RetryBudget
 from headstart.policies.routing.measures import UpstreamModel
 from headstart.policies.routing.schedule import ExtraBudget
 from headstart.settings import Strategy
-from headstart.types import Ended, Finished, Piece, Started, TextDelta, ToolCallDelta, UsageReported
+from headstart.types import (
+    Ended,
+    ErrorReported,
+    Finished,
+    Piece,
+    Started,
+    TextDelta,
+    ToolCallDelta,
+    UsageReported,
+)
 from support.candidates import CHAT, UNIX, Actor, House, chat_call, read, text, thought
 from support.guarded import a_call
 
@@ -148,11 +157,15 @@ async def test_an_answer_that_broke_while_it_thought_thinks_no_second_time() -> 
     assert TextDelta(text="Four.") in events
 
 
+OVERLOADED = Piece(b'{"error":{}}', (ErrorReported(message="overloaded", status=503),))
+
+
 @pytest.mark.parametrize("mode", ["restart", "off"])
-async def test_a_folded_answer_is_simply_begun_anew(mode: str) -> None:
+@pytest.mark.parametrize("end", [UpstreamUnreachable("cut"), OVERLOADED], ids=["cut", "error"])
+async def test_a_folded_answer_is_simply_begun_anew(mode: str, end: Step) -> None:
     house = House()
     body = Piece(b'{"whole":true}', (Finished(reason="stop"), Ended()))
-    first = Actor("a", [[Piece(b"", (TextDelta(text="x"),)), UpstreamUnreachable("cut")]])
+    first = Actor("a", [[Piece(b"", (TextDelta(text="x"),)), end]])
     second = Actor("b", [[Piece(b"", (TextDelta(text="y"),)), body]])
     upstream = rescued(house, first, second, mode=mode)
     async with await upstream.send(chat_call(stream=False, streamed_upstream=True)) as reply:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from itertools import chain, cycle
 from typing import TYPE_CHECKING, cast
 
@@ -133,6 +134,31 @@ async def test_an_error_status_comes_with_the_providers_own_body() -> None:
             pytest.fail("entered")
     assert (caught.value.status, caught.value.body) == (404, body)
     assert house.ledger.attempts("call")[0].error == "no-such-model"
+
+
+@pytest.mark.parametrize(
+    ("code", "booked"),
+    [
+        ("rate_limit_exceeded", "rate_limit_exceeded"),
+        ("ThrottlingException:http://internal.example/", None),
+        ("com.amazon.service#Throttled", None),
+        ("My prompt: how do I leave?", "upstream_error"),
+        ("two\nlines", "upstream_error"),
+        ("x" * 65, "upstream_error"),
+        ("", "upstream_error"),
+    ],
+)
+async def test_a_code_that_is_a_text_stays_out_of_the_books(code: str, booked: str | None) -> None:
+    body = json.dumps({"error": {"message": "no", "code": code}}).encode()
+    frame = say(ErrorReported(message="no", code=code, status=500))
+    for actor in (
+        Actor("a", [[Piece(body, frame.events)]], status=500, headers=JSON),
+        Actor("a", [[OPENING, frame]]),
+    ):
+        with pytest.raises(UpstreamRefused) as caught:
+            async with await House().target(actor).send(chat_call()):
+                pytest.fail("entered")
+        assert caught.value.code == (code if booked is None else booked)
 
 
 async def test_an_endless_error_body_is_replaced() -> None:

@@ -47,8 +47,15 @@ def test_another_name_is_refused_and_told_the_setting(host: str) -> None:
     assert why.isascii()
 
 
-def test_a_request_without_a_host_or_with_two_is_judged_by_the_worst() -> None:
-    assert LOCAL.refusal(()) is not None
+def test_a_request_without_a_host_comes_in_unless_a_browser_sent_it() -> None:
+    assert LOCAL.refusal(()) is None
+    assert LOCAL.refusal(((b"user-agent", b"check/1.0"),)) is None
+    assert LOCAL.refusal(((b"origin", b"http://evil.example"),)) is not None
+    assert LOCAL.refusal(((b"origin", b""),)) is not None
+    assert LOCAL.refusal(((b"sec-fetch-site", b"cross-site"),)) is not None
+
+
+def test_of_two_hosts_the_worst_decides() -> None:
     assert LOCAL.refusal((HOST, (b"host", b"evil.example"))) is not None
 
 

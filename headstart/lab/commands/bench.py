@@ -9,6 +9,7 @@ import anyio
 import click
 import msgspec
 
+from headstart.cli.data_sources import lines_of
 from headstart.cli.options import (
     COUNT,
     JSON,
@@ -172,8 +173,7 @@ def read_bench_prompts(path: Path | None) -> tuple[BenchPrompt, ...]:
 
     if path is None:
         return MIX
-    with path.open("rb") as lines:
-        return read_prompts(path.name, lines)
+    return read_prompts(path.name, lines_of(path))
 
 
 class _Run(NamedTuple):

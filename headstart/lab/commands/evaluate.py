@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headstart.cli.data_sources import read_lines
 from headstart.cli.options import (
     COUNT,
     JSON,
@@ -86,8 +87,7 @@ def evaluate(options: EvaluateOptions) -> None:
     must mean the same, as in production. query names the question inside a templated prompt.
     """
     noise = judge_noise(options.judge)
-    with options.path.open("rb") as lines:
-        labelled = read_labelled(lines)
+    labelled = read_labelled(read_lines(options.path))
     prior = options.state.read_bytes() if options.state else None
     is_pairs = isinstance(labelled, Pairs)
     setup = Setup(options.guards, noise, options.max_error, prior, optimistic=is_pairs)

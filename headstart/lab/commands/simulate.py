@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from headstart.cli.data_sources import lines_of
 from headstart.cli.options import OLD_FILE, command, flag, option
 from headstart.errors import ConfigError
 from headstart.lab.simulator.app import Simulator
@@ -78,8 +79,7 @@ def simulate(options: SimulateOptions) -> None:
         raise click.UsageError("--vary changes the answers of a stream: give --answers")
     oracle = Oracle(answer_tokens=options.answer_tokens)
     if options.answers is not None:
-        with options.answers.open("rb") as lines:
-            rows = read_answer_key(lines)
+        rows = read_answer_key(lines_of(options.answers))
         oracle = AnswerKey(rows, vary=options.vary, answer_tokens=options.answer_tokens)
     simulator = Simulator(
         options.profile,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING
 
 import anyio
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from headstart.middleware.concurrency import Spawn
     from headstart.types import ASGIApp, Call, Headers, Scope
 
+logger = logging.getLogger("headstart")
 
 _OF_ONE_CLIENT = frozenset(
     (b"accept-encoding", b"range", b"if-range", b"if-none-match", b"if-modified-since")
@@ -51,7 +53,7 @@ class AppUpstream:
 
     async def send(self, call: Call) -> Reply:
         """Call the app and wait for ``http.response.start``. Raises the app's errors."""
-        run = _AppRun(self._app, for_all(self._scope), call.body)
+        run = _AppRun(self._app, for_all(self._scope), call)
         self._spawn(run.main)
         try:
             start = await run.started
@@ -109,10 +111,11 @@ def for_all(scope: Scope) -> Scope:
 class _AppRun:
     """One run of the app, with its own receive and send."""
 
-    def __init__(self, app: ASGIApp, scope: Scope, body: bytes) -> None:
+    def __init__(self, app: ASGIApp, scope: Scope, call: Call) -> None:
         self._app = app
         self._scope = scope
-        self._body: bytes | None = body
+        self._id = call.id
+        self._body: bytes | None = call.body
         self._whole = False
         self.gone = asyncio.Event()
         self.started: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
@@ -134,7 +137,13 @@ class _AppRun:
             if not self.started.done():
                 self.started.set_exception(error)
             elif self._whole or self.gone.is_set():
-                raise  # it goes to the log, as a server does with errors after an answer
+                # A server, too, logs the errors after an answer.
+                logger.exception(
+                    "the app raised an error that no client sees, on %s %r (request %s)",
+                    self._scope["method"],
+                    self._scope["path"],
+                    self._id,
+                )
         finally:
             self._sender.close()
             if not self.started.done():

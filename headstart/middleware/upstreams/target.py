@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 from collections import deque
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
@@ -71,6 +72,7 @@ T = TypeVar("T")
 REFUSAL_BYTES = 64 * 1024
 """A longer error body is replaced by one of ours."""
 _SHOWN_CHARACTERS = 200
+_CODE = re.compile(r"[A-Za-z0-9_.:/#-]{1,64}")
 """How much of the address of a redirect an error shows."""
 
 SHORTEST_WAIT_S = 0.01
@@ -309,6 +311,7 @@ class TargetCall:
                     f"upstream {self._name} ended before its answer did", kind=FailureKind.CUT
                 )
         elif transcript.error is not None and piece.events:
+            transcript.size -= len(piece.data)  # the client does not get this piece
             raise reported(transcript.error, self._name, self._headers, dialect, self._call.id)
 
     async def _close(self, error: BaseException | None) -> None:
@@ -465,8 +468,18 @@ def reported(
         status=status,
         headers=_own_headers(headers, dialect),
         body=dialect.error_body(event, request_id),
-        code=event.code or "upstream_error",
+        code=_code_of(event),
+        upstream=upstream,
     )
+
+
+def _code_of(event: ErrorReported | None) -> str:
+    """Return the code of a provider's error for books and logs.
+
+    A code that is a text may quote the request, and is left out.
+    """
+    code = "" if event is None or event.code is None else event.code
+    return code if _CODE.fullmatch(code) else UpstreamError.code
 
 
 def _redirected(reply: Reply) -> UpstreamProtocolError:
@@ -498,7 +511,8 @@ async def _refusal(reply: Reply, dialect: Dialect | None, request_id: str) -> Up
         status=reply.status,
         headers=headers,
         body=bytes(body),
-        code=(event and event.code) or "upstream_error",
+        code=_code_of(event),
+        upstream=reply.upstream,
     )
 
 
