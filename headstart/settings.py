@@ -62,7 +62,7 @@ EditMode: TypeAlias = Literal["off", "blocks", "prediction"]
 EqualModels: TypeAlias = Literal["check", "assume"]
 ErrorOf: TypeAlias = Literal["hits", "requests"]
 GuardName: TypeAlias = Literal[
-    "number", "unit", "date", "name", "sign", "question", "connective", "quantifier",
+    "number", "unit", "date", "name", "sign", "spelling", "question", "connective", "quantifier",
     "comparative", "negation", "role-swap", "scope", "antonym", "crossing", "substitution",
 ]  # fmt: skip
 Judge: TypeAlias = Literal["format", "refusal", "logprob", "prompt", "agreement"]
@@ -315,9 +315,9 @@ class CacheSettings(Section):
     """For `static` matching: the lowest similarity of a neighbour that may answer. None: 0.90 with
     all guards, 0.95 with fewer."""
     guards: tuple[GuardName, ...] = GUARDS
-    """Guards that may veto a neighbour: `number`, `unit`, `date`, `name`, `sign`, `question`,
-    `connective`, `quantifier`, `comparative`, `negation`, `role-swap`, `scope`, `antonym`,
-    `crossing`, `substitution` ([how a hit is decided](how-a-hit-is-decided.md))."""
+    """Guards that may veto a neighbour: `number`, `unit`, `date`, `name`, `sign`, `spelling`,
+    `question`, `connective`, `quantifier`, `comparative`, `negation`, `role-swap`, `scope`,
+    `antonym`, `crossing`, `substitution` ([how a hit is decided](how-a-hit-is-decided.md))."""
     scope: Annotated[
         str,
         msgspec.Meta(

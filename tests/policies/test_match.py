@@ -70,6 +70,7 @@ def test_each_guard_can_be_switched_off(switched_off: str) -> None:
         "name": ("Read it in C", "Read it in C++"),
         "sign": ("5 + 3", "5 - 3"),
         "question": ("When is it", "Where is it"),
+        "spelling": ("Tell me about the US", "Tell me about us"),
         "connective": ("Find red and blue", "Find red or blue"),
         "antonym": ("Look up", "Look down"),
         "role-swap": ("A parcel from Rome", "A parcel to Rome"),

@@ -1,13 +1,14 @@
 """The facts of a prompt: numbers and units, dates, quantifiers, comparisons, names, its form.
 
 For each kind of fact, one function reads it from the words of a prompt, and one guard compares the
-facts of two prompts. The form of a prompt is what it asks for, how it joins two things, and the
-signs of its formulas.
+facts of two prompts. The form of a prompt is what it asks for, how it joins two things, the signs
+of its formulas, and spellings that the encoder does not see.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING
 
@@ -550,18 +551,21 @@ _AMOUNTS = stems_of(
 
 def question_form(
     text: str, words: Sequence[Word]
-) -> tuple[frozenset[str], frozenset[tuple[str, str, str]], str]:
-    """Return what a prompt asks for, its connectives, and the signs of its formulas.
+) -> tuple[frozenset[str], frozenset[tuple[str, str, str]], str, frozenset[str]]:
+    """Return what a prompt asks for, its connectives, the signs of its formulas, its spellings.
 
-    They are ``asks``, ``joins`` and ``signs`` of ``Parse``. Sentence vectors hardly represent any
-    of them. "When was she born?" and "Where was she born?", "red and blue" and "red or blue",
-    "15 + 20" and "15 - 20" have similarities above 0.9.
+    They are ``asks``, ``joins``, ``signs`` and ``spellings`` of ``Parse``. Sentence vectors hardly
+    represent any of them. "When was she born?" and "Where was she born?", "red and blue" and "red
+    or blue", "15 + 20" and "15 - 20" have similarities above 0.9, and the encoder does not see
+    accents and capitals at all.
     """
     used = {word.text for word in words}
     asks = frozenset() if _MARKS.isdisjoint(used) else _asks(words)
     joins = frozenset() if _CONNECTIVES.isdisjoint(used) else _joins(words)
     signs = "" if _ANY.search(text) is None else _signs(text)
-    return asks, joins, signs
+    about_case = not _ABOUT_CASE.isdisjoint(used)
+    spelled = about_case or _SPELLED.search(text) is not None
+    return asks, joins, signs, _spellings(text, words, about_case) if spelled else frozenset()
 
 
 def _asks(words: Sequence[Word]) -> frozenset[str]:
@@ -692,3 +696,66 @@ def _signs(text: str) -> str:
 def signs_differ(a: Parse, b: Parse) -> bool:
     """Veto unless both prompts have the same signs in their formulas and code."""
     return a.signs != b.signs
+
+
+# --- spellings -----------------------------------------------------------------------------------
+
+_ABOUT_CASE = frozenset(
+    listed(
+        """
+        caps capitalise capitalised capitalize capitalized capitalization capitalisation lowercase
+        uppercase titlecase
+        """
+    )
+)
+"""Beside these words, each capital letter matters."""
+_QUOTED = re.compile(
+    r"""
+      "([^"\n]{1,80})" | \u201c([^\u201d\n]{1,80})\u201d | `([^`\n]{1,80})`
+    | (?<![^\s(:,])'([^'\n]{1,80})'(?![^\s).,:;?!])
+    """,
+    re.VERBOSE,
+)
+_CODE = re.compile(r"\b(?=\w*\d)(?=\w*[^\W\d_])\w{6,}")
+"""A word of letters and digits, such as a password. Shorter ones are mostly models: "S7", "mp4"."""
+_SPELLED = re.compile(rf"[\"\u201c`]|(?<!\w)'|{_CODE.pattern}|\b(?:US|IT|WHO|OR|AND|NOT|NO)\b")
+"""What a prompt has whose spelling may matter. Words in capitals are names or emphasised there, and
+function words otherwise."""
+
+
+def _spellings(text: str, words: Sequence[Word], about_case: bool) -> frozenset[str]:  # noqa: FBT001
+    """Return the words whose capitals matter as they are written, and quoted texts in quotes."""
+    quoted = (next(filter(None, found.groups())) for found in _QUOTED.finditer(text))
+    kept = {f'"{each}"' for each in quoted}
+    shouted = text.isupper()
+    for word in words:
+        written = text[word.start : word.end]
+        function_word = word.acronym and not shouted and _SPELLED.fullmatch(written)
+        if function_word or _CODE.search(written) or (about_case and written != word.text):
+            kept.add(written)
+    return frozenset(kept)
+
+
+def spellings_differ(a: Parse, b: Parse) -> bool:
+    """Veto when quoted texts differ, or a word has other accents, or other capitals that matter."""
+    quotes_a, quotes_b = ({each for each in side.spellings if each[0] == '"'} for side in (a, b))
+    if quotes_a and quotes_b and quotes_a != quotes_b:
+        return True
+    if _recased(a, b) or _recased(b, a):
+        return True
+    only_a, only_b = ({*one.stems} - {*other.stems} for one, other in ((a, b), (b, a)))
+    if all(map(str.isascii, only_a | only_b)):
+        return False
+    return not {*map(_plain, only_a)}.isdisjoint(map(_plain, only_b))
+
+
+def _recased(a: Parse, b: Parse) -> bool:
+    """Tell whether a word whose capitals matter in ``a`` has other capitals in ``b``."""
+    only_a = a.spellings - b.spellings
+    return any(each[0] != '"' and stem(each.lower()) in b.stems for each in only_a)
+
+
+def _plain(word: str) -> str:
+    """Return the stem of a word without its accents."""
+    parts = unicodedata.normalize("NFD", word)
+    return stem("".join(part for part in parts if not unicodedata.combining(part)))

@@ -52,7 +52,7 @@ _OPPOSITE_PAIRS = """
     bigger/smaller biggest/smallest bind/release birth/death bitter/sweet black/white blame/forgive
     block/unblock boil/freeze boom/recession boot/shutdown boredom/interest borrow/lend
     borrower/lender bottom/top boy/girl brave/cowardly break/fix break/repair breakfast/dinner
-    breakfast/lunch bride/groom bright/dark bright/dim brighten/dim
+    breakfast/lunch bride/groom brief/detailed briefly/detail bright/dark bright/dim brighten/dim
     brighter/darker brighter/dimmer broad/narrow brother/sister
     bug/feature build/demolish build/destroy busy/idle buy/rent buy/sell buyer/seller calm/nervous
     cancel/confirm cancel/keep cancel/reactivate cancel/renew capitalize/lowercase captive/free

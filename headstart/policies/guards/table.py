@@ -25,6 +25,7 @@ from headstart.policies.guards.facts import (
     quantities,
     question_form,
     signs_differ,
+    spellings_differ,
     symbols,
     units_differ,
 )
@@ -57,6 +58,7 @@ GUARDS: Mapping[GuardName, Callable[[Parse, Parse], bool]] = {
     "date": dates_differ,
     "name": names_differ,
     "sign": signs_differ,
+    "spelling": spellings_differ,
     "question": asked_differs,
     "connective": connectives_differ,
     "quantifier": quantifiers_differ,
@@ -100,7 +102,7 @@ def parse_prompt(text: str, encoding: Encoding) -> Parse:
         if word.kind == "word" and not is_function_word(word.text):
             content.add(stemmed)
     vectors = _word_vectors(tuple(places.values()), encoding)
-    asks, joins, signs = question_form(text, words)
+    asks, joins, signs, spellings = question_form(text, words)
     return Parse(
         stems=tuple(stems),
         content=frozenset(content),
@@ -120,6 +122,7 @@ def parse_prompt(text: str, encoding: Encoding) -> Parse:
         asks=asks,
         joins=joins,
         signs=signs,
+        spellings=spellings,
     )
 
 

@@ -81,6 +81,8 @@ class Parse(Frozen, frozen=True, kw_only=True, array_like=True):
     signs: str = ""
     """The signs of formulas and code. Entries that were stored before this field existed match no
     prompt that has signs."""
+    spellings: frozenset[str] = frozenset()
+    """Words whose capitals matter as they are written, and quoted texts with their quotes."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
