@@ -565,7 +565,8 @@ def question_form(
     signs = "" if _ANY.search(text) is None else _signs(text)
     about_case = not _ABOUT_CASE.isdisjoint(used)
     spelled = about_case or _SPELLED.search(text) is not None
-    return asks, joins, signs, _spellings(text, words, about_case) if spelled else frozenset()
+    spellings = _spellings(text, words, about_case=about_case) if spelled else frozenset()
+    return asks, joins, signs, spellings
 
 
 def _asks(words: Sequence[Word]) -> frozenset[str]:
@@ -723,7 +724,7 @@ _SPELLED = re.compile(rf"[\"\u201c`]|(?<!\w)'|{_CODE.pattern}|\b(?:US|IT|WHO|OR|
 function words otherwise."""
 
 
-def _spellings(text: str, words: Sequence[Word], about_case: bool) -> frozenset[str]:  # noqa: FBT001
+def _spellings(text: str, words: Sequence[Word], *, about_case: bool) -> frozenset[str]:
     """Return the words whose capitals matter as they are written, and quoted texts in quotes."""
     quoted = (next(filter(None, found.groups())) for found in _QUOTED.finditer(text))
     kept = {f'"{each}"' for each in quoted}
