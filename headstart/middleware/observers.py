@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 FLUSH_S = 0.25
 MAX_WAITING = 10_000
-"""Most rows that are kept while the store is slow or away. The oldest are dropped beyond it."""
+"""Most rows that wait while the store is slow. The oldest are dropped beyond it."""
 
 
 class Bookkeeper:
