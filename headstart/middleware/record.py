@@ -10,9 +10,11 @@ The last part makes entries of answers that another tool has logged.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import re
+import sys
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
@@ -145,6 +147,7 @@ class Recorder:
         # The file is opened for each batch: the day may have changed, or the file was moved.
         file = self._open()
         try:
+            _lock(file)
             if _ends_inside_a_line(file):
                 os.write(file, b"\n")
             for answered in waiting:
@@ -183,6 +186,18 @@ class _RecordLine(NamedTuple):
             "response": msgspec.Raw(response),
         }
         return msgspec.json.encode(document) + b"\n"
+
+
+def _lock(file: int) -> None:
+    """Wait until no other process writes to a file, and keep others out until it is closed.
+
+    A line that another process is about to write would look as if it had been cut off.
+    """
+    if sys.platform != "win32":
+        import fcntl
+
+        with contextlib.suppress(OSError):  # not all file systems have locks
+            fcntl.flock(file, fcntl.LOCK_EX)
 
 
 def _ends_inside_a_line(file: int) -> bool:

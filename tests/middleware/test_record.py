@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import shutil
 import stat
@@ -154,6 +155,21 @@ async def test_two_recorders_share_a_file(tmp_path: Path) -> None:
             other.recorder.add(call("y" * 5000), CHAT, entry(f"other-{number}"))
         await until(lambda: names(tmp_path) != [] and _lines(tmp_path) == 100)
     assert len({row["id"] for row in rows(tmp_path)}) == 100
+
+
+async def test_a_line_that_another_process_is_writing_is_not_mended(tmp_path: Path) -> None:
+    async with bench(tmp_path / "log.jsonl") as one, asyncio.TaskGroup() as group:
+        await one.write("first")
+        (name,) = names(tmp_path)
+        with (tmp_path / name).open("ab", buffering=0) as other:
+            fcntl.flock(other, fcntl.LOCK_EX)
+            other.write(b'{"id": "oth')
+            writing = group.create_task(one.write("second"))
+            await asyncio.sleep(0.1)
+            other.write(b'er"}\n')
+        await writing
+    assert [row["id"] for row in rows(tmp_path)] == ["first", "other", "second"]
+    assert b"\n\n" not in (tmp_path / name).read_bytes()
 
 
 def _lines(folder: Path) -> int:
