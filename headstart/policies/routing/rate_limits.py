@@ -317,11 +317,17 @@ class _Bucket:
         return min(float(max(1, tokens)), self.limit)
 
     def wait_s(self, tokens: int, now: float, calls: int) -> float:
-        missing = calls * self.need(tokens) - self.level_at(now)
-        if missing <= 0.0:
-            return 0.0
-        refill_per_s = self.per_s - self.others_per_s
-        return max(0.0, min(missing / refill_per_s, self.believed_until - now))
+        """Return the seconds until the last of ``calls`` fits.
+
+        The use of others counts for the first call alone. It is a guess that a burst can make far
+        too high, and then it would refuse all calls that could wait.
+        """
+        need, level = self.need(tokens), self.level_at(now)
+        first, others = need - level, (calls - 1) * need - max(0.0, level - need)
+        wait_s = first / (self.per_s - self.others_per_s) if first > 0.0 else 0.0
+        if others > 0.0:
+            wait_s += others / self.per_s
+        return max(0.0, min(wait_s, self.believed_until - now))
 
 
 SavedLimits: TypeAlias = dict[str, tuple[float, float, float, float, float]]
