@@ -15,10 +15,16 @@ and CLINC150, so that earlier samples of these can be made again.
                of conversations in four wordings; the class is the entity and the answer
     covidq     JerryWeiAI/COVID-Q, ``final_master_dataset.csv`` (GPL 3): the class is the question
                of the catalogue
+    disfl      google-research-datasets/Disfl-QA, ``*.json`` (CC BY 4.0): questions of SQuAD, as
+               they are and with a slip of the tongue that is corrected; the class is the question
     gsm        apple/ml-gsm-symbolic, ``generated_data/GSM_p2.jsonl`` (CC BY-NC-ND 4.0): problems
                with exchanged names and numbers; each is a class of its own
     hwu64      xliuhw/NLU-Evaluation-Data, ``CrossValidation/autoGene*/**/testset/csv/*.csv``
                (CC BY 4.0): the class is the intent with its slots
+    lcquad     AskNowQA/LC-QuAD, ``*-data.json`` (GPL 3): questions to DBpedia, each as a template
+               says it and reworded by a person; the class is the query
+    mbpp       mbpp.jsonl of MBPP (CC BY 4.0): wishes for a Python function; each is a class of
+               its own
     naturalqa  wangcunxiang/QA-Eval, ``NQ.json``: natural questions; each is a class of its own
     nlupp      PolyAI-LDN/task-specific-datasets, ``nlupp/data/*/fold*.json``: intents and slots
     overnight  rhythmcao/unsup-two-stage-semantic-parsing, ``data/overnight/*_train.tsv`` and
@@ -32,6 +38,9 @@ and CLINC150, so that earlier samples of these can be made again.
     spidersyn  ygan/Spider-Syn, ``Spider-Syn/*.json`` (MIT): questions to databases, each in two
                wordings; the class is the SQL query, and the system prompt names the database
     svamp      arkilpatel/SVAMP, ``SVAMP.json`` (MIT): short problems; each is a class of its own
+    t0         yizhongw/self-instruct, ``data/finetuning/t0_train_50k/data_per_template/*.jsonl``
+               (Apache 2.0): tasks of 239 kinds, each in the frame of its kind, of 20 to 900
+               characters; each is a class of its own
     text2sql   jkkummerfeld/text2sql-data, ``data/*.json``: the class is the SQL query with its
                values filled in, as they are in the question
     toolformer gururise/AlpacaDataCleaned, ``dataset_extensions/GPTeacher/Toolformer/
@@ -136,6 +145,13 @@ def covidq(path: Path) -> Iterator[Row]:
             yield row["Question"], row["Question ID"]
 
 
+def disfl(path: Path) -> Iterator[Row]:
+    """Yield (question, question), and (question with a corrected slip, question)."""
+    for row in json.loads(path.read_text(encoding="utf-8")).values():
+        yield row["original"], row["original"]
+        yield row["disfluent"], row["original"]
+
+
 def gsm(path: Path) -> Iterator[Row]:
     """Read problems of GSM-Symbolic."""
     for line in path.read_text(encoding="utf-8").splitlines():
@@ -151,6 +167,22 @@ def hwu64(path: Path) -> Iterator[Row]:
             slots = sorted(re.findall(r"\[(.*?)\]", row["answer_annotation"].lower()))
             alone = not slots and intent in {"qa maths", "qa factoid", "general quirky"}
             yield text, text if alone else " ".join([intent, *slots])
+
+
+def lcquad(path: Path) -> Iterator[Row]:
+    """Yield (question, query), in the words of a person and in those of a template."""
+    for row in json.loads(path.read_text(encoding="utf-8")):
+        query = " ".join(row["sparql_query"].split())
+        yield row["corrected_question"].strip(), query
+        yield re.sub("[<>]", "", row["intermediary_question"]).strip(), query
+
+
+def mbpp(path: Path) -> Iterator[Row]:
+    """Read wishes for a function."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if line.strip():
+            text = json.loads(line)["text"]
+            yield text, text
 
 
 def naturalqa(path: Path) -> Iterator[Row]:
@@ -219,6 +251,14 @@ def svamp(path: Path) -> Iterator[Row]:
         yield text, text
 
 
+def t0(path: Path) -> Iterator[Row]:
+    """Read tasks of 20 to 900 characters."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        text = (json.loads(line)["prompt"] or "").strip()
+        if 20 < len(text) < 900:
+            yield text, text
+
+
 def text2sql(path: Path) -> Iterator[Row]:
     """Yield (question, SQL), both with the question's values."""
     for query in json.loads(path.read_text(encoding="utf-8")):
@@ -279,8 +319,9 @@ def sick(path: Path) -> Iterator[Pair]:
 
 READERS = {
     "banking77": banking77, "bbh": bbh, "clinc150": clinc150, "convq": convq, "covidq": covidq,
-    "gsm": gsm, "hwu64": hwu64, "naturalqa": naturalqa, "nlupp": nlupp, "overnight": overnight,
-    "sgd": sgd, "simpleq": simpleq, "snips": snips, "spidersyn": spidersyn, "svamp": svamp,
+    "disfl": disfl, "gsm": gsm, "hwu64": hwu64, "lcquad": lcquad, "mbpp": mbpp,
+    "naturalqa": naturalqa, "nlupp": nlupp, "overnight": overnight, "sgd": sgd,
+    "simpleq": simpleq, "snips": snips, "spidersyn": spidersyn, "svamp": svamp, "t0": t0,
     "text2sql": text2sql, "toolformer": toolformer, "webq": webq, "xsid": xsid,
 }  # fmt: skip
 WITH_REPEATS = frozenset({"banking77", "clinc150"})

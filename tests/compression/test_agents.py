@@ -15,7 +15,7 @@ def tokenizer() -> None:
 
 
 def test_sessions_have_the_shares_of_published_ones() -> None:
-    found = shares(40)
+    found = shares(160)
     assert found["reads"] == pytest.approx(0.5, abs=0.06)
     assert found["edits"] == pytest.approx(0.2, abs=0.04)
     assert found["shell"] == pytest.approx(0.17, abs=0.04)
