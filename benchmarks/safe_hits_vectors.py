@@ -67,7 +67,9 @@ class Prompts:
             lengths=np.array([len(encoding.spans) for encoding in encodings]),
             sentences=np.array([encoding.sentence for encoding in encodings]),
             tokens=np.concatenate([encoding.tokens for encoding in encodings]).astype(np.float16),
-            spans=np.concatenate([np.array(encoding.spans) for encoding in encodings]),
+            spans=np.concatenate(
+                [np.array(encoding.spans, np.int64).reshape(-1, 2) for encoding in encodings]
+            ),
             complete=np.array([encoding.complete for encoding in encodings]),
         )
 
