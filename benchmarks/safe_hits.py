@@ -272,12 +272,12 @@ def main(argv: Sequence[str]) -> None:
     runs = play_all(source, list(streams), args.orderings, entrants, prompts, args.processes)
     policies = [*args.static, *(f"verified:{target}" for target in args.targets)]
     pairs = judge_file(args.pairs, policies, prompts) if args.pairs else {}
-    prompts.keep()
     print_table(runs)
     print_shift(runs)
     print_pairs(pairs)
     if args.out:
         args.out.write_text(json.dumps(summary(runs, pairs), separators=(",", ":")) + "\n")
+    prompts.keep()
 
 
 if __name__ == "__main__":

@@ -61,6 +61,7 @@ class Prompts:
         if self._file is None or not self._new:
             return
         encodings = list(self._encodings.values())
+        self._file.parent.mkdir(parents=True, exist_ok=True)
         np.savez(
             self._file,
             texts=np.array(list(self._encodings)),

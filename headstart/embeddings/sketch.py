@@ -488,7 +488,8 @@ def _main_directions(encodings: Floats) -> Floats:
 
 def _nearest_texts(vectors: Floats) -> Integers:
     """Return the places of the ``NEAREST`` other texts of each text."""
-    vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    vectors = (vectors / np.maximum(lengths, 1e-9)).astype(np.float32, copy=False)
     found = np.empty((len(vectors), NEAREST), np.int64)
     for start in range(0, len(vectors), BLOCK):
         near = vectors[start : start + BLOCK] @ vectors.T
