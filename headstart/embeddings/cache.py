@@ -234,16 +234,13 @@ class SemanticCache:
             report_failure(self._observers, error)
             self._hot.limit(entry)
             return False
-        row = VectorRow(
-            id=entry.id,
-            partition=entry.key.group,
-            encoder=entry.encoder,
-            vector=vector,
-            sketch=sketch,
-        )
+        if vector is None and sketch is None:
+            return True
+        group, encoder = entry.key.group, entry.encoder
+        row = VectorRow(id=entry.id, partition=group, encoder=encoder, vector=vector, sketch=sketch)
         if postponed and self._entries is not None:
             self._entries.postpone(row, tenant)
-        elif vector is not None or sketch is not None:
+        else:
             await self._replica.add([row])
         return True
 

@@ -237,9 +237,9 @@ class PumpedCall:
 
     def _text(self, entry: Entry) -> str | None:
         """Return the text by whose meaning the entry is found; None: only exact lookups find it."""
-        if _calls_tools(entry):  # such an answer is never found by meaning
+        if self._prepared.semantic_refusal is not None or _calls_tools(entry):
             return None
-        return entry.key.query if self._prepared.semantic_refusal is None else None
+        return entry.key.query
 
     def _settle(self) -> None:
         """Hand over the booked attempts, also if there was no answer."""
