@@ -304,6 +304,10 @@ _THAN = {
 more")."""
 _OR = {**_THAN, "over": _LEAST, "above": _LEAST, "under": _MOST, "below": _MOST}
 _DENIALS = frozenset({"no", "not"})
+_INCLUSIVE = {_LEAST: ">=", _MOST: "<="}
+_AT = {"least": _LEAST, "most": _MOST}
+_BEFORE_AMOUNT = frozenset(listed("rs inr usd eur gbp"))
+"""Currencies between a limit and its number: "under Rs 500"."""
 
 _DEGREES = {"more": "more", "most": "most"}
 _ADJECTIVES = """
@@ -349,35 +353,48 @@ def _adjective_forms() -> dict[str, tuple[str, str]]:
 _ADJECTIVE_FORMS = _adjective_forms()
 
 
-def limits(words: Sequence[Word]) -> frozenset[str]:
-    """Return the kinds of limits on the numbers of a prompt: ``least``, ``most``, ``exact``."""
-    found = set()
+def limits(words: Sequence[Word]) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the kinds of limits on the numbers of a prompt: ``least``, ``most``, ``exact``.
+
+    The second value has the bounds that leave no doubt whether the number itself counts: ``>=`` for
+    "at least 5" and "5 or more", ``>`` for "more than 5", ``<=`` and ``<``. "Over 5" has none.
+    """
+    found, bounds = set(), set()
     for place, word in enumerate(words):
         if word.kind != "number" and word.text not in _SMALL:
             continue
-        before = [other.text for other in words[max(place - 4, 0) : place] if other.kind == "word"]
+        before = [other.text for other in words[max(place - 5, 0) : place] if other.kind == "word"]
         after = [other.text for other in words[place + 1 : place + 4]]
-        limit = _limit_before(before)
-        if limit is None and len(after) > 1:
-            limit = next((_OR.get(other) for one, other in pairwise(after) if one == "or"), None)
+        limit = next((_OR.get(other) for one, other in pairwise(after) if one == "or"), None)
+        bound = _INCLUSIVE.get(limit or "")
+        if limit is None:
+            limit, bound = _limit_before([text for text in before if text not in _BEFORE_AMOUNT])
         if limit is not None:
             found.add(limit)
-    return frozenset(found)
+        if bound is not None:
+            bounds.add(bound)
+    return frozenset(found), frozenset(bounds)
 
 
-def _limit_before(before: Sequence[str]) -> str | None:
+def _limit_before(before: Sequence[str]) -> tuple[str | None, str | None]:
+    """Return the limit that the words before a number set, and its bound if it has one."""
     if not before:
-        return None
+        return None, None
     *rest, last = before
+    bound = None
     if last == "than" and rest:
         limit, denied = _THAN.get(rest[-1]), rest[-2:-1]
+        bound = {_LEAST: ">", _MOST: "<"}.get(limit or "")
     elif last == "to" and rest and rest[-1] == "up":
         limit, denied = _MOST, []
     else:
         limit, denied = _LIMITS.get(last), rest[-1:]
+        if last in _AT and denied == ["at"]:
+            bound = _INCLUSIVE[_AT[last]]
     if limit is not None and not _DENIALS.isdisjoint(denied):
-        return _OPPOSITE[limit]
-    return limit
+        limit = _OPPOSITE[limit]
+        bound = None if bound is None else _INCLUSIVE[limit]
+    return limit, bound
 
 
 def degrees(words: Sequence[Word]) -> frozenset[tuple[str, str]]:
@@ -398,9 +415,16 @@ def degrees(words: Sequence[Word]) -> frozenset[tuple[str, str]]:
 
 
 def comparisons_differ(a: Parse, b: Parse) -> bool:
-    """Veto when limits conflict, or the prompts compare by different things or degrees."""
+    """Veto when limits conflict, or the prompts compare by different things or degrees.
+
+    If both have numbers, a bound on one side only is a veto, too, unless the other has any limit.
+    """
     if a.limits and b.limits and a.limits.isdisjoint(b.limits):
         return True
+    if a.bounds != b.bounds and a.quantities and b.quantities:
+        unlimited = not (a.limits and b.limits)
+        if unlimited or (a.bounds and b.bounds):
+            return True
     return bool(a.degrees and b.degrees) and a.degrees.isdisjoint(b.degrees)
 
 
@@ -537,7 +561,7 @@ _KINDS = {
     for word in words.split()
 }
 """Nouns that make "what" and "which" ask for a time, a place or a person."""
-_MARKS = _INVERTED | _ASKING | _CONTRACTED.keys() | {"what", "which", "many", "number"}
+_MARKS = _INVERTED | _ASKING | _CONTRACTED.keys() | {"what", "which", "many", "number", "count"}
 _LISTING = stems_of("what which who whose list show find give name")
 """Words that ask for the things themselves, not for how many there are."""
 _AMOUNTS = stems_of(
@@ -547,6 +571,8 @@ _AMOUNTS = stems_of(
     """
 )
 """Words that may ask for a number without "how many"."""
+_UNITS_OF_TIME = stems_of("minute hour day night week month year")
+"""With these words, "how many" may ask when: "how many days until the match"."""
 
 
 def question_form(
@@ -590,7 +616,7 @@ def _asked(before: str, text: str, after: str) -> str | None:
         return _KINDS.get(after)
     if text == "many":
         return _COUNT if before == "how" else None
-    if text == "number" and after == "of":  # not "the phone number of the hotel"
+    if text in {"number", "count"} and after == "of":  # not "the phone number of the hotel"
         return _COUNT if before in {"", "total"} or is_function_word(before) else None
     return None
 
@@ -604,8 +630,13 @@ def asked_differs(a: Parse, b: Parse) -> bool:
         return True
     if (_COUNT in a.asks) == (_COUNT in b.asks):
         return False
-    listing = (a if _COUNT in b.asks else b).stems
-    return not _LISTING.isdisjoint(listing) and _AMOUNTS.isdisjoint(listing)
+    counting, things = (a, b) if _COUNT in a.asks else (b, a)
+    if not _AMOUNTS.isdisjoint(things.stems):
+        return False
+    if things.asks == {"when"} and not _UNITS_OF_TIME.isdisjoint(counting.stems):
+        return False
+    # "How many guests came, and when?" and "When did the guests come?" may have one answer.
+    return bool(things.asks and counting.asks == {_COUNT}) or not _LISTING.isdisjoint(things.stems)
 
 
 # --- and, or -------------------------------------------------------------------------------------

@@ -103,6 +103,7 @@ def parse_prompt(text: str, encoding: Encoding) -> Parse:
             content.add(stemmed)
     vectors = _word_vectors(tuple(places.values()), encoding)
     asks, joins, signs, spellings = question_form(text, words)
+    limited, bounds = limits(words)
     return Parse(
         stems=tuple(stems),
         content=frozenset(content),
@@ -114,7 +115,7 @@ def parse_prompt(text: str, encoding: Encoding) -> Parse:
         negated=negated,
         tone=tone,
         quantifiers=quantifiers(words),
-        limits=limits(words),
+        limits=limited,
         degrees=degrees(words),
         names=names(text, words),
         symbols=symbols(text, words),
@@ -123,6 +124,7 @@ def parse_prompt(text: str, encoding: Encoding) -> Parse:
         joins=joins,
         signs=signs,
         spellings=spellings,
+        bounds=bounds,
     )
 
 

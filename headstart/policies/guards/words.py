@@ -83,6 +83,8 @@ class Parse(Frozen, frozen=True, kw_only=True, array_like=True):
     prompt that has signs."""
     spellings: frozenset[str] = frozenset()
     """Words whose capitals matter as they are written, and quoted texts with their quotes."""
+    bounds: frozenset[str] = frozenset()
+    """The bounds on numbers that include the number or not: ">=", ">", "<=", "<"."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
