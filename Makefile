@@ -55,7 +55,7 @@ release: $(DEV)/.installed  ## build sdist, wheel, SBOM and checksums of the las
 
 test-export:  ## export an encoder with torch for real (a large download)
 	$(PYTHON) -m venv $(EXPORT)
-	$(EXPORT)/bin/pip install --quiet --editable '.[export]' pytest pytest-timeout blockbuster safetensors
+	$(EXPORT)/bin/pip install --quiet --editable '.[export]' blockbuster hypothesis pytest pytest-timeout safetensors
 	$(EXPORT)/bin/pytest tests/embeddings/test_export.py $(ARGS)
 
 clean:  ## remove the environments, the caches and what was built
