@@ -236,10 +236,13 @@ class PumpedCall:
             pump.learner.submit(PendingComparison(sample, entry.answer, stored=stored))
 
     def _text(self, entry: Entry) -> str | None:
-        """Return the text by whose meaning the entry is found; None: only exact lookups find it."""
-        if _calls_tools(entry):  # such an answer is never found by meaning
+        """Return the text by whose meaning the entry is found.
+
+        None: only exact lookups find it, as all answers that call tools.
+        """
+        if self._prepared.semantic_refusal is not None or _calls_tools(entry):
             return None
-        return entry.key.query if self._prepared.semantic_refusal is None else None
+        return entry.key.query
 
     def _settle(self) -> None:
         """Hand over the booked attempts, also if there was no answer."""
@@ -405,19 +408,23 @@ class PumpedCall:
 
     def _sum_up_tokens(self, reply: Reply) -> None:
         """Sum up an answer with the tokens that the upstream reports, else with an estimate."""
-        tokens = self._reported(reply)
-        if tokens is not None or self._call.request is None:
-            return self._sum_up(reply, tokens or Tokens())
+        whole, request = self._whole(reply), self._call.request
+        counts, tokens = self._dialect or self._document, None
+        if counts is not None and request is not None:
+            tokens = reply.transcript.tokens(counts.tokens)
+        if tokens is not None or whole is None or request is None:
+            return self._sum_up(reply, whole, tokens or Tokens())
         prompt = round(len(self._call.body) / CHARACTERS_PER_TOKEN)
-        completion = round(len(self._answer_text(reply)) / CHARACTERS_PER_TOKEN)
-        self._sum_up(reply, Tokens(prompt, completion), estimated=True)
+        completion = round(_characters(whole) / CHARACTERS_PER_TOKEN)
+        self._sum_up(reply, whole, Tokens(prompt, completion), estimated=True)
 
-    def _sum_up(self, reply: Reply, tokens: Tokens, *, estimated: bool = False) -> None:
+    def _sum_up(
+        self, reply: Reply, whole: Completion | None, tokens: Tokens, *, estimated: bool = False
+    ) -> None:
         """Note the cost of a whole answer, and let exact lookups find it from now on."""
         flight, pump, request = self._flight, self._pump, self._call.request
         if self._holder:  # the caller's next request may come before this call is booked
             pump.accepted.note(self._holder, reply.upstream, reply.status)
-        whole = self._whole(reply)
         first, total_s = flight.first_content, time.perf_counter() - flight.began
         named = request if whole is None else whole
         extra_tokens, extra_usd, prefix_usd = 0, 0.0, 0.0
@@ -564,22 +571,6 @@ class PumpedCall:
             self._kept = None if found is None else storable(found)
         return self._completion
 
-    def _reported(self, reply: Reply) -> Tokens | None:
-        """Return the tokens that the upstream reported; none if it had nothing to report."""
-        counts = self._dialect or self._document
-        if counts is not None and self._call.request is not None:
-            tokens = reply.transcript.tokens(counts.tokens)
-            if tokens is not None:
-                return tokens
-        return Tokens() if self._whole(reply) is None else None
-
-    def _answer_text(self, reply: Reply) -> str:
-        whole = self._whole(reply)
-        parts = (part for choice in (whole.choices if whole else ()) for part in choice.parts)
-        return "".join(
-            part.arguments if isinstance(part, ToolCall) else part.text for part in parts
-        )
-
 
 def _refuse_broken(transcript: Transcript, *, stream: bool, cacheable: bool) -> None:
     """Raise unless the answer was whole, because a cut answer must never look finished.
@@ -597,6 +588,12 @@ def _refuse_broken(transcript: Transcript, *, stream: bool, cacheable: bool) -> 
     if not transcript.finished:
         raise UpstreamProtocolError("the upstream's stream ended before its answer did")
     transcript.feed((Ended(),))
+
+
+def _characters(answer: Completion) -> int:
+    """Return the length of all text and of the arguments of tool calls."""
+    parts = [part for choice in answer.choices for part in choice.parts]
+    return sum(len(part.arguments if isinstance(part, ToolCall) else part.text) for part in parts)
 
 
 def _calls_tools(entry: Entry) -> bool:
