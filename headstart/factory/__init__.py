@@ -449,9 +449,10 @@ async def _open_batches(parts: Parts, engine: Engine) -> BatchService | None:
     routes = Routes(DIALECTS.values(), (), DOCUMENTS.values())
 
     async def ask(scope: Scope, receive: Receive, send: Send) -> None:
-        route = routes.match("POST", scope["raw_path"])
+        path = scope["raw_path"]
+        route = routes.match("POST", path)
         assert route is not None  # the service has no other path
-        await engine.handle(route, scope, receive, send, not_found)
+        await engine.handle(route, path, scope, receive, send, not_found)
 
     service = BatchService(
         settings.batches,

@@ -31,7 +31,7 @@ from headstart.errors import (
 )
 from headstart.middleware.body import CLIENT_GONE, ClientGone, discard_body, paced, read_body
 from headstart.middleware.conversations import AnswerSource, refuse_compressed
-from headstart.middleware.endpoints import DEPLOYMENT, with_deployment
+from headstart.middleware.endpoints import DEPLOYMENT, raw_path, with_deployment
 from headstart.middleware.flights import LOG_BYTES, AnswerForm, Flight, Flights
 from headstart.middleware.items import EngineFunctions, ItemAnswers
 from headstart.middleware.learning.hit_decisions import AllowedChecks, HitAction, HitDecision
@@ -234,14 +234,19 @@ class Engine:
     async def handle(
         self,
         route: Route,
+        path: bytes,
         scope: Scope,
         receive: Receive,
         send: Send,
         app: ASGIApp,
+        *,
         page_headers: Headers = (),
     ) -> None:
-        """Answer one request and book it. Raises only what the wrapped app raises."""
-        context = RequestContext(self._new_id(), route, scope, receive, send)
+        """Answer one request and book it. ``path`` has matched ``route``.
+
+        Raises only what the wrapped app raises.
+        """
+        context = RequestContext(self._new_id(), route, path, scope, receive, send)
         context.page_headers = page_headers
         try:
             await self._answer(context, app)
@@ -306,7 +311,8 @@ class Engine:
 
         Calls of one ``affinity`` should stay with one provider, whose prompt cache they fill.
         """
-        context = RequestContext(self._new_id(), route, scope, _no_messages, _sent_to_nobody)
+        path = raw_path(scope)
+        context = RequestContext(self._new_id(), route, path, scope, _no_messages, _sent_to_nobody)
         context.affinity = affinity
         context.caller = self._access.admit(scope)
         context.body = body
@@ -657,8 +663,8 @@ class Engine:
         app: ASGIApp,
         sample: FeedbackSample | None,
     ) -> None:
-        self._limit(context)
         identity = _identity(context.prepared, key)
+        self._limit(context)
         flight = self._flights.find(identity, context.begin_by)
         if flight is not None and flight.whole and context.lookup.reason in _ASKS_AGAIN:
             flight = None  # the caller does not want this answer again
