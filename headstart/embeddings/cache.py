@@ -234,17 +234,18 @@ class SemanticCache:
             report_failure(self._observers, error)
             self._hot.limit(entry)
             return False
-        row = VectorRow(
-            id=entry.id,
-            partition=entry.key.group,
-            encoder=entry.encoder,
-            vector=vector,
-            sketch=sketch,
-        )
-        if postponed and self._entries is not None:
-            self._entries.postpone(row, tenant)
-        elif vector is not None or sketch is not None:
-            await self._replica.add([row])
+        if postponed or vector is not None or sketch is not None:
+            row = VectorRow(
+                id=entry.id,
+                partition=entry.key.group,
+                encoder=entry.encoder,
+                vector=vector,
+                sketch=sketch,
+            )
+            if postponed and self._entries is not None:
+                self._entries.postpone(row, tenant)
+            else:
+                await self._replica.add([row])
         return True
 
     async def put_each(self, entries: Sequence[Entry]) -> None:
