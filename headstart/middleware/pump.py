@@ -10,7 +10,7 @@ import anyio
 import msgspec
 from msgspec.structs import replace
 
-from headstart.attempts import AttemptOutcome, Tokens, total_cost_usd
+from headstart.attempts import Tokens, sum_costs
 from headstart.dialects.registry import DOCUMENTS
 from headstart.errors import (
     HeadstartError,
@@ -30,6 +30,7 @@ from headstart.types import Completion, Ended, Entry, Origin, RawResponse, ToolC
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
+    from headstart.attempts import AttemptCosts
     from headstart.dialects.dialect import Dialect
     from headstart.embeddings.cache import SemanticCache
     from headstart.interfaces import AdmissionPolicy, Upstream
@@ -396,30 +397,36 @@ class PumpedCall:
         flight, booked = self._flight, len(self._flight.attempts)
         self._settle()
         if flight.origin is None or len(flight.attempts) > booked:
-            self._sum_up_tokens(reply)
+            self._sum_up_tokens(reply, sum_costs(flight.attempts))
 
     def _sum_up_at_once(self, reply: Reply) -> None:
         """Sum up an answer, with a rough estimate of its tokens if the upstream reports none."""
         try:
             self._settle()
-            self._sum_up_tokens(reply)
+            self._sum_up_tokens(reply, sum_costs(self._flight.attempts))
         except Exception as error:  # noqa: BLE001 - the stream goes on
             self._flight.not_stored = self._failed(error)
 
-    def _sum_up_tokens(self, reply: Reply) -> None:
+    def _sum_up_tokens(self, reply: Reply, costs: AttemptCosts) -> None:
         """Sum up an answer with the tokens that the upstream reports, else with an estimate."""
         whole, request = self._whole(reply), self._call.request
         counts, tokens = self._dialect or self._document, None
         if counts is not None and request is not None:
             tokens = reply.transcript.tokens(counts.tokens)
         if tokens is not None or whole is None or request is None:
-            return self._sum_up(reply, whole, tokens or Tokens())
+            return self._sum_up(reply, whole, costs, tokens or Tokens())
         prompt = round(len(self._call.body) / CHARACTERS_PER_TOKEN)
         completion = round(_characters(whole) / CHARACTERS_PER_TOKEN)
-        self._sum_up(reply, whole, Tokens(prompt, completion), estimated=True)
+        self._sum_up(reply, whole, costs, Tokens(prompt, completion), estimated=True)
 
     def _sum_up(
-        self, reply: Reply, whole: Completion | None, tokens: Tokens, *, estimated: bool = False
+        self,
+        reply: Reply,
+        whole: Completion | None,
+        costs: AttemptCosts,
+        tokens: Tokens,
+        *,
+        estimated: bool = False,
     ) -> None:
         """Note the cost of a whole answer, and let exact lookups find it from now on."""
         flight, pump, request = self._flight, self._pump, self._call.request
@@ -427,12 +434,6 @@ class PumpedCall:
             pump.accepted.note(self._holder, reply.upstream, reply.status)
         first, total_s = flight.first_content, time.perf_counter() - flight.began
         named = request if whole is None else whole
-        extra_tokens, extra_usd, prefix_usd = 0, 0.0, 0.0
-        for each in flight.attempts:
-            prefix_usd += each.prefix_usd
-            if each.outcome is not AttemptOutcome.WON:
-                extra_tokens += each.prompt_tokens + each.completion_tokens
-                extra_usd += each.cost_usd or 0.0
         followed = None if reply.followed is None else reply.followed.origin
         flight.origin = origin = followed or Origin(
             model="" if named is None else named.model,
@@ -442,10 +443,10 @@ class PumpedCall:
             streamed=reply.is_stream,
             prompt_tokens=tokens.prompt,
             completion_tokens=tokens.completion,
-            extra_tokens=extra_tokens,
-            cost_usd=total_cost_usd(flight.attempts),
-            extra_usd=extra_usd,
-            prefix_usd=prefix_usd,
+            extra_tokens=costs.extra_tokens,
+            cost_usd=costs.total_usd,
+            extra_usd=costs.extra_usd,
+            prefix_usd=costs.prefix_usd,
             estimated=estimated,
         )
         flight.entry = entry = None

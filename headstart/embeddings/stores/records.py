@@ -154,7 +154,10 @@ def encode_put(put: Put, limits: StoreLimits) -> EncodedPut:
     if entry.expires is None and limits.ttl_s is not None:
         entry = msgspec.structs.replace(entry, expires=entry.created + limits.ttl_s)
     value = encode(entry)
-    encoded = EncodedPut(
+    size = _size(value, put.vector, put.sketch)
+    if limits.max_bytes is not None and size > limits.max_bytes:
+        raise StoreError(f"an entry of {size} bytes exceeds cache.max_bytes")
+    return EncodedPut(
         id=entry.id,
         exact=entry.key.exact,
         partition=sys.intern(entry.key.group),
@@ -167,11 +170,8 @@ def encode_put(put: Put, limits: StoreLimits) -> EncodedPut:
         sketch=put.sketch,
         amends=put.amends,
         lease=put.lease,
-        size=_size(value, put.vector, put.sketch),
+        size=size,
     )
-    if limits.max_bytes is not None and encoded.size > limits.max_bytes:
-        raise StoreError(f"an entry of {encoded.size} bytes exceeds cache.max_bytes")
-    return encoded
 
 
 def encode(value: Entry | Served | Label) -> bytes:
