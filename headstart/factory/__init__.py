@@ -163,13 +163,13 @@ async def start_engine(
         )
         second = make_second_opinion(build, opened)
         hit_decider = await open_hit_decider(build, domains, encoder, policy.version, second)
-        books = Bookkeeper(store, supervisor.spawn, observers)
-        observers.add(books)
         observers.add(FailureLog(unpriced=UnpricedModels(billing_names(opened))))
         if settings.server.access_log != "off":
             trace_id = None if tracing is None else tracing.trace_id
             as_json = settings.server.access_log == "json"
             observers.add(AccessLog(as_json=as_json, trace_id=trace_id))
+        books = Bookkeeper(store, supervisor.spawn, observers)
+        observers.add(books)
         stack.push_async_callback(books.aclose)
         recorder = await open_recorder(build)
         server = settings.server
