@@ -336,10 +336,10 @@ class Engine:
     async def look_up_draft(self, context: RequestContext) -> bool | None:
         """Return whether the cache has the answer; None if such requests are not looked up."""
         prepared, finder = context.prepared, self._finder
-        key, request = prepared.key, prepared.request
-        if key is None or finder is None or request is None:
+        key = prepared.key
+        if key is None or finder is None or prepared.request is None:
             return None
-        if self._admission.variants(request) > 1:
+        if prepared.variants > 1:
             return None
         lookup = finder.peek(prepared, key) or await finder.find(prepared, key)
         return lookup.entry is not None
@@ -421,9 +421,8 @@ class Engine:
             return
         if self._finder.lost_in_dialect(prepared.request, key) is not None:
             return
-        variants = self._admission.variants(prepared.request)
-        if variants > 1:
-            key = variant(key, self._random.randrange(variants))
+        if prepared.variants > 1:
+            key = variant(key, self._random.randrange(prepared.variants))
         try:
             if pumped.adopt(key, prepared):
                 self._spawn(pumped.store_adopted)
@@ -549,10 +548,8 @@ class Engine:
         """Return the key that was looked up, and the decision. If a step fails, it is a miss."""
         prepared, began = context.prepared, time.perf_counter()
         try:
-            if prepared.request is not None and context.route.dialect is not None:
-                variants = self._admission.variants(prepared.request)
-                if variants > 1:
-                    key = variant(key, self._random.randrange(variants))
+            if prepared.variants > 1:
+                key = variant(key, self._random.randrange(prepared.variants))
             lookup = finder.peek(prepared, key) or await finder.find(
                 prepared, key, None if self._shared is None else self._claim(context, key)
             )

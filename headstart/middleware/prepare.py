@@ -152,6 +152,8 @@ class Prepared(msgspec.Struct, frozen=True):
     """The names that the caller gave the request, for reports, and its answer, for invalidation."""
     in_sentences: bool = False
     """The answer is to come in whole sentences."""
+    variants: int = 1
+    """The number of answers that are kept of it, of which a hit draws one."""
     live: str = ""
     """The id of its live draft; "": it has none."""
 
@@ -460,8 +462,9 @@ class Preparer:
         place = b"%b %b" % (target[0].encode(), target[1]) if self._wrapped else None
         subdivision = found.get(b"x-headstart-scope")
         hashes = self._callers.hashes_of(identity, head.caller, subdivision, request.user, place)
-        scope, holder = hashes.scope, hashes.holder
+        scope, holder, variants = hashes.scope, hashes.holder, 1
         if bypass is None and route.dialect is not None:
+            variants = self._admission.variants(request)
             bypass = self._admission.refuse_lookup(request)
         elif bypass is None and request.duplicate_keys:
             bypass = "duplicate-keys"
@@ -503,6 +506,7 @@ class Preparer:
             repeat=None if window_s is None else _repeat(hashes.exact_caller, key, window_s),
             holder=holder,
             answerers=answerers,
+            variants=variants,
         )
 
     def _depends_on_state(self, method: str, found: Mapping[bytes, bytes]) -> bool:
