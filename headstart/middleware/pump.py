@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from headstart.reply import Reply, Transcript
     from headstart.types import CacheKey, Call, ChatRequest, Headers
 
+_MAY_BE_STORED = StorageVerdict()
 _TEXT_PASSES = frozenset({"model", "include-usage"})
 """Transforms that do not change the text of an answer."""
 UNATTENDED_S = 600.0
@@ -165,7 +166,7 @@ class PumpedCall:
         """The answer is stored byte for byte."""
         self._raw: bytes | None = None
         """The whole body of an answer that is stored byte for byte; None: it may not be stored."""
-        self._storing = StorageVerdict()
+        self._storing = _MAY_BE_STORED
         """The verdict on storing the answer that follows from its status and headers."""
         self._reads = False
         """The answer is in a dialect, and can be read."""
@@ -463,7 +464,7 @@ class PumpedCall:
     def _judge(self, reply: Reply) -> StorageVerdict:
         """Return the verdict of status and headers on storing the answer."""
         if self._key is None:
-            return StorageVerdict()
+            return _MAY_BE_STORED
         pump, custom = self._pump, self._custom
         try:
             if (custom and self._document is None) or pump.wrapped:
@@ -480,7 +481,7 @@ class PumpedCall:
         # A provider's caching headers are about answers to a POST in general.
         if reply.status != 200:
             return StorageVerdict("status")
-        return StorageVerdict(None if reply.is_plain else "content-encoding")
+        return _MAY_BE_STORED if reply.is_plain else StorageVerdict("content-encoding")
 
     def _failed(self, error: Exception) -> str:
         """Report a step that failed; return why the answer is not stored."""
