@@ -533,7 +533,7 @@ class HTTPUpstream:
                 if not reader.closing:
                     data = await content.readany()
                     continue
-                if not content.at_eof() and reader.ended:
+                if content.at_eof() or reader.ended:
                     break
                 if until is None or piece.events:
                     until = asyncio.get_running_loop().time() + AFTER_END_S
