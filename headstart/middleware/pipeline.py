@@ -242,10 +242,7 @@ class Engine:
         *,
         page_headers: Headers = (),
     ) -> None:
-        """Answer one request and book it. ``path`` has matched ``route``.
-
-        Raises only what the wrapped app raises.
-        """
+        """Answer one request and book it. Raises only what the wrapped app raises."""
         context = RequestContext(self._new_id(), route, path, scope, receive, send)
         context.page_headers = page_headers
         try:
@@ -583,15 +580,13 @@ class Engine:
 
         None: the caller may not read all answers, or wants no call.
         """
-        prepared = context.prepared
-        if self._shared is None or prepared.readable is not None:
-            return None
-        if prepared.directives.only_if_cached:
+        shared, prepared = self._shared, context.prepared
+        if shared is None or prepared.readable is not None or prepared.directives.only_if_cached:
             return None
         if context.claim is not None:
             context.claim.close()
         context.claim = claim = LeaseClaim(*_identity(prepared, key))
-        return partial(self._shared.find, claim)
+        return partial(shared.find, claim)
 
     def _failed(self, stage: str, error: Exception) -> Lookup:
         self._observer.notify(StageFailed(stage=stage, error=type(error).__name__))
