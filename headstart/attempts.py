@@ -123,6 +123,31 @@ def extra_cost_usd(attempts: Iterable[Attempt]) -> float:
     return sum(each.cost_usd or 0.0 for each in attempts if each.outcome is not AttemptOutcome.WON)
 
 
+class AttemptCosts(NamedTuple):
+    """The costs of a request's attempts. ``extra``: of the calls whose answer no client got."""
+
+    total_usd: float | None
+    """None: no cost is known."""
+    extra_usd: float
+    extra_tokens: int
+    prefix_usd: float
+
+
+def sum_costs(attempts: Iterable[Attempt]) -> AttemptCosts:
+    """Return the sums of the known costs."""
+    total_usd: float | None = None
+    extra_usd, extra_tokens, prefix_usd = 0.0, 0, 0.0
+    for each in attempts:
+        usd = each.cost_usd
+        if usd is not None:
+            total_usd = usd + (total_usd or 0.0)
+        prefix_usd += each.prefix_usd
+        if each.outcome is not AttemptOutcome.WON:
+            extra_tokens += each.prompt_tokens + each.completion_tokens
+            extra_usd += usd or 0.0
+    return AttemptCosts(total_usd, extra_usd, extra_tokens, prefix_usd)
+
+
 class RoutingEstimate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """An upstream's estimate of one call, if it were made now. Routing policies compare these."""
 

@@ -304,7 +304,8 @@ class AdmissionPolicy(Protocol):
     ) -> str | None:
         """Return why this answer, a complete one of status 200, may not be stored.
 
-        ``tools`` are patterns of the tools whose calls may be replayed.
+        It is asked only about requests that ``refuse_lookup`` lets pass. ``tools`` are patterns of
+        the tools whose calls may be replayed.
         """
 
     def variants(self, request: ChatRequest) -> int:

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
+from headstart.attempts import Tokens
 from headstart.dialects.dialect import (
     CHUNK_CHARACTERS,
     MalformedAnswerError,
     Rendered,
+    as_count,
     as_text,
     decode_document,
     decode_event,
@@ -528,6 +530,38 @@ def _read_rest(chunk: dict[str, Any], events: list[StreamEvent]) -> None:
         events.append(read_error(chunk, None))
     elif "choices" in chunk and not chunk.keys() <= _CHUNK:
         events.append(ExtraDelta(fields=_unknown(chunk, _CHUNK), choice=None))
+
+
+def is_usage_only(events: Sequence[StreamEvent]) -> bool:
+    """Tell whether this is the chunk without choices. It breaks clients that did not ask for it."""
+    reports = False
+    for event in events:
+        if isinstance(event, UsageReported):
+            reports = True
+        elif not isinstance(event, Started) and not (
+            isinstance(event, ExtraDelta) and event.choice is None
+        ):
+            return False
+    return reports
+
+
+def count_tokens(usage: dict[str, Any]) -> Tokens:
+    """Return the counts of a usage object. DeepSeek has its own name for cached tokens."""
+    prompt, completion = token_details(usage, "prompt"), token_details(usage, "completion")
+    cached = prompt.get("cached_tokens") or usage.get("prompt_cache_hit_tokens")
+    return Tokens(
+        prompt=as_count(usage.get("prompt_tokens")),
+        completion=as_count(usage.get("completion_tokens")),
+        cached=as_count(cached),
+        cache_write=as_count(prompt.get("cache_write_tokens")),
+        reasoning=as_count(completion.get("reasoning_tokens")),
+    )
+
+
+def token_details(usage: dict[str, Any], side: str) -> dict[str, Any]:
+    """Return the detailed counts of a usage object, for its prompt or for its answer."""
+    details = usage.get(side + "_tokens_details")
+    return details if isinstance(details, dict) else {}
 
 
 def _unknown(fields: dict[str, Any], known: frozenset[str]) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headstart.attempts import Tokens
 from headstart.dialects.dialect import (
     OPENAI_MODELS,
     ContentTypes,
@@ -15,14 +14,15 @@ from headstart.dialects.dialect import (
     KeyForm,
     LimitHeaders,
     LogprobsForm,
-    as_count,
 )
 from headstart.dialects.openai_answers import (
     ChatDecoder,
     ChatEncoder,
+    count_tokens,
     decode_body,
     error_body,
     error_frame,
+    is_usage_only,
     render,
     write_body,
 )
@@ -35,44 +35,13 @@ from headstart.dialects.openai_requests import (
 )
 from headstart.dialects.request_form import RequestForm, add_cache_key, canonical_body
 from headstart.dialects.requests import apply_quirks
-from headstart.types import ExtraDelta, Started, UsageReported, random_bytes
+from headstart.types import random_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-    from headstart.types import ChatRequest, Headers, StreamEvent
-
-
-def _usage_only(events: Sequence[StreamEvent]) -> bool:
-    """Tell whether this is the chunk without choices. It breaks clients that did not ask for it."""
-    reports = False
-    for event in events:
-        if isinstance(event, UsageReported):
-            reports = True
-        elif not isinstance(event, Started) and not (
-            isinstance(event, ExtraDelta) and event.choice is None
-        ):
-            return False
-    return reports
-
-
-def _tokens(usage: dict[str, Any]) -> Tokens:
-    """Return the counts of a usage object. DeepSeek has its own name for cached tokens."""
-    prompt, completion = token_details(usage, "prompt"), token_details(usage, "completion")
-    cached = prompt.get("cached_tokens") or usage.get("prompt_cache_hit_tokens")
-    return Tokens(
-        prompt=as_count(usage.get("prompt_tokens")),
-        completion=as_count(usage.get("completion_tokens")),
-        cached=as_count(cached),
-        cache_write=as_count(prompt.get("cache_write_tokens")),
-        reasoning=as_count(completion.get("reasoning_tokens")),
-    )
-
-
-def token_details(usage: dict[str, Any], side: str) -> dict[str, Any]:
-    """Return the detailed counts of a usage object, for its prompt or for its answer."""
-    details = usage.get(side + "_tokens_details")
-    return details if isinstance(details, dict) else {}
+    from headstart.attempts import Tokens
+    from headstart.types import ChatRequest, Headers
 
 
 def _usage(tokens: Tokens) -> dict[str, Any]:
@@ -186,8 +155,8 @@ OPENAI_CHAT = Dialect(
     write_request=write_request,
     shows_reasoning=_shows_reasoning,
     add_usage=add_usage,
-    usage_only=_usage_only,
-    tokens=_tokens,
+    usage_only=is_usage_only,
+    tokens=count_tokens,
     usage=_usage,
     decoder=ChatDecoder,
     decode_body=decode_body,

@@ -356,8 +356,9 @@ def parse_request(body: bytes) -> ChatRequest:
     """Read a request body. Raises InvalidRequest."""
     document = decode_object(body)
     model = read_model(document)
-    messages = read_message_list(document)
+    query = last_user_text(read_message_list(document))
     check_types(document, _TYPES)
+    repeats = repeats_keys(body, document)
     limit = document.get("max_completion_tokens")
     if limit is None:
         limit = read_integer(document, "max_tokens")
@@ -372,13 +373,13 @@ def parse_request(body: bytes) -> ChatRequest:
         model=model,
         stream=bool(document.get("stream")),
         document=document,
-        query=last_user_text(messages),
+        query=query,
         include_usage=_includes_usage(document),
         max_tokens=limit,
         choices=choices or 1,
         logprobs=bool(logprobs),
         user=_user(document),
-        duplicate_keys=repeats_keys(body, document),
+        duplicate_keys=repeats,
     )
 
 

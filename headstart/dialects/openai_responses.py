@@ -14,8 +14,8 @@ from headstart.dialects.dialect import (
     SharedForm,
     as_count,
 )
-from headstart.dialects.openai_answers import error_body
-from headstart.dialects.openai_chat import OPENAI_CHAT, token_details
+from headstart.dialects.openai_answers import error_body, token_details
+from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.request_form import (
     PromptMessages,
     RequestForm,

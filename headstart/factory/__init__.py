@@ -163,13 +163,13 @@ async def start_engine(
         )
         second = make_second_opinion(build, opened)
         hit_decider = await open_hit_decider(build, domains, encoder, policy.version, second)
-        books = Bookkeeper(store, supervisor.spawn, observers)
-        observers.add(books)
         observers.add(FailureLog(unpriced=UnpricedModels(billing_names(opened))))
         if settings.server.access_log != "off":
             trace_id = None if tracing is None else tracing.trace_id
             as_json = settings.server.access_log == "json"
             observers.add(AccessLog(as_json=as_json, trace_id=trace_id))
+        books = Bookkeeper(store, supervisor.spawn, observers)
+        observers.add(books)
         stack.push_async_callback(books.aclose)
         recorder = await open_recorder(build)
         server = settings.server
@@ -449,9 +449,10 @@ async def _open_batches(parts: Parts, engine: Engine) -> BatchService | None:
     routes = Routes(DIALECTS.values(), (), DOCUMENTS.values())
 
     async def ask(scope: Scope, receive: Receive, send: Send) -> None:
-        route = routes.match("POST", scope["raw_path"])
+        path = scope["raw_path"]
+        route = routes.match("POST", path)
         assert route is not None  # the service has no other path
-        await engine.handle(route, scope, receive, send, not_found)
+        await engine.handle(route, path, scope, receive, send, not_found)
 
     service = BatchService(
         settings.batches,

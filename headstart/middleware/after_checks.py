@@ -57,13 +57,20 @@ class CheckedRequest:
     """
 
     def __init__(
-        self, engine: Engine, route: Route, scope: Scope, receive: Receive, send: Send
+        self,
+        engine: Engine,
+        route: Route,
+        path: bytes,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
     ) -> None:
         self.scope = for_all(scope)
         """The scope that the framework works with, and writes into."""
         self.loop = asyncio.get_running_loop()
         self._engine = engine
         self._route = route
+        self._path = path
         self._places = {name: scope[name] for name in _PLACES if name in scope}
         self._host_send = send
         self._incoming = _Incoming(receive, engine.max_body_bytes)
@@ -142,9 +149,9 @@ class CheckedRequest:
 
     async def _ask(self, scope: Scope) -> None:
         """Let the engine answer."""
-        receive = self._incoming.for_engine
         try:
-            await self._engine.handle(self._route, scope, receive, self._answer, self._call)
+            receive, path = self._incoming.for_engine, self._path
+            await self._engine.handle(self._route, path, scope, receive, self._answer, self._call)
         except Exception as error:  # noqa: BLE001 - raised where the framework waits for it
             self._refusal = error
         finally:

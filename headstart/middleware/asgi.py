@@ -171,16 +171,18 @@ class Gateway:
             route = _unless_unlisted(route, running, path)
         if running is not None and route is not None and page_headers:
             engine = running.engine
-            await engine.handle(route, scope, receive, send, self.app, page_headers)
+            await engine.handle(
+                route, path, scope, receive, send, self.app, page_headers=page_headers
+            )
         elif page_headers:
             await self._relay(running, scope, receive, adding(send, page_headers))
         elif running is None:
             await self.app(scope, receive, send)
         elif route is not None and route.after_checks:
-            await CheckedRequest(running.engine, route, scope, receive, send).run(self.app)
+            await CheckedRequest(running.engine, route, path, scope, receive, send).run(self.app)
         elif route is not None:
             with looked_up_before(route):
-                await running.engine.handle(route, scope, receive, send, self.app)
+                await running.engine.handle(route, path, scope, receive, send, self.app)
 
     async def _try_azure(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request to one of Azure's paths; any other goes to the app."""

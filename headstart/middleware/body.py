@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from typing import TYPE_CHECKING, Any
 
 from headstart.errors import HeadstartError, RequestTimeout
@@ -18,60 +17,12 @@ SLOWEST_BYTES_PER_S = 1024
 """Slowest rate of a client that is still sending its body."""
 
 
-LONGEST_NUMBER = 1000
-"""Characters of a number. The largest double takes 309, and some clients ask for 10^400 tokens."""
-_NUMBER = b"0123456789.eE+-"
-_ZEROS = bytes(0x30 if 0x30 <= byte <= 0x39 else 0x20 for byte in range(256))
-_DIGITS = b"0" * 100
-"""Fewest zeros in a row in a longer number, after each digit was replaced by a zero."""
-
-
 CLIENT_GONE = 499
 """The booked status of clients that left before an answer began, the same as in nginx's logs."""
 
 
 class ClientGone(HeadstartError):
     """The client closed the connection, so no answer is needed."""
-
-
-class ValueLimit:
-    """Tells whether a JSON body is too expensive to decode, before any of its values is made.
-
-    A value costs 50 to 100 bytes of memory and a microsecond to decode and to key, however few
-    bytes it takes, so a limit on bytes alone does not bound either. Each value, except the very
-    first one, comes after a comma or after the bracket that opens its list or object; strings and
-    empty brackets are skipped. So a long text with many commas is one value. In invalid JSON, the
-    values up to the first error count, as a decoder would make them.
-
-    A number's time grows with the square of its length, so its length has a limit, too.
-    """
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        string, empty = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', rb"[\[{][ \t\r\n]*+[\]}]"
-        number = rb"[0-9-][0-9.eE+-]{0,%d}+(?![0-9.eE+-])" % (LONGEST_NUMBER - 1)
-        rest = rb'[^",\[{0-9-]*+'
-        skipped = rb"%b(?:(?:%b|%b|%b)%b)*+" % (rest, string, empty, number, rest)
-        self._fitting = re.compile(
-            rb"(?:%b[,\[{]){0,%d}+%b" % (skipped, most - 1, skipped), re.DOTALL
-        )
-
-    def refusal(self, body: bytes) -> str | None:
-        """Return why the body is refused, or None. Takes 10 to 20 ms a megabyte at worst."""
-        marks = body.count(b",") + body.count(b"[") + body.count(b"{")
-        if marks < self.most and _DIGITS not in body.translate(_ZEROS):
-            return None
-        fits = self._fitting.match(body)
-        assert fits is not None  # the pattern matches an empty text
-        stop = body[fits.end() : fits.end() + 1]
-        if stop and stop in b",[{":
-            return f"the body holds more JSON values than server.max_body_values ({self.most})"
-        if stop and stop in _NUMBER:
-            return (
-                f"the body holds a number of more than {LONGEST_NUMBER} characters: send it as a "
-                "string"
-            )
-        return None  # at the end of the body, or at its first error
 
 
 def paced(

@@ -593,7 +593,7 @@ class LiveDrafts:
             text is not None
             and same_prompt(kept.text, text)
             and kept.flight.joinable
-            and raw_path(context.scope) == raw_path(draft.scope)
+            and context.path == raw_path(draft.scope)
             and context.scope["query_string"] == draft.scope["query_string"]
             and self._engine.sends_alike(context.scope, draft.scope)
         )

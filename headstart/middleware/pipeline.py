@@ -31,7 +31,7 @@ from headstart.errors import (
 )
 from headstart.middleware.body import CLIENT_GONE, ClientGone, discard_body, paced, read_body
 from headstart.middleware.conversations import AnswerSource, refuse_compressed
-from headstart.middleware.endpoints import DEPLOYMENT, with_deployment
+from headstart.middleware.endpoints import DEPLOYMENT, raw_path, with_deployment
 from headstart.middleware.flights import LOG_BYTES, AnswerForm, Flight, Flights
 from headstart.middleware.items import EngineFunctions, ItemAnswers
 from headstart.middleware.learning.hit_decisions import AllowedChecks, HitAction, HitDecision
@@ -234,14 +234,16 @@ class Engine:
     async def handle(
         self,
         route: Route,
+        path: bytes,
         scope: Scope,
         receive: Receive,
         send: Send,
         app: ASGIApp,
+        *,
         page_headers: Headers = (),
     ) -> None:
         """Answer one request and book it. Raises only what the wrapped app raises."""
-        context = RequestContext(self._new_id(), route, scope, receive, send)
+        context = RequestContext(self._new_id(), route, path, scope, receive, send)
         context.page_headers = page_headers
         try:
             await self._answer(context, app)
@@ -306,7 +308,8 @@ class Engine:
 
         Calls of one ``affinity`` should stay with one provider, whose prompt cache they fill.
         """
-        context = RequestContext(self._new_id(), route, scope, _no_messages, _sent_to_nobody)
+        path = raw_path(scope)
+        context = RequestContext(self._new_id(), route, path, scope, _no_messages, _sent_to_nobody)
         context.affinity = affinity
         context.caller = self._access.admit(scope)
         context.body = body
@@ -330,10 +333,10 @@ class Engine:
     async def look_up_draft(self, context: RequestContext) -> bool | None:
         """Return whether the cache has the answer; None if such requests are not looked up."""
         prepared, finder = context.prepared, self._finder
-        key, request = prepared.key, prepared.request
-        if key is None or finder is None or request is None:
+        key = prepared.key
+        if key is None or finder is None or prepared.request is None:
             return None
-        if self._admission.variants(request) > 1:
+        if prepared.variants > 1:
             return None
         lookup = finder.peek(prepared, key) or await finder.find(prepared, key)
         return lookup.entry is not None
@@ -415,9 +418,8 @@ class Engine:
             return
         if self._finder.lost_in_dialect(prepared.request, key) is not None:
             return
-        variants = self._admission.variants(prepared.request)
-        if variants > 1:
-            key = variant(key, self._random.randrange(variants))
+        if prepared.variants > 1:
+            key = variant(key, self._random.randrange(prepared.variants))
         try:
             if pumped.adopt(key, prepared):
                 self._spawn(pumped.store_adopted)
@@ -543,10 +545,8 @@ class Engine:
         """Return the key that was looked up, and the decision. If a step fails, it is a miss."""
         prepared, began = context.prepared, time.perf_counter()
         try:
-            if prepared.request is not None and context.route.dialect is not None:
-                variants = self._admission.variants(prepared.request)
-                if variants > 1:
-                    key = variant(key, self._random.randrange(variants))
+            if prepared.variants > 1:
+                key = variant(key, self._random.randrange(prepared.variants))
             lookup = finder.peek(prepared, key) or await finder.find(
                 prepared, key, None if self._shared is None else self._claim(context, key)
             )
@@ -580,15 +580,13 @@ class Engine:
 
         None: the caller may not read all answers, or wants no call.
         """
-        prepared = context.prepared
-        if self._shared is None or prepared.readable is not None:
-            return None
-        if prepared.directives.only_if_cached:
+        shared, prepared = self._shared, context.prepared
+        if shared is None or prepared.readable is not None or prepared.directives.only_if_cached:
             return None
         if context.claim is not None:
             context.claim.close()
         context.claim = claim = LeaseClaim(*_identity(prepared, key))
-        return partial(self._shared.find, claim)
+        return partial(shared.find, claim)
 
     def _failed(self, stage: str, error: Exception) -> Lookup:
         self._observer.notify(StageFailed(stage=stage, error=type(error).__name__))
@@ -657,8 +655,8 @@ class Engine:
         app: ASGIApp,
         sample: FeedbackSample | None,
     ) -> None:
-        self._limit(context)
         identity = _identity(context.prepared, key)
+        self._limit(context)
         flight = self._flights.find(identity, context.begin_by)
         if flight is not None and flight.whole and context.lookup.reason in _ASKS_AGAIN:
             flight = None  # the caller does not want this answer again

@@ -10,7 +10,7 @@ import anyio
 import msgspec
 from msgspec.structs import replace
 
-from headstart.attempts import AttemptOutcome, Tokens, total_cost_usd
+from headstart.attempts import Tokens, sum_costs
 from headstart.dialects.registry import DOCUMENTS
 from headstart.errors import (
     HeadstartError,
@@ -30,6 +30,7 @@ from headstart.types import Completion, Ended, Entry, Origin, RawResponse, ToolC
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
+    from headstart.attempts import AttemptCosts
     from headstart.dialects.dialect import Dialect
     from headstart.embeddings.cache import SemanticCache
     from headstart.interfaces import AdmissionPolicy, Upstream
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from headstart.reply import Reply, Transcript
     from headstart.types import CacheKey, Call, ChatRequest, Headers
 
+_MAY_BE_STORED = StorageVerdict()
 _TEXT_PASSES = frozenset({"model", "include-usage"})
 """Transforms that do not change the text of an answer."""
 UNATTENDED_S = 600.0
@@ -164,7 +166,7 @@ class PumpedCall:
         """The answer is stored byte for byte."""
         self._raw: bytes | None = None
         """The whole body of an answer that is stored byte for byte; None: it may not be stored."""
-        self._storing = StorageVerdict()
+        self._storing = _MAY_BE_STORED
         """The verdict on storing the answer that follows from its status and headers."""
         self._reads = False
         """The answer is in a dialect, and can be read."""
@@ -236,7 +238,10 @@ class PumpedCall:
             pump.learner.submit(PendingComparison(sample, entry.answer, stored=stored))
 
     def _text(self, entry: Entry) -> str | None:
-        """Return the text by whose meaning the entry is found; None: only exact lookups find it."""
+        """Return the text by whose meaning the entry is found.
+
+        None: only exact lookups find it, as all answers that call tools.
+        """
         if self._prepared.semantic_refusal is not None or _calls_tools(entry):
             return None
         return entry.key.query
@@ -393,39 +398,43 @@ class PumpedCall:
         flight, booked = self._flight, len(self._flight.attempts)
         self._settle()
         if flight.origin is None or len(flight.attempts) > booked:
-            self._sum_up_tokens(reply)
+            self._sum_up_tokens(reply, sum_costs(flight.attempts))
 
     def _sum_up_at_once(self, reply: Reply) -> None:
         """Sum up an answer, with a rough estimate of its tokens if the upstream reports none."""
         try:
             self._settle()
-            self._sum_up_tokens(reply)
+            self._sum_up_tokens(reply, sum_costs(self._flight.attempts))
         except Exception as error:  # noqa: BLE001 - the stream goes on
             self._flight.not_stored = self._failed(error)
 
-    def _sum_up_tokens(self, reply: Reply) -> None:
+    def _sum_up_tokens(self, reply: Reply, costs: AttemptCosts) -> None:
         """Sum up an answer with the tokens that the upstream reports, else with an estimate."""
-        tokens = self._reported(reply)
-        if tokens is not None or self._call.request is None:
-            return self._sum_up(reply, tokens or Tokens())
+        whole, request = self._whole(reply), self._call.request
+        counts, tokens = self._dialect or self._document, None
+        if counts is not None and request is not None:
+            tokens = reply.transcript.tokens(counts.tokens)
+        if tokens is not None or whole is None or request is None:
+            return self._sum_up(reply, whole, costs, tokens or Tokens())
         prompt = round(len(self._call.body) / CHARACTERS_PER_TOKEN)
-        completion = round(len(self._answer_text(reply)) / CHARACTERS_PER_TOKEN)
-        self._sum_up(reply, Tokens(prompt, completion), estimated=True)
+        completion = round(_characters(whole) / CHARACTERS_PER_TOKEN)
+        self._sum_up(reply, whole, costs, Tokens(prompt, completion), estimated=True)
 
-    def _sum_up(self, reply: Reply, tokens: Tokens, *, estimated: bool = False) -> None:
+    def _sum_up(
+        self,
+        reply: Reply,
+        whole: Completion | None,
+        costs: AttemptCosts,
+        tokens: Tokens,
+        *,
+        estimated: bool = False,
+    ) -> None:
         """Note the cost of a whole answer, and let exact lookups find it from now on."""
         flight, pump, request = self._flight, self._pump, self._call.request
         if self._holder:  # the caller's next request may come before this call is booked
             pump.accepted.note(self._holder, reply.upstream, reply.status)
-        whole = self._whole(reply)
         first, total_s = flight.first_content, time.perf_counter() - flight.began
         named = request if whole is None else whole
-        extra_tokens, extra_usd, prefix_usd = 0, 0.0, 0.0
-        for each in flight.attempts:
-            prefix_usd += each.prefix_usd
-            if each.outcome is not AttemptOutcome.WON:
-                extra_tokens += each.prompt_tokens + each.completion_tokens
-                extra_usd += each.cost_usd or 0.0
         followed = None if reply.followed is None else reply.followed.origin
         flight.origin = origin = followed or Origin(
             model="" if named is None else named.model,
@@ -435,10 +444,10 @@ class PumpedCall:
             streamed=reply.is_stream,
             prompt_tokens=tokens.prompt,
             completion_tokens=tokens.completion,
-            extra_tokens=extra_tokens,
-            cost_usd=total_cost_usd(flight.attempts),
-            extra_usd=extra_usd,
-            prefix_usd=prefix_usd,
+            extra_tokens=costs.extra_tokens,
+            cost_usd=costs.total_usd,
+            extra_usd=costs.extra_usd,
+            prefix_usd=costs.prefix_usd,
             estimated=estimated,
         )
         flight.entry = entry = None
@@ -455,7 +464,7 @@ class PumpedCall:
     def _judge(self, reply: Reply) -> StorageVerdict:
         """Return the verdict of status and headers on storing the answer."""
         if self._key is None:
-            return StorageVerdict()
+            return _MAY_BE_STORED
         pump, custom = self._pump, self._custom
         try:
             if (custom and self._document is None) or pump.wrapped:
@@ -472,7 +481,7 @@ class PumpedCall:
         # A provider's caching headers are about answers to a POST in general.
         if reply.status != 200:
             return StorageVerdict("status")
-        return StorageVerdict(None if reply.is_plain else "content-encoding")
+        return _MAY_BE_STORED if reply.is_plain else StorageVerdict("content-encoding")
 
     def _failed(self, error: Exception) -> str:
         """Report a step that failed; return why the answer is not stored."""
@@ -564,22 +573,6 @@ class PumpedCall:
             self._kept = None if found is None else storable(found)
         return self._completion
 
-    def _reported(self, reply: Reply) -> Tokens | None:
-        """Return the tokens that the upstream reported; none if it had nothing to report."""
-        counts = self._dialect or self._document
-        if counts is not None and self._call.request is not None:
-            tokens = reply.transcript.tokens(counts.tokens)
-            if tokens is not None:
-                return tokens
-        return Tokens() if self._whole(reply) is None else None
-
-    def _answer_text(self, reply: Reply) -> str:
-        whole = self._whole(reply)
-        parts = (part for choice in (whole.choices if whole else ()) for part in choice.parts)
-        return "".join(
-            part.arguments if isinstance(part, ToolCall) else part.text for part in parts
-        )
-
 
 def _refuse_broken(transcript: Transcript, *, stream: bool, cacheable: bool) -> None:
     """Raise unless the answer was whole, because a cut answer must never look finished.
@@ -597,6 +590,12 @@ def _refuse_broken(transcript: Transcript, *, stream: bool, cacheable: bool) -> 
     if not transcript.finished:
         raise UpstreamProtocolError("the upstream's stream ended before its answer did")
     transcript.feed((Ended(),))
+
+
+def _characters(answer: Completion) -> int:
+    """Return the length of all text and of the arguments of tool calls."""
+    parts = [part for choice in answer.choices for part in choice.parts]
+    return sum(len(part.arguments if isinstance(part, ToolCall) else part.text) for part in parts)
 
 
 def _calls_tools(entry: Entry) -> bool:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from headstart.attempts import total_cost_usd
 from headstart.decisions import Lookup, Outcome
 from headstart.errors import InvalidRequest
-from headstart.middleware.endpoints import raw_path
 from headstart.middleware.prepare import DEADLINE, Prepared
 from headstart.observe import LONGEST_TAG, MOST_TAGS, Served
 from headstart.policies.agreement.judge import answer_text
@@ -107,6 +106,8 @@ _MISS = Lookup(outcome=Outcome.MISS)
 class RequestContext:
     """One request that is being answered: its call, its flight, and the sent part of its answer.
 
+    ``path`` has matched ``route`` (``endpoints.raw_path``).
+
     ``started``, ``read_at`` (its body was there) and ``first_byte`` come from
     ``time.perf_counter``, in seconds. ``held_out`` is the answer that it would have got, if it was
     sent upstream to measure what hits save.
@@ -115,14 +116,15 @@ class RequestContext:
     __slots__ = (
         "affinity", "answer_id", "attempts", "begin_by", "body", "caller", "chain", "claim",
         "deadline", "delivered", "error", "first_byte", "flight", "held_out", "id", "item_hits",
-        "items", "lookup", "not_stored", "origin", "page_headers", "partly_saved", "prepared",
-        "read_at", "receive", "retry_from", "route", "scope", "seat", "send", "started", "status",
-        "stored", "timings", "total_s", "upstream", "upstream_s",
+        "items", "lookup", "not_stored", "origin", "page_headers", "partly_saved", "path",
+        "prepared", "read_at", "receive", "retry_from", "route", "scope", "seat", "send", "started",
+        "status", "stored", "timings", "total_s", "upstream", "upstream_s",
     )  # fmt: skip
 
-    def __init__(self, id: str, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
-        self.id = id
-        self.route = route
+    def __init__(
+        self, id: str, route: Route, path: bytes, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        self.id, self.route, self.path = id, route, path
         self.scope, self.receive, self.send = scope, receive, send
         self.affinity = ""
         """The live draft that it belongs to, whose calls should stay with one provider."""
@@ -215,7 +217,7 @@ class RequestContext:
         return Call(
             id=self.id,
             method=scope["method"],
-            path=raw_path(scope),
+            path=self.path,
             query_string=scope["query_string"],
             headers=tuple(scope["headers"]),
             body=sent,

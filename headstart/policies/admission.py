@@ -93,11 +93,8 @@ class Admission:
     ) -> str | None:
         """Refuse answers that are not whole, not text, or not what the request asked for.
 
-        Calls of these ``tools`` count as text.
+        ``refuse_lookup`` has let the request pass. Calls of these ``tools`` count as text.
         """
-        reason = self.refuse_lookup(request)
-        if reason is not None:
-            return reason
         if len(answer.choices) < request.choices:
             return "too-few-choices"
         if "moderation" in answer.extra and _is_flagged(answer.extra["moderation"]):

@@ -596,6 +596,7 @@ def test_a_whole_answer_is_judged_by_any_odd_request(path: str) -> None:
     for document in oddities(REQUESTS[path]):
         if isinstance(document, dict):
             request = ChatRequest(model="m", stream=False, document=document, query="Why?")
+            ADMISSION.refuse_lookup(request)
             ADMISSION.refuse_store(request, WHOLE)
             ADMISSION.refuse_semantic(request)
             ADMISSION.variants(request)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headstart import HeadstartMiddleware
-from headstart.middleware.body import LONGEST_NUMBER, ValueLimit
+from headstart.middleware.prepare import LONGEST_NUMBER, ValueLimit
 from headstart.settings import ServerSettings, Settings
 from support.proxied import CHAT, proxied, reply_of
 from support.serving import serving

@@ -10,6 +10,7 @@ import pytest
 
 from headstart import Endpoint, HeadstartMiddleware
 from headstart.middleware import prepare, pump
+from headstart.middleware.lookup import Finder
 from headstart.middleware.respond import RenderedAnswers
 from headstart.observe import StageFailed
 from headstart.policies.admission import Admission
@@ -58,6 +59,7 @@ PREPARE = [
     (prepare, "chat_key"),
     (prepare, "first_rule"),
     (prepare, "match_context"),
+    (Admission, "variants"),
     (Admission, "refuse_lookup"),
     (Admission, "refuse_semantic"),
 ]
@@ -66,7 +68,7 @@ NEEDED = {
     "first_rule": {"x-headstart-route": "any"},
 }
 """Headers without which a function is not called, as there is nothing to decide."""
-LOOKUP = [(Admission, "variants"), (Admission, "refuse_serve")]
+LOOKUP = [(Admission, "refuse_serve")]
 REPLAY = [(RenderedAnswers, "rendered")]
 ADMISSION = [
     (Admission, "refuse_store"),
@@ -196,7 +198,7 @@ async def test_a_frame_that_cannot_be_read_passes_as_the_app_sent_it() -> None:
 
 
 async def test_a_providers_answer_passes_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = (*PREPARE, LOOKUP[0])
+    asked = (*PREPARE, (Finder, "find"))
     async with proxied(cache={"mode": "serve"}) as proxy:
         for number, (place, name) in enumerate(asked):
             with monkeypatch.context() as patched:

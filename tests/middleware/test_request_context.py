@@ -25,7 +25,7 @@ async def send(message: Message) -> None:
 
 def test_a_request_that_is_booked_later_took_no_longer() -> None:
     scope = {"method": "POST", "path": "/chat", "query_string": b"", "headers": []}
-    context = RequestContext("01H", Route("/chat", OPENAI_CHAT), scope, receive, send)
+    context = RequestContext("01H", Route("/chat", OPENAI_CHAT), b"/chat", scope, receive, send)
     context.started -= 2.0
     context.total_s = context.elapsed()
     context.started -= 10.0
@@ -36,7 +36,7 @@ def test_a_request_that_is_booked_later_took_no_longer() -> None:
 
 def test_a_call_names_the_route_that_its_request_takes() -> None:
     scope = {"method": "POST", "path": "/chat", "query_string": b"", "headers": []}
-    context = RequestContext("01H", Route("/chat", OPENAI_CHAT), scope, receive, send)
+    context = RequestContext("01H", Route("/chat", OPENAI_CHAT), b"/chat", scope, receive, send)
     context.body = b"{}"
     assert context.call(editable=True).route_or_endpoint == "/chat"
     context.prepared = replace(context.prepared, rule="voice")

@@ -86,7 +86,6 @@ HOSTED: dict[str, Any] = {"tools": [{"type": "function", "function": {}}, {"type
 )
 def test_requests_that_bypass_the_cache(refused: ChatRequest, reason: str) -> None:
     assert Admission().refuse_lookup(refused) == reason
-    assert Admission().refuse_store(refused, answer()) == reason
 
 
 @pytest.mark.parametrize(

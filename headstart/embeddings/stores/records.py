@@ -90,12 +90,8 @@ class EncodedPut(NamedTuple):
     sketch: Sketch | None
     amends: bool
     lease: Lease | None
-
-    @property
-    def size(self) -> int:
-        """The bytes that count against ``max_bytes``."""
-        sketch = b"" if self.sketch is None else self.sketch.row
-        return len(self.value) + len(self.vector or b"") + len(sketch)
+    size: int
+    """The bytes that count against ``max_bytes``."""
 
     def row(self) -> VectorRow | None:
         """Return the row for an index, or None without a vector and a sketch."""
@@ -109,6 +105,10 @@ def index_row(
     if vector is None and sketch is None:
         return None
     return VectorRow(id=id, partition=partition, encoder=encoder, vector=vector, sketch=sketch)
+
+
+def _size(value: bytes, vector: bytes | None, sketch: Sketch | None) -> int:
+    return len(value) + len(vector or b"") + (0 if sketch is None else len(sketch.row))
 
 
 EncodedRecord: TypeAlias = EncodedPut | Delete
@@ -130,16 +130,18 @@ class StoreCipher(Protocol):
 
 def _sealed(put: EncodedPut, cipher: StoreCipher) -> EncodedPut:
     vector, sketch, id = put.vector, put.sketch, put.id.encode()
+    value = cipher.seal(put.value, b"entry")
     if vector is not None:
         vector = cipher.seal(vector, b"vector " + id)
     if sketch is not None:
         row = cipher.seal(sketch.row, b"sketch " + id)
         sketch = msgspec.structs.replace(sketch, table=SEALED + sketch.table, row=row)
     return put._replace(
-        value=cipher.seal(put.value, b"entry"),
+        value=value,
         encoder=put.encoder if vector is None else SEALED + put.encoder,
         vector=vector,
         sketch=sketch,
+        size=_size(value, vector, sketch),
     )
 
 
@@ -151,7 +153,11 @@ def encode_put(put: Put, limits: StoreLimits) -> EncodedPut:
     entry = put.entry
     if entry.expires is None and limits.ttl_s is not None:
         entry = msgspec.structs.replace(entry, expires=entry.created + limits.ttl_s)
-    encoded = EncodedPut(
+    value = encode(entry)
+    size = _size(value, put.vector, put.sketch)
+    if limits.max_bytes is not None and size > limits.max_bytes:
+        raise StoreError(f"an entry of {size} bytes exceeds cache.max_bytes")
+    return EncodedPut(
         id=entry.id,
         exact=entry.key.exact,
         partition=sys.intern(entry.key.group),
@@ -159,15 +165,13 @@ def encode_put(put: Put, limits: StoreLimits) -> EncodedPut:
         encoder=sys.intern(entry.encoder),
         created=entry.created,
         expires=entry.expires,
-        value=encode(entry),
+        value=value,
         vector=put.vector,
         sketch=put.sketch,
         amends=put.amends,
         lease=put.lease,
+        size=size,
     )
-    if limits.max_bytes is not None and encoded.size > limits.max_bytes:
-        raise StoreError(f"an entry of {encoded.size} bytes exceeds cache.max_bytes")
-    return encoded
 
 
 def encode(value: Entry | Served | Label) -> bytes:

@@ -234,7 +234,8 @@ class _LogReader:
         answer = _answer(dialect, exchange)
         if answer is None:
             return "no-whole-answer"
-        refusal = self._admission.refuse_store(request, answer)
+        admission = self._admission
+        refusal = admission.refuse_lookup(request) or admission.refuse_store(request, answer)
         if refusal is not None:
             return refusal
         key = self._key(dialect, request, exchange.scope)

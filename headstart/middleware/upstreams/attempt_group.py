@@ -438,7 +438,7 @@ class AttemptGroup:
             ),
         )
 
-    def _may_retry(self, last: bool) -> bool:  # noqa: FBT001 - Starts calls it
+    def _may_retry(self, last: bool) -> bool:  # noqa: FBT001 - AttemptSchedule calls it
         return self._retrying.spend(asyncio.get_running_loop().time(), last=last)
 
     def _call(

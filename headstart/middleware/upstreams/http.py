@@ -453,14 +453,14 @@ class HTTPUpstream:
         transforms: tuple[str, ...],
     ) -> Reply:
         """Return the answer that has begun. Raises UpstreamProtocolError if it cannot be read."""
-        head, first = read_head(response.status, response.raw_headers), b""
+        transcript, first = Transcript(), b""
+        head = read_head(response.status, response.raw_headers)
         request = incoming.call.request
         asked = request is not None and (request.stream or incoming.call.streamed_upstream)
         if asked and not head.is_stream and incoming.may_be_events(head):
             first = await self._first_bytes(response)
             head = head.as_stream() if begins_events(first) else head
         strip = head.is_stream and "include-usage" in transforms
-        transcript = Transcript()
         status, headers, reader = incoming.begin(head, transcript, strip=strip)
         if incoming.own is not None and head.status >= 400:
             read = await self._read_ahead(response)
@@ -533,7 +533,7 @@ class HTTPUpstream:
                 if not reader.closing:
                     data = await content.readany()
                     continue
-                if not content.at_eof() and reader.ended:
+                if content.at_eof() or reader.ended:
                     break
                 if until is None or piece.events:
                     until = asyncio.get_running_loop().time() + AFTER_END_S

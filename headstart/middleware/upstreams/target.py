@@ -72,9 +72,8 @@ T = TypeVar("T")
 REFUSAL_BYTES = 64 * 1024
 """A longer error body is replaced by one of ours."""
 _SHOWN_CHARACTERS = 200
-_CODE = re.compile(r"[A-Za-z0-9_.:/#-]{1,64}")
 """How much of the address of a redirect an error shows."""
-
+_CODE = re.compile(r"[A-Za-z0-9_.:/#-]{1,64}")
 SHORTEST_WAIT_S = 0.01
 """The shortest pause of a call that queues for a rate limit."""
 LOOK_S = 2.0
