@@ -104,7 +104,7 @@ async def audit_of_store(url: str | None, path: Path | None, since: float) -> Au
     from headstart.factory.caching import error_limit_of
     from headstart.policies.learned_rule.threshold import audit_report
 
-    cache = load_settings(path, os.environ).cache
+    cache = load_settings(path, os.environ, needs_client_keys=False).cache
     async with existing_store(url or cache.store, path) as store:
         return await audit_report(store, error_limit_of(cache), since=since)
 

@@ -154,7 +154,7 @@ def cache() -> None:
 
 
 def _url(store: str | None, config: Path | None) -> str:
-    return store or load_settings(config, os.environ).cache.store
+    return store or load_settings(config, os.environ, needs_client_keys=False).cache.store
 
 
 def _progress(done: int, what: str, *, last: bool = False) -> None:

@@ -146,7 +146,7 @@ def configured_cipher(config: Path | None) -> StoreCipher | None:
     from headstart.config.loading import load_settings
     from headstart.factory.caching import store_cipher
 
-    return store_cipher(load_settings(config, os.environ).cache)
+    return store_cipher(load_settings(config, os.environ, needs_client_keys=False).cache)
 
 
 async def _refuse_what_is_empty(url: str) -> None:

@@ -152,7 +152,9 @@ def report(options: ReportOptions) -> None:
     if log is not None:
         found = report_on_log(log, start, *collectors)
     else:
-        url = store or load_settings(options.config, os.environ).cache.store
+        url = (
+            store or load_settings(options.config, os.environ, needs_client_keys=False).cache.store
+        )
         found = anyio.run(report_on_store, url, options.config, start, *collectors)
         found = msgspec.structs.replace(found, limits=anyio.run(_limits, url, options.config))
     found = msgspec.structs.replace(found, machines=machines.machines())
@@ -177,7 +179,11 @@ def _machines(config: Path | None) -> dict[str, Machine]:
     """Return the upstreams of a file that are paid by the hour, by name. Raises ConfigError."""
     from headstart.factory.upstreams import machines_of
 
-    return {} if config is None else machines_of(load_settings(config, os.environ))
+    return (
+        {}
+        if config is None
+        else machines_of(load_settings(config, os.environ, needs_client_keys=False))
+    )
 
 
 async def _limits(url: str, config: Path | None) -> tuple[LimitUse, ...]:
@@ -185,7 +191,7 @@ async def _limits(url: str, config: Path | None) -> tuple[LimitUse, ...]:
     from headstart.middleware.client_ledger import limit_uses
     from headstart.policies.callers import spending
 
-    settings = load_settings(config, os.environ)
+    settings = load_settings(config, os.environ, needs_client_keys=False)
     callers = {name: spending(each) for name, each in settings.server.client_limits.items()}
     if not any(callers.values()):
         return ()

@@ -109,6 +109,15 @@ def test_report_reads_the_configured_store(
     assert json.loads(report(capsys, "--json"))["overall"]["requests"] == 3
 
 
+def test_a_shell_without_the_client_keys_reads_the_configured_store(
+    store: str, tmp_path: Path
+) -> None:
+    keys = '[server]\nclient_keys = { team-a = "env:HEADSTART_NO_SUCH_VARIABLE" }\n'
+    (tmp_path / "headstart.toml").write_text(f'{keys}[cache]\nstore = "{store}"\n')
+    for command in (["report"], ["audit"], ["cache", "stats"], ["config", "show"]):
+        main(command)
+
+
 def test_log_and_store_give_the_same_report(
     store: str, log: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
