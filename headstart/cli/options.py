@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
 from dataclasses import field, fields
@@ -195,6 +196,12 @@ def config_field() -> Any:
 
 
 _CONFIG_HELP = "Configuration file.  [default: ./headstart.toml, if there is one]"
+
+
+def say(line: str) -> None:
+    """Write a line to standard output. A server goes on if nobody is left to read it."""
+    with contextlib.suppress(OSError):
+        click.echo(line)
 
 
 def print_json(value: object) -> None:
