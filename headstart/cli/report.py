@@ -45,8 +45,13 @@ if TYPE_CHECKING:
     from headstart.usual_calls import Machine
 
 
+NARROWEST = 80
+"""Columns of a terminal that the tables need. A narrower one breaks their lines itself."""
+
+
 def print_tables(console: Console, found: Report) -> None:
     """Print the report on a terminal."""
+    console.width = max(console.width, NARROWEST)
     if found.first is None:
         console.print("No requests are booked yet.")
         return
@@ -90,10 +95,11 @@ def _print_summary(console: Console, found: Report) -> None:
         )
     note = f" ({money_note(savings)})" if money_note(savings) else ""
     estimated = f"; {savings.estimated_hits:,} hits estimated" if savings.estimated_hits else ""
+    money = "an unknown sum of money" if savings.usd is None else dollars(savings.usd)
     console.print(
         f"saved [bold]{duration(savings.total_s)}[/] "
         f"({duration(savings.ttft_s)} to the first token), "
-        f"[bold]{savings.tokens:,}[/] tokens, [bold]{dollars(savings.usd)}[/]"
+        f"[bold]{savings.tokens:,}[/] tokens, [bold]{money}[/]"
         f"{note}{estimated}; net of {duration(savings.overhead_s)} of our own"
     )
 

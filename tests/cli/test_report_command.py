@@ -143,6 +143,25 @@ def test_terminal_shows_hits_beside_misses(store: str, capsys: pytest.CaptureFix
     assert "[bold]gpt" in shown, "names that clients chose are no markup"
 
 
+def test_money_without_any_price_is_called_unknown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hit = msgspec.structs.replace(row(1, Outcome.EXACT), saved_usd=None)
+    url = f"sqlite:///{tmp_path}/unpriced.db"
+    anyio.run(book, url, [hit])
+    text = " ".join(report(capsys, "--store", url).split())
+    assert "an unknown sum of money (1 hit without a known price)" in text
+
+
+def test_a_narrow_terminal_loses_no_column(
+    store: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    text = report(capsys, "--store", store)
+    assert "misses, whole answer" in text
+    assert "would have cost did cost   saved" in " ".join(text.split("\n"))
+
+
 def test_html_is_written_beside_the_terminal_report(
     store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
