@@ -292,7 +292,7 @@ class CacheExportOptions:
     store: str | None = store_field()
 
 
-@command(CacheExportOptions)
+@command(CacheExportOptions, short_help="Write the entries and labels to a file.")
 def export(options: CacheExportOptions) -> None:
     """Write the entries and labels of a store to FILE, for `headstart cache import`.
 
@@ -364,7 +364,7 @@ class CacheImportOptions:
     store: str | None = store_field()
 
 
-@command(CacheImportOptions)
+@command(CacheImportOptions, short_help="Read an export, or the answers of a log.")
 def import_(options: CacheImportOptions) -> None:
     """Read FILE, which `headstart cache export` wrote, into a store.
 
@@ -514,7 +514,7 @@ class InvalidateOptions:
     store: str | None = store_field()
 
 
-@command(InvalidateOptions)
+@command(InvalidateOptions, short_help="Delete entries, also from running servers.")
 def invalidate(options: InvalidateOptions) -> None:
     """Delete the entries that fit all given options, also from running servers.
 
@@ -572,7 +572,7 @@ class WarmOptions:
     concurrency: int = option(4, "Requests at the same time.", COUNT)
 
 
-@command(WarmOptions)
+@command(WarmOptions, short_help="Send the requests of a file to a server.")
 def warm(options: WarmOptions) -> None:
     """Send the requests of FILE to a running server, so that it has their answers later.
 

@@ -118,7 +118,10 @@ def test_a_server_that_is_not_there_is_an_error(
     assert f"127.0.0.1:{free_port} does not answer: " in error
     assert "--url names another" in error
     assert code == 1
-    assert "does not answer" in refusal(capsys, "x", "--url", "nonsense")[0]
+    for url in ("nonsense", "localhost:8080", "http://"):
+        error, code = refusal(capsys, "x", "--url", url)
+        assert f"'{url}' must start with http:// or https:// and name a host" in error
+        assert code == 2
 
 
 def test_the_address_is_that_of_the_configuration(
