@@ -438,20 +438,27 @@ async def _import(url: str, config: Path | None, file: IO[bytes]) -> tuple[int, 
                 "cache.store: this store has another secret, so no caller would find the entries; "
                 "name a store that does not exist yet"
             )
+        had = {_same(label) async for batch in _labels(store) for label in batch}
         for puts, read in _batches(lines):
             fresh = await _fresh(store, puts)
             if fresh:
                 await store.append(fresh)
-            if read:
-                await store.label(read)
+            learned = [label for label in read if _same(label) not in had]
+            if learned:
+                await store.label(learned)
             entries += len(fresh)
             known += len(puts) - len(fresh)
-            labels += len(read)
+            labels += len(learned)
             _progress(entries + known, "entries")
     finally:
         await store.aclose()
     _progress(entries + known, "entries", last=True)
     return entries, known, labels
+
+
+def _same(label: Label) -> tuple[object, ...]:
+    """Return what tells a label from all others: a label that is twice in a store counts twice."""
+    return label.id, label.entry, label.source, label.at
 
 
 def _read(file: IO[bytes]) -> Iterator[_Line]:
