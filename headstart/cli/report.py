@@ -88,7 +88,7 @@ def _print_summary(console: Console, found: Report) -> None:
         f"{group.failures:,} failed"
     )
     bill = group.costs
-    if bill.would_have_usd is not None:
+    if bill.would_have_usd:
         console.print(
             f"the providers cost [bold]{dollars(bill.paid_usd)}[/]; without Headstart "
             f"[bold]{dollars(bill.would_have_usd)}[/]: saved [bold]{percent(bill.saved_share)}[/]"

@@ -655,7 +655,8 @@ def money_note(savings: Savings) -> str:
         hits = "hit" if savings.unpriced_hits == 1 else "hits"
         notes.append(f"{savings.unpriced_hits:,} {hits} without a known price")
     if savings.audits:
-        notes.append(f"net of {savings.audits:,} audits for {dollars(savings.audits_usd)}")
+        audits = "audit" if savings.audits == 1 else "audits"
+        notes.append(f"net of {savings.audits:,} {audits} for {dollars(savings.audits_usd)}")
     return "; ".join(notes)
 
 

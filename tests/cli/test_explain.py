@@ -217,3 +217,7 @@ def test_the_token_is_read_from_a_variable(
         assert "empty-partition" in explain(capsys, *asked)
         monkeypatch.setenv("HEADSTART_ADMIN_TOKEN", "secret")
         assert "empty-partition" in explain(capsys, id, "--url", guarded.url)
+        monkeypatch.setenv("HEADSTART_ADMIN_TOKEN", "wrong")
+        error, code = refusal(capsys, id, "--url", guarded.url)
+        assert "does not accept the admin token in the variable HEADSTART_ADMIN_TOKEN" in error
+        assert code == 2

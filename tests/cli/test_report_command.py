@@ -189,8 +189,8 @@ def test_store_in_memory_cannot_be_reported_on(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HEADSTART_CACHE__STORE", "memory:")
-    assert "/_headstart/stats" in refusal(capsys)
-    assert "/_headstart/stats" in refusal(capsys, "--store", "memory:")
+    assert "live page at /_headstart/" in refusal(capsys)
+    assert "live page at /_headstart/" in refusal(capsys, "--store", "memory:")
 
 
 def test_bad_line_of_a_log_is_named(log: Path, capsys: pytest.CaptureFixture[str]) -> None:

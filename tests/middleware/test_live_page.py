@@ -162,7 +162,7 @@ def test_a_provider_whose_calls_all_fail_is_not_called_ready(page: Page) -> None
             for name in ("#upstreams", "#requests"):  # a long name pushes no column out of view
                 fits = "each => each.scrollWidth <= each.clientWidth"
                 assert page.locator(f".scroll:has({name})").evaluate(fits)
-            expect(page.locator("#axis")).to_contain_text("the highest bar: 1 in")
+            expect(page.locator("#key")).to_contain_text("highest bar 1 in")
             page.goto("about:blank")
 
 
