@@ -156,8 +156,8 @@ async def _refuse_what_is_empty(url: str) -> None:
     if url == "memory:":
         raise ConfigError(
             "cache.store: a store in memory ends with its server; keep it in sqlite:/// or redis://"
-            " to read it from outside, or ask the running server: its live page at /_headstart/ for the"
-            " report, headstart audit --url for audits"
+            " to read it from outside, or ask the running server: its live page at /_headstart/,"
+            " or headstart audit --url"
         )
     path = url.removeprefix("sqlite:///")
     if path != url and not await anyio.Path(path).is_file():
