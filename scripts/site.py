@@ -36,7 +36,8 @@ ROOT_PAGES = {"README.md": "index.md"} | {
 """Pages of the repository's root, and their names on the site."""
 NOT_FOUND = "---\nsearch:\n  exclude: true\n---\n\n"
 """Head of a page that the search leaves out: what was decided or changed hides what holds."""
-HELP_WIDTH = 100
+HELP_WIDTH = 80
+"""Wider lines would be cut off beside the table of contents."""
 LANGUAGES = {".py": "python", ".toml": "toml", ".yaml": "yaml"}
 _LINK = re.compile(r"\[([^]]*)\]\(([^)\s]+)\)")
 _LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}

@@ -239,6 +239,7 @@ def test_client_keys_come_from_the_file_or_from_variables(tmp_path: Path) -> Non
         ("[cache]\nenabled = 'no'", ["cache.enabled: expected true or false"]),
         ("[compression]\nprefill_tokens_per_s = ''", ["expected a number, got text"]),
         ("[server", ["headstart.toml"]),
+        ("[[upstreams]]\nname = 'x'", ["upstreams: unknown setting; did you mean 'upstream'?"]),
         ("port = 8080", ["port: unknown setting; write it in [server]"]),
         ("max_error = 0.01", ["max_error", "write it in [cache] or [[route]]"]),
     ],

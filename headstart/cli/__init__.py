@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -68,6 +69,15 @@ class LazyGroup(click.Group):
         command = getattr(import_module(f"headstart.{room}.{cmd_name}"), cmd_name)
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command of ``args``. Raises UsageError that names the nearest command."""
+        known = self.list_commands(ctx)
+        if args[0] not in (*FIRST, *MORE) and (near := get_close_matches(args[0], known, 1)):
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the command lists without importing any command."""

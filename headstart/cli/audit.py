@@ -25,6 +25,7 @@ from headstart.cli.options import (
     since_field,
     store_field,
     token_field,
+    url_field,
 )
 
 if TYPE_CHECKING:
@@ -44,17 +45,16 @@ MOST_WRONG_HITS = 20
 class AuditOptions:
     """The options of ``headstart audit``."""
 
-    url: str | None = option(
-        None,
-        "Ask the server at this URL, such as http://127.0.0.1:8080, and do not read a store.",
-        metavar="URL",
+    url: str | None = url_field(
+        "Ask the server at this URL, such as http://127.0.0.1:8080, and do not read a store."
     )
     store: str | None = store_field()
     config: Path | None = config_field()
     since: float | None = since_field()
     fail_over: float | None = option(
         None,
-        "Exit with 1 unless audits of the latest week prove an error of at most this share.",
+        "Exit with 1 if by the audits of the latest week more than this share of hits may be wrong."
+        "  [without an audit: exit with 0]",
         Share(),
     )
     as_json: bool = flag(JSON, "--json")
@@ -104,7 +104,7 @@ async def audit_of_store(url: str | None, path: Path | None, since: float) -> Au
     from headstart.factory.caching import error_limit_of
     from headstart.policies.learned_rule.threshold import audit_report
 
-    cache = load_settings(path, os.environ).cache
+    cache = load_settings(path, os.environ, needs_client_keys=False).cache
     async with existing_store(url or cache.store, path) as store:
         return await audit_report(store, error_limit_of(cache), since=since)
 

@@ -645,5 +645,5 @@ def summary_text(summary: BatchSummary) -> str:
     if summary.unasked:
         lines.append(f"{summary.unasked:,} requests wait: the same command goes on with them")
     elif summary.failed:
-        lines.append("the same command asks the failed requests again")
+        lines.append("their lines say why; the same command asks the failed requests again")
     return "\n".join(lines)

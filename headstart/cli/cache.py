@@ -154,7 +154,7 @@ def cache() -> None:
 
 
 def _url(store: str | None, config: Path | None) -> str:
-    return store or load_settings(config, os.environ).cache.store
+    return store or load_settings(config, os.environ, needs_client_keys=False).cache.store
 
 
 def _progress(done: int, what: str, *, last: bool = False) -> None:
@@ -292,7 +292,7 @@ class CacheExportOptions:
     store: str | None = store_field()
 
 
-@command(CacheExportOptions)
+@command(CacheExportOptions, short_help="Write the entries and labels to a file.")
 def export(options: CacheExportOptions) -> None:
     """Write the entries and labels of a store to FILE, for `headstart cache import`.
 
@@ -364,7 +364,7 @@ class CacheImportOptions:
     store: str | None = store_field()
 
 
-@command(CacheImportOptions)
+@command(CacheImportOptions, short_help="Read an export, or the answers of a log.")
 def import_(options: CacheImportOptions) -> None:
     """Read FILE, which `headstart cache export` wrote, into a store.
 
@@ -438,20 +438,27 @@ async def _import(url: str, config: Path | None, file: IO[bytes]) -> tuple[int, 
                 "cache.store: this store has another secret, so no caller would find the entries; "
                 "name a store that does not exist yet"
             )
+        had = {_same(label) async for batch in _labels(store) for label in batch}
         for puts, read in _batches(lines):
             fresh = await _fresh(store, puts)
             if fresh:
                 await store.append(fresh)
-            if read:
-                await store.label(read)
+            learned = [label for label in read if _same(label) not in had]
+            if learned:
+                await store.label(learned)
             entries += len(fresh)
             known += len(puts) - len(fresh)
-            labels += len(read)
+            labels += len(learned)
             _progress(entries + known, "entries")
     finally:
         await store.aclose()
     _progress(entries + known, "entries", last=True)
     return entries, known, labels
+
+
+def _same(label: Label) -> tuple[object, ...]:
+    """Return what tells a label from all others: a label that is twice in a store counts twice."""
+    return label.id, label.entry, label.source, label.at
 
 
 def _read(file: IO[bytes]) -> Iterator[_Line]:
@@ -514,7 +521,7 @@ class InvalidateOptions:
     store: str | None = store_field()
 
 
-@command(InvalidateOptions)
+@command(InvalidateOptions, short_help="Delete entries, also from running servers.")
 def invalidate(options: InvalidateOptions) -> None:
     """Delete the entries that fit all given options, also from running servers.
 
@@ -572,7 +579,7 @@ class WarmOptions:
     concurrency: int = option(4, "Requests at the same time.", COUNT)
 
 
-@command(WarmOptions)
+@command(WarmOptions, short_help="Send the requests of a file to a server.")
 def warm(options: WarmOptions) -> None:
     """Send the requests of FILE to a running server, so that it has their answers later.
 

@@ -117,7 +117,7 @@ def show(options: ShowOptions) -> None:
     Examples:
       headstart config show
     """
-    print_json(masked(load_settings(options.config, os.environ)))
+    print_json(masked(load_settings(options.config, os.environ, needs_client_keys=False)))
 
 
 config.add_command(check)

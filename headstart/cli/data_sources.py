@@ -87,6 +87,8 @@ async def ask_server(
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
         cause = str(error) or type(error).__name__
         raise HeadstartError(f"{url} does not answer: {cause}") from error
+    if response.status == 401 and token:
+        raise ConfigError(f"{url} does not accept the admin token in the variable {token_env}")
     if response.status == 401:
         raise ConfigError(f"{url} asks for its admin token: put it in the variable {token_env}")
     if response.status != 200:
@@ -146,7 +148,7 @@ def configured_cipher(config: Path | None) -> StoreCipher | None:
     from headstart.config.loading import load_settings
     from headstart.factory.caching import store_cipher
 
-    return store_cipher(load_settings(config, os.environ).cache)
+    return store_cipher(load_settings(config, os.environ, needs_client_keys=False).cache)
 
 
 async def _refuse_what_is_empty(url: str) -> None:
@@ -154,8 +156,8 @@ async def _refuse_what_is_empty(url: str) -> None:
     if url == "memory:":
         raise ConfigError(
             "cache.store: a store in memory ends with its server; keep it in sqlite:/// or redis://"
-            " to read it from outside, or ask the running server: /_headstart/stats for the report,"
-            " headstart audit --url for audits"
+            " to read it from outside, or ask the running server: its live page at /_headstart/,"
+            " or headstart audit --url"
         )
     path = url.removeprefix("sqlite:///")
     if path != url and not await anyio.Path(path).is_file():

@@ -51,7 +51,7 @@ class ExportOptions:
     as_json: bool = flag(_JSON, "--json")
 
 
-@command(ExportOptions)
+@command(ExportOptions, short_help="Turn a model into an encoder folder.")
 def export(options: ExportOptions) -> None:
     """Turn MODEL, a sentence-transformers hub id or folder, into an encoder folder.
 
@@ -95,7 +95,7 @@ class InfoOptions:
     as_json: bool = flag(_JSON, "--json")
 
 
-@command(InfoOptions)
+@command(InfoOptions, short_help="Describe an encoder.")
 def info(options: InfoOptions) -> None:
     """Describe the encoder in FOLDER, by default the one that ships with Headstart.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
 from dataclasses import field, fields
@@ -141,7 +142,8 @@ def setting(name: str, **attributes: Any) -> Any:
 
 
 def plain_text(markdown: str) -> str:
-    """Return a help text without links and the signs for code."""
+    """Return a help text without links, links in brackets and the signs for code."""
+    markdown = re.sub(r" \(\[[^]]*\]\([^)]*\)\)", "", markdown)
     return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", markdown).replace("`", "")
 
 
@@ -174,10 +176,16 @@ def store_field() -> Any:
     return option(None, "URL of the store.  [default: the configured one]", metavar="URL")
 
 
-def url_field() -> Any:
+def parse_server_url(text: str) -> str:
+    """Return the URL of a server as it is. Raises BadParameter."""
+    if re.match(r"https?://[^/]", text) is None:
+        raise click.BadParameter(f"{text!r} must start with http:// or https:// and name a host")
+    return text
+
+
+def url_field(help: str = "URL of the server.  [default: that of the configuration]") -> Any:
     """Return a dataclass field that is ``--url``; ``data_sources.chosen_url`` reads it."""
-    text = "URL of the server.  [default: by server.host and server.port of the configuration]"
-    return option(None, text, metavar="URL")
+    return option(None, help, click.types.FuncParamType(parse_server_url), metavar="URL")
 
 
 def token_field() -> Any:
@@ -195,6 +203,12 @@ def config_field() -> Any:
 
 
 _CONFIG_HELP = "Configuration file.  [default: ./headstart.toml, if there is one]"
+
+
+def say(line: str) -> None:
+    """Write a line to standard output. A server goes on if nobody is left to read it."""
+    with contextlib.suppress(OSError):
+        click.echo(line)
 
 
 def print_json(value: object) -> None:

@@ -45,8 +45,13 @@ if TYPE_CHECKING:
     from headstart.usual_calls import Machine
 
 
+NARROWEST = 80
+"""Columns of a terminal that the tables need. A narrower one breaks their lines itself."""
+
+
 def print_tables(console: Console, found: Report) -> None:
     """Print the report on a terminal."""
+    console.width = max(console.width, NARROWEST)
     if found.first is None:
         console.print("No requests are booked yet.")
         return
@@ -83,17 +88,18 @@ def _print_summary(console: Console, found: Report) -> None:
         f"{group.failures:,} failed"
     )
     bill = group.costs
-    if bill.would_have_usd is not None:
+    if bill.would_have_usd:
         console.print(
             f"the providers cost [bold]{dollars(bill.paid_usd)}[/]; without Headstart "
             f"[bold]{dollars(bill.would_have_usd)}[/]: saved [bold]{percent(bill.saved_share)}[/]"
         )
     note = f" ({money_note(savings)})" if money_note(savings) else ""
     estimated = f"; {savings.estimated_hits:,} hits estimated" if savings.estimated_hits else ""
+    money = "an unknown sum of money" if savings.usd is None else dollars(savings.usd)
     console.print(
         f"saved [bold]{duration(savings.total_s)}[/] "
         f"({duration(savings.ttft_s)} to the first token), "
-        f"[bold]{savings.tokens:,}[/] tokens, [bold]{dollars(savings.usd)}[/]"
+        f"[bold]{savings.tokens:,}[/] tokens, [bold]{money}[/]"
         f"{note}{estimated}; net of {duration(savings.overhead_s)} of our own"
     )
 
@@ -152,7 +158,9 @@ def report(options: ReportOptions) -> None:
     if log is not None:
         found = report_on_log(log, start, *collectors)
     else:
-        url = store or load_settings(options.config, os.environ).cache.store
+        url = (
+            store or load_settings(options.config, os.environ, needs_client_keys=False).cache.store
+        )
         found = anyio.run(report_on_store, url, options.config, start, *collectors)
         found = msgspec.structs.replace(found, limits=anyio.run(_limits, url, options.config))
     found = msgspec.structs.replace(found, machines=machines.machines())
@@ -177,7 +185,11 @@ def _machines(config: Path | None) -> dict[str, Machine]:
     """Return the upstreams of a file that are paid by the hour, by name. Raises ConfigError."""
     from headstart.factory.upstreams import machines_of
 
-    return {} if config is None else machines_of(load_settings(config, os.environ))
+    return (
+        {}
+        if config is None
+        else machines_of(load_settings(config, os.environ, needs_client_keys=False))
+    )
 
 
 async def _limits(url: str, config: Path | None) -> tuple[LimitUse, ...]:
@@ -185,7 +197,7 @@ async def _limits(url: str, config: Path | None) -> tuple[LimitUse, ...]:
     from headstart.middleware.client_ledger import limit_uses
     from headstart.policies.callers import spending
 
-    settings = load_settings(config, os.environ)
+    settings = load_settings(config, os.environ, needs_client_keys=False)
     callers = {name: spending(each) for name, each in settings.server.client_limits.items()}
     if not any(callers.values()):
         return ()

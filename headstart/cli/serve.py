@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import click
 import msgspec
 
-from headstart.cli.options import command, config_field, option, setting
+from headstart.cli.options import command, config_field, option, say, setting
 from headstart.cli.reload import ReloadOnSignal, survive_hangups
 from headstart.config.checks import billing_note, checked, notes_on
 from headstart.config.loading import load_settings
@@ -226,11 +226,11 @@ def run_alone(settings: Settings, load: Callable[[], Settings], log_level: str) 
     async def reload() -> None:
         changed = await asyncio.to_thread(load)
         await server.replace(changed)
-        click.echo("the configuration was reloaded")
+        say("the configuration was reloaded")
 
     async def announce(started: SidecarServer) -> None:
         reloads.listen(started.spawn)
-        click.echo(banner(settings, listening.getsockname()[1]))
+        say(banner(settings, listening.getsockname()[1]))
 
     reloads = ReloadOnSignal(reload, lambda: os.kill(os.getpid(), signal.SIGTERM))
     sidecar = Sidecar(settings, dataclasses.replace(lasting_parts(), reload=reloads))
@@ -240,7 +240,7 @@ def run_alone(settings: Settings, load: Callable[[], Settings], log_level: str) 
             listening,
             log_level=log_level,
             on_start=announce,
-            on_drain=lambda server: click.echo(draining_line(server)),
+            on_drain=lambda server: say(draining_line(server)),
         )
         server.run()
 

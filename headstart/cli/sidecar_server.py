@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, TextIO, cast
 
 import uvicorn
 
@@ -257,11 +257,26 @@ class SidecarServer:
             raise self._failure
 
 
+class AccessLogHandler(logging.StreamHandler[TextIO]):
+    """Writes lines to standard output."""
+
+    _told = False
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        """Tell once that lines are lost, in place of a traceback for each of them."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            return super().handleError(record)
+        if not self._told:
+            self._told = True
+            logger.warning("lines of the access log are lost: %s", error.strerror)
+
+
 def _show_access_log() -> None:
     """Write the lines of the access log to standard output, as they are."""
     if access_logger.handlers:
         return
-    lines = logging.StreamHandler(sys.stdout)
+    lines = AccessLogHandler(sys.stdout)
     lines.setFormatter(logging.Formatter("%(message)s"))
     access_logger.addHandler(lines)
     access_logger.setLevel(logging.INFO)

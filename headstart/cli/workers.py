@@ -19,9 +19,9 @@ from array import array
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import click
 import msgspec
 
+from headstart.cli.options import say
 from headstart.cli.reload import ReloadOnSignal
 from headstart.cli.sidecar_server import GONE
 from headstart.cli.worker_channel import (
@@ -337,7 +337,7 @@ class WorkerPool:
             await self._hand_over(worker, self._settings)
         if not self._announced and self._count == len(self._ready_workers()):
             self._announced = True
-            click.echo(self._banner(self._listening.getsockname()[1]))
+            say(self._banner(self._listening.getsockname()[1]))
 
     def _ready_workers(self) -> list[_Worker]:
         return [each for each in self._workers.values() if each.ready_at is not None]
@@ -382,7 +382,7 @@ class WorkerPool:
                     raise
                 done.append(worker)
             self._settings = settings
-        click.echo("the configuration was reloaded")
+        say("the configuration was reloaded")
 
     async def _hand_over(self, worker: _Worker, settings: Settings) -> None:
         """Let a worker serve with other settings. Raises HeadstartError."""

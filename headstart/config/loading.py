@@ -169,13 +169,16 @@ def load_settings(
     environ: Mapping[str, str],
     overrides: Mapping[str, object] | None = None,
     defaults: Mapping[str, object] | None = None,
+    *,
+    needs_client_keys: bool = True,
 ) -> Settings:
     """Return the checked settings.
 
     ``overrides`` maps dotted names to values, such as ``{"server.port": 8080}``; a value of None
     leaves the setting as it is; ``upstream`` and ``route`` take lists of tables. ``defaults``
-    are used for settings without another value. Raises ConfigError that names the setting, what is
-    wrong with it, and for a misspelt name the nearest valid one.
+    are used for settings without another value. A command that only reads a store does not need
+    the variables of client keys, which its shell may lack. Raises ConfigError that names the
+    setting, what is wrong with it, and for a misspelt name the nearest valid one.
     """
     document = _read(path) if path is not None else {}
     check_document(document)
@@ -188,7 +191,7 @@ def load_settings(
         _put(document, name, value, replace=False)
     check_document(document)
     check_single_names(environ, frozenset(_texts(document)))
-    _resolve_client_keys(document, environ)
+    _resolve_client_keys(document, environ, needed=needs_client_keys)
     _resolve_texts(Settings, document)
     try:
         settings = msgspec.convert(document, Settings)
@@ -274,8 +277,10 @@ def _texts(value: object) -> Iterator[str]:
             yield from _texts(each)
 
 
-def _resolve_client_keys(document: dict[str, Any], environ: Mapping[str, str]) -> None:
-    """Replace each ``env:NAME`` by the value of the variable."""
+def _resolve_client_keys(
+    document: dict[str, Any], environ: Mapping[str, str], *, needed: bool
+) -> None:
+    """Replace each ``env:NAME`` by the value of the variable; if not ``needed``, it may stay."""
     server = document.get("server")
     keys = server.get("client_keys") if isinstance(server, dict) else None
     if not isinstance(server, dict) or not isinstance(keys, list | tuple | dict):
@@ -284,7 +289,7 @@ def _resolve_client_keys(document: dict[str, Any], environ: Mapping[str, str]) -
     for place, key in resolved.items():
         if isinstance(key, str) and key.startswith(KEY_FROM_ENVIRONMENT):
             variable = key.removeprefix(KEY_FROM_ENVIRONMENT)
-            resolved[place] = environ.get(variable)
+            resolved[place] = environ.get(variable) or (None if needed else key)
             if not resolved[place]:
                 shown = masked_variable(variable)
                 raise ConfigError(f"server.client_keys[{place}]: {shown} is not set")

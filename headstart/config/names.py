@@ -124,7 +124,8 @@ def _tables_in(value: object, place: str, *, named: bool) -> Iterator[tuple[obje
 def _check_setting(
     kinds: Mapping[str, object], section: str, name: str, value: object, place: str
 ) -> None:
-    if not section and name not in kinds and (homes := _sections_with(name)):
+    tables = isinstance(value, list) and all(isinstance(each, Mapping) for each in value)
+    if not section and name not in kinds and not tables and (homes := _sections_with(name)):
         raise ConfigError(f"{place}: unknown setting; write it in {' or '.join(homes)}")
     check_name(section, name, place)
     if not section and name in LISTS and isinstance(value, Mapping):

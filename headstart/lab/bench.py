@@ -318,7 +318,9 @@ def read_prompts(name: str, lines: Iterable[bytes]) -> tuple[BenchPrompt, ...]:
             rows.append(
                 _from_json(raw) if name.endswith(".jsonl") else text_prompt(raw.decode().strip())
             )
-        except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{name}, line {number}: not UTF-8") from error
+        except (msgspec.DecodeError, ValueError) as error:
             raise ConfigError(f"{name}, line {number}: {error}") from error
     if not rows:
         raise ConfigError(f"{name} has no prompt")

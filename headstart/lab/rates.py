@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from headstart.decisions import MatchContext, Neighbor, RankedNeighbor
-from headstart.errors import HeadstartError
+from headstart.errors import ConfigError
 from headstart.lab.stream import HISTORY, history_judge
 from headstart.policies.key import KeyContext, chat_key, find_question
 from headstart.report.estimates import ShareInterval, least_share, wilson_interval
@@ -40,7 +40,7 @@ T = TypeVar("T")
 _CONTEXT = KeyContext(dialect="openai-chat", path=b"/v1/chat/completions", upstream="")
 
 
-class LabelledDataError(HeadstartError):
+class LabelledDataError(ConfigError):
     """A line of a file cannot be used; the message names the line and the fix."""
 
 

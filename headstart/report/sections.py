@@ -652,9 +652,11 @@ def money_note(savings: Savings) -> str:
     """Return a note on what the sum of saved money leaves out, and what was subtracted from it."""
     notes = []
     if savings.unpriced_hits:
-        notes.append(f"{savings.unpriced_hits:,} hits without a known price")
+        hits = "hit" if savings.unpriced_hits == 1 else "hits"
+        notes.append(f"{savings.unpriced_hits:,} {hits} without a known price")
     if savings.audits:
-        notes.append(f"net of {savings.audits:,} audits for {dollars(savings.audits_usd)}")
+        audits = "audit" if savings.audits == 1 else "audits"
+        notes.append(f"net of {savings.audits:,} {audits} for {dollars(savings.audits_usd)}")
     return "; ".join(notes)
 
 

@@ -74,6 +74,14 @@ def test_every_command_helps_with_an_example(name: str, capsys: pytest.CaptureFi
     assert f"headstart {name}" in examples
 
 
+@pytest.mark.parametrize("name", ["cache", "config", "encoder", "prices"])
+def test_no_summary_of_a_command_is_cut_off(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(name, "--help") == 0
+    _, found, summaries = capsys.readouterr().out.partition("Commands:")
+    assert found
+    assert "..." not in summaries
+
+
 def test_every_listed_summary_is_a_command() -> None:
     assert [name for name, _ in commands()] == [*FIRST, *MORE]
 
@@ -85,7 +93,9 @@ def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("sevre") == 2
-    assert "No such command 'sevre'" in capsys.readouterr().err
+    assert "No such command 'sevre'. Did you mean 'serve'?" in capsys.readouterr().err
+    assert run("unheard-of") == 2
+    assert "No such command 'unheard-of'.\n" in capsys.readouterr().err
 
 
 def test_bad_setting_ends_with_2_and_one_line(

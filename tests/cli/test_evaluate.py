@@ -105,7 +105,7 @@ def test_unknown_policy_names_the_choices(pairs: str, policy: str) -> None:
 
 def test_unusable_line_is_an_error(tmp_path: Path) -> None:
     path = write(tmp_path / "bad.jsonl", [{"prompt": "x", "class": "c"}, {"prompt": "x"}])
-    with pytest.raises(LabelledDataError, match="line 2"):
+    with pytest.raises(LabelledDataError, match=r"bad\.jsonl: line 2"):
         run(path)
 
 

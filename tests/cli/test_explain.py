@@ -118,7 +118,10 @@ def test_a_server_that_is_not_there_is_an_error(
     assert f"127.0.0.1:{free_port} does not answer: " in error
     assert "--url names another" in error
     assert code == 1
-    assert "does not answer" in refusal(capsys, "x", "--url", "nonsense")[0]
+    for url in ("nonsense", "localhost:8080", "http://"):
+        error, code = refusal(capsys, "x", "--url", url)
+        assert f"'{url}' must start with http:// or https:// and name a host" in error
+        assert code == 2
 
 
 def test_the_address_is_that_of_the_configuration(
@@ -214,3 +217,7 @@ def test_the_token_is_read_from_a_variable(
         assert "empty-partition" in explain(capsys, *asked)
         monkeypatch.setenv("HEADSTART_ADMIN_TOKEN", "secret")
         assert "empty-partition" in explain(capsys, id, "--url", guarded.url)
+        monkeypatch.setenv("HEADSTART_ADMIN_TOKEN", "wrong")
+        error, code = refusal(capsys, id, "--url", guarded.url)
+        assert "does not accept the admin token in the variable HEADSTART_ADMIN_TOKEN" in error
+        assert code == 2

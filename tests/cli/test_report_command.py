@@ -109,6 +109,15 @@ def test_report_reads_the_configured_store(
     assert json.loads(report(capsys, "--json"))["overall"]["requests"] == 3
 
 
+def test_a_shell_without_the_client_keys_reads_the_configured_store(
+    store: str, tmp_path: Path
+) -> None:
+    keys = '[server]\nclient_keys = { team-a = "env:HEADSTART_NO_SUCH_VARIABLE" }\n'
+    (tmp_path / "headstart.toml").write_text(f'{keys}[cache]\nstore = "{store}"\n')
+    for command in (["report"], ["audit"], ["cache", "stats"], ["config", "show"]):
+        main(command)
+
+
 def test_log_and_store_give_the_same_report(
     store: str, log: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -132,6 +141,25 @@ def test_terminal_shows_hits_beside_misses(store: str, capsys: pytest.CaptureFix
     assert "misses, whole answer" in shown
     assert "$0.01" in shown
     assert "[bold]gpt" in shown, "names that clients chose are no markup"
+
+
+def test_money_without_any_price_is_called_unknown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hit = msgspec.structs.replace(row(1, Outcome.EXACT), saved_usd=None)
+    url = f"sqlite:///{tmp_path}/unpriced.db"
+    anyio.run(book, url, [hit])
+    text = " ".join(report(capsys, "--store", url).split())
+    assert "an unknown sum of money (1 hit without a known price)" in text
+
+
+def test_a_narrow_terminal_loses_no_column(
+    store: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    text = report(capsys, "--store", store)
+    assert "misses, whole answer" in text
+    assert "would have cost did cost   saved" in " ".join(text.split("\n"))
 
 
 def test_html_is_written_beside_the_terminal_report(
@@ -161,8 +189,8 @@ def test_store_in_memory_cannot_be_reported_on(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HEADSTART_CACHE__STORE", "memory:")
-    assert "/_headstart/stats" in refusal(capsys)
-    assert "/_headstart/stats" in refusal(capsys, "--store", "memory:")
+    assert "live page at /_headstart/" in refusal(capsys)
+    assert "live page at /_headstart/" in refusal(capsys, "--store", "memory:")
 
 
 def test_bad_line_of_a_log_is_named(log: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -149,6 +149,42 @@ def test_a_drained_server_stops_by_itself(draining: subprocess.Popen[str]) -> No
     assert draining.wait(20) in (0, -signal.SIGTERM, 128 + signal.SIGTERM)
 
 
+def test_a_server_goes_on_when_nobody_reads_its_output_any_more(
+    tmp_path: Path, free_port: int
+) -> None:
+    arguments = command(
+        "--upstream", "http://127.0.0.1:9", "--port", str(free_port), "--store", "memory:",
+        "--access-log", "text",
+    )  # fmt: skip
+    log = tmp_path / "errors.log"
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(
+            arguments,
+            cwd=tmp_path,
+            env=environment() | {"HEADSTART_SERVER__DRAIN_S": "0.3"},
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        ) as process,
+    ):
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("headstart is ready")
+        process.stdout.close()
+        reload = urllib.request.Request(
+            f"http://127.0.0.1:{free_port}/_headstart/reload", method="POST"
+        )
+        with urllib.request.urlopen(reload) as reply:
+            assert reply.status == 200
+        for _ in range(3):
+            assert get(free_port, "/v1/models")[0] == 502
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) in (0, -signal.SIGTERM, 128 + signal.SIGTERM)
+    said = log.read_text()
+    assert "Traceback" not in said
+    assert said.count("lines of the access log are lost: Broken pipe") == 1
+
+
 def test_a_server_that_is_told_to_stop_closes_its_websockets(
     tmp_path: Path, free_port: int
 ) -> None:

@@ -225,5 +225,8 @@ def test_a_bad_line_is_named(tmp_path: Path) -> None:
     with pytest.raises(LabelledDataError, match="line 2"):
         run(path)
     path = write(tmp_path / "bad.jsonl", [{"request": {"model": "m"}, "response": {}}])
-    with pytest.raises(LabelledDataError, match="line 1: request"):
+    with pytest.raises(LabelledDataError, match=r"bad\.jsonl: line 1: request"):
         run(path)
+    several = r"bad\.jsonl and .*log\.jsonl, counted .* line 3"
+    with pytest.raises(ConfigError, match=several):  # a ConfigError: the command exits with 2
+        run(path, str(tmp_path / "log.jsonl"))

@@ -145,7 +145,7 @@ def test_a_provider_whose_calls_all_fail_is_not_called_ready(page: Page) -> None
             },
         )
         with serving_in_thread(build_sidecar(settings)) as url:
-            body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+            body = {"model": "m" + "-long" * 40, "messages": [{"role": "user", "content": "hi"}]}
             headers = {"content-type": "application/json"}
             asked = Request(f"{url}/v1/chat/completions", json.dumps(body).encode(), headers)
             with urlopen(asked) as answer:
@@ -159,6 +159,10 @@ def test_a_provider_whose_calls_all_fail_is_not_called_ready(page: Page) -> None
             expect(rows.nth(1)).to_contain_text("ready")
             expect(rows.nth(1)).to_contain_text("$0.")
             assert page.locator("#upstreams thead").inner_text().count("cost a call") == 1
+            for name in ("#upstreams", "#requests"):  # a long name pushes no column out of view
+                fits = "each => each.scrollWidth <= each.clientWidth"
+                assert page.locator(f".scroll:has({name})").evaluate(fits)
+            expect(page.locator("#key")).to_contain_text("highest bar 1 in")
             page.goto("about:blank")
 
 

@@ -13,6 +13,7 @@ from headstart.observe import Served
 from headstart.report.accounts import Accounts
 from headstart.report.sections import dollars, duration, estimate, percent, render_page, verdict
 from headstart.report.values import Estimate, Estimates, Interval
+from support.browser import CHROMIUM, chromium
 
 VOID = {"meta", "br"}
 
@@ -83,6 +84,17 @@ def test_page_asks_nobody_for_anything() -> None:
 def test_names_that_clients_chose_are_escaped() -> None:
     text = page(*rows())
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
+def test_words_stay_whole_on_a_phone() -> None:
+    with chromium() as browser:
+        opened = browser.new_page(viewport={"width": 390, "height": 800})
+        opened.set_content(page(*rows()))
+        lines = opened.get_by_role("cell", name="hits, whole answer").bounding_box()
+        assert lines is not None
+        assert lines["height"] < 80
+        assert opened.evaluate("document.documentElement.scrollWidth") == 390
 
 
 def test_page_over_empty_books_says_so() -> None:

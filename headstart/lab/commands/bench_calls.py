@@ -388,8 +388,8 @@ def _settings(path: Path | None) -> tuple[Settings, list[str]]:
         found, notes = discover_local()
     if not found:
         raise ConfigError(
-            "no provider: add an [[upstream]], set a key such as OPENAI_API_KEY, or try "
-            "--simulate groq,together"
+            "no provider: add an [[upstream]], set a key such as OPENAI_API_KEY, or try: "
+            "headstart bench --simulate groq,together"
         )
     return checked(msgspec.structs.replace(settings, upstream=found)), list(notes)
 

@@ -21,7 +21,13 @@ from headstart.cli.options import (
     print_json,
 )
 from headstart.lab.commands import playing
-from headstart.lab.commands.playing import FAIL_OVER_HELP, STATE_HELP, play_rows, same_class
+from headstart.lab.commands.playing import (
+    FAIL_OVER_HELP,
+    STATE_HELP,
+    naming,
+    play_rows,
+    same_class,
+)
 from headstart.lab.rates import (
     PairReport,
     Pairs,
@@ -87,7 +93,8 @@ def evaluate(options: EvaluateOptions) -> None:
     must mean the same, as in production. query names the question inside a templated prompt.
     """
     noise = judge_noise(options.judge)
-    labelled = read_labelled(read_lines(options.path))
+    with naming(options.path):
+        labelled = read_labelled(read_lines(options.path))
     prior = options.state.read_bytes() if options.state else None
     is_pairs = isinstance(labelled, Pairs)
     setup = Setup(options.guards, noise, options.max_error, prior, optimistic=is_pairs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import re
 from collections import Counter
@@ -38,7 +39,7 @@ from headstart.policies.learned_rule.settings import EXACT_JUDGE, JudgeNoise
 from headstart.reply import Transcript
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from headstart.dialects.dialect import Dialect
@@ -171,12 +172,28 @@ def play_rows(
     return list(play(tracked(rows, what), prepare, ReplayRun(*contender, **fields)))
 
 
+@contextlib.contextmanager
+def naming(*paths: Path) -> Iterator[None]:
+    """Name the files in a LabelledDataError."""
+    try:
+        yield
+    except LabelledDataError as error:
+        names = " and ".join(map(str, paths))
+        counted = ", counted through all files" if len(paths) > 1 else ""
+        raise LabelledDataError(f"{names}{counted}: {error}") from error
+
+
 def read_material(paths: Sequence[Path], pattern: re.Pattern[str] | None = None) -> Material:
     """Read files of one kind as one file.
 
     The group ``query`` of ``pattern`` is the question inside a log's prompts. Raises
     LabelledDataError; its line numbers count through all files.
     """
+    with naming(*paths):
+        return _read_material(paths, pattern)
+
+
+def _read_material(paths: Sequence[Path], pattern: re.Pattern[str] | None) -> Material:
     lines = list(as_log_lines(line for path in paths for line in read_lines(path)))
     whole = [b"" if is_cut_off(line) else line for line in lines]
     if is_log(decode_line(*numbered(whole)[0], dict[str, Any])):

@@ -425,7 +425,9 @@ def load_snapshot(
             near_misses=envelope.near_misses or NearMissCounts(),
         )
     except (msgspec.MsgspecError, ValueError, TypeError) as error:
-        raise SnapshotError(f"the snapshot is damaged or not one of ours: {error}") from error
+        raise SnapshotError(
+            f"the learned state is damaged, or headstart tune did not write it: {error}"
+        ) from error
     if exact and envelope.near_misses is None and state.learned_pairs < ENOUGH_LABELS:
         raise SnapshotError("the snapshot is older than the count of near misses")
     return state, EntryRecords(envelope.entries)
