@@ -163,7 +163,7 @@ def path_of(arguments: str) -> str | None:
 
 # --- messages -------------------------------------------------------------------------------------
 
-CODE_VERSION = "3"
+CODE_VERSION = "4"
 """The version of the transforms. Raise it whenever a transform writes other bytes."""
 MIN_TEXT_CHARS = 200
 """A shorter text is not changed: a mark would be longer than the saving."""

@@ -203,3 +203,14 @@ def test_logs_of_many_programs_are_told(line: str) -> None:
 )
 def test_tables_and_listings_are_no_logs(line: str) -> None:
     assert not is_log("\n".join(line.format(n=n) for n in range(40)))
+
+
+@pytest.mark.parametrize("sign", [",", ";", "\t"])
+@pytest.mark.parametrize("head", [["time{}load"], []])
+def test_a_table_of_times_and_one_value_is_no_log(sign: str, head: list[str]) -> None:
+    rows = [f"2026-03-01 10:{n:02d}:00{{}}{n * 37 % 50}" for n in range(40)]
+    assert not is_log("\n".join([*head, *rows]).replace("{}", sign))
+
+
+def test_a_comma_before_milliseconds_makes_no_table() -> None:
+    assert is_log("\n".join(f"2026-03-01 10:00:{n:02d},120 INFO beat {n}" for n in range(40)))
