@@ -9,6 +9,7 @@ answers.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
@@ -29,7 +30,6 @@ from headstart.types import (
 )
 
 if TYPE_CHECKING:
-    import re
     from collections.abc import Callable, Mapping, Sequence
 
     from headstart.attempts import Tokens
@@ -565,6 +565,22 @@ MOST_TOKENS = 1_000_000_000
 
 
 _decode = msgspec.json.Decoder().decode
+_ESCAPES = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+"""The escapes of a JSON text. The group is half of a surrogate pair, which is no character."""
+
+
+def _whole_characters(data: bytes) -> bytes:
+    """Return a JSON text with U+FFFD for each half of a surrogate pair.
+
+    Some providers split an emoji over two events. Client libraries accept the halves.
+    """
+    if b"\\ud" not in data and b"\\uD" not in data:
+        return data
+    return _ESCAPES.sub(lambda found: b"\\ufffd" if found[1] else found[0], data)
 
 
 class MalformedAnswerError(Exception):
@@ -574,9 +590,10 @@ class MalformedAnswerError(Exception):
 def decode_document(body: bytes) -> Any:
     """Return the decoded answer; None if it is not JSON."""
     try:
-        return msgspec.json.decode(body)
+        return _decode(body)
     except UNDECODABLE:
-        return None
+        mended = _whole_characters(body)
+    return None if mended == body else decode_document(mended)
 
 
 def decode_first(body: bytes) -> Any:
@@ -593,7 +610,9 @@ def decode_event(data: bytes) -> dict[str, Any]:
     try:
         event = _decode(data)
     except UNDECODABLE:
-        raise MalformedAnswerError("an event of the stream is not JSON") from None
+        event = decode_document(data)
+        if event is None:
+            raise MalformedAnswerError("an event of the stream is not JSON") from None
     if type(event) is not dict:
         raise MalformedAnswerError("an event of the stream is not an object")
     return event
