@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from headstart.dialects.request_form import RequestForm
-    from headstart.types import ChatRequest, Choice, Entry, Part
+    from headstart.types import ChatRequest, Choice, Entry
 
 _CLEAN = frozenset({"stop", "end_turn", "stop_sequence", "complete", "eos"})
 """Finish reasons of an answer that came to its own end, in the spelling of any provider."""
@@ -206,14 +206,11 @@ def _is_flagged(moderation: object) -> bool:
 _NO_CHARACTER = "\ufffd"
 
 
-def _text_of(part: Part) -> str:
-    return part.arguments if isinstance(part, ToolCall) else part.text
-
-
 def _refuse_choice(
     choice: Choice, form: RequestForm, response_format: object, tools: Sequence[str]
 ) -> str | None:
-    if any(_NO_CHARACTER in _text_of(part) for part in choice.parts):
+    said = [part.arguments if isinstance(part, ToolCall) else part.text for part in choice.parts]
+    if _NO_CHARACTER in "".join(said):
         return "unreadable"  # the client got other bytes than a stored answer would have
     calls = [part for part in choice.parts if isinstance(part, ToolCall)]
     replays = bool(calls) and _all_listed([call.name for call in calls], tools)
