@@ -421,10 +421,9 @@ def comparisons_differ(a: Parse, b: Parse) -> bool:
     """
     if a.limits and b.limits and a.limits.isdisjoint(b.limits):
         return True
-    if a.bounds != b.bounds and a.quantities and b.quantities:
-        unlimited = not (a.limits and b.limits)
-        if unlimited or (a.bounds and b.bounds):
-            return True
+    comparable = (a.bounds and b.bounds) or not (a.limits and b.limits)
+    if comparable and a.bounds != b.bounds and a.quantities and b.quantities:
+        return True
     return bool(a.degrees and b.degrees) and a.degrees.isdisjoint(b.degrees)
 
 
@@ -633,10 +632,11 @@ def asked_differs(a: Parse, b: Parse) -> bool:
     counting, things = (a, b) if _COUNT in a.asks else (b, a)
     if not _AMOUNTS.isdisjoint(things.stems):
         return False
-    if things.asks == {"when"} and not _UNITS_OF_TIME.isdisjoint(counting.stems):
-        return False
     # "How many guests came, and when?" and "When did the guests come?" may have one answer.
-    return bool(things.asks and counting.asks == {_COUNT}) or not _LISTING.isdisjoint(things.stems)
+    asks_else = bool(things.asks) and counting.asks == {_COUNT}
+    if things.asks == {"when"} and not _UNITS_OF_TIME.isdisjoint(counting.stems):
+        asks_else = False
+    return asks_else or not _LISTING.isdisjoint(things.stems)
 
 
 # --- and, or -------------------------------------------------------------------------------------
