@@ -110,7 +110,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
 
 
 def total_cost_usd(attempts: Iterable[Attempt]) -> float | None:
-    """Return the sum of the known costs; None if no cost is known."""
+    """Return the sum of the known costs; None if no cost is known. ``sum_costs`` has more sums."""
     total = None
     for each in attempts:
         if each.cost_usd is not None:
@@ -118,17 +118,13 @@ def total_cost_usd(attempts: Iterable[Attempt]) -> float | None:
     return total
 
 
-def extra_cost_usd(attempts: Iterable[Attempt]) -> float:
-    """Return the cost of the calls whose answer no client got: lost races, failures, drafts."""
-    return sum(each.cost_usd or 0.0 for each in attempts if each.outcome is not AttemptOutcome.WON)
-
-
 class AttemptCosts(NamedTuple):
-    """The costs of a request's attempts. ``extra``: of the calls whose answer no client got."""
+    """The costs of a request's attempts."""
 
     total_usd: float | None
     """None: no cost is known."""
     extra_usd: float
+    """The cost of the calls whose answer no client got: lost races, failures, drafts."""
     extra_tokens: int
     prefix_usd: float
 

@@ -6,7 +6,7 @@ import logging
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from headstart.attempts import Attempt, ShapingEffect, extra_cost_usd
+from headstart.attempts import Attempt, ShapingEffect, sum_costs
 from headstart.decisions import LabelSource, Outcome, Rule
 from headstart.types import Frozen
 
@@ -140,7 +140,7 @@ class Served(Frozen, tag="served"):
         """
         if self.outcome.is_own_call:
             return 0.0
-        usd = (self.cost_usd or 0.0) - extra_cost_usd(self.attempts)
+        usd = (self.cost_usd or 0.0) - sum_costs(self.attempts).extra_usd
         if self.saved_usd is not None and self.succeeded:
             usd += self.saved_usd - self.saved_extra_usd
         if self.shaped:

@@ -19,13 +19,13 @@ from headstart.errors import (
     UpstreamTimeout,
 )
 from headstart.middleware.flights import FlightHead
-from headstart.middleware.learning.learner import PendingComparison
+from headstart.middleware.learning.learner import PendingComparison, answer_size
 from headstart.middleware.reading import MAX_DOCUMENT_BYTES
 from headstart.observe import StageFailed
 from headstart.policies.admission import NEVER_STORED, has_match
 from headstart.policies.freshness import StorageVerdict, judge_response
 from headstart.reply import CHARACTERS_PER_TOKEN, AnswerWithheld, storable
-from headstart.types import Completion, Ended, Entry, Origin, RawResponse, ToolCall
+from headstart.types import Completion, Ended, Entry, Origin, RawResponse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -417,7 +417,7 @@ class PumpedCall:
         if tokens is not None or whole is None or request is None:
             return self._sum_up(reply, whole, costs, tokens or Tokens())
         prompt = round(len(self._call.body) / CHARACTERS_PER_TOKEN)
-        completion = round(_characters(whole) / CHARACTERS_PER_TOKEN)
+        completion = round(answer_size(whole) / CHARACTERS_PER_TOKEN)
         self._sum_up(reply, whole, costs, Tokens(prompt, completion), estimated=True)
 
     def _sum_up(
@@ -590,12 +590,6 @@ def _refuse_broken(transcript: Transcript, *, stream: bool, cacheable: bool) -> 
     if not transcript.finished:
         raise UpstreamProtocolError("the upstream's stream ended before its answer did")
     transcript.feed((Ended(),))
-
-
-def _characters(answer: Completion) -> int:
-    """Return the length of all text and of the arguments of tool calls."""
-    parts = [part for choice in answer.choices for part in choice.parts]
-    return sum(len(part.arguments if isinstance(part, ToolCall) else part.text) for part in parts)
 
 
 def _calls_tools(entry: Entry) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import anyio
 import msgspec
 
-from headstart.attempts import extra_cost_usd
+from headstart.attempts import sum_costs
 from headstart.decisions import Lookup, Outcome
 from headstart.dialects.registry import in_dialect
 from headstart.dialects.responses_chains import own_id
@@ -245,7 +245,7 @@ class Responder:
         origin = flight.origin
         if origin is not None and origin.cost_usd is not None:
             headers.append((b"x-headstart-cost", b"%.8f" % origin.cost_usd))
-            if extra_usd := extra_cost_usd(flight.attempts):
+            if extra_usd := sum_costs(flight.attempts).extra_usd:
                 headers.append((b"x-headstart-extra-cost", b"%.8f" % extra_usd))
         context.status = head.status
         await send_whole(context.send, head.status, headers, body)
