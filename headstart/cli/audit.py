@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -100,11 +99,10 @@ async def audit_of_server(url: str, since: float, token_env: str) -> AuditReport
 
 async def audit_of_store(url: str | None, path: Path | None, since: float) -> AuditReport:
     """Read a store. The promise is that of the configuration. Raises ConfigError or StoreError."""
-    from headstart.config.loading import load_settings
     from headstart.factory.caching import error_limit_of
     from headstart.policies.learned_rule.threshold import audit_report
 
-    cache = load_settings(path, os.environ, needs_client_keys=False).cache
+    cache = data_sources.settings_to_read(path).cache
     async with existing_store(url or cache.store, path) as store:
         return await audit_report(store, error_limit_of(cache), since=since)
 

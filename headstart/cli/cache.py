@@ -19,7 +19,7 @@ import click
 import msgspec
 
 from headstart.cli import data_sources
-from headstart.cli.data_sources import as_log_lines, existing_store, lines_of
+from headstart.cli.data_sources import as_log_lines, existing_store, lines_of, settings_to_read
 from headstart.cli.options import (
     COUNT,
     FILE,
@@ -35,7 +35,6 @@ from headstart.cli.options import (
     store_field,
     url_field,
 )
-from headstart.config.loading import load_settings
 from headstart.decisions import Label  # noqa: TC001 - msgspec reads it
 from headstart.dialects.registry import DIALECTS
 from headstart.errors import ConfigError, HeadstartError
@@ -154,7 +153,7 @@ def cache() -> None:
 
 
 def _url(store: str | None, config: Path | None) -> str:
-    return store or load_settings(config, os.environ, needs_client_keys=False).cache.store
+    return store or settings_to_read(config).cache.store
 
 
 def _progress(done: int, what: str, *, last: bool = False) -> None:
@@ -438,12 +437,12 @@ async def _import(url: str, config: Path | None, file: IO[bytes]) -> tuple[int, 
                 "cache.store: this store has another secret, so no caller would find the entries; "
                 "name a store that does not exist yet"
             )
-        had = {_same(label) async for batch in _labels(store) for label in batch}
+        had = {_identity(label) async for batch in _labels(store) for label in batch}
         for puts, read in _batches(lines):
             fresh = await _fresh(store, puts)
             if fresh:
                 await store.append(fresh)
-            learned = [label for label in read if _same(label) not in had]
+            learned = [label for label in read if _identity(label) not in had]
             if learned:
                 await store.label(learned)
             entries += len(fresh)
@@ -456,7 +455,7 @@ async def _import(url: str, config: Path | None, file: IO[bytes]) -> tuple[int, 
     return entries, known, labels
 
 
-def _same(label: Label) -> tuple[object, ...]:
+def _identity(label: Label) -> tuple[object, ...]:
     """Return what tells a label from all others: a label that is twice in a store counts twice."""
     return label.id, label.entry, label.source, label.at
 

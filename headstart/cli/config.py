@@ -17,6 +17,7 @@ import anyio
 import click
 import msgspec
 
+from headstart.cli.data_sources import settings_to_read
 from headstart.cli.options import JSON, command, config_field, flag, print_json
 from headstart.config.checks import billing_note, listing_note, notes_on
 from headstart.config.loading import load_settings
@@ -117,7 +118,7 @@ def show(options: ShowOptions) -> None:
     Examples:
       headstart config show
     """
-    print_json(masked(load_settings(options.config, os.environ, needs_client_keys=False)))
+    print_json(masked(settings_to_read(options.config)))
 
 
 config.add_command(check)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from headstart.embeddings.stores.records import StoreCipher
     from headstart.interfaces import Store
-    from headstart.settings import ServerSettings
+    from headstart.settings import ServerSettings, Settings
 
 
 T = TypeVar("T")
@@ -143,12 +143,21 @@ async def existing_store(url: str, config: Path | None = None) -> AsyncIterator[
         await store.aclose()
 
 
+def settings_to_read(config: Path | None) -> Settings:
+    """Return the settings for a command that reads a store. Raises ConfigError.
+
+    Its shell may lack the variables of the client keys.
+    """
+    from headstart.config.loading import load_settings
+
+    return load_settings(config, os.environ, needs_client_keys=False)
+
+
 def configured_cipher(config: Path | None) -> StoreCipher | None:
     """Return the cipher of the configuration's store, or None. Raises ConfigError."""
-    from headstart.config.loading import load_settings
     from headstart.factory.caching import store_cipher
 
-    return store_cipher(load_settings(config, os.environ, needs_client_keys=False).cache)
+    return store_cipher(settings_to_read(config).cache)
 
 
 async def _refuse_what_is_empty(url: str) -> None:

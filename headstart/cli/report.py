@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -13,7 +12,7 @@ import msgspec
 from rich.markup import escape
 from rich.table import Table
 
-from headstart.cli.data_sources import existing_store
+from headstart.cli.data_sources import existing_store, settings_to_read
 from headstart.cli.options import (
     FILE,
     JSON,
@@ -26,7 +25,6 @@ from headstart.cli.options import (
     since_field,
     store_field,
 )
-from headstart.config.loading import load_settings
 from headstart.errors import ConfigError
 from headstart.observe import Served
 from headstart.report.accounts import Accounts, Breakdown, MachineAccounts
@@ -158,9 +156,7 @@ def report(options: ReportOptions) -> None:
     if log is not None:
         found = report_on_log(log, start, *collectors)
     else:
-        url = (
-            store or load_settings(options.config, os.environ, needs_client_keys=False).cache.store
-        )
+        url = store or settings_to_read(options.config).cache.store
         found = anyio.run(report_on_store, url, options.config, start, *collectors)
         found = msgspec.structs.replace(found, limits=anyio.run(_limits, url, options.config))
     found = msgspec.structs.replace(found, machines=machines.machines())
@@ -185,11 +181,7 @@ def _machines(config: Path | None) -> dict[str, Machine]:
     """Return the upstreams of a file that are paid by the hour, by name. Raises ConfigError."""
     from headstart.factory.upstreams import machines_of
 
-    return (
-        {}
-        if config is None
-        else machines_of(load_settings(config, os.environ, needs_client_keys=False))
-    )
+    return {} if config is None else machines_of(settings_to_read(config))
 
 
 async def _limits(url: str, config: Path | None) -> tuple[LimitUse, ...]:
@@ -197,7 +189,7 @@ async def _limits(url: str, config: Path | None) -> tuple[LimitUse, ...]:
     from headstart.middleware.client_ledger import limit_uses
     from headstart.policies.callers import spending
 
-    settings = load_settings(config, os.environ, needs_client_keys=False)
+    settings = settings_to_read(config)
     callers = {name: spending(each) for name, each in settings.server.client_limits.items()}
     if not any(callers.values()):
         return ()

@@ -112,7 +112,7 @@ def test_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("headstart.cli.config.load_settings", interrupt)
+    monkeypatch.setattr("headstart.cli.config.settings_to_read", interrupt)
     assert run("config", "show") == 130
 
 
