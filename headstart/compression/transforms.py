@@ -102,7 +102,8 @@ _KEPT = re.compile(r"#!|#.*coding[:=]|#\s*type:")
 _NOT_PYTHON = (tokenize.TokenError, SyntaxError, UnicodeError)
 _LAYOUT = frozenset((tokenize.COMMENT, tokenize.NL))
 LONGEST_SOURCE_LINE = 4096
-"""Python 3.12.0 to 3.12.3 tokenise a line in the square of its length."""
+"""A text with a longer line keeps its comments: Python 3.12.0 to 3.12.3 need time that grows with
+the square of a line's length. People do not write such lines."""
 # Since Python 3.12 the parts of an f-string are tokens. 3.14 adds t-strings.
 _STRING_STARTS = frozenset(
     getattr(tokenize, name, None) for name in ("FSTRING_START", "TSTRING_START")
@@ -143,7 +144,7 @@ def _tokens(text: str) -> list[tokenize.TokenInfo]:
     """Return the tokens of Python source. Raises one of ``_NOT_PYTHON`` for any other text."""
     *lines, last = text.split("\n")
     if max(map(len, (*lines, last))) > LONGEST_SOURCE_LINE:
-        raise SyntaxError("the lines are too long for source that people write")
+        raise SyntaxError("a line is too long")
     found = []
     depth = 0
     for token in tokenize.generate_tokens(iter([*(f"{line}\n" for line in lines), last]).__next__):

@@ -204,6 +204,7 @@ def _is_flagged(moderation: object) -> bool:
 
 
 _NO_CHARACTER = "\ufffd"
+"""Decoders put it in the place of bytes that are no character (``dialect.decode_document``)."""
 
 
 def _refuse_choice(
@@ -211,7 +212,7 @@ def _refuse_choice(
 ) -> str | None:
     said = [part.arguments if isinstance(part, ToolCall) else part.text for part in choice.parts]
     if _NO_CHARACTER in "".join(said):
-        return "unreadable"  # the client got other bytes than a stored answer would have
+        return "unreadable"  # it may stand for half a surrogate pair, which a hit could not repeat
     calls = [part for part in choice.parts if isinstance(part, ToolCall)]
     replays = bool(calls) and _all_listed([call.name for call in calls], tools)
     reason = _refuse_finish(choice)

@@ -49,15 +49,19 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-c", "from headstart.cli import main; main()", "serve", *arguments]
 
 
+def without_provider(port: int, *arguments: str) -> list[str]:
+    """Return the command of a server on this port whose provider is down."""
+    upstream = ("--upstream", "http://127.0.0.1:9", "--store", "memory:")
+    return command("--port", str(port), *upstream, *arguments)
+
+
 def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in KEYS}
 
 
 @pytest.fixture
 def started(tmp_path: Path, free_port: int) -> Iterator[subprocess.Popen[str]]:
-    arguments = command(
-        "--upstream", "http://127.0.0.1:9", "--port", str(free_port), "--store", "memory:"
-    )
+    arguments = without_provider(free_port)
     with subprocess.Popen(
         arguments, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True
     ) as process:
@@ -80,10 +84,7 @@ def test_it_says_where_it_listens_is_ready_then_and_stops_cleanly(
 def test_the_access_log_has_a_line_for_a_request_whose_provider_is_down(
     tmp_path: Path, free_port: int
 ) -> None:
-    arguments = command(
-        "--upstream", "http://127.0.0.1:9", "--port", str(free_port), "--store", "memory:",
-        "--access-log", "json",
-    )  # fmt: skip
+    arguments = without_provider(free_port, "--access-log", "json")
     body = b'{"model":"m","messages":[{"role":"user","content":"secret words"}]}'
     with subprocess.Popen(
         arguments, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True
@@ -116,9 +117,7 @@ def get(port: int, path: str) -> tuple[int, dict[str, str], str]:
 @pytest.fixture
 def draining(tmp_path: Path, free_port: int, request: Any) -> Iterator[subprocess.Popen[str]]:
     """A server that was told to stop. The parameter is its ``server.drain_s``."""
-    arguments = command(
-        "--upstream", "http://127.0.0.1:9", "--port", str(free_port), "--store", "memory:"
-    )
+    arguments = without_provider(free_port)
     variables = environment() | {"HEADSTART_SERVER__DRAIN_S": request.param}
     with subprocess.Popen(
         arguments, cwd=tmp_path, env=variables, stdout=subprocess.PIPE, text=True
@@ -152,10 +151,7 @@ def test_a_drained_server_stops_by_itself(draining: subprocess.Popen[str]) -> No
 def test_a_server_goes_on_when_nobody_reads_its_output_any_more(
     tmp_path: Path, free_port: int
 ) -> None:
-    arguments = command(
-        "--upstream", "http://127.0.0.1:9", "--port", str(free_port), "--store", "memory:",
-        "--access-log", "text",
-    )  # fmt: skip
+    arguments = without_provider(free_port, "--access-log", "text")
     log = tmp_path / "errors.log"
     with (
         log.open("w") as errors,
@@ -221,9 +217,7 @@ def test_a_server_that_is_told_to_stop_closes_its_websockets(
 
 
 def test_its_limits_for_unfinished_requests_are_in_force(tmp_path: Path, free_port: int) -> None:
-    arguments = command(
-        "--upstream", "http://127.0.0.1:9", "--port", str(free_port), "--store", "memory:"
-    )
+    arguments = without_provider(free_port)
     variables = environment() | {
         "HEADSTART_SERVER__HEAD_TIMEOUT_S": "0.2",
         "HEADSTART_SERVER__BODY_TIMEOUT_S": "0.2",
