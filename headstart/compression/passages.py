@@ -124,10 +124,11 @@ class Passages:
         pointer = same_as(begin) if begin else ""
         return pointer if _pays(pointer, text) else None
 
-    def shorten(self, text: str) -> str:
+    def shorten(self, text: str, *, whole_lines: bool = False) -> str:
         """Replace each run of sentences that came before in the same order by a pointer.
 
-        "Before" means in a text that was added, or earlier in this text.
+        "Before" means in a text that was added, or earlier in this text. With ``whole_lines`` no
+        pointer replaces a part of a line: a line of a log belongs to its time.
         """
         keys = self._memo.call(_sentence_keys, text)
         if len(set(keys)) == len(keys) and not any(key in self._places for key in keys):
@@ -140,6 +141,8 @@ class Passages:
         kept_from = at = 0
         while at < len(keys):
             length = above._run(keys, at)
+            if whole_lines:
+                length = _whole_lines(text, pieces, at, length)
             passage = text[pieces[at][0] : pieces[at + max(length, 1) - 1][1]]
             known = length > 0 and len(passage) >= MIN_PASSAGE_CHARS
             begin = _distinct_beginning(keys[at], above._places) if known else None
@@ -183,6 +186,17 @@ class Passages:
 def _sentence_keys(text: str) -> list[str]:
     """Return the sentences with their indentation, which may change the meaning."""
     return [text[start:end].rstrip(_BLANK) for start, end in sentences(text)]
+
+
+def _whole_lines(text: str, pieces: list[tuple[int, int]], at: int, length: int) -> int:
+    """Return how many of the ``length`` sentences from ``at`` on are whole lines together."""
+    if pieces[at][0] and text[pieces[at][0] - 1] != "\n":
+        return 0
+    while length and text[pieces[at + length - 1][1] - 1] != "\n":
+        if at + length == len(pieces):
+            break
+        length -= 1
+    return length
 
 
 def _pays(mark: str, passage: str) -> bool:

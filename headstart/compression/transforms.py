@@ -269,7 +269,7 @@ def _shorten_prose(
             short = _then(short, "progress", shown)
             if not asked.counts:
                 short = _then(short, "log", memo.call(collapse_log, shown, asked.words))
-            return _deduplicated(short, sent, memo)
+            return _deduplicated(short, sent, memo, whole_lines=True)
         if memo.call(is_code, shown):
             short = _then(short, "progress", shown)
             return _then(short, "comments", memo.call(_bare, shown)) if extent.comments else short
@@ -307,11 +307,13 @@ def _is_data(text: str) -> bool:
     return lossless.holds_json(text) or is_markup(text)
 
 
-def _deduplicated(short: Shortened, sent: Passages, memo: Memo) -> Shortened:
+def _deduplicated(
+    short: Shortened, sent: Passages, memo: Memo, *, whole_lines: bool = False
+) -> Shortened:
     pointed = _pointed(short, sent)
     if pointed is not short or memo.call(_is_data, short.text):
         return pointed
-    return _then(short, "duplicate", sent.shorten(short.text))
+    return _then(short, "duplicate", sent.shorten(short.text, whole_lines=whole_lines))
 
 
 def _then(short: Shortened, transform: Transform, text: str) -> Shortened:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from headstart.compression.compress import compress
 from headstart.compression.logs import collapse_log, is_log
 
 BEAT = [f"2026-03-01 10:00:{n:02d} INFO worker-{n % 3} heartbeat {n}" for n in range(30)]
@@ -214,3 +215,14 @@ def test_a_table_of_times_and_one_value_is_no_log(sign: str, head: list[str]) ->
 
 def test_a_comma_before_milliseconds_makes_no_table() -> None:
     assert is_log("\n".join(f"2026-03-01 10:00:{n:02d},120 INFO beat {n}" for n in range(40)))
+
+
+def test_a_problem_line_stays_whole_although_its_sentences_came_before() -> None:
+    parts = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
+    status = " ".join(f"The {part} rail of the node card is not OK." for part in parts)
+    lines = [f"2005-08-04 12:{number:02d}:00 INFO link {number} is up" for number in range(40)]
+    errors = [f"2005-08-04 12:{number:02d}:30 ERROR node {number}. {status}" for number in (9, 30)]
+    text = "\n".join([*lines[:10], errors[0], *lines[10:31], errors[1], *lines[31:]])
+    short = compress([{"role": "tool", "content": text}], mode="balanced").messages[0]["content"]
+    assert len(short) < len(text)
+    assert all(error in short.split("\n") for error in errors)
