@@ -7,7 +7,7 @@ scheme of its URL, under the entry point group ``STORES``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Coroutine, Sequence
@@ -219,6 +219,28 @@ class SharedStore(Protocol):
 
     def exchange(self) -> CallExchange:
         """Return a new exchange."""
+
+
+class SwapResult(NamedTuple):
+    """A document that all processes of a store change, as it is after a ``swap``."""
+
+    written: bool
+    version: int
+    """0: there is no document."""
+    value: bytes
+    now: float
+    """The store's own time, in Unix seconds."""
+
+
+@runtime_checkable
+class SwapStore(Protocol):
+    """A Store with documents that all processes change, each after it has seen the last change."""
+
+    async def swap(self, name: str, seen: int, value: bytes, ttl_s: float) -> SwapResult:
+        """Replace a document if its version is still ``seen``. An empty ``value`` only reads it.
+
+        A document that nobody replaces for ``ttl_s`` seconds is gone. Raises StoreError.
+        """
 
 
 class MatchPolicy(Protocol[P]):

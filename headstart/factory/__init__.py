@@ -43,7 +43,7 @@ from headstart.factory.upstreams import (
     open_conditions,
     open_upstreams,
 )
-from headstart.interfaces import SharedStore
+from headstart.interfaces import SharedStore, SwapStore
 from headstart.middleware.asgi import StartedEngine, not_found
 from headstart.middleware.client_ledger import ClientLedger
 from headstart.middleware.concurrency import ConcurrencyLimit, Supervisor
@@ -73,6 +73,7 @@ from headstart.middleware.respond import RenderedAnswers, Responder
 from headstart.middleware.router import ModelLists
 from headstart.middleware.shared_flights import SharedFlights
 from headstart.middleware.upstreams.app import AppUpstream
+from headstart.middleware.upstreams.node_limits import NodeLimits
 from headstart.middleware.websocket_relay import WebSocketRelay
 from headstart.policies.admission import Admission
 from headstart.policies.callers import OriginRules
@@ -262,15 +263,19 @@ async def _open_router(
     make: Callable[..., HTTPUpstream] | None,
 ) -> tuple[tuple[OpenedUpstream, ...], Router]:
     """Open the upstreams, and return them with their router."""
-    settings = build.settings
+    settings, store, spawn = build.settings, build.store, build.supervisor.spawn
+    nodes = None
+    if isinstance(store, SwapStore):
+        nodes = NodeLimits(store, await store.secret(), spawn)
     opened = await open_upstreams(
         settings,
         states,
         build.stack,
-        build.supervisor.spawn,
+        spawn,
         tracing=tracing,
         ledger=ledger,
         make=make,
+        nodes=nodes,
     )
     panels: dict[str, JudgePanel] = {}
     shaping = await open_shaping(build, opened)

@@ -10,6 +10,7 @@ import codecs
 import os
 import shutil
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from headstart.middleware.router import ListSource, Provider
     from headstart.middleware.telemetry import Tracing
     from headstart.middleware.upstreams.http import HTTPUpstream
+    from headstart.middleware.upstreams.node_limits import NodeLimits
     from headstart.middleware.upstreams.signers import Signer, TokenSource
     from headstart.middleware.upstreams.target import Target
     from headstart.settings import Settings, UpstreamSettings
@@ -225,11 +227,13 @@ async def open_upstreams(
     tracing: Tracing | None = None,
     ledger: ClientLedger | None = None,
     make: Callable[..., HTTPUpstream] | None = None,
+    nodes: NodeLimits | None = None,
 ) -> tuple[OpenedUpstream, ...]:
     """Return the configured upstreams. ``stack`` closes them. Raises ConfigError.
 
     ``spawn`` starts tasks that outlive a call, for ``upstream.warm``; ``tracing`` traces calls, and
     ``ledger`` has the limits of callers' keys. ``make`` takes the place of ``HTTPUpstream``.
+    ``nodes`` has the rate limits that all nodes share.
     """
     if not settings.upstream:
         raise ConfigError(
@@ -243,7 +247,15 @@ async def open_upstreams(
     return tuple(
         [
             _open(
-                each, settings, conditions, stack, spawn, tracing=tracing, ledger=ledger, make=make
+                each,
+                settings,
+                conditions,
+                stack,
+                spawn,
+                tracing=tracing,
+                ledger=ledger,
+                make=make,
+                nodes=nodes,
             )
             for each in reached
         ]
@@ -267,6 +279,7 @@ def _open(
     tracing: Tracing | None,
     ledger: ClientLedger | None,
     make: Callable[..., HTTPUpstream] | None,
+    nodes: NodeLimits | None,
 ) -> OpenedUpstream:
     from headstart.middleware.upstreams.http import HTTPUpstream
     from headstart.middleware.upstreams.target import Target
@@ -297,9 +310,20 @@ def _open(
             tracing=tracing,
             ledger=ledger,
             is_free=sends_no_bill(chosen),
+            nodes=nodes,
+            address=_address_of(chosen, credential),
         )
         targets.append(target)
     return OpenedUpstream(chosen, tuple(http), tuple(targets))
+
+
+def _address_of(upstream: UpstreamSettings, credential: Headers | None) -> str:
+    """Return a name for a provider under a key, which is the same on all nodes.
+
+    A signer's credentials change by the hour, and belong to one account.
+    """
+    own = b"" if credential is None else b"\0".join(value for _, value in credential)
+    return f"{upstream.base_url} {blake2b(own, digest_size=16).hexdigest()}"
 
 
 def _credentials(

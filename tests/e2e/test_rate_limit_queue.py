@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from support.redis_server import redis_server
 from support.sidecar import Provider, sidecar
+from support.simulated import simulated
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from support.redis_server import RedisServer
 
 pytestmark = pytest.mark.anyio
 
 EXACT = {"mode": "exact-only"}
+
+
+@pytest.fixture
+def redis() -> Iterator[RedisServer]:
+    with redis_server() as server:
+        yield server
 
 
 class WindowedProvider(Provider):
@@ -102,3 +116,27 @@ async def test_who_would_queue_for_longer_than_a_minute_is_refused_at_once() -> 
         assert 60 < int(reply.headers["retry-after"]) <= 80
         assert not queued.done()
         queued.cancel()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_three_nodes_share_a_limit_and_no_call_is_refused(
+    redis: RedisServer, stream: bool
+) -> None:
+    provider = WindowedProvider(limit=12, window_s=2.0)
+    async with contextlib.AsyncExitStack() as stack:
+        base = await stack.enter_async_context(simulated(provider))
+        cache = {**EXACT, "store": redis.url}
+        found = [
+            await stack.enter_async_context(sidecar(upstream={"base_url": base}, cache=cache))
+            for _ in range(3)
+        ]
+        for number in range(6):  # the nodes learn the limit, and that it is a window
+            assert (await found[number % 3].ask(f"first {number}")).status == 200
+        provider.refused = 0
+        async with asyncio.TaskGroup() as group:
+            asked = [
+                group.create_task(found[number % 3].ask(f"question {number}", stream=stream))
+                for number in range(30)
+            ]
+        assert [task.result().status for task in asked] == [200] * 30
+        assert provider.refused == 0

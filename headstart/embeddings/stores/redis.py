@@ -18,6 +18,8 @@ labels:<domain>  stream: the ids in ``labels`` of one domain
 document:<name>  string
 documents        sorted set of names by a number that only grows: least recently written first
 counter:<name>   string: the value of a counter; with a TTL
+swapped:<name>   hash: version and value of a document (``interfaces.SwapStore``); with a TTL
+clock            stream of one row, whose place is the server's time
 count            the last number in ``order`` or ``documents``
 schema, secret   strings, written once
 ===============  =======================================================================
@@ -61,6 +63,7 @@ from headstart.embeddings.stores.records import (
 )
 from headstart.embeddings.stores.redis_client import TOO_OLD, connect, explain, is_lasting
 from headstart.errors import ConfigError, StoreError
+from headstart.interfaces import SwapResult
 from headstart.observe import Served
 from headstart.types import Charged, Delete, Entry, Lease, Sketch, StoreStats
 
@@ -407,6 +410,24 @@ Returns 1 if they were added, and the counters' values. Sums are exact up to 2^5
 A counter gets its TTL when it begins: a node whose clock is wrong cannot end it for all."""
 
 
+SWAP = """
+local document = KEYS[1] .. 'swapped:' .. ARGV[1]
+local found = redis.call('HMGET', document, 'version', 'value')
+local time = redis.call('XADD', KEYS[1] .. 'clock', 'MAXLEN', 1, '*', 'time', '')
+local version, value, written = tonumber(found[1] or 0), found[2] or '', 0
+if ARGV[3] ~= '' and version == tonumber(ARGV[2]) then
+    version, value, written = version + 1, '', 1
+    redis.call('HSET', document, 'version', version, 'value', ARGV[3])
+    redis.call('PEXPIRE', document, ARGV[4])
+end
+return {written, version, value, time}
+"""
+"""KEYS: prefix. ARGV: name, the version that was seen, the new value ("": only read), TTL in
+milliseconds. Returns whether it was written, the version, the value unless it was written, and the
+server's time in milliseconds, as the place of a row in a stream: a user may not be allowed to
+call TIME."""
+
+
 def changes(record: EncodedRecord, now: float, blobs: list[bytes]) -> Iterator[dict[str, Any]]:
     """Yield the changes that APPEND makes for a record, and add their blobs to ``blobs``."""
     if isinstance(record, Delete):
@@ -487,7 +508,7 @@ class RedisStore(RecordStore):
         super().__init__(**options)
         self._connected = connect(url)
         self._client = self._connected.redis
-        scripts = (OPEN, FIND, APPEND, LABEL, DOMAIN_LABELS, KEEP, CHARGE, *LEASE_SCRIPTS)
+        scripts = (OPEN, FIND, APPEND, LABEL, DOMAIN_LABELS, KEEP, CHARGE, SWAP, *LEASE_SCRIPTS)
         self._scripts = {text: self._client.register_script(text) for text in scripts}
         self._paused_until = 0.0
 
@@ -617,6 +638,13 @@ class RedisStore(RecordStore):
         ]
         added, values = await self._run(CHARGE, *arguments)
         return Charged(added=bool(added), values=tuple(values))
+
+    async def swap(self, name: str, seen: int, value: bytes, ttl_s: float) -> SwapResult:
+        """Replace a document if nobody else has, or else read it, in one script."""
+        ttl_ms = max(math.ceil(ttl_s * 1000), 1)
+        written, version, found, place = await self._run(SWAP, name, seen, value, ttl_ms)
+        now = int(place.partition(b"-")[0]) / 1000
+        return SwapResult(bool(written), version, value if written else found, now)
 
     async def books(self, since: float = 0.0) -> AsyncIterator[Served]:
         """Yield the rows of the books in their order, one round trip a batch."""

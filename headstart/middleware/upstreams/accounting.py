@@ -192,7 +192,7 @@ class AttemptBooking:
         limits = self._state.limits
         if limits.known and reply.status < 400 and not limits.needs_headers(now):
             return
-        if limits.learn(reply.headers, now, unix, self._taken):
+        if limits.learn(reply.headers, now, unix, self._taken, began=self.began):
             self._reserved = 0  # the provider's remaining limits do not count them
 
     def first(self, now: float) -> None:

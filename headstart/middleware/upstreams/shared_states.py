@@ -46,7 +46,7 @@ _HEAD = struct.Struct("@16sQIB?")
 """Name, version (the time of the last change), length of the state, number of counts, and whether
 the state is kept longer than others (``is_worth_more``)."""
 _NO_HEAD = (b"", 0, 0, 0, False)
-_COUNTS = [struct.Struct(f"@{number}d") for number in range(2 * MOST_LIMITS + 1)]
+_COUNTS = [struct.Struct(f"@{number}d") for number in range(3 * MOST_LIMITS + 1)]
 """Counts are the numbers that each call changes. They stand between the head and the state. So a
 call leaves the state and its version as they are, and the other workers need not read it again."""
 _COUNTS_AT = 32
@@ -485,16 +485,19 @@ class SharedLimits(_OnSharedState, RateLimits):
         unix: float,
         taken: Taken = NOTHING_TAKEN,
         _: Sequence[LimitWindow] | None = None,
+        *,
+        began: float | None = None,
     ) -> bool:
         """Learn the limits that headers name. They are read before the lock is taken."""
         windows = limit_windows(headers, unix)
-        return bool(windows) and self._learn(headers, now, unix, taken, windows)
+        return bool(windows) and self._learn(headers, now, unix, taken, windows, began=began)
 
     ready_in_s = _reads(RateLimits.ready_in_s)
     allowance = _reads(RateLimits.allowance)
     _learn = _changes(RateLimits.learn)
     take = _counts(RateLimits.take)
     give_back = _counts(RateLimits.give_back)
+    copy_from = _changes(RateLimits.copy_from)
 
     counts = RateLimits.levels
 

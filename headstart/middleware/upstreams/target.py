@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import re
 from collections import deque
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
@@ -30,6 +29,7 @@ from headstart.middleware.upstreams.accounting import (
     reserved_tokens,
 )
 from headstart.middleware.upstreams.outgoing import AFTER_END_S
+from headstart.middleware.upstreams.refusals import REFUSAL_BYTES, redirected, refusal, reported
 from headstart.policies.callers import PROMPT_MARGIN, NameMemo
 from headstart.policies.routing.failures import (
     FailureKind,
@@ -42,8 +42,6 @@ from headstart.policies.routing.measures import UpstreamModel
 from headstart.policies.routing.ordering import Availability, CallShape, predict_call
 from headstart.policies.routing.rate_limits import NOTHING_TAKEN
 from headstart.reply import HELD_BYTES, AnswerWithheld, Reply, Transcript, replayed
-from headstart.settings import masked_url
-from headstart.types import ErrorReported
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -61,6 +59,7 @@ if TYPE_CHECKING:
     from headstart.middleware.client_ledger import ClientLedger, Reservation
     from headstart.middleware.telemetry import Tracing
     from headstart.middleware.upstreams.accounting import UpstreamState, UpstreamStates
+    from headstart.middleware.upstreams.node_limits import Held, NodeLimits
     from headstart.policies.cost import Price
     from headstart.policies.routing.failures import Failure
     from headstart.reply import Closing
@@ -69,11 +68,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-REFUSAL_BYTES = 64 * 1024
-"""A longer error body is replaced by one of ours."""
-_SHOWN_CHARACTERS = 200
-"""How much of the address of a redirect an error shows."""
-_CODE = re.compile(r"[A-Za-z0-9_.:/#-]{1,64}")
 SHORTEST_WAIT_S = 0.01
 """The shortest pause of a call that queues for a rate limit."""
 LOOK_S = 2.0
@@ -389,9 +383,9 @@ async def open_answer(reply: Reply, dialect: Dialect | None, request_id: str) ->
     nothing in it.
     """
     if 300 <= reply.status < 400:
-        raise _redirected(reply)
+        raise redirected(reply)
     if reply.status >= 400:
-        raise await _refusal(reply, dialect, request_id)
+        raise await refusal(reply, dialect, request_id)
     held: list[Piece] = []
     size, transcript = 0, reply.transcript
     async for piece in reply.pieces:
@@ -457,70 +451,6 @@ def _in_memory(reply: Reply, held: Sequence[Piece]) -> Reply:
     )
 
 
-def reported(
-    event: ErrorReported, upstream: str, headers: Headers, dialect: Dialect, request_id: str
-) -> UpstreamRefused:
-    """Return the error in a 200 answer as the error status that it should have had."""
-    status = event.status if event.status is not None and 400 <= event.status < 600 else 502
-    return UpstreamRefused(
-        f"upstream {upstream} answered 200 with an error: {event.message}",
-        status=status,
-        headers=_own_headers(headers, dialect),
-        body=dialect.error_body(event, request_id),
-        code=_code_of(event),
-        upstream=upstream,
-    )
-
-
-def _code_of(event: ErrorReported | None) -> str:
-    """Return the code of a provider's error for books and logs.
-
-    A code that is a text may quote the request, and is left out.
-    """
-    code = "" if event is None or event.code is None else event.code
-    return code if _CODE.fullmatch(code) else UpstreamError.code
-
-
-def _redirected(reply: Reply) -> UpstreamProtocolError:
-    named = dict(reply.headers).get(b"location", b"").decode("latin-1")
-    where = f" to {masked_url(named)[:_SHOWN_CHARACTERS]}" if named else ""
-    return UpstreamProtocolError(
-        f"upstream {reply.upstream} answered {reply.status}, a redirect{where}, and Headstart "
-        f"follows no redirect: set upstream.base_url to the address that answers itself",
-        kind=FailureKind.REDIRECTED,
-    )
-
-
-async def _refusal(reply: Reply, dialect: Dialect | None, request_id: str) -> UpstreamRefused:
-    body = bytearray()
-    event: ErrorReported | None = None
-    async for piece in reply.pieces:
-        body += piece.data
-        event = next((each for each in piece.events if isinstance(each, ErrorReported)), event)
-        if len(body) > REFUSAL_BYTES:
-            break
-    message = event.message if event is not None else f"the upstream answered {reply.status}"
-    headers = reply.headers
-    if len(body) > REFUSAL_BYTES and dialect is not None:
-        event = ErrorReported(message=message, status=reply.status)
-        body[:] = dialect.error_body(event, request_id)
-        headers = _own_headers(headers, dialect)
-    return UpstreamRefused(
-        f"upstream {reply.upstream}: {message}",
-        status=reply.status,
-        headers=headers,
-        body=bytes(body),
-        code=_code_of(event),
-        upstream=reply.upstream,
-    )
-
-
-def _own_headers(headers: Headers, dialect: Dialect) -> Headers:
-    """Return a provider's headers for a body of ours."""
-    kept = tuple(pair for pair in headers if not pair[0].startswith(b"content-"))
-    return (*kept, (b"content-type", dialect.content_types.json))
-
-
 MOST_MODELS = 256
 LONGEST_NAME = 128
 """The longest name of a model that is remembered."""
@@ -551,7 +481,8 @@ class Target:
     itself: calls under different keys have different states. It is empty if callers send their own
     keys. ``context_tokens`` and ``price`` take the upstream's real names of models. ``tracing``
     makes a span of each call. ``ledger`` reserves the highest cost of a call; ``is_free``: the
-    upstream sends no bill.
+    upstream sends no bill. ``nodes`` has the limits that all nodes share, where ``address`` names
+    the provider and its key.
     """
 
     def __init__(
@@ -568,6 +499,8 @@ class Target:
         tracing: Tracing | None = None,
         ledger: ClientLedger | None = None,
         is_free: bool = False,
+        nodes: NodeLimits | None = None,
+        address: str = "",
     ) -> None:
         self.name = settings.name
         self.identity = settings.name
@@ -586,6 +519,8 @@ class Target:
         self._price = price
         self._ledger = ledger
         self._is_free = is_free
+        self._nodes = nodes
+        self._address = address
         self._models: dict[str, _Model] = {}
         """The models of earlier calls, by the names that callers use."""
         self._states = states
@@ -625,10 +560,12 @@ class Target:
         """Send the call and wait for its first content. Raises HeadstartError."""
         spent = None if self._ledger is None else await self._reserve(call, self._ledger)
         try:
-            if call.queues_until is None:
+            if call.queues_until is not None:
+                booking = await self._begin_in_queue(call, call.queues_until, spent)
+            elif self._nodes is None:
                 booking = self._begin(call, asyncio.get_running_loop().time(), spent)
             else:
-                booking = await self._begin_in_queue(call, call.queues_until, spent)
+                booking = await self._hold_and_begin(call, self._nodes, spent)
         except UpstreamUnavailable:
             if spent is not None:
                 spent.release()
@@ -679,7 +616,9 @@ class Target:
             async with asyncio.timeout_at(until), state.queue:
                 while True:
                     try:
-                        return self._begin(call, loop.time(), spent)
+                        if self._nodes is None:
+                            return self._begin(call, loop.time(), spent)
+                        return await self._hold_and_begin(call, self._nodes, spent)
                     except UpstreamUnavailable as error:
                         wait_s = error.retry_after_s or 0.0
                         if not error.limited or loop.time() + wait_s > until:
@@ -691,7 +630,25 @@ class Target:
         finally:
             state.queued -= 1
 
-    def _begin(self, call: Call, now: float, spent: Reservation | None) -> AttemptBooking:
+    async def _hold_and_begin(
+        self, call: Call, nodes: NodeLimits, spent: Reservation | None
+    ) -> AttemptBooking:
+        """Count the call in the limits of all nodes, and begin it. Raises UpstreamUnavailable."""
+        loop, model = asyncio.get_running_loop(), self._model(call)
+        state = self._state(call, model.key)
+        limits = nodes.share(state, self._address, model.key.model, self._key_of(call))
+        tokens = reserved_tokens(call, self._states.measures)
+        held = await limits.hold(tokens, None if call.queues_until is not None else state.queued)
+        try:
+            return self._begin(call, loop.time(), spent, held)
+        except UpstreamUnavailable:
+            if held is not None and held.taken:
+                limits.cancel(tokens, loop.time())
+            raise
+
+    def _begin(
+        self, call: Call, now: float, spent: Reservation | None, held: Held | None = None
+    ) -> AttemptBooking:
         """Get the permission for the call; return its booking. Raises UpstreamUnavailable."""
         model = self._model(call)
         state = self._state(call, model.key)
@@ -699,7 +656,9 @@ class Target:
         with state.lock:
             reserved, limit_s = 0, 0.0
             known = limits.known
-            if known:
+            if held is not None:
+                reserved, limit_s = reserved_tokens(call, self._states.measures), held.wait_s
+            elif known:
                 reserved = reserved_tokens(call, self._states.measures)
                 queued = 0 if call.queues_until is not None else state.queued
                 limit_s = limits.ready_in_s(reserved, now, 1 + queued)
@@ -716,7 +675,10 @@ class Target:
                     retry_after_s=max(limit_s, wait_s),
                     limited=limited,
                 )
-            taken = limits.take(reserved, now) if known else NOTHING_TAKEN
+            if held is not None:
+                taken = held.taken
+            else:
+                taken = limits.take(reserved, now) if known else NOTHING_TAKEN
         return AttemptBooking(
             call,
             model.key,

@@ -237,13 +237,35 @@ _LEARN_AGAIN_S = 0.05
 _SHORTEST_RESET_S = 1e-3
 _OTHERS_S = 3.0
 """Seconds that a difference must last until it counts fully as the use of others."""
+_AFTER_WINDOW_S = 0.03
+"""Seconds after the end of a window until it is used again."""
+_TELLING = 0.1
+"""The share of a limit that must be used between two readings that tell a window from a bucket."""
+_DIFFERENCES, _WINDOW_DIFFERENCES = 3, 8
+"""The number of last differences of which the smallest counts: of a bucket, and of a window."""
 _MOST_FOR_OTHERS = 0.95
 """The largest share of a limit that others are assumed to use. A call tests the rest."""
 
 
+class LimitReading(NamedTuple):
+    """What a header told of a limit, when the provider took the call."""
+
+    used: float = 0.0
+    reset_s: float = 0.0
+    at: float = 0.0
+
+    @property
+    def ends(self) -> float:
+        """The time at which the limit is whole again."""
+        return self.at + self.reset_s
+
+
 class _Bucket:
+    """One limit. It fills steadily, or is a window, at whose end all of it comes back."""
+
     __slots__ = (
-        "at", "believed_until", "corrected", "kind", "level", "limit", "others_per_s", "per_s",
+        "at", "believed_until", "corrected", "differences", "ends", "first", "kind", "level",
+        "limit", "others_per_s", "per_s", "window_s",
     )  # fmt: skip
 
     def __init__(self, kind: LimitKind) -> None:
@@ -256,8 +278,16 @@ class _Bucket:
         self.believed_until = 0.0
         self.corrected = 0.0
         """The sum of all corrections of its level."""
+        self.differences: tuple[float, ...] = ()
+        """The provider's last values minus the level without corrections."""
         self.others_per_s = 0.0
         """The use by other processes with the same key."""
+        self.window_s = 0.0
+        """The length of the window; 0: it fills steadily."""
+        self.ends = 0.0
+        """The end of the present window."""
+        self.first = LimitReading()
+        """An earlier reading, by which a window is told from a bucket."""
 
     def learn(
         self,
@@ -265,48 +295,99 @@ class _Bucket:
         remaining: float,
         reset_s: float | None,
         taken: tuple[float, float] | None,
+        began: float,
         now: float,
     ) -> None:
-        """Take over the provider's values. ``remaining`` was true when the provider took the call.
+        """Take over the provider's values, which were true when it took the call, at ``began``.
 
         ``taken`` is what ``mark`` returned then; None: the call began before the limit was known.
         """
-        limit = window.limit or max(self.limit, remaining)
+        self.limit = window.limit or max(self.limit, remaining)
+        reading = LimitReading(self.limit - remaining, reset_s or 0.0, began)
+        usual_per_s = self.limit / self.kind.length_s
         if not self.believed_until:
-            level = remaining
-        elif taken is None:
+            self.per_s, self.level = usual_per_s, min(remaining, self.limit)
+        elif not self.window_s or began >= self.ends - self.window_s:
+            self._correct(remaining, taken, now)
+        if reading.used > 0.0 and reset_s:
+            self._read_form(reading, now)
+        if not self.window_s and reading.used > 0.0 and reset_s:
+            # Providers round down, so up to one call less was used.
+            reset_s = max(reset_s, _SHORTEST_RESET_S)
+            least, most = (reading.used - 1.0) / reset_s, reading.used / reset_s
+            known = self.per_s != usual_per_s
+            self.per_s = min(max(self.per_s, least), most) if known else most
+        self.at, self.believed_until = now, now + _BELIEVED_S
+
+    def _correct(self, remaining: float, taken: tuple[float, float] | None, now: float) -> None:
+        """Correct the level by what was left when the provider took the call.
+
+        Calls of several processes reach the provider in another order than they are counted here,
+        and providers round down. So the smallest of the last differences counts.
+        """
+        level = self.level_at(now)
+        if taken is None:
             # The provider counts this call, and nothing here did when it was made.
-            expected = self.level_at(now)
-            level = min(expected, remaining)
-            self.corrected += level - expected
+            difference = self.corrected + min(0.0, remaining - level)
         else:
             # Calls that were made since have been counted here, and not by the provider.
             level_then, corrected_then = taken
-            correction = remaining - level_then - (self.corrected - corrected_then)
-            if 0.0 < correction <= 1.0:
-                correction = 0.0  # providers round down, so this may be no difference
-            self.corrected += correction
+            difference = remaining - (level_then - corrected_then)
+        kept = _WINDOW_DIFFERENCES if self.window_s else _DIFFERENCES
+        self.differences = (*self.differences[1 - kept :], difference)
+        correction = min(self.differences) - self.corrected
+        if taken is not None:
             others_per_s = self.others_per_s - correction / _OTHERS_S
             self.others_per_s = min(max(others_per_s, 0.0), _MOST_FOR_OTHERS * self.per_s)
-            level = max(0.0, self.level_at(now) + correction)
-        self.limit = limit
-        used = limit - remaining
-        if used > 0 and reset_s:
-            self.per_s = used / max(reset_s, _SHORTEST_RESET_S)
-        else:
-            self.per_s = limit / self.kind.length_s
-        self.level = min(level, limit)
-        self.at, self.believed_until = now, now + _BELIEVED_S
+        self.corrected += correction
+        self.level = min(level + correction, self.limit)
+
+    def _read_form(self, reading: LimitReading, now: float) -> None:
+        """Tell by two readings whether it is a window, and when the window ends.
+
+        While a window is used up, its end stays where it is. A bucket that fills steadily is whole
+        the later, the more of it is used.
+        """
+        first = self.first
+        if reading.at < first.at or reading.ends <= now:
+            return
+        if now >= first.ends or reading.used < first.used:
+            self.first = reading
+            if self.window_s:
+                self.ends = reading.ends + _AFTER_WINDOW_S
+            return
+        used = reading.used - first.used
+        if used >= max(3.0, _TELLING * self.limit):
+            elapsed_s = reading.at - first.at
+            longer_s = reading.reset_s * used / reading.used
+            is_window = reading.reset_s - first.reset_s < (longer_s - elapsed_s) / 2
+            if is_window and not self.window_s:
+                self.window_s, self.ends = first.reset_s, first.ends + _AFTER_WINDOW_S
+            elif not is_window:
+                self.window_s = 0.0
+        if self.window_s:
+            self.window_s = max(self.window_s, reading.reset_s)
+            self.ends = max(self.ends, reading.ends + _AFTER_WINDOW_S)
 
     def mark(self) -> tuple[float, float]:
         """Return its level as it is at ``at``, and the sum of its corrections."""
         return self.level, self.corrected
 
     def level_at(self, now: float) -> float:
+        if self.window_s:
+            return self.limit if now >= self.ends else min(self.level, self.limit)
         passed = now - self.at
         if passed <= 0.0:
             return min(self.level, self.limit)
         return min(self.limit, self.level + passed * (self.per_s - self.others_per_s))
+
+    def change(self, amount: float, now: float) -> None:
+        """Change the level. The first call after a window begins the next one."""
+        self.level = min(max(0.0, self.level_at(now) + amount), self.limit)
+        self.at = now
+        if self.window_s and now >= self.ends:
+            self.ends = now + self.window_s
+            self.corrected, self.differences = 0.0, (0.0,)
 
     def need(self, tokens: int) -> float:
         if not self.kind.counts_tokens or self.kind.one_direction:
@@ -316,21 +397,31 @@ class _Bucket:
         # A call that is larger than the whole limit can only be tried: no wait would suffice.
         return min(float(max(1, tokens)), self.limit)
 
-    def wait_s(self, tokens: int, now: float, calls: int) -> float:
-        """Return the seconds until the last of ``calls`` fits.
+    def wait_s(self, tokens: int, now: float, calls: int, reserve: float) -> float:
+        """Return the seconds until the last of ``calls`` fits, and a reserve is left.
 
         The use of others counts for the first call alone. It is a guess that a burst can make far
         too high, and then it would refuse all calls that could wait.
         """
         need, level = self.need(tokens), self.level_at(now)
+        if reserve and not self.window_s:
+            level -= min(1.0, reserve * self.limit, self.limit - need)
         first, others = need - level, (calls - 1) * need - max(0.0, level - need)
-        wait_s = first / (self.per_s - self.others_per_s) if first > 0.0 else 0.0
-        if others > 0.0:
-            wait_s += others / self.per_s
+        if self.window_s:
+            windows = math.ceil((calls * need - level) / self.limit)
+            wait_s = (
+                max(0.0, self.ends - now) + (windows - 1) * self.window_s if windows > 0 else 0.0
+            )
+        else:
+            wait_s = first / (self.per_s - self.others_per_s) if first > 0.0 else 0.0
+            if others > 0.0:
+                wait_s += others / self.per_s
         return max(0.0, min(wait_s, self.believed_until - now))
 
 
-SavedLimits: TypeAlias = dict[str, tuple[float, float, float, float, float]]
+SavedLimits: TypeAlias = dict[
+    str, tuple[float, float, float, float, tuple[float, ...], float, float, LimitReading]
+]
 """Limits by name, as numbers, without their levels."""
 Taken: TypeAlias = dict[str, tuple[float, float]]
 """The level of each limit after a call was counted, and the sum of its corrections by then."""
@@ -355,14 +446,18 @@ class RateLimits:
         unix: float,
         taken: Taken = NOTHING_TAKEN,
         windows: Sequence[LimitWindow] | None = None,
+        *,
+        began: float | None = None,
     ) -> bool:
         """Learn the limits that the headers of an answer name; ``unix`` is now in Unix seconds.
 
-        ``taken`` is what ``take`` returned for the call. The headers tell what was left when the
-        provider took it, and other calls may have been made since. Returns whether the headers
-        told what is left of the tokens. ``windows``: what ``limit_windows`` has read in them.
+        ``taken`` is what ``take`` returned for the call, at ``began`` (default: now). The headers
+        tell what was left when the provider took it, and other calls may have been made since.
+        Returns whether the headers told what is left of the tokens. ``windows``: what
+        ``limit_windows`` has read in them.
         """
         told_tokens = False
+        began = now if began is None else began
         for window in limit_windows(headers, unix) if windows is None else windows:
             if window.remaining is None:
                 continue
@@ -375,7 +470,7 @@ class RateLimits:
                     continue
                 bucket = self._buckets[window.name] = _Bucket(window.kind)
                 self.known = True
-            bucket.learn(window, window.remaining, reset_s, taken.get(window.name), now)
+            bucket.learn(window, window.remaining, reset_s, taken.get(window.name), began, now)
             told_tokens = told_tokens or bucket.kind.counts_tokens
         return told_tokens
 
@@ -387,11 +482,16 @@ class RateLimits:
                 return True
         return False
 
-    def ready_in_s(self, tokens: int, now: float, calls: int = 1) -> float:
-        """Return the seconds until ``calls`` of ``tokens`` (input and reserved output) fit."""
+    def ready_in_s(self, tokens: int, now: float, calls: int = 1, *, reserve: float = 0.0) -> float:
+        """Return the seconds until ``calls`` of ``tokens`` (input and reserved output) fit.
+
+        ``reserve``: the share of a bucket, at most one call or token, that is left.
+        """
         if not self._buckets:
             return 0.0
-        return max([bucket.wait_s(tokens, now, calls) for bucket in self._buckets.values()])
+        return max(
+            [bucket.wait_s(tokens, now, calls, reserve) for bucket in self._buckets.values()]
+        )
 
     def allowance(self, now: float) -> float:
         """Return the share that is left of the tightest limit; 1.0 if no limit is known."""
@@ -403,10 +503,21 @@ class RateLimits:
     def take(self, tokens: int, now: float) -> Taken:
         """Count a call that is being made. ``learn`` wants the result, with the call's answer."""
         for bucket in self._buckets.values():
-            needed = 0.0 if bucket.kind.one_direction else bucket.need(tokens)
-            bucket.level = max(0.0, bucket.level_at(now) - needed)
-            bucket.at = now
+            bucket.change(0.0 if bucket.kind.one_direction else -bucket.need(tokens), now)
         return {name: bucket.mark() for name, bucket in self._buckets.items()}
+
+    def fits_share(self, calls: int, tokens: int, share: float, now: float) -> bool:
+        """Tell whether ``calls`` of ``tokens`` in all need at most a share of each limit's rest."""
+        for bucket in self._buckets.values():
+            counted = bucket.kind.counts_tokens and not bucket.kind.one_direction
+            if (tokens if counted else calls) > share * bucket.level_at(now):
+                return False
+        return True
+
+    def cancel(self, tokens: int, now: float) -> None:
+        """Undo ``take``: the call was not made."""
+        for bucket in self._buckets.values():
+            bucket.change(0.0 if bucket.kind.one_direction else bucket.need(tokens), now)
 
     def give_back(self, tokens: int, now: float) -> None:
         """Give back the tokens of a call that was refused: they were never used."""
@@ -414,36 +525,46 @@ class RateLimits:
             return
         for bucket in self._buckets.values():
             if bucket.kind.counts_tokens and not bucket.kind.one_direction:
-                bucket.level = min(bucket.limit, bucket.level_at(now) + bucket.need(tokens))
-                bucket.at = now
+                bucket.change(bucket.need(tokens), now)
 
     @property
     def levels(self) -> Sequence[float]:
-        """For each limit a time and the level at that time: all that a call changes."""
-        return [number for each in self._buckets.values() for number in (each.at, each.level)]
+        """For each limit a time, the level then, and a window's end: all that a call changes."""
+        return [
+            number for each in self._buckets.values() for number in (each.at, each.level, each.ends)
+        ]
 
     @levels.setter
     def levels(self, numbers: Sequence[float]) -> None:
-        for bucket, at, level in zip(
-            self._buckets.values(), numbers[::2], numbers[1::2], strict=False
+        for bucket, at, level, ends in zip(
+            self._buckets.values(), numbers[::3], numbers[1::3], numbers[2::3], strict=False
         ):
-            bucket.at, bucket.level = at, level
+            bucket.at, bucket.level, bucket.ends = at, level, ends
 
     def saved(self) -> SavedLimits:
         """Return the limits without their levels, for another process of the same machine."""
         return {
-            name: (each.limit, each.per_s, each.believed_until, each.corrected, each.others_per_s)
+            name: (
+                each.limit, each.per_s, each.window_s, each.corrected, each.differences,
+                each.others_per_s, each.believed_until, each.first,
+            )
             for name, each in self._buckets.items()
-        }
+        }  # fmt: skip
 
     def restore(self, saved: SavedLimits) -> None:
         """Take over what ``saved`` returned."""
         known, self._buckets = self._buckets, {}
         for name, numbers in saved.items():
             bucket = self._buckets[name] = known.get(name) or _Bucket(_limit_kind(name))
-            bucket.limit, bucket.per_s, bucket.believed_until = numbers[:3]
-            bucket.corrected, bucket.others_per_s = numbers[3:]
+            bucket.limit, bucket.per_s, bucket.window_s, bucket.corrected = numbers[:4]
+            bucket.differences, bucket.others_per_s, bucket.believed_until = numbers[4:7]
+            bucket.first = numbers[7]
         self.known = bool(saved)
+
+    def copy_from(self, other: RateLimits) -> None:
+        """Take over all of another object's limits."""
+        self.restore(other.saved())
+        self.levels = other.levels
 
 
 # --- the pace of a batch --------------------------------------------------------------------------

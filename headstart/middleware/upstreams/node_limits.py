@@ -1,0 +1,368 @@
+"""The rate limits of providers that all nodes of a store share.
+
+The store has one document for each (upstream, model, key). A process applies its changes to the
+last document that it knows, and replaces the document if no other process has changed it; otherwise
+it applies them again to the new one. So the limits are those of ``policies/routing/rate_limits.py``
+in every process, and all processes count in one order.
+
+While much is left, a process that has seen the document just now counts its calls at once and
+writes them later. The calls that it has not written may need ``AHEAD`` of what is left, so those of
+32 processes together do not need more than that. Any other call waits until it is counted in the
+store. If the store fails, each node goes on alone with the limits that it saw last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from hashlib import blake2b
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+import msgspec
+
+from headstart.errors import StoreError
+from headstart.policies.routing.rate_limits import (
+    NOTHING_TAKEN,
+    RateLimits,
+    SavedLimits,
+    Taken,
+    limit_windows,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headstart.interfaces import SwapStore
+    from headstart.middleware.concurrency import Spawn
+    from headstart.middleware.upstreams.accounting import UpstreamState
+    from headstart.policies.routing.rate_limits import LimitWindow
+    from headstart.types import Headers
+
+AHEAD = 1 / 32
+"""The share of the rest of a limit that the calls which are not yet written may need."""
+RESERVE = 0.05
+"""The share of a bucket, at most one call, that is left because its level is not known exactly."""
+FRESH_S = 0.1
+"""A process that has not seen the document for this time asks the store before it makes a call."""
+WRITE_S, WRITE_SOON_S = 0.5, 0.02
+"""The longest time until changes are written: while more than half of each limit is left, and
+later."""
+AFTER_FAILURE_S = 1.0
+"""Seconds until the store is asked again after a failure."""
+KEPT_S = 3600.0
+"""A document that nobody changes for this time is gone."""
+
+_decoder: msgspec.msgpack.Decoder[tuple[SavedLimits, list[float]]] = msgspec.msgpack.Decoder(
+    tuple[SavedLimits, list[float]]
+)
+
+
+class Held(NamedTuple):
+    """What came of a call that wants to use the limits."""
+
+    wait_s: float = 0.0
+    """Seconds until it fits; 0: it was counted."""
+    taken: Taken = NOTHING_TAKEN
+
+
+class _HeldCall:
+    """A call that is counted. Its ``taken`` is filled in once the store has counted it."""
+
+    def __init__(self, tokens: int, answer: asyncio.Future[Held | None] | None = None) -> None:
+        self.tokens = tokens
+        self.answer = answer
+        """Set if the call waits for the store; its result is None if the store failed."""
+        self.taken: Taken = {}
+        self.wait_s = 0.0
+
+    def apply(self, limits: RateLimits, now: float) -> None:
+        """Count the call, if it fits or was made already."""
+        self.taken.clear()
+        if self.answer is not None:
+            if self.answer.cancelled():
+                return
+            self.wait_s = limits.ready_in_s(self.tokens, now, reserve=RESERVE)
+            if self.wait_s > 0.0:
+                return
+        self.taken.update(limits.take(self.tokens, now))
+
+
+class _UnusedCall(NamedTuple):
+    """A counted call was not made, or used no tokens (``requests`` is False)."""
+
+    tokens: int
+    requests: bool
+
+    def apply(self, limits: RateLimits, now: float) -> None:
+        (limits.cancel if self.requests else limits.give_back)(self.tokens, now)
+
+
+class _ReadHeaders(NamedTuple):
+    """What an answer told of the limits."""
+
+    headers: Headers
+    unix: float
+    taken: Taken
+    windows: Sequence[LimitWindow]
+    began: float
+
+    def apply(self, limits: RateLimits, now: float) -> None:
+        limits.learn(self.headers, now, self.unix, self.taken, self.windows, began=self.began)
+
+
+class NodeLimits:
+    """All limits that a process shares with others through ``store``."""
+
+    def __init__(self, store: SwapStore, secret: bytes, spawn: Spawn) -> None:
+        self.store = store
+        self.spawn = spawn
+        self._secret = secret[:64]
+        self.failed_at = -math.inf
+        """The time of the store's last failure."""
+
+    def share(self, state: UpstreamState, *name: str) -> StoredLimits:
+        """Let the limits of a state be those of all nodes. ``name`` is the same on all nodes."""
+        limits = state.limits
+        if isinstance(limits, StoredLimits):
+            if limits.nodes is self:
+                return limits
+            limits = limits.local
+        digest = blake2b("\0".join(name).encode(), digest_size=16, key=self._secret).hexdigest()
+        state.limits = StoredLimits(limits, self, f"limits:{digest}")
+        return state.limits
+
+
+class StoredLimits(RateLimits):
+    """The limits of one (upstream, model, key) in a document of the store.
+
+    ``local`` has them in this node's memory, and serves while the store fails. Times here are those
+    of the event loop, and in the document those of the store.
+    """
+
+    def __init__(self, local: RateLimits, nodes: NodeLimits, name: str) -> None:
+        super().__init__()
+        self.local = local
+        self.nodes = nodes
+        self._name = name
+        self._view = RateLimits()
+        """The limits with the changes that are not written."""
+        self._stored = RateLimits()
+        """The limits in the document, without changes that are not written."""
+        self._version = 0
+        self._seen_at = -math.inf
+        self._ahead_s = 0.0
+        """The store's time minus the event loop's time."""
+        self._changes: list[_HeldCall | _UnusedCall | _ReadHeaders] = []
+        """The changes that are not written."""
+        self._writing = False
+        self._hurry = asyncio.Event()
+        self._time = asyncio.get_running_loop().time
+
+    @property
+    def _is_live(self) -> bool:
+        return self._seen_at > self.nodes.failed_at
+
+    @property
+    def _now(self) -> RateLimits:
+        """The limits that hold now."""
+        return self._view if self._is_live else self.local
+
+    # --- asking and counting ----------------------------------------------------------------
+
+    async def hold(self, tokens: int, waiting: int | None = None) -> Held | None:
+        """Count a call, if it fits now; None: the store cannot be asked.
+
+        ``waiting`` calls are in the queue before it; None: it is the first one of the queue.
+        """
+        now = self._time()
+        if now < self.nodes.failed_at + AFTER_FAILURE_S:
+            return None
+        if self._is_live and now < self._seen_at + FRESH_S:
+            view = self._view
+            if not view.known:
+                return Held()
+            if waiting and (wait_s := view.ready_in_s(tokens, now, 1 + waiting)) > 0.0:
+                return Held(wait_s)
+            unwritten = [each.tokens for each in self._changes if isinstance(each, _HeldCall)]
+            fits = view.fits_share(len(unwritten) + 1, sum(unwritten) + tokens, AHEAD, now)
+            if fits and waiting is not None:
+                call = _HeldCall(tokens)
+                call.apply(view, now)
+                self._change(call, soon=False)
+                return Held(taken=call.taken)
+        answer: asyncio.Future[Held | None] = asyncio.get_running_loop().create_future()
+        call = _HeldCall(tokens, answer)
+        self._change(call, soon=True)
+        self._hurry.set()
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if not answer.cancelled() and call.taken:
+                self.cancel(tokens, self._time())
+            raise
+
+    def take(self, tokens: int, now: float) -> Taken:
+        """Count a call of a node that is on its own."""
+        return self.local.take(tokens, now)
+
+    def cancel(self, tokens: int, now: float) -> None:
+        """Undo ``hold``: the call was not made."""
+        self._return(_UnusedCall(tokens, requests=True), now)
+
+    def give_back(self, tokens: int, now: float) -> None:
+        """Give back the tokens of a call that was refused."""
+        if tokens:
+            self._return(_UnusedCall(tokens, requests=False), now)
+
+    def _return(self, change: _UnusedCall, now: float) -> None:
+        change.apply(self._now, now)
+        if self._is_live:
+            self._change(change, soon=False)
+
+    def learn(
+        self,
+        headers: Headers,
+        now: float,
+        unix: float,
+        taken: Taken = NOTHING_TAKEN,
+        windows: Sequence[LimitWindow] | None = None,
+        *,
+        began: float | None = None,
+    ) -> bool:
+        """Learn the limits that the headers of an answer name, for all nodes."""
+        if not self._is_live:
+            return self.local.learn(headers, now, unix, taken, began=began)
+        windows = limit_windows(headers, unix) if windows is None else windows
+        if not windows:
+            return False
+        began = now if began is None else began
+        told_tokens = self._view.learn(headers, now, unix, taken, windows, began=began)
+        if not self._stored.known:
+            self._hurry.set()  # the other processes know no limit
+        soon = self._view.allowance(now) < 0.5
+        self._change(_ReadHeaders(headers, unix, taken, windows, began), soon=soon)
+        return told_tokens
+
+    # --- reading ----------------------------------------------------------------------------
+
+    @property
+    def known(self) -> bool:
+        """The provider's headers have named a limit, to any node."""
+        return self._now.known
+
+    @known.setter
+    def known(self, value: bool) -> None:
+        pass  # only the constructor sets it
+
+    def needs_headers(self, now: float) -> bool:
+        """Tell whether to ``learn`` from an answer."""
+        return self._now.needs_headers(now)
+
+    def ready_in_s(self, tokens: int, now: float, calls: int = 1, *, reserve: float = 0.0) -> float:
+        """Return the seconds until ``calls`` of ``tokens`` fit."""
+        return self._now.ready_in_s(tokens, now, calls, reserve=reserve)
+
+    def allowance(self, now: float) -> float:
+        """Return the share that is left of the tightest limit."""
+        return self._now.allowance(now)
+
+    # --- writing ----------------------------------------------------------------------------
+
+    def _change(self, change: _HeldCall | _UnusedCall | _ReadHeaders, *, soon: bool) -> None:
+        self._changes.append(change)
+        if not self._writing:
+            self._writing = True
+            self.nodes.spawn(self._write, WRITE_SOON_S if soon else WRITE_S)
+
+    async def _write(self, within_s: float) -> None:
+        """Write the changes, until there are none."""
+        changes: list[_HeldCall | _UnusedCall | _ReadHeaders] = []
+        try:
+            while self._changes:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(within_s):
+                        await self._hurry.wait()
+                self._hurry.clear()
+                changes, self._changes = self._changes, []
+                try:
+                    await self._write_changes(changes)
+                except StoreError:
+                    self._fail(changes)
+                changes = []
+                within_s = WRITE_SOON_S if self._view.allowance(self._time()) < 0.5 else WRITE_S
+        except BaseException:
+            self._fail(changes)
+            raise
+        finally:
+            self._writing = False
+
+    async def _write_changes(
+        self, changes: Sequence[_HeldCall | _UnusedCall | _ReadHeaders]
+    ) -> None:
+        """Apply the changes to the newest document, and write it. Raises StoreError."""
+        while True:
+            began = self._time()
+            limits = RateLimits()
+            limits.copy_from(self._stored)
+            for change in changes:
+                change.apply(limits, began)
+            value = self._encode(limits) if limits.known else b""
+            found = await self.nodes.store.swap(self._name, self._version, value, KEPT_S)
+            now = self._time()
+            self._version, self._ahead_s = found.version, found.now - (began + now) / 2
+            if found.written or not (value or found.value):
+                break
+            self._load(found.value)
+        self._stored, self._seen_at = limits, now
+        self._view.copy_from(limits)
+        for change in self._changes:
+            if not isinstance(change, _HeldCall) or change.answer is None:
+                change.apply(self._view, now)
+        for change in changes:
+            if isinstance(change, _HeldCall) and change.answer is not None:
+                if not change.answer.cancelled():
+                    change.answer.set_result(Held(change.wait_s, change.taken))
+                elif change.taken:
+                    self.cancel(change.tokens, now)
+
+    def _fail(self, changes: Sequence[_HeldCall | _UnusedCall | _ReadHeaders]) -> None:
+        """Go on alone: let the calls that wait ask this node's own limits."""
+        now = self._time()
+        if self._is_live and self._view.known:
+            self.local.copy_from(self._view)
+        self.nodes.failed_at = now
+        waiting, self._changes = (*changes, *self._changes), []
+        for change in waiting:
+            if isinstance(change, _HeldCall) and change.answer and not change.answer.done():
+                change.answer.set_result(None)
+
+    def _encode(self, limits: RateLimits) -> bytes:
+        """Return limits as a document."""
+        saved, levels = _shifted(limits, self._ahead_s)
+        return msgspec.msgpack.encode((saved, levels))
+
+    def _load(self, document: bytes) -> None:
+        """Take over a document. One that is lost, or of another version, is written anew."""
+        try:
+            saved, levels = _decoder.decode(document)
+        except msgspec.MsgspecError:
+            return
+        limits = RateLimits()
+        limits.restore(saved)
+        limits.levels = levels
+        saved, levels = _shifted(limits, -self._ahead_s)
+        self._stored.restore(saved)
+        self._stored.levels = levels
+
+
+def _shifted(limits: RateLimits, seconds: float) -> tuple[SavedLimits, list[float]]:
+    """Return limits with all their times on another clock."""
+    levels = [
+        number if place % 3 == 1 else number + seconds for place, number in enumerate(limits.levels)
+    ]
+    saved = {
+        name: (*numbers, until + seconds, first._replace(at=first.at + seconds))
+        for name, (*numbers, until, first) in limits.saved().items()
+    }
+    return cast("SavedLimits", saved), levels

@@ -1,0 +1,285 @@
+"""The rate limits of providers that all nodes of a store share."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headstart.errors import StoreError
+from headstart.interfaces import SwapResult
+from headstart.middleware.concurrency import Supervisor
+from headstart.middleware.upstreams.accounting import UpstreamState
+from headstart.middleware.upstreams.node_limits import (
+    AFTER_FAILURE_S,
+    AHEAD,
+    FRESH_S,
+    NodeLimits,
+    StoredLimits,
+)
+
+if TYPE_CHECKING:
+    from headstart.types import Headers
+
+pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
+
+UNIX = 1_760_000_000.0
+SECRET = bytes(32)
+
+
+class Documents:
+    """A store of documents, whose answers take some time. Its clock is not that of the nodes."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, tuple[int, bytes]] = {}
+        self.swaps = self.refused = 0
+        self.broken = False
+        self._dice = random.Random(1)
+
+    async def swap(self, name: str, seen: int, value: bytes, ttl_s: float) -> SwapResult:
+        assert ttl_s > 0.0
+        await asyncio.sleep(self._dice.uniform(0.0001, 0.001))
+        if self.broken:
+            raise StoreError("the store is away")
+        self.swaps += 1
+        now = UNIX + asyncio.get_running_loop().time()
+        version, found = self.kept.get(name, (0, b""))
+        written = bool(value) and version == seen
+        if written:
+            version, found = version + 1, value
+            self.kept[name] = version, value
+        self.refused += bool(value) and not written
+        await asyncio.sleep(self._dice.uniform(0.0001, 0.001))
+        return SwapResult(written, version, found, now)
+
+
+class Provider:
+    """Allows ``limit`` calls in ``window_s``: a bucket that fills steadily, or windows."""
+
+    def __init__(self, limit: int, window_s: float, *, windows: bool = False) -> None:
+        self.limit = limit
+        self.window_s = window_s
+        self.windows = windows
+        self.answered = self.refused = 0
+        self._left, self._at = float(limit), 0.0
+
+    def ask(self, now: float) -> Headers:
+        per_s = self.limit / self.window_s
+        if not self.windows:
+            self._left, self._at = min(self.limit, self._left + (now - self._at) * per_s), now
+        elif now >= self._at + self.window_s:
+            self._left, self._at = float(self.limit), now
+        if self._left >= 1.0:
+            self._left -= 1.0
+            self.answered += 1
+        else:
+            self.refused += 1
+        bucket_s = (self.limit - self._left) / per_s
+        reset_s = self._at + self.window_s - now if self.windows else bucket_s
+        return (
+            (b"x-ratelimit-limit-requests", b"%d" % self.limit),
+            (b"x-ratelimit-remaining-requests", b"%d" % self._left),
+            (b"x-ratelimit-reset-requests", b"%.3fs" % reset_s),
+        )
+
+
+class Nodes:
+    """Processes that share the limits of a provider."""
+
+    def __init__(self, count: int, supervisor: Supervisor, documents: Documents) -> None:
+        self.states = [UpstreamState() for _ in range(count)]
+        for state in self.states:
+            nodes = NodeLimits(documents, SECRET, supervisor.spawn)
+            nodes.share(state, "https://provider", "model", "key")
+
+    def limits(self, number: int) -> StoredLimits:
+        limits = self.states[number].limits
+        assert isinstance(limits, StoredLimits)
+        return limits
+
+    async def call(self, number: int, provider: Provider, answer_s: float = 0.3) -> float:
+        """Make a call when the limits allow it; return how long it waited."""
+        loop, limits = asyncio.get_running_loop(), self.limits(number)
+        came, state = loop.time(), self.states[number]
+        held = await limits.hold(100, state.queued)
+        assert held is not None
+        if held.wait_s:
+            state.queued += 1
+            async with state.queue:
+                while (held := await limits.hold(100)) is not None and held.wait_s:
+                    await asyncio.sleep(held.wait_s)
+            state.queued -= 1
+        assert held is not None
+        began = loop.time()
+        headers = provider.ask(began)
+        await asyncio.sleep(answer_s)
+        now = loop.time()
+        limits.learn(headers, now, UNIX + now, held.taken, began=began)
+        return began - came
+
+
+@pytest.fixture
+async def supervisor() -> Any:
+    supervisor = Supervisor()
+    yield supervisor
+    await supervisor.aclose()
+
+
+async def offer(nodes: Nodes, provider: Provider, per_s: float, seconds: float) -> list[float]:
+    """Make calls at random times, spread over the nodes; return their waits."""
+    dice, tasks = random.Random(2), []
+    async with asyncio.TaskGroup() as group:
+        for _ in range(round(per_s * seconds)):
+            number = dice.randrange(len(nodes.states))
+            answer_s = dice.uniform(0.1, 0.5)
+            tasks.append(group.create_task(nodes.call(number, provider, answer_s)))
+            await asyncio.sleep(dice.expovariate(per_s))
+    return [task.result() for task in tasks]
+
+
+@pytest.mark.parametrize("windows", [False, True], ids=["bucket", "windows"])
+@pytest.mark.parametrize(("limit", "window_s"), [(15, 1.0), (60, 60.0), (3000, 60.0)])
+async def test_six_processes_never_ask_more_often_than_the_provider_allows(
+    supervisor: Supervisor, limit: int, window_s: float, windows: bool
+) -> None:
+    provider = Provider(limit, window_s, windows=windows)
+    nodes = Nodes(6, supervisor, Documents())
+    per_s = limit / window_s
+    await offer(nodes, provider, 0.6 * per_s, max(6.0, window_s))
+    assert provider.refused == 0
+    seconds = max(15.0, 1.5 * window_s)
+    waits = await offer(nodes, provider, 2.0 * per_s, seconds)
+    assert provider.refused == 0
+    least_s = seconds * (2.0 if window_s < 2.0 else 1.0) - window_s
+    assert max(waits) < 1.3 * least_s + 2.0 * window_s, "the limit is used, not only kept"
+
+
+async def test_while_much_is_left_calls_do_not_wait_for_the_store(supervisor: Supervisor) -> None:
+    provider, documents = Provider(10_000, 100_000.0), Documents()
+    nodes = Nodes(2, supervisor, documents)
+    await nodes.call(0, provider)
+    await nodes.call(0, provider)
+    asked = documents.swaps
+    waits = [await nodes.call(0, provider, answer_s=0.0) for _ in range(100)]
+    assert waits[1:] == [0.0] * 99
+    assert documents.swaps <= asked + 3, "changes are written many at a time"
+    await asyncio.sleep(1.0)
+    await nodes.call(1, provider)
+    now = asyncio.get_running_loop().time()
+    for number in (0, 1):
+        assert nodes.limits(number).allowance(now) == pytest.approx(0.99, abs=0.002)
+
+
+async def test_calls_that_are_not_written_are_a_small_share_of_the_rest(
+    supervisor: Supervisor,
+) -> None:
+    nodes = Nodes(1, supervisor, Documents())
+    provider = Provider(640, 60.0)
+    await nodes.call(0, provider)
+    await nodes.call(0, provider, answer_s=0.0)
+    limits, at_once = nodes.limits(0), 0
+    for _ in range(100):
+        holding = limits.hold(1, 0)
+        try:
+            holding.send(None)
+        except StopIteration:
+            at_once += 1
+        else:
+            holding.close()
+            break
+    assert at_once == int(638 * AHEAD)
+
+
+async def test_a_process_that_was_idle_asks_the_store_first(supervisor: Supervisor) -> None:
+    provider = Provider(40, 600.0)
+    nodes = Nodes(2, supervisor, Documents())
+    await nodes.call(1, provider)
+    for _ in range(39):
+        await nodes.call(0, provider, answer_s=0.0)
+    await asyncio.sleep(FRESH_S)
+    held = await nodes.limits(1).hold(1, 0)
+    assert held is not None
+    assert held.wait_s > 1.0, "the other process has used the whole limit"
+
+
+async def test_without_the_store_a_node_goes_on_with_the_limits_that_it_saw(
+    supervisor: Supervisor,
+) -> None:
+    provider, documents = Provider(4, 100.0), Documents()
+    nodes = Nodes(1, supervisor, documents)
+    for _ in range(2):
+        await nodes.call(0, provider)
+    limits, loop = nodes.limits(0), asyncio.get_running_loop()
+    documents.broken = True
+    assert await limits.hold(1, 0) is None
+    assert limits.known
+    for _ in range(2):
+        assert limits.ready_in_s(1, loop.time()) == 0.0
+        limits.take(1, loop.time())
+    assert limits.ready_in_s(1, loop.time()) > 1.0
+    assert await limits.hold(1, 0) is None, "the store is left alone for a moment"
+    documents.broken = False
+    await asyncio.sleep(AFTER_FAILURE_S)
+    held = await limits.hold(1, 0)
+    assert held is not None
+    assert held.wait_s == 0.0, "the store has not seen the calls in between"
+
+
+async def test_a_lost_document_is_written_anew(supervisor: Supervisor) -> None:
+    provider, documents = Provider(40, 600.0), Documents()
+    nodes = Nodes(2, supervisor, documents)
+    for number in (0, 1, 0, 1):
+        await nodes.call(number, provider)
+    documents.kept.clear()
+    await asyncio.sleep(FRESH_S)
+    await nodes.call(0, provider)
+    await nodes.call(1, provider)
+    await asyncio.sleep(1.0)
+    (version, _), *_ = documents.kept.values()
+    assert version >= 1
+    now = asyncio.get_running_loop().time()
+    assert nodes.limits(1).allowance(now) == pytest.approx(34 / 40, abs=0.02)
+
+
+async def test_who_leaves_while_the_store_is_asked_takes_no_call(supervisor: Supervisor) -> None:
+    provider = Provider(4, 600.0)
+    nodes = Nodes(1, supervisor, Documents())
+    await nodes.call(0, provider)
+    limits, loop = nodes.limits(0), asyncio.get_running_loop()
+    for leaves_after_s in (0.0, 0.0001, 0.0002, 0.0005, 0.0008):
+        await asyncio.sleep(FRESH_S)
+        leaving = loop.create_task(limits.hold(1, 0))
+        await asyncio.sleep(leaves_after_s)
+        assert leaving.cancel()
+    await asyncio.sleep(1.0)
+    for _ in range(2):
+        held = await limits.hold(1, 0)
+        assert held is not None
+        assert held.wait_s == 0.0
+
+
+async def test_a_document_of_another_version_is_replaced(supervisor: Supervisor) -> None:
+    provider, documents = Provider(40, 600.0), Documents()
+    nodes = Nodes(1, supervisor, documents)
+    await nodes.call(0, provider)
+    await asyncio.sleep(FRESH_S)
+    ((name, (version, _)),) = documents.kept.items()
+    documents.kept[name] = version + 1, b"\x81\xa1a\x01"
+    await nodes.call(0, provider)
+    await asyncio.sleep(1.0)
+    assert documents.kept[name][0] > version + 1
+    held = await nodes.limits(0).hold(1, 0)
+    assert held is not None
+    assert held.wait_s == 0.0
+
+
+async def test_the_names_of_documents_hold_no_key(supervisor: Supervisor) -> None:
+    documents = Documents()
+    await Nodes(1, supervisor, documents).call(0, Provider(4, 100.0))
+    await asyncio.sleep(1.0)
+    (name,) = documents.kept
+    assert name.startswith("limits:")
+    assert "key" not in name
+    assert "provider" not in name
