@@ -209,8 +209,9 @@ def stats(options: StatsOptions) -> None:
     if options.as_json:
         return print_json(found)
     click.echo(
-        f"{found.entries:,} entries of {found.scopes:,} scopes, {found.bytes / 1e6:,.1f} MB, "
-        f"{found.labels:,} labels"
+        f"{_number(found.entries, 'entry', 'entries')} of "
+        f"{_number(found.scopes, 'scope', 'scopes')}, {found.bytes / 1e6:,.1f} MB, "
+        f"{_number(found.labels, 'label', 'labels')}"
     )
     if found.oldest is not None and found.newest is not None:
         now = time.time()  # noqa: TID251 - the composition root
@@ -296,13 +297,18 @@ def export(options: CacheExportOptions) -> None:
     """Write the entries and labels of a store to FILE, for `headstart cache import`.
 
     FILE gets one JSON object per line, with questions and answers in the clear and the store's
-    secret; only its owner may read it. A server may use the store meanwhile.
+    secret; only its owner may read it. `-` is the standard output. A server may use the store
+    meanwhile.
 
     Examples:
       headstart cache export cache.jsonl
       headstart cache export cache.jsonl --store sqlite:///headstart.db
     """
     url = _url(options.store, options.config)
+    if str(options.file) == "-":
+        entries, labels = anyio.run(_export, url, options.config, sys.stdout.buffer)
+        click.echo(f"{_counted(entries, labels)} were written", err=True)
+        return
     try:
         descriptor = os.open(options.file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
@@ -313,7 +319,15 @@ def export(options: CacheExportOptions) -> None:
     except BaseException:
         options.file.unlink()  # a part of an export must not look like a whole one
         raise
-    click.echo(f"{entries:,} entries and {labels:,} labels were written to {options.file}")
+    click.echo(f"{_counted(entries, labels)} were written to {options.file}")
+
+
+def _counted(entries: int, labels: int) -> str:
+    return f"{_number(entries, 'entry', 'entries')} and {_number(labels, 'label', 'labels')}"
+
+
+def _number(count: int, one: str, several: str) -> str:
+    return f"{count:,} {one if count == 1 else several}"
 
 
 async def _export(url: str, config: Path | None, file: IO[bytes]) -> tuple[int, int]:

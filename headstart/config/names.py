@@ -18,7 +18,7 @@ from headstart.errors import ConfigError
 from headstart.settings import ClientLimits, PriceSettings, Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterator
 
 NONE = "none"
 """The text for "no value": TOML has no null."""
@@ -39,11 +39,14 @@ def check_name(section: str, name: str, shown: str) -> None:
 
 def check_choice(section: str, name: str, value: object, shown: str) -> None:
     """Raise ConfigError if the setting has choices and ``value`` is not one of them."""
-    choices = tuple(_choices(fields_of(section)[name]))
+    kind = fields_of(section)[name]
+    choices = tuple(_choices(kind))
     for each in value if isinstance(value, list | tuple) else (value,):
+        if isinstance(each, bool) and choices and bool not in get_args(kind):
+            each = str(each).lower()  # noqa: PLW2901 - as TOML writes it
         if not choices or not isinstance(each, str) or each in choices or each.isdecimal():
             continue  # A number in a variable is still a text here; msgspec checks it.
-        raise ConfigError(f"{shown}: {each!r} is not a choice; {hint(each, choices)}")
+        raise ConfigError(f"{shown}: {each!r} is not a choice; {hint(each, choices, all_of=True)}")
 
 
 def fields_of(section: str) -> dict[str, Any]:
@@ -207,10 +210,13 @@ def _check_known(name: str, known: tuple[str, ...], shown: str) -> None:
         raise ConfigError(f"{shown}: unknown setting; {hint(name, known)}")
 
 
-def hint(name: str, known: Iterable[str]) -> str:
-    """Return the nearest of the known names, or all of them."""
-    nearest = difflib.get_close_matches(name, tuple(known), n=1, cutoff=0.5)
-    return f"did you mean {nearest[0]!r}?" if nearest else f"known: {', '.join(known)}"
+def hint(name: str, known: Collection[str], *, all_of: bool = False) -> str:
+    """Return the nearest of the known names, or all of them; ``all_of``: both."""
+    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    meant = f"did you mean {nearest[0]!r}?" if nearest else ""
+    if nearest and not all_of:
+        return meant
+    return f"{meant} known: {', '.join(known)}".lstrip()
 
 
 def _choices(kind: object) -> Iterator[str]:

@@ -92,6 +92,18 @@ def test_entries_and_labels_move_to_another_store(
     assert contents(new) == contents(old)
 
 
+def test_an_export_to_the_standard_output_is_the_file(
+    old: str, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    file = tmp_path / "cache.jsonl"
+    run("export", str(file), "--store", old)
+    capsysbinary.readouterr()
+    run("export", "-", "--store", old)
+    written = capsysbinary.readouterr()
+    assert written.out == file.read_bytes()
+    assert b"602 entries and 3 labels were written" in written.err
+
+
 def test_they_move_to_redis(old: str, tmp_path: Path) -> None:
     file = tmp_path / "cache.jsonl"
     run("export", str(file), "--store", old)

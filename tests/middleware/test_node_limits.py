@@ -204,6 +204,19 @@ async def test_a_process_that_was_idle_asks_the_store_first(supervisor: Supervis
     assert held.wait_s > 1.0, "the other process has used the whole limit"
 
 
+async def test_a_provider_without_limits_costs_one_look_a_second(supervisor: Supervisor) -> None:
+    documents = Documents()
+    limits = Nodes(1, supervisor, documents).limits(0)
+    for _ in range(100):
+        held = await limits.hold(1, 0)
+        assert held is not None
+        assert not held.wait_s
+        limits.learn((), 0.0, UNIX)
+        await asyncio.sleep(0.05)
+    assert documents.swaps <= 6
+    assert not documents.kept
+
+
 async def test_without_the_store_a_node_goes_on_with_the_limits_that_it_saw(
     supervisor: Supervisor,
 ) -> None:

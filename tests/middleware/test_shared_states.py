@@ -12,20 +12,23 @@ import tempfile
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from headstart.middleware.upstreams.accounting import UpstreamStates
 from headstart.middleware.upstreams.shared_states import (
     LOCK_BYTES,
     MEMORY_BYTES,
+    SLOT_BYTES,
     SLOTS,
+    STATE_AT,
     SharedLock,
     SharedUpstreamStates,
 )
 from headstart.policies.routing.failures import FailureKind, failure
 from headstart.policies.routing.measures import UpstreamModel
 from headstart.policies.routing.prompt_cache import SeenPrefix
-from headstart.policies.routing.rate_limits import MOST_LIMITS
+from headstart.policies.routing.rate_limits import MOST_LIMITS, NOTHING_TAKEN, RateLimits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -324,3 +327,20 @@ def test_what_one_worker_learned_the_others_learn() -> None:
             assert learned.affinities.of("a conversation", 2.0) == "sim"
             assert learned.reuse.of("a prefix", "later r", 2.0).cached
         assert other.measures.in_flight(key) == 0
+
+
+def test_the_longest_state_of_limits_fits_its_slot() -> None:
+    limits = RateLimits()
+    for used in range(1, 20):
+        values = (("limit", 1000.5), ("remaining", 1000.25 - used), ("reset", 59.7 - 0.1 * used))
+        headers = tuple(
+            (f"x-tokenlimit-{field}-{'a' * 47}-{number:02}".encode(), str(value).encode())
+            for number in range(MOST_LIMITS)
+            for field, value in values
+        )
+        taken = limits.take(1, 0.1 * used) if limits.known else NOTHING_TAKEN
+        limits.learn(headers, 0.1 * used, 1e9, taken)
+    saved = limits.saved()
+    assert len(saved) == MOST_LIMITS
+    assert any(each[2] for each in saved.values()), "they are windows, which have more numbers"
+    assert len(msgspec.msgpack.encode(saved)) < SLOT_BYTES - STATE_AT

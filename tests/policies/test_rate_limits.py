@@ -20,6 +20,8 @@ from headstart.policies.routing.rate_limits import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headstart.types import Headers
 
 UNIX = 1_790_000_000.0
@@ -351,10 +353,10 @@ def of_window(limits: RateLimits, used: int, reset_s: float, now: float) -> None
 def test_a_window_that_is_used_up_is_whole_again_at_its_end() -> None:
     limits = RateLimits()
     for used in range(1, 11):
-        of_window(limits, used, 60.0 - used, float(used))
-    assert limits.ready_in_s(1, 10.0) == pytest.approx(50.0, abs=0.1)
-    assert limits.ready_in_s(1, 10.0, 10) == pytest.approx(50.0, abs=0.1)
-    assert limits.ready_in_s(1, 10.0, 11) == pytest.approx(109.0, abs=1.1)
+        of_window(limits, used, 60.5 - used, float(used))
+    assert limits.ready_in_s(1, 10.0) == pytest.approx(50.5, abs=0.1)
+    assert limits.ready_in_s(1, 10.0, 10) == pytest.approx(50.5, abs=0.1)
+    assert limits.ready_in_s(1, 10.0, 11) == pytest.approx(110.0, abs=1.1)
     assert limits.ready_in_s(1, 61.0, 10) == 0.0
     for _ in range(10):
         limits.take(1, 61.0)
@@ -368,8 +370,11 @@ def test_a_bucket_is_not_taken_for_a_window() -> None:
     assert 0.0 < limits.ready_in_s(1, 1.0) < 10.0  # as a window it would be 59
 
 
-def test_resets_that_are_rounded_to_seconds_still_tell_a_window() -> None:
+@pytest.mark.parametrize("rounded", [math.floor, round, math.ceil])
+def test_resets_in_whole_seconds_tell_a_window_that_is_not_asked_too_early(
+    rounded: Callable[[float], int],
+) -> None:
     limits = RateLimits()
     for used in range(1, 11):
-        of_window(limits, used, math.ceil(60.0 - 0.3 * used), 0.3 * used)
-    assert limits.ready_in_s(1, 3.0) == pytest.approx(57.0, abs=1.1)
+        of_window(limits, used, rounded(60.0 - 0.3 * used), 0.3 * used)
+    assert 57.0 <= limits.ready_in_s(1, 3.0) <= 59.1

@@ -45,9 +45,9 @@ RESERVE = 0.05
 """The share of a bucket, at most one call, that is left because its level is not known exactly."""
 FRESH_S = 0.1
 """A process that has not seen the document for this time asks the store before it makes a call."""
-WRITE_S, WRITE_SOON_S = 0.5, 0.02
-"""The longest time until changes are written: while more than half of each limit is left, and
-later."""
+WRITE_UNKNOWN_S, WRITE_S, WRITE_SOON_S = 1.0, 0.5, 0.02
+"""The longest time until changes are written: while no limit is known, while more than half of each
+limit is left, and later."""
 AFTER_FAILURE_S = 1.0
 """Seconds until the store is asked again after a failure."""
 KEPT_S = 3600.0
@@ -178,19 +178,16 @@ class StoredLimits(RateLimits):
         now = self._time()
         if now < self.nodes.failed_at + AFTER_FAILURE_S:
             return None
+        view = self._view
+        if self._is_live and not view.known:
+            return self._count(_HeldCall(tokens), now)  # it counts if another node knows a limit
         if self._is_live and now < self._seen_at + FRESH_S:
-            view = self._view
-            if not view.known:
-                return Held()
             if waiting and (wait_s := view.ready_in_s(tokens, now, 1 + waiting)) > 0.0:
                 return Held(wait_s)
             unwritten = [each.tokens for each in self._changes if isinstance(each, _HeldCall)]
             fits = view.fits_share(len(unwritten) + 1, sum(unwritten) + tokens, AHEAD, now)
             if fits and waiting is not None:
-                call = _HeldCall(tokens)
-                call.apply(view, now)
-                self._change(call, soon=False)
-                return Held(taken=call.taken)
+                return self._count(_HeldCall(tokens), now)
         answer: asyncio.Future[Held | None] = asyncio.get_running_loop().create_future()
         call = _HeldCall(tokens, answer)
         self._change(call, soon=True)
@@ -201,6 +198,12 @@ class StoredLimits(RateLimits):
             if not answer.cancelled() and call.taken:
                 self.cancel(tokens, self._time())
             raise
+
+    def _count(self, call: _HeldCall, now: float) -> Held:
+        """Count a call that is made before it is written."""
+        call.apply(self._view, now)
+        self._change(call, soon=False)
+        return Held(taken=call.taken)
 
     def take(self, tokens: int, now: float) -> Taken:
         """Count a call of a node that is on its own."""
@@ -273,7 +276,12 @@ class StoredLimits(RateLimits):
         self._changes.append(change)
         if not self._writing:
             self._writing = True
-            self.nodes.spawn(self._write, WRITE_SOON_S if soon else WRITE_S)
+            self.nodes.spawn(self._write, WRITE_SOON_S if soon else self._write_s())
+
+    def _write_s(self) -> float:
+        if not self._view.known:
+            return WRITE_UNKNOWN_S
+        return WRITE_SOON_S if self._view.allowance(self._time()) < 0.5 else WRITE_S
 
     async def _write(self, within_s: float) -> None:
         """Write the changes, until there are none."""
@@ -290,7 +298,7 @@ class StoredLimits(RateLimits):
                 except StoreError:
                     self._fail(changes)
                 changes = []
-                within_s = WRITE_SOON_S if self._view.allowance(self._time()) < 0.5 else WRITE_S
+                within_s = self._write_s()
         except BaseException:
             self._fail(changes)
             raise

@@ -50,7 +50,7 @@ _COUNTS = [struct.Struct(f"@{number}d") for number in range(3 * MOST_LIMITS + 1)
 """Counts are the numbers that each call changes. They stand between the head and the state. So a
 call leaves the state and its version as they are, and the other workers need not read it again."""
 _COUNTS_AT = 32
-_STATE_AT = _COUNTS_AT + _COUNTS[-1].size
+STATE_AT = _COUNTS_AT + _COUNTS[-1].size
 SLOT_BYTES = 4096
 SLOTS = 4096
 _NEAR = 8
@@ -298,7 +298,7 @@ class _Cell:
             self._at = at = table.place(self._name)
             _, version, length, number, _ = _HEAD.unpack_from(memory, at)
         if version not in (0, self._version):
-            body = at + _STATE_AT
+            body = at + STATE_AT
             shared.load(memory[body : body + length])
         if number:
             shared.counts = _COUNTS[number].unpack_from(memory, at + _COUNTS_AT)
@@ -308,7 +308,7 @@ class _Cell:
     def store(self, shared: _OnSharedState) -> None:
         """Write the state back, after ``load``. The caller has the lock."""
         state, counts = shared.save(), shared.counts
-        memory, at, body = self.table.memory, self._at, self._at + _STATE_AT
+        memory, at, body = self.table.memory, self._at, self._at + STATE_AT
         memory[body : body + len(state)] = state
         self._version, self._number = time.monotonic_ns(), len(counts)
         _COUNTS[self._number].pack_into(memory, at + _COUNTS_AT, *counts)
@@ -489,8 +489,8 @@ class SharedLimits(_OnSharedState, RateLimits):
         began: float | None = None,
     ) -> bool:
         """Learn the limits that headers name. They are read before the lock is taken."""
-        windows = limit_windows(headers, unix)
-        return bool(windows) and self._learn(headers, now, unix, taken, windows, began=began)
+        read = limit_windows(headers, unix)
+        return bool(read) and self._learn(headers, now, unix, taken, read, began=began)
 
     ready_in_s = _reads(RateLimits.ready_in_s)
     allowance = _reads(RateLimits.allowance)
@@ -498,7 +498,6 @@ class SharedLimits(_OnSharedState, RateLimits):
     take = _counts(RateLimits.take)
     give_back = _counts(RateLimits.give_back)
     copy_from = _changes(RateLimits.copy_from)
-
     counts = RateLimits.levels
 
 

@@ -239,9 +239,11 @@ _OTHERS_S = 3.0
 """Seconds that a difference must last until it counts fully as the use of others."""
 _AFTER_WINDOW_S = 0.03
 """Seconds after the end of a window until it is used again."""
+_LONG_WINDOW_S = 5.0
+"""If more is left of a window, a second more is short."""
 _TELLING = 0.1
 """The share of a limit that must be used between two readings that tell a window from a bucket."""
-_DIFFERENCES, _WINDOW_DIFFERENCES = 3, 8
+_DIFFERENCES, _WINDOW_DIFFERENCES = 3, 5
 """The number of last differences of which the smallest counts: of a bucket, and of a window."""
 _MOST_FOR_OTHERS = 0.95
 """The largest share of a limit that others are assumed to use. A call tests the rest."""
@@ -258,6 +260,12 @@ class LimitReading(NamedTuple):
     def ends(self) -> float:
         """The time at which the limit is whole again."""
         return self.at + self.reset_s
+
+    @property
+    def surely_ends(self) -> float:
+        """The time from which a window is used again. Whole seconds may be rounded down."""
+        rounded = self.reset_s >= _LONG_WINDOW_S and self.reset_s.is_integer()
+        return self.ends + (1.0 if rounded else 0.0) + _AFTER_WINDOW_S
 
 
 class _Bucket:
@@ -354,7 +362,7 @@ class _Bucket:
         if now >= first.ends or reading.used < first.used:
             self.first = reading
             if self.window_s:
-                self.ends = reading.ends + _AFTER_WINDOW_S
+                self.ends = reading.surely_ends
             return
         used = reading.used - first.used
         if used >= max(3.0, _TELLING * self.limit):
@@ -362,12 +370,12 @@ class _Bucket:
             longer_s = reading.reset_s * used / reading.used
             is_window = reading.reset_s - first.reset_s < (longer_s - elapsed_s) / 2
             if is_window and not self.window_s:
-                self.window_s, self.ends = first.reset_s, first.ends + _AFTER_WINDOW_S
+                self.window_s, self.ends = first.reset_s, first.surely_ends
             elif not is_window:
                 self.window_s = 0.0
         if self.window_s:
             self.window_s = max(self.window_s, reading.reset_s)
-            self.ends = max(self.ends, reading.ends + _AFTER_WINDOW_S)
+            self.ends = max(self.ends, reading.surely_ends)
 
     def mark(self) -> tuple[float, float]:
         """Return its level as it is at ``at``, and the sum of its corrections."""
