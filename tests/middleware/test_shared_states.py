@@ -332,7 +332,11 @@ def test_what_one_worker_learned_the_others_learn() -> None:
 def test_the_longest_state_of_limits_fits_its_slot() -> None:
     limits = RateLimits()
     for used in range(1, 20):
-        values = (("limit", 1000.5), ("remaining", 1000.25 - 30 * used), ("reset", 59.7 - 0.1 * used))
+        values = (
+            ("limit", 1000.5),
+            ("remaining", 1000.25 - 30 * used),
+            ("reset", 59.7 - 0.1 * used),
+        )
         headers = tuple(
             (f"x-tokenlimit-{field}-{'a' * 47}-{number:02}".encode(), str(value).encode())
             for number in range(MOST_LIMITS)
