@@ -267,6 +267,7 @@ async def _open_router(
     nodes = None
     if isinstance(store, SwapStore):
         nodes = NodeLimits(store, await store.secret(), spawn)
+        build.stack.callback(nodes.close)
     opened = await open_upstreams(
         settings,
         states,

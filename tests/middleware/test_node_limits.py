@@ -240,6 +240,37 @@ async def test_without_the_store_a_node_goes_on_with_the_limits_that_it_saw(
     assert held.wait_s == 0.0, "the store has not seen the calls in between"
 
 
+async def test_every_limit_outlives_the_store_whichever_call_finds_it_gone(
+    supervisor: Supervisor,
+) -> None:
+    documents = Documents()
+    nodes = NodeLimits(documents, SECRET, supervisor.spawn)
+    both = [nodes.share(UpstreamState(), "https://provider", model, "key") for model in "ab"]
+    loop = asyncio.get_running_loop()
+    for limits in both:
+        provider = Provider(1, 100.0)
+        held = await limits.hold(1, 0)
+        assert held is not None
+        limits.learn(provider.ask(0.0), loop.time(), UNIX, held.taken)
+    await asyncio.sleep(1.0)
+    documents.broken = True
+    assert await both[0].hold(1, 0) is None
+    assert all(limits.ready_in_s(1, loop.time()) > 1.0 for limits in both)
+    nodes.close()
+    assert await both[1].hold(1, 0) is None
+
+
+async def test_a_new_call_does_not_overtake_those_that_wait(supervisor: Supervisor) -> None:
+    provider = Provider(40, 40.0)
+    nodes = Nodes(1, supervisor, Documents())
+    for _ in range(38):
+        await nodes.call(0, provider, answer_s=0.0)
+    await asyncio.sleep(FRESH_S)
+    held = await nodes.limits(0).hold(1, 5)
+    assert held is not None
+    assert held.wait_s > 2.0, "five calls are before it, and only two fit"
+
+
 async def test_a_lost_document_is_written_anew(supervisor: Supervisor) -> None:
     provider, documents = Provider(40, 600.0), Documents()
     nodes = Nodes(2, supervisor, documents)

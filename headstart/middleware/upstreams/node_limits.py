@@ -69,10 +69,14 @@ class Held(NamedTuple):
 class _HeldCall:
     """A call that is counted. Its ``taken`` is filled in once the store has counted it."""
 
-    def __init__(self, tokens: int, answer: asyncio.Future[Held | None] | None = None) -> None:
+    def __init__(
+        self, tokens: int, answer: asyncio.Future[Held | None] | None = None, calls: int = 1
+    ) -> None:
         self.tokens = tokens
         self.answer = answer
         """Set if the call waits for the store; its result is None if the store failed."""
+        self.calls = calls
+        """The number of calls that must fit: this one and those before it in the queue."""
         self.taken: Taken = {}
         self.wait_s = 0.0
 
@@ -82,7 +86,7 @@ class _HeldCall:
         if self.answer is not None:
             if self.answer.cancelled():
                 return
-            self.wait_s = limits.ready_in_s(self.tokens, now, reserve=RESERVE)
+            self.wait_s = limits.ready_in_s(self.tokens, now, self.calls, reserve=RESERVE)
             if self.wait_s > 0.0:
                 return
         self.taken.update(limits.take(self.tokens, now))
@@ -121,6 +125,10 @@ class NodeLimits:
         self.failed_at = -math.inf
         """The time of the store's last failure."""
 
+    def close(self) -> None:
+        """Ask the store no more: each node goes on alone."""
+        self.failed_at = math.inf
+
     def share(self, state: UpstreamState, *name: str) -> StoredLimits:
         """Let the limits of a state be those of all nodes. ``name`` is the same on all nodes."""
         limits = state.limits
@@ -151,6 +159,8 @@ class StoredLimits(RateLimits):
         """The limits in the document, without changes that are not written."""
         self._version = 0
         self._seen_at = -math.inf
+        self._was_live = False
+        """``local`` does not have the limits that the document had."""
         self._ahead_s = 0.0
         """The store's time minus the event loop's time."""
         self._changes: list[_HeldCall | _UnusedCall | _ReadHeaders] = []
@@ -166,7 +176,13 @@ class StoredLimits(RateLimits):
     @property
     def _now(self) -> RateLimits:
         """The limits that hold now."""
-        return self._view if self._is_live else self.local
+        if self._is_live:
+            return self._view
+        if self._was_live:
+            self._was_live = False
+            if self._view.known:
+                self.local.copy_from(self._view)
+        return self.local
 
     # --- asking and counting ----------------------------------------------------------------
 
@@ -189,7 +205,7 @@ class StoredLimits(RateLimits):
             if fits and waiting is not None:
                 return self._count(_HeldCall(tokens), now)
         answer: asyncio.Future[Held | None] = asyncio.get_running_loop().create_future()
-        call = _HeldCall(tokens, answer)
+        call = _HeldCall(tokens, answer, 1 + (waiting or 0))
         self._change(call, soon=True)
         self._hurry.set()
         try:
@@ -207,7 +223,7 @@ class StoredLimits(RateLimits):
 
     def take(self, tokens: int, now: float) -> Taken:
         """Count a call of a node that is on its own."""
-        return self.local.take(tokens, now)
+        return self._now.take(tokens, now)
 
     def cancel(self, tokens: int, now: float) -> None:
         """Undo ``hold``: the call was not made."""
@@ -235,7 +251,7 @@ class StoredLimits(RateLimits):
     ) -> bool:
         """Learn the limits that the headers of an answer name, for all nodes."""
         if not self._is_live:
-            return self.local.learn(headers, now, unix, taken, began=began)
+            return self._now.learn(headers, now, unix, taken, began=began)
         windows = limit_windows(headers, unix) if windows is None else windows
         if not windows:
             return False
@@ -322,7 +338,7 @@ class StoredLimits(RateLimits):
             if found.written or not (value or found.value):
                 break
             self._load(found.value)
-        self._stored, self._seen_at = limits, now
+        self._stored, self._seen_at, self._was_live = limits, now, True
         self._view.copy_from(limits)
         for change in self._changes:
             if not isinstance(change, _HeldCall) or change.answer is None:
@@ -336,10 +352,7 @@ class StoredLimits(RateLimits):
 
     def _fail(self, changes: Sequence[_HeldCall | _UnusedCall | _ReadHeaders]) -> None:
         """Go on alone: let the calls that wait ask this node's own limits."""
-        now = self._time()
-        if self._is_live and self._view.known:
-            self.local.copy_from(self._view)
-        self.nodes.failed_at = now
+        self.nodes.failed_at = max(self.nodes.failed_at, self._time())
         waiting, self._changes = (*changes, *self._changes), []
         for change in waiting:
             if isinstance(change, _HeldCall) and change.answer and not change.answer.done():
