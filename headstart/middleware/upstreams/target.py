@@ -29,7 +29,6 @@ from headstart.middleware.upstreams.accounting import (
     reserved_tokens,
 )
 from headstart.middleware.upstreams.outgoing import AFTER_END_S
-from headstart.middleware.upstreams.refusals import REFUSAL_BYTES, redirected, refusal, reported
 from headstart.policies.callers import PROMPT_MARGIN, NameMemo
 from headstart.policies.routing.failures import (
     FailureKind,
@@ -37,11 +36,16 @@ from headstart.policies.routing.failures import (
     failure,
     failure_of,
     limit_relayed_pause,
+    own_headers,
+    reported,
+    safe_code,
 )
 from headstart.policies.routing.measures import UpstreamModel
 from headstart.policies.routing.ordering import Availability, CallShape, predict_call
 from headstart.policies.routing.rate_limits import NOTHING_TAKEN
 from headstart.reply import HELD_BYTES, AnswerWithheld, Reply, Transcript, replayed
+from headstart.settings import masked_url
+from headstart.types import ErrorReported
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -68,6 +72,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+REFUSAL_BYTES = 64 * 1024
+"""A longer error body is replaced by one of ours."""
+_SHOWN_CHARACTERS = 200
+"""How much of the address of a redirect an error shows."""
 SHORTEST_WAIT_S = 0.01
 """The shortest pause of a call that queues for a rate limit."""
 LOOK_S = 2.0
@@ -383,9 +391,9 @@ async def open_answer(reply: Reply, dialect: Dialect | None, request_id: str) ->
     nothing in it.
     """
     if 300 <= reply.status < 400:
-        raise redirected(reply)
+        raise _redirected(reply)
     if reply.status >= 400:
-        raise await refusal(reply, dialect, request_id)
+        raise await _refusal(reply, dialect, request_id)
     held: list[Piece] = []
     size, transcript = 0, reply.transcript
     async for piece in reply.pieces:
@@ -448,6 +456,40 @@ def _in_memory(reply: Reply, held: Sequence[Piece]) -> Reply:
         replayed(held),
         transforms=reply.transforms,
         transcript=reply.transcript,
+    )
+
+
+def _redirected(reply: Reply) -> UpstreamProtocolError:
+    named = dict(reply.headers).get(b"location", b"").decode("latin-1")
+    where = f" to {masked_url(named)[:_SHOWN_CHARACTERS]}" if named else ""
+    return UpstreamProtocolError(
+        f"upstream {reply.upstream} answered {reply.status}, a redirect{where}, and Headstart "
+        f"follows no redirect: set upstream.base_url to the address that answers itself",
+        kind=FailureKind.REDIRECTED,
+    )
+
+
+async def _refusal(reply: Reply, dialect: Dialect | None, request_id: str) -> UpstreamRefused:
+    body = bytearray()
+    event: ErrorReported | None = None
+    async for piece in reply.pieces:
+        body += piece.data
+        event = next((each for each in piece.events if isinstance(each, ErrorReported)), event)
+        if len(body) > REFUSAL_BYTES:
+            break
+    message = event.message if event is not None else f"the upstream answered {reply.status}"
+    headers = reply.headers
+    if len(body) > REFUSAL_BYTES and dialect is not None:
+        event = ErrorReported(message=message, status=reply.status)
+        body[:] = dialect.error_body(event, request_id)
+        headers = own_headers(headers, dialect)
+    return UpstreamRefused(
+        f"upstream {reply.upstream}: {message}",
+        status=reply.status,
+        headers=headers,
+        body=bytes(body),
+        code=safe_code(event),
+        upstream=reply.upstream,
     )
 
 

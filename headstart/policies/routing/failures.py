@@ -18,6 +18,7 @@ import msgspec
 
 from headstart.errors import (
     IdleConnectionClosed,
+    UpstreamError,
     UpstreamProtocolError,
     UpstreamRefused,
     UpstreamTimeout,
@@ -27,8 +28,8 @@ from headstart.policies.routing.rate_limits import exhausted_until_s, message_wa
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
-    from headstart.errors import UpstreamError
-    from headstart.types import Headers
+    from headstart.dialects.dialect import Dialect
+    from headstart.types import ErrorReported, Headers
 
 
 # What providers write into their errors. All patterns are for lower-case text.
@@ -704,3 +705,38 @@ class RetryBudget:
         passed = 0.0 if self._at is None else max(0.0, now - self._at)
         self._at = now
         return min(self._burst, self._level + passed * self._per_s)
+
+
+# --- a provider's error as an error of ours -------------------------------------------------------
+
+_CODE = re.compile(r"[A-Za-z0-9_.:/#-]{1,64}")
+
+
+def reported(
+    event: ErrorReported, upstream: str, headers: Headers, dialect: Dialect, request_id: str
+) -> UpstreamRefused:
+    """Return the error in a 200 answer as the error status that it should have had."""
+    status = event.status if event.status is not None and 400 <= event.status < 600 else 502
+    return UpstreamRefused(
+        f"upstream {upstream} answered 200 with an error: {event.message}",
+        status=status,
+        headers=own_headers(headers, dialect),
+        body=dialect.error_body(event, request_id),
+        code=safe_code(event),
+        upstream=upstream,
+    )
+
+
+def safe_code(event: ErrorReported | None) -> str:
+    """Return the code of a provider's error for books and logs.
+
+    A code that is a text may quote the request, and is left out.
+    """
+    code = "" if event is None or event.code is None else event.code
+    return code if _CODE.fullmatch(code) else UpstreamError.code
+
+
+def own_headers(headers: Headers, dialect: Dialect) -> Headers:
+    """Return a provider's headers for a body of ours."""
+    kept = tuple(pair for pair in headers if not pair[0].startswith(b"content-"))
+    return (*kept, (b"content-type", dialect.content_types.json))
