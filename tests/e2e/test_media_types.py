@@ -84,6 +84,33 @@ async def test_a_document_behind_a_byte_order_mark_is_an_answer(responses: bool)
     assert len(provider.requests) == 2
 
 
+@pytest.mark.parametrize("first", [1, 400], ids=["cut", "whole"])
+async def test_a_document_under_the_media_type_of_a_stream_is_an_answer(first: int) -> None:
+    message = {"role": "assistant", "content": "Sky blue."}
+    choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
+    document = {"id": "1", "object": "chat.completion", "created": 1, "model": "m"}
+    body = json.dumps({**document, "choices": choices}).encode()
+    kind = b"content-type: text/event-stream\r\n"
+    provider = RawUpstream(
+        answer(kind, body[:first], body[first:]) if first < 400 else answer(kind, body)
+    )
+    async with raw_upstream(provider) as url, proxied(provider={"base_url": url}) as proxy:
+        for verdict in ("MISS", "HIT"):
+            reply = await proxy.ask("Sky?", headers={"authorization": f"Bearer {KEY}"})
+            assert (reply.status, reply.headers["x-cache"]) == (200, verdict)
+            assert reply.headers["content-type"].startswith("application/json")
+            assert json.loads(reply.body)["choices"][0]["message"]["content"] == "Sky blue."
+    assert len(provider.requests) == 1
+
+
+async def test_events_for_who_wants_a_document_stay_an_answer() -> None:
+    provider = RawUpstream(answer(b"content-type: text/event-stream\r\n", STREAM))
+    async with raw_upstream(provider) as url, proxied(provider={"base_url": url}) as proxy:
+        reply = await proxy.ask("Sky?")
+    assert reply.status == 200
+    assert b"Sky" in reply.body
+
+
 @pytest.mark.parametrize("kind", TYPES.values(), ids=TYPES)
 async def test_an_error_instead_of_a_stream_stays_an_error(kind: bytes) -> None:
     error = json.dumps({"error": {"message": "overloaded", "type": "server_error", "code": 503}})

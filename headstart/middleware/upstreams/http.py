@@ -457,9 +457,9 @@ class HTTPUpstream:
         head = read_head(response.status, response.raw_headers)
         request = incoming.call.request
         asked = request is not None and (request.stream or incoming.call.streamed_upstream)
-        if asked and not head.is_stream and incoming.may_be_events(head):
+        if asked != head.is_stream and incoming.may_be_labelled_wrongly(head):
             first = await self._first_bytes(response)
-            head = head.as_stream() if begins_events(first) else head
+            head = head.labelled(is_stream=asked) if begins_events(first) == asked else head
         strip = head.is_stream and "include-usage" in transforms
         status, headers, reader = incoming.begin(head, transcript, strip=strip)
         if incoming.own is not None and head.status >= 400:

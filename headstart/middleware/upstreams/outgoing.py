@@ -141,11 +141,12 @@ class AnswerHead(NamedTuple):
     is_plain: bool
     """The body is not compressed."""
 
-    def as_stream(self) -> AnswerHead:
-        """Return the head with the media type of an event stream."""
+    def labelled(self, *, is_stream: bool) -> AnswerHead:
+        """Return the head with the media type of an event stream, or of JSON."""
         kept = tuple([pair for pair in self.headers if pair[0] != b"content-type"])
-        headers = (*kept, (b"content-type", _EVENTS.encode()))
-        return self._replace(headers=headers, is_stream=True)
+        media_type = _EVENTS if is_stream else "application/json"
+        headers = (*kept, (b"content-type", media_type.encode()))
+        return self._replace(headers=headers, is_stream=is_stream)
 
 
 _UNWRITABLE = bytes([*range(9), *range(10, 32), 127])
@@ -228,15 +229,15 @@ class IncomingAnswer(msgspec.Struct, frozen=True):
     model: str = ""
     """The upstream's name of the requested model."""
 
-    def may_be_events(self, head: AnswerHead) -> bool:
-        """Tell whether an answer may be the events that were asked for, under another media type.
+    def may_be_labelled_wrongly(self, head: AnswerHead) -> bool:
+        """Tell whether an answer may be what was asked for, under another media type.
 
-        The providers' own clients read it as events, whatever its media type is.
+        The providers' own clients read it as what they asked for, whatever its media type is.
         """
         own = self.own
-        return (
-            own is not None and head.is_plain and head.status < 300 and own.stream_type == _EVENTS
-        )
+        if own is None or self.call.request is None:
+            return False
+        return head.is_plain and head.status < 300 and own.stream_type == _EVENTS
 
     def begin(
         self, head: AnswerHead, transcript: Transcript, *, strip: bool
