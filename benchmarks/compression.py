@@ -3,9 +3,9 @@
     python -m benchmarks.compression DATA [evidence|types|cache|fuzz ...] [--headroom PYTHON]
                                      [--conversations N] [--json]
 
-``DATA`` holds the folders nq_oracle, hotpot100, taubench, loghub, htmlarticles, and qmsum if it is
-to be had. ``--headroom``
-is the interpreter of an environment with headroom-ai. Times are CPU time.
+``DATA`` holds the folders nq_oracle, hotpot100, taubench, loghub, htmlarticles, and qmsum and
+covidqa if they are to be had. ``--headroom`` is the interpreter of an environment with headroom-ai.
+Times are CPU time.
 """
 
 from __future__ import annotations
@@ -41,6 +41,9 @@ def evidence(args: argparse.Namespace) -> dict[str, Any]:
     if (args.data / "qmsum").is_dir():
         found = compression_evidence.of_meetings(args.data)
         out["QMSum, as shipped"] = {key: round(value, 3) for key, value in found.items()}
+    if (args.data / "covidqa").is_dir():
+        found = compression_evidence.of_articles(args.data)
+        out["COVID-QA, as shipped"] = {key: round(value, 3) for key, value in found.items()}
     return out
 
 

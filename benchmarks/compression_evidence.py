@@ -286,3 +286,42 @@ def of_meetings(folder: Path) -> dict[str, float]:
         "ratio, median": float(np.median(ratios)),
         "ratio, largest": max(ratios),
     }
+
+
+def articles(folder: Path) -> Iterator[tuple[str, str, str, str]]:
+    """Yield questions of COVID-QA, with the whole article, the answer and its sentences."""
+    document = json.loads(next((folder / "covidqa").glob("*.json")).read_text("utf-8"))
+    for paragraph in (each for article in document["data"] for each in article["paragraphs"]):
+        text = paragraph["context"]
+        pieces = sentences(text)
+        for asked in paragraph["qas"]:
+            for answer in asked["answers"][:1]:
+                first, last = answer["answer_start"], answer["answer_start"] + len(answer["text"])
+                around = [text[a:b] for a, b in pieces if a < last and b > first]
+                yield asked["question"], text, answer["text"], "".join(around).strip()
+
+
+def of_articles(folder: Path) -> dict[str, float]:
+    """Return what mode ``aggressive`` keeps of whole articles in tool results."""
+    answers, evidence, ratios, count = [], [], [], 0
+    call = {"id": "1", "type": "function", "function": {"name": "search_papers", "arguments": "{}"}}
+    for question, text, answer, around in articles(folder):
+        count += 1
+        messages: list[dict[str, Any]] = [
+            {"role": "user", "content": question},
+            {"role": "assistant", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "1", "content": text},
+        ]
+        done = compress(messages, mode="aggressive")
+        sent = done.messages[-1]["content"]
+        if done.spans:
+            answers.append(answer in sent)
+            evidence.append(around in sent)
+            ratios.append(len(text) / len(sent))
+    return {
+        "questions": count,
+        "touched": len(ratios) / count,
+        "answers": float(np.mean(answers)),
+        "evidence": float(np.mean(evidence)),
+        "ratio, median": float(np.median(ratios)),
+    }
