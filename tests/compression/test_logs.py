@@ -183,6 +183,9 @@ def test_a_form_is_described_by_its_ranges_and_values() -> None:
         "[ 1234.0000{n:02}] usb 1-1: new device {n}",
         "I1212 10:00:{n:02}.000001 42 server.go:88] request {n} served",
         "<134>1 2025-12-12T10:00:{n:02}Z web01 app 77 - - request {n} served",
+        "20171223-22:15:{n:02}:606|Step_LSC|30002312|onStandStepChanged {n}",
+        "20251212T1000{n:02}Z request {n} served",
+        "[10.30 16:49:{n:02}] browser.exe - proxy.example:5070 open through {n}",
         "12-12 10:00:{n:02}.123  1234  1234 I Tag: request {n} served",
         "12/12/2025 10:00:{n:02} request {n} served",
         "12.12.2025 10:00:{n:02} request {n} served",
@@ -197,6 +200,8 @@ def test_logs_of_many_programs_are_told(line: str) -> None:
     "line",
     [
         "2025-12-12,{n},{n}.5",
+        "20171223 {n:04} {n} 7",
+        "100000{n:02} 12:3{n}",
         "2025-12-12 10:00:{n:02};{n};open",
         "-rw-r--r-- 1 root root {n} 2025-12-12 10:00:{n:02}.000 +0000 notes",
         "| {n} | 2025-12-12 10:00:{n:02} | open |",
