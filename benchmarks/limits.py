@@ -10,8 +10,8 @@ limit, for ``--seconds``. It prints the statuses that clients saw, the calls tha
 refused, and the time until all calls had an answer beside the least time that the limit allows.
 
 ``bucket``: the provider refills its limit steadily, as OpenAI, Anthropic and Groq do.
-``windows``: the whole limit comes back at the end of each window. ``silent``: a bucket, and no
-header tells of it before a refusal.
+``windows``: the whole limit comes back at the end of each window. ``tokens``: a bucket of tokens;
+each call takes ``CALL_TOKENS``. ``silent``: a bucket, and no header tells of it before a refusal.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ QUIET_SHARE = 0.6
 ANSWER_S = 0.3
 """Mean time of an answer."""
 LONGEST_S = 120.0
+CALL_TOKENS = 18
 
 
 class LimitedProvider:
@@ -71,13 +72,12 @@ class LimitedProvider:
         self._left -= allowed
         if self.form != "windows":
             reset_s = (self.limit - self._left) * self.window_s / self.limit
-        headers = {
-            "x-ratelimit-limit-requests": str(self.limit),
-            "x-ratelimit-remaining-requests": str(int(self._left)),
-            "x-ratelimit-reset-requests": f"{reset_s:.3f}s",
-        }
-        if self.form == "silent":
-            headers = {}
+        headers: dict[str, str] = {}
+        unit, each = ("tokens", CALL_TOKENS) if self.form == "tokens" else ("requests", 1)
+        if self.form != "silent":
+            headers[f"x-ratelimit-limit-{unit}"] = str(self.limit * each)
+            headers[f"x-ratelimit-remaining-{unit}"] = str(int(self._left * each))
+            headers[f"x-ratelimit-reset-{unit}"] = f"{reset_s:.3f}s"
         if not allowed:
             self.refused += 1
             headers["retry-after-ms"] = str(int(next_s * 1000) + 1)
@@ -199,7 +199,9 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--limit", type=int, default=15)
     parser.add_argument("--window-s", type=float, default=1.0)
-    parser.add_argument("--form", choices=("bucket", "windows", "silent"), default="bucket")
+    parser.add_argument(
+        "--form", choices=("bucket", "windows", "tokens", "silent"), default="bucket"
+    )
     parser.add_argument("--over", type=float, default=2.0)
     parser.add_argument("--seconds", type=float, default=15.0)
     parser.add_argument("--redis", help="URL of a Redis; default: one of its own")
