@@ -1,9 +1,11 @@
 """A provider's rate limits: reads them from headers, and tracks how much is left.
 
-The limits are kept locally, so that a call that would be refused is not made. Providers fill their
-limits continuously (token buckets: OpenAI, Anthropic, Groq and Cerebras say so), and a header's
-``reset`` tells when the limit is whole again. So between two answers a bucket is refilled at
-``(limit - remaining) / reset``.
+The limits are kept locally, so that a call that would be refused is not made. Most providers fill
+their limits continuously (token buckets: OpenAI, Anthropic, Groq and Cerebras say so), and a
+header's ``reset`` tells when the limit is whole again. So between two answers a bucket is refilled
+at ``(limit - remaining) / reset``. Others give the whole limit back at the end of a window. Two
+headers tell which: the end of a window stays where it is, and a bucket is whole the later, the more
+of it is used.
 
 **How many calls a batch makes at once:** it finds the provider's limit by itself. Additive increase
 and multiplicative decrease, as in TCP (Chiu and Jain, 1989). The limit doubles with each round of
