@@ -77,13 +77,16 @@ def redis_url(given: str | None) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def nodes(count: int, store: str, upstream: str) -> Iterator[list[str]]:
-    """Run nodes that know only exact repeats, and yield their addresses."""
+def nodes(count: int, store: str, upstream: str, *arguments: str) -> Iterator[list[str]]:
+    """Run nodes that know only exact repeats, and yield their addresses.
+
+    ``arguments`` are more arguments of ``headstart serve``.
+    """
     os.environ["HEADSTART_CACHE__MODE"] = "exact-only"
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         servers = [
-            stack.enter_context(running(["--store", store], upstream, folder, folder))
+            stack.enter_context(running(["--store", store, *arguments], upstream, folder, folder))
             for _ in range(count)
         ]
         time.sleep(QUIET_S)

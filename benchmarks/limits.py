@@ -18,25 +18,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import itertools
 import json
-import os
 import random
 import statistics
-import tempfile
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import aiohttp
 from aiohttp import web
 
-from benchmarks.joined import redis_url
-from benchmarks.start import running
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from benchmarks.joined import nodes, redis_url
 
 QUIET_S = 6.0
 QUIET_SHARE = 0.6
@@ -111,20 +104,6 @@ class Result(NamedTuple):
     body: bytes
 
 
-@contextlib.contextmanager
-def nodes(count: int, workers: int, store: str, upstream: str) -> Iterator[list[str]]:
-    """Run nodes that know only exact repeats, and yield their addresses."""
-    os.environ["HEADSTART_CACHE__MODE"] = "exact-only"
-    arguments = ["--store", store, "--workers", str(workers)]
-    with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
-        servers = [
-            stack.enter_context(running(arguments, upstream, folder, folder)) for _ in range(count)
-        ]
-        time.sleep(2.0)
-        yield [f"http://127.0.0.1:{server.port}/v1/chat/completions" for server in servers]
-
-
 async def ask(session: aiohttp.ClientSession, url: str, number: int) -> Result:
     """Ask a question that nobody asked before."""
     messages = [{"role": "user", "content": f"What does part {number} weigh?"}]
@@ -145,7 +124,7 @@ async def measure(options: argparse.Namespace, store: str) -> None:
     await site.start()
     upstream = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
     per_s = options.limit / options.window_s
-    running_nodes = nodes(options.nodes, options.workers, store, upstream)
+    running_nodes = nodes(options.nodes, store, upstream, "--workers", str(options.workers))
     connector = aiohttp.TCPConnector(limit=0, force_close=True)  # each call may reach any worker
     headers = {"authorization": "Bearer sk-test"}
     timeout = aiohttp.ClientTimeout(total=LONGEST_S)

@@ -360,8 +360,7 @@ class StoredLimits(RateLimits):
 
     def _encode(self, limits: RateLimits) -> bytes:
         """Return limits as a document."""
-        saved, levels = _shifted(limits, self._ahead_s)
-        return msgspec.msgpack.encode((saved, levels))
+        return msgspec.msgpack.encode(_shifted(limits.saved(), limits.levels, self._ahead_s))
 
     def _load(self, document: bytes) -> None:
         """Take over a document. One that is lost, or of another version, is written anew."""
@@ -369,21 +368,19 @@ class StoredLimits(RateLimits):
             saved, levels = _decoder.decode(document)
         except msgspec.MsgspecError:
             return
-        limits = RateLimits()
-        limits.restore(saved)
-        limits.levels = levels
-        saved, levels = _shifted(limits, -self._ahead_s)
+        saved, levels = _shifted(saved, levels, -self._ahead_s)
         self._stored.restore(saved)
         self._stored.levels = levels
 
 
-def _shifted(limits: RateLimits, seconds: float) -> tuple[SavedLimits, list[float]]:
+def _shifted(
+    saved: SavedLimits, levels: Sequence[float], seconds: float
+) -> tuple[SavedLimits, list[float]]:
     """Return limits with all their times on another clock."""
-    levels = [
-        number if place % 3 == 1 else number + seconds for place, number in enumerate(limits.levels)
-    ]
-    saved = {
+    shifted = {
         name: (*numbers, until + seconds, first._replace(at=first.at + seconds))
-        for name, (*numbers, until, first) in limits.saved().items()
+        for name, (*numbers, until, first) in saved.items()
     }
-    return cast("SavedLimits", saved), levels
+    return cast("SavedLimits", shifted), [
+        number if place % 3 == 1 else number + seconds for place, number in enumerate(levels)
+    ]
