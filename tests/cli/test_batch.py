@@ -23,7 +23,7 @@ from headstart.middleware.batches.journal import BatchJournal, BatchResult, read
 from headstart.middleware.batches.run import LOOKUPS, MOST_TRIES, BatchBooks, BatchRun
 from headstart.middleware.concurrency import ConcurrencyLimit
 from headstart.middleware.respond import send_whole
-from headstart.policies.routing.rate_limits import MOST_REFUSALS
+from headstart.policies.routing.schedule import MOST_REFUSED_ROUNDS
 from support.booked import served
 from support.serving import serving_in_thread
 
@@ -350,7 +350,7 @@ class TestRun:
         found = await played(tmp_path, gateway, [f"{n}" for n in range(50)])
         assert found.stopped_by is not None
         assert found.counts.done == 0
-        assert len(gateway.asked) < 2 * MOST_REFUSALS
+        assert len(gateway.asked) < 2 * MOST_REFUSED_ROUNDS
 
     async def test_a_passing_failure_is_asked_again_some_times(self, tmp_path: Path) -> None:
         async def script(text: str) -> tuple[int, dict[bytes, bytes]]:

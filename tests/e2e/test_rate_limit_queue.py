@@ -30,12 +30,16 @@ def redis() -> Iterator[RedisServer]:
 
 
 class WindowedProvider(Provider):
-    """Answers ``limit`` calls in each window of ``window_s``, and refuses the others."""
+    """Answers ``limit`` calls in each window of ``window_s``, and refuses the others.
 
-    def __init__(self, limit: int, window_s: float) -> None:
+    ``tells``: headers of each answer, and a wait in each refusal, tell of the limit.
+    """
+
+    def __init__(self, limit: int, window_s: float, *, tells: bool = True) -> None:
         super().__init__()
         self.limit = limit
         self.window_s = window_s
+        self.tells = tells
         self.refused = 0
         self._ends = 0.0
         self._left = 0
@@ -47,13 +51,13 @@ class WindowedProvider(Provider):
         reset = f"{self._ends - now:.3f}".encode()
         if not self._left:
             self.refused += 1
-            headers = [(b"retry-after-ms", b"%d" % (1000 * (self._ends - now) + 1))]
-            headers += self._limits(reset)
+            wait = (b"retry-after-ms", b"%d" % (1000 * (self._ends - now) + 1))
+            headers = [wait, *self._limits(reset)] if self.tells else []
             await send({"type": "http.response.start", "status": 429, "headers": headers})
             await send({"type": "http.response.body", "body": b'{"error":{"message":"limit"}}'})
             return
         self._left -= 1
-        limits = self._limits(reset)
+        limits = self._limits(reset) if self.tells else []
 
         async def limited(message: Any) -> None:
             if message["type"] == "http.response.start":
@@ -89,6 +93,32 @@ async def test_a_burst_of_three_windows_is_answered_in_order_without_a_429() -> 
     assert provider.refused <= 3, "one call in a window finds out that the window is not over"
     overtaken = sum(later < earlier for earlier, later in itertools.pairwise(ended))
     assert overtaken <= provider.refused, "only the calls that the provider refused lose their turn"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_burst_is_answered_although_nothing_tells_of_the_limit(stream: bool) -> None:
+    provider = WindowedProvider(limit=8, window_s=2.0, tells=False)
+    async with sidecar(provider, cache=EXACT) as running:
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(running.ask(f"question {number}", stream=stream))
+                for number in range(24)
+            ]
+        assert [task.result().status for task in tasks] == [200] * 24
+        attempts = [attempt for row in running.served for attempt in row.attempts]
+    assert provider.refused <= 48, "few calls ask too early"
+    refused = [each for each in attempts if each.error == "rate-limited"]
+    assert len(refused) == provider.refused, "each refusal is in the books"
+
+
+async def test_a_provider_that_answers_nobody_gets_few_calls_and_its_refusal_is_passed_on() -> None:
+    provider = WindowedProvider(limit=0, window_s=60.0, tells=False)
+    async with sidecar(provider, cache=EXACT) as running:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        assert (await running.ask("question")).status == 429
+        assert loop.time() - began < 3.0
+    assert provider.refused <= 2
 
 
 async def test_a_client_that_leaves_the_queue_takes_no_call() -> None:

@@ -156,6 +156,35 @@ async def test_six_processes_never_ask_more_often_than_the_provider_allows(
     assert max(waits) < 1.3 * least_s + 2.0 * window_s, "the limit is used, not only kept"
 
 
+async def test_processes_share_the_rate_of_a_provider_that_tells_no_limit(
+    supervisor: Supervisor,
+) -> None:
+    nodes, loop = Nodes(6, supervisor, Documents()), asyncio.get_running_loop()
+    provider, dice, came = Provider(15, 1.0), random.Random(3), loop.time()
+
+    async def call(number: int) -> None:
+        state, limits = nodes.states[number], nodes.limits(number)
+        while True:
+            state.queued += 1
+            async with state.queue:
+                while (held := await limits.hold(100)) is not None and held.wait_s:
+                    await asyncio.sleep(max(held.wait_s, 0.01))
+            state.queued -= 1
+            began, refused = loop.time(), provider.refused
+            provider.ask(began)
+            if provider.refused == refused:
+                return
+            limits.learn_refusal(0.067, began, loop.time())
+            await asyncio.sleep(0.067)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(900):
+            group.create_task(call(dice.randrange(6)))
+            await asyncio.sleep(dice.expovariate(30.0))
+    assert loop.time() - came < 62.0, "the limit is used: it allows 900 calls in 59 s"
+    assert provider.refused < 60
+
+
 async def test_while_much_is_left_calls_do_not_wait_for_the_store(supervisor: Supervisor) -> None:
     provider, documents = Provider(10_000, 100_000.0), Documents()
     nodes = Nodes(2, supervisor, documents)

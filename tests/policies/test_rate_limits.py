@@ -378,3 +378,124 @@ def test_resets_in_whole_seconds_tell_a_window_that_is_not_asked_too_early(
     for used in range(1, 11):
         of_window(limits, used, rounded(60.0 - 0.3 * used), 0.3 * used)
     assert 57.0 <= limits.ready_in_s(1, 3.0) <= 59.1
+
+
+class Silent:
+    """A provider that tells no limit: it refuses what exceeds a bucket, or a window."""
+
+    def __init__(self, limit: int, window_s: float, *, windows: bool) -> None:
+        self.limit = limit
+        self.window_s = window_s
+        self.windows = windows
+        self.answered = self.refused = 0
+        self._left, self._at = float(limit), 0.0
+
+    def answers(self, now: float) -> bool:
+        per_s = self.limit / self.window_s
+        if not self.windows:
+            self._left, self._at = min(self.limit, self._left + (now - self._at) * per_s), now
+        elif now >= self._at + self.window_s:
+            self._left, self._at = float(self.limit), now
+        answers = self._left >= 1.0
+        self._left -= answers
+        self.answered += answers
+        self.refused += not answers
+        return answers
+
+    def wait_s(self, now: float) -> float:
+        """Return the time until it answers again."""
+        if self.windows:
+            return self._at + self.window_s - now
+        return (1.0 - self._left) * self.window_s / self.limit
+
+
+def offer(provider: Silent, limits: RateLimits, wait: str, per_s: float, seconds: float) -> float:
+    """Make calls whenever the limits allow; return the answers beside the most possible ones."""
+    now = paused_until = came = 0.0
+    waiting = refusals = 0
+    while now < seconds:
+        while came <= now:
+            waiting, came = waiting + 1, came + 1.0 / per_s
+        if waiting and now >= paused_until and limits.ready_in_s(0, now) <= 0.0:
+            if limits.known:
+                limits.take(0, now)
+            if provider.answers(now):
+                waiting, refusals = waiting - 1, 0
+            else:
+                refusals += 1
+                pause_s = min(8.0, 2.0 ** (refusals - 1))
+                if wait != "untold":
+                    pause_s = provider.wait_s(now)
+                    pause_s = math.ceil(pause_s) if wait == "seconds" else pause_s + 0.001
+                paused_until = now + pause_s
+                limits.learn_refusal(pause_s, now, now)
+        now += 0.004
+    first = 0 if provider.windows else provider.limit
+    return provider.answered / (first + provider.limit * seconds / provider.window_s)
+
+
+@pytest.mark.parametrize("wait", ["untold", "seconds", "exact"])
+@pytest.mark.parametrize("windows", [False, True])
+@pytest.mark.parametrize(
+    ("limit", "window_s"), [(15, 1.0), (60, 60.0), (3, 60.0), (500, 60.0), (100, 10.0)]
+)
+def test_the_rate_of_a_provider_that_tells_no_limit_is_found(
+    limit: int, window_s: float, windows: bool, wait: str
+) -> None:
+    provider, limits = Silent(limit, window_s, windows=windows), RateLimits()
+    used = offer(provider, limits, wait, 3.0 * limit / window_s, max(60.0, 4.0 * window_s))
+    # A pause that is as long as a window loses the next window.
+    assert used > (0.5 if windows and window_s == 1.0 else 0.8)
+    assert provider.refused < max(30, 0.15 * provider.answered)
+
+
+def test_calls_within_an_untold_limit_do_not_wait() -> None:
+    limits = RateLimits()
+    limits.learn_refusal(1.0, 0.0, 0.0)
+    assert limits.ready_in_s(0, 0.1) > 0.0
+    assert limits.ready_in_s(0, 1.1) == 0.0, "one call fits after the pause"
+    assert limits.ready_in_s(0, 1.1, calls=5) > 0.0
+    assert limits.ready_in_s(0, 20.0, calls=5) == 0.0, "after a while without calls"
+
+
+def test_an_untold_limit_is_forgotten() -> None:
+    limits = RateLimits()
+    limits.learn_refusal(60.0, 0.0, 0.0)
+    assert limits.ready_in_s(0, 0.0, calls=10_000) > 60.0
+    assert limits.ready_in_s(0, 660.0, calls=10_000) == 0.0
+
+
+def test_refusals_of_one_burst_are_one_refusal() -> None:
+    limits, once = RateLimits(), RateLimits()
+    for each, count in ((limits, 50), (once, 1)):
+        for number in range(count):
+            each.learn_refusal(1.0, -0.1 - number * 0.001, 0.001 * number)
+    assert limits.ready_in_s(0, 0.1) == pytest.approx(once.ready_in_s(0, 0.1), abs=0.1)
+
+
+def test_calls_that_began_before_a_refusal_make_no_debt() -> None:
+    limits = RateLimits()
+    limits.learn_refusal(1.0, 0.0, 0.0)
+    for _ in range(100):  # another process counts them late
+        limits.take(0, 0.01)
+    assert limits.ready_in_s(0, 0.01) < 2.0
+
+
+def test_a_limit_that_a_header_tells_takes_the_place_of_an_untold_one() -> None:
+    limits = RateLimits()
+    limits.learn_refusal(30.0, 0.0, 0.0)
+    assert limits.ready_in_s(0, 0.0) > 0.0
+    headers = pairs(x_ratelimit_limit_requests="100", x_ratelimit_remaining_requests="50")
+    limits.learn(headers, 0.0, UNIX)
+    assert limits.ready_in_s(0, 0.0) == 0.0
+    limits.learn_refusal(30.0, 1.0, 1.0)
+    assert limits.ready_in_s(0, 1.0) == 0.0, "the headers tell more"
+
+
+def test_an_untold_limit_survives_a_copy() -> None:
+    limits, copy = RateLimits(), RateLimits()
+    provider = Silent(15, 1.0, windows=False)
+    offer(provider, limits, "exact", 45.0, 20.0)
+    copy.copy_from(limits)
+    for now in (20.0, 20.5, 21.0):
+        assert copy.ready_in_s(0, now, calls=30) == limits.ready_in_s(0, now, calls=30) > 0.0

@@ -352,6 +352,8 @@ class TargetCall:
             if self._call.relayed:
                 failure = limit_relayed_pause(failure)
             self._booking.failed(failure, now)
+            if isinstance(error, UpstreamRefused) and failure.ends_with_time:
+                error.queues = self._booking.others_are_answered(now)
         await self._close(error)
 
     def _book(self) -> None:
