@@ -74,6 +74,35 @@ class WindowedProvider(Provider):
         ]
 
 
+class CrowdedProvider(Provider):
+    """Answers ``most`` calls at once, each in some time, and refuses the others."""
+
+    def __init__(self, most: int, answer_s: float) -> None:
+        super().__init__()
+        self.most = most
+        self.answer_s = answer_s
+        self.busy = 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if self.busy >= self.most:
+            await send({"type": "http.response.start", "status": 429, "headers": []})
+            await send({"type": "http.response.body", "body": b'{"error":{"message":"busy"}}'})
+            return
+        self.busy += 1
+        try:
+            await asyncio.sleep(self.answer_s)
+            await super().__call__(scope, receive, send)
+        finally:
+            self.busy -= 1
+
+
+async def test_a_burst_is_answered_by_a_provider_that_takes_few_calls_at_once() -> None:
+    provider = CrowdedProvider(3, 0.2)
+    async with sidecar(provider, cache=EXACT) as running, asyncio.TaskGroup() as group:
+        tasks = [group.create_task(running.ask(f"question {n}")) for n in range(20)]
+    assert [task.result().status for task in tasks] == [200] * 20
+
+
 async def test_a_burst_of_three_windows_is_answered_in_order_without_a_429() -> None:
     provider = WindowedProvider(limit=4, window_s=1.0)
     ended: list[int] = []

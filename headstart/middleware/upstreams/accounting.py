@@ -281,8 +281,9 @@ class AttemptBooking:
             self._cut(outcome, now, failure)
 
     def others_are_answered(self, now: float) -> bool:
-        """Tell whether another call under the same limits was answered lately."""
-        return now - self._state.answered_at <= LATELY_S
+        """Tell whether another call was answered lately, or may be answered now."""
+        is_lately = now - self._state.answered_at <= LATELY_S
+        return is_lately or self._states.measures.in_flight(self.key) > 0
 
     def left(self, now: float) -> None:
         """Book a call whose answer is not read any more: it lost, or its client left.
