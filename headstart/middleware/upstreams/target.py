@@ -21,6 +21,7 @@ from headstart.errors import (
     UpstreamUnavailable,
 )
 from headstart.middleware.identity import credential_of
+from headstart.middleware.reading import error_event
 from headstart.middleware.upstreams.accounting import (
     MOST_GAPS,
     AttemptBooking,
@@ -313,7 +314,9 @@ class TargetCall:
                 )
         elif transcript.error is not None and piece.events:
             transcript.size -= len(piece.data)  # the client does not get this piece
-            raise reported(transcript.error, self._name, self._headers, dialect, self._call.id)
+            error = reported(transcript.error, self._name, self._headers, dialect, self._call.id)
+            error.event = error_event(piece.data)
+            raise error
 
     async def _close(self, error: BaseException | None) -> None:
         """Close the socket, and book the call unless it is booked. A second call does nothing.
