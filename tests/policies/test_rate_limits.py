@@ -458,6 +458,16 @@ def test_calls_within_an_untold_limit_do_not_wait() -> None:
     assert limits.ready_in_s(0, 20.0, calls=5) == 0.0, "after a while without calls"
 
 
+def test_a_refusal_among_few_calls_says_little_about_the_rate() -> None:
+    limits = RateLimits()
+    for minute in range(5):
+        limits.learn_refusal(1.0, 60.0 * minute, 60.0 * minute)
+        limits.take(0, 60.0 * minute + 30.0)
+    limits.learn_refusal(1.0, 300.0, 300.0)
+    assert limits.ready_in_s(0, 301.1) == 0.0
+    assert limits.ready_in_s(0, 301.1, calls=4) < 3.0
+
+
 def test_an_untold_limit_is_forgotten() -> None:
     limits = RateLimits()
     limits.learn_refusal(60.0, 0.0, 0.0)

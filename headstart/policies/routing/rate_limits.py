@@ -472,8 +472,8 @@ class _UntoldLimit(_Bucket):
         if many or (answered >= 1.0 and elapsed_s >= _ENOUGH_S):
             per_s = answered / elapsed_s
             doubles_s = max(elapsed_s / 2.0, _LEAST_DOUBLES_S)
-            if level > 1.0 + granted / 10.0:
-                doubles_s = _DOUBLES_S  # the calls came more slowly, so they tell little
+            if level > 1.0 + granted / 10.0:  # the calls came more slowly, so they tell little
+                per_s, doubles_s = max(per_s, _FIRST_PER_S), _DOUBLES_S
             elif abs(per_s - self.per_s) < _CONFIRMED * self.per_s:
                 doubles_s = min(max(doubles_s, 2.0 * self.first.reset_s), _MOST_DOUBLES_S)
             self._measured(per_s, doubles_s, elapsed_s, now)
