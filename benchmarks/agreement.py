@@ -20,11 +20,14 @@ import numpy as np
 
 from benchmarks.agreement_pairs import Pair, build_pairs, read_questions
 from headstart.embeddings.encoder import OnnxEncoder
-from headstart.policies.agreement.judge import ENCODED_CHARS, AgreementMethod, AgreementModel, judge
-from headstart.policies.agreement.wording import (
+from headstart.policies.agreement.judge import (
+    ENCODED_CHARS,
     LIKENESS_FEATURES,
     WITHOUT_COSINE,
+    AgreementMethod,
+    AgreementModel,
     compare_words,
+    judge,
     question_words,
     read_words,
 )

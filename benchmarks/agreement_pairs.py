@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from headstart.policies.agreement.wording import question_words, read_words
+from headstart.policies.agreement.judge import question_words, read_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
