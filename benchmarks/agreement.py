@@ -47,10 +47,11 @@ WEIGHTS = {
     "exchanged by another": 0.2,
     "upstream": 0.1,
 }
-"""The weights of the kinds in the fit: a cache's typical error is a neighbour, not an upstream's
-error."""
+"""The weights of the kinds in the fit. A cache's typical error is the answer to a similar question,
+not an error of an upstream."""
 BAND = {True: (0.015, 0.12), False: (0.02, 0.25)}
-"""Aim with and without a cosine: share of ``same`` judged different, and share left unsure."""
+"""The target shares of ``same`` pairs that are judged different, and that stay unsure: with a
+cosine (True), and without one."""
 RIDGE = 1.0
 
 

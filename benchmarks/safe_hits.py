@@ -74,7 +74,7 @@ class Entrant(NamedTuple):
     optimistic: bool = False
 
     def __call__(self) -> Contender:
-        """Return the policy at the start of its life, its first near misses behind it if so set."""
+        """Return a new policy. ``optimistic``: as if its first near misses had equal answers."""
         noise = judge_noise(self.judge.rpartition("@")[2])
         kind, _, value = self.policy.partition(":")
         if kind != "verified":
