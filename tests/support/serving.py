@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
-from headstart.lab.simulator.app import PromptServer
+from headstart.lab.simulator.app import FastStopServer
 from support.conforming import Conforming
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def serving_in_thread(app: ASGIApp, **options: Any) -> Iterator[str]:
     assert not checked.violations
 
 
-class _Server(PromptServer):
+class _Server(FastStopServer):
     """A uvicorn that says when it is ready, stops at once and leaves the signals to pytest."""
 
     def __init__(self, config: uvicorn.Config) -> None:

@@ -181,7 +181,7 @@ class _Run(NamedTuple):
 
     samples: list[Sample]
     usd_per_hour: dict[str, float]
-    """The prices of machines of one's own, by upstream."""
+    """The hourly price of the user's own machines, by upstream."""
 
 
 def _run(source: Source, plan: BenchPlan, judge: str | None, run: _Run) -> bool:

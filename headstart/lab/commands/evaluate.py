@@ -26,7 +26,6 @@ from headstart.lab.commands.playing import (
     STATE_HELP,
     naming,
     play_rows,
-    same_class,
 )
 from headstart.lab.rates import (
     PairReport,
@@ -34,6 +33,7 @@ from headstart.lab.rates import (
     judge_pairs,
     ordering_report,
     read_labelled,
+    same_class,
     stream_report,
 )
 from headstart.lab.stream import Setup, contender_of, judge_noise, noisy
@@ -111,7 +111,7 @@ def evaluate(options: EvaluateOptions) -> None:
         print_json(report)
     else:
         _print(report, options.policy)
-    playing.fail_over(report, options.fail_over)
+    playing.exit_if_more_wrong(report, options.fail_over)
 
 
 def _judge_pairs(pairs: Pairs, contender: Contender) -> PairReport:
