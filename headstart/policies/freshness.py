@@ -1,6 +1,6 @@
 """How long answers stay fresh, by the words of their questions and by Cache-Control (RFC 9111).
 
-Questions: the words are English. They show no more than a quick look at the question.
+Questions: only English words are known. A match shows what a person sees at a quick look.
 
 Cache-Control: answers follow the rules for a shared cache, read for a cache whose owner has named
 each path. ``docs/endpoints.md`` tells where they are stricter or laxer, and why. A request's
@@ -361,7 +361,7 @@ def _refuse_directives(headers: Headers, directives: Mapping[bytes, list[bytes]]
     if not _REFUSING.isdisjoint(directives):
         return "cache-control"
     if not directives and any(n == b"pragma" and b"no-cache" in v.lower() for n, v in headers):
-        return "cache-control"  # how answers said it to HTTP/1.0
+        return "cache-control"  # the form for HTTP/1.0
     return None
 
 
