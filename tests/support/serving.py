@@ -38,6 +38,13 @@ def bind_free_port() -> socket.socket:
     return bound
 
 
+def free_port() -> int:
+    """Return a loopback port that was free a moment ago."""
+    with bind_free_port() as bound:
+        port: int = bound.getsockname()[1]
+        return port
+
+
 @contextlib.asynccontextmanager
 async def serving(app: ASGIApp, **options: Any) -> AsyncIterator[str]:
     """Serve ``app`` in this loop and yield its base URL. ``options`` go to ``uvicorn.Config``."""
