@@ -289,8 +289,8 @@ def delta_seconds(value: bytes) -> int:
 
 # --- headers of answers --------------------------------------------------------------------------
 
-_AS_THEY_COME = frozenset((200, 201, 203))
-"""Complete answers, stored even if they do not say how long they are fresh."""
+_STORED_UNDATED = frozenset((200, 201, 203))
+"""Statuses of whole answers, which are stored even if they do not say how long they are fresh."""
 _NO_CONTENT = frozenset((204, 205))
 _NEVER = frozenset((206, 226))
 """Statuses of a part of an answer (206), and of changes to an answer that the client has (226)."""
@@ -334,7 +334,7 @@ def _refuse_status(
         return None if status == 200 else "status"
     if status in _NO_CONTENT:
         return "no-content"
-    if status in _AS_THEY_COME:
+    if status in _STORED_UNDATED:
         return None
     explicit = fresh_s is not None or b"public" in directives
     if not 200 <= status < 300 or status in _NEVER or not explicit:
