@@ -62,8 +62,8 @@ def advise(targets: Sequence[TargetResult], max_error: float, state: str) -> Adv
     explained = tuple(_explain(each) for each in targets if _exceeds(each))
     if pick is None:
         nothing = (
-            "Serve only exact repeats: no target gave hits by meaning for at least "
-            f"{_percent(WORTH_IT)} of the prompts without breaking it."
+            "Serve only exact repeats: no target that was kept gave hits by meaning for at least "
+            f"{_percent(WORTH_IT)} of the prompts."
         )
         return Advice(words=(nothing, *explained), toml='[cache]\nmode = "exact-only"')
     words = [f"Set max_error = {pick.max_error:g}: {_expect(pick)}."]
@@ -86,9 +86,7 @@ def advise(targets: Sequence[TargetResult], max_error: float, state: str) -> Adv
 def advise_static(found: Static) -> Advice:
     """Recommend a fixed threshold."""
     interval = found.rates.intervals["wrong_per_hit"]
-    bound = ""
-    if interval is not None:
-        bound = f" (at most {_percent(interval.high)}, with 95 % confidence)"
+    bound = "" if interval is None else f" (95 % bound: {_percent(interval.high)})"
     words = (
         f"Set threshold = {found.threshold:.2f}: {_percent(found.rates.hit_rate)} of the prompts "
         "of this log would have been hits by meaning, and "

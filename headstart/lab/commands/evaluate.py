@@ -142,7 +142,7 @@ def _print(report: PairReport | StreamReport, policy: str) -> None:
     click.echo(f"{report.n:,} prompts, {policy}")
     for name in ("hit_rate", "wrong_per_hit", "wrong_per_request"):
         click.echo(f"  {name.replace('_', ' '):18} {playing.share_with_interval(report, name)}")
-    click.echo(f"  at least           {report.wrong_per_hit_at_least:.2%} of hits (one-sided 95 %)")
+    click.echo(f"  wrong at least     {report.wrong_per_hit_at_least:.2%} of hits (one-sided 95 %)")
     if isinstance(report, PairReport):
         click.echo(f"  genuine served     {report.genuine_served} of {report.genuine}")
         click.echo(f"  traps served       {report.traps_served} of {report.traps}")
