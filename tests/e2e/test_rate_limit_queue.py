@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from support.rate_limited import RateLimited
 from support.redis_server import redis_server
 from support.sidecar import Provider, sidecar
 from support.simulated import simulated
@@ -37,27 +38,19 @@ class WindowedProvider(Provider):
 
     def __init__(self, limit: int, window_s: float, *, tells: bool = True) -> None:
         super().__init__()
-        self.limit = limit
-        self.window_s = window_s
+        self.allowed = RateLimited(limit, window_s, windows=True)
         self.tells = tells
-        self.refused = 0
-        self._ends = 0.0
-        self._left = 0
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         now = asyncio.get_running_loop().time()
-        if now >= self._ends:
-            self._ends, self._left = now + self.window_s, self.limit
-        reset = f"{self._ends - now:.3f}".encode()
-        if not self._left:
-            self.refused += 1
-            wait = (b"retry-after-ms", b"%d" % (1000 * (self._ends - now) + 1))
-            headers = [wait, *self._limits(reset)] if self.tells else []
+        answers = self.allowed.takes(now)
+        limits = self.allowed.headers(now) if self.tells else ()
+        if not answers:
+            wait = (b"retry-after-ms", b"%d" % (1000 * self.allowed.wait_s(now) + 1))
+            headers = [wait, *limits] if self.tells else []
             await send({"type": "http.response.start", "status": 429, "headers": headers})
             await send({"type": "http.response.body", "body": b'{"error":{"message":"limit"}}'})
             return
-        self._left -= 1
-        limits = self._limits(reset) if self.tells else []
 
         async def limited(message: Any) -> None:
             if message["type"] == "http.response.start":
@@ -65,13 +58,6 @@ class WindowedProvider(Provider):
             await send(message)
 
         await super().__call__(scope, receive, limited)
-
-    def _limits(self, reset: bytes) -> list[tuple[bytes, bytes]]:
-        return [
-            (b"x-ratelimit-limit-requests", b"%d" % self.limit),
-            (b"x-ratelimit-remaining-requests", b"%d" % self._left),
-            (b"x-ratelimit-reset-requests", reset + b"s"),
-        ]
 
 
 class CrowdedProvider(Provider):
@@ -119,9 +105,13 @@ async def test_a_burst_of_three_windows_is_answered_in_order_without_a_429() -> 
                 tasks.append(group.create_task(ask(number)))
                 await asyncio.sleep(0.01)
         assert [task.result() for task in tasks] == [200] * 12
-    assert provider.refused <= 3, "one call in a window finds out that the window is not over"
+    assert provider.allowed.refused <= 3, (
+        "one call in a window finds out that the window is not over"
+    )
     overtaken = sum(later < earlier for earlier, later in itertools.pairwise(ended))
-    assert overtaken <= provider.refused, "only the calls that the provider refused lose their turn"
+    assert overtaken <= provider.allowed.refused, (
+        "only the calls that the provider refused lose their turn"
+    )
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -135,9 +125,9 @@ async def test_a_burst_is_answered_although_nothing_tells_of_the_limit(stream: b
             ]
         assert [task.result().status for task in tasks] == [200] * 24
         attempts = [attempt for row in running.served for attempt in row.attempts]
-    assert provider.refused <= 48, "few calls ask too early"
+    assert provider.allowed.refused <= 48, "few calls ask too early"
     refused = [each for each in attempts if each.error == "rate-limited"]
-    assert len(refused) == provider.refused, "each refusal is in the books"
+    assert len(refused) == provider.allowed.refused, "each refusal is in the books"
 
 
 async def test_a_provider_that_answers_nobody_gets_few_calls_and_its_refusal_is_passed_on() -> None:
@@ -147,7 +137,7 @@ async def test_a_provider_that_answers_nobody_gets_few_calls_and_its_refusal_is_
         began = loop.time()
         assert (await running.ask("question")).status == 429
         assert loop.time() - began < 3.0
-    assert provider.refused <= 2
+    assert provider.allowed.refused <= 2
 
 
 async def test_a_client_that_leaves_the_queue_takes_no_call() -> None:
@@ -191,11 +181,11 @@ async def test_three_nodes_share_a_limit_and_no_call_is_refused(
         ]
         for number in range(6):  # the nodes learn the limit, and that it is a window
             assert (await found[number % 3].ask(f"first {number}")).status == 200
-        provider.refused = 0
+        provider.allowed.refused = 0
         async with asyncio.TaskGroup() as group:
             asked = [
                 group.create_task(found[number % 3].ask(f"question {number}", stream=stream))
                 for number in range(30)
             ]
         assert [task.result().status for task in asked] == [200] * 30
-        assert provider.refused == 0
+        assert provider.allowed.refused == 0
