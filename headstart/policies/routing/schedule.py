@@ -176,7 +176,7 @@ def fits_deadline(delay_s: float, left_s: float | None) -> bool:
     return delay_s <= longest_wait_s(left_s)
 
 
-MOST_REFUSALS, MOST_PROVIDER_REFUSALS = 2, 8
+MOST_REFUSALS, MOST_PROVIDER_REFUSALS = 2, 4
 """Most times that a call queues for a member's rate limit: after refusals without a call, and after
 refusals by the provider."""
 
