@@ -702,7 +702,7 @@ def _pieces(choice: Choice) -> Generator[tuple[StreamEvent, ...], None, dict[str
     calls = 0
     for part in choice.parts:
         if isinstance(part, ToolCall):
-            yield tuple(_call_deltas(part, choice.index, calls))
+            yield (_call_delta(part, choice.index, calls),)
             calls += 1
             continue
         key = _logprobs_field(part)
@@ -732,14 +732,17 @@ def _text_delta(part: Text | Reasoning | Refusal, text: str, choice: Choice) -> 
     return kind(text=text, choice=choice.index)
 
 
-def _call_deltas(call: ToolCall, choice: int, index: int) -> Iterator[ToolCallDelta]:
-    """Yield a call's deltas: its name and fields first, then its arguments."""
-    kind = call.kind
-    yield ToolCallDelta(
-        index=index, choice=choice, id=call.id, name=call.name, kind=kind, extra=call.extra
+def _call_delta(call: ToolCall, choice: int, index: int) -> ToolCallDelta:
+    """Return a whole call: Mistral's client refuses a part of a call that has no name."""
+    return ToolCallDelta(
+        index=index,
+        choice=choice,
+        id=call.id,
+        name=call.name,
+        arguments=call.arguments,
+        kind=call.kind,
+        extra=call.extra,
     )
-    for text in split_text(call.arguments):
-        yield ToolCallDelta(index=index, choice=choice, arguments=text, kind=kind)
 
 
 def _by_tokens(text: str, tokens: Any) -> list[tuple[str, list[Any]]] | None:
