@@ -520,12 +520,15 @@ def _arguments(value: Any) -> str:
 
 def _read_rest(chunk: dict[str, Any], events: list[StreamEvent]) -> None:
     usage = chunk.get("usage")
-    if not usage and "x_groq" in chunk and isinstance(chunk["x_groq"], dict):
+    of_groq = not usage and "x_groq" in chunk and isinstance(chunk["x_groq"], dict)
+    if of_groq:
         usage = chunk["x_groq"].get("usage")
     if type(usage) is dict:
-        if chunk.get("choices") and all(type(event) is Started for event in events):
+        choices: Any = chunk.get("choices")
+        if choices and all(type(event) is Started for event in events):
             events.append(TextDelta(text=""))  # this is a part of the answer, not the extra chunk
-        events.append(UsageReported(usage=usage))
+        beside = "delta" in choices[0] if choices and not of_groq else False
+        events.append(UsageReported(usage=usage, beside=beside))
     if chunk.get("error") or chunk.get("object") == "error":
         events.append(read_error(chunk, None))
     elif "choices" in chunk and not chunk.keys() <= _CHUNK:
@@ -585,11 +588,14 @@ def render(completion: Completion) -> Rendered:
     head = _chunk_head(names, "", 0)
     *chunks, last = b"".join(map(encoder.feed, _frames(completion))).split(head)
     ending, *usage_chunk = encoder.feed((Ended(),)).split(head)
+    unasked = last
+    if completion.usage_beside:  # a chunk ends with "}\n\n"
+        unasked = b"%b,%b\n\n" % (last[:-3], _encode({"usage": completion.usage})[1:])
     return Rendered(
         _document_head,
         partial(_chunk_head, names),
         _encode(_document(completion))[1:],
-        (*chunks, last + _DONE),
+        (*chunks, unasked + _DONE),
         (*chunks, last + ending, *usage_chunk),
     )
 

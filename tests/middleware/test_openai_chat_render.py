@@ -199,6 +199,15 @@ def test_usage_chunk_comes_last_and_only_when_asked() -> None:
     assert not any("usage" in chunk for chunk in asked[:-1])
 
 
+def test_usage_that_came_unasked_comes_unasked_again() -> None:
+    """Mistral reports it beside the finish reason, and its clients cannot ask for it."""
+    unasked = msgspec.structs.replace(SAMPLES["two choices"], usage_beside=True)
+    *chunks, last = stream_of(unasked, include_usage=False)
+    assert (last["usage"], last["choices"][0]["finish_reason"]) == (USAGE, "stop")
+    assert not any("usage" in chunk for chunk in chunks)
+    assert stream_of(unasked) == stream_of(SAMPLES["two choices"])
+
+
 def test_unknown_usage_is_not_made_up() -> None:
     unmetered = msgspec.structs.replace(SAMPLES["text"], usage=None)
     assert stream_of(unmetered) == stream_of(unmetered, include_usage=False)
@@ -226,9 +235,7 @@ def test_deprecated_function_call_keeps_its_form() -> None:
         "name": "f",
         "arguments": "{}",
     }
-    assert deltas_of(answer(call))[1:-1] == [
-        {"function_call": {"name": "f", "arguments": "{}"}}
-    ]
+    assert deltas_of(answer(call))[1:-1] == [{"function_call": {"name": "f", "arguments": "{}"}}]
 
 
 def test_reasoning_in_content_parts_stays_before_the_text() -> None:
