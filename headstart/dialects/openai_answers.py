@@ -456,6 +456,7 @@ def _read_message(
         if content:
             events.append(TextDelta(text=content, choice=index))
         return
+    delta, content = _divide(delta) if type(content) is list else (delta, content)
     unknown: dict[str, Any] = {}
     for name, value in delta.items():
         if value is None:
@@ -475,6 +476,22 @@ def _read_message(
         events.append(_read_function_call(delta["function_call"], index, calls))
     if unknown:
         events.append(ExtraDelta(fields=unknown, choice=index))
+
+
+def _divide(message: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """Return a message whose content is parts (Mistral's thinking), without its texts, and these.
+
+    If something else is between the texts or after them, all parts stay.
+    """
+    parts = message["content"]
+    first = len(parts)
+    while first and type(part := parts[first - 1]) is dict and part.keys() == {"type", "text"}:
+        first -= 1
+    texts = [part["text"] for part in parts[first:]]
+    mixed = any(type(part) is dict and part.get("type") == "text" for part in parts[:first])
+    if mixed or not all(type(text) is str for text in texts):
+        return message, ""
+    return {**message, "content": parts[:first] or None}, "".join(texts)
 
 
 def _read_call(call: Any, choice: int, calls: _ToolCalls) -> ToolCallDelta:
