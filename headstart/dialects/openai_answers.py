@@ -757,15 +757,7 @@ def _text_delta(part: Text | Reasoning | Refusal, text: str, choice: Choice) -> 
 
 def _call_delta(call: ToolCall, choice: int, index: int) -> ToolCallDelta:
     """Return a whole call: Mistral's client refuses a part of a call that has no name."""
-    return ToolCallDelta(
-        index=index,
-        choice=choice,
-        id=call.id,
-        name=call.name,
-        arguments=call.arguments,
-        kind=call.kind,
-        extra=call.extra,
-    )
+    return ToolCallDelta(index=index, choice=choice, **msgspec.structs.asdict(call))
 
 
 def _by_tokens(text: str, tokens: Any) -> list[tuple[str, list[Any]]] | None:
