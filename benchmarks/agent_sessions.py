@@ -1,9 +1,9 @@
 """Sessions of agents: generated ones that work on real code, those of tau-bench and of SWE-agent.
 
-What a coding agent reads, searches and edits are the files of Python's standard library; which
-step comes next is drawn. The weights follow the shares of tokens in published sessions of Claude
-Code: 47 % files that it reads, 21 % its own edits, 17 % output of commands and searches, 8 % the
-user's words, 4 % its own words.
+A coding agent reads, searches and edits the files of Python's standard library. Each next step is
+drawn at random. The weights of the steps follow the shares of tokens in published sessions of
+Claude Code: 47 % files that it reads, 21 % its own edits, 17 % output of commands and searches, 8 %
+the user's words, 4 % its own words.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def code() -> dict[str, list[str]]:
 
 
 class Coding:
-    """One session, from a seed. ``messages`` ends with the agent's last word.
+    """One session, which depends on the seed alone. ``messages`` ends with the agent's answer.
 
-    ``returns`` is the share of reads that read an earlier stretch again; with such a share, edits
-    quote what was read before.
+    ``returns`` is the share of reads that read lines of an earlier read again. If it is above 0,
+    edits quote lines that were read before.
     """
 
     def __init__(self, seed: int, *, returns: float = 0.0) -> None:
@@ -51,7 +51,7 @@ class Coding:
         self._root = self._random.choice(_PATHS)
         self._files = self._random.sample(sorted(code()), 6)
         self._calls = 0
-        self.read_tokens: dict[str, int] = {}
+        self.read_characters: dict[str, int] = {}
         """Characters by kind of content."""
         self.messages: list[Message] = [{"role": "system", "content": _system(self._root)}]
         for turn in range(self._random.randint(1, 4)):
@@ -72,7 +72,7 @@ class Coding:
         return f"{self._root}/{name}", start + 1, lines[start : start + length]
 
     def _count(self, kind: str, text: str) -> str:
-        self.read_tokens[kind] = self.read_tokens.get(kind, 0) + len(text)
+        self.read_characters[kind] = self.read_characters.get(kind, 0) + len(text)
         return text
 
     def _user(self, turn: int) -> None:
@@ -230,6 +230,6 @@ def shares(count: int) -> dict[str, float]:
     """Return the share of each kind of content in coding sessions, by characters."""
     totals: dict[str, int] = {}
     for seed in range(count):
-        for kind, characters in Coding(seed).read_tokens.items():
+        for kind, characters in Coding(seed).read_characters.items():
             totals[kind] = totals.get(kind, 0) + characters
     return {kind: characters / sum(totals.values()) for kind, characters in totals.items()}

@@ -1,19 +1,19 @@
-"""What agents pay and wait for, through the whole proxy, before a provider with a prompt cache.
+"""The cost and the time to first token of agents, through the whole proxy.
 
     python -m benchmarks.agents [DATA] [--sessions N] [--transcripts FOLDER] [--headroom PYTHON]
                                 [--json]
 
 ``DATA`` is the folder whose longctx/taubench holds tau-bench's transcripts; without it only coding
-sessions are played (``benchmarks.agent_sessions`` tells what they are). ``--transcripts`` is a
+sessions are played (``benchmarks.agent_sessions`` describes them). ``--transcripts`` is a
 folder with trajectory files of SWE-agent; then only these are played. ``--headroom`` is the
 interpreter of an environment with headroom-ai.
 
 Proxy and provider run on real sockets in one process. The provider caches prompts as Anthropic
-documents it. Tokens are those of o200k; prices are those of Claude Opus 4.6. Time between the
-requests of a session passes for all clocks at once and costs nothing: seconds within a turn of the
-user, minutes between two turns, so that one prefix in nine is forgotten there. The first token
-comes after the provider's 320 ms, 80 ms for a thousand tokens that it has not cached, and the
-time that the request took us before an instant provider.
+documents it. Tokens are those of o200k; prices are those of Claude Opus 4.6. Nobody
+waits for the time between two requests of a session: the clock skips it. It is some seconds within
+a turn of the user and some minutes between two turns, in which the provider forgets one prefix in
+nine. The time to the first token is the sum of 320 ms at the provider, 80 ms for each thousand
+tokens that it has not cached, and the time that the request takes with a provider without delays.
 """
 
 from __future__ import annotations
@@ -77,20 +77,20 @@ ANSWER_TOKENS = 8
 
 
 class ShiftedLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time can be put forward."""
+    """An event loop whose clock can skip some time: the benchmark adds to ``ahead_s``."""
 
     def __init__(self) -> None:
         super().__init__()
         self.ahead_s = 0.0
 
     def time(self) -> float:
-        """Return the time with what it was put forward."""
+        """Return the time, with the skipped seconds."""
         return super().time() + self.ahead_s
 
 
 @lru_cache(maxsize=100_000)
 def count(text: str) -> int:
-    """Return the tokens of a text: nobody publishes the tokenizer of Claude."""
+    """Return the tokens of a text, with GPT-4o's tokenizer: Claude's is not published."""
     return count_tokens(text, "gpt-4o").tokens
 
 
@@ -140,7 +140,10 @@ def requests(session: Session) -> Iterator[int]:
 
 
 async def play(kind: Kind, mode: str, sent: Sequence[Sequence[Session]] | None) -> list[Row]:
-    """Send all requests of all sessions through a proxy in a mode; ``sent`` replaces them."""
+    """Send all requests of all sessions through a proxy in a mode.
+
+    ``sent`` has other messages to send, by session and request; None: the session's own.
+    """
     loop = asyncio.get_running_loop()
     assert isinstance(loop, ShiftedLoop)
     recorder, rows, gaps = Recorder(), list[Row](), random.Random("gaps")
@@ -149,7 +152,8 @@ async def play(kind: Kind, mode: str, sent: Sequence[Sequence[Session]] | None) 
         clock=loop.time,
         count=count,
     )
-    closing = aiohttp.TCPConnector(force_close=True)  # others would idle for too long
+    # The clock skips minutes, in which an idle connection would time out.
+    closing = aiohttp.TCPConnector(force_close=True)
     async with serve(provider) as address, aiohttp.ClientSession(connector=closing) as client:
         upstream = {
             "base_url": address,
@@ -169,7 +173,7 @@ async def play(kind: Kind, mode: str, sent: Sequence[Sequence[Session]] | None) 
                         new_turn = session[end - 1]["role"] == "user"
                         median_s, sigma = TURN_S if new_turn else STEP_S
                         loop.ahead_s += math.exp(gaps.gauss(math.log(median_s), sigma))
-                        await asyncio.sleep(0.002)  # what is due by now
+                        await asyncio.sleep(0.002)  # so that timers run that are due now
                     messages = session[:end] if sent is None else sent[number][turn]
                     rows.append(await ask(client, url, kind, messages, number, recorder))
     return rows
@@ -193,7 +197,8 @@ async def ask(
     own_s = time.perf_counter() - began
     while len(recorder.rows) == before:  # noqa: ASYNC110 - the books are a step behind
         await asyncio.sleep(0)
-    attempt = recorder.rows[-1].attempts[-1]  # one before it may have met a closed connection
+        # An earlier attempt may have failed, because its connection was closed.
+    attempt = recorder.rows[-1].attempts[-1]
     return Row(number, attempt.prompt_tokens, attempt.cached_tokens, attempt.cost_usd or 0.0, own_s)
 
 

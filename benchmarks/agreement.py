@@ -20,11 +20,14 @@ import numpy as np
 
 from benchmarks.agreement_pairs import Pair, build_pairs, read_questions
 from headstart.embeddings.encoder import OnnxEncoder
-from headstart.policies.agreement.judge import ENCODED_CHARS, AgreementMethod, AgreementModel, judge
-from headstart.policies.agreement.wording import (
+from headstart.policies.agreement.judge import (
+    ENCODED_CHARS,
     LIKENESS_FEATURES,
     WITHOUT_COSINE,
+    AgreementMethod,
+    AgreementModel,
     compare_words,
+    judge,
     question_words,
     read_words,
 )
@@ -44,10 +47,11 @@ WEIGHTS = {
     "exchanged by another": 0.2,
     "upstream": 0.1,
 }
-"""The weights of the kinds in the fit: a cache's typical error is a neighbour, not an upstream's
-error."""
+"""The weights of the kinds in the fit. A cache's typical error is the answer to a similar question,
+not an error of an upstream."""
 BAND = {True: (0.015, 0.12), False: (0.02, 0.25)}
-"""Aim with and without a cosine: share of ``same`` judged different, and share left unsure."""
+"""The target shares of ``same`` pairs that are judged different, and that stay unsure: with a
+cosine (True), and without one."""
 RIDGE = 1.0
 
 

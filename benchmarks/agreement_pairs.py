@@ -5,10 +5,11 @@ and the answers of four models. Kinds of pairs:
 
 - same: two models' right answers to one question;
 - reworded: right answers to two questions of similarity 0.8 or more that share a right answer;
-- near, far: right answers to a question and to one of its two nearest others, from and below
-  similarity 0.7; ``answered`` if the cached answer holds a right answer to the fresh question;
-- exchanged: a right answer, and the same or another model's in which the right answer was exchanged
-  for that of a similar question;
+- near, far: a right answer to a question, and a right answer to one of the two most similar
+  questions. The similarity is at least 0.7 (near) or lower (far); ``answered`` if the cached answer
+  also answers the fresh question;
+- exchanged: a right answer, and an answer of the same or of another model in which the right words
+  were replaced by those of a similar question;
 - upstream: a right and a wrong answer to one question (an error of the model, not of the cache).
 """
 
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from headstart.policies.agreement.wording import question_words, read_words
+from headstart.policies.agreement.judge import question_words, read_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -33,7 +34,7 @@ MODELS = ("gpt35", "chatgpt", "gpt4", "newbing")
 NEAR = 0.7
 REWORDED = 0.8
 NEIGHBOURS = 60
-"""The number of nearest questions of which one gives the other answer of an exchange."""
+"""The number of nearest questions. One of them gives the wrong words of an exchange."""
 SEED = 4
 
 
@@ -41,7 +42,7 @@ class Question(NamedTuple):
     text: str
     right: tuple[str, ...]
     answers: dict[str, str]
-    """Those judged right, by model."""
+    """The answers that people judged right, by model."""
     wrong: dict[str, str]
 
 

@@ -6,8 +6,8 @@ Two simulators on real sockets: ``groq`` (Mixtral) makes drafts, and ``openai`` 
 answers if a draft is rejected. Delays and prices are those of ``profiles.toml``. The failures of
 the fast model are made up: it refuses, miscalculates or breaks off stated shares of its answers,
 more for hard prompts than for easy ones. So latency, cost and shares measure the proxy, and quality
-says nothing about these models. Times are simulated seconds: clocks run ``SPEED`` times faster, and
-so does what the proxy itself takes weigh ``SPEED`` times as much.
+says nothing about these models. Times are simulated seconds. The simulated clocks run ``SPEED``
+times faster than real time, so the proxy's own time counts ``SPEED`` times as much.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ ABREAST = 16
 CUT = 0.03
 """Share of the fast model's answers that break off."""
 WARM = 60
-"""Calls that are not measured: figures of providers, and what cascades learn, begin there."""
+"""Number of first calls that are not measured: in them the proxy learns its figures of providers
+and cascades."""
 FAILS = {"easy": 0.05, "hard": 0.80}
 """Shares of refused or miscalculated drafts."""
 HARD = 0.3

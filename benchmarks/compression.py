@@ -3,8 +3,8 @@
     python -m benchmarks.compression DATA [evidence|types|cache|fuzz ...] [--headroom PYTHON]
                                      [--conversations N] [--json]
 
-``DATA`` holds the folders nq_oracle, hotpot100, taubench, loghub, htmlarticles, and qmsum and
-covidqa if they are to be had. ``--headroom`` is the interpreter of an environment with headroom-ai.
+``DATA`` holds the folders nq_oracle, hotpot100, taubench, loghub, htmlarticles, and optionally
+qmsum and covidqa. ``--headroom`` is the interpreter of an environment with headroom-ai.
 Times are CPU time.
 """
 

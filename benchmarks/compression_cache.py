@@ -133,7 +133,7 @@ def standing(transcripts: Iterable[Sequence[Message]], policy: Policy) -> tuple[
 
 
 def halve_for_newest(messages: Sequence[Message]) -> list[Message]:
-    """Keep the half of each tool result that suits the newest question: what others do."""
+    """Keep the half of each tool result that suits the newest question, as other compressors do."""
     asked = next((m["content"] for m in reversed(messages) if m["role"] == "user"), "")
     return [
         {**m, "content": _half(m["content"], asked)} if m["role"] == "tool" else m for m in messages
@@ -153,7 +153,7 @@ def halve_causally(messages: Sequence[Message]) -> list[Message]:
 
 @lru_cache(maxsize=100_000)
 def _half(text: str, question: str) -> str:
-    """Text that is cut at commas, in place of lossy compressors that splice JSON."""
+    """Return half of a text, cut at commas. It represents compressors that cut inside JSON."""
     query = parse_query(question)
     pieces = text.split(",")
     if not query.terms or len(pieces) < 4:

@@ -178,7 +178,7 @@ def survival(cases: Sequence[Case], method: str) -> tuple[dict[int, float], floa
 
 
 def _fill(order: Sequence[int], laid: Laid, ratio: int) -> set[int]:
-    """Take sentences in this order while they fit."""
+    """Take each sentence that still fits, in this order. Return the numbers of the sentences."""
     room = len(laid.text) / ratio
     chosen = set()
     for number in order:
@@ -190,7 +190,7 @@ def _fill(order: Sequence[int], laid: Laid, ratio: int) -> set[int]:
 
 
 def prompt_of(case: Case) -> str:
-    """Return the case as applications write it."""
+    """Return the case as a prompt, in the form that applications use."""
     documents = "\n".join(
         f"Document [{number}](Title: {passage.title}) {passage.text}"
         for number, passage in enumerate(case.passages, 1)
@@ -199,7 +199,7 @@ def prompt_of(case: Case) -> str:
 
 
 def as_shipped(cases: Sequence[Case]) -> dict[str, float]:
-    """Return what mode ``aggressive`` makes of a usual prompt: gate, threshold, marks and all."""
+    """Return the figures of mode ``aggressive`` on prompts of applications, with its defaults."""
     before = after = gated = 0
     seconds = 0.0
     kept = []
@@ -222,9 +222,9 @@ def as_shipped(cases: Sequence[Case]) -> dict[str, float]:
 
 
 def recovered(cases: Sequence[Case]) -> dict[str, float]:
-    """Return what a model reads in mode ``recoverable`` that misses evidence, and asks for it.
+    """Return the figures of mode ``recoverable`` for a model that asks for the missing evidence.
 
-    It asks for each text that was cut with the question as its query, and then without a query.
+    For each cut text, the model asks with the question as its query, and then without a query.
     """
     before = after = 0
     kept, found, calls = [], [], 0

@@ -165,7 +165,7 @@ async def measure(
 
 
 def rows(kind: str, model: str, answers: dict[str, list[Answer]]) -> Iterator[dict[str, Any]]:
-    """Yield a row a mode, beside that without compression."""
+    """Yield a row for each mode, compared with the mode ``off``."""
     off = answers["off"]
     for mode, found in answers.items():
         row: dict[str, Any] = {"kind": kind, "provider": model, "mode": mode}

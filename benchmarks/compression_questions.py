@@ -1,4 +1,4 @@
-"""Measure which questions can be answered from what compression sends, and what it saves.
+"""Measure how many questions can be answered from compressed documents, and the saved tokens.
 
     python -m benchmarks.compression_questions [--documents N] [--mode MODE] [--headroom PYTHON]
                                                [--json]
@@ -7,10 +7,10 @@ No model is asked. Each document is generated, so it is known which text an answ
 text would be a wrong fact. *Asked first*: the question stands before the document, as it does in a
 turn with a tool call. *Asked later*: the document was read for another reason before.
 
-With ``--mode recoverable`` the model calls ``headstart_retrieve`` where the answer is missing:
-first with the question as its query, then without one; if it is missing still, the prompt goes up
-whole. ``with retrievals`` tells how many questions are answered then, how many needed a call, and
-the tokens of prompts and results.
+With ``--mode recoverable`` the model calls ``headstart_retrieve`` if the answer is missing: first
+with the question as its query, then without one. If the answer is still missing, the model gets the
+whole document. ``with retrievals`` shows how many questions are answered then, how many needed a
+call, and the tokens of prompts and results.
 ``--headroom`` is the interpreter of an environment with headroom-ai.
 """
 
@@ -46,11 +46,11 @@ class Trial(NamedTuple):
     question: Question
     sent: str
     results: tuple[str, ...] = ()
-    """What the model got back of the text that was cut, in its order."""
+    """The parts of the cut text that the model got back, in the order of its calls."""
 
     @property
     def read(self) -> str:
-        """All that the model read."""
+        """The whole text that the model has read."""
         return "\n".join((self.sent, *self.results))
 
 
@@ -71,7 +71,7 @@ def ours(kind: str, count: int, mode: CompressionMode, later: str = "") -> list[
 
 
 def looked_up(done: Compression, question: Question, sent: str) -> Iterator[str]:
-    """Yield the results of the calls that a model makes which misses the answer in ``sent``."""
+    """Yield the results of the calls of a model that does not find the answer in ``sent``."""
     read = sent
     for id in done.cut_texts:
         for arguments in ({"id": id, "query": question.words}, {"id": id}):
@@ -112,7 +112,7 @@ def row(trials: Sequence[Trial]) -> dict[str, Any]:
 
 
 def row_with_retrievals(trials: Sequence[Trial]) -> dict[str, Any]:
-    """Return what the model answers with the texts that it got back, and the tokens of all."""
+    """Return the same shares after the calls for cut texts, and the share of such calls."""
     sizes = Counts()
     before = sum(sizes[trial.document.text] for trial in trials)
     after = sum(sizes[text] for trial in trials for text in (trial.sent, *trial.results))

@@ -78,7 +78,7 @@ async def in_turn(at: Site, number: int, due: float, tries: int) -> Sample:
 
 
 async def day(name: str, calls: int, minutes: float) -> dict[str, Any]:
-    """Live through one day."""
+    """Run one day."""
     four = providers(calls, minutes)
     rules = RULES.get(name)
     route = None

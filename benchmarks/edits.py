@@ -59,16 +59,16 @@ class Row(NamedTuple):
     whole_tokens: int
     """The tokens of the answer with the whole new file."""
     tokens: int
-    """That the model wrote, over all calls."""
+    """The tokens that the model wrote, over all calls."""
     whole_s: float
     seconds: float
     own_s: float
     first_s: float
-    """Until the client saw text."""
+    """The time until the client got the first text."""
     ahead_s: float
-    """The time that could be saved if the first block was streamed at once, unchecked."""
+    """The time that would be saved if the first block was sent to the client at once, unchecked."""
     regretted: bool
-    """That would have been a mistake: a later block left a doubt."""
+    """Whether this would have been a mistake, because a later block could not be applied."""
 
 
 @dataclass

@@ -24,7 +24,7 @@ ELISIONS = (
     "[rest of the section]", "The rest stays the same.", "/* snip */", "# your code here",
 )  # fmt: skip
 _QUOTED = 12
-"""Lines that a model quotes around a change, only to leave some of them out."""
+"""Number of unchanged lines that a model quotes on each side of a change, with some left out."""
 
 
 class Pair(NamedTuple):
@@ -78,8 +78,8 @@ def read_pairs(repository: Path, revision: str, count: int, draw: random.Random)
 def ideal_blocks(pair: Pair) -> list[Block]:
     """Return the blocks that change one file into the other, as the instruction asks for them.
 
-    Each begins and ends with an unchanged line where there is one, and is as long as it must be
-    to be found once. Blocks that touch become one.
+    Each block begins and ends with an unchanged line if the file has one there. It has as many
+    lines as it needs to occur only once in the file. Blocks that touch become one.
     """
     old, new = pair.old.split("\n"), pair.new.split("\n")
     opcodes = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
@@ -124,7 +124,7 @@ def spoil(blocks: list[Block], fault: Fault, old: str, draw: random.Random) -> s
 
 
 def _elided(blocks: list[Block], at: int, lines: list[str], draw: random.Random) -> Block:
-    """Return a block that quotes more of the file than it has to, but for some of that."""
+    """Return a block that quotes many unchanged lines, and replaces some of them by an ellipsis."""
     search, replace = blocks[at]
     spans = [_span(block.search, lines) for block in blocks]
     start, end = spans[at]
@@ -139,10 +139,10 @@ def _elided(blocks: list[Block], at: int, lines: list[str], draw: random.Random)
 
 
 def _needed(search: tuple[str, ...], replace: tuple[str, ...]) -> list[int]:
-    """Return the lines of a search without which it shows a fault.
+    """Return the numbers of the lines of a search that cannot be missing without a visible fault.
 
-    That is all but a changed line at its edge, where a file begins or ends: without one the block
-    is that of another change, with nothing amiss.
+    A changed first or last line can be missing, if it is at the beginning or the end of the file:
+    the block is then a valid block of another change.
     """
     changed = set()
     if search[:1] != replace[:1]:

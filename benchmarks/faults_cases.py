@@ -32,12 +32,13 @@ PRIMARY = ProviderProfile(model="primary-model", ttft_ms=150, tokens_per_s=(150,
 FALLBACK = ProviderProfile(
     model="fallback-model", ttft_ms=150, tokens_per_s=(150, 150), prefill="refused"
 )
-"""It answers the same, under another name, and takes no half answer to go on with."""
+"""It gives the same answers under another model name. It does not continue the beginning of an
+answer (prefill)."""
 ORACLE = Oracle(answer_tokens=60)
 
 
 class _OtherWords(Oracle):
-    """Says other things."""
+    """Gives another text for each prompt than ``ORACLE``."""
 
     def truth(self, prompt: str) -> Truth:
         return super().truth(f"again: {prompt}")
@@ -70,20 +71,20 @@ class Heard:
 
     @property
     def truncated(self) -> bool:
-        """An answer that looks finished and is not: the one thing that must never be."""
+        """Whether the answer looks finished, but is not whole. This must never happen."""
         return self.status == 200 and self.error is None and not self.whole
 
 
 @dataclass
 class Seen:
-    """All there is to judge a case by."""
+    """The facts by which a case is judged."""
 
     heard: list[Heard]
     """The calls of the case."""
     after: Heard | None
-    """A call right after them."""
+    """One more call, shortly after the calls of the case."""
     primary: Sequence[Record]
-    """The calls that the provider got until then, without the call after the test."""
+    """The calls that the provider with the fault got, without ``after``."""
     fallback: Sequence[Record]
     costs: dict[str, float] = field(default_factory=dict)
     """Dollars booked, by upstream."""
@@ -99,7 +100,7 @@ class Seen:
         return [later - sooner for sooner, later in pairwise(times)]
 
     def within(self, seconds: float) -> int:
-        """Attempts that the primary saw within so many seconds of the first."""
+        """Return how many attempts the primary got in these seconds after the first one."""
         times = [record.at for record in self.primary]
         return sum(at - times[0] <= seconds for at in times)
 
@@ -110,7 +111,7 @@ Verdict: TypeAlias = "tuple[str, str]"
 
 @dataclass(frozen=True)
 class Case:
-    """One fault of a provider that has a healthy one behind it."""
+    """One fault of a provider, which has a healthy provider as its fallback."""
 
     name: str
     what: str
@@ -121,23 +122,23 @@ class Case:
     calls: int = 1
     every_s: float = 0.0
     pause_s: float = 0.5
-    """Before the call right after."""
+    """The time between the calls of the case and the call ``Seen.after``."""
     lone: bool = False
     """There is no fallback."""
     base_url: str | None = None
     """The address of the primary provider if it is not a simulated one; ``{port}`` is that of a
     plain HTTP server."""
     keys: tuple[str, ...] = ()
-    """The keys of which the provider takes the last."""
+    """The keys of the upstream. The provider accepts only the last one."""
     model: str = "m"
     primary: dict[str, Any] = field(default_factory=dict)
     """Settings of the upstream."""
     fallback: dict[str, Any] = field(default_factory=dict)
     oracle: Oracle = ORACLE
-    """The text of the fallback."""
+    """It decides the texts of the fallback."""
 
     def simulators(self, speed: float) -> tuple[Simulator, Simulator]:
-        """Return the provider and the one behind it, this many times as fast as they would be."""
+        """Return the provider with the fault and the fallback. ``speed`` divides their times."""
         primary = Simulator(
             PRIMARY,
             speed=speed,
@@ -149,7 +150,7 @@ class Case:
         return primary, Simulator(FALLBACK, speed=speed, oracle=self.oracle)
 
     def verdict(self, seen: Seen) -> Verdict:
-        """Judge a case: nothing may be truncated, and a call right after is answered."""
+        """Judge a case. It fails if an answer was truncated, or if the call after it failed."""
         if any(each.truncated for each in seen.heard):
             return "fail", "a truncated answer looked finished"
         if seen.after is not None and not seen.after.whole:

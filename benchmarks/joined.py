@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SLOW_S = 3.0
-"""The time of an answer to equal calls: all of them come before its end."""
+"""The time that the provider takes for the equal calls. All of them arrive within this time."""
 OFF = "HEADSTART_CACHE__JOIN_PROCESSES"
 QUIET_S = 2.0
-"""Time after the start: nodes hear each other."""
+"""The wait after the start, until the nodes know of each other."""
 TURNS = 6
 
 
@@ -107,7 +107,7 @@ class Asking:
 
 
 async def burst(asking: Asking, urls: list[str], calls: int) -> None:
-    """Print what comes of equal calls at the same time."""
+    """Make equal calls at the same time, and print how they were answered."""
     before, began = CountingProvider.calls, time.perf_counter()
     async with asyncio.TaskGroup() as tasks:
         asked = [
@@ -125,7 +125,7 @@ async def burst(asking: Asking, urls: list[str], calls: int) -> None:
 
 
 async def until_hits(asking: Asking, urls: list[str], count: int) -> None:
-    """Print how soon another node has a hit, when one has the answer."""
+    """Print the time from the end of an answer until another node has a hit for it."""
     waits = []
     for number in range(count):
         text = f"Where is shelf {number} of the second hall?"
@@ -139,7 +139,7 @@ async def until_hits(asking: Asking, urls: list[str], count: int) -> None:
 
 
 async def misses(asking: Asking, url: str, numbers: Iterator[int], count: int) -> list[float]:
-    """Return the milliseconds of misses that nobody shares."""
+    """Return the milliseconds of misses without an equal call at the same time."""
     times = []
     for _ in range(count):
         began = time.perf_counter()

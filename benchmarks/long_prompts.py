@@ -4,9 +4,9 @@
 
 Prompts of 1,000 to 200,000 tokens are sessions of a coding agent (``benchmarks.agent_sessions``),
 several after each other if one is too short. No two are equal, so each is a miss. Proxy and
-provider are processes of their own; the provider answers at once. The pause is measured inside the
-proxy by a timer of one millisecond: what it is late, every other request waits, too.
-Prompts are sent one at a time.
+provider are processes of their own; the provider answers at once. A timer of one
+millisecond inside the proxy measures the pauses: if the timer is late, all other requests wait for
+the same time. Prompts are sent one at a time.
 """
 
 from __future__ import annotations

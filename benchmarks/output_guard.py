@@ -2,13 +2,14 @@
 
     python -m benchmarks.output_guard [--answers N] [--seed N] [--json FILE]
 
-In process and without a clock: a token takes 1/80 s, a call 0.4 s before its first. Lengths are
-lognormal; one answer in a hundred runs in circles up to the model's own maximum, one in two hundred
-is a good long one, one in ten is preceded by hidden reasoning. Half the clients stream; some name
-limits or tools of their own, and one answer in ten reports no usage. Asked to go on, the model
-mostly repeats its last words as it is told, half of these times after a fence, a mark or a sentence
-of its own; at times it goes on to the letter, or from the start of the word. Each client reads the
-bytes that it gets, and its text is compared with what the model meant to say.
+All parts run in one process, without a real clock: a call takes 0.4 s until its first token, and
+1/80 s for each token. The lengths of answers are lognormal. One answer in a hundred repeats itself
+up to the model's own maximum, one in two hundred is long and right, and one in ten has hidden
+reasoning before it. Half of the clients stream; some name limits or tools of their own, and one
+answer in ten reports no usage. If the model is asked to continue a cut answer, it mostly repeats
+its last words as the request says, in half of these cases after a code fence, a mark or a sentence
+of its own. Sometimes it continues at the exact character, or at the beginning of the cut word. The
+text that each client reads is compared with the model's whole answer.
 """
 
 from __future__ import annotations

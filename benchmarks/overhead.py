@@ -51,7 +51,7 @@ TOPICS = [
         "the periodic table",
     )
 ]
-"""Far enough apart that none answers another."""
+"""The topics differ so much that no answer serves another topic."""
 
 
 async def noop(scope: Any, receive: Any, send: Any) -> None:
@@ -66,12 +66,12 @@ async def noop(scope: Any, receive: Any, send: Any) -> None:
 
 
 def noop_app() -> Any:
-    """The floor for any ASGI app."""
+    """Return an app that does nothing: no ASGI app takes less time."""
     return noop
 
 
 def relay_to(upstream: int) -> Any:
-    """A relay that does nothing else: the floor for any proxy on this stack."""
+    """Return a relay that only forwards: no proxy on these libraries takes less time."""
     session: aiohttp.ClientSession | None = None
 
     async def relay(scope: Any, receive: Any, send: Any) -> None:
@@ -99,7 +99,7 @@ def relay_to(upstream: int) -> Any:
 
 
 def headstart_to(upstream: int, mode: str) -> Any:
-    """The sidecar's hot path: gateway, memory store."""
+    """Return the sidecar's app: the gateway with a store in memory."""
     from headstart.config.loading import load_settings
     from headstart.middleware.asgi import not_found
     from headstart.mount import build_gateway
@@ -112,10 +112,10 @@ def headstart_to(upstream: int, mode: str) -> Any:
         {
             "cache.store": "memory:",
             "cache.mode": mode,
-            # What an audit costs is a provider's call, beside which nothing here counts.
+            # An audit costs a provider's call, which takes much longer than all else here.
             "cache.audit.mode": "off",
             "cache.cold_start": "optimistic",  # rewordings are hits from the first one
-            # A busy encoder must queue here, not let requests pass: the figure wanted is the hit.
+            # Hits are measured, so a request must wait for a busy encoder and not become a miss.
             "encoder.max_wait_ms": 10_000.0,
             "upstream": [{"name": "sim", "base_url": f"http://127.0.0.1:{upstream}"}],
         },

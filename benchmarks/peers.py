@@ -133,7 +133,7 @@ async def measure(site: Site, peers: Sequence[Target], rounds: int) -> list[dict
     reached = dict.fromkeys(measured, 0)
     for _ in range(rounds):
         for (case, target), samples in measured.items():
-            if case.repeats:  # Small caches have dropped them since.
+            if case.repeats:  # peers with small caches have evicted the known prompts
                 await one_round(_KNOWN_ONCE, target, Samples())
             before = await site.calls(case.prompts)
             await one_round(case, target, samples)

@@ -38,7 +38,7 @@ ORACLE = Oracle(answer_tokens=TOKENS)
 BROKEN_AFTER = 40
 """Tokens that arrive before an upstream breaks off."""
 SLOW_S = 6.0
-"""The time of an answer from which a client walks away."""
+"""The time of an answer whose client leaves early."""
 WHOLE, STREAM, SLOW = "whole", "stream", "slow"
 BREAKS = {
     "reset": "connection reset",

@@ -1,4 +1,4 @@
-"""A provider that repeats two recorded answers, for benchmarks that a simulator would hold up.
+"""A provider that repeats two recorded answers, for benchmarks that need a very fast provider.
 
 It is a bare asyncio protocol on uvloop: one process gives some 20,000 answers a second, where a
 simulated provider gives 4,000.

@@ -34,7 +34,7 @@ from benchmarks.safe_hits_table import Run, print_pairs, print_shift, print_tabl
 from benchmarks.safe_hits_vectors import Prompts
 from benchmarks.slots import slots_stream
 from headstart.decisions import Rule
-from headstart.lab.rates import LabelledPrompt, Pairs, judge_pairs, read_labelled
+from headstart.lab.rates import LabelledPrompt, Pairs, judge_pairs, read_labelled, same_class
 from headstart.lab.stream import (
     Contender,
     ReplayRun,
@@ -74,7 +74,7 @@ class Entrant(NamedTuple):
     optimistic: bool = False
 
     def __call__(self) -> Contender:
-        """Return the policy at the start of its life, its first near misses behind it if so set."""
+        """Return a new policy. ``optimistic``: as if its first near misses had equal answers."""
         noise = judge_noise(self.judge.rpartition("@")[2])
         kind, _, value = self.policy.partition(":")
         if kind != "verified":
@@ -146,8 +146,8 @@ def run(
     run: ReplayRun[Parse, LabelledPrompt] = ReplayRun(
         contender.policy,
         contender.domain,
-        _same,
-        noisy(_same, judge_noise(entrant.judge.partition("@")[0]), chance.random),
+        same_class,
+        noisy(same_class, judge_noise(entrant.judge.partition("@")[0]), chance.random),
         chance.random,
         history_judge(contender.policy, prompts.prepare),
     )
@@ -178,10 +178,6 @@ def run(
 def _counts(steps: Iterable[PlayedPrompt[LabelledPrompt]]) -> dict[str, int]:
     found = Counter(bool(step.right) for step in steps if step.served)
     return {"hits": found.total(), "wrong": found[False]}
-
-
-def _same(fresh: LabelledPrompt, cached: LabelledPrompt) -> bool:
-    return fresh.label == cached.label
 
 
 def judge_file(path: Path, policies: Sequence[str], prompts: Prompts) -> dict[str, PairReport]:

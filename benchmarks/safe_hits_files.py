@@ -41,7 +41,7 @@ def read_stream(path: Path, seed: int) -> list[Question]:
 
 
 def write_settings(folder: Path, upstream: str, max_error: float | None, wait_ms: float) -> Path:
-    """Write the sidecar's settings: all else is what ships."""
+    """Write the sidecar's settings. All other settings have their defaults."""
     target = "" if max_error is None else f"max_error = {max_error}\n"
     path = folder / "headstart.toml"
     path.write_text(

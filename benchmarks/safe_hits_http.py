@@ -194,7 +194,7 @@ class Bench:
         return decisions
 
     async def time_hits(self, questions: Sequence[Question]) -> dict[str, float]:
-        """Time hits again one after the other, beside a page that does nothing."""
+        """Time hits again, one after the other, and requests to a page that does nothing."""
         served = [row.n for row in self.rows if row.outcome == "semantic"][-TIMED:]
         hits, nothing = [], []
         for n in served:
@@ -207,7 +207,7 @@ class Bench:
         return time_apart(hits, nothing)
 
     async def kill_and_restart(self, questions: Sequence[Question]) -> dict[str, Any]:
-        """Kill the sidecar, restart it, and compare. The provider is away meanwhile: no label."""
+        """Kill and restart the sidecar, and compare. No provider runs, so no label is added."""
         await self.settle()
         await self.simulator.stop()
         before, decided = await self.admin("learning"), await self.probe(questions)

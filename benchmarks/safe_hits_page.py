@@ -100,7 +100,7 @@ def _bound(sample: Sample) -> float:
 
 
 def _more(sample: Sample) -> float | None:
-    """Return the most that a domain still needs; None when it never gets there at its rate."""
+    """Return the most audits that a domain still needs; None: its error rate is too high."""
     counts = [row["more_audits"] for row in sample.certificates]
     return None if None in counts or not counts else float(max(counts))
 

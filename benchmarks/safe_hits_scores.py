@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from benchmarks.load import percentile
+from headstart.lab.rates import percent
 from headstart.report.estimates import wilson_interval
 
 if TYPE_CHECKING:
@@ -182,10 +183,10 @@ def text_table(found: dict[str, Any], max_error: float) -> str:
     low, high = found["wrong_per_hit_95"] or (0.0, 1.0)
     lines = [
         f"requests            {found['requests']:,} ({found['not_200']} not 200)",
-        f"semantic hits       {found['semantic_hits']:,} ({_percent(found['hit_rate'])})",
-        f"wrong hits          {found['wrong_hits']:,}: {_percent(found['wrong_per_hit'])} of hits",
+        f"semantic hits       {found['semantic_hits']:,} ({percent(found['hit_rate'])})",
+        f"wrong hits          {found['wrong_hits']:,}: {percent(found['wrong_per_hit'])} of hits",
         f"                    {low:.2%} to {high:.2%}, target {max_error:.2%}",
-        f"                    {_percent(found['wrong_per_request'])} of requests",
+        f"                    {percent(found['wrong_per_request'])} of requests",
         f"by rule             {found['by_rule']}",
         f"quarters            {[tuple(quarter.values()) for quarter in found['quarters']]}",
         *(f"judge, {source:12} {counts}" for source, counts in found["judge"].items()),
@@ -200,7 +201,3 @@ def text_table(found: dict[str, Any], max_error: float) -> str:
         for row in found["certificates"]
     ]
     return "\n".join(lines)
-
-
-def _percent(share: float | None) -> str:
-    return "none" if share is None else f"{share:.2%}"

@@ -41,7 +41,7 @@ class Run(Frozen, frozen=True, kw_only=True):
 
     @property
     def ratio(self) -> float | None:
-        """The error that was, by the error that was promised."""
+        """The measured error, divided by the promised error."""
         if self.target is None:
             return None
         return self.wrong / self.hits / self.target if self.hits else 0.0

@@ -1,16 +1,16 @@
-"""Do the report's savings hold? Beside runs with the cache off, and in worlds with known truth.
+"""Compare the report's savings with known truth: in drawn worlds, and in runs with the cache off.
 
     python -m benchmarks.savings [--worlds 200] [--runs 30] [--only worlds|sockets] [--json FILE]
 
 *Worlds* are rows of the books that are drawn at random: the truth is what the hits of a world would
 have taken on average. *Runs* send the same requests, one at a time, to Headstart with and without
-its cache, before a simulated provider on real sockets: the truth is the difference of what the
-client waited and the provider billed, with the noise of both runs in it.
+its cache, before a simulated provider on real sockets: the truth is the difference in the client's
+waiting time and in the provider's bill. It contains the noise of both runs.
 
 *mean error* and *rms*: how far the sums are from the truth. *covered*: the share of the 95 %
 intervals that contain the truth; *half*: half of their width. *positive*: intervals that lie wholly
-above zero; none may where the truth is negative. Times are compared without what the report calls
-outliers; *with outliers* adds what it says that they were.
+above zero; there must be none if the truth is negative. Times are compared without the outliers of
+the report; *with outliers* adds the time of the outliers as the report shows it.
 """
 
 from __future__ import annotations

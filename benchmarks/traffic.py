@@ -142,7 +142,7 @@ class Kinds:
     _next: dict[str, Iterator[str]] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Part the questions among the kinds, so that none helps another."""
+        """Divide the questions among the kinds. No answer to one kind serves another kind."""
         third = len(self.questions) // 3
         known = self.questions[: min(KNOWN, third)]
         self.known = known

@@ -4,10 +4,10 @@
                                  [--store memory] [--json FILE]
 
 Each server is ``headstart serve`` with exact matches, in front of a provider that repeats a
-recorded answer at once. Beside one worker and several workers there are as many servers of one
-worker that share nothing and divide the connections: what they cost more than one server is what
-busy processes cost each other on this machine, and only what several workers cost more than those
-is Headstart's.
+recorded answer at once. Three sets of servers are compared: one worker, several workers, and as
+many separate servers of one worker, which share nothing and divide the connections. The separate
+servers cost more than one server, because busy processes slow each other down on this machine. Only
+the difference between several workers and the separate servers is caused by Headstart.
 
 CPU is the user and system time of all processes, the supervisor among them, for a request. The
 three take turns, so other work on the machine meets all of them. In each round they are started

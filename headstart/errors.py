@@ -201,8 +201,12 @@ class UpstreamRefused(UpstreamError):
     """The provider answered with an error: a status, or an error event in the answer.
 
     The caller gets ``status``, ``headers`` and ``body``, in its own dialect, if no other upstream
-    answers.
+    answers. ``queues``: a rate limit refused it that lets other calls pass, so the call may queue.
+    ``event`` is the provider's own event, if it told of the error in the middle of a stream.
     """
+
+    queues = False
+    event = b""
 
     def __init__(
         self,

@@ -205,11 +205,14 @@ def complaints(counters: Counters, budget: Mapping[str, Mapping[str, int]]) -> l
 
 
 def reserves(counters: Counters, budget: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """Return a sentence for every budget that is larger than its counter."""
+    """Return a sentence for every budget that is larger than its counter.
+
+    Tables that were not counted are left out.
+    """
     return [
-        f"{table}.{name} is {counters.get(table, {}).get(name, 0)}, under its budget of {limit}"
+        f"{table}.{name} is {counters[table].get(name, 0)}, under its budget of {limit}"
         for table, name, limit in _each(budget)
-        if counters.get(table, {}).get(name, 0) < limit
+        if table in counters and counters[table].get(name, 0) < limit
     ]
 
 

@@ -18,7 +18,7 @@ from blockbuster import blockbuster_ctx
 from hypothesis import HealthCheck, settings
 
 from support.leaks import leaked_sockets, leaked_tasks, open_sockets
-from support.serving import bind_free_port, serving
+from support.serving import free_port, serving
 from support.virtual_clock import VirtualClockLoop
 
 if TYPE_CHECKING:
@@ -41,12 +41,10 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, object
     return "asyncio", {"loop_factory": VirtualClockLoop} if virtual else {}
 
 
-@pytest.fixture
-def free_port() -> int:
-    """A loopback port that was free a moment ago, for servers that bind one themselves."""
-    with bind_free_port() as bound:
-        port: int = bound.getsockname()[1]
-        return port
+@pytest.fixture(name="free_port")
+def port_for_a_server() -> int:
+    """A port for a server that binds it itself."""
+    return free_port()
 
 
 @pytest.fixture

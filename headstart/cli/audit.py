@@ -52,7 +52,7 @@ class AuditOptions:
     since: float | None = since_field()
     fail_over: float | None = option(
         None,
-        "Exit with 1 if by the audits of the latest week more than this share of hits may be wrong."
+        "Exit with 1 if the audits of the latest week do not rule out a larger share of wrong hits."
         "  [without an audit: exit with 0]",
         Share(),
     )
@@ -86,7 +86,7 @@ def audit(options: AuditOptions) -> None:
 
         print_audit(Console(), found)
     if options.fail_over is not None:
-        _fail_over(found, options.fail_over)
+        _exit_if_more_wrong(found, options.fail_over)
 
 
 async def audit_of_server(url: str, since: float, token_env: str) -> AuditReport:
@@ -107,7 +107,7 @@ async def audit_of_store(url: str | None, path: Path | None, since: float) -> Au
         return await audit_report(store, error_limit_of(cache), since=since)
 
 
-def _fail_over(found: AuditReport, most: float) -> None:
+def _exit_if_more_wrong(found: AuditReport, most: float) -> None:
     """Exit with 1 when a bound of the latest week exceeds ``most``."""
     for row in latest_week(found):
         bound = row.bound_per_request if found.error_of == "requests" else row.bound_per_hit

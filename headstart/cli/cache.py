@@ -470,7 +470,7 @@ async def _import(url: str, config: Path | None, file: IO[bytes]) -> tuple[int, 
 
 
 def _identity(label: Label) -> tuple[object, ...]:
-    """Return what tells a label from all others: a label that is twice in a store counts twice."""
+    """Return the values that identify a label. A label that is stored twice would count twice."""
     return label.id, label.entry, label.source, label.at
 
 

@@ -350,7 +350,7 @@ async def _redis(url: str) -> AsyncIterator[Finding]:
     if policy != "noeviction":
         yield warning(
             "redis",
-            f"maxmemory-policy is {policy}: Redis deletes answers and labels as it likes",
+            f"maxmemory-policy is {policy}: when Redis is full, it deletes answers and labels",
             "redis-cli config set maxmemory-policy noeviction; cache.max_bytes limits the answers",
         )
     if abs(skew_s) > WRONG_CLOCK_S:

@@ -130,7 +130,7 @@ def print_explained(console: Console, served: Served, verdict: Explanation | Non
     if verdict is None:
         console.print(
             "A person called this entry, or an answer to this question, wrong. "
-            "The same word taken back (correct: true) lifts it."
+            "Feedback with correct: true for the same request lifts this veto."
             if served.veto == FEEDBACK
             else _why_unjudged(served)
         )

@@ -1,6 +1,6 @@
-"""``headstart reload``: a running server reads its configuration again. The command sends SIGHUP.
+"""``headstart reload`` asks a running server, over its admin API, to read its configuration again.
 
-``ReloadOnSignal`` is the other side: the server that gets the signal.
+SIGHUP does the same. ``ReloadOnSignal`` is the part of the server that handles this signal.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def _print_summary(console: Console, found: Report) -> None:
         f"saved [bold]{duration(savings.total_s)}[/] "
         f"({duration(savings.ttft_s)} to the first token), "
         f"[bold]{savings.tokens:,}[/] tokens, [bold]{money}[/]"
-        f"{note}{estimated}; net of {duration(savings.overhead_s)} of our own"
+        f"{note}{estimated}; Headstart's own time ({duration(savings.overhead_s)}) is subtracted"
     )
 
 

@@ -98,7 +98,7 @@ def annotations_of(part: dict[str, Any]) -> list[Any]:
 
 
 def awaits_texts(frame: dict[str, Any]) -> bool:
-    """Tell whether the texts of a frame are in another place."""
+    """Tell whether a frame lacks its texts, because they are stored as parts of the answer."""
     return kind_of(frame) in CALLS or any(
         _TEXT_FIELDS.get(str(part.get("type")), "type") not in part
         for _, _, part in parts_of(frame)

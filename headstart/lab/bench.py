@@ -362,7 +362,8 @@ CHEAPER = 0.8
 """The largest price of a provider that is recommended for its price, as a share of the price of the
 fastest provider."""
 SLOWER = 1.5
-"""The largest p95 of its whole answers, as a multiple of that of the fastest provider."""
+"""The p95 of the whole answers of such a provider may be at most this many times the p95 of the
+fastest provider."""
 
 
 class Recommendation(Frozen, frozen=True, kw_only=True, omit_defaults=False):
@@ -370,7 +371,7 @@ class Recommendation(Frozen, frozen=True, kw_only=True, omit_defaults=False):
 
     strategy: StrategyName
     model: str
-    """The name that all upstreams were asked for; with several names, that of the weights."""
+    """The name that all upstreams were asked for. If their names differ: that of the weights."""
     upstreams: tuple[str, ...]
     within_s: float | None
     """For ``cheapest``: the time within which an answer has to be complete."""

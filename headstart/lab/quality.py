@@ -91,7 +91,7 @@ class QualityChoice(Frozen, frozen=True, kw_only=True, omit_defaults=False):
     """None: no model is surely good enough."""
     model: str | None
     possible: tuple[str, ...]
-    """Cheaper ones whose interval contains the bar: more prompts could show that they hold it."""
+    """Cheaper models whose interval contains the bar. With more prompts they might reach it."""
 
 
 def qualities(subjects: Iterable[Subject], samples: Sequence[Sample]) -> tuple[Quality, ...]:
@@ -103,7 +103,7 @@ def qualities(subjects: Iterable[Subject], samples: Sequence[Sample]) -> tuple[Q
 
 
 def choose(found: Sequence[Quality], bar: float) -> QualityChoice:
-    """Return the cheapest model that surely holds a bar: the interval lies above it.
+    """Return the cheapest model that surely reaches a bar: its whole interval lies above the bar.
 
     A model without a known price counts as the dearest.
     """
@@ -198,7 +198,7 @@ class Round(Frozen, frozen=True, kw_only=True, omit_defaults=False):
     samples: tuple[Sample, ...] = ()
 
     def figure(self, name: Figure) -> float | None:
-        """Return a figure so that larger is worse."""
+        """Return a figure. Its sign is changed where needed, so that a larger value is worse."""
         if name == "first token":
             return self.ttft_s
         if name == "errors":
@@ -221,7 +221,7 @@ class DriftAlarm(Frozen, frozen=True, kw_only=True, omit_defaults=False):
 
 
 def limit_for(every_s: float, series: int, false_alarms: float = FALSE_ALARMS) -> float:
-    """Return the limit with which ``series`` tests keep the rate of false alarms a month."""
+    """Return the limit with which ``series`` tests keep the rate of false alarms in a month."""
     return MONTH_S / every_s * max(1, series) / false_alarms
 
 
@@ -241,7 +241,7 @@ class DriftTest:
 
     @property
     def evidence(self) -> float:
-        """The evidence for a change as a share of what an alarm takes."""
+        """The evidence for a change, as a share of the limit of an alarm."""
         return self._evidence / self._limit
 
     def add(self, worse: float, at: float) -> tuple[float, float] | None:
@@ -312,7 +312,7 @@ class Watch:
         return alarms
 
     def evidence(self, round: Round) -> float:
-        """Return the largest evidence against a provider as a share of what an alarm takes."""
+        """Return the largest evidence against a provider, as a share of the limit of an alarm."""
         place = (round.upstream, round.model)
         return max((t.evidence for key, t in self._tests.items() if key[:2] == place), default=0.0)
 
@@ -514,11 +514,11 @@ def read_rows(path: Path, cheap: str = "cheap", strong: str = "strong") -> list[
     """Read a table of outcomes, or all tables of a folder: CSV with a header, or JSON lines.
 
     ``cheap`` and ``strong`` name the columns with the outcomes (true, false, or 0 to 1). Without
-    outcomes the texts of both answers will do, in ``cheap_answer`` and ``strong_answer`` (or
-    ``_response``): the cheap one is then as good as it agrees with the other. A ``score`` column
-    is used as it is; without one the ``prompt`` is scored, and a draft that would be vetoed scores
-    nothing. ``cheap_usd`` and ``strong_usd`` are optional. Raises ConfigError for a table
-    without these columns.
+    outcomes, the table needs the texts of both answers, in ``cheap_answer`` and ``strong_answer``
+    (or ``_response``): the quality of the cheap answer is then its agreement with the strong one. A
+    ``score`` column is used as it is; without it the ``prompt`` is scored, and a draft that would
+    be vetoed has the score 0. ``cheap_usd`` and ``strong_usd`` are optional. Raises ConfigError for
+    a table without these columns.
     """
     if path.is_dir():
         tables = sorted(each for each in path.iterdir() if each.suffix in (".csv", ".jsonl"))

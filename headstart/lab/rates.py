@@ -61,6 +61,11 @@ class LabelledPrompt(Frozen, frozen=True, kw_only=True):
     category: str | None = None
 
 
+def same_class(fresh: LabelledPrompt, cached: LabelledPrompt) -> bool:
+    """Return whether two prompts have the same label."""
+    return fresh.label == cached.label
+
+
 class Pairs(Frozen, frozen=True, kw_only=True):
     """The pairs of a file."""
 
@@ -368,6 +373,11 @@ def count_rates(n: int, hits: int, wrong: int, plays: int = 1) -> dict[str, Any]
 P = TypeVar("P")
 
 
+def percent(share: float | None) -> str:
+    """Return a share as a percentage; "none" if it is not known."""
+    return "none" if share is None else f"{share:.2%}"
+
+
 class ServedPairs(Frozen, frozen=True, kw_only=True, omit_defaults=False):
     """Counts of one category of pairs."""
 
@@ -436,7 +446,7 @@ def pairs_in_order(rows: Pairs | Stream) -> Sequence[LabelledPrompt]:
 
 
 def _apart(key: CacheKey, number: int) -> CacheKey:
-    """Return the key that a prompt has in a scope of its own pair."""
+    """Return the prompt's key, moved into a scope that only its pair has."""
     names = ("partition", "exact", "conversation")
     bound = {
         name: f"{number} {getattr(key, name)}" for name in names if getattr(key, name) is not None

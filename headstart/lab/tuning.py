@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headstart.decisions import Rule
-from headstart.lab.rates import Ordering, ordering_report
+from headstart.lab.rates import Ordering, ordering_report, percent
 from headstart.report.sections import (
     LEFT,
     ReportSection,
@@ -62,8 +62,8 @@ def advise(targets: Sequence[TargetResult], max_error: float, state: str) -> Adv
     explained = tuple(_explain(each) for each in targets if _exceeds(each))
     if pick is None:
         nothing = (
-            "Serve only exact repeats: no target gave hits by meaning for at least "
-            f"{_percent(WORTH_IT)} of the prompts without breaking it."
+            "Serve only exact repeats: no target that was kept gave hits by meaning for at least "
+            f"{_percent(WORTH_IT)} of the prompts."
         )
         return Advice(words=(nothing, *explained), toml='[cache]\nmode = "exact-only"')
     words = [f"Set max_error = {pick.max_error:g}: {_expect(pick)}."]
@@ -86,7 +86,7 @@ def advise(targets: Sequence[TargetResult], max_error: float, state: str) -> Adv
 def advise_static(found: Static) -> Advice:
     """Recommend a fixed threshold."""
     interval = found.rates.intervals["wrong_per_hit"]
-    bound = "" if interval is None else f", at most {_percent(interval.high)} for 95 % certain"
+    bound = "" if interval is None else f" (95 % bound: {_percent(interval.high)})"
     words = (
         f"Set threshold = {found.threshold:.2f}: {_percent(found.rates.hit_rate)} of the prompts "
         "of this log would have been hits by meaning, and "
@@ -541,11 +541,11 @@ def _targets(targets: Sequence[TargetResult]) -> Table:
     rows = [
         (
             f"{target.max_error:.1%}",
-            _percent_or_dash(target.rates.hit_rate),
-            _percent_or_dash(target.late.hit_rate),
-            _percent_or_dash(target.rates.wrong_per_hit),
+            percent(target.rates.hit_rate),
+            percent(target.late.hit_rate),
+            percent(target.rates.wrong_per_hit),
             _interval(target.rates, "wrong_per_hit"),
-            _percent_or_dash(target.rates.wrong_per_request),
+            percent(target.rates.wrong_per_request),
             _interval(target.rates, "wrong_per_request"),
         )
         for target in targets
@@ -632,10 +632,6 @@ def _pairs(pairs: Sequence[Borderline]) -> Table:
         for pair in pairs
     ]
     return Table(("asked / stored", "similarity", "margin", "served", "same answer"), rows)
-
-
-def _percent_or_dash(share: float | None) -> str:
-    return "none" if share is None else f"{share:.2%}"
 
 
 def _interval(rates: Rates, name: str) -> str:

@@ -646,6 +646,12 @@ def error_in(events: Sequence[StreamEvent]) -> ErrorReported | None:
     return None
 
 
+def error_event(frames: bytes) -> bytes:
+    """Return the last of some frames that has a field ``error``, or b""."""
+    found = [each for each in _FRAME_END.split(frames) if b'"error"' in each]
+    return found[-1] + b"\n\n" if found else b""
+
+
 def body_reader(status: int, headers: Headers, dialect: Dialect | None) -> BodyReader:
     """Return the reader for an answer that passes unchanged. An encoded body passes unread."""
     if dialect is None or not is_plain(headers):

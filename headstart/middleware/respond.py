@@ -274,7 +274,8 @@ class Responder:
             if not head.stream or dialect is None:
                 raise
             context.error = booked_code(error)
-            last = dialect.error_frame(error, context.id)
+            own = error.event if isinstance(error, UpstreamRefused) else b""
+            last = own or dialect.error_frame(error, context.id)
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
     async def _send_early(self, context: RequestContext, flight: Flight, client: Client) -> None:

@@ -1,6 +1,6 @@
 """How long answers stay fresh, by the words of their questions and by Cache-Control (RFC 9111).
 
-Questions: the words are English. They show no more than a quick look at the question.
+Questions: only English words are known. A match shows what a person sees at a quick look.
 
 Cache-Control: answers follow the rules for a shared cache, read for a cache whose owner has named
 each path. ``docs/endpoints.md`` tells where they are stricter or laxer, and why. A request's
@@ -289,8 +289,8 @@ def delta_seconds(value: bytes) -> int:
 
 # --- headers of answers --------------------------------------------------------------------------
 
-_AS_THEY_COME = frozenset((200, 201, 203))
-"""Complete answers, stored even if they do not say how long they are fresh."""
+_STORED_UNDATED = frozenset((200, 201, 203))
+"""Statuses of whole answers, which are stored even if they do not say how long they are fresh."""
 _NO_CONTENT = frozenset((204, 205))
 _NEVER = frozenset((206, 226))
 """Statuses of a part of an answer (206), and of changes to an answer that the client has (226)."""
@@ -334,7 +334,7 @@ def _refuse_status(
         return None if status == 200 else "status"
     if status in _NO_CONTENT:
         return "no-content"
-    if status in _AS_THEY_COME:
+    if status in _STORED_UNDATED:
         return None
     explicit = fresh_s is not None or b"public" in directives
     if not 200 <= status < 300 or status in _NEVER or not explicit:
@@ -361,7 +361,7 @@ def _refuse_directives(headers: Headers, directives: Mapping[bytes, list[bytes]]
     if not _REFUSING.isdisjoint(directives):
         return "cache-control"
     if not directives and any(n == b"pragma" and b"no-cache" in v.lower() for n, v in headers):
-        return "cache-control"  # how answers said it to HTTP/1.0
+        return "cache-control"  # the form for HTTP/1.0
     return None
 
 

@@ -493,7 +493,7 @@ class GainTally:
             self.usd = (self.usd or 0.0) - row.cost_usd
 
     def line(self, name: str, total_s: float, ttft_s: float, less_usd: float) -> SavingsLine:
-        """Return the line, with its times. ``less_usd`` is taken off a known sum."""
+        """Return the line, with its times. ``less_usd`` is subtracted from a known sum."""
         return SavingsLine(
             name=name,
             requests=self.requests,

@@ -325,8 +325,8 @@ def sections(report: Report) -> Iterator[ReportSection]:
         yield ReportSection("Upstream calls", calls, note)
     if report.machines:
         note = (
-            "Their dollars are in no other number. At so many times the present load a machine "
-            "costs as much as the price by tokens."
+            "No other number contains these dollars. Break-even load: at this multiple of the "
+            "present load, the machine costs as much as the price by tokens."
         )
         yield ReportSection("Machines by the hour", _table(_MACHINES, report.machines), note)
     if report.reshaped:

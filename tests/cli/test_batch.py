@@ -6,7 +6,6 @@ import asyncio
 import json
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,6 @@ import anyio
 import pytest
 
 from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
-from headstart.cli import main
 from headstart.cli.batch import INTERRUPTED, BatchSummary, duration, summary_text
 from headstart.errors import Overloaded
 from headstart.lab.simulator import Simulator
@@ -23,8 +21,9 @@ from headstart.middleware.batches.journal import BatchJournal, BatchResult, read
 from headstart.middleware.batches.run import LOOKUPS, MOST_TRIES, BatchBooks, BatchRun
 from headstart.middleware.concurrency import ConcurrencyLimit
 from headstart.middleware.respond import send_whole
-from headstart.policies.routing.rate_limits import MOST_REFUSALS
+from headstart.policies.routing.schedule import MOST_REFUSED_ROUNDS
 from support.booked import served
+from support.command import COMMAND, run
 from support.serving import serving_in_thread
 
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from headstart.middleware.batches.journal import BatchRequest
     from headstart.types import Receive, Scope, Send
 
-COMMAND = [sys.executable, "-c", "from headstart.cli import main; main()"]
 FILE, OUTPUT = "questions.jsonl", "questions.out.jsonl"
 JOURNAL = f"{OUTPUT}.journal"
 
@@ -81,15 +79,6 @@ def prepare(folder: Path, url: str, questions: list[str], store: str = "memory:"
     (folder / FILE).write_text("".join(json.dumps(row) + "\n" for row in rows))
     config = str(folder / "headstart.toml")
     return ["batch", str(folder / FILE), "--model", "gpt-4o", "--config", config, "--json"]
-
-
-def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
-    status = 0
-    try:
-        main(arguments)
-    except SystemExit as ended:
-        status = ended.code if isinstance(ended.code, int) else 1
-    return status, json.loads(capsys.readouterr().out or "{}")
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
@@ -350,7 +339,7 @@ class TestRun:
         found = await played(tmp_path, gateway, [f"{n}" for n in range(50)])
         assert found.stopped_by is not None
         assert found.counts.done == 0
-        assert len(gateway.asked) < 2 * MOST_REFUSALS
+        assert len(gateway.asked) < 2 * MOST_REFUSED_ROUNDS
 
     async def test_a_passing_failure_is_asked_again_some_times(self, tmp_path: Path) -> None:
         async def script(text: str) -> tuple[int, dict[bytes, bytes]]:

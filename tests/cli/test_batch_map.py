@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -18,13 +17,13 @@ from anthropic.types import Message
 from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
 
-from headstart.cli import main
 from headstart.compression.tokens import count_tokens
 from headstart.errors import ConfigError
 from headstart.lab.simulator import Simulator
 from headstart.middleware.batches.documents import MapOptions, group_answers, split_document
 from headstart.middleware.batches.journal import BatchJournal, read_requests
 from headstart.middleware.respond import send_whole
+from support.command import COMMAND, run
 from support.serving import serving_in_thread
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from headstart.types import Receive, Scope, Send
 
 DOCS = Path(__file__).parents[2] / "docs"
-COMMAND = [sys.executable, "-c", "from headstart.cli import main; main()"]
 
 
 def tokens(text: str) -> int:
@@ -177,15 +175,6 @@ def prepare(folder: Path, url: str, *rows: dict[str, Any]) -> list[str]:
     config = str(folder / "headstart.toml")
     words = ["batch", str(folder / "in.jsonl"), "--model", "gpt-4o", "--config", config, "--json"]
     return [*words, "--map", "text"]
-
-
-def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
-    status = 0
-    try:
-        main(arguments)
-    except SystemExit as ended:
-        status = ended.code if isinstance(ended.code, int) else 1
-    return status, json.loads(capsys.readouterr().out or "{}")
 
 
 def bodies_of(folder: Path) -> list[dict[str, Any]]:

@@ -8,16 +8,15 @@ import re
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
-from headstart.cli import main
 from headstart.lab.simulator import Simulator
 from headstart.middleware.respond import send_whole
+from support.command import COMMAND, run
 from support.serving import serving_in_thread
 
 if TYPE_CHECKING:
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headstart.types import Receive, Scope, Send
-
-COMMAND = [sys.executable, "-c", "from headstart.cli import main; main()"]
 
 
 class Provider(Simulator):
@@ -103,15 +100,6 @@ def prepare(
     (folder / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     config = str(folder / "headstart.toml")
     return ["batch", str(folder / "in.jsonl"), "--config", config, "--json", "--tier", "batch"]
-
-
-def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
-    status = 0
-    try:
-        main(arguments)
-    except SystemExit as ended:
-        status = ended.code if isinstance(ended.code, int) else 1
-    return status, json.loads(capsys.readouterr().out or "{}")
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:

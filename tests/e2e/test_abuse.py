@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import aiohttp
 import pytest
@@ -13,14 +13,9 @@ import pytest
 from headstart.decisions import LabelSource, Outcome
 from headstart.policies.learned_rule.settings import EXACT_JUDGE, ErrorLimit
 from support.administered import administered
-from support.patience import PATIENCE_S
 from support.proxied import CHAT
 from support.sidecar import PROMPT, REWORDED, Provider, headers_of, sidecar
 from support.simulated import chat
-
-if TYPE_CHECKING:
-    from headstart.decisions import Label
-    from support.sidecar import Sidecar
 
 pytestmark = pytest.mark.anyio
 
@@ -28,16 +23,6 @@ MALLORY = {"authorization": "Bearer sk-mallory"}
 UNAUDITED = {"audit.mode": "off"}
 ALWAYS = {"audit.mode": "background", "audit.rate": 1.0, "audit.null_rate": 1.0}
 ERROR_LIMIT = ErrorLimit(max_error=0.05, judge=EXACT_JUDGE)
-
-
-async def labels(running: Sidecar, count: int) -> list[Label]:
-    """Wait for so many labels in the store."""
-    store = running.parts[0].store
-    async with asyncio.timeout(PATIENCE_S):
-        while len(found := await store.labels()) < count:
-            await asyncio.sleep(0.005)
-    assert len(found) == count
-    return [label for _, label in found]
 
 
 class CookieProvider(Provider):
@@ -128,7 +113,7 @@ async def test_the_cookie_of_an_audit_reaches_nobody() -> None:
         await running.ask(PROMPT)
         await running.indexed(1)
         hit = await running.ask(REWORDED)
-        await labels(running, 1)
+        await running.labels(1)
         again = await running.ask(REWORDED)
     assert "detail=semantic" in hit.verdict
     assert "detail=exact" in again.verdict
@@ -241,11 +226,11 @@ async def test_labels_name_who_asked_although_all_share_a_scope() -> None:
         await running.ask(PROMPT)
         await running.indexed(1)
         await running.ask("How can I not sign up for ChatGPT?", headers=MALLORY)
-        await labels(running, 1)
+        await running.labels(1)
         await running.ask("Why can I not sign up for ChatGPT?", headers=MALLORY, user="a new one")
-        await labels(running, 2)
+        await running.labels(2)
         await running.ask("How can I sign up for 3 years of ChatGPT?")
-        one, renamed, other = await labels(running, 3)
+        one, renamed, other = await running.labels(3)
     assert one.domain == renamed.domain == other.domain
     # A caller that names ever new users is one caller.
     assert one.principal == renamed.principal != other.principal
@@ -286,7 +271,7 @@ async def test_no_header_keeps_a_hit_from_its_audit() -> None:
             assert "detail=exact" in hit.verdict
             await running.finished(1 + 2 * number)
         streamed = await running.ask(PROMPT, stream=True)
-        await labels(running, len(evasions) + 1)
+        await running.labels(len(evasions) + 1)
         audits = [row for row in running.served if row.outcome is Outcome.AUDIT]
     assert "detail=exact" in streamed.verdict
     assert len({row.audit_of for row in audits}) == len(evasions) + 1
@@ -296,7 +281,7 @@ async def test_audits_stop_at_their_cap_and_hits_go_on() -> None:
     async with sidecar(cache={**ALWAYS, "audit.max_calls_per_hour": 2}) as running:
         await running.ask(PROMPT)
         hits = [await running.ask(PROMPT) for _ in range(5)]
-        await labels(running, 2)
+        await running.labels(2)
         assert running.provider.calls == 3
     assert all("detail=exact" in hit.verdict for hit in hits)
 
@@ -313,7 +298,7 @@ async def test_an_audit_ends_although_its_caller_has_left() -> None:
             async with request as response:
                 assert "detail=semantic" in response.headers["cache-status"]
         running.provider.open.set()
-        (label,) = await labels(running, 1)
+        (label,) = await running.labels(1)
     assert (label.source, label.same) == (LabelSource.AUDIT, True)
 
 

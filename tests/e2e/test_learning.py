@@ -23,16 +23,6 @@ pytestmark = pytest.mark.anyio
 NEGATED = "How can I not sign up for ChatGPT?"
 
 
-async def labels(running: Sidecar, count: int) -> list[Label]:
-    """Wait for so many labels in the store."""
-    store = running.parts[0].store
-    async with asyncio.timeout(PATIENCE_S):
-        while len(found := await store.labels()) < count:
-            await asyncio.sleep(0.005)
-    assert len(found) == count
-    return [label for _, label in found]
-
-
 async def learned(running: Sidecar, count: int) -> None:
     """Wait until the one domain has learned from so many labels."""
     hit_decider = running.parts[0].hit_decider
@@ -56,7 +46,7 @@ async def test_a_miss_is_a_free_label_of_its_nearest_neighbour() -> None:
         first = await running.ask(PROMPT)
         await running.indexed(1)
         second = await running.ask(NEGATED)
-        (label,) = await labels(running, 1)
+        (label,) = await running.labels(1)
     assert second.verdict.startswith("headstart; fwd=miss; detail=veto")
     assert label.id == second.headers["x-headstart-request-id"]
     assert label.entry == first.headers["x-headstart-request-id"]
@@ -71,7 +61,7 @@ async def test_a_hit_is_served_at_once_and_audited_in_the_background() -> None:
         await running.ask(PROMPT)
         await running.indexed(1)
         hit = await running.ask(REWORDED)
-        (label,) = await labels(running, 1)
+        (label,) = await running.labels(1)
         await running.finished(3)
         # The audit's answer is kept: the same words are now an exact hit.
         again = await running.ask(REWORDED)
@@ -91,7 +81,7 @@ async def test_a_synchronous_audit_gives_the_caller_the_fresh_answer() -> None:
         await running.ask(PROMPT)
         await running.indexed(1)
         asked = await running.ask(REWORDED)
-        (label,) = await labels(running, 1)
+        (label,) = await running.labels(1)
         assert running.provider.calls == 2
     assert asked.verdict == "headstart; fwd=miss; detail=audit; stored"
     assert (label.source, label.served) == (LabelSource.AUDIT, True)
@@ -103,7 +93,7 @@ async def test_shadow_mode_never_serves_and_learns_what_it_would_have_done() -> 
         await running.indexed(1)
         asked = await running.ask(REWORDED)
         exact = await running.ask(PROMPT)
-        (label,) = await labels(running, 1)
+        (label,) = await running.labels(1)
     assert asked.verdict == "headstart; fwd=miss; detail=shadow; stored"
     assert float(asked.headers["x-headstart-similarity"]) > 0.9
     assert "detail=exact" in exact.verdict
@@ -115,7 +105,7 @@ async def test_what_is_labelled_in_any_case_stands_for_itself_also_when_held_out
         await running.ask(PROMPT)
         await running.indexed(1)
         await running.ask(REWORDED)
-        (label,) = await labels(running, 1)
+        (label,) = await running.labels(1)
     assert label.draw_probability == 1.0
 
 
@@ -124,7 +114,7 @@ async def test_shadow_first_warms_a_domain_up() -> None:
         await running.ask(PROMPT)
         await running.indexed(1)
         withheld = await running.ask(REWORDED)
-        await labels(running, 1)
+        await running.labels(1)
         await learned(running, 1)
         served = await running.ask("I'd like to sign up for ChatGPT")
     assert "detail=shadow" in withheld.verdict
@@ -156,7 +146,7 @@ async def test_an_exact_hit_is_asked_again_now_and_then() -> None:
     async with sidecar(cache=cache) as running:
         await running.ask(PROMPT)
         hit = await running.ask(PROMPT)
-        (label,) = await labels(running, 1)
+        (label,) = await running.labels(1)
     assert "detail=exact" in hit.verdict
     assert (label.source, label.same) == (LabelSource.NULL, True)
 
@@ -211,7 +201,7 @@ async def test_a_cold_start_is_strict_until_near_misses_tell_traps_from_easy_tra
         await running.ask(PROMPT)
         await running.indexed(1)
         strict = await running.ask(REWORDED)
-        (label,) = await labels(running, 1)
+        (label,) = await running.labels(1)
         await learned(running, 1)
         hit_decider = running.parts[0].hit_decider
         assert hit_decider is not None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from support.rate_limited import RateLimited
 from support.redis_server import redis_server
 from support.sidecar import Provider, sidecar
 from support.simulated import simulated
@@ -30,30 +31,26 @@ def redis() -> Iterator[RedisServer]:
 
 
 class WindowedProvider(Provider):
-    """Answers ``limit`` calls in each window of ``window_s``, and refuses the others."""
+    """Answers ``limit`` calls in each window of ``window_s``, and refuses the others.
 
-    def __init__(self, limit: int, window_s: float) -> None:
+    ``tells``: headers of each answer, and a wait in each refusal, tell of the limit.
+    """
+
+    def __init__(self, limit: int, window_s: float, *, tells: bool = True) -> None:
         super().__init__()
-        self.limit = limit
-        self.window_s = window_s
-        self.refused = 0
-        self._ends = 0.0
-        self._left = 0
+        self.allowed = RateLimited(limit, window_s, windows=True)
+        self.tells = tells
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         now = asyncio.get_running_loop().time()
-        if now >= self._ends:
-            self._ends, self._left = now + self.window_s, self.limit
-        reset = f"{self._ends - now:.3f}".encode()
-        if not self._left:
-            self.refused += 1
-            headers = [(b"retry-after-ms", b"%d" % (1000 * (self._ends - now) + 1))]
-            headers += self._limits(reset)
+        answers = self.allowed.takes(now)
+        limits = self.allowed.headers(now) if self.tells else ()
+        if not answers:
+            wait = (b"retry-after-ms", b"%d" % (1000 * self.allowed.wait_s(now) + 1))
+            headers = [wait, *limits] if self.tells else []
             await send({"type": "http.response.start", "status": 429, "headers": headers})
             await send({"type": "http.response.body", "body": b'{"error":{"message":"limit"}}'})
             return
-        self._left -= 1
-        limits = self._limits(reset)
 
         async def limited(message: Any) -> None:
             if message["type"] == "http.response.start":
@@ -62,12 +59,34 @@ class WindowedProvider(Provider):
 
         await super().__call__(scope, receive, limited)
 
-    def _limits(self, reset: bytes) -> list[tuple[bytes, bytes]]:
-        return [
-            (b"x-ratelimit-limit-requests", b"%d" % self.limit),
-            (b"x-ratelimit-remaining-requests", b"%d" % self._left),
-            (b"x-ratelimit-reset-requests", reset + b"s"),
-        ]
+
+class CrowdedProvider(Provider):
+    """Answers ``most`` calls at once, each in some time, and refuses the others."""
+
+    def __init__(self, most: int, answer_s: float) -> None:
+        super().__init__()
+        self.most = most
+        self.answer_s = answer_s
+        self.busy = 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if self.busy >= self.most:
+            await send({"type": "http.response.start", "status": 429, "headers": []})
+            await send({"type": "http.response.body", "body": b'{"error":{"message":"busy"}}'})
+            return
+        self.busy += 1
+        try:
+            await asyncio.sleep(self.answer_s)
+            await super().__call__(scope, receive, send)
+        finally:
+            self.busy -= 1
+
+
+async def test_a_burst_is_answered_by_a_provider_that_takes_few_calls_at_once() -> None:
+    provider = CrowdedProvider(3, 0.2)
+    async with sidecar(provider, cache=EXACT) as running, asyncio.TaskGroup() as group:
+        tasks = [group.create_task(running.ask(f"question {n}")) for n in range(20)]
+    assert [task.result().status for task in tasks] == [200] * 20
 
 
 async def test_a_burst_of_three_windows_is_answered_in_order_without_a_429() -> None:
@@ -86,9 +105,39 @@ async def test_a_burst_of_three_windows_is_answered_in_order_without_a_429() -> 
                 tasks.append(group.create_task(ask(number)))
                 await asyncio.sleep(0.01)
         assert [task.result() for task in tasks] == [200] * 12
-    assert provider.refused <= 3, "one call in a window finds out that the window is not over"
+    assert provider.allowed.refused <= 3, (
+        "one call in a window finds out that the window is not over"
+    )
     overtaken = sum(later < earlier for earlier, later in itertools.pairwise(ended))
-    assert overtaken <= provider.refused, "only the calls that the provider refused lose their turn"
+    assert overtaken <= provider.allowed.refused, (
+        "only the calls that the provider refused lose their turn"
+    )
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_burst_is_answered_although_nothing_tells_of_the_limit(stream: bool) -> None:
+    provider = WindowedProvider(limit=8, window_s=2.0, tells=False)
+    async with sidecar(provider, cache=EXACT) as running:
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(running.ask(f"question {number}", stream=stream))
+                for number in range(24)
+            ]
+        assert [task.result().status for task in tasks] == [200] * 24
+        attempts = [attempt for row in running.served for attempt in row.attempts]
+    assert provider.allowed.refused <= 48, "few calls ask too early"
+    refused = [each for each in attempts if each.error == "rate-limited"]
+    assert len(refused) == provider.allowed.refused, "each refusal is in the books"
+
+
+async def test_a_provider_that_answers_nobody_gets_few_calls_and_its_refusal_is_passed_on() -> None:
+    provider = WindowedProvider(limit=0, window_s=60.0, tells=False)
+    async with sidecar(provider, cache=EXACT) as running:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        assert (await running.ask("question")).status == 429
+        assert loop.time() - began < 3.0
+    assert provider.allowed.refused <= 2
 
 
 async def test_a_client_that_leaves_the_queue_takes_no_call() -> None:
@@ -132,11 +181,11 @@ async def test_three_nodes_share_a_limit_and_no_call_is_refused(
         ]
         for number in range(6):  # the nodes learn the limit, and that it is a window
             assert (await found[number % 3].ask(f"first {number}")).status == 200
-        provider.refused = 0
+        provider.allowed.refused = 0
         async with asyncio.TaskGroup() as group:
             asked = [
                 group.create_task(found[number % 3].ask(f"question {number}", stream=stream))
                 for number in range(30)
             ]
         assert [task.result().status for task in asked] == [200] * 30
-        assert provider.refused == 0
+        assert provider.allowed.refused == 0

@@ -18,13 +18,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
 
-@pytest.fixture
-async def house() -> House:
-    house = House(FaultyStore())
-    await house.cache.open()
-    return house
-
-
 async def test_an_entry_is_visible_to_exact_lookups_before_any_wait(house: House) -> None:
     house.encoder.turn = anyio.Event()
     entry = make_entry("a", exact="x")

@@ -14,13 +14,6 @@ from support.fakes import DIMENSION, FaultyStore, make_entry
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
 
-@pytest.fixture
-async def house() -> House:
-    house = House(FaultyStore())
-    await house.cache.open()
-    return house
-
-
 async def test_a_failing_encoder_makes_a_lookup_a_miss(house: House) -> None:
     await house.cache.put(make_entry("a"), "one@0")
     house.encoder.error = EncoderError("broken")

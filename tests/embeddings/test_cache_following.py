@@ -24,13 +24,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-async def house() -> House:
-    house = House(FaultyStore())
-    await house.cache.open()
-    return house
-
-
 async def test_a_warm_start_answers_as_the_live_cache_did(house: House) -> None:
     for number in range(150):
         partition = f"p{number % 3 * (number % 2)}"

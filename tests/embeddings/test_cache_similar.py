@@ -33,13 +33,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
 
-@pytest.fixture
-async def house() -> House:
-    house = House(FaultyStore())
-    await house.cache.open()
-    return house
-
-
 async def test_a_similar_prompt_is_answered_with_its_similarity_and_times(house: House) -> None:
     await house.cache.put(make_entry("a"), "one@0")
     lookup = await house.cache.find_semantic(key("uno@10"), accept)

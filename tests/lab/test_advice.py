@@ -97,4 +97,4 @@ def test_a_fixed_threshold_is_recommended_with_its_bound() -> None:
     advice = advise_static(Static(threshold=0.93, rates=rates(2000, 400, 2)))
     assert pasted(advice) == {"match": "static", "threshold": 0.93}
     assert "20 % of the prompts" in advice.words[0]
-    assert "0.5 % of these hits wrong, at most 1.8 %" in advice.words[0]
+    assert "0.5 % of these hits wrong (95 % bound: 1.8 %)" in advice.words[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headstart.decisions import Label, LabelSource
-from headstart.lab.rates import LabelledPrompt, ordering_report, stream_report
+from headstart.lab.rates import LabelledPrompt, ordering_report, same_class, stream_report
 from headstart.lab.stream import ReplayRun, history_judge, play
 from support.angles import ByAngle, conversation, labelled, prepare
 
@@ -25,10 +25,6 @@ class Notebook:
 
     def audit_rate(self) -> float:
         return self.rate
-
-
-def same_class(fresh: LabelledPrompt, cached: LabelledPrompt) -> bool:
-    return fresh.label == cached.label
 
 
 def played(

@@ -17,7 +17,7 @@ from headstart.observe import StageFailed
 from headstart.policies.learned_rule.domain import Domain
 from headstart.policies.learned_rule.features import VERSION
 from support.fakes import FaultyStore, Recorder
-from support.learned import ERROR_LIMIT, make_domains, make_label
+from support.learned import ERROR_LIMIT, failed, lessons, make_domains, make_label
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -43,20 +43,6 @@ async def learned(domain: Domain, count: int) -> None:
     with anyio.fail_after(10):
         while domain.labels < count:
             await anyio.sleep(0.005)
-
-
-async def failed(recorder: Recorder, error: str) -> None:
-    """Wait until observers were told of a failure of learning."""
-    with anyio.fail_after(10):
-        while StageFailed(stage="learner", error=error) not in recorder.seen:
-            await anyio.sleep(0.005)
-
-
-def lessons(count: int, domain: str = "d") -> list[Label]:
-    return [
-        make_label(number, same=number % 3 != 0, closeness=number % 3, domain=domain)
-        for number in range(count)
-    ]
 
 
 # --- labels and snapshots that cannot be read -----------------------------------------------------

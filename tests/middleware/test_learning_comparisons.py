@@ -25,7 +25,7 @@ from headstart.observe import StageFailed
 from headstart.policies.learned_rule.features import VERSION
 from support.entries import answer
 from support.fakes import FaultyStore, Recorder, make_entry
-from support.learned import make_domains
+from support.learned import failed, make_domains
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -48,13 +48,6 @@ async def running(learner: Learner) -> AsyncIterator[None]:
             tasks.cancel_scope.cancel()
     finally:
         await learner.aclose()
-
-
-async def failed(recorder: Recorder, error: str) -> None:
-    """Wait until observers were told of a failure of learning."""
-    with anyio.fail_after(10):
-        while StageFailed(stage="learner", error=error) not in recorder.seen:
-            await anyio.sleep(0.005)
 
 
 def sample(id: str, text: str = SURE) -> FeedbackSample:

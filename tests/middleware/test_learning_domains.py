@@ -13,12 +13,11 @@ from headstart.errors import StoreError
 from headstart.middleware.learning.domains import Domains, LearnerError
 from headstart.observe import Learned, StageFailed
 from support.fakes import FaultyStore, Recorder
-from support.learned import make_domains, make_label
+from support.learned import lessons, make_domains, make_label
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from headstart.decisions import Label
     from headstart.policies.learned_rule.domain import Domain
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
@@ -36,13 +35,6 @@ async def labelled(domain: Domain, count: int) -> None:
     with anyio.fail_after(10):
         while domain.labels < count:
             await anyio.sleep(0.01)
-
-
-def lessons(count: int, domain: str = "d") -> list[Label]:
-    return [
-        make_label(number, same=number % 3 != 0, closeness=number % 3, domain=domain)
-        for number in range(count)
-    ]
 
 
 async def test_two_processes_that_share_a_store_learn_the_same() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -19,9 +19,7 @@ from headstart.middleware.upstreams.node_limits import (
     NodeLimits,
     StoredLimits,
 )
-
-if TYPE_CHECKING:
-    from headstart.types import Headers
+from support.rate_limited import RateLimited
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
@@ -55,36 +53,6 @@ class Documents:
         return SwapResult(written, version, found, now)
 
 
-class Provider:
-    """Allows ``limit`` calls in ``window_s``: a bucket that fills steadily, or windows."""
-
-    def __init__(self, limit: int, window_s: float, *, windows: bool = False) -> None:
-        self.limit = limit
-        self.window_s = window_s
-        self.windows = windows
-        self.answered = self.refused = 0
-        self._left, self._at = float(limit), 0.0
-
-    def ask(self, now: float) -> Headers:
-        per_s = self.limit / self.window_s
-        if not self.windows:
-            self._left, self._at = min(self.limit, self._left + (now - self._at) * per_s), now
-        elif now >= self._at + self.window_s:
-            self._left, self._at = float(self.limit), now
-        if self._left >= 1.0:
-            self._left -= 1.0
-            self.answered += 1
-        else:
-            self.refused += 1
-        bucket_s = (self.limit - self._left) / per_s
-        reset_s = self._at + self.window_s - now if self.windows else bucket_s
-        return (
-            (b"x-ratelimit-limit-requests", b"%d" % self.limit),
-            (b"x-ratelimit-remaining-requests", b"%d" % self._left),
-            (b"x-ratelimit-reset-requests", b"%.3fs" % reset_s),
-        )
-
-
 class Nodes:
     """Processes that share the limits of a provider."""
 
@@ -99,7 +67,7 @@ class Nodes:
         assert isinstance(limits, StoredLimits)
         return limits
 
-    async def call(self, number: int, provider: Provider, answer_s: float = 0.3) -> float:
+    async def call(self, number: int, provider: RateLimited, answer_s: float = 0.3) -> float:
         """Make a call when the limits allow it; return how long it waited."""
         loop, limits = asyncio.get_running_loop(), self.limits(number)
         came, state = loop.time(), self.states[number]
@@ -127,7 +95,7 @@ async def supervisor() -> Any:
     await supervisor.aclose()
 
 
-async def offer(nodes: Nodes, provider: Provider, per_s: float, seconds: float) -> list[float]:
+async def offer(nodes: Nodes, provider: RateLimited, per_s: float, seconds: float) -> list[float]:
     """Make calls at random times, spread over the nodes; return their waits."""
     dice, tasks = random.Random(2), []
     async with asyncio.TaskGroup() as group:
@@ -144,7 +112,7 @@ async def offer(nodes: Nodes, provider: Provider, per_s: float, seconds: float) 
 async def test_six_processes_never_ask_more_often_than_the_provider_allows(
     supervisor: Supervisor, limit: int, window_s: float, windows: bool
 ) -> None:
-    provider = Provider(limit, window_s, windows=windows)
+    provider = RateLimited(limit, window_s, windows=windows)
     nodes = Nodes(6, supervisor, Documents())
     per_s = limit / window_s
     await offer(nodes, provider, 0.6 * per_s, max(6.0, window_s))
@@ -156,8 +124,37 @@ async def test_six_processes_never_ask_more_often_than_the_provider_allows(
     assert max(waits) < 1.3 * least_s + 2.0 * window_s, "the limit is used, not only kept"
 
 
+async def test_processes_share_the_rate_of_a_provider_that_tells_no_limit(
+    supervisor: Supervisor,
+) -> None:
+    nodes, loop = Nodes(6, supervisor, Documents()), asyncio.get_running_loop()
+    provider, dice, came = RateLimited(15, 1.0), random.Random(3), loop.time()
+
+    async def call(number: int) -> None:
+        state, limits = nodes.states[number], nodes.limits(number)
+        while True:
+            state.queued += 1
+            async with state.queue:
+                while (held := await limits.hold(100)) is not None and held.wait_s:
+                    await asyncio.sleep(max(held.wait_s, 0.01))
+            state.queued -= 1
+            began, refused = loop.time(), provider.refused
+            provider.ask(began)
+            if provider.refused == refused:
+                return
+            limits.learn_refusal(0.067, began, loop.time())
+            await asyncio.sleep(0.067)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(900):
+            group.create_task(call(dice.randrange(6)))
+            await asyncio.sleep(dice.expovariate(30.0))
+    assert loop.time() - came < 62.0, "the limit is used: it allows 900 calls in 59 s"
+    assert provider.refused < 60
+
+
 async def test_while_much_is_left_calls_do_not_wait_for_the_store(supervisor: Supervisor) -> None:
-    provider, documents = Provider(10_000, 100_000.0), Documents()
+    provider, documents = RateLimited(10_000, 100_000.0), Documents()
     nodes = Nodes(2, supervisor, documents)
     await nodes.call(0, provider)
     await nodes.call(0, provider)
@@ -176,7 +173,7 @@ async def test_calls_that_are_not_written_are_a_small_share_of_the_rest(
     supervisor: Supervisor,
 ) -> None:
     nodes = Nodes(1, supervisor, Documents())
-    provider = Provider(640, 60.0)
+    provider = RateLimited(640, 60.0)
     await nodes.call(0, provider)
     await nodes.call(0, provider, answer_s=0.0)
     limits, at_once = nodes.limits(0), 0
@@ -193,7 +190,7 @@ async def test_calls_that_are_not_written_are_a_small_share_of_the_rest(
 
 
 async def test_a_process_that_was_idle_asks_the_store_first(supervisor: Supervisor) -> None:
-    provider = Provider(40, 600.0)
+    provider = RateLimited(40, 600.0)
     nodes = Nodes(2, supervisor, Documents())
     await nodes.call(1, provider)
     for _ in range(39):
@@ -220,7 +217,7 @@ async def test_a_provider_without_limits_costs_one_look_a_second(supervisor: Sup
 async def test_without_the_store_a_node_goes_on_with_the_limits_that_it_saw(
     supervisor: Supervisor,
 ) -> None:
-    provider, documents = Provider(4, 100.0), Documents()
+    provider, documents = RateLimited(4, 100.0), Documents()
     nodes = Nodes(1, supervisor, documents)
     for _ in range(2):
         await nodes.call(0, provider)
@@ -248,7 +245,7 @@ async def test_every_limit_outlives_the_store_whichever_call_finds_it_gone(
     both = [nodes.share(UpstreamState(), "https://provider", model, "key") for model in "ab"]
     loop = asyncio.get_running_loop()
     for limits in both:
-        provider = Provider(1, 100.0)
+        provider = RateLimited(1, 100.0)
         held = await limits.hold(1, 0)
         assert held is not None
         limits.learn(provider.ask(0.0), loop.time(), UNIX, held.taken)
@@ -261,7 +258,7 @@ async def test_every_limit_outlives_the_store_whichever_call_finds_it_gone(
 
 
 async def test_a_new_call_does_not_overtake_those_that_wait(supervisor: Supervisor) -> None:
-    provider = Provider(40, 40.0)
+    provider = RateLimited(40, 40.0)
     nodes = Nodes(1, supervisor, Documents())
     for _ in range(38):
         await nodes.call(0, provider, answer_s=0.0)
@@ -272,7 +269,7 @@ async def test_a_new_call_does_not_overtake_those_that_wait(supervisor: Supervis
 
 
 async def test_a_lost_document_is_written_anew(supervisor: Supervisor) -> None:
-    provider, documents = Provider(40, 600.0), Documents()
+    provider, documents = RateLimited(40, 600.0), Documents()
     nodes = Nodes(2, supervisor, documents)
     for number in (0, 1, 0, 1):
         await nodes.call(number, provider)
@@ -288,7 +285,7 @@ async def test_a_lost_document_is_written_anew(supervisor: Supervisor) -> None:
 
 
 async def test_who_leaves_while_the_store_is_asked_takes_no_call(supervisor: Supervisor) -> None:
-    provider = Provider(4, 600.0)
+    provider = RateLimited(4, 600.0)
     nodes = Nodes(1, supervisor, Documents())
     await nodes.call(0, provider)
     limits, loop = nodes.limits(0), asyncio.get_running_loop()
@@ -305,7 +302,7 @@ async def test_who_leaves_while_the_store_is_asked_takes_no_call(supervisor: Sup
 
 
 async def test_a_document_of_another_version_is_replaced(supervisor: Supervisor) -> None:
-    provider, documents = Provider(40, 600.0), Documents()
+    provider, documents = RateLimited(40, 600.0), Documents()
     nodes = Nodes(1, supervisor, documents)
     await nodes.call(0, provider)
     await asyncio.sleep(FRESH_S)
@@ -321,7 +318,7 @@ async def test_a_document_of_another_version_is_replaced(supervisor: Supervisor)
 
 async def test_the_names_of_documents_hold_no_key(supervisor: Supervisor) -> None:
     documents = Documents()
-    await Nodes(1, supervisor, documents).call(0, Provider(4, 100.0))
+    await Nodes(1, supervisor, documents).call(0, RateLimited(4, 100.0))
     await asyncio.sleep(1.0)
     (name,) = documents.kept
     assert name.startswith("limits:")

@@ -7,9 +7,11 @@ from hypothesis import strategies as st
 
 from headstart.policies.agreement.judge import (
     ENCODED_CHARS,
+    LIKENESS_FEATURES,
     SKETCH_COSINE,
     SKETCH_REACH,
     WITH_COSINE,
+    WITHOUT_COSINE,
     WORDS_ALONE,
     Agreement,
     AgreementMethod,
@@ -18,7 +20,6 @@ from headstart.policies.agreement.judge import (
     judge_by_sketches,
     texts_to_encode,
 )
-from headstart.policies.agreement.wording import LIKENESS_FEATURES, WITHOUT_COSINE
 from headstart.types import (
     Choice,
     Completion,

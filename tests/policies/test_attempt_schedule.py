@@ -13,6 +13,7 @@ from headstart.policies.routing.failures import Failure, FailureKind, failure
 from headstart.policies.routing.schedule import (
     ANY_WAIT,
     LEAST_SAMPLES,
+    MOST_PROVIDER_REFUSALS,
     MOST_WAITED,
     AttemptRules,
     AttemptSchedule,
@@ -132,6 +133,26 @@ def test_a_member_whose_limit_is_used_up_is_queued_for_as_if_for_the_first_time(
     assert due(starts, 40.0) == [(0, "first")]
     starts.failed(0, TURNED_AWAY, 80.0, asked=False)
     assert starts.over
+
+
+def test_a_refused_call_queues_again_without_a_budget_while_others_are_answered() -> None:
+    starts = make(1, AttemptRules(retries=0), retries=0)
+    due(starts, 0.0)
+    for number in range(MOST_PROVIDER_REFUSALS):
+        starts.failed(0, LIMITED, float(number), queues=True)
+        (start,) = starts.due(float(number))
+        assert start == (0, "retry", False, 60.0), "a minute in all"
+    starts.failed(0, LIMITED, 20.0, queues=True)
+    assert starts.over
+
+
+def test_a_refused_call_goes_to_another_member_first() -> None:
+    starts = make(2, AttemptRules(retries=0), retries=0)
+    due(starts, 0.0)
+    starts.failed(0, LIMITED, 1.0, queues=True)
+    assert due(starts, 1.0) == [(1, "fallback")]
+    starts.failed(1, SILENT, 2.0)
+    assert due(starts, 2.0) == [(0, "retry")]
 
 
 def test_a_call_queues_for_half_of_the_time_that_is_left() -> None:

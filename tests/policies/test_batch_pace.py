@@ -6,11 +6,11 @@ import heapq
 
 import pytest
 
-from headstart.policies.routing.rate_limits import (
+from headstart.policies.routing.schedule import (
     FIRST_LIMIT,
     LEAST_ANSWERS,
     LONGEST_PAUSE_S,
-    MOST_REFUSALS,
+    MOST_REFUSED_ROUNDS,
     BatchPace,
     answered,
     crowded,
@@ -70,7 +70,7 @@ def test_pauses_double_until_a_call_is_answered() -> None:
 
 def test_a_provider_that_refuses_everything_ends_the_batch() -> None:
     pace = BatchPace(most=100)
-    for second in range(MOST_REFUSALS):
+    for second in range(MOST_REFUSED_ROUNDS):
         assert not pace.gives_up
         pace = refused(pace, began=second, wait_s=0.0, now=second)
     assert pace.gives_up

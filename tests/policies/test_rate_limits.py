@@ -18,6 +18,7 @@ from headstart.policies.routing.rate_limits import (
     duration_s,
     limit_windows,
 )
+from support.rate_limited import RateLimited
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -206,28 +207,6 @@ def test_a_used_up_limit_without_a_reset_is_back_when_the_provider_says() -> Non
     assert reset.ready_in_s(10, 0.0) == pytest.approx(9.0)
 
 
-class Provider:
-    """A token bucket, as providers keep it: ``per_s`` requests a second, ``burst`` at once."""
-
-    def __init__(self, per_s: float, burst: float) -> None:
-        self.per_s, self.burst = per_s, burst
-        self.level, self.at, self.refused = burst, 0.0, 0
-
-    def ask(self, now: float) -> Headers:
-        """Take a call, or refuse it; return the headers of the answer."""
-        self.level = min(self.burst, self.level + (now - self.at) * self.per_s)
-        self.at = now
-        if self.level >= 1:
-            self.level -= 1
-        else:
-            self.refused += 1
-        return pairs(
-            x_ratelimit_limit_requests=f"{self.burst:g}",
-            x_ratelimit_remaining_requests=str(int(self.level)),
-            x_ratelimit_reset_requests=f"{(self.burst - self.level) / self.per_s:.3f}s",
-        )
-
-
 class Answer(NamedTuple):
     """An answer that arrives at a time, with what ``take`` returned for its call."""
 
@@ -237,7 +216,7 @@ class Answer(NamedTuple):
     taken: Taken
 
 
-def play(provider: Provider, processes: int, offered_per_s: float, answer_s: float) -> float:
+def play(provider: RateLimited, processes: int, offered_per_s: float, answer_s: float) -> float:
     """Offer calls for two minutes; return the share that the provider refused after 20 s."""
     limits, dice = [RateLimits() for _ in range(processes)], random.Random(1)
     answers: list[Answer] = []
@@ -258,7 +237,7 @@ def play(provider: Provider, processes: int, offered_per_s: float, answer_s: flo
         taken = own.take(1, now) if own.known else NOTHING_TAKEN
         at = now + answer_s * dice.uniform(0.5, 1.5)
         heappush(answers, Answer(at, number, provider.ask(now), taken))
-    possible = min(120 * offered_per_s, provider.burst + 120 * provider.per_s)
+    possible = min(120 * offered_per_s, provider.limit * (1 + 120 / provider.window_s))
     assert made - provider.refused >= 0.96 * possible
     return (provider.refused - refused_early) / made
 
@@ -268,19 +247,19 @@ def play(provider: Provider, processes: int, offered_per_s: float, answer_s: flo
 def test_calls_in_flight_are_counted(
     answer_s: float, most_refused: float, offered_per_s: float
 ) -> None:
-    assert play(Provider(15.0, 60.0), 1, offered_per_s, answer_s) <= most_refused
+    assert play(RateLimited(60, 4.0), 1, offered_per_s, answer_s) <= most_refused
 
 
 @pytest.mark.parametrize(("offered_per_s", "most_refused"), [(14.0, 0.0), (30.0, 0.25)])
 def test_the_use_of_other_processes_is_expected(offered_per_s: float, most_refused: float) -> None:
-    assert play(Provider(15.0, 60.0), 3, offered_per_s, 0.3) <= most_refused
+    assert play(RateLimited(60, 4.0), 3, offered_per_s, 0.3) <= most_refused
 
 
 @pytest.mark.parametrize(("processes", "most_refused"), [(1, 0.0), (3, 0.02)])
 def test_a_quick_limit_is_kept_although_most_headers_are_not_read(
     processes: int, most_refused: float
 ) -> None:
-    assert play(Provider(400.0, 800.0), processes, 800.0, 0.02) <= most_refused
+    assert play(RateLimited(800, 2.0), processes, 800.0, 0.02) <= most_refused
 
 
 def test_headers_are_read_again_after_a_while_or_once_half_of_a_limit_is_used() -> None:
@@ -317,28 +296,10 @@ def test_an_answer_that_comes_late_gives_nothing_back() -> None:
     assert limits.ready_in_s(1, 0.0) > 0.0
 
 
-class Windows(Provider):
-    """Gives its whole limit back at the end of each window, which a call begins."""
-
-    def ask(self, now: float) -> Headers:
-        window_s = self.burst / self.per_s
-        if now >= self.at + window_s:
-            self.level, self.at = self.burst, now
-        if self.level >= 1:
-            self.level -= 1
-        else:
-            self.refused += 1
-        return pairs(
-            x_ratelimit_limit_requests=f"{self.burst:g}",
-            x_ratelimit_remaining_requests=str(int(self.level)),
-            x_ratelimit_reset_requests=f"{self.at + window_s - now:.3f}s",
-        )
-
-
 @pytest.mark.parametrize("answer_s", [0.05, 1.0])
 @pytest.mark.parametrize("offered_per_s", [2.0, 30.0])
 def test_a_window_is_used_and_its_end_is_waited_for(answer_s: float, offered_per_s: float) -> None:
-    assert play(Windows(300.0, 15.0), 1, offered_per_s, answer_s) <= 0.001
+    assert play(RateLimited(15, 0.05, windows=True), 1, offered_per_s, answer_s) <= 0.001
 
 
 def of_window(limits: RateLimits, used: int, reset_s: float, now: float) -> None:
@@ -378,3 +339,107 @@ def test_resets_in_whole_seconds_tell_a_window_that_is_not_asked_too_early(
     for used in range(1, 11):
         of_window(limits, used, rounded(60.0 - 0.3 * used), 0.3 * used)
     assert 57.0 <= limits.ready_in_s(1, 3.0) <= 59.1
+
+
+def offer(
+    provider: RateLimited, limits: RateLimits, wait: str, per_s: float, seconds: float
+) -> float:
+    """Make calls whenever the limits allow; return the answers beside the most possible ones."""
+    now = paused_until = came = 0.0
+    waiting = refusals = 0
+    while now < seconds:
+        while came <= now:
+            waiting, came = waiting + 1, came + 1.0 / per_s
+        if waiting and now >= paused_until and limits.ready_in_s(0, now) <= 0.0:
+            if limits.known:
+                limits.take(0, now)
+            if provider.takes(now):
+                waiting, refusals = waiting - 1, 0
+            else:
+                refusals += 1
+                pause_s = min(8.0, 2.0 ** (refusals - 1))
+                if wait != "untold":
+                    pause_s = provider.wait_s(now)
+                    pause_s = math.ceil(pause_s) if wait == "seconds" else pause_s + 0.001
+                paused_until = now + pause_s
+                limits.learn_refusal(pause_s, now, now)
+        now += 0.004
+    first = 0 if provider.windows else provider.limit
+    return provider.answered / (first + provider.limit * seconds / provider.window_s)
+
+
+@pytest.mark.parametrize("wait", ["untold", "seconds", "exact"])
+@pytest.mark.parametrize("windows", [False, True])
+@pytest.mark.parametrize(
+    ("limit", "window_s"), [(15, 1.0), (60, 60.0), (3, 60.0), (500, 60.0), (100, 10.0)]
+)
+def test_the_rate_of_a_provider_that_tells_no_limit_is_found(
+    limit: int, window_s: float, windows: bool, wait: str
+) -> None:
+    provider, limits = RateLimited(limit, window_s, windows=windows), RateLimits()
+    used = offer(provider, limits, wait, 3.0 * limit / window_s, max(60.0, 4.0 * window_s))
+    # A pause that is as long as a window loses the next window.
+    assert used > (0.5 if windows and window_s == 1.0 else 0.8)
+    assert provider.refused < max(30, 0.15 * provider.answered)
+
+
+def test_calls_within_an_untold_limit_do_not_wait() -> None:
+    limits = RateLimits()
+    limits.learn_refusal(1.0, 0.0, 0.0)
+    assert limits.ready_in_s(0, 0.1) > 0.0
+    assert limits.ready_in_s(0, 1.1) == 0.0, "one call fits after the pause"
+    assert limits.ready_in_s(0, 1.1, calls=5) > 0.0
+    assert limits.ready_in_s(0, 20.0, calls=5) == 0.0, "after a while without calls"
+
+
+def test_a_refusal_among_few_calls_says_little_about_the_rate() -> None:
+    limits = RateLimits()
+    for minute in range(5):
+        limits.learn_refusal(1.0, 60.0 * minute, 60.0 * minute)
+        limits.take(0, 60.0 * minute + 30.0)
+    limits.learn_refusal(1.0, 300.0, 300.0)
+    assert limits.ready_in_s(0, 301.1) == 0.0
+    assert limits.ready_in_s(0, 301.1, calls=4) < 3.0
+
+
+def test_an_untold_limit_is_forgotten() -> None:
+    limits = RateLimits()
+    limits.learn_refusal(60.0, 0.0, 0.0)
+    assert limits.ready_in_s(0, 0.0, calls=10_000) > 60.0
+    assert limits.ready_in_s(0, 660.0, calls=10_000) == 0.0
+
+
+def test_refusals_of_one_burst_are_one_refusal() -> None:
+    limits, once = RateLimits(), RateLimits()
+    for each, count in ((limits, 50), (once, 1)):
+        for number in range(count):
+            each.learn_refusal(1.0, -0.1 - number * 0.001, 0.001 * number)
+    assert limits.ready_in_s(0, 0.1) == pytest.approx(once.ready_in_s(0, 0.1), abs=0.1)
+
+
+def test_calls_that_began_before_a_refusal_make_no_debt() -> None:
+    limits = RateLimits()
+    limits.learn_refusal(1.0, 0.0, 0.0)
+    for _ in range(100):  # another process counts them late
+        limits.take(0, 0.01)
+    assert limits.ready_in_s(0, 0.01) < 2.0
+
+
+def test_a_limit_that_a_header_tells_takes_the_place_of_an_untold_one() -> None:
+    limits = RateLimits()
+    limits.learn_refusal(30.0, 0.0, 0.0)
+    assert limits.ready_in_s(0, 0.0) > 0.0
+    headers = pairs(x_ratelimit_limit_requests="100", x_ratelimit_remaining_requests="50")
+    limits.learn(headers, 0.0, UNIX)
+    assert limits.ready_in_s(0, 0.0) == 0.0
+    limits.learn_refusal(30.0, 1.0, 1.0)
+    assert limits.ready_in_s(0, 1.0) == 0.0, "the headers tell more"
+
+
+def test_an_untold_limit_survives_a_copy() -> None:
+    limits, copy = RateLimits(), RateLimits()
+    provider = RateLimited(15, 1.0)
+    offer(provider, limits, "exact", 45.0, 20.0)
+    copy.copy_from(limits)
+    for now in (20.0, 20.5, 21.0):
+        assert copy.ready_in_s(0, now, calls=30) == limits.ready_in_s(0, now, calls=30) > 0.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -10,11 +10,8 @@ import pytest
 from headstart.attempts import Attempt, AttemptOutcome, AttemptRole, ShapingEffect
 from headstart.decisions import Outcome
 from headstart.observe import Served
-from headstart.report.accounts import Accounts
 from headstart.report.sections import render_page
-
-if TYPE_CHECKING:
-    from headstart.report.values import Report
+from support.booked import report_on
 
 WON = Attempt(
     upstream="groq",
@@ -55,13 +52,6 @@ def served(*attempts: Attempt, **changes: Any) -> Served:
         attempts=attempts,
     )
     return msgspec.structs.replace(row, **changes)
-
-
-def report_on(*rows: Served) -> Report:
-    accounts = Accounts()
-    for row in rows:
-        accounts.add(row)
-    return accounts.report()
 
 
 def test_calls_are_counted_by_provider_and_model() -> None:

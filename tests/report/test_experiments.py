@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from io import StringIO
-from typing import TYPE_CHECKING
 
 import pytest
 from rich.console import Console
@@ -13,13 +12,8 @@ from headstart.attempts import ShapingEffect
 from headstart.cli.report import print_tables
 from headstart.decisions import Outcome
 from headstart.observe import Served
-from headstart.report.accounts import Accounts
 from headstart.report.sections import render_page
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from headstart.report.values import Report
+from support.booked import report_on
 
 
 def answered(kind: str, tokens: int, *, status: int = 200) -> Served:
@@ -28,13 +22,6 @@ def answered(kind: str, tokens: int, *, status: int = 200) -> Served:
         stream=True, total_s=0.5 + tokens / 100, model="m",
         shaped=(ShapingEffect(kind=kind, tokens_before=tokens, tokens_after=tokens),),
     )  # fmt: skip
-
-
-def report_on(rows: Iterable[Served]) -> Report:
-    accounts = Accounts()
-    for row in rows:
-        accounts.add(row)
-    return accounts.report()
 
 
 def both_sides(seed: int) -> list[Served]:
@@ -47,7 +34,7 @@ def both_sides(seed: int) -> list[Served]:
 def test_the_saving_comes_with_an_interval_that_holds_the_truth() -> None:
     held = 0
     for seed in range(40):
-        (trial,) = report_on(both_sides(seed)).trials
+        (trial,) = report_on(*both_sides(seed)).trials
         assert (trial.name, trial.answers, trial.held_out) == ("concise", 900, 100)
         saved = trial.saved_tokens
         assert saved is not None
@@ -59,23 +46,23 @@ def test_the_saving_comes_with_an_interval_that_holds_the_truth() -> None:
 
 
 def test_time_is_measured_too_and_the_share_is_of_what_was_left_alone() -> None:
-    (trial,) = report_on(both_sides(1)).trials
+    (trial,) = report_on(*both_sides(1)).trials
     assert trial.saved_s is not None
     assert trial.saved_s.value == pytest.approx(1.0, abs=0.3)
     assert trial.saved_share == pytest.approx(1 / 3, abs=0.1)
 
 
 def test_failed_answers_measure_nothing() -> None:
-    (trial,) = report_on([answered("tight", 100), answered("tight", 9, status=502)]).trials
+    (trial,) = report_on(answered("tight", 100), answered("tight", 9, status=502)).trials
     assert (trial.answers, trial.held_out, trial.saved_tokens) == (1, 0, None)
 
 
 def test_without_an_experiment_there_is_nothing_to_tell() -> None:
-    assert report_on([answered("guard", 100)]).trials == ()
+    assert report_on(answered("guard", 100)).trials == ()
 
 
 def test_the_saving_is_shown_but_not_counted_as_cut_from_prompts() -> None:
-    report = report_on(both_sides(1))
+    report = report_on(*both_sides(1))
     assert report.reshaped == ()
     page, out = render_page(report), StringIO()
     print_tables(Console(file=out, width=160), report)

@@ -116,8 +116,8 @@ def test_counter_over_its_budget_or_without_one_is_named() -> None:
     ]
 
 
-def test_counter_under_its_budget_is_named() -> None:
-    budget = {"files": {"cli": 5, "gone": 2}}
+def test_counter_under_its_budget_is_named_but_not_one_that_was_not_counted() -> None:
+    budget = {"files": {"cli": 5, "gone": 2}, "exact_hit": {"calls": 46}}
     assert reserves({"files": {"cli": 4}}, budget) == [
         "files.cli is 4, under its budget of 5",
         "files.gone is 0, under its budget of 2",

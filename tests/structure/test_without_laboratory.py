@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from support.command import COMMAND
 from support.repository import ROOT
 from support.serving import serving_in_thread
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-COMMAND = [sys.executable, "-c", "from headstart.cli import main; main()"]
 ANSWER = {
     "id": "1",
     "object": "chat.completion",

@@ -5,11 +5,12 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
+import anyio
 import numpy as np
 
 from headstart.decisions import Label, LabelSource
 from headstart.middleware.learning.domains import Domains
-from headstart.observe import Observers
+from headstart.observe import Observers, StageFailed
 from headstart.policies.learned_rule.domain import Domain
 from headstart.policies.learned_rule.features import NAMES, VERSION, pack_features
 from headstart.policies.learned_rule.settings import ErrorLimit
@@ -17,6 +18,7 @@ from headstart.policies.learned_rule.settings import ErrorLimit
 if TYPE_CHECKING:
     from headstart.interfaces import Store
     from headstart.observe import Observer
+    from support.fakes import Recorder
 
 ERROR_LIMIT = ErrorLimit(max_error=0.05)
 
@@ -63,3 +65,18 @@ def make_domains(store: Store, observer: Observer | None = None, *, most: int = 
 def digest(domain: Domain) -> str:
     """Name all that a domain knows, and the threshold that follows from it."""
     return f"{blake2b(domain.snapshot(), digest_size=8).hexdigest()} {domain.threshold()}"
+
+
+async def failed(recorder: Recorder, error: str) -> None:
+    """Wait until observers were told of a failure of learning."""
+    with anyio.fail_after(10):
+        while StageFailed(stage="learner", error=error) not in recorder.seen:
+            await anyio.sleep(0.005)
+
+
+def lessons(count: int, domain: str = "d") -> list[Label]:
+    """Return labels, of which one in three says "different"."""
+    return [
+        make_label(number, same=number % 3 != 0, closeness=number % 3, domain=domain)
+        for number in range(count)
+    ]

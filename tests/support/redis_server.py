@@ -25,7 +25,7 @@ from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 
 from support.patience import PATIENCE_S
-from support.serving import bind_free_port
+from support.serving import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -142,12 +142,6 @@ def _speaks_tls(binary: str) -> bool:
     return "'no-such-setting" in ended.stdout + ended.stderr
 
 
-def _free_port() -> int:
-    with bind_free_port() as bound:
-        port: int = bound.getsockname()[1]
-        return port
-
-
 @contextlib.contextmanager
 def redis_server(
     password: str = "", *, port: int = 0, tls: Certificates | None = None, **options: str | int
@@ -157,7 +151,7 @@ def redis_server(
     ``options`` are those of its configuration, with ``_`` for ``-``. Without a ``port`` it takes a
     free one.
     """
-    port = port or _free_port()
+    port = port or free_port()
     settings = {"port": port, "bind": "127.0.0.1", "save": '""', "appendonly": "no", **options}
     credential = f":{quote(password, safe='')}@" if password else ""
     url = f"redis://{credential}127.0.0.1:{port}/0"
@@ -178,7 +172,7 @@ def redis_server(
 @contextlib.contextmanager
 def behind_tls(server: RedisServer) -> Iterator[RedisServer]:
     """Put TLS in front of a server; clients must trust an authority of its own."""
-    authority, port = trustme.CA(), _free_port()
+    authority, port = trustme.CA(), free_port()
     own = authority.issue_cert("127.0.0.1")
     with (
         authority.cert_pem.tempfile() as trusted,
@@ -238,7 +232,7 @@ class Failover:
 @contextlib.contextmanager
 def redis_failover(tls: Certificates | None = None) -> Iterator[Failover]:
     """Run a master with a replica, and a Sentinel that fails over after half a second."""
-    port = _free_port()
+    port = free_port()
     url = f"redis://127.0.0.1:{port}/0"
     own: dict[str, str | int] = {"port": port}
     if tls is not None:
@@ -303,7 +297,7 @@ class Cluster:
 @contextlib.contextmanager
 def redis_cluster(*, replicas: bool = False, tls: Certificates | None = None) -> Iterator[Cluster]:
     """Run a Cluster of three masters, each of which may have a replica."""
-    buses = [_free_port() for _ in range(2 * MASTERS if replicas else MASTERS)]
+    buses = [free_port() for _ in range(2 * MASTERS if replicas else MASTERS)]
     options: dict[str, Any] = {"cluster_enabled": "yes", "cluster_node_timeout": 2000}
     if tls is not None:
         options["tls-cluster"] = "yes"

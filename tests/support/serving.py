@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
-from headstart.lab.simulator.app import PromptServer
+from headstart.lab.simulator.app import FastStopServer
 from support.conforming import Conforming
 
 if TYPE_CHECKING:
@@ -36,6 +36,13 @@ def bind_free_port() -> socket.socket:
     bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     bound.bind(("127.0.0.1", 0))
     return bound
+
+
+def free_port() -> int:
+    """Return a loopback port that was free a moment ago."""
+    with bind_free_port() as bound:
+        port: int = bound.getsockname()[1]
+        return port
 
 
 @contextlib.asynccontextmanager
@@ -73,7 +80,7 @@ def serving_in_thread(app: ASGIApp, **options: Any) -> Iterator[str]:
     assert not checked.violations
 
 
-class _Server(PromptServer):
+class _Server(FastStopServer):
     """A uvicorn that says when it is ready, stops at once and leaves the signals to pytest."""
 
     def __init__(self, config: uvicorn.Config) -> None:

@@ -25,7 +25,7 @@ from support.simulated import chat, in_flight, simulated, until
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from headstart.decisions import Outcome
+    from headstart.decisions import Label, Outcome
     from headstart.factory import Parts
     from headstart.lab.simulator.faults import Fault
     from headstart.types import ASGIApp
@@ -83,6 +83,15 @@ class Sidecar:
     async def in_flight(self, clients: int) -> None:
         """Wait until so many callers share the calls in flight."""
         await in_flight(self.parts[0].flights, clients)
+
+    async def labels(self, count: int) -> list[Label]:
+        """Wait until the store has so many labels, and return them."""
+        store = self.parts[0].store
+        async with asyncio.timeout(PATIENCE_S):
+            while len(found := await store.labels()) < count:
+                await asyncio.sleep(0.005)
+        assert len(found) == count
+        return [label for _, label in found]
 
     async def finished(self, count: int) -> None:
         """Wait until so many requests were answered, or left."""

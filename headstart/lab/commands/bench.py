@@ -118,16 +118,17 @@ def bench(options: BenchOptions) -> None:
         raise click.UsageError("--speed is for --simulate: real time cannot be compressed")
     else:
         source = configured(options.path, options.upstream, options.model)
-    run = _Run([], {})
-    whole = _run(source, plan, options.judge, run)
-    samples = run.samples
+    collected = _Collected([], {})
+    whole = _run(source, plan, options.judge, collected)
+    samples = collected.samples
     subjects = tuple(dict.fromkeys(sample.subject for sample in samples))
     fewest = [s for s in samples if s.cold or s.concurrency == plan.concurrency[0]]
     found = _Found(
         figures=[figures_of(subject, fewest) for subject in subjects],
         route=recommend(subjects, fewest),
         capacity=[
-            capacity_of(each, samples, run.usd_per_hour.get(each.upstream)) for each in subjects
+            capacity_of(each, samples, collected.usd_per_hour.get(each.upstream))
+            for each in subjects
         ],
         quality=qualities(subjects, samples),
         choice=None,
@@ -176,16 +177,16 @@ def read_bench_prompts(path: Path | None) -> tuple[BenchPrompt, ...]:
     return read_prompts(path.name, lines_of(path))
 
 
-class _Run(NamedTuple):
-    """The results of a run so far."""
+class _Collected(NamedTuple):
+    """The samples of a run so far, and the prices of machines."""
 
     samples: list[Sample]
     usd_per_hour: dict[str, float]
-    """The prices of machines of one's own, by upstream."""
+    """The hourly price of the user's own machines, by upstream."""
 
 
-def _run(source: Source, plan: BenchPlan, judge: str | None, run: _Run) -> bool:
-    """Measure into ``run``, with progress on a terminal's error stream.
+def _run(source: Source, plan: BenchPlan, judge: str | None, collected: _Collected) -> bool:
+    """Measure into ``collected``, with progress on a terminal's error stream.
 
     Returns False when Ctrl-C ended the measurement early.
     """
@@ -204,10 +205,10 @@ def _run(source: Source, plan: BenchPlan, judge: str | None, run: _Run) -> bool:
             bar = progress.add_task(f"{total} calls", total=total)
 
             def record(sample: Sample) -> None:
-                run.samples.append(sample)
+                collected.samples.append(sample)
                 progress.advance(bar)
 
-            run.usd_per_hour.update(
+            collected.usd_per_hour.update(
                 (target.upstream.name, target.upstream.price_per_hour)
                 for target in targets
                 if target.upstream.price_per_hour is not None

@@ -179,7 +179,7 @@ class Demo:
     model: str
 
     def body(self, prompt: str, context: str = "") -> dict[str, Any]:
-        """Return a request, with a text that it is about."""
+        """Return a request. ``context`` is a text that the question is about."""
         system = [{"role": "system", "content": context}] if context else []
         asked = {"role": "user", "content": prompt}
         return {"model": self.model, "stream": True, "messages": [*system, asked]}
@@ -332,8 +332,8 @@ async def _run(console: Console, options: DemoOptions, store: str) -> None:
     async with running_demo(options.profile, options.seed, options.speed, store) as running:
         if options.live:
             return await _type_live(console, running, options)
-        await _first_screen(console, running)
-        await _second_screen(console, running)
+        await _show_hits(console, running)
+        await _show_faults(console, running)
         if options.interactive:
             await _converse(console, running)
         elif options.requests:
@@ -343,21 +343,21 @@ async def _run(console: Console, options: DemoOptions, store: str) -> None:
     console.print(f"[dim]{NOTE}; this environment takes {_install_mb():.0f} MB on disk[/]")
 
 
-async def _first_screen(console: Console, running: Demo) -> None:
+async def _show_hits(console: Console, running: Demo) -> None:
     """Show misses, an exact hit, reworded hits and a refused trap, in a few seconds."""
     console.print("[bold]First asked[/] (three misses, streamed from the provider)")
     async with asyncio.TaskGroup() as group:
         asked = [group.create_task(running.ask(prompt)) for prompt in NEW]
     for task in asked:
         console.print(_line(task.result()))
-    await _kept(running, len(NEW))
+    await _wait_until_stored(running, len(NEW))
     for title, prompt in SCRIPT:
         console.print(f"[bold]{title.capitalize()}[/]")
         console.print(_line(await running.ask(prompt)))
     console.print()
 
 
-async def _kept(running: Demo, entries: int) -> None:
+async def _wait_until_stored(running: Demo, entries: int) -> None:
     """Wait until this number of answers is encoded and stored, which happens in the background."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(PATIENCE_S):
@@ -368,7 +368,7 @@ async def _kept(running: Demo, entries: int) -> None:
                 await asyncio.sleep(0.05)
 
 
-async def _second_screen(console: Console, running: Demo) -> None:
+async def _show_faults(console: Console, running: Demo) -> None:
     """Show a race with one failing provider, and a broken stream that another one completes."""
     for scene in FAULT_SCENES:
         console.print(f"[bold]{scene.title.capitalize()}[/]")
@@ -482,7 +482,7 @@ async def _type_live(console: Console, running: Demo, options: DemoOptions) -> N
 async def _typed(
     console: Console, running: Demo, question: str, seed: str, options: DemoOptions
 ) -> DemoAnswer:
-    """Type a question and send it. ``options.speed`` is that of the fingers, too."""
+    """Type a question and send it. ``options.speed`` also makes the typing faster."""
     context, typed = _report(seed), type_prompt(question, seed)
     url = running.url.removesuffix("/chat/completions")
     request = running.body(PLACEHOLDER, context)

@@ -26,7 +26,6 @@ from headstart.lab.commands.playing import (
     STATE_HELP,
     naming,
     play_rows,
-    same_class,
 )
 from headstart.lab.rates import (
     PairReport,
@@ -34,6 +33,7 @@ from headstart.lab.rates import (
     judge_pairs,
     ordering_report,
     read_labelled,
+    same_class,
     stream_report,
 )
 from headstart.lab.stream import Setup, contender_of, judge_noise, noisy
@@ -111,7 +111,7 @@ def evaluate(options: EvaluateOptions) -> None:
         print_json(report)
     else:
         _print(report, options.policy)
-    playing.fail_over(report, options.fail_over)
+    playing.exit_if_more_wrong(report, options.fail_over)
 
 
 def _judge_pairs(pairs: Pairs, contender: Contender) -> PairReport:
@@ -142,7 +142,7 @@ def _print(report: PairReport | StreamReport, policy: str) -> None:
     click.echo(f"{report.n:,} prompts, {policy}")
     for name in ("hit_rate", "wrong_per_hit", "wrong_per_request"):
         click.echo(f"  {name.replace('_', ' '):18} {playing.share_with_interval(report, name)}")
-    click.echo(f"  at least           {report.wrong_per_hit_at_least:.2%} of hits (one-sided 95 %)")
+    click.echo(f"  wrong at least     {report.wrong_per_hit_at_least:.2%} of hits (one-sided 95 %)")
     if isinstance(report, PairReport):
         click.echo(f"  genuine served     {report.genuine_served} of {report.genuine}")
         click.echo(f"  traps served       {report.traps_served} of {report.traps}")

@@ -27,8 +27,10 @@ from headstart.lab.rates import (
     is_log,
     numbered,
     pairs_in_order,
+    percent,
     read_labelled,
     read_log,
+    same_class,
 )
 from headstart.lab.stream import PreparedPrompt, ReplayRun, history_judge, play
 from headstart.policies.admission import Admission
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headstart.dialects.dialect import Dialect
-    from headstart.lab.rates import LabelledPrompt, LoggedExchange, Rates
+    from headstart.lab.rates import LoggedExchange, Rates
     from headstart.lab.stream import Contender, Judge, PlayedPrompt
     from headstart.policies.guards.words import Parse
     from headstart.types import CacheKey, ChatRequest, Completion
@@ -84,7 +86,7 @@ def encoded(texts: Iterable[str | None]) -> Callable[[str], PreparedPrompt[Parse
     return prepare
 
 
-def fail_over(rates: Rates, most: float | None) -> None:
+def exit_if_more_wrong(rates: Rates, most: float | None) -> None:
     """Exit with 1 when more than ``most`` of the hits were wrong, beyond chance."""
     least = rates.wrong_per_hit_at_least
     if most is not None and least > most:
@@ -118,11 +120,6 @@ def table(first: str, *more: str) -> Table:
     for name in more:
         empty.add_column(name, justify="right", no_wrap=True)
     return empty
-
-
-def percent(share: float | None) -> str:
-    """Return a share as a percentage."""
-    return "none" if share is None else f"{share:.2%}"
 
 
 def _brief(rates: Rates, name: str) -> str:
@@ -204,11 +201,6 @@ def _read_material(paths: Sequence[Path], pattern: re.Pattern[str] | None) -> Ma
     texts = [row.prompt.query for row in rows if row.prompt.query is not None]
     pairs = isinstance(labelled, Pairs)
     return Material(rows, encoded(texts), same_class, EXACT_JUDGE, {}, texts, pairs)
-
-
-def same_class(fresh: LabelledPrompt, cached: LabelledPrompt) -> bool:
-    """Return whether two prompts have the same label."""
-    return fresh.label == cached.label
 
 
 def _recorded(

@@ -65,6 +65,7 @@ def simulate(options: SimulateOptions) -> None:
       Anthropic Messages  POST /v1/messages
       Gemini              POST /v1beta/models/{model}:generateContent, :streamGenerateContent
       Cohere v2           POST /v2/chat
+      Bedrock Converse    POST /model/{id}/converse, /model/{id}/converse-stream
 
     Any key is accepted and every model name answers. GET /_sim/stats and /_sim/requests say what
     the provider saw, POST /_sim/reset starts over, and the request header x-sim-fault asks for a

@@ -34,7 +34,7 @@ from headstart.lab.commands.playing import (
     read_material,
 )
 from headstart.lab.quality import read_rows, study_cascade
-from headstart.lab.rates import ordering_report
+from headstart.lab.rates import ordering_report, percent
 from headstart.lab.stream import Contender, Setup, contender_of
 from headstart.lab.tuning import (
     TARGETS,
@@ -85,11 +85,11 @@ def _print_cascade(found: CascadeTuning) -> None:
     console.print(_scores(found))
     point = found.at_min_confidence
     if point is None:
-        click.echo("The strong model is not better here: nothing is gained by asking it.")
+        click.echo("The strong model is not better here, so a cascade gains nothing.")
         return
     click.echo(
-        f"{playing.percent(point.strong_share)} of the calls to the strong model keep "
-        f"{playing.percent(point.recovered)} of what it is better: quality {point.quality:.1%}"
+        f"If the strong model gets {percent(point.strong_share)} of the calls, the cascade "
+        f"keeps {percent(point.recovered)} of the gap: quality {point.quality:.1%}"
         + (f", ${point.cost_usd:.6f} a call" if point.cost_usd else "")
     )
     click.echo(_snippet(found))
@@ -100,9 +100,9 @@ def _curve(report: CascadeReport) -> Table:
     table = playing.table("strong calls", "quality", "gap recovered", "$ a call")
     for point in _tenths(report):
         table.add_row(
-            playing.percent(point.strong_share),
-            playing.percent(point.quality),
-            playing.percent(point.recovered),
+            percent(point.strong_share),
+            percent(point.quality),
+            percent(point.recovered),
             f"{point.cost_usd:.6f}" if point.cost_usd else "unknown",
         )
     return table
@@ -125,7 +125,7 @@ def _scores(found: CascadeTuning) -> Table:
     own = "judges of the cascade" if found.judge == "prompt" else "the table's score"
     for name, apgr, *shares in [*rows, (own, report.apgr, report.cpt50, report.cpt80)]:
         known = "none" if apgr is None else f"{apgr:.3f}"
-        table.add_row(name, known, *map(playing.percent, shares))
+        table.add_row(name, known, *map(percent, shares))
     return table
 
 
@@ -226,7 +226,7 @@ def tune(options: TuneOptions) -> None:
         print_json(found)
     else:
         _print(found, options.write or options.out, options.html)
-    playing.fail_over(found.chosen, options.fail_over)
+    playing.exit_if_more_wrong(found.chosen, options.fail_over)
 
 
 def _study(material: Material, setup: Setup, target: float) -> Tuning:
@@ -290,7 +290,7 @@ def _save(path: Path, option: str, data: bytes) -> None:
 def _print(found: Tuning, written: Path, html: Path | None) -> None:
     click.echo(f"{found.n:,} prompts" + _skipped(found.skipped))
     rows = (
-        (_name(target, found.max_error), [playing.percent(target.late.hit_rate)], target.rates)
+        (_name(target, found.max_error), [percent(target.late.hit_rate)], target.rates)
         for target in found.targets
     )
     Console().print(playing.comparison("target", rows, "late hits"))

@@ -647,7 +647,7 @@ async def serve_app(
     """Serve an app in the running event loop; yields the server and its base URL."""
     sock = bind(host, port)
     config.load()
-    server = PromptServer(config)
+    server = FastStopServer(config)
     # ``serve`` does no more than startup and shutdown, apart from signal handlers and a timer.
     server.lifespan = config.lifespan_class(config)
     await server.startup([sock])
@@ -657,8 +657,8 @@ async def serve_app(
         await server.shutdown([sock])
 
 
-class PromptServer(uvicorn.Server):
-    """A uvicorn that stops as soon as its connections have ended."""
+class FastStopServer(uvicorn.Server):
+    """A uvicorn server that stops as soon as its connections have ended."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop as uvicorn does, but without its pause of 0.1 s, which each test would wait."""

@@ -30,8 +30,8 @@ from headstart.lab.simulator.simulated_calls import (
     ScriptedError,
     TimedPiece,
     Wire,
+    checked_marks,
     lifetime_s,
-    within_marks,
 )
 from headstart.types import Frozen
 
@@ -205,7 +205,7 @@ class BedrockWire(Wire):
 
     def blocks(self, body: bytes) -> list[PromptBlock]:
         """Return tools, system text and messages with their marks, four at most."""
-        return within_marks(_marked_blocks(_decoder.decode(body)))
+        return checked_marks(_marked_blocks(_decoder.decode(body)))
 
     def whole(self, answer: SimulatedAnswer) -> bytes:
         """Return the body of an answer that is not streamed."""

@@ -176,8 +176,8 @@ def _likelihoods(alternative: Alternative, answer: SimulatedAnswer) -> Sequence[
 def _logprobs(listed: Sequence[Likelihood], *, refusal: bool) -> dict[str, Any]:
     entries = [
         {
-            **_entry(likely.token, likely.logprob),
-            "top_logprobs": [_entry(*ranked) for ranked in likely.ranked],
+            **logprob_entry(likely.token, likely.logprob),
+            "top_logprobs": [logprob_entry(*ranked) for ranked in likely.ranked],
         }
         for likely in listed
     ]
@@ -186,7 +186,8 @@ def _logprobs(listed: Sequence[Likelihood], *, refusal: bool) -> dict[str, Any]:
     return {"content": entries, "refusal": None}
 
 
-def _entry(token: str, logprob: float) -> dict[str, Any]:
+def logprob_entry(token: str, logprob: float) -> dict[str, Any]:
+    """Return a token with its log-probability and its bytes."""
     return {"token": token, "logprob": logprob, "bytes": list(token.encode())}
 
 

@@ -25,7 +25,7 @@ from headstart.lab.simulator.chat_request import (
     text_message,
 )
 from headstart.lab.simulator.generation import likelihoods
-from headstart.lab.simulator.openai_chat import OpenAIWire
+from headstart.lab.simulator.openai_chat import OpenAIWire, logprob_entry
 from headstart.lab.simulator.simulated_calls import TimedPiece
 from headstart.types import Frozen
 
@@ -377,8 +377,8 @@ def _message_item(alternative: Alternative, answer: SimulatedAnswer) -> dict[str
             top = answer.chat.top_logprobs or 0
             part["logprobs"] = [
                 {
-                    **_entry(each.token, each.logprob),
-                    "top_logprobs": [_entry(*r) for r in each.ranked],
+                    **logprob_entry(each.token, each.logprob),
+                    "top_logprobs": [logprob_entry(*r) for r in each.ranked],
                 }
                 for each in likelihoods(answer.generation.class_id, alternative.tokens, top)
             ]
@@ -390,10 +390,6 @@ def _message_item(alternative: Alternative, answer: SimulatedAnswer) -> dict[str
         "role": "assistant",
         "content": [part],
     }
-
-
-def _entry(token: str, logprob: float) -> dict[str, Any]:
-    return {"token": token, "logprob": logprob, "bytes": list(token.encode())}
 
 
 def _item_events(

@@ -49,7 +49,7 @@ class SimulatedRequest(Frozen):
 
     @property
     def credential(self) -> bytes:
-        """The key that came along, without ``Bearer``, or the id of AWS's; "" without any."""
+        """The request's key, without ``Bearer``, or the id of its AWS key; "" if it has none."""
         for name in CREDENTIALS:
             if (value := self.header(name)) is not None:
                 signed = value.partition(b"Credential=")[2].partition(b"/")[0]
@@ -187,8 +187,8 @@ class PromptBlock(NamedTuple):
 MOST_MARKS = 4
 
 
-def within_marks(blocks: Iterable[PromptBlock]) -> list[PromptBlock]:
-    """Return the blocks. Raises BadRequest for more than four marks, as the providers do."""
+def checked_marks(blocks: Iterable[PromptBlock]) -> list[PromptBlock]:
+    """Return the blocks. Raises BadRequest if they have more than four marks, as providers do."""
     listed = list(blocks)
     found = sum(block.lifetime_s is not None for block in listed)
     if found > MOST_MARKS:

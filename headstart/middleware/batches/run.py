@@ -19,9 +19,10 @@ from headstart.middleware.batches.documents import MappedRequest, MapStep, StepE
 from headstart.middleware.batches.journal import BatchResult, body_of, in_prefix_order, output_row
 from headstart.middleware.respond import plain_error
 from headstart.observe import Served
-from headstart.policies.routing import rate_limits
+from headstart.policies.routing import schedule
 from headstart.policies.routing.failures import FailureKind
-from headstart.policies.routing.rate_limits import BatchPace, retry_after_s
+from headstart.policies.routing.rate_limits import retry_after_s
+from headstart.policies.routing.schedule import BatchPace
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -369,7 +370,7 @@ class BatchRun:
         if reply.status in _LIMITED_STATUSES and not _is_hopeless(booked):
             self.counts.refusals += 1
             wait_s = retry_after_s(reply.headers, unix)
-            self.pace = rate_limits.refused(self.pace, began=began, wait_s=wait_s, now=now)
+            self.pace = schedule.refused(self.pace, began=began, wait_s=wait_s, now=now)
             if not self.pace.gives_up:
                 self._waiting.appendleft(request)
                 return
@@ -398,10 +399,10 @@ class BatchRun:
         if limited:
             self.counts.refusals += 1
         if last.upstream in limited and last.outcome is AttemptOutcome.WON:
-            self.pace = rate_limits.crowded(self.pace, began=began, now=now)
+            self.pace = schedule.crowded(self.pace, began=began, now=now)
         if booked.succeeded:
             took_s = booked.total_s if booked.upstream_s is None else booked.upstream_s
-            self.pace = rate_limits.answered(
+            self.pace = schedule.answered(
                 self.pace,
                 began=began,
                 took_s=took_s,

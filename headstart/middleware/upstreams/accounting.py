@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import OrderedDict
 from contextlib import nullcontext
 from functools import partial
@@ -38,10 +39,10 @@ class UpstreamState:
 
     ``lock`` is held while a call asks for permission, because other processes may share the state.
     ``queue`` is held by the first of the calls that wait for the rate limit, which are ``queued``.
-    It is fair: who came first is next.
+    It is fair: who came first is next. A call was last answered at ``answered_at``.
     """
 
-    __slots__ = ("breaker", "limits", "lock", "queue", "queued")
+    __slots__ = ("answered_at", "breaker", "limits", "lock", "queue", "queued")
 
     def __init__(
         self,
@@ -54,6 +55,7 @@ class UpstreamState:
         self.lock = lock
         self.queue = asyncio.Lock()
         self.queued = 0
+        self.answered_at = -math.inf
 
 
 class UpstreamStates:
@@ -120,6 +122,8 @@ _BILLED = (FailureKind.SILENT, FailureKind.TIMEOUT, FailureKind.FILTERED)
 
 MOST_TOKENS = 10_000_000
 """A number of tokens that no answer has. Larger limits of callers are read as this one."""
+LATELY_S = 60.0
+"""No answer for this time means that a rate limit does not end soon, such as that of a day."""
 _UNUSED = (FailureKind.BAD_REQUEST, FailureKind.CONTEXT_TOO_LONG, FailureKind.NO_SUCH_MODEL)
 """Refusals that cost nothing: the reserved tokens are given back, so that other callers can use
 them."""
@@ -190,6 +194,8 @@ class AttemptBooking:
         self.status = reply.status
         self._transcript, self._dialect = reply.transcript, dialect
         limits = self._state.limits
+        if reply.status < 400:
+            self._state.answered_at = now
         if limits.known and reply.status < 400 and not limits.needs_headers(now):
             return
         if limits.learn(reply.headers, now, unix, self._taken, began=self.began):
@@ -260,6 +266,9 @@ class AttemptBooking:
             self._state.breaker.neutral(self._permit)
         else:
             self._state.breaker.failed(self._permit, failure, now)
+            if failure.ends_with_time and not self.call.relayed:
+                pause_s = self._state.breaker.ready_in_s(now)
+                self._state.limits.learn_refusal(pause_s, self.began, now)
         if failure.kind in _UNUSED:
             self._state.limits.give_back(self._reserved, now)
         begun = self.first_at is not None
@@ -270,6 +279,11 @@ class AttemptBooking:
             self._book(outcome, now, Tokens(), cost_usd, failure)
         else:
             self._cut(outcome, now, failure)
+
+    def others_are_answered(self, now: float) -> bool:
+        """Tell whether another call was answered lately, or may be answered now."""
+        is_lately = now - self._state.answered_at <= LATELY_S
+        return is_lately or self._states.measures.in_flight(self.key) > 0
 
     def left(self, now: float) -> None:
         """Book a call whose answer is not read any more: it lost, or its client left.

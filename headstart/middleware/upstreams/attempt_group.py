@@ -369,7 +369,9 @@ class AttemptGroup:
         if isinstance(error, UpstreamUnavailable) and not error.limited:
             starts.avoided(member, now)
         else:
-            starts.failed(member, failure, now, asked=not isinstance(error, UpstreamUnavailable))
+            asked = not isinstance(error, UpstreamUnavailable)
+            queues = isinstance(error, UpstreamRefused) and error.queues
+            starts.failed(member, failure, now, asked=asked, queues=queues)
 
     def _allowed(self, call: Call) -> list[int]:
         every = range(len(self._members))

@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 import math
 from hashlib import blake2b
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 import msgspec
 
@@ -115,6 +115,19 @@ class _ReadHeaders(NamedTuple):
         limits.learn(self.headers, now, self.unix, self.taken, self.windows, began=self.began)
 
 
+class _RefusedCall(NamedTuple):
+    """A provider that tells no limit refused a call."""
+
+    pause_s: float
+    began: float
+
+    def apply(self, limits: RateLimits, now: float) -> None:
+        limits.learn_refusal(self.pause_s, self.began, now)
+
+
+_Change: TypeAlias = _HeldCall | _UnusedCall | _ReadHeaders | _RefusedCall
+
+
 class NodeLimits:
     """All limits that a process shares with others through ``store``."""
 
@@ -163,7 +176,7 @@ class StoredLimits(RateLimits):
         """``local`` does not have the limits that the document had."""
         self._ahead_s = 0.0
         """The store's time minus the event loop's time."""
-        self._changes: list[_HeldCall | _UnusedCall | _ReadHeaders] = []
+        self._changes: list[_Change] = []
         """The changes that are not written."""
         self._writing = False
         self._hurry = asyncio.Event()
@@ -263,11 +276,18 @@ class StoredLimits(RateLimits):
         self._change(_ReadHeaders(headers, unix, taken, windows, began), soon=soon)
         return told_tokens
 
+    def learn_refusal(self, pause_s: float, began: float, now: float) -> None:
+        """Learn the rate of a provider that tells no limit, for all nodes."""
+        self._now.learn_refusal(pause_s, began, now)
+        if self._is_live:
+            self._hurry.set()
+            self._change(_RefusedCall(pause_s, began), soon=True)
+
     # --- reading ----------------------------------------------------------------------------
 
     @property
     def known(self) -> bool:
-        """The provider's headers have named a limit, to any node."""
+        """A limit is known to any node."""
         return self._now.known
 
     @known.setter
@@ -288,7 +308,7 @@ class StoredLimits(RateLimits):
 
     # --- writing ----------------------------------------------------------------------------
 
-    def _change(self, change: _HeldCall | _UnusedCall | _ReadHeaders, *, soon: bool) -> None:
+    def _change(self, change: _Change, *, soon: bool) -> None:
         self._changes.append(change)
         if not self._writing:
             self._writing = True
@@ -301,7 +321,7 @@ class StoredLimits(RateLimits):
 
     async def _write(self, within_s: float) -> None:
         """Write the changes, until there are none."""
-        changes: list[_HeldCall | _UnusedCall | _ReadHeaders] = []
+        changes: list[_Change] = []
         try:
             while self._changes:
                 with contextlib.suppress(TimeoutError):
@@ -321,9 +341,7 @@ class StoredLimits(RateLimits):
         finally:
             self._writing = False
 
-    async def _write_changes(
-        self, changes: Sequence[_HeldCall | _UnusedCall | _ReadHeaders]
-    ) -> None:
+    async def _write_changes(self, changes: Sequence[_Change]) -> None:
         """Apply the changes to the newest document, and write it. Raises StoreError."""
         while True:
             began = self._time()
@@ -350,7 +368,7 @@ class StoredLimits(RateLimits):
                 elif change.taken:
                     self.cancel(change.tokens, now)
 
-    def _fail(self, changes: Sequence[_HeldCall | _UnusedCall | _ReadHeaders]) -> None:
+    def _fail(self, changes: Sequence[_Change]) -> None:
         """Go on alone: let the calls that wait ask this node's own limits."""
         self.nodes.failed_at = max(self.nodes.failed_at, self._time())
         waiting, self._changes = (*changes, *self._changes), []

@@ -468,10 +468,9 @@ class SharedLimits(_OnSharedState, RateLimits):
 
     @property
     def known(self) -> bool:
-        """The provider's headers have named a limit, to any worker."""
-        cell = self.cell
-        if cell.span != cell.table.span:
-            cell.refresh(self)
+        """A limit is known to any worker."""
+        if self.cell.span != self.cell.table.span:
+            self.cell.refresh(self)
         return self._known
 
     @known.setter
@@ -495,6 +494,7 @@ class SharedLimits(_OnSharedState, RateLimits):
     ready_in_s = _reads(RateLimits.ready_in_s)
     allowance = _reads(RateLimits.allowance)
     _learn = _changes(RateLimits.learn)
+    learn_refusal = _changes(RateLimits.learn_refusal)
     take = _counts(RateLimits.take)
     give_back = _counts(RateLimits.give_back)
     copy_from = _changes(RateLimits.copy_from)

@@ -21,6 +21,7 @@ from headstart.errors import (
     UpstreamUnavailable,
 )
 from headstart.middleware.identity import credential_of
+from headstart.middleware.reading import error_event
 from headstart.middleware.upstreams.accounting import (
     MOST_GAPS,
     AttemptBooking,
@@ -313,7 +314,9 @@ class TargetCall:
                 )
         elif transcript.error is not None and piece.events:
             transcript.size -= len(piece.data)  # the client does not get this piece
-            raise reported(transcript.error, self._name, self._headers, dialect, self._call.id)
+            error = reported(transcript.error, self._name, self._headers, dialect, self._call.id)
+            error.event = error_event(piece.data)
+            raise error
 
     async def _close(self, error: BaseException | None) -> None:
         """Close the socket, and book the call unless it is booked. A second call does nothing.
@@ -352,6 +355,8 @@ class TargetCall:
             if self._call.relayed:
                 failure = limit_relayed_pause(failure)
             self._booking.failed(failure, now)
+            if isinstance(error, UpstreamRefused) and failure.ends_with_time:
+                error.queues = self._booking.others_are_answered(now)
         await self._close(error)
 
     def _book(self) -> None:

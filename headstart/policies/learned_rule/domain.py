@@ -771,7 +771,7 @@ class Domain:
 
 
 def _by_guard(veto: str | None) -> bool:
-    """Tell vetoes of guards that the learned rule obeys from its own vetoes."""
+    """Tell whether this is the veto of a guard that the learned rule obeys."""
     return veto is not None and veto not in OWN_VETOES | SOFT_GUARDS
 
 

@@ -155,6 +155,13 @@ class Failure(Frozen, kw_only=False):
     """A retry takes nothing from the retry budget, because the provider read no request."""
 
     @property
+    def ends_with_time(self) -> bool:
+        """It is a rate limit: the same call may be answered later."""
+        return (
+            self.kind is FailureKind.RATE_LIMITED and self.retry_here and self.pauses_s is not None
+        )
+
+    @property
     def larger_context(self) -> bool:
         """Only a target with a larger context can help."""
         return self.kind is FailureKind.CONTEXT_TOO_LONG

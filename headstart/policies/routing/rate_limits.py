@@ -7,10 +7,7 @@ at ``(limit - remaining) / reset``. Others give the whole limit back at the end 
 headers tell which: the end of a window stays where it is, and a bucket is whole the later, the more
 of it is used.
 
-**How many calls a batch makes at once:** it finds the provider's limit by itself. Additive increase
-and multiplicative decrease, as in TCP (Chiu and Jain, 1989). The limit doubles with each round of
-answers until the first sign of too many calls, and then rises by one call with each round. A
-refusal (429) halves it; a round of slow answers lowers it by a fifth.
+**A limit that no header tells:** refusals tell when it is used up (``_UntoldLimit``).
 """
 
 from __future__ import annotations
@@ -22,10 +19,7 @@ from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-import msgspec
-
 from headstart.policies.callers import NameMemo, NamesMemo
-from headstart.types import Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -429,6 +423,120 @@ class _Bucket:
         return max(0.0, min(wait_s, self.believed_until - now))
 
 
+_FIRST_PER_S, _MOST_FIRST_PER_S = 1.0, 100.0
+"""The fewest and the most calls a second after the first refusal."""
+_DOUBLES_S, _LEAST_DOUBLES_S, _MOST_DOUBLES_S = 1.0, 2.0, 60.0
+"""Seconds in which the rate doubles: while nothing is known of the limit, and afterwards at least,
+and at most."""
+_CONFIRMED = 0.1
+"""Two measurements that differ by less than this share confirm each other."""
+_MOST_DOUBLINGS = 6.0
+_UNTOLD_S = 600.0
+"""Seconds until a limit that no header tells is forgotten."""
+_LEAST_ANSWERED, _LEAST_S, _ENOUGH_S = 8.0, 1.0, 10.0
+"""A rate is measured over so many answered calls and at least so many seconds, or over one call in
+so many seconds."""
+_LONGEST_BURST_S = 60.0
+UNTOLD = "untold"
+"""The name of a limit that no header tells."""
+
+
+class _UntoldLimit(_Bucket):
+    """The rate at which a provider answers calls that tells no limit before it refuses.
+
+    A refusal means that nothing is left. So the calls that were answered between two refusals,
+    divided by the time between them, are the rate that the limit allows. This holds for a bucket,
+    and for windows over a whole one. The rate is first a guess and doubles each second, as in the
+    slow start of TCP. Later it doubles in half of the time over which it was measured, and more
+    slowly once another measurement confirms it: only more calls show that the limit is higher.
+
+    ``per_s`` is the measured rate. ``first`` has the level, the time in which the rate doubles, and
+    the time, all of the refusal from which calls are counted. The rate grows from
+    ``believed_until - _UNTOLD_S`` on, which is when the pause after the last refusal ends.
+    """
+
+    __slots__ = ()
+
+    def refuse(self, pause_s: float, began: float, now: float) -> None:
+        """Note that a call was refused, which ``began`` then. No call is made for ``pause_s``."""
+        if not self.believed_until:
+            per_s = _MOST_FIRST_PER_S if pause_s < 1.0 / _MOST_FIRST_PER_S else 1.0 / pause_s
+            self._measured(max(per_s, _FIRST_PER_S), _DOUBLES_S, _ENOUGH_S, now)
+            self.at = now
+        elif began < self.first.at:
+            return  # the refusal from which calls are counted says the same
+        elapsed_s, level = now - self.first.at, self.level_at(now)
+        granted = self._granted(now) - self._granted(self.first.at)
+        answered = self.first.used + granted - level - 1.0
+        many = answered >= _LEAST_ANSWERED and elapsed_s >= _LEAST_S
+        if many or (answered >= 1.0 and elapsed_s >= _ENOUGH_S):
+            per_s = answered / elapsed_s
+            doubles_s = max(elapsed_s / 2.0, _LEAST_DOUBLES_S)
+            if level > 1.0 + granted / 10.0:  # the calls came more slowly, so they tell little
+                per_s, doubles_s = max(per_s, _FIRST_PER_S), _DOUBLES_S
+            elif abs(per_s - self.per_s) < _CONFIRMED * self.per_s:
+                doubles_s = min(max(doubles_s, 2.0 * self.first.reset_s), _MOST_DOUBLES_S)
+            self._measured(per_s, doubles_s, elapsed_s, now)
+            answered = 0.0
+        self.believed_until = now + pause_s + _UNTOLD_S
+        # When the pause ends, one call fits, and half of those that the limit allows meanwhile.
+        self.at, self.level = now, min(level, 1.0 - self.per_s * pause_s / 2.0)
+        granted = self._granted(now) - self._granted(self.first.at)
+        self.first = self.first._replace(used=max(0.0, answered) + self.level - granted)
+
+    def _measured(self, per_s: float, doubles_s: float, over_s: float, now: float) -> None:
+        self.per_s = per_s
+        self.limit = 1.0 + per_s * min(max(over_s, _LEAST_S), _LONGEST_BURST_S)
+        self.first = LimitReading(0.0, doubles_s, now)
+
+    def _doublings(self, now: float) -> float:
+        grows_s = now - (self.believed_until - _UNTOLD_S)
+        return min(max(0.0, grows_s / self.first.reset_s), _MOST_DOUBLINGS)
+
+    def _granted(self, now: float) -> float:
+        """Return the integral of the rate; only differences of it mean something."""
+        doublings, doubles_s = self._doublings(now), self.first.reset_s
+        grown = doubles_s * (math.exp2(doublings) - 1.0) / math.log(2.0)
+        steady_s = now - (self.believed_until - _UNTOLD_S) - doublings * doubles_s
+        return self.per_s * (grown + steady_s * math.exp2(doublings))
+
+    def level_at(self, now: float) -> float:
+        granted = self._granted(max(now, self.at)) - self._granted(self.at)
+        return min(self.limit, self.level + granted)
+
+    def change(self, amount: float, now: float) -> None:
+        """Change the level. Calls that began before the last refusal make no debt."""
+        level = self.level_at(now)
+        self.level, self.at = min(max(level + amount, min(level, 0.0)), self.limit), now
+
+    def wait_s(self, tokens: int, now: float, calls: int, reserve: float) -> float:  # noqa: ARG002 - refusals show what is left
+        """Return the seconds until the last of ``calls`` fits.
+
+        For those after the first the rate is taken not to grow any more.
+        """
+        level = self.level_at(now)
+        others = calls - max(1.0, level)
+        wait_s = self._passes_s(1.0 - level, now) if level < 1.0 else 0.0
+        if others > 0.0:
+            wait_s += others / (self.per_s * math.exp2(self._doublings(now)))
+        return max(0.0, min(wait_s, self.believed_until - now))
+
+    def _passes_s(self, calls: float, now: float) -> float:
+        """Return the seconds in which the growing rate grants ``calls``."""
+        pause_s = max(0.0, self.believed_until - _UNTOLD_S - now)
+        if calls <= self.per_s * pause_s:
+            return calls / self.per_s
+        calls -= self.per_s * pause_s
+        doublings, doubles_s = self._doublings(now), self.first.reset_s
+        per_doubling = self.per_s * doubles_s / math.log(2.0)
+        grown = math.exp2(doublings) + calls / per_doubling
+        most = math.exp2(_MOST_DOUBLINGS)
+        if grown <= most:
+            return pause_s + (math.log2(grown) - doublings) * doubles_s
+        calls -= per_doubling * (most - math.exp2(doublings))
+        return pause_s + (_MOST_DOUBLINGS - doublings) * doubles_s + calls / (self.per_s * most)
+
+
 SavedLimits: TypeAlias = dict[
     str, tuple[float, float, float, float, tuple[float, ...], float, float, LimitReading]
 ]
@@ -441,12 +549,12 @@ NOTHING_TAKEN: Taken = {}
 class RateLimits:
     """The limits of one (upstream, model, key). ``now`` is always in monotonic seconds.
 
-    Nothing is limited until the provider's headers have named a limit.
+    Nothing is limited until the provider's headers have named a limit, or it has refused a call.
     """
 
     def __init__(self) -> None:
         self.known = False
-        """The provider's headers have named a limit."""
+        """A limit is known."""
         self._buckets: dict[str, _Bucket] = {}
 
     def learn(
@@ -478,11 +586,24 @@ class RateLimits:
             if bucket is None:
                 if len(self._buckets) >= MOST_LIMITS:
                     continue
+                self._buckets.pop(UNTOLD, None)
                 bucket = self._buckets[window.name] = _Bucket(window.kind)
                 self.known = True
             bucket.learn(window, window.remaining, reset_s, taken.get(window.name), began, now)
             told_tokens = told_tokens or bucket.kind.counts_tokens
         return told_tokens
+
+    def learn_refusal(self, pause_s: float, began: float, now: float) -> None:
+        """Learn the rate of a provider that tells no limit from a call that it refused.
+
+        The call ``began`` then, and the provider gets no call for ``pause_s`` now.
+        """
+        if not self._buckets:
+            self._buckets[UNTOLD] = _UntoldLimit(_limit_kind(UNTOLD))
+            self.known = True
+        untold = self._buckets.get(UNTOLD)
+        if isinstance(untold, _UntoldLimit):
+            untold.refuse(pause_s, began, now)
 
     def needs_headers(self, now: float) -> bool:
         """Tell whether to ``learn`` from an answer, as the known limits are old or not ample."""
@@ -505,10 +626,12 @@ class RateLimits:
 
     def allowance(self, now: float) -> float:
         """Return the share that is left of the tightest limit; 1.0 if no limit is known."""
-        return min(
-            (each.level_at(now) / each.limit for each in self._buckets.values() if each.limit > 0),
-            default=1.0,
-        )
+        shares = [
+            max(0.0, each.level_at(now) / each.limit)
+            for each in self._buckets.values()
+            if each.limit > 0
+        ]
+        return min(shares, default=1.0)
 
     def take(self, tokens: int, now: float) -> Taken:
         """Count a call that is being made. ``learn`` wants the result, with the call's answer."""
@@ -565,7 +688,11 @@ class RateLimits:
         """Take over what ``saved`` returned."""
         known, self._buckets = self._buckets, {}
         for name, numbers in saved.items():
-            bucket = self._buckets[name] = known.get(name) or _Bucket(_limit_kind(name))
+            bucket = known.get(name)
+            if bucket is None:
+                kind = _limit_kind(name)
+                bucket = _UntoldLimit(kind) if name == UNTOLD else _Bucket(kind)
+            self._buckets[name] = bucket
             bucket.limit, bucket.per_s, bucket.window_s, bucket.corrected = numbers[:4]
             bucket.differences, bucket.others_per_s, bucket.believed_until = numbers[4:7]
             bucket.first = numbers[7]
@@ -575,133 +702,3 @@ class RateLimits:
         """Take over all of another object's limits."""
         self.restore(other.saved())
         self.levels = other.levels
-
-
-# --- the pace of a batch --------------------------------------------------------------------------
-
-FIRST_LIMIT = 4.0
-AFTER_REFUSAL, AFTER_SLOW_ROUND = 0.5, 0.8
-"""The factors by which the limit falls."""
-SLOW = 2.0
-"""A round of answers that takes this many times the usual time is a sign of too many calls."""
-LEAST_ANSWERS = 16
-"""A round has as many answers as the limit, and at least this number, so that their mean is
-meaningful."""
-SLOWER_STILL = 1.1
-"""A round that takes this many times as long as the slow one before is the first of a new row."""
-MOST_SLOW_ROUNDS, STILL_SLOW = 3, 0.75
-"""If this number of lower limits did not bring the time below this share, the requests take longer
-by themselves, and the new time is the usual one."""
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
-"""The pause after a refusal that names no time. It doubles until a call is answered."""
-MOST_REFUSALS = 10
-"""Number of refused rounds in a row that end the batch."""
-
-
-class BatchPace(Frozen):
-    """The known facts about the provider's limit. Times are in seconds of one monotonic clock."""
-
-    most: int
-    """The limit never rises above this number of calls."""
-    limit: float = FIRST_LIMIT
-    searching: bool = True
-    """No sign of too many calls was seen yet."""
-    lowered_at: float = -math.inf
-    """The time of the last change. A call that began earlier says nothing about the present
-    limit."""
-    resumes_at: float = -math.inf
-    """No call may begin before."""
-    refusals: int = 0
-    """Rounds that were refused since the last answer."""
-    usual_s: float | None = None
-    """The time of an answer while there is room."""
-    slow_rounds: int = 0
-    """Slow rounds in a row, each with a lower limit."""
-    slow_s: float = 0.0
-    """The mean time of an answer in the first of them."""
-    answers: int = 0
-    """The answers of this round."""
-    seconds: float = 0.0
-    """The sum of the times of this round's answers."""
-    most_in_flight: int = 0
-    """The most calls that ran at once in this round."""
-
-    @property
-    def calls(self) -> int:
-        """The number of calls that may run at once."""
-        return max(1, min(int(self.limit), self.most))
-
-    @property
-    def gives_up(self) -> bool:
-        """The provider refuses everything."""
-        return self.refusals >= MOST_REFUSALS
-
-
-def answered(
-    pace: BatchPace, *, began: float, took_s: float, in_flight: int, now: float
-) -> BatchPace:
-    """Return the pace after an answer of a provider.
-
-    The call ``began`` then, and its first content came after ``took_s``. ``in_flight`` counts the
-    calls that ran, with this one: where they were fewer than allowed, the limit was not tested.
-    """
-    pace = msgspec.structs.replace(pace, refusals=0)
-    if began < pace.lowered_at:
-        return pace
-    pace = msgspec.structs.replace(
-        pace,
-        answers=pace.answers + 1,
-        seconds=pace.seconds + took_s,
-        most_in_flight=max(pace.most_in_flight, in_flight),
-    )
-    return _after_round(pace, now) if pace.answers >= max(LEAST_ANSWERS, pace.limit) else pace
-
-
-def _after_round(pace: BatchPace, now: float) -> BatchPace:
-    """Return the pace after a round of answers: a lower one if they took long."""
-    mean_s, tested = pace.seconds / pace.answers, pace.most_in_flight >= pace.calls
-    pace = msgspec.structs.replace(pace, answers=0, seconds=0.0, most_in_flight=0)
-    usual_s = mean_s if pace.usual_s is None else min(mean_s, pace.usual_s)
-    if mean_s <= SLOW * usual_s:
-        raised = pace.limit * 2.0 if pace.searching else pace.limit + 1.0
-        limit = min(float(pace.most), raised) if tested else pace.limit
-        return msgspec.structs.replace(pace, limit=limit, usual_s=usual_s, slow_rounds=0)
-    rounds, slow_s = pace.slow_rounds + 1, pace.slow_s
-    if rounds == 1 or mean_s > SLOWER_STILL * slow_s:
-        rounds, slow_s = 1, mean_s
-    elif rounds > MOST_SLOW_ROUNDS and mean_s > STILL_SLOW * slow_s:
-        return msgspec.structs.replace(pace, usual_s=mean_s, slow_rounds=0)
-    pace = msgspec.structs.replace(pace, slow_rounds=rounds, slow_s=slow_s)
-    return _lowered(pace, AFTER_SLOW_ROUND, now)
-
-
-def refused(pace: BatchPace, *, began: float, wait_s: float | None, now: float) -> BatchPace:
-    """Return the pace after a refusal.
-
-    ``wait_s`` is the time after which the provider may be asked again; None: it names none.
-    """
-    if began >= pace.lowered_at:  # the other refusals of the same round say the same
-        pace = msgspec.structs.replace(
-            _lowered(pace, AFTER_REFUSAL, now), refusals=pace.refusals + 1
-        )
-    if wait_s is None:
-        doubled_s = FIRST_PAUSE_S * 2.0 ** (pace.refusals - 1)
-        wait_s = min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, doubled_s))
-    return msgspec.structs.replace(pace, resumes_at=max(pace.resumes_at, now + wait_s))
-
-
-def crowded(pace: BatchPace, *, began: float, now: float) -> BatchPace:
-    """Return the pace after a call that was refused first and answered on a later try."""
-    return _lowered(pace, AFTER_REFUSAL, now) if began >= pace.lowered_at else pace
-
-
-def _lowered(pace: BatchPace, factor: float, now: float) -> BatchPace:
-    return msgspec.structs.replace(
-        pace,
-        limit=max(1.0, pace.limit * factor),
-        searching=False,
-        lowered_at=now,
-        answers=0,
-        seconds=0.0,
-        most_in_flight=0,
-    )

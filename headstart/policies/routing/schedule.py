@@ -1,8 +1,13 @@
-"""When to ask which upstream: attempts, retries, hedges and their budgets.
+"""When to ask which upstream: attempts, retries, hedges and their budgets; the pace of a batch.
 
 Hedging follows Dean and Barroso, "The Tail at Scale" (CACM 2013): another upstream is asked once
 the first one has taken longer than most calls do. A share ``extra_calls`` of the requests is then
 sent twice.
+
+**How many calls a batch makes at once:** it finds the provider's limit by itself. Additive increase
+and multiplicative decrease, as in TCP (Chiu and Jain, 1989). The limit doubles with each round of
+answers until the first sign of too many calls, and then rises by one call with each round. A
+refusal (429) halves it; a round of slow answers lowers it by a fifth.
 """
 
 from __future__ import annotations
@@ -11,8 +16,11 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from headstart.attempts import AttemptRole
 from headstart.policies.routing.measures import LATE
+from headstart.types import Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -168,8 +176,9 @@ def fits_deadline(delay_s: float, left_s: float | None) -> bool:
     return delay_s <= longest_wait_s(left_s)
 
 
-MOST_REFUSALS = 2
-"""Most times that a call queues for a member's rate limit."""
+MOST_REFUSALS, MOST_PROVIDER_REFUSALS = 2, 8
+"""Most times that a call queues for a member's rate limit: after refusals without a call, and after
+refusals by the provider."""
 
 
 class JoinTerms(NamedTuple):
@@ -278,9 +287,11 @@ class AttemptSchedule:
         self._running: set[int] = set()
         self._asked: set[int] = set()
         self._retried: dict[int, int] = {}
-        self._refused: set[int] = set()
-        """Members whose last attempt made no call, because their rate limit is used up."""
-        self._refusals: dict[int, int] = {}
+        self._queues: set[int] = set()
+        """Members whose rate limit is used up. The next attempt queues for it."""
+        self._queues_until: dict[int, float] = {}
+        self._refusals: dict[tuple[int, bool], int] = {}
+        """The number of refusals that led to a queue: of members, with and without a call."""
         self._retry_at: dict[int, float] = {}
         """Members that may be asked again, each with the time from which on."""
         self._avoided: deque[int] = deque()
@@ -337,14 +348,25 @@ class AttemptSchedule:
             self._avoided.append(member)
         self._plan_next(now)
 
-    def failed(self, member: int, failure: Failure, now: float, *, asked: bool = True) -> None:
-        """Note that a running member failed. ``asked`` False: no call was made."""
+    def failed(
+        self,
+        member: int,
+        failure: Failure,
+        now: float,
+        *,
+        asked: bool = True,
+        queues: bool = False,
+    ) -> None:
+        """Note that a running member failed.
+
+        ``asked`` False: no call was made, because its rate limit is used up. ``queues``: the
+        provider refused the call for its rate limit, and a call that queues for it may be answered.
+        """
         self._running.discard(member)
         if asked:
             self._asked.add(member)
-            self._refused.discard(member)
-        else:
-            self._refused.add(member)
+        queues = (queues or not asked) and self._may_queue(member, asked=asked)
+        (self._queues.add if queues else self._queues.discard)(member)
         if not (failure.fail_over or failure.retry_here):
             self._give_up()
             return
@@ -354,8 +376,8 @@ class AttemptSchedule:
             self._retries_freely.discard(member)
         if failure.larger_context:
             self._next = deque(each for each in self._next if self._is_larger(each, member))
-        again = (failure.retry_here and member not in self._forced) or not asked
-        if again and self._may_ask_again(member, asked=asked):
+        retries = asked and failure.retry_here and member not in self._forced
+        if queues or (retries and self._retried.get(member, 0) < self._rules.retries):
             wait_s = failure.retry_after_s or failure.pauses_s
             if asked and wait_s is None and self.over and self._retry(member, now, None):
                 return
@@ -387,11 +409,9 @@ class AttemptSchedule:
         theirs, own = self._contexts.get(other), self._contexts.get(member)
         return theirs is None or own is None or theirs > own
 
-    def _may_ask_again(self, member: int, *, asked: bool) -> bool:
-        if asked:
-            return self._retried.get(member, 0) < self._rules.retries
-        self._refusals[member] = self._refusals.get(member, 0) + 1
-        return self._refusals[member] <= MOST_REFUSALS
+    def _may_queue(self, member: int, *, asked: bool) -> bool:
+        count = self._refusals[member, asked] = self._refusals.get((member, asked), 0) + 1
+        return count <= (MOST_PROVIDER_REFUSALS if asked else MOST_REFUSALS)
 
     def _plan_soonest_retry(self, now: float) -> None:
         """Plan to ask again the member that may be asked soonest, if the wait is worth it."""
@@ -406,9 +426,12 @@ class AttemptSchedule:
         left_s = None if self._deadline is None else self._deadline - now
         if not fits_deadline(delay_s, left_s):
             return False
-        if member in self._refused:
+        if member in self._queues:
             role = AttemptRole.RETRY if member in self._asked else AttemptRole.FIRST
-            self._plan(now, member, role, queues_until=now + longest_wait_s(left_s))
+            until = self._queues_until.setdefault(member, now + longest_wait_s(left_s))
+            if now + delay_s > until:
+                return False
+            self._plan(now, member, role, queues_until=until)
             return True
         costs = member not in self._retries_freely
         if costs and not self._may_retry(not (self._next or self._avoided)):
@@ -427,3 +450,133 @@ class AttemptSchedule:
         queues_until: float | None = None,
     ) -> None:
         self._planned.append((at, AttemptStart(member, role, ignore_breaker, queues_until)))
+
+
+# --- the pace of a batch --------------------------------------------------------------------------
+
+FIRST_LIMIT = 4.0
+AFTER_REFUSAL, AFTER_SLOW_ROUND = 0.5, 0.8
+"""The factors by which the limit falls."""
+SLOW = 2.0
+"""A round of answers that takes this many times the usual time is a sign of too many calls."""
+LEAST_ANSWERS = 16
+"""A round has as many answers as the limit, and at least this number, so that their mean is
+meaningful."""
+SLOWER_STILL = 1.1
+"""A round that takes this many times as long as the slow one before is the first of a new row."""
+MOST_SLOW_ROUNDS, STILL_SLOW = 3, 0.75
+"""If this number of lower limits did not bring the time below this share, the requests take longer
+by themselves, and the new time is the usual one."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
+"""The pause after a refusal that names no time. It doubles until a call is answered."""
+MOST_REFUSED_ROUNDS = 10
+"""Number of refused rounds in a row that end the batch."""
+
+
+class BatchPace(Frozen):
+    """The known facts about the provider's limit. Times are in seconds of one monotonic clock."""
+
+    most: int
+    """The limit never rises above this number of calls."""
+    limit: float = FIRST_LIMIT
+    searching: bool = True
+    """No sign of too many calls was seen yet."""
+    lowered_at: float = -math.inf
+    """The time of the last change. A call that began earlier says nothing about the present
+    limit."""
+    resumes_at: float = -math.inf
+    """No call may begin before."""
+    refusals: int = 0
+    """Rounds that were refused since the last answer."""
+    usual_s: float | None = None
+    """The time of an answer while there is room."""
+    slow_rounds: int = 0
+    """Slow rounds in a row, each with a lower limit."""
+    slow_s: float = 0.0
+    """The mean time of an answer in the first of them."""
+    answers: int = 0
+    """The answers of this round."""
+    seconds: float = 0.0
+    """The sum of the times of this round's answers."""
+    most_in_flight: int = 0
+    """The most calls that ran at once in this round."""
+
+    @property
+    def calls(self) -> int:
+        """The number of calls that may run at once."""
+        return max(1, min(int(self.limit), self.most))
+
+    @property
+    def gives_up(self) -> bool:
+        """The provider refuses everything."""
+        return self.refusals >= MOST_REFUSED_ROUNDS
+
+
+def answered(
+    pace: BatchPace, *, began: float, took_s: float, in_flight: int, now: float
+) -> BatchPace:
+    """Return the pace after an answer of a provider.
+
+    The call ``began`` then, and its first content came after ``took_s``. ``in_flight`` counts the
+    calls that ran, with this one: where they were fewer than allowed, the limit was not tested.
+    """
+    pace = msgspec.structs.replace(pace, refusals=0)
+    if began < pace.lowered_at:
+        return pace
+    pace = msgspec.structs.replace(
+        pace,
+        answers=pace.answers + 1,
+        seconds=pace.seconds + took_s,
+        most_in_flight=max(pace.most_in_flight, in_flight),
+    )
+    return _after_round(pace, now) if pace.answers >= max(LEAST_ANSWERS, pace.limit) else pace
+
+
+def _after_round(pace: BatchPace, now: float) -> BatchPace:
+    """Return the pace after a round of answers: a lower one if they took long."""
+    mean_s, tested = pace.seconds / pace.answers, pace.most_in_flight >= pace.calls
+    pace = msgspec.structs.replace(pace, answers=0, seconds=0.0, most_in_flight=0)
+    usual_s = mean_s if pace.usual_s is None else min(mean_s, pace.usual_s)
+    if mean_s <= SLOW * usual_s:
+        raised = pace.limit * 2.0 if pace.searching else pace.limit + 1.0
+        limit = min(float(pace.most), raised) if tested else pace.limit
+        return msgspec.structs.replace(pace, limit=limit, usual_s=usual_s, slow_rounds=0)
+    rounds, slow_s = pace.slow_rounds + 1, pace.slow_s
+    if rounds == 1 or mean_s > SLOWER_STILL * slow_s:
+        rounds, slow_s = 1, mean_s
+    elif rounds > MOST_SLOW_ROUNDS and mean_s > STILL_SLOW * slow_s:
+        return msgspec.structs.replace(pace, usual_s=mean_s, slow_rounds=0)
+    pace = msgspec.structs.replace(pace, slow_rounds=rounds, slow_s=slow_s)
+    return _lowered(pace, AFTER_SLOW_ROUND, now)
+
+
+def refused(pace: BatchPace, *, began: float, wait_s: float | None, now: float) -> BatchPace:
+    """Return the pace after a refusal.
+
+    ``wait_s`` is the time after which the provider may be asked again; None: it names none.
+    """
+    if began >= pace.lowered_at:  # the other refusals of the same round say the same
+        pace = msgspec.structs.replace(
+            _lowered(pace, AFTER_REFUSAL, now), refusals=pace.refusals + 1
+        )
+    if wait_s is None:
+        doubled_s = FIRST_PAUSE_S * 2.0 ** (pace.refusals - 1)
+        wait_s = min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, doubled_s))
+    return msgspec.structs.replace(pace, resumes_at=max(pace.resumes_at, now + wait_s))
+
+
+def crowded(pace: BatchPace, *, began: float, now: float) -> BatchPace:
+    """Return the pace after a call that was refused first and answered on a later try."""
+    return _lowered(pace, AFTER_REFUSAL, now) if began >= pace.lowered_at else pace
+
+
+def _lowered(pace: BatchPace, factor: float, now: float) -> BatchPace:
+    return msgspec.structs.replace(
+        pace,
+        limit=max(1.0, pace.limit * factor),
+        searching=False,
+        lowered_at=now,
+        answers=0,
+        seconds=0.0,
+        most_in_flight=0,
+    )

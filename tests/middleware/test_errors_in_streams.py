@@ -1,0 +1,60 @@
+"""The provider's own error in the middle of a stream reaches the client as the provider sent it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from support.raw_upstream import RawUpstream, ask_raw, sidecar_before
+
+CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
+SAID = {
+    CHAT: b'data: {"choices":[{"index":0,"delta":{"content":"The \\"error\\" is"}}]}\n\n',
+    MESSAGES: b'event: message_start\ndata: {"type":"message_start","message":{"id":"m","type":'
+    b'"message","role":"assistant","model":"m","content":[],"usage":{"input_tokens":1,'
+    b'"output_tokens":1}}}\n\nevent: content_block_start\ndata: {"type":"content_block_start",'
+    b'"index":0,"content_block":{"type":"text","text":""}}\n\nevent: content_block_delta\ndata: '
+    b'{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"The"}}\n\n',
+}
+ERRORS = {
+    CHAT: [
+        (
+            b'{"error":{"message":"No such function.","type":"invalid_request_error",'
+            b'"code":"tool_use_failed","failed_generation":"<f>","status_code":400}}'
+        ),
+        b'{"error": {"message": "The server had an error", "type": "server_error", "code": null}}',
+        (
+            b'{"id":"gen-1","choices":[{"index":0,"delta":{"content":""},"finish_reason":"error"}],'
+            b'"error":{"code":502,"message":"gone","metadata":{"provider_name":"x"}}}'
+        ),
+    ],
+    MESSAGES: [b'{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}'],
+}
+CASES = [(path, error) for path, errors in ERRORS.items() for error in errors]
+
+
+def request(path: str) -> bytes:
+    messages = [{"role": "user", "content": "What is it?"}]
+    document = {"model": "m", "stream": True, "max_tokens": 100, "messages": messages}
+    body = json.dumps(document).encode()
+    head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close"
+    names = f"host: localhost\r\nauthorization: Bearer k\r\nx-api-key: k\r\n{head}\r\n\r\n"
+    return f"POST {path} HTTP/1.1\r\n{names}".encode() + body
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n"], ids=["lf", "crlf"])
+@pytest.mark.parametrize(("path", "error"), CASES)
+async def test_an_error_event_passes_unchanged(path: str, error: bytes, end: bytes) -> None:
+    event = b"event: error\n" if path == MESSAGES else b""
+    body = SAID[path] + event + b"data: " + error + end
+    if path == CHAT:
+        body += b"data: [DONE]\n\n"
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n"
+    upstream = RawUpstream(head % len(body) + body)
+    async with sidecar_before(upstream) as url:
+        came = await ask_raw(url, request(path))
+    assert came.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert came.count(event + b"data: " + error) == 1
+    assert came.count(b"data: ") == SAID[path].count(b"data: ") + 1
