@@ -370,13 +370,16 @@ def _fold(events: Sequence[Any], usage: dict[str, Any] | None, now: float) -> Co
     start = _UNNAMED
     extra: dict[str, Any] = {}
     choices: dict[int, list[Any]] = {}
+    usage_beside = False
     for event in events:
         kind = type(event)
         if kind is Started:
             start = _merge_starts(start, event)
         elif kind is ExtraDelta and event.choice is None:
             _fill_in(extra, event.fields)
-        elif kind is not UsageReported and kind is not Ended:
+        elif kind is UsageReported:
+            usage_beside = event.beside
+        elif kind is not Ended:
             choices.setdefault(event.choice or 0, []).append(event)
     return Completion(
         model=start.model or "",
@@ -386,6 +389,7 @@ def _fold(events: Sequence[Any], usage: dict[str, Any] | None, now: float) -> Co
         fingerprint=start.fingerprint,
         tier=start.tier,
         extra=extra,
+        usage_beside=usage_beside,
     )
 
 

@@ -250,6 +250,8 @@ class Finished(Frozen, tag="finish"):
 
 class UsageReported(Frozen, tag="usage"):
     usage: dict[str, Any]
+    beside: bool = False
+    """It came beside a part of a stream: all clients get it, also those that did not ask for it."""
 
 
 class ErrorReported(Frozen, tag="error"):
@@ -340,6 +342,8 @@ class Completion(Frozen, tag="completion"):
     fingerprint: str | None = None
     tier: str | None = None
     extra: dict[str, Any] = {}
+    usage_beside: bool = False
+    """A stream reported the usage beside its last part, unasked."""
 
     @property
     def called_tools(self) -> frozenset[str]:

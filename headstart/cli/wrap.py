@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -24,9 +25,10 @@ from headstart.cli.options import argument, command, config_field, token_field, 
 from headstart.config.checks import checked
 from headstart.config.loading import load_settings
 from headstart.errors import HeadstartError
+from headstart.sockets import is_loopback_host
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 _READY = "headstart is ready on "
 STOP_S = 15.0
@@ -61,6 +63,24 @@ TOOLS = {
     "gemini": WrappedTool(("gemini",)),
 }
 _OTHER = WrappedTool(("openai", "anthropic", "gemini"))
+
+
+class OwnAddress(NamedTuple):
+    """How a user names another address of a provider, and what it speaks there."""
+
+    variables: tuple[str, ...]
+    version: str
+    """The path that the SDKs add to the address."""
+    speaks: str
+
+
+ADDRESSES = {
+    "openai": OwnAddress(("OPENAI_BASE_URL", "OPENAI_API_BASE"), "", 'also_speaks = ["responses"]'),
+    "anthropic": OwnAddress(
+        ("ANTHROPIC_BASE_URL", "ANTHROPIC_API_BASE"), "/v1", 'dialect = "anthropic"'
+    ),
+    "gemini": OwnAddress(("GOOGLE_GEMINI_BASE_URL",), "/v1beta", 'dialect = "gemini"'),
+}
 
 
 def environment(url: str) -> dict[str, str]:
@@ -104,9 +124,9 @@ def wrap(options: WrapOptions) -> None:
 
     The tool is claude, codex, gemini, aider or any other program that reads the address of its
     provider from the usual variables. If no sidecar runs at --url, one is started for the time of
-    the tool: with the configuration, or else with the tool's provider, compression without loss, a
-    cache in memory and marks for the provider's prompt cache. The tool sends its own key. Its exit
-    status is that of the command.
+    the tool: with the configuration, or else with the tool's provider (at the address in its usual
+    variable, if that is set), compression without loss, a cache in memory and marks for the
+    provider's prompt cache. The tool sends its own key. Its exit status is that of the command.
 
     Examples:
       headstart wrap claude
@@ -187,7 +207,7 @@ def sidecar(options: WrapOptions, tool: WrappedTool) -> Iterator[str]:
         config = options.config
         if config is None:
             config = Path(folder, "headstart.toml")
-            config.write_text(_configuration(tool), "utf-8")
+            config.write_text(_configuration(tool, os.environ, running), "utf-8")
         else:
             checked(
                 load_settings(config, os.environ, {})
@@ -196,10 +216,29 @@ def sidecar(options: WrapOptions, tool: WrappedTool) -> Iterator[str]:
             yield url
 
 
-def _configuration(tool: WrappedTool) -> str:
-    upstreams = [f'[[upstream]]\npreset = "{name}"\napi_key_env = []\n' for name in tool.presets]
+def _configuration(tool: WrappedTool, environ: Mapping[str, str], missing: str) -> str:
+    """Return the configuration for a tool. ``missing``: the URL at which no sidecar answered."""
+    upstreams = [_upstream(name, environ, missing) for name in tool.presets]
     cache = '[cache]\nstore = "memory:"\n'
     return "\n".join([cache, '[compression]\nprompt_cache = "auto"\n', *upstreams])
+
+
+def _upstream(name: str, environ: Mapping[str, str], missing: str) -> str:
+    own = ADDRESSES[name]
+    address = next(filter(None, map(environ.get, own.variables)), "").strip().rstrip("/")
+    if not address or _place(address) == _place(missing):
+        return f'[[upstream]]\npreset = "{name}"\napi_key_env = []\n'
+    path = urlsplit(address).path
+    if path and not path.endswith(own.version):
+        address += own.version
+    # The tool's key is for this address, and not for that of the preset.
+    return f'[[upstream]]\nname = "{name}"\nbase_url = {json.dumps(address)}\n{own.speaks}\n'
+
+
+def _place(url: str) -> tuple[str, int | None]:
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    return "127.0.0.1" if is_loopback_host(host) else host, parts.port
 
 
 @contextmanager

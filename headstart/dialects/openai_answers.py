@@ -456,6 +456,7 @@ def _read_message(
         if content:
             events.append(TextDelta(text=content, choice=index))
         return
+    delta, content = _divide(delta) if type(content) is list else (delta, content)
     unknown: dict[str, Any] = {}
     for name, value in delta.items():
         if value is None:
@@ -475,6 +476,22 @@ def _read_message(
         events.append(_read_function_call(delta["function_call"], index, calls))
     if unknown:
         events.append(ExtraDelta(fields=unknown, choice=index))
+
+
+def _divide(message: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """Return a message whose content is parts (Mistral's thinking), without its texts, and these.
+
+    If something else is between the texts or after them, all parts stay.
+    """
+    parts = message["content"]
+    first = len(parts)
+    while first and type(part := parts[first - 1]) is dict and part.keys() == {"type", "text"}:
+        first -= 1
+    texts = [part["text"] for part in parts[first:]]
+    mixed = any(type(part) is dict and part.get("type") == "text" for part in parts[:first])
+    if mixed or not all(type(text) is str for text in texts):
+        return message, ""
+    return {**message, "content": parts[:first] or None}, "".join(texts)
 
 
 def _read_call(call: Any, choice: int, calls: _ToolCalls) -> ToolCallDelta:
@@ -520,12 +537,15 @@ def _arguments(value: Any) -> str:
 
 def _read_rest(chunk: dict[str, Any], events: list[StreamEvent]) -> None:
     usage = chunk.get("usage")
-    if not usage and "x_groq" in chunk and isinstance(chunk["x_groq"], dict):
+    of_groq = not usage and "x_groq" in chunk and isinstance(chunk["x_groq"], dict)
+    if of_groq:
         usage = chunk["x_groq"].get("usage")
     if type(usage) is dict:
-        if chunk.get("choices") and all(type(event) is Started for event in events):
+        choices: Any = chunk.get("choices")
+        if choices and all(type(event) is Started for event in events):
             events.append(TextDelta(text=""))  # this is a part of the answer, not the extra chunk
-        events.append(UsageReported(usage=usage))
+        beside = "delta" in choices[0] if choices and not of_groq else False
+        events.append(UsageReported(usage=usage, beside=beside))
     if chunk.get("error") or chunk.get("object") == "error":
         events.append(read_error(chunk, None))
     elif "choices" in chunk and not chunk.keys() <= _CHUNK:
@@ -585,11 +605,14 @@ def render(completion: Completion) -> Rendered:
     head = _chunk_head(names, "", 0)
     *chunks, last = b"".join(map(encoder.feed, _frames(completion))).split(head)
     ending, *usage_chunk = encoder.feed((Ended(),)).split(head)
+    unasked = last
+    if completion.usage_beside:  # a chunk ends with "}\n\n"
+        unasked = b"%b,%b\n\n" % (last[:-3], _encode({"usage": completion.usage})[1:])
     return Rendered(
         _document_head,
         partial(_chunk_head, names),
         _encode(_document(completion))[1:],
-        (*chunks, last + _DONE),
+        (*chunks, unasked + _DONE),
         (*chunks, last + ending, *usage_chunk),
     )
 
@@ -702,7 +725,7 @@ def _pieces(choice: Choice) -> Generator[tuple[StreamEvent, ...], None, dict[str
     calls = 0
     for part in choice.parts:
         if isinstance(part, ToolCall):
-            yield tuple(_call_deltas(part, choice.index, calls))
+            yield (_call_delta(part, choice.index, calls),)
             calls += 1
             continue
         key = _logprobs_field(part)
@@ -732,14 +755,9 @@ def _text_delta(part: Text | Reasoning | Refusal, text: str, choice: Choice) -> 
     return kind(text=text, choice=choice.index)
 
 
-def _call_deltas(call: ToolCall, choice: int, index: int) -> Iterator[ToolCallDelta]:
-    """Yield a call's deltas: its name and fields first, then its arguments."""
-    kind = call.kind
-    yield ToolCallDelta(
-        index=index, choice=choice, id=call.id, name=call.name, kind=kind, extra=call.extra
-    )
-    for text in split_text(call.arguments):
-        yield ToolCallDelta(index=index, choice=choice, arguments=text, kind=kind)
+def _call_delta(call: ToolCall, choice: int, index: int) -> ToolCallDelta:
+    """Return a whole call: Mistral's client refuses a part of a call that has no name."""
+    return ToolCallDelta(index=index, choice=choice, **msgspec.structs.asdict(call))
 
 
 def _by_tokens(text: str, tokens: Any) -> list[tuple[str, list[Any]]] | None:

@@ -308,6 +308,10 @@ _NO_PATH = (
     "no such path: the base URL of OpenAI's clients ends in /v1, and that of Anthropic's and "
     "Google's clients does not"
 )
+_OF_COHERE = (
+    "no such path: of the paths of Cohere's clients only /v2/rerank is served. Chat with Cohere's "
+    "models through a client of OpenAI, Anthropic or Google"
+)
 _TWICE = b"/v1/v1/"
 """How a path begins if both the base URL and the client have the version."""
 
@@ -320,7 +324,8 @@ async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
         return await refuse_socket(scope, send, 404, "not_found", _NO_PATH)
     if scope["type"] != "http":
         raise NotImplementedError(scope["type"])
-    await answer_json(send, 404, "not_found", _NO_PATH)
+    of_cohere = raw_path(scope).startswith(b"/v2/")
+    await answer_json(send, 404, "not_found", _OF_COHERE if of_cohere else _NO_PATH)
 
 
 async def answer_json(send: Send, status: int, code: str, message: str) -> None:

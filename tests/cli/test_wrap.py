@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from headstart.cli import main
-from headstart.cli.wrap import TOOLS, Sums, _configuration, environment, savings_text
+from headstart.cli.wrap import _OTHER, TOOLS, Sums, _configuration, environment, savings_text
 from headstart.config.checks import checked
 from headstart.config.loading import load_settings
 from headstart.lab.simulator import Simulator
@@ -187,12 +187,40 @@ def test_without_a_configuration_the_tools_provider_gets_the_tools_key(
     name: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "headstart.toml"
-    file.write_text(_configuration(TOOLS[name]))
+    file.write_text(_configuration(TOOLS[name], {}, "http://127.0.0.1:8080"))
     settings = checked(load_settings(file, {}, {}))
     assert [each.preset for each in settings.upstream] == list(TOOLS[name].presets)
     assert not any(each.key_variables for each in settings.upstream)
     assert settings.compression.prompt_cache == "auto"
     assert settings.cache.store == "memory:"
+
+
+def test_without_a_configuration_the_tools_own_address_gets_the_tools_key(
+    tmp_path: Path, provider: str
+) -> None:
+    variables = {**os.environ, "OPENAI_BASE_URL": provider + "/v1"}
+    done = subprocess.run(
+        [*COMMAND, sys.executable, "-c", ASKS_TWICE],
+        cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 7, done.stderr
+    assert "2 requests, 1 answered from the cache" in done.stderr
+
+
+def test_addresses_in_variables_are_those_of_the_sdks(tmp_path: Path) -> None:
+    file = tmp_path / "headstart.toml"
+    variables = {
+        "OPENAI_API_BASE": "https://llm.example.com/v1/",
+        "ANTHROPIC_BASE_URL": "https://llm.example.com/anthropic",
+        "GOOGLE_GEMINI_BASE_URL": "http://localhost:8080",
+    }
+    file.write_text(_configuration(_OTHER, variables, "http://127.0.0.1:8080"))
+    settings = checked(load_settings(file, {}, {}))
+    assert [(each.preset, each.base_url, each.dialect) for each in settings.upstream[:2]] == [
+        (None, "https://llm.example.com/v1", "openai"),
+        (None, "https://llm.example.com/anthropic/v1", "anthropic"),
+    ]
+    assert settings.upstream[2].preset == "gemini"  # no sidecar answers at the address
 
 
 def test_the_variables_of_all_sdks_are_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,10 +19,12 @@ from headstart.types import (
     RefusalDelta,
     Started,
     StreamEvent,
+    Text,
     TextDelta,
     ToolCallDelta,
     UsageReported,
 )
+from support.events import folded
 
 DIALECT = OPENAI_CHAT
 USAGE = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
@@ -124,7 +126,7 @@ def test_usage_is_found_and_only_the_extra_chunk_is_extra(
     decoder = DIALECT.decoder()
     decoder.feed(frame(chunk({"role": "assistant"})))
     events = decoder.feed(frame(usage_chunk))
-    assert UsageReported(usage=USAGE) in events
+    assert [event.usage for event in events if isinstance(event, UsageReported)] == [USAGE]
     assert DIALECT.usage_only(events) is alone
 
 
@@ -326,6 +328,27 @@ def test_whole_answer_ends() -> None:
         UsageReported(usage=USAGE),
         Ended(),
     )
+
+
+def test_texts_after_thinking_in_content_parts_are_text() -> None:
+    """Mistral's reasoning models send whole answers in this form."""
+    thinking = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
+    parts = [thinking, {"type": "text", "text": "Hi "}, {"type": "text", "text": "you"}]
+    message = {"role": "assistant", "content": parts, "tool_calls": None}
+    body = {"model": "m", "choices": [{"message": message, "finish_reason": "stop"}]}
+    completion = folded(list(DIALECT.decode_body(200, json.dumps(body).encode())))
+    (choice,) = completion.choices
+    assert (choice.parts, choice.extra) == ((Text(text="Hi you"),), {"content": [thinking]})
+    replay = json.loads(DIALECT.render(completion).json("id", 1))["choices"][0]["message"]
+    assert replay["content"] == [thinking, {"type": "text", "text": "Hi you"}]
+
+
+@pytest.mark.parametrize(
+    "between", [{"type": "reference", "reference_ids": [1]}, {"type": "text", "text": "A", "x": 1}]
+)
+def test_content_parts_that_are_not_in_order_are_kept_as_sent(between: dict[str, Any]) -> None:
+    parts = [{"type": "text", "text": "A"}, between, {"type": "text", "text": "B"}]
+    assert decode(chunk({"content": parts})) == [ExtraDelta(fields={"content": parts})]
 
 
 BODIES: dict[str, tuple[int, bytes, int | None]] = {

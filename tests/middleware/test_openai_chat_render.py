@@ -199,13 +199,23 @@ def test_usage_chunk_comes_last_and_only_when_asked() -> None:
     assert not any("usage" in chunk for chunk in asked[:-1])
 
 
+def test_usage_that_came_unasked_comes_unasked_again() -> None:
+    """Mistral reports it beside the finish reason, and its clients cannot ask for it."""
+    unasked = msgspec.structs.replace(SAMPLES["two choices"], usage_beside=True)
+    *chunks, last = stream_of(unasked, include_usage=False)
+    assert (last["usage"], last["choices"][0]["finish_reason"]) == (USAGE, "stop")
+    assert not any("usage" in chunk for chunk in chunks)
+    assert stream_of(unasked) == stream_of(SAMPLES["two choices"])
+
+
 def test_unknown_usage_is_not_made_up() -> None:
     unmetered = msgspec.structs.replace(SAMPLES["text"], usage=None)
     assert stream_of(unmetered) == stream_of(unmetered, include_usage=False)
     assert "usage" not in json_of(unmetered)
 
 
-def test_tool_call_names_itself_before_its_arguments() -> None:
+def test_tool_call_comes_whole() -> None:
+    """Mistral's client refuses a part of a call that has no name."""
     long = ToolCall(id="a", name="f", arguments="x" * (CHUNK_CHARACTERS + 1), extra={"s": 1})
     deltas = [delta["tool_calls"][0] for delta in deltas_of(answer(CALLS[1], long))[1:-1]]
     assert deltas[1:] == [
@@ -213,11 +223,9 @@ def test_tool_call_names_itself_before_its_arguments() -> None:
             "index": 1,
             "id": "a",
             "type": "function",
-            "function": {"name": "f", "arguments": ""},
+            "function": {"name": "f", "arguments": "x" * (CHUNK_CHARACTERS + 1)},
             "s": 1,
-        },
-        {"index": 1, "function": {"arguments": "x" * CHUNK_CHARACTERS}},
-        {"index": 1, "function": {"arguments": "x"}},
+        }
     ]
 
 
@@ -227,10 +235,7 @@ def test_deprecated_function_call_keeps_its_form() -> None:
         "name": "f",
         "arguments": "{}",
     }
-    assert deltas_of(answer(call))[1:-1] == [
-        {"function_call": {"name": "f", "arguments": ""}},
-        {"function_call": {"arguments": "{}"}},
-    ]
+    assert deltas_of(answer(call))[1:-1] == [{"function_call": {"name": "f", "arguments": "{}"}}]
 
 
 def test_reasoning_in_content_parts_stays_before_the_text() -> None:

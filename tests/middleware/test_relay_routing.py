@@ -88,6 +88,14 @@ async def test_a_wrong_base_url_is_told(path: str) -> None:
     assert first.requests == second.requests == []
 
 
+@pytest.mark.parametrize("path", ["/v2/chat", "/v2/embed"])
+async def test_clients_of_cohere_are_told_what_there_is(path: str) -> None:
+    async with house(RawUpstream(ANSWER), RawUpstream(ANSWER)) as gate:
+        status, _, body = await gate.ask(path)
+    assert status == 404
+    assert b"of the paths of Cohere's clients only /v2/rerank is served" in body
+
+
 async def test_another_upstream_is_asked_for_a_model_that_the_first_does_not_have() -> None:
     unknown = b'{"error":{"message":"no","code":"model_not_found"}}'
     first, second = RawUpstream(says("404 Not Found", unknown)), RawUpstream(ANSWER)

@@ -110,7 +110,7 @@ def _unfold(completion: Completion) -> Iterator[StreamEvent]:
     if completion.extra:
         yield ExtraDelta(fields=completion.extra, choice=None)
     if completion.usage is not None:
-        yield UsageReported(usage=completion.usage)
+        yield UsageReported(usage=completion.usage, beside=completion.usage_beside)
     yield Ended()
 
 
