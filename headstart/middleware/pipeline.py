@@ -459,14 +459,16 @@ class Engine:
                 owner = self._preparer.owner(context.scope)
                 context.chain = await self._conversations.open(owner, context.body)
         chain = context.chain
+        passes = ""
         try:
             body = context.body if chain is None else chain.whole
             context.prepared = self._preparer.prepare(context.route, context.scope, body)
         except (InvalidRequest, RequestTooLarge) as error:
-            if self._router is None:
-                reason = "unreadable" if isinstance(error, InvalidRequest) else "body-too-large"
-                return await self._pass_through(context, app, reason)
-            raise
+            if self._router is not None:
+                raise
+            passes = "unreadable" if isinstance(error, InvalidRequest) else "body-too-large"
+        if passes:  # outside of ``except``: errors of the app are not caused by ours
+            return await self._pass_through(context, app, passes)
         if chain is not None and chain.refers:
             context.body = chain.sent(self._answerers(context))
         context.timings[b"parse"] = time.perf_counter() - context.read_at

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -233,6 +234,26 @@ async def test_bad_json_is_the_apps_to_answer() -> None:
         session.post(url + "/ask", data=b"{", headers=ME) as response,
     ):
         assert response.headers["cache-status"] == "headstart; fwd=bypass; detail=unreadable"
+
+
+async def test_an_error_of_the_app_about_bad_json_names_no_error_of_ours(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    handled: list[object] = []
+
+    async def ask(request: Request) -> JSONResponse:
+        handled.append(sys.exc_info()[1])
+        return JSONResponse(await request.json())
+
+    app = Starlette(routes=[Route("/ask", ask, methods=["POST"])])
+    async with (
+        mounted(app) as (url, session),
+        session.post(url + "/ask", data=b"{", headers=ME) as response,
+    ):
+        assert response.status == 500
+    assert handled == [None]
+    assert "JSONDecodeError" in caplog.text
+    assert "InvalidRequest" not in caplog.text
 
 
 async def test_a_large_body_reaches_the_app_whole() -> None:
