@@ -273,6 +273,9 @@ class Engine:
             else:
                 context.total_s = context.elapsed()
                 self._supervisor.spawn(self._book_later, context)
+        if context.app_call is not None:
+            # A server that stops waits for its requests, and so for the app's background tasks.
+            await context.app_call.ended()
 
     async def _book_later(self, context: RequestContext) -> None:
         try:
@@ -626,6 +629,7 @@ class Engine:
         """Ask the provider for its answer to a hit, while the hit is served."""
         context.begin_by = context.deadline = None  # ``UNATTENDED_S`` bounds an audit
         flight = self._start(context, key, None, app, sample)
+        context.app_call = None  # nobody waits for an audit
         assert flight.pump is not None
         assert self._hit_decider is not None
         book = partial(
@@ -711,7 +715,8 @@ class Engine:
         call = context.call(editable=editable, predicts=predicts, body=body)
         upstream: Upstream
         if self._router is None:
-            upstream = AppUpstream(app, context.scope, route.dialect, self._supervisor.spawn)
+            spawn = self._supervisor.spawn
+            upstream = context.app_call = AppUpstream(app, context.scope, route.dialect, spawn)
         else:
             upstream, call = self._router.assign(call, prepared.scope, prepared.rule)
         held = LOG_BYTES if route.document is None else HELD_DOCUMENT_BYTES

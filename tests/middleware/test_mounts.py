@@ -18,6 +18,7 @@ from flask import Flask
 from litestar import Litestar, post
 from litestar import Request as LitestarRequest
 from starlette.applications import Starlette
+from starlette.background import BackgroundTask
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annotations
 from starlette.responses import JSONResponse
 from starlette.routing import Route
@@ -294,6 +295,50 @@ async def test_a_client_that_leaves_does_not_cancel_the_app_in_the_middle_of_its
         release.set()
         async with asyncio.timeout(PATIENCE_S):
             await finished.wait()
+
+
+async def test_a_server_that_stops_waits_for_background_tasks_before_the_apps_lifespan_ends() -> (
+    None
+):
+    release, happened = asyncio.Event(), []
+
+    async def clean_up() -> None:
+        await release.wait()
+        happened.append("background task")
+
+    async def ask(_: Request) -> JSONResponse:
+        return JSONResponse({}, background=BackgroundTask(clean_up))
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+        happened.append("lifespan")
+
+    app = Starlette(routes=[Route("/ask", ask, methods=["POST"])], lifespan=lifespan)
+    async with mounted(app) as (url, session):
+        assert (await ask_app(session, url)).headers["x-cache"] == "MISS"
+        assert not happened
+        asyncio.get_running_loop().call_later(0.1, release.set)  # while the server stops
+    assert happened == ["background task", "lifespan"]
+
+
+async def test_a_request_lasts_as_long_as_the_app_that_works_on_without_its_client() -> None:
+    started, release, happened = asyncio.Event(), asyncio.Event(), []
+
+    async def ask(_: Request) -> JSONResponse:
+        started.set()
+        await release.wait()
+        happened.append("answer")
+        return JSONResponse({})
+
+    app = Starlette(routes=[Route("/ask", ask, methods=["POST"])])
+    async with mounted(app) as (url, session):
+        async with asyncio.TaskGroup() as group:
+            leaves = group.create_task(ask_app(session, url))
+            await started.wait()
+            leaves.cancel()
+        asyncio.get_running_loop().call_later(0.1, release.set)  # while the server stops
+    assert happened == ["answer"]
 
 
 async def test_equal_questions_in_flight_call_the_app_once() -> None:

@@ -50,11 +50,17 @@ class AppUpstream:
         self._scope = scope
         self._dialect = dialect
         self._spawn = spawn
+        self._task: asyncio.Task[None] | None = None
+
+    async def ended(self) -> None:
+        """Wait until the app has returned: its background tasks run after its answer."""
+        if self._task is not None:
+            await asyncio.wait((self._task,))
 
     async def send(self, call: Call) -> Reply:
         """Call the app and wait for ``http.response.start``. Raises the app's errors."""
         run = _AppRun(self._app, for_all(self._scope), call)
-        self._spawn(run.main)
+        self._task = self._spawn(run.main)
         try:
             start = await run.started
             headers: Headers = tuple(
