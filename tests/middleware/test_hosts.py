@@ -352,6 +352,25 @@ async def test_what_is_not_looked_up_passes_a_middleware(name: str) -> None:
             assert (reply.status, reply.headers["x-cache"]) == (200, "BYPASS")
 
 
+@pytest.mark.parametrize("path", ["/ask", "/boom"])
+async def test_middleware_around_sees_which_endpoint_answered(path: str) -> None:
+    """Metrics and logs name a request by the route that the app wrote into its scope."""
+    app, seen = application(Asked()), []
+    app.add_middleware(HeadstartMiddleware, endpoints=ENDPOINTS, mode="exact-only")
+
+    async def metrics(scope: Any, receive: Any, send: Any) -> None:
+        async def sending(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                seen.append(scope["endpoint"].__name__)
+            await send(message)
+
+        await app(scope, receive, sending)
+
+    async with served(metrics) as client:
+        await client.post(path, {"question": "why?"})
+    assert seen == [path[1:]]
+
+
 @pytest.mark.parametrize("name", ["function", "subclass", "cors", "session", "trusted-host"])
 async def test_a_stream_is_not_held_back_by_a_middleware_around_it(name: str) -> None:
     asked = Asked()

@@ -30,7 +30,8 @@ _OF_ONE_CLIENT = frozenset(
 """Headers about one client's own copy of an answer. They are removed, because others may share the
 answer, whole and plain."""
 
-
+_REPLACED = frozenset(("headers", "extensions"))
+"""Fields of a scope that ``for_all`` changes."""
 _UNREADABLE = (ErrorReported(message="the app's answer cannot be read"),)
 
 
@@ -59,7 +60,7 @@ class AppUpstream:
 
     async def send(self, call: Call) -> Reply:
         """Call the app and wait for ``http.response.start``. Raises the app's errors."""
-        run = _AppRun(self._app, for_all(self._scope), call)
+        run = _AppRun(self._app, self._scope, call)
         self._task = self._spawn(run.main)
         try:
             start = await run.started
@@ -114,12 +115,18 @@ def for_all(scope: Scope) -> Scope:
     }
 
 
+def show_written(scope: Scope, of_app: Scope) -> None:
+    """Show what the app wrote into its scope (its route, its endpoint) to middleware around."""
+    scope.update({name: value for name, value in of_app.items() if name not in _REPLACED})
+
+
 class _AppRun:
     """One run of the app, with its own receive and send."""
 
     def __init__(self, app: ASGIApp, scope: Scope, call: Call) -> None:
         self._app = app
-        self._scope = scope
+        self._of_client = scope
+        self._scope = for_all(scope)
         self._id = call.id
         self._body: bytes | None = call.body
         self._whole = False
@@ -141,6 +148,7 @@ class _AppRun:
         except Exception as error:
             self.failure.append(error)
             if not self.started.done():
+                show_written(self._of_client, self._scope)
                 self.started.set_exception(error)
             elif self._whole or self.gone.is_set():
                 # A server, too, logs the errors after an answer.
@@ -166,6 +174,7 @@ class _AppRun:
 
     async def _send(self, message: Message) -> None:
         if message["type"] == "http.response.start" and not self.started.done():
+            show_written(self._of_client, self._scope)
             self.started.set_result(message)
         elif message["type"] == "http.response.body" and not self.gone.is_set():
             self._whole = not message.get("more_body", False)
