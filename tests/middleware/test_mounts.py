@@ -35,7 +35,8 @@ from support.serving import serving
 from support.simulated import in_flight, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, MutableMapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+    from pathlib import Path
 
 
 pytestmark = pytest.mark.anyio
@@ -545,3 +546,69 @@ async def test_what_is_no_asgi_app_is_refused_when_it_is_wrapped(app: Any, words
     with pytest.raises(ConfigError) as caught:
         HeadstartMiddleware(app)
     assert words in str(caught.value)
+
+
+async def answers_no_lifespan(receive: Any, send: Any) -> None:
+    return
+
+
+async def takes_the_first_message_alone(receive: Any, send: Any) -> None:
+    await receive()
+
+
+async def starts_alone(receive: Any, send: Any) -> None:
+    await receive()
+    await send({"type": "lifespan.startup.complete"})
+
+
+async def takes_both_messages(receive: Any, send: Any) -> None:
+    await starts_alone(receive, send)
+    await receive()
+
+
+async def fails_at_the_end(receive: Any, send: Any) -> None:
+    await takes_both_messages(receive, send)
+    await send({"type": "lifespan.shutdown.failed", "message": "no"})
+
+
+@pytest.mark.parametrize(
+    "lifespan",
+    [
+        answers_no_lifespan,
+        takes_the_first_message_alone,
+        starts_alone,
+        takes_both_messages,
+        fails_at_the_end,
+    ],
+)
+async def test_the_engine_starts_and_stops_whatever_the_app_does_with_its_lifespan(
+    lifespan: Callable[[Any, Any], Awaitable[None]], tmp_path: Path
+) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        own = scope["type"] == "lifespan"
+        await (lifespan(receive, send) if own else inner(scope, receive, send))
+
+    caches = []
+    for _ in range(2):
+        wrapped = HeadstartMiddleware(
+            app,
+            endpoints=[Endpoint("/ask")],
+            mode="exact-only",
+            store=f"sqlite:///{tmp_path}/cache.db",
+        )
+        async with serving(wrapped) as url, aiohttp.ClientSession() as session:
+            assert wrapped._started is not None
+            caches.append((await ask_app(session, url, host="app.example")).headers["x-cache"])
+        assert wrapped._started is None
+    assert caches == ["MISS", "HIT"]
+
+
+async def test_an_error_of_the_app_at_its_start_reaches_the_server() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        raise RuntimeError("the database is away")
+
+    wrapped = HeadstartMiddleware(app)
+    with pytest.raises(RuntimeError, match="lifespan failed to start"):
+        async with asyncio.timeout(PATIENCE_S), serving(wrapped):
+            pass
