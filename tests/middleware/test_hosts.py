@@ -22,6 +22,7 @@ from litestar.config.cors import CORSConfig
 from litestar.middleware.rate_limit import RateLimitConfig
 from litestar.response import Stream
 from starlette.applications import Starlette
+from starlette.background import BackgroundTask
 from starlette.middleware.base import BaseHTTPMiddleware  # noqa: TID251 - the host's, not ours
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
@@ -31,7 +32,7 @@ from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annota
 from starlette.responses import FileResponse, JSONResponse
 from starlette.routing import Route
 
-from headstart import Endpoint, HeadstartMiddleware, gateway
+from headstart import Endpoint, HeadstartMiddleware, after_checks, gateway
 from headstart.lab.simulator import Simulator
 from headstart.settings import Settings, UpstreamSettings
 from support.django_site import django_site
@@ -427,6 +428,53 @@ async def test_each_page_is_let_in_by_its_own_origin(side: str) -> None:
     assert "access-control-allow-origin" not in without.headers
     assert [reply.headers["access-control-allow-origin"] for reply in page] == [ORIGIN, ORIGIN]
     assert page[1].headers["x-cache"] == "HIT"
+
+
+@pytest.mark.parametrize("checks", [False, True])
+async def test_a_stream_that_breaks_off_inside_of_a_middleware_is_not_stored(
+    *, checks: bool
+) -> None:
+    """``BaseHTTPMiddleware`` ends it as if it were whole, and raises the error afterwards."""
+    asked, app = Asked(), FastAPI()
+
+    async def parts() -> AsyncIterator[bytes]:
+        yield b"Do not "
+        if asked.times == 1:
+            raise ConnectionError("the provider broke off")
+        yield b"panic"
+
+    async def stream() -> StreamingResponse:
+        asked.times += 1
+        return StreamingResponse(parts(), media_type="text/plain")
+
+    app.post("/broken")(after_checks(stream) if checks else stream)
+    app.add_middleware(Timed)
+    endpoint = Endpoint("/broken", after_checks=checks)
+    app.add_middleware(HeadstartMiddleware, endpoints=[endpoint], mode="exact-only")
+    async with served(app) as client:
+        replies = [await client.post("/broken", {}) for _ in range(3)]
+    assert [(reply.body, reply.headers["x-cache"]) for reply in replies] == [
+        (b"Do not ", "MISS"),
+        (b"Do not panic", "MISS"),
+        (b"Do not panic", "HIT"),
+    ]
+
+
+async def test_background_tasks_after_a_stream_do_not_keep_it_from_being_stored() -> None:
+    app, release = FastAPI(), asyncio.Event()
+
+    @app.post("/stream")
+    async def stream() -> StreamingResponse:
+        return StreamingResponse(iter([b"one"]), background=BackgroundTask(release.wait))
+
+    app.add_middleware(HeadstartMiddleware, endpoints=ENDPOINTS, mode="exact-only")
+    async with served(app) as client:
+        replies = [await client.post("/stream", {}) for _ in range(2)]
+        release.set()
+    assert [(reply.body, reply.headers["x-cache"]) for reply in replies] == [
+        (b"one", "MISS"),
+        (b"one", "HIT"),
+    ]
 
 
 def litestar_stack(asked: Asked) -> Any:

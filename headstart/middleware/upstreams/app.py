@@ -33,6 +33,10 @@ answer, whole and plain."""
 _REPLACED = frozenset(("headers", "extensions"))
 """Fields of a scope that ``for_all`` changes."""
 _UNREADABLE = (ErrorReported(message="the app's answer cannot be read"),)
+_BROKEN = ErrorReported(message="the app raised an error at the end of its answer")
+AT_END_S = 0.1
+"""Time in which an app that raises at the end of its answer does so. Nobody waits for it, but the
+end of a stream whose background tasks take longer."""
 
 
 class AppUpstream:
@@ -68,6 +72,10 @@ class AppUpstream:
                 [(bytes(name).lower(), bytes(value)) for name, value in start.get("headers", ())]
             )
             reader = _Lenient(body_reader(start["status"], headers, self._dialect))
+            # Other answers tell by themselves whether they are whole.
+            sized = self._dialect is not None or any(
+                name == b"content-length" for name, _ in headers
+            )
         except BaseException:
             await run.leave()
             raise
@@ -76,14 +84,14 @@ class AppUpstream:
             self.name,
             start["status"],
             headers,
-            _pieces(run, reader, transcript),
+            _pieces(run, reader, transcript, sized=sized),
             closing=run.leave,
             transcript=transcript,
         )
 
 
 async def _pieces(
-    run: _AppRun, reader: BodyReader, transcript: Transcript
+    run: _AppRun, reader: BodyReader, transcript: Transcript, *, sized: bool
 ) -> AsyncGenerator[Piece]:
     """Yield the body as the app sends it. Raises the app's errors."""
     async for message in run.messages:
@@ -94,6 +102,8 @@ async def _pieces(
             yield piece
         if not message.get("more_body", False):
             piece = reader.end()
+            if not sized and await run.fails_at_end():
+                piece = Piece(piece.data, (*piece.events, _BROKEN))
             transcript.add(piece)
             yield piece
             return
@@ -131,6 +141,7 @@ class _AppRun:
         self._body: bytes | None = call.body
         self._whole = False
         self.gone = asyncio.Event()
+        self.returned = asyncio.Event()
         self.started: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self.failure: list[Exception] = []
         self._sender: MemoryObjectSendStream[Message]
@@ -141,6 +152,17 @@ class _AppRun:
         """Tell the app that nobody waits any more."""
         self.gone.set()
         self.messages.close()
+
+    async def fails_at_end(self) -> bool:
+        """Return whether the app raises as soon as it has ended its answer.
+
+        Starlette's ``BaseHTTPMiddleware`` ends a stream that broke off as if it were whole, and
+        raises the error afterwards.
+        """
+        if not self.returned.is_set():
+            with anyio.move_on_after(AT_END_S):
+                await self.returned.wait()
+        return bool(self.failure)
 
     async def main(self) -> None:
         try:
@@ -159,6 +181,7 @@ class _AppRun:
                     self._id,
                 )
         finally:
+            self.returned.set()
             self._sender.close()
             if not self.started.done():
                 self.started.set_exception(
