@@ -193,9 +193,9 @@ class Gateway:
             await self(meant, receive, send)
 
     async def _try_to_start(self) -> StartedEngine | None:
-        if asyncio.get_running_loop().time() < self._rests_until:
-            return None
         try:
+            if _running_loop().time() < self._rests_until:
+                return None
             return await self.running()
         except HeadstartError as error:
             logger.error("the engine cannot start: %s", error)
@@ -241,15 +241,15 @@ class Gateway:
         """Return the started engine, starting it on first use. Raises HeadstartError."""
         if self._started is not None:
             return self._started
-        future = self._starting
-        if future is not None and future.get_loop() is asyncio.get_running_loop():
+        future, loop = self._starting, _running_loop()
+        if future is not None and future.get_loop() is loop:
             return await asyncio.shield(future)
-        self._starting = future = asyncio.get_running_loop().create_future()
+        self._starting = future = loop.create_future()
         try:
             started = await self._start()
         except BaseException as error:
             self._starting = None
-            self._rests_until = asyncio.get_running_loop().time() + REST_S
+            self._rests_until = loop.time() + REST_S
             future.set_exception(error)
             future.exception()  # The error is read here, because perhaps nobody waits for it.
             raise
@@ -296,6 +296,17 @@ class Gateway:
         if answered not in _LAST:
             # The app has no lifespan (Django), or not all of it, but ours starts and stops.
             await _own_lifespan(receive, around, "" if answered.startswith(asked) else asked)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop:
+    """Return the event loop. Raises ConfigError if the server has another one than asyncio's."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise ConfigError(
+            "Headstart needs asyncio, and this server runs the app without it: with hypercorn, "
+            "take a worker of the class asyncio or uvloop, not trio"
+        ) from None
 
 
 def _unless_unlisted(route: Route, running: StartedEngine | None, path: bytes) -> Route | None:

@@ -612,3 +612,25 @@ async def test_an_error_of_the_app_at_its_start_reaches_the_server() -> None:
     with pytest.raises(RuntimeError, match="lifespan failed to start"):
         async with asyncio.timeout(PATIENCE_S), serving(wrapped):
             pass
+
+
+async def test_a_server_without_asyncio_is_told_so_when_it_starts() -> None:
+    """As hypercorn's trio workers."""
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "lifespan.startup"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await starts_alone(receive, send)
+
+    def start() -> None:
+        with pytest.raises(StopIteration):
+            HeadstartMiddleware(app)({"type": "lifespan"}, receive, send).send(None)
+
+    await asyncio.to_thread(start)  # a thread without an event loop
+    assert [message["type"] for message in sent] == ["lifespan.startup.failed"]
+    assert "Headstart needs asyncio" in sent[0]["message"]
