@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import aiohttp
 import anyio
@@ -289,14 +290,17 @@ def sending_files(app: Any) -> Any:
     return server
 
 
-@pytest.mark.parametrize(("root", "prefix"), [("/a", ""), ("/a", "/a"), ("", "")])
+@pytest.mark.parametrize(
+    ("root", "prefix"),
+    [("/a", ""), ("/a", "/a"), ("", ""), ("/t/Zoë & Co", ""), ("/t/Zoë & Co", "/t/Zoë & Co")],
+)
 async def test_a_path_below_a_root_is_matched(root: str, prefix: str) -> None:
     """Most servers leave a path alone if a proxy has stripped the root; uvicorn puts it back."""
     app = HeadstartMiddleware(application(Asked()), endpoints=ENDPOINTS, mode="exact-only")
 
     async def server(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
-            raw = prefix.encode() + b"/ask"
+            raw = quote(prefix).encode() + b"/ask"
             scope = {**scope, "root_path": root, "path": prefix + "/ask", "raw_path": raw}
         await app(scope, receive, send)
 
