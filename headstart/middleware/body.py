@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from headstart.errors import HeadstartError, RequestTimeout
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Generator
+    from collections.abc import AsyncIterator, Callable, Generator, Iterator
 
     from headstart.types import Message, Receive
 
@@ -75,20 +75,23 @@ class _WaitingReceive:
 
     __slots__ = ("_steps", "_waits_for")
 
-    def __init__(self, steps: Generator[object, Any, Message], waits_for: object) -> None:
+    def __init__(self, steps: Iterator[object], waits_for: object) -> None:
         self._steps = steps
         self._waits_for = waits_for
 
     def __await__(self) -> Generator[object, Any, Message]:
-        waits_for = self._waits_for
+        steps, waits_for = self._steps, self._waits_for
+        throw = getattr(steps, "throw", None)  # granian's has only ``__next__``
         try:
             while True:
                 try:
-                    sent = yield waits_for
-                except BaseException as error:  # noqa: BLE001 - the waiting call raises it
-                    waits_for = self._steps.throw(error)
+                    yield waits_for
+                except BaseException as error:
+                    if throw is None:
+                        raise
+                    waits_for = throw(error)  # the waiting call raises it
                 else:
-                    waits_for = self._steps.send(sent)
+                    waits_for = next(steps)
         except StopIteration as returned:
             message: Message = returned.value
             return message
@@ -96,7 +99,7 @@ class _WaitingReceive:
 
 def _begin(receive: Receive) -> Message | _WaitingReceive:
     """Call ``receive``. Return the message if it has arrived, else the call, which waits."""
-    steps: Generator[object, Any, Message] = receive().__await__()
+    steps: Iterator[object] = receive().__await__()
     try:
         return _WaitingReceive(steps, next(steps))
     except StopIteration as returned:
