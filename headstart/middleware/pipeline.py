@@ -29,7 +29,7 @@ from headstart.errors import (
     UpstreamError,
     booked_code,
 )
-from headstart.middleware.body import CLIENT_GONE, ClientGone, discard_body, paced, read_body
+from headstart.middleware.body import CLIENT_GONE, ClientGone, read_body, refuse_body
 from headstart.middleware.conversations import AnswerSource, refuse_compressed
 from headstart.middleware.endpoints import DEPLOYMENT, raw_path, with_deployment
 from headstart.middleware.flights import LOG_BYTES, AnswerForm, Flight, Flights
@@ -273,8 +273,7 @@ class Engine:
             else:
                 context.total_s = context.elapsed()
                 self._supervisor.spawn(self._book_later, context)
-        if context.app_call is not None:
-            # A server that stops waits for its requests, and so for the app's background tasks.
+        if context.app_call is not None:  # a server that stops waits for requests, not for tasks
             await context.app_call.ended()
 
     async def _book_later(self, context: RequestContext) -> None:
@@ -444,15 +443,13 @@ class Engine:
 
     async def _answer(self, context: RequestContext, app: ASGIApp) -> None:
         context.caller = self._access.admit(context.scope)
-        options, receive = self._options, context.receive
-        limit = options.max_body_bytes
-        context.body, complete = await read_body(receive, limit, options.body_timeout_s)
+        limits = self._options.max_body_bytes, self._options.body_timeout_s
+        context.body, fits, ended = await read_body(context.receive, *limits)
         context.read_at = time.perf_counter()
-        if not complete:
-            if self._router is None:
-                return await self._pass_through(context, app, "body-too-large", complete=False)
-            await discard_body(paced(receive, options.body_timeout_s), 2 * limit)
-            raise RequestTooLarge(f"the body exceeds server.max_body_bytes ({limit})")
+        if not fits and self._router is None:
+            return await self._pass_through(context, app, "body-too-large", complete=ended)
+        if not fits:
+            await refuse_body(context.receive, *limits, ended=ended)
         if name := context.scope.get(DEPLOYMENT):
             context.body = with_deployment(context.body, name)
         dialect = context.route.dialect
@@ -461,8 +458,7 @@ class Engine:
             if may_refer(context.body):
                 owner = self._preparer.owner(context.scope)
                 context.chain = await self._conversations.open(owner, context.body)
-        chain = context.chain
-        passes = ""
+        chain, passes = context.chain, ""
         try:
             body = context.body if chain is None else chain.whole
             context.prepared = self._preparer.prepare(context.route, context.scope, body)
@@ -715,8 +711,7 @@ class Engine:
         call = context.call(editable=editable, predicts=predicts, body=body)
         upstream: Upstream
         if self._router is None:
-            spawn = self._supervisor.spawn
-            upstream = context.app_call = AppUpstream(app, context.scope, route.dialect, spawn)
+            upstream = context.app_call = AppUpstream(app, context.scope, route.dialect, self.spawn)
         else:
             upstream, call = self._router.assign(call, prepared.scope, prepared.rule)
         held = LOG_BYTES if route.document is None else HELD_DOCUMENT_BYTES

@@ -19,6 +19,7 @@ from litestar import Litestar, post
 from litestar import Request as LitestarRequest
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
+from starlette.middleware.base import BaseHTTPMiddleware  # noqa: TID251 - the host's, not ours
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annotations
 from starlette.responses import JSONResponse
 from starlette.routing import Route
@@ -274,6 +275,32 @@ async def test_a_large_body_reaches_the_app_whole() -> None:
         session.post(url + "/ask", data=b"x" * 500_000, headers=ME) as response,
     ):
         assert await response.json() == {"length": 500_000}
+        assert "body-too-large" in response.headers["cache-status"]
+
+
+@pytest.mark.parametrize("around", [False, True])
+async def test_a_body_whose_last_piece_is_too_much_reaches_the_app_whole(*, around: bool) -> None:
+    async def ask(request: Request) -> JSONResponse:
+        return JSONResponse({"length": len(await request.body())})
+
+    async def reading(request: Request, call_next: Any) -> Any:
+        await request.body()  # what is inside gets the body in one piece
+        return await call_next(request)
+
+    inside = Starlette(routes=[Route("/ask", ask, methods=["POST"])])
+    settings = Settings(server=ServerSettings(max_body_bytes=1000))
+    app: Any = HeadstartMiddleware(
+        inside, settings, endpoints=[Endpoint("/ask")], store="memory:", mode="exact-only"
+    )
+    if around:
+        app = BaseHTTPMiddleware(app, dispatch=reading)
+    async with (
+        asyncio.timeout(PATIENCE_S),
+        serving(app) as url,
+        aiohttp.ClientSession() as session,
+        session.post(url + "/ask", data=b"x" * 1500, headers=ME) as response,
+    ):
+        assert await response.json() == {"length": 1500}
         assert "body-too-large" in response.headers["cache-status"]
 
 
