@@ -20,7 +20,7 @@ import anyio
 
 from headstart.errors import ConfigError
 from headstart.middleware.body import watch
-from headstart.middleware.upstreams.app import for_all
+from headstart.middleware.upstreams.app import for_all, show_written
 from headstart.observe import logger
 from headstart.types import Message
 
@@ -71,6 +71,7 @@ class CheckedRequest:
         self._engine = engine
         self._route = route
         self._path = path
+        self._of_client = scope
         self._places = {name: scope[name] for name in _PLACES if name in scope}
         self._host_send = send
         self._incoming = _Incoming(receive, engine.max_body_bytes)
@@ -96,6 +97,7 @@ class CheckedRequest:
             await app(self.scope, self._receive, self._send)
         except BaseException as error:
             self._error = error
+            show_written(self._of_client, self.scope)
             raise
         finally:
             _current.reset(token)
@@ -189,6 +191,7 @@ class CheckedRequest:
         """Send a message of the framework."""
         if message["type"] == "http.response.start":
             self._status = message["status"]
+            show_written(self._of_client, self.scope)
             if self._engine_side is not None:  # it has our headers, in which Django writes capitals
                 named = [(name.lower(), value) for name, value in message.get("headers", ())]
                 message = {**message, "headers": named}

@@ -193,9 +193,9 @@ class Gateway:
             await self(meant, receive, send)
 
     async def _try_to_start(self) -> StartedEngine | None:
-        if asyncio.get_running_loop().time() < self._rests_until:
-            return None
         try:
+            if _running_loop().time() < self._rests_until:
+                return None
             return await self.running()
         except HeadstartError as error:
             logger.error("the engine cannot start: %s", error)
@@ -241,15 +241,15 @@ class Gateway:
         """Return the started engine, starting it on first use. Raises HeadstartError."""
         if self._started is not None:
             return self._started
-        future = self._starting
-        if future is not None and future.get_loop() is asyncio.get_running_loop():
+        future, loop = self._starting, _running_loop()
+        if future is not None and future.get_loop() is loop:
             return await asyncio.shield(future)
-        self._starting = future = asyncio.get_running_loop().create_future()
+        self._starting = future = loop.create_future()
         try:
             started = await self._start()
         except BaseException as error:
             self._starting = None
-            self._rests_until = asyncio.get_running_loop().time() + REST_S
+            self._rests_until = loop.time() + REST_S
             future.set_exception(error)
             future.exception()  # The error is read here, because perhaps nobody waits for it.
             raise
@@ -264,11 +264,16 @@ class Gateway:
             await started.aclose()
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answered = False
+        asked = answered = ""
+
+        async def asking() -> Message:
+            nonlocal asked
+            message = await receive()
+            asked = message["type"]
+            return message
 
         async def around(message: Message) -> None:
             nonlocal answered
-            answered = True
             if message["type"] == "lifespan.startup.complete":
                 try:
                     await self.running()
@@ -276,17 +281,32 @@ class Gateway:
                     logger.error("start-up failed: %s", error)
                     if self._relay_prefixes or isinstance(error, ConfigError):
                         message = {"type": "lifespan.startup.failed", "message": str(error)}
-            elif message["type"] == "lifespan.shutdown.complete":
+            elif message["type"] in _STOPPED:
                 await self.aclose()
             await send(message)
+            answered = message["type"]
 
         try:
-            await self.app(scope, receive, around)
+            await self.app(scope, asking, around)
         except Exception:
-            if answered:
+            if asked == "lifespan.shutdown":
+                await self.aclose()
+            if asked or answered:
                 raise
-            # The app has no lifespan (Django), but ours starts and stops.
-            await _own_lifespan(receive, around)
+        if answered not in _LAST:
+            # The app has no lifespan (Django), or not all of it, but ours starts and stops.
+            await _own_lifespan(receive, around, "" if answered.startswith(asked) else asked)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop:
+    """Return the event loop. Raises ConfigError if the server has another one than asyncio's."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise ConfigError(
+            "Headstart needs asyncio, and this server runs the app without it: with hypercorn, "
+            "take a worker of the class asyncio or uvloop, not trio"
+        ) from None
 
 
 def _unless_unlisted(route: Route, running: StartedEngine | None, path: bytes) -> Route | None:
@@ -296,12 +316,19 @@ def _unless_unlisted(route: Route, running: StartedEngine | None, path: bytes) -
     return route if running.relay.paths.lists("POST", path) else None
 
 
-async def _own_lifespan(receive: Receive, send: Send) -> None:
+_STOPPED = ("lifespan.shutdown.complete", "lifespan.shutdown.failed")
+_LAST = ("lifespan.startup.failed", *_STOPPED)
+"""The messages that end a lifespan."""
+
+
+async def _own_lifespan(receive: Receive, send: Send, asked: str = "") -> None:
+    """Answer the server's messages. ``asked`` is one that the app received and left unanswered."""
     while True:
-        message = await receive()
-        await send({"type": message["type"] + ".complete"})
-        if message["type"] == "lifespan.shutdown":
+        asked = asked or (await receive())["type"]
+        await send({"type": asked + ".complete"})
+        if asked == "lifespan.shutdown":
             return
+        asked = ""
 
 
 _NO_PATH = (

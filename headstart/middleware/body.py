@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+import contextlib
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from headstart.errors import HeadstartError, RequestTimeout
+from headstart.errors import HeadstartError, RequestTimeout, RequestTooLarge
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Generator
+    from collections.abc import AsyncIterator, Callable, Generator, Iterator
 
     from headstart.types import Message, Receive
 
@@ -75,20 +76,23 @@ class _WaitingReceive:
 
     __slots__ = ("_steps", "_waits_for")
 
-    def __init__(self, steps: Generator[object, Any, Message], waits_for: object) -> None:
+    def __init__(self, steps: Iterator[object], waits_for: object) -> None:
         self._steps = steps
         self._waits_for = waits_for
 
     def __await__(self) -> Generator[object, Any, Message]:
-        waits_for = self._waits_for
+        steps, waits_for = self._steps, self._waits_for
+        throw = getattr(steps, "throw", None)  # granian's has only ``__next__``
         try:
             while True:
                 try:
-                    sent = yield waits_for
-                except BaseException as error:  # noqa: BLE001 - the waiting call raises it
-                    waits_for = self._steps.throw(error)
+                    yield waits_for
+                except BaseException as error:
+                    if throw is None:
+                        raise
+                    waits_for = throw(error)  # the waiting call raises it
                 else:
-                    waits_for = self._steps.send(sent)
+                    waits_for = next(steps)
         except StopIteration as returned:
             message: Message = returned.value
             return message
@@ -96,7 +100,7 @@ class _WaitingReceive:
 
 def _begin(receive: Receive) -> Message | _WaitingReceive:
     """Call ``receive``. Return the message if it has arrived, else the call, which waits."""
-    steps: Generator[object, Any, Message] = receive().__await__()
+    steps: Iterator[object] = receive().__await__()
     try:
         return _WaitingReceive(steps, next(steps))
     except StopIteration as returned:
@@ -106,8 +110,10 @@ def _begin(receive: Receive) -> Message | _WaitingReceive:
 
 async def read_body(
     receive: Receive, limit: int, patience_s: float | None = None
-) -> tuple[bytes, bool]:
-    """Read the body up to ``limit`` bytes; return it, and whether it is complete.
+) -> tuple[bytes, bool, bool]:
+    """Read the body up to ``limit`` bytes; return it, whether it fits, and whether it has ended.
+
+    A body that is too long is read until it is known to be, which may be at its end.
 
     Raises ClientGone. With ``patience_s`` it raises RequestTimeout as ``paced`` does.
     """
@@ -121,7 +127,7 @@ async def read_body(
         raise ClientGone
     data: bytes = message.get("body", b"")
     if not message.get("more_body", False):
-        return data, len(data) <= limit
+        return data, len(data) <= limit, True
     parts = [data]
     size = len(data)
     while size <= limit:
@@ -132,23 +138,27 @@ async def read_body(
         parts.append(part)
         size += len(part)
         if not message.get("more_body", False):
-            return b"".join(parts), size <= limit
-    return b"".join(parts), False
+            return b"".join(parts), size <= limit, True
+    return b"".join(parts), False, False
 
 
-async def discard_body(receive: Receive, limit: int) -> None:
-    """Read and drop the rest, up to ``limit`` more bytes, so that the client reads the refusal."""
-    size = 0
-    while size <= limit:
-        try:
+async def refuse_body(
+    receive: Receive, limit: int, patience_s: float | None, *, ended: bool
+) -> NoReturn:
+    """Refuse a body of more than ``limit`` bytes, after dropping its rest unless it has ``ended``.
+
+    The rest is read up to twice the limit, so that the client reads the refusal. Raises
+    RequestTooLarge.
+    """
+    size, receive = 0, paced(receive, patience_s)
+    with contextlib.suppress(RequestTimeout):
+        while not ended and size <= 2 * limit:
             message = await receive()
-        except RequestTimeout:
-            return
-        if message["type"] == "http.disconnect":
-            return
-        size += len(message.get("body", b""))
-        if not message.get("more_body", False):
-            return
+            if message["type"] == "http.disconnect":
+                break
+            size += len(message.get("body", b""))
+            ended = not message.get("more_body", False)
+    raise RequestTooLarge(f"the body exceeds server.max_body_bytes ({limit})")
 
 
 def replay_body(data: bytes, receive: Receive, *, complete: bool) -> Receive:

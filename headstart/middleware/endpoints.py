@@ -374,6 +374,10 @@ def raw_path(scope: Scope) -> bytes:
     path: bytes = scope.get("raw_path") or scope["path"].encode()
     path = path.partition(b"?")[0]
     root = scope.get("root_path", "").encode()
+    if root and b"%" in path and not path.startswith(root):
+        begin = b"/".join(path.split(b"/")[: root.count(b"/") + 1])
+        if unquote_to_bytes(begin) == root:  # servers decode the root
+            root = begin
     below = path.removeprefix(root)
     return below if below[:1] in (b"", b"/") else path  # "/a" is no root of "/ask"
 

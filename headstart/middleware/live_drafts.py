@@ -298,7 +298,7 @@ class LiveDrafts:
 
     async def _body(self, receive: Receive) -> bytes:
         limit = self._engine.max_body_bytes
-        body, complete = await read_body(receive, limit, self._body_timeout_s)
+        body, complete, _ = await read_body(receive, limit, self._body_timeout_s)
         if not complete:
             raise RequestTooLarge(f"the body exceeds server.max_body_bytes ({limit})")
         return body

@@ -29,7 +29,7 @@ from headstart.errors import (
     UpstreamError,
     booked_code,
 )
-from headstart.middleware.body import CLIENT_GONE, ClientGone, discard_body, paced, read_body
+from headstart.middleware.body import CLIENT_GONE, ClientGone, read_body, refuse_body
 from headstart.middleware.conversations import AnswerSource, refuse_compressed
 from headstart.middleware.endpoints import DEPLOYMENT, raw_path, with_deployment
 from headstart.middleware.flights import LOG_BYTES, AnswerForm, Flight, Flights
@@ -273,6 +273,8 @@ class Engine:
             else:
                 context.total_s = context.elapsed()
                 self._supervisor.spawn(self._book_later, context)
+        if context.app_call is not None:  # a server that stops waits for requests, not for tasks
+            await context.app_call.ended()
 
     async def _book_later(self, context: RequestContext) -> None:
         try:
@@ -441,15 +443,13 @@ class Engine:
 
     async def _answer(self, context: RequestContext, app: ASGIApp) -> None:
         context.caller = self._access.admit(context.scope)
-        options, receive = self._options, context.receive
-        limit = options.max_body_bytes
-        context.body, complete = await read_body(receive, limit, options.body_timeout_s)
+        limits = self._options.max_body_bytes, self._options.body_timeout_s
+        context.body, fits, ended = await read_body(context.receive, *limits)
         context.read_at = time.perf_counter()
-        if not complete:
-            if self._router is None:
-                return await self._pass_through(context, app, "body-too-large", complete=False)
-            await discard_body(paced(receive, options.body_timeout_s), 2 * limit)
-            raise RequestTooLarge(f"the body exceeds server.max_body_bytes ({limit})")
+        if not fits and self._router is None:
+            return await self._pass_through(context, app, "body-too-large", complete=ended)
+        if not fits:
+            await refuse_body(context.receive, *limits, ended=ended)
         if name := context.scope.get(DEPLOYMENT):
             context.body = with_deployment(context.body, name)
         dialect = context.route.dialect
@@ -458,15 +458,16 @@ class Engine:
             if may_refer(context.body):
                 owner = self._preparer.owner(context.scope)
                 context.chain = await self._conversations.open(owner, context.body)
-        chain = context.chain
+        chain, passes = context.chain, ""
         try:
             body = context.body if chain is None else chain.whole
             context.prepared = self._preparer.prepare(context.route, context.scope, body)
         except (InvalidRequest, RequestTooLarge) as error:
-            if self._router is None:
-                reason = "unreadable" if isinstance(error, InvalidRequest) else "body-too-large"
-                return await self._pass_through(context, app, reason)
-            raise
+            if self._router is not None:
+                raise
+            passes = "unreadable" if isinstance(error, InvalidRequest) else "body-too-large"
+        if passes:  # outside of ``except``: errors of the app are not caused by ours
+            return await self._pass_through(context, app, passes)
         if chain is not None and chain.refers:
             context.body = chain.sent(self._answerers(context))
         context.timings[b"parse"] = time.perf_counter() - context.read_at
@@ -624,6 +625,7 @@ class Engine:
         """Ask the provider for its answer to a hit, while the hit is served."""
         context.begin_by = context.deadline = None  # ``UNATTENDED_S`` bounds an audit
         flight = self._start(context, key, None, app, sample)
+        context.app_call = None  # nobody waits for an audit
         assert flight.pump is not None
         assert self._hit_decider is not None
         book = partial(
@@ -709,7 +711,7 @@ class Engine:
         call = context.call(editable=editable, predicts=predicts, body=body)
         upstream: Upstream
         if self._router is None:
-            upstream = AppUpstream(app, context.scope, route.dialect, self._supervisor.spawn)
+            upstream = context.app_call = AppUpstream(app, context.scope, route.dialect, self.spawn)
         else:
             upstream, call = self._router.assign(call, prepared.scope, prepared.rule)
         held = LOG_BYTES if route.document is None else HELD_DOCUMENT_BYTES

@@ -524,7 +524,8 @@ class PumpedCall:
         """Return why an answer that is in no dialect may not be stored, or None."""
         if self._raw is None:
             return "too-large"
-        if not _has_its_length(reply.headers, reply.transcript.size):
+        broken = reply.transcript.error is not None
+        if broken or not _has_its_length(reply.headers, reply.transcript.size):
             return "incomplete"
         if self._document is not None and not self._document.is_whole(self._raw):
             return "unreadable"

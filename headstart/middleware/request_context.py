@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from headstart.middleware.endpoints import Route
     from headstart.middleware.flights import Client, Flight
     from headstart.middleware.shared_flights import LeaseClaim
+    from headstart.middleware.upstreams.app import AppUpstream
     from headstart.policies.live_drafts import Trigger
     from headstart.types import Entry, Headers, Origin, Receive, Scope, Send
 
@@ -114,11 +115,11 @@ class RequestContext:
     """
 
     __slots__ = (
-        "affinity", "answer_id", "attempts", "begin_by", "body", "caller", "chain", "claim",
-        "deadline", "delivered", "error", "first_byte", "flight", "held_out", "id", "item_hits",
-        "items", "lookup", "not_stored", "origin", "page_headers", "partly_saved", "path",
-        "prepared", "read_at", "receive", "retry_from", "route", "scope", "seat", "send", "started",
-        "status", "stored", "timings", "total_s", "upstream", "upstream_s",
+        "affinity", "answer_id", "app_call", "attempts", "begin_by", "body", "caller", "chain",
+        "claim", "deadline", "delivered", "error", "first_byte", "flight", "held_out", "id",
+        "item_hits", "items", "lookup", "not_stored", "origin", "page_headers", "partly_saved",
+        "path", "prepared", "read_at", "receive", "retry_from", "route", "scope", "seat", "send",
+        "started", "status", "stored", "timings", "total_s", "upstream", "upstream_s",
     )  # fmt: skip
 
     def __init__(
@@ -149,14 +150,15 @@ class RequestContext:
         """
         self.flight: Flight | None = None
         """The upstream call whose answer it gets."""
+        self.app_call: AppUpstream | None = None
+        """The call of the wrapped app that it began and waits for."""
         self.claim: LeaseClaim | None = None
         """The result of its lookup about equal calls of other processes."""
         self.seat: Client | None = None
         """Its second reader in the flight, which waits for the retry of the client's SDK."""
         self.origin: Origin | None = None
         """The source of its answer."""
-        self.upstream = ""
-        self.status = 0
+        self.upstream, self.status = "", 0
         self.chain: Chain | None = None
         """The kept answers that it refers to."""
         self.answer_id = ""

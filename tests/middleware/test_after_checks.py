@@ -459,6 +459,27 @@ async def test_a_streamed_answer_passes_while_the_handler_still_writes() -> None
     assert (hit.body, hit.headers["x-cache"]) == (b"one two", "HIT")
 
 
+async def test_middleware_around_sees_which_handler_answered_hits_among_them() -> None:
+    seen: list[tuple[str, str]] = []
+    app = fastapi_app(App())
+    endpoint = Endpoint("/ask", prompt="question", after_checks=True)
+    app.add_middleware(HeadstartMiddleware, endpoints=[endpoint], mode="exact-only")
+
+    async def metrics(scope: Any, receive: Any, send: Any) -> None:
+        async def sending(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                seen.append((scope["endpoint"].__name__, scope["route"].path))
+            await send(message)
+
+        await app(scope, receive, sending)
+
+    async with serving(metrics) as url, aiohttp.ClientSession() as session:
+        client = Client(url, session)
+        replies = [await client.post("/ask") for _ in range(2)]
+    assert [reply.headers["x-cache"] for reply in replies] == ["MISS", "HIT"]
+    assert seen == [("ask", "/ask")] * 2
+
+
 async def test_an_error_of_the_handler_is_the_frameworks_to_answer() -> None:
     app = FastAPI()
     asked = []

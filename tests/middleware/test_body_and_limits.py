@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headstart.errors import Overloaded
+from headstart.errors import Overloaded, RequestTimeout
 from headstart.middleware.body import ClientGone, iterate_body, read_body, replay_body, watch
 from headstart.middleware.concurrency import ConcurrencyLimit, Supervisor
 
@@ -32,15 +32,47 @@ def part(body: bytes, *, more: bool = False) -> dict[str, Any]:
 
 async def test_a_body_in_pieces_is_read_whole() -> None:
     body = await read_body(receiving(part(b"a", more=True), part(b"b")), 10)
-    assert body == (b"ab", True)
+    assert body == (b"ab", True, True)
 
 
 @pytest.mark.parametrize("pieces", [[b"x" * 11], [b"x" * 6, b"x" * 6], [b"x" * 6, b"x" * 6, b"y"]])
 async def test_a_body_past_the_limit_is_not_read_further(pieces: list[bytes]) -> None:
     parts = [part(piece, more=i < len(pieces) - 1) for i, piece in enumerate(pieces)]
-    data, complete = await read_body(receiving(*parts), 10)
-    assert not complete
+    data, fits, ended = await read_body(receiving(*parts), 10)
+    assert not fits
     assert len(data) <= 12
+    assert ended is (len(pieces) < 3)
+
+
+class PlainAwaitable:
+    """Waits for a future with ``__next__`` alone, as what granian's ``receive`` returns does."""
+
+    def __init__(self, future: asyncio.Future[dict[str, Any]]) -> None:
+        self._steps = future.__await__()
+
+    def __await__(self) -> Any:
+        return self
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._steps)
+
+
+async def test_a_body_is_read_from_servers_whose_receive_is_no_coroutine() -> None:
+    loop = asyncio.get_running_loop()
+    futures: list[asyncio.Future[dict[str, Any]]] = [loop.create_future() for _ in range(3)]
+    waiting = iter(futures)
+
+    def receive() -> Any:
+        return PlainAwaitable(next(waiting))
+
+    loop.call_later(1, futures[0].set_result, part(b"a", more=True))
+    loop.call_later(2, futures[1].set_result, part(b"b"))
+    assert await read_body(receive, 10, patience_s=5) == (b"ab", True, True)
+    with pytest.raises(RequestTimeout):
+        await read_body(receive, 10, patience_s=5)
 
 
 async def test_a_client_that_leaves_while_sending_is_gone() -> None:
@@ -52,8 +84,8 @@ async def test_a_client_that_leaves_while_sending_is_gone() -> None:
 
 async def test_a_body_cut_at_the_limit_is_handed_on_whole() -> None:
     receive = receiving(part(b"aaaa", more=True), part(b"bbbb", more=True), part(b"cc"))
-    data, complete = await read_body(receive, 5)
-    replayed = iterate_body(replay_body(data, receive, complete=complete))
+    data, _, ended = await read_body(receive, 5)
+    replayed = iterate_body(replay_body(data, receive, complete=ended))
     assert b"".join([piece async for piece in replayed]) == b"aaaabbbbcc"
 
 

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import aiohttp
 import anyio
@@ -22,6 +23,7 @@ from litestar.config.cors import CORSConfig
 from litestar.middleware.rate_limit import RateLimitConfig
 from litestar.response import Stream
 from starlette.applications import Starlette
+from starlette.background import BackgroundTask
 from starlette.middleware.base import BaseHTTPMiddleware  # noqa: TID251 - the host's, not ours
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
@@ -31,7 +33,7 @@ from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annota
 from starlette.responses import FileResponse, JSONResponse
 from starlette.routing import Route
 
-from headstart import Endpoint, HeadstartMiddleware, gateway
+from headstart import Endpoint, HeadstartMiddleware, after_checks, gateway
 from headstart.lab.simulator import Simulator
 from headstart.settings import Settings, UpstreamSettings
 from support.django_site import django_site
@@ -288,14 +290,17 @@ def sending_files(app: Any) -> Any:
     return server
 
 
-@pytest.mark.parametrize(("root", "prefix"), [("/a", ""), ("/a", "/a"), ("", "")])
+@pytest.mark.parametrize(
+    ("root", "prefix"),
+    [("/a", ""), ("/a", "/a"), ("", ""), ("/t/Zoë & Co", ""), ("/t/Zoë & Co", "/t/Zoë & Co")],
+)
 async def test_a_path_below_a_root_is_matched(root: str, prefix: str) -> None:
     """Most servers leave a path alone if a proxy has stripped the root; uvicorn puts it back."""
     app = HeadstartMiddleware(application(Asked()), endpoints=ENDPOINTS, mode="exact-only")
 
     async def server(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
-            raw = prefix.encode() + b"/ask"
+            raw = quote(prefix).encode() + b"/ask"
             scope = {**scope, "root_path": root, "path": prefix + "/ask", "raw_path": raw}
         await app(scope, receive, send)
 
@@ -350,6 +355,25 @@ async def test_what_is_not_looked_up_passes_a_middleware(name: str) -> None:
         for path, body in REQUESTS.values():
             reply = await client.post(path, body, **{"cache-control": "no-store"})
             assert (reply.status, reply.headers["x-cache"]) == (200, "BYPASS")
+
+
+@pytest.mark.parametrize("path", ["/ask", "/boom"])
+async def test_middleware_around_sees_which_endpoint_answered(path: str) -> None:
+    """Metrics and logs name a request by the route that the app wrote into its scope."""
+    app, seen = application(Asked()), []
+    app.add_middleware(HeadstartMiddleware, endpoints=ENDPOINTS, mode="exact-only")
+
+    async def metrics(scope: Any, receive: Any, send: Any) -> None:
+        async def sending(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                seen.append(scope["endpoint"].__name__)
+            await send(message)
+
+        await app(scope, receive, sending)
+
+    async with served(metrics) as client:
+        await client.post(path, {"question": "why?"})
+    assert seen == [path[1:]]
 
 
 @pytest.mark.parametrize("name", ["function", "subclass", "cors", "session", "trusted-host"])
@@ -408,6 +432,53 @@ async def test_each_page_is_let_in_by_its_own_origin(side: str) -> None:
     assert "access-control-allow-origin" not in without.headers
     assert [reply.headers["access-control-allow-origin"] for reply in page] == [ORIGIN, ORIGIN]
     assert page[1].headers["x-cache"] == "HIT"
+
+
+@pytest.mark.parametrize("checks", [False, True])
+async def test_a_stream_that_breaks_off_inside_of_a_middleware_is_not_stored(
+    *, checks: bool
+) -> None:
+    """``BaseHTTPMiddleware`` ends it as if it were whole, and raises the error afterwards."""
+    asked, app = Asked(), FastAPI()
+
+    async def parts() -> AsyncIterator[bytes]:
+        yield b"Do not "
+        if asked.times == 1:
+            raise ConnectionError("the provider broke off")
+        yield b"panic"
+
+    async def stream() -> StreamingResponse:
+        asked.times += 1
+        return StreamingResponse(parts(), media_type="text/plain")
+
+    app.post("/broken")(after_checks(stream) if checks else stream)
+    app.add_middleware(Timed)
+    endpoint = Endpoint("/broken", after_checks=checks)
+    app.add_middleware(HeadstartMiddleware, endpoints=[endpoint], mode="exact-only")
+    async with served(app) as client:
+        replies = [await client.post("/broken", {}) for _ in range(3)]
+    assert [(reply.body, reply.headers["x-cache"]) for reply in replies] == [
+        (b"Do not ", "MISS"),
+        (b"Do not panic", "MISS"),
+        (b"Do not panic", "HIT"),
+    ]
+
+
+async def test_background_tasks_after_a_stream_do_not_keep_it_from_being_stored() -> None:
+    app, release = FastAPI(), asyncio.Event()
+
+    @app.post("/stream")
+    async def stream() -> StreamingResponse:
+        return StreamingResponse(iter([b"one"]), background=BackgroundTask(release.wait))
+
+    app.add_middleware(HeadstartMiddleware, endpoints=ENDPOINTS, mode="exact-only")
+    async with served(app) as client:
+        replies = [await client.post("/stream", {}) for _ in range(2)]
+        release.set()
+    assert [(reply.body, reply.headers["x-cache"]) for reply in replies] == [
+        (b"one", "MISS"),
+        (b"one", "HIT"),
+    ]
 
 
 def litestar_stack(asked: Asked) -> Any:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -17,6 +18,8 @@ from flask import Flask
 from litestar import Litestar, post
 from litestar import Request as LitestarRequest
 from starlette.applications import Starlette
+from starlette.background import BackgroundTask
+from starlette.middleware.base import BaseHTTPMiddleware  # noqa: TID251 - the host's, not ours
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annotations
 from starlette.responses import JSONResponse
 from starlette.routing import Route
@@ -33,7 +36,8 @@ from support.serving import serving
 from support.simulated import in_flight, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, MutableMapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+    from pathlib import Path
 
 
 pytestmark = pytest.mark.anyio
@@ -235,6 +239,25 @@ async def test_bad_json_is_the_apps_to_answer() -> None:
         assert response.headers["cache-status"] == "headstart; fwd=bypass; detail=unreadable"
 
 
+async def test_an_error_of_the_app_about_bad_json_has_no_error_of_ours_as_its_context() -> None:
+    contexts: list[object] = []
+
+    async def ask(request: Request) -> JSONResponse:
+        contexts.append(sys.exc_info()[1])
+        try:
+            return JSONResponse(await request.json())
+        except ValueError as error:
+            contexts.append(error.__context__)
+            raise
+
+    async with (
+        mounted(Starlette(routes=[Route("/ask", ask, methods=["POST"])])) as (url, session),
+        session.post(url + "/ask", data=b"{", headers=ME) as response,
+    ):
+        assert response.status == 500
+    assert contexts == [None, None]
+
+
 async def test_a_large_body_reaches_the_app_whole() -> None:
 
     async def ask(request: Request) -> JSONResponse:
@@ -252,6 +275,32 @@ async def test_a_large_body_reaches_the_app_whole() -> None:
         session.post(url + "/ask", data=b"x" * 500_000, headers=ME) as response,
     ):
         assert await response.json() == {"length": 500_000}
+        assert "body-too-large" in response.headers["cache-status"]
+
+
+@pytest.mark.parametrize("around", [False, True])
+async def test_a_body_whose_last_piece_is_too_much_reaches_the_app_whole(*, around: bool) -> None:
+    async def ask(request: Request) -> JSONResponse:
+        return JSONResponse({"length": len(await request.body())})
+
+    async def reading(request: Request, call_next: Any) -> Any:
+        await request.body()  # what is inside gets the body in one piece
+        return await call_next(request)
+
+    inside = Starlette(routes=[Route("/ask", ask, methods=["POST"])])
+    settings = Settings(server=ServerSettings(max_body_bytes=1000))
+    app: Any = HeadstartMiddleware(
+        inside, settings, endpoints=[Endpoint("/ask")], store="memory:", mode="exact-only"
+    )
+    if around:
+        app = BaseHTTPMiddleware(app, dispatch=reading)
+    async with (
+        asyncio.timeout(PATIENCE_S),
+        serving(app) as url,
+        aiohttp.ClientSession() as session,
+        session.post(url + "/ask", data=b"x" * 1500, headers=ME) as response,
+    ):
+        assert await response.json() == {"length": 1500}
         assert "body-too-large" in response.headers["cache-status"]
 
 
@@ -273,6 +322,50 @@ async def test_a_client_that_leaves_does_not_cancel_the_app_in_the_middle_of_its
         release.set()
         async with asyncio.timeout(PATIENCE_S):
             await finished.wait()
+
+
+async def test_a_server_that_stops_waits_for_background_tasks_before_the_apps_lifespan_ends() -> (
+    None
+):
+    release, happened = asyncio.Event(), []
+
+    async def clean_up() -> None:
+        await release.wait()
+        happened.append("background task")
+
+    async def ask(_: Request) -> JSONResponse:
+        return JSONResponse({}, background=BackgroundTask(clean_up))
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+        happened.append("lifespan")
+
+    app = Starlette(routes=[Route("/ask", ask, methods=["POST"])], lifespan=lifespan)
+    async with mounted(app) as (url, session):
+        assert (await ask_app(session, url)).headers["x-cache"] == "MISS"
+        assert not happened
+        asyncio.get_running_loop().call_later(0.1, release.set)  # while the server stops
+    assert happened == ["background task", "lifespan"]
+
+
+async def test_a_request_lasts_as_long_as_the_app_that_works_on_without_its_client() -> None:
+    started, release, happened = asyncio.Event(), asyncio.Event(), []
+
+    async def ask(_: Request) -> JSONResponse:
+        started.set()
+        await release.wait()
+        happened.append("answer")
+        return JSONResponse({})
+
+    app = Starlette(routes=[Route("/ask", ask, methods=["POST"])])
+    async with mounted(app) as (url, session):
+        async with asyncio.TaskGroup() as group:
+            leaves = group.create_task(ask_app(session, url))
+            await started.wait()
+            leaves.cancel()
+        asyncio.get_running_loop().call_later(0.1, release.set)  # while the server stops
+    assert happened == ["answer"]
 
 
 async def test_equal_questions_in_flight_call_the_app_once() -> None:
@@ -480,3 +573,91 @@ async def test_what_is_no_asgi_app_is_refused_when_it_is_wrapped(app: Any, words
     with pytest.raises(ConfigError) as caught:
         HeadstartMiddleware(app)
     assert words in str(caught.value)
+
+
+async def answers_no_lifespan(receive: Any, send: Any) -> None:
+    return
+
+
+async def takes_the_first_message_alone(receive: Any, send: Any) -> None:
+    await receive()
+
+
+async def starts_alone(receive: Any, send: Any) -> None:
+    await receive()
+    await send({"type": "lifespan.startup.complete"})
+
+
+async def takes_both_messages(receive: Any, send: Any) -> None:
+    await starts_alone(receive, send)
+    await receive()
+
+
+async def fails_at_the_end(receive: Any, send: Any) -> None:
+    await takes_both_messages(receive, send)
+    await send({"type": "lifespan.shutdown.failed", "message": "no"})
+
+
+@pytest.mark.parametrize(
+    "lifespan",
+    [
+        answers_no_lifespan,
+        takes_the_first_message_alone,
+        starts_alone,
+        takes_both_messages,
+        fails_at_the_end,
+    ],
+)
+async def test_the_engine_starts_and_stops_whatever_the_app_does_with_its_lifespan(
+    lifespan: Callable[[Any, Any], Awaitable[None]], tmp_path: Path
+) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        own = scope["type"] == "lifespan"
+        await (lifespan(receive, send) if own else inner(scope, receive, send))
+
+    caches = []
+    for _ in range(2):
+        wrapped = HeadstartMiddleware(
+            app,
+            endpoints=[Endpoint("/ask")],
+            mode="exact-only",
+            store=f"sqlite:///{tmp_path}/cache.db",
+        )
+        async with serving(wrapped) as url, aiohttp.ClientSession() as session:
+            assert wrapped._started is not None
+            caches.append((await ask_app(session, url, host="app.example")).headers["x-cache"])
+        assert wrapped._started is None
+    assert caches == ["MISS", "HIT"]
+
+
+async def test_an_error_of_the_app_at_its_start_reaches_the_server() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        raise RuntimeError("the database is away")
+
+    wrapped = HeadstartMiddleware(app)
+    with pytest.raises(RuntimeError, match="lifespan failed to start"):
+        async with asyncio.timeout(PATIENCE_S), serving(wrapped):
+            pass
+
+
+async def test_a_server_without_asyncio_is_told_so_when_it_starts() -> None:
+    """As hypercorn's trio workers."""
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "lifespan.startup"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await starts_alone(receive, send)
+
+    def start() -> None:
+        with pytest.raises(StopIteration):
+            HeadstartMiddleware(app)({"type": "lifespan"}, receive, send).send(None)
+
+    await asyncio.to_thread(start)  # a thread without an event loop
+    assert [message["type"] for message in sent] == ["lifespan.startup.failed"]
+    assert "Headstart needs asyncio" in sent[0]["message"]

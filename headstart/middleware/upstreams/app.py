@@ -30,8 +30,13 @@ _OF_ONE_CLIENT = frozenset(
 """Headers about one client's own copy of an answer. They are removed, because others may share the
 answer, whole and plain."""
 
-
+_REPLACED = frozenset(("headers", "extensions"))
+"""Fields of a scope that ``for_all`` changes."""
 _UNREADABLE = (ErrorReported(message="the app's answer cannot be read"),)
+_BROKEN = ErrorReported(message="the app raised an error at the end of its answer")
+AT_END_S = 0.1
+"""Time in which an app that raises at the end of its answer does so. Nobody waits for it, but the
+end of a stream whose background tasks take longer."""
 
 
 class AppUpstream:
@@ -50,17 +55,27 @@ class AppUpstream:
         self._scope = scope
         self._dialect = dialect
         self._spawn = spawn
+        self._task: asyncio.Task[None] | None = None
+
+    async def ended(self) -> None:
+        """Wait until the app has returned: its background tasks run after its answer."""
+        if self._task is not None:
+            await asyncio.wait((self._task,))
 
     async def send(self, call: Call) -> Reply:
         """Call the app and wait for ``http.response.start``. Raises the app's errors."""
-        run = _AppRun(self._app, for_all(self._scope), call)
-        self._spawn(run.main)
+        run = _AppRun(self._app, self._scope, call)
+        self._task = self._spawn(run.main)
         try:
             start = await run.started
             headers: Headers = tuple(
                 [(bytes(name).lower(), bytes(value)) for name, value in start.get("headers", ())]
             )
             reader = _Lenient(body_reader(start["status"], headers, self._dialect))
+            # Other answers tell by themselves whether they are whole.
+            sized = self._dialect is not None or any(
+                name == b"content-length" for name, _ in headers
+            )
         except BaseException:
             await run.leave()
             raise
@@ -69,14 +84,14 @@ class AppUpstream:
             self.name,
             start["status"],
             headers,
-            _pieces(run, reader, transcript),
+            _pieces(run, reader, transcript, sized=sized),
             closing=run.leave,
             transcript=transcript,
         )
 
 
 async def _pieces(
-    run: _AppRun, reader: BodyReader, transcript: Transcript
+    run: _AppRun, reader: BodyReader, transcript: Transcript, *, sized: bool
 ) -> AsyncGenerator[Piece]:
     """Yield the body as the app sends it. Raises the app's errors."""
     async for message in run.messages:
@@ -87,6 +102,8 @@ async def _pieces(
             yield piece
         if not message.get("more_body", False):
             piece = reader.end()
+            if not sized and await run.fails_at_end():
+                piece = Piece(piece.data, (*piece.events, _BROKEN))
             transcript.add(piece)
             yield piece
             return
@@ -108,16 +125,23 @@ def for_all(scope: Scope) -> Scope:
     }
 
 
+def show_written(scope: Scope, of_app: Scope) -> None:
+    """Show what the app wrote into its scope (its route, its endpoint) to middleware around."""
+    scope.update({name: value for name, value in of_app.items() if name not in _REPLACED})
+
+
 class _AppRun:
     """One run of the app, with its own receive and send."""
 
     def __init__(self, app: ASGIApp, scope: Scope, call: Call) -> None:
         self._app = app
-        self._scope = scope
+        self._of_client = scope
+        self._scope = for_all(scope)
         self._id = call.id
         self._body: bytes | None = call.body
         self._whole = False
         self.gone = asyncio.Event()
+        self.returned = asyncio.Event()
         self.started: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self.failure: list[Exception] = []
         self._sender: MemoryObjectSendStream[Message]
@@ -129,12 +153,24 @@ class _AppRun:
         self.gone.set()
         self.messages.close()
 
+    async def fails_at_end(self) -> bool:
+        """Return whether the app raises as soon as it has ended its answer.
+
+        Starlette's ``BaseHTTPMiddleware`` ends a stream that broke off as if it were whole, and
+        raises the error afterwards.
+        """
+        if not self.returned.is_set():
+            with anyio.move_on_after(AT_END_S):
+                await self.returned.wait()
+        return bool(self.failure)
+
     async def main(self) -> None:
         try:
             await self._app(self._scope, self._receive, self._send)
         except Exception as error:
             self.failure.append(error)
             if not self.started.done():
+                show_written(self._of_client, self._scope)
                 self.started.set_exception(error)
             elif self._whole or self.gone.is_set():
                 # A server, too, logs the errors after an answer.
@@ -145,6 +181,7 @@ class _AppRun:
                     self._id,
                 )
         finally:
+            self.returned.set()
             self._sender.close()
             if not self.started.done():
                 self.started.set_exception(
@@ -160,6 +197,7 @@ class _AppRun:
 
     async def _send(self, message: Message) -> None:
         if message["type"] == "http.response.start" and not self.started.done():
+            show_written(self._of_client, self._scope)
             self.started.set_result(message)
         elif message["type"] == "http.response.body" and not self.gone.is_set():
             self._whole = not message.get("more_body", False)
