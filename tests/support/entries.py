@@ -82,6 +82,7 @@ def full_entry() -> Entry:
         usage={"prompt_tokens": 3, "details": {"cached_tokens": 0}},
         fingerprint="fp",
         tier="default",
+        usage_beside=True,
         extra={"provider": None},
     )
     origin = Origin(
