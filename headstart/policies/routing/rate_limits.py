@@ -450,9 +450,8 @@ class _UntoldLimit(_Bucket):
     slow start of TCP. Later it doubles in half of the time over which it was measured, and more
     slowly once another measurement confirms it: only more calls show that the limit is higher.
 
-    ``per_s`` is the measured rate. ``first`` has the level, the time in which the rate doubles, and
-    the time, all of the refusal from which calls are counted. The rate grows from
-    ``believed_until - _UNTOLD_S`` on, which is when the pause after the last refusal ends.
+    ``per_s`` is the measured rate, from which the rate grows. Calls are counted from a refusal on:
+    ``first`` has its time, the level then, and the time in which the rate doubles.
     """
 
     __slots__ = ()
@@ -466,7 +465,7 @@ class _UntoldLimit(_Bucket):
         elif began < self.first.at:
             return  # the refusal from which calls are counted says the same
         elapsed_s, level = now - self.first.at, self.level_at(now)
-        granted = self._granted(now) - self._granted(self.first.at)
+        granted = self._granted(self.first.at, now)
         answered = self.first.used + granted - level - 1.0
         many = answered >= _LEAST_ANSWERED and elapsed_s >= _LEAST_S
         if many or (answered >= 1.0 and elapsed_s >= _ENOUGH_S):
@@ -475,13 +474,13 @@ class _UntoldLimit(_Bucket):
             if level > 1.0 + granted / 10.0:  # the calls came more slowly, so they tell little
                 per_s, doubles_s = max(per_s, _FIRST_PER_S), _DOUBLES_S
             elif abs(per_s - self.per_s) < _CONFIRMED * self.per_s:
-                doubles_s = min(max(doubles_s, 2.0 * self.first.reset_s), _MOST_DOUBLES_S)
+                doubles_s = min(max(doubles_s, 2.0 * self._doubles_s), _MOST_DOUBLES_S)
             self._measured(per_s, doubles_s, elapsed_s, now)
             answered = 0.0
         self.believed_until = now + pause_s + _UNTOLD_S
         # When the pause ends, one call fits, and half of those that the limit allows meanwhile.
         self.at, self.level = now, min(level, 1.0 - self.per_s * pause_s / 2.0)
-        granted = self._granted(now) - self._granted(self.first.at)
+        granted = self._granted(self.first.at, now)
         self.first = self.first._replace(used=max(0.0, answered) + self.level - granted)
 
     def _measured(self, per_s: float, doubles_s: float, over_s: float, now: float) -> None:
@@ -489,20 +488,35 @@ class _UntoldLimit(_Bucket):
         self.limit = 1.0 + per_s * min(max(over_s, _LEAST_S), _LONGEST_BURST_S)
         self.first = LimitReading(0.0, doubles_s, now)
 
-    def _doublings(self, now: float) -> float:
-        grows_s = now - (self.believed_until - _UNTOLD_S)
-        return min(max(0.0, grows_s / self.first.reset_s), _MOST_DOUBLINGS)
+    @property
+    def _doubles_s(self) -> float:
+        """The time in which the rate doubles."""
+        return self.first.reset_s
 
-    def _granted(self, now: float) -> float:
-        """Return the integral of the rate; only differences of it mean something."""
-        doublings, doubles_s = self._doublings(now), self.first.reset_s
-        grown = doubles_s * (math.exp2(doublings) - 1.0) / math.log(2.0)
-        steady_s = now - (self.believed_until - _UNTOLD_S) - doublings * doubles_s
+    @property
+    def _grows_at(self) -> float:
+        """The time from which the rate grows: the end of the pause after the last refusal."""
+        return self.believed_until - _UNTOLD_S
+
+    def _doublings(self, now: float) -> float:
+        """Return how often the rate has doubled."""
+        return min(max(0.0, (now - self._grows_at) / self._doubles_s), _MOST_DOUBLINGS)
+
+    def _rate(self, now: float) -> float:
+        return self.per_s * math.exp2(self._doublings(now))
+
+    def _granted(self, since: float, now: float) -> float:
+        """Return the number of calls that the rate allows between two times: its integral."""
+        return self._integral(now) - self._integral(since)
+
+    def _integral(self, now: float) -> float:
+        doublings = self._doublings(now)
+        grown = self._doubles_s * (math.exp2(doublings) - 1.0) / math.log(2.0)
+        steady_s = now - self._grows_at - doublings * self._doubles_s
         return self.per_s * (grown + steady_s * math.exp2(doublings))
 
     def level_at(self, now: float) -> float:
-        granted = self._granted(max(now, self.at)) - self._granted(self.at)
-        return min(self.limit, self.level + granted)
+        return min(self.limit, self.level + self._granted(self.at, max(now, self.at)))
 
     def change(self, amount: float, now: float) -> None:
         """Change the level. Calls that began before the last refusal make no debt."""
@@ -515,26 +529,26 @@ class _UntoldLimit(_Bucket):
         For those after the first the rate is taken not to grow any more.
         """
         level = self.level_at(now)
-        others = calls - max(1.0, level)
         wait_s = self._passes_s(1.0 - level, now) if level < 1.0 else 0.0
+        others = calls - max(1.0, level)
         if others > 0.0:
-            wait_s += others / (self.per_s * math.exp2(self._doublings(now)))
+            wait_s += others / self._rate(now)
         return max(0.0, min(wait_s, self.believed_until - now))
 
     def _passes_s(self, calls: float, now: float) -> float:
-        """Return the seconds in which the growing rate grants ``calls``."""
-        pause_s = max(0.0, self.believed_until - _UNTOLD_S - now)
+        """Return the seconds in which the growing rate allows ``calls``."""
+        pause_s = max(0.0, self._grows_at - now)
         if calls <= self.per_s * pause_s:
             return calls / self.per_s
         calls -= self.per_s * pause_s
-        doublings, doubles_s = self._doublings(now), self.first.reset_s
-        per_doubling = self.per_s * doubles_s / math.log(2.0)
+        doublings, most = self._doublings(now), math.exp2(_MOST_DOUBLINGS)
+        per_doubling = self.per_s * self._doubles_s / math.log(2.0)
         grown = math.exp2(doublings) + calls / per_doubling
-        most = math.exp2(_MOST_DOUBLINGS)
         if grown <= most:
-            return pause_s + (math.log2(grown) - doublings) * doubles_s
+            return pause_s + (math.log2(grown) - doublings) * self._doubles_s
         calls -= per_doubling * (most - math.exp2(doublings))
-        return pause_s + (_MOST_DOUBLINGS - doublings) * doubles_s + calls / (self.per_s * most)
+        grows_s = (_MOST_DOUBLINGS - doublings) * self._doubles_s
+        return pause_s + grows_s + calls / (self.per_s * most)
 
 
 SavedLimits: TypeAlias = dict[

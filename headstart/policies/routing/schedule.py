@@ -290,6 +290,7 @@ class AttemptSchedule:
         self._queues: set[int] = set()
         """Members whose rate limit is used up. The next attempt queues for it."""
         self._queues_until: dict[int, float] = {}
+        """The time until which the call queues for each of them, also when it queues again."""
         self._refusals: dict[tuple[int, bool], int] = {}
         """The number of refusals that led to a queue: of members, with and without a call."""
         self._retry_at: dict[int, float] = {}
@@ -366,7 +367,10 @@ class AttemptSchedule:
         if asked:
             self._asked.add(member)
         queues = (queues or not asked) and self._may_queue(member, asked=asked)
-        (self._queues.add if queues else self._queues.discard)(member)
+        if queues:
+            self._queues.add(member)
+        else:
+            self._queues.discard(member)
         if not (failure.fail_over or failure.retry_here):
             self._give_up()
             return
