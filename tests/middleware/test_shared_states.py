@@ -171,6 +171,20 @@ def test_processes_that_take_at_once_take_what_is_there(
     assert sum(map(int, run_at_once(TAKER, memory))) == 40
 
 
+def test_workers_share_the_rate_of_a_provider_that_tells_no_limit(
+    workers: list[SharedUpstreamStates],
+) -> None:
+    first, second, _ = (each.of(*PLACE).limits for each in workers)
+    first.learn_refusal(1.0, 10.0, 10.0)
+    assert second.known
+    assert second.ready_in_s(0, 10.1) == first.ready_in_s(0, 10.1) > 0.0
+    assert second.ready_in_s(0, 11.0) == 0.0
+    second.take(0, 11.0)
+    assert first.ready_in_s(0, 11.0) > 0.0, "the other worker took the only call"
+    second.learn_refusal(2.0, 12.0, 12.0)
+    assert first.ready_in_s(0, 12.1) == second.ready_in_s(0, 12.1) > 0.0
+
+
 def test_processes_that_ask_at_once_get_different_permits(memory: int) -> None:
     numbers = " ".join(run_at_once(ADMITTED, memory)).split()
     assert sorted(map(int, numbers)) == [*range(1, 4 * 500 + 1)]
