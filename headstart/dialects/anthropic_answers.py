@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from headstart.dialects.dialect import (
+    JSONDecoder,
     MalformedAnswerError,
     Rendered,
     as_object,
     as_text,
-    decode_event,
     decode_first,
     split_text,
     unreadable,
@@ -36,7 +36,6 @@ from headstart.types import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from headstart.dialects.dialect import Frame
     from headstart.errors import HeadstartError
     from headstart.types import Choice, Completion, Part, StreamEvent
 
@@ -83,22 +82,13 @@ class _OpenBlock:
         """True until the first delta of its part."""
 
 
-class MessagesDecoder:
+class MessagesDecoder(JSONDecoder):
     """EventDecoder of Anthropic Messages."""
 
     def __init__(self) -> None:
         self._blocks: dict[int, _OpenBlock] = {}
         self._calls = 0
         self._usage: dict[str, Any] = {}
-
-    def feed(self, frame: Frame) -> tuple[StreamEvent, ...]:
-        """Return the events of a frame; none for pings, comments and unknown events."""
-        if not frame.data:
-            return ()
-        try:
-            return self._read(decode_event(frame.data), frame.event)
-        except MalformedAnswerError as error:
-            return (unreadable(str(error)),)
 
     def read_message(self, message: dict[str, Any]) -> tuple[StreamEvent, ...]:
         """Return the events of a whole message, or of the beginning of one."""
@@ -117,7 +107,8 @@ class MessagesDecoder:
         events += self._add_usage(message.get("usage"))
         return tuple(events)
 
-    def _read(self, event: dict[str, Any], name: bytes | None) -> tuple[StreamEvent, ...]:
+    def read(self, event: dict[str, Any], name: bytes | None) -> tuple[StreamEvent, ...]:
+        """Return the events of an object; none for pings. Raises MalformedAnswerError."""
         events: tuple[StreamEvent, ...] = ()
         match event.get("type"):
             case "content_block_delta":

@@ -18,13 +18,13 @@ from headstart.canonical_request import (
     WrittenRequest,
 )
 from headstart.dialects.dialect import (
+    JSONDecoder,
     MalformedAnswerError,
     UpstreamDialect,
     as_count,
     as_object,
     as_text,
     decode_document,
-    decode_event,
     unreadable,
 )
 from headstart.dialects.requests import (
@@ -62,7 +62,6 @@ if TYPE_CHECKING:
         ResponseFormat,
         ToolChoice,
     )
-    from headstart.dialects.dialect import Frame
     from headstart.types import StreamEvent
 
 PLAN = "tool_plan"
@@ -79,19 +78,11 @@ _FAILURES = frozenset({"ERROR", "TIMEOUT"})
 _ENDED = (Ended(),)
 
 
-class ChatV2Decoder:
+class ChatV2Decoder(JSONDecoder):
     """EventDecoder of ``POST /v2/chat``."""
 
-    def feed(self, frame: Frame) -> tuple[StreamEvent, ...]:
-        """Return the events of a frame; none for comments and unknown events."""
-        if not frame.data or frame.data.startswith(b"[DONE]"):
-            return ()
-        try:
-            return self._read(decode_event(frame.data))
-        except MalformedAnswerError as error:
-            return (unreadable(str(error)),)
-
-    def _read(self, event: dict[str, Any]) -> tuple[StreamEvent, ...]:
+    def read(self, event: dict[str, Any], name: bytes | None) -> tuple[StreamEvent, ...]:  # noqa: ARG002
+        """Return the events of an object; none if its type is unknown."""
         delta = as_object(event.get("delta") or {}, "a delta")
         message = as_object(delta.get("message") or {}, "a delta's message")
         events: tuple[StreamEvent, ...] = ()

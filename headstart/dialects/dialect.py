@@ -13,12 +13,13 @@ import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import msgspec
 
 from headstart.dialects.requests import mark
 from headstart.types import (
+    Ended,
     ErrorReported,
     ExtraDelta,
     Frozen,
@@ -30,7 +31,7 @@ from headstart.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from headstart.attempts import Tokens
     from headstart.canonical_request import CanonicalRequest, Quirks, WrittenRequest
@@ -643,6 +644,41 @@ def as_count(value: Any) -> int:
 def unreadable(message: str) -> ErrorReported:
     """Return the events for an answer that cannot be read."""
     return ErrorReported(message=message, code="upstream_protocol_error")
+
+
+class JSONDecoder:
+    """EventDecoder of a stream whose frames are JSON objects. Subclasses read the objects."""
+
+    done: ClassVar[tuple[StreamEvent, ...]] = ()
+    """The events of ``[DONE]``, which providers also send in APIs that do not have it."""
+
+    def feed(self, frame: Frame) -> tuple[StreamEvent, ...]:
+        """Return the events of a frame; none for comments and keep-alives."""
+        data = frame.data
+        if not data:
+            return ()
+        if data.startswith(b"[DONE]"):
+            return self.done
+        try:
+            return self.read(decode_event(data), frame.event)
+        except MalformedAnswerError as error:
+            return (unreadable(str(error)),)
+
+    def read(self, event: dict[str, Any], name: bytes | None) -> tuple[StreamEvent, ...]:
+        """Return the events of an object. ``name`` is the frame's own name for it.
+
+        Raises MalformedAnswerError.
+        """
+        raise NotImplementedError
+
+    def read_whole(self, objects: Iterable[dict[str, Any]]) -> tuple[StreamEvent, ...]:
+        """Return the events of a whole answer and Ended, or alone the errors that it reports."""
+        try:
+            events = [event for each in objects for event in self.read(each, None)]
+        except MalformedAnswerError as error:
+            return (unreadable(str(error)),)
+        errors = [event for event in events if type(event) is ErrorReported]
+        return tuple(errors or (*events, Ended()))
 
 
 CHUNK_CHARACTERS = 200

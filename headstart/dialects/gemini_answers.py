@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headstart.dialects.dialect import (
+    JSONDecoder,
     MalformedAnswerError,
     Rendered,
     as_object,
     as_text,
     decode_document,
-    decode_event,
     split_text,
     unreadable,
 )
@@ -38,7 +38,6 @@ from headstart.types import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from headstart.dialects.dialect import Frame
     from headstart.errors import HeadstartError
     from headstart.types import Choice, Completion, Part, StreamEvent
 
@@ -255,7 +254,7 @@ class _Candidate:
         return self.parts - 1
 
 
-class GenerateDecoder:
+class GenerateDecoder(JSONDecoder):
     """EventDecoder of ``streamGenerateContent?alt=sse``.
 
     A stream has no terminal event: it is whole when every candidate has its finish reason.
@@ -266,32 +265,20 @@ class GenerateDecoder:
         self._named: tuple[Any, Any] = (None, None)
         self._candidates: dict[int, _Candidate] = {}
 
-    def feed(self, frame: Frame) -> tuple[StreamEvent, ...]:
-        """Return the events of a frame; none for comments and blank lines."""
-        if not frame.data:
-            return ()
-        try:
-            return self.read(decode_event(frame.data))
-        except MalformedAnswerError as error:
-            return (unreadable(str(error)),)
-
-    def read(self, chunk: dict[str, Any]) -> tuple[StreamEvent, ...]:
-        """Return the events of a decoded chunk, or of a whole answer."""
-        if chunk.get("error"):
-            return (read_error(chunk, None),)
+    def read(self, event: dict[str, Any], name: bytes | None) -> tuple[StreamEvent, ...]:  # noqa: ARG002
+        """Return the events of a chunk, or of a whole answer. Raises MalformedAnswerError."""
+        if event.get("error"):
+            return (read_error(event, None),)
         events: list[StreamEvent] = []
-        named = (as_text(chunk.get("responseId")), as_text(chunk.get("modelVersion")))
+        named = (as_text(event.get("responseId")), as_text(event.get("modelVersion")))
         if named != self._named:
             self._named = named
             events.append(Started(id=named[0], model=named[1]))
-        try:
-            for position, candidate in enumerate(_list(chunk.get("candidates"))):
-                events += self._read_candidate(as_object(candidate, "a candidate"), position)
-            events += self._blocked(chunk.get("promptFeedback"))
-        except MalformedAnswerError as error:
-            return (unreadable(str(error)),)
-        events += _unknown(chunk, _CHUNK, None)
-        usage = chunk.get("usageMetadata")
+        for position, candidate in enumerate(_list(event.get("candidates"))):
+            events += self._read_candidate(as_object(candidate, "a candidate"), position)
+        events += self._blocked(event.get("promptFeedback"))
+        events += _unknown(event, _CHUNK, None)
+        usage = event.get("usageMetadata")
         if isinstance(usage, dict):
             # Each chunk has the counts of the whole answer so far.
             events.append(UsageReported(usage=usage))
@@ -429,10 +416,7 @@ def decode_body(status: int, body: bytes) -> tuple[StreamEvent, ...]:
         return (unreadable("the answer is not a JSON object"),)
     if not any({"candidates", "promptFeedback", "error"} & chunk.keys() for chunk in chunks):
         return (unreadable("the answer has no candidates"),)
-    decoder = GenerateDecoder(whole=len(chunks) == 1)
-    events = tuple(event for chunk in chunks for event in decoder.read(chunk))
-    errors = tuple(event for event in events if isinstance(event, ErrorReported))
-    return errors or (*events, *_ENDED)
+    return GenerateDecoder(whole=len(chunks) == 1).read_whole(chunks)
 
 
 def _unknown(

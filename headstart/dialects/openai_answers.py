@@ -10,12 +10,12 @@ import msgspec
 from headstart.attempts import Tokens
 from headstart.dialects.dialect import (
     CHUNK_CHARACTERS,
+    JSONDecoder,
     MalformedAnswerError,
     Rendered,
     as_count,
     as_text,
     decode_document,
-    decode_event,
     split_text,
     unreadable,
 )
@@ -41,7 +41,6 @@ from headstart.types import (
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence
 
-    from headstart.dialects.dialect import Frame
     from headstart.errors import HeadstartError
     from headstart.types import Choice, Completion, StreamEvent
 
@@ -304,45 +303,33 @@ _CHUNK = _PADDING | {
     "usage",
     "error",
 }
+_NAMES = ("id", "model", "system_fingerprint", "service_tier")
+"""The fields of an answer that name it, its model and how it was made."""
 _NO_FIELDS: dict[str, Any] = {}
 _ENDED = (Ended(),)
 
 
-class ChatDecoder:
+class ChatDecoder(JSONDecoder):
     """EventDecoder of Chat Completions."""
+
+    done = _ENDED
 
     def __init__(self) -> None:
         self._named: tuple[Any, ...] = (None, None, None)
         self._calls: dict[int, _ToolCalls] = {}
 
-    def feed(self, frame: Frame) -> tuple[StreamEvent, ...]:
-        """Return the events of a frame; none for comments and keep-alives."""
-        data = frame.data
-        if not data:
-            return ()
-        if data.startswith(b"[DONE]"):
-            return _ENDED
-        try:
-            chunk = decode_event(data)
-        except MalformedAnswerError as error:
-            return (unreadable(str(error)),)
-        if frame.event == b"error" and "error" not in chunk:
-            return (read_error(chunk, None),)
-        return self.read(chunk)
-
-    def read(self, chunk: dict[str, Any]) -> tuple[StreamEvent, ...]:
-        """Return the events of one decoded chunk, or of one whole answer."""
+    def read(self, event: dict[str, Any], name: bytes | None) -> tuple[StreamEvent, ...]:
+        """Return the events of one chunk, or of one whole answer. Raises MalformedAnswerError."""
+        if name == b"error" and "error" not in event:
+            return (read_error(event, None),)
         events: list[StreamEvent] = []
-        named = (chunk.get("model"), chunk.get("system_fingerprint"), chunk.get("service_tier"))
+        named = (event.get("model"), event.get("system_fingerprint"), event.get("service_tier"))
         if named != self._named:
             self._named = named
-            _read_names(chunk, events)
-        try:
-            for position, choice in enumerate(_list(chunk.get("choices"))):
-                self._read_choice(choice, position, events)
-        except MalformedAnswerError as error:
-            return (unreadable(str(error)),)
-        _read_rest(chunk, events)
+            _read_names(event, events)
+        for position, choice in enumerate(_list(event.get("choices"))):
+            self._read_choice(choice, position, events)
+        _read_rest(event, events)
         return tuple(events)
 
     def _read_choice(self, choice: Any, position: int, events: list[StreamEvent]) -> None:
@@ -425,25 +412,20 @@ def decode_body(status: int, body: bytes) -> tuple[StreamEvent, ...]:
         return (unreadable("the answer is not a JSON object"),)
     if not document.get("error") and not isinstance(document.get("choices"), list):
         return (unreadable("the answer has no choices"),)
-    events = ChatDecoder().read(document)
-    if ErrorReported in map(type, events):
-        return tuple([event for event in events if type(event) is ErrorReported])
-    return events + _ENDED
+    return ChatDecoder().read_whole((document,))
 
 
 def _read_names(chunk: dict[str, Any], events: list[StreamEvent]) -> None:
     created = chunk.get("created")
-    model = as_text(chunk.get("model"))
-    fingerprint = as_text(chunk.get("system_fingerprint"))
-    tier = as_text(chunk.get("service_tier"))
-    if model or fingerprint or tier:
+    texts = {name: value for name in _NAMES if type(value := chunk.get(name)) is str and value}
+    if texts.keys() - {"id"}:
         events.append(
             Started(
-                id=as_text(chunk.get("id")),
-                model=model,
+                id=texts.get("id"),
+                model=texts.get("model"),
                 created=created if isinstance(created, int) and created else None,
-                fingerprint=fingerprint,
-                tier=tier,
+                fingerprint=texts.get("system_fingerprint"),
+                tier=texts.get("service_tier"),
             )
         )
 

@@ -14,11 +14,10 @@ import msgspec
 from headstart.dialects.dialect import (
     Dialect,
     FieldUse,
+    JSONDecoder,
     KeyForm,
-    MalformedAnswerError,
     Rendered,
     decode_document,
-    decode_event,
     split_text,
     unreadable,
 )
@@ -53,7 +52,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from headstart.canonical_request import CanonicalRequest, Quirks, WrittenRequest
-    from headstart.dialects.dialect import Frame
     from headstart.types import Choice, Completion, Headers, StreamEvent
 
 NAME = "openai-completions"
@@ -158,7 +156,7 @@ def _claims(path: bytes, headers: Headers) -> bool:  # noqa: ARG001
 # --- answers -------------------------------------------------------------------------------------
 
 
-class CompletionsDecoder:
+class CompletionsDecoder(JSONDecoder):
     """EventDecoder of Completions.
 
     Its chunks have the content of a chat's chunks in other fields.
@@ -167,24 +165,12 @@ class CompletionsDecoder:
     def __init__(self) -> None:
         self._chat = ChatDecoder()
 
-    def feed(self, frame: Frame) -> tuple[StreamEvent, ...]:
-        """Return the events of a frame; none for comments and keep-alives."""
-        if not frame.data or frame.data.startswith(b"[DONE]"):
-            return self._chat.feed(frame)
-        try:
-            chunk = decode_event(frame.data)
-        except MalformedAnswerError as error:
-            return (unreadable(str(error)),)
-        if frame.event == b"error" and "error" not in chunk:
-            return (read_error(chunk, None),)
-        return self.read(chunk)
-
-    def read(self, chunk: dict[str, Any]) -> tuple[StreamEvent, ...]:
-        """Return the events of one decoded chunk, or of one whole answer."""
-        choices = chunk.get("choices")
+    def read(self, event: dict[str, Any], name: bytes | None) -> tuple[StreamEvent, ...]:
+        """Return the events of one chunk, or of one whole answer."""
+        choices = event.get("choices")
         if isinstance(choices, list):
-            chunk = {**chunk, "choices": list(map(_as_chat, choices))}
-        return self._chat.read(chunk)
+            event = {**event, "choices": list(map(_as_chat, choices))}
+        return self._chat.read(event, name)
 
 
 def _as_chat(choice: Any) -> Any:
@@ -207,9 +193,7 @@ def decode_body(status: int, body: bytes) -> tuple[StreamEvent, ...]:
         return (unreadable("the answer is not a JSON object"),)
     if not document.get("error") and not isinstance(document.get("choices"), list):
         return (unreadable("the answer has no choices"),)
-    events = CompletionsDecoder().read(document)
-    errors = [event for event in events if type(event) is ErrorReported]
-    return tuple(errors) or (*events, *_ENDED)
+    return CompletionsDecoder().read_whole((document,))
 
 
 class CompletionsEncoder:

@@ -32,6 +32,7 @@ from headstart.dialects.gemini_generate import GEMINI_GENERATE
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.openai_completions import OPENAI_COMPLETIONS
 from headstart.dialects.openai_responses import OPENAI_RESPONSES
+from headstart.dialects.request_form import RequestForm
 from headstart.dialects.requests import decode_object, repeats_keys
 from headstart.errors import InvalidRequest
 from headstart.types import ChatRequest, Choice, Completion, Text
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from headstart.dialects.dialect import Dialect, UpstreamDialect
-    from headstart.dialects.request_form import RequestForm
     from headstart.settings import DialectName
     from headstart.types import Entry, Headers
 
@@ -156,9 +156,15 @@ def spoken_dialects(
     return tuple(BY_SETTING[each] for each in dict.fromkeys(named))
 
 
-def form_of(request: ChatRequest) -> RequestForm:
-    """Return the form of a request. A request without a dialect is read like OpenAI's."""
-    return DIALECTS.get(request.dialect, OPENAI_CHAT).form
+class _Forms(dict[str, RequestForm]):
+    """The forms by dialect. A request of another API is read like OpenAI's."""
+
+    def __missing__(self, dialect: str) -> RequestForm:
+        return OPENAI_CHAT.form
+
+
+FORMS: Mapping[str, RequestForm] = _Forms({name: each.form for name, each in DIALECTS.items()})
+"""The form of a request by ``ChatRequest.dialect``, which may be any name."""
 
 
 def claiming(path: bytes, headers: Headers) -> Dialect:

@@ -17,11 +17,11 @@ import msgspec
 
 from headstart.dialects import openai_answers
 from headstart.dialects.dialect import (
+    JSONDecoder,
     MalformedAnswerError,
     as_object,
     as_text,
     decode_document,
-    decode_event,
     unreadable,
 )
 from headstart.dialects.responses_requests import SUMMARY, kind_of
@@ -354,7 +354,7 @@ _BESIDE = frozenset(
 EVENTS = {kind: (name, index) for name, (kind, index, _) in _TEXTS.items()}
 
 
-class ResponsesDecoder:
+class ResponsesDecoder(JSONDecoder):
     """EventDecoder of Responses.
 
     Texts come as deltas. A text without deltas is read at the end of its part, item or answer.
@@ -373,18 +373,15 @@ class ResponsesDecoder:
 
     def feed(self, frame: Frame) -> tuple[StreamEvent, ...]:
         """Return the events of a frame; none for comments and for steps of hosted tools."""
-        data = frame.data
-        if not data or data.startswith(b"[DONE]"):
-            return ()
         if frame.event in _BESIDE and self._fields is not None:
             return ()
-        try:
-            event = decode_event(data)
-            if event.get("type") == "response.output_text.delta":
-                return self._delta("output_text", *_place(event, "content_index"), event, "delta")
-            return tuple(self._read(event, frame.event))
-        except MalformedAnswerError as error:
-            return (unreadable(str(error)),)
+        return super().feed(frame)
+
+    def read(self, event: dict[str, Any], name: bytes | None) -> tuple[StreamEvent, ...]:
+        """Return the events of an object. Raises MalformedAnswerError."""
+        if event.get("type") == "response.output_text.delta":
+            return self._delta("output_text", *_place(event, "content_index"), event, "delta")
+        return tuple(self._read(event, name))
 
     def read_item(self, index: int, item: dict[str, Any]) -> Iterator[StreamEvent]:
         """Yield the events of a whole item of the output. Raises MalformedAnswerError."""

@@ -17,7 +17,7 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from headstart.dialects.dialect import ListedModel
-from headstart.dialects.registry import DIALECTS, DOCUMENTS, form_of
+from headstart.dialects.registry import DIALECTS, DOCUMENTS, FORMS
 from headstart.errors import HeadstartError, NoUpstream, UpstreamProtocolError
 from headstart.observe import StageFailed
 from headstart.policies.route_rules import first_rule
@@ -328,7 +328,7 @@ def conversation(scope: str, request: ChatRequest) -> str:
 
     It covers the caller, the system text and the first user message.
     """
-    parts = [scope, *form_of(request).opening(request.document)]
+    parts = [scope, *FORMS[request.dialect].opening(request.document)]
     return blake2b(msgspec.json.encode(parts), digest_size=16).hexdigest()
 
 

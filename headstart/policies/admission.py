@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headstart.dialects.dialect import UNDECODABLE
-from headstart.dialects.registry import form_of, refuse_in_dialect
+from headstart.dialects.registry import FORMS, refuse_in_dialect
 from headstart.errors import ConfigError
 from headstart.types import CONTENT_BLOCKS, Completion, Refusal, Text, ToolCall
 
@@ -67,7 +67,7 @@ class Admission:
             return "duplicate-keys"
         if request.max_tokens == 0:
             return "cache-warming"
-        reason = form_of(request).work_beside_text(request.document)
+        reason = FORMS[request.dialect].work_beside_text(request.document)
         if reason is None and self._deterministic_only and _is_sampled(request):
             return "sampled"
         return reason
@@ -84,7 +84,7 @@ class Admission:
         """Refuse requests whose answer must not reach another user by similarity."""
         if len(query) > MOST_SHARED_CHARACTERS:
             return "too-long"
-        if form_of(request).has_tool_results(request.document):
+        if FORMS[request.dialect].has_tool_results(request.document):
             return "tool-results"
         return "personal" if is_personal(query) else None
 
@@ -99,7 +99,7 @@ class Admission:
             return "too-few-choices"
         if "moderation" in answer.extra and _is_flagged(answer.extra["moderation"]):
             return "moderation"
-        form = form_of(request)
+        form = FORMS[request.dialect]
         response_format = form.response_format(request.document)
         for choice in answer.choices:
             reason = _refuse_choice(choice, form, response_format, tools)
@@ -124,7 +124,7 @@ class Admission:
         called = answer.called_tools
         if called and not _all_listed(called, tools):
             return _CALLS
-        if request.logprobs and not form_of(request).has_logprobs(answer, request.document):
+        if request.logprobs and not FORMS[request.dialect].has_logprobs(answer, request.document):
             return "too-few-logprobs"
         if request.max_tokens is None:
             return None
@@ -187,7 +187,7 @@ def _parse_variants(sampled: str) -> int:
 
 
 def _is_sampled(request: ChatRequest) -> bool:
-    settings = form_of(request).sampling(request.document)
+    settings = FORMS[request.dialect].sampling(request.document)
     return settings.get("temperature") != 0 and settings.get("seed") is None
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headstart.dialects.registry import form_of
+from headstart.dialects.registry import FORMS
 from headstart.policies.admission import breaks_format
 from headstart.policies.agreement.judge import judge, read_answer
 from headstart.types import Frozen
@@ -165,7 +165,7 @@ def _veto_reply(
         return "refusal"
     if reply.calls or not formats:
         return None
-    if breaks_format(reply.text, form_of(request).response_format(request.document)):
+    if breaks_format(reply.text, FORMS[request.dialect].response_format(request.document)):
         return "format"
     if _asks_code(request) and not _HAS_CODE.search(reply.text[:_CODE_CHARACTERS]):
         return "no-code"

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headstart.dialects.dialect import Frame
 from headstart.dialects.gemini_answers import GenerateDecoder, retry_delay_s
 from headstart.reply import Transcript
 from headstart.types import (
@@ -54,7 +55,7 @@ def test_a_stream_is_finished_only_by_the_reason_of_every_candidate() -> None:
     ends = [{"index": n, "finishReason": "STOP"} for n in (0, 1)]
     finished = []
     for candidates in (two, ends[:1], ends[1:]):
-        transcript.feed(decoder.read({"candidates": candidates}))
+        transcript.feed(decoder.read({"candidates": candidates}, None))
         finished.append(transcript.finished)
     assert finished == [False, False, True]
 
@@ -232,7 +233,7 @@ def test_reading_and_replaying_never_raise(parts: list[Any], rest: dict[str, Any
     decoder = GenerateDecoder()
     transcript = Transcript()
     for _ in range(2):
-        transcript.feed(decoder.read(document))
+        transcript.feed(decoder.feed(Frame(b"", json.dumps(document).encode(), None)))
     transcript.feed((Ended(),))
     completion = transcript.completion(now=0)
     if completion is not None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 
 from headstart.attempts import PROMPT_CACHE, AttemptRole, ShapingEffect, Tokens
-from headstart.dialects.registry import DIALECTS, form_of
+from headstart.dialects.registry import DIALECTS, FORMS
 from headstart.dialects.request_form import KEY_SIGNS, MARKED, SIGNS
 from headstart.errors import UpstreamRefused
 from headstart.middleware.identity import credential_of
@@ -122,7 +122,7 @@ class SteerPromptCache:
         target = self._target
         key = credential_of(call.headers, call.query_string, cookies=False) or b""
         place = f"{target.name}\0{request.model}\0".encode() + (b"" if target.own_key else key)
-        *system, _ = form_of(request).opening(request.document)
+        *system, _ = FORMS[request.dialect].opening(request.document)
         parts = [part for part in (request.document.get("tools"), *system) if part]
         shared = _digest(place, msgspec.json.encode(parts)) if parts else ""
         return _digest(place, call.affinity.encode()), shared
@@ -165,7 +165,7 @@ class SteerPromptCache:
 
 
 def _kind(request: ChatRequest) -> str:
-    form = form_of(request)
+    form = FORMS[request.dialect]
     messages = request.document.get(form.field)
     listed = messages if isinstance(messages, list) else ()
     answered = any(isinstance(each, dict) and each.get("role") == form.assistant for each in listed)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 import msgspec
 
 from headstart.attempts import ShapingEffect, Tokens
-from headstart.dialects.registry import DIALECTS, form_of
+from headstart.dialects.registry import DIALECTS, FORMS
 from headstart.errors import HeadstartError, InvalidRequest, UpstreamProtocolError
 from headstart.observe import StageFailed
 from headstart.policies.output.answer_limits import cut_by
@@ -327,7 +327,7 @@ def limited_body(request: ChatRequest, tokens: int) -> bytes:
         return msgspec.json.encode({**document, **own})
     if "contents" in document:  # Gemini's limit is in an object that may be missing
         document = {"generationConfig": {}, **document}
-    return msgspec.json.encode(form_of(request).with_limit(document, tokens))
+    return msgspec.json.encode(FORMS[request.dialect].with_limit(document, tokens))
 
 
 def _edit(old: Any, new: Any, raw: msgspec.Raw | None) -> msgspec.Raw:

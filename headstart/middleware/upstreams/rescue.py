@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headstart.attempts import AttemptRole, Tokens
-from headstart.dialects.registry import form_of
+from headstart.dialects.registry import FORMS
 from headstart.errors import (
     HeadstartError,
     UpstreamError,
@@ -298,7 +298,7 @@ class RescuedCandidate:
         able = {name: how for name, how in able.items() if name in reachable}
         if request is None or not able:
             return None
-        form = form_of(request)
+        form = FORMS[request.dialect]
         if not form.prefills or form.continues_answer(request.document):
             return None
         others = sorted(able.keys() - {failed}) or [failed]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 import msgspec
 
-from headstart.dialects.registry import DOCUMENTS, form_of
+from headstart.dialects.registry import DOCUMENTS, FORMS
 from headstart.errors import (
     HeadstartError,
     RequestError,
@@ -639,7 +639,7 @@ class Target:
         if call.output_tokens == 0:
             limit = 0
         elif request is not None:
-            limit, answers = form_of(request).answers_billed(request)
+            limit, answers = FORMS[request.dialect].answers_billed(request)
         return await ledger.reserve(
             call,
             model.key.model,
@@ -797,4 +797,4 @@ class Target:
 
 def _has_tools(call: Call) -> bool:
     request = call.request
-    return request is not None and form_of(request).has_tools(request.document)
+    return request is not None and FORMS[request.dialect].has_tools(request.document)
