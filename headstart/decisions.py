@@ -31,7 +31,7 @@ GATE_SAMPLE = 0.02
 gate costs."""
 
 
-class Neighbor(Frozen):
+class Neighbor(Frozen, kw_only=False):
     id: str
     similarity: float
 

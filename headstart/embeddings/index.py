@@ -15,7 +15,7 @@ import logging
 import threading
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
 import numpy as np
@@ -76,7 +76,7 @@ def nearest_rows(rows: Sequence[bytes], row: bytes, k: int) -> list[tuple[float,
     codec = _codec_of(len(row) // 2)
     index = codec.scratch()
     index.add_sa_codes(codec.codes(b"".join(rows)))
-    found = codec.search(index, row, min(k, len(rows)))
+    found = zip(*codec.search(index, row, min(k, len(rows))), strict=True)
     return sorted(found, key=lambda each: (-each[0], each[1]))
 
 
@@ -223,7 +223,7 @@ class RowCodec:
         index.reset()
         return index
 
-    def search(self, index: Any, row: bytes, k: int) -> Iterator[tuple[float, int]]:
+    def search(self, index: Any, row: bytes, k: int) -> tuple[list[float], list[int]]:
         """Return the similarities and places of the ``k`` rows of an index that are nearest.
 
         The nearest comes first. A place is -1 where the index has fewer rows. FAISS's wrapper would
@@ -235,7 +235,7 @@ class RowCodec:
         mine.query[:] = np.frombuffer(row, "<f2")
         index.search_c(1, mine.query_at, k, mine.similarities_at, mine.places_at)
         bounded = np.minimum(mine.similarities[:k], LARGEST_COSINE)
-        return zip(bounded.tolist(), mine.places[:k].tolist(), strict=True)
+        return bounded.tolist(), mine.places[:k].tolist()
 
     def append(self, index: Any, row: bytes) -> None:
         """Append one row to an index, without a new array either."""
@@ -259,6 +259,23 @@ class RowCodec:
         mine.room = k
 
 
+def _neighbors(
+    ids: Sequence[str | None], similarities: list[float], places: list[int]
+) -> list[Neighbor]:
+    """Return the neighbours at some places; none for -1, which is no place, and for a tombstone.
+
+    A lookup fetches hundreds of them, so there is a loop in Python only if some are left out.
+    """
+    names = [*map(ids.__getitem__, places)]
+    if None in names or -1 in places:
+        return [
+            Neighbor(id=name, similarity=similarity)
+            for name, similarity, place in zip(names, similarities, places, strict=True)
+            if name is not None and place >= 0
+        ]
+    return [*map(Neighbor, cast("list[str]", names), similarities)]
+
+
 class SmallPartition(msgspec.Struct, frozen=True, gc=False):
     """Up to ``SMALL_ROWS`` rows. It is immutable, so searches need no lock."""
 
@@ -273,11 +290,7 @@ class SmallPartition(msgspec.Struct, frozen=True, gc=False):
     def search(self, row: bytes, k: int) -> list[Neighbor]:
         index = self.codec.scratch()
         index.add_sa_codes(self.codec.codes(self.rows))
-        return [
-            Neighbor(id=self.ids[place], similarity=similarity)
-            for similarity, place in self.codec.search(index, row, min(k, len(self.ids)))
-            if place >= 0
-        ]
+        return _neighbors(self.ids, *self.codec.search(index, row, min(k, len(self.ids))))
 
     def add(self, id: str, row: bytes) -> Partition:
         ids, rows = (*self.ids, id), self.rows + row
@@ -322,12 +335,8 @@ class FlatPartition:
         fetch = k + min(self._dead, k)
         while True:
             with self._writing:
-                ranked = self._codec.search(self._index, row, min(fetch, self._index.ntotal))
-            found = [
-                Neighbor(id=id, similarity=similarity)
-                for similarity, place in ranked
-                if place >= 0 and (id := self._ids[place]) is not None
-            ]
+                nearest = self._codec.search(self._index, row, min(fetch, self._index.ntotal))
+            found = _neighbors(self._ids, *nearest)
             if len(found) >= k or fetch >= k + self._dead:
                 return found[:k]
             fetch *= 2  # most of the found rows were tombstones
