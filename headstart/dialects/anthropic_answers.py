@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from headstart.dialects.dialect import (
+    ENDED,
     JSONDecoder,
     MalformedAnswerError,
     Rendered,
@@ -64,7 +65,6 @@ _MESSAGE = frozenset(
 )
 _STOPS = frozenset({"stop_reason", "stop_sequence"})
 _MESSAGE_DELTA = frozenset({"type", "delta", "usage"})
-_ENDED = (Ended(),)
 
 
 class _OpenBlock:
@@ -125,7 +125,7 @@ class MessagesDecoder(JSONDecoder):
                 extra = (*_extra(delta, _STOPS), *_extra(event, _MESSAGE_DELTA))
                 events = (*extra, *_stop(delta), *self._add_usage(event.get("usage")))
             case "message_stop":
-                events = _ENDED
+                events = ENDED
             case kind:
                 if kind == "error" or (kind is None and name == b"error"):
                     events = (read_error(event, None),)
@@ -224,7 +224,7 @@ def decode_body(status: int, body: bytes) -> tuple[StreamEvent, ...]:
     if not isinstance(document.get("content"), list):
         return (unreadable("the answer has no content"),)
     try:
-        return (*MessagesDecoder().read_message(document), *_ENDED)
+        return (*MessagesDecoder().read_message(document), *ENDED)
     except MalformedAnswerError as error:
         return (unreadable(str(error)),)
 

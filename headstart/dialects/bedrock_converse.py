@@ -27,6 +27,7 @@ from headstart.canonical_request import (
     WrittenRequest,
 )
 from headstart.dialects.dialect import (
+    ENDED,
     Frame,
     MalformedAnswerError,
     UpstreamDialect,
@@ -47,7 +48,6 @@ from headstart.dialects.requests import (
 )
 from headstart.errors import InvalidRequest, UpstreamProtocolError
 from headstart.types import (
-    Ended,
     ErrorReported,
     Finished,
     ReasoningDelta,
@@ -217,7 +217,6 @@ _EVENTS = frozenset(
     ("messageStart", "contentBlockStart", "contentBlockDelta", "messageStop", "metadata")
 )
 """The events that are read; others need not be JSON."""
-_ENDED = (Ended(),)
 
 
 # --- answers ---------------------------------------------------------------------------------
@@ -254,7 +253,7 @@ class ConverseDecoder:
             case "messageStop":
                 return (_finished(event.get("stopReason")),)
             case "metadata":
-                return (*_usage_in(event), *_ENDED)
+                return (*_usage_in(event), *ENDED)
         return ()
 
     def _start(self, block: int, start: Any) -> tuple[StreamEvent, ...]:
@@ -289,7 +288,7 @@ def decode_body(status: int, body: bytes) -> tuple[StreamEvent, ...]:
             except MalformedAnswerError as error:
                 return (unreadable(str(error)),)
             reason = _finished(document.get("stopReason"))
-            return (Started(), TextDelta(text=""), *said, reason, *_usage_in(document), *_ENDED)
+            return (Started(), TextDelta(text=""), *said, reason, *_usage_in(document), *ENDED)
     return (unreadable("the answer has no message"),)
 
 

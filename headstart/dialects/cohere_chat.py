@@ -18,6 +18,7 @@ from headstart.canonical_request import (
     WrittenRequest,
 )
 from headstart.dialects.dialect import (
+    ENDED,
     JSONDecoder,
     MalformedAnswerError,
     UpstreamDialect,
@@ -39,7 +40,6 @@ from headstart.dialects.requests import (
 )
 from headstart.errors import InvalidRequest
 from headstart.types import (
-    Ended,
     ErrorReported,
     ExtraDelta,
     Finished,
@@ -75,7 +75,6 @@ FINISHES = {
     "TOOL_CALL": "tool_calls",
 }
 _FAILURES = frozenset({"ERROR", "TIMEOUT"})
-_ENDED = (Ended(),)
 
 
 class ChatV2Decoder(JSONDecoder):
@@ -98,7 +97,7 @@ class ChatV2Decoder(JSONDecoder):
             case "citation-start":
                 events = (ExtraDelta(fields={"citations": [message.get("citations")]}),)
             case "message-end":
-                events = (*_end(delta), *_ENDED)
+                events = (*_end(delta), *ENDED)
             case None if "message" in event:
                 events = (read_error(event, None),)
         return events
@@ -116,7 +115,7 @@ def decode_body(status: int, body: bytes) -> tuple[StreamEvent, ...]:
     except MalformedAnswerError as error:
         return (unreadable(str(error)),)
     errors = tuple(event for event in events if isinstance(event, ErrorReported))
-    return errors or (*events, *_ENDED)
+    return errors or (*events, *ENDED)
 
 
 def read_error(document: dict[str, Any], status: int | None) -> ErrorReported:

@@ -646,6 +646,10 @@ def unreadable(message: str) -> ErrorReported:
     return ErrorReported(message=message, code="upstream_protocol_error")
 
 
+ENDED: tuple[StreamEvent, ...] = (Ended(),)
+"""The events of an answer's end."""
+
+
 class JSONDecoder:
     """EventDecoder of a stream whose frames are JSON objects. Subclasses read the objects."""
 
@@ -678,7 +682,7 @@ class JSONDecoder:
         except MalformedAnswerError as error:
             return (unreadable(str(error)),)
         errors = [event for event in events if type(event) is ErrorReported]
-        return tuple(errors or (*events, Ended()))
+        return tuple(errors or (*events, *ENDED))
 
 
 CHUNK_CHARACTERS = 200

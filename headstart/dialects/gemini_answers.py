@@ -232,7 +232,6 @@ FINISHES = {
 _CANDIDATE = frozenset({"content", "finishReason", "index", "logprobsResult"})
 _CHUNK = frozenset({"candidates", "usageMetadata", "modelVersion", "responseId", "error"})
 _CALL = frozenset({"id", "name", "args", "partialArgs", "willContinue"})
-_ENDED = (Ended(),)
 
 
 class _Candidate:

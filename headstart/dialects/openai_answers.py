@@ -10,6 +10,7 @@ import msgspec
 from headstart.attempts import Tokens
 from headstart.dialects.dialect import (
     CHUNK_CHARACTERS,
+    ENDED,
     JSONDecoder,
     MalformedAnswerError,
     Rendered,
@@ -306,13 +307,12 @@ _CHUNK = _PADDING | {
 _NAMES = ("id", "model", "system_fingerprint", "service_tier")
 """The fields of an answer that name it, its model and how it was made."""
 _NO_FIELDS: dict[str, Any] = {}
-_ENDED = (Ended(),)
 
 
 class ChatDecoder(JSONDecoder):
     """EventDecoder of Chat Completions."""
 
-    done = _ENDED
+    done = ENDED
 
     def __init__(self) -> None:
         self._named: tuple[Any, ...] = (None, None, None)

@@ -57,7 +57,6 @@ if TYPE_CHECKING:
 NAME = "openai-completions"
 _PIECES = "pieces"
 """The field for log probabilities in a stored answer: a list with those of each chunk."""
-_ENDED = (Ended(),)
 _OPENING_CHARACTERS = 1024
 _encode = msgspec.json.encode
 

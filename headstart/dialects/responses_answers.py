@@ -17,6 +17,7 @@ import msgspec
 
 from headstart.dialects import openai_answers
 from headstart.dialects.dialect import (
+    ENDED,
     JSONDecoder,
     MalformedAnswerError,
     as_object,
@@ -27,7 +28,6 @@ from headstart.dialects.dialect import (
 from headstart.dialects.responses_requests import SUMMARY, kind_of
 from headstart.types import (
     CONTENT_BLOCKS,
-    Ended,
     ErrorReported,
     ExtraDelta,
     Finished,
@@ -308,7 +308,6 @@ def new_part(kind: str) -> dict[str, Any]:
 # --- reading answers ------------------------------------------------------------------------------
 
 _encode = msgspec.json.encode
-_ENDED = (Ended(),)
 _RESPONSE = frozenset(
     {
         "id",
@@ -523,7 +522,7 @@ class ResponsesDecoder(JSONDecoder):
         if isinstance(response.get("usage"), dict):
             yield UsageReported(usage=response["usage"])
         yield self._finish(response)
-        yield from _ENDED
+        yield from ENDED
 
     def _finish(self, response: dict[str, Any]) -> Finished:
         status = as_text(response.get("status")) or "completed"
