@@ -26,14 +26,17 @@ from headstart.dialects.anthropic_requests import (
     write_request,
 )
 from headstart.dialects.dialect import (
-    ANTHROPIC_MODELS,
     ContentTypes,
     CountForm,
     Dialect,
     FieldUse,
     KeyForm,
     LimitHeaders,
+    ListedModel,
+    ModelsForm,
     as_count,
+    as_text,
+    listed_objects,
 )
 from headstart.dialects.request_form import (
     RequestForm,
@@ -208,12 +211,62 @@ class _MessagesForm(RequestForm):
         }
 
 
+_MODELS_FORM = "anthropic"
+
+
+def _read_models(document: Any) -> list[ListedModel]:
+    return [
+        ListedModel(
+            id=each["id"],
+            created=_unix(each.get("created_at")),
+            title=as_text(each.get("display_name")) or "",
+            form=_MODELS_FORM,
+            fields=each,
+        )
+        for each in listed_objects(document, "data")
+        if as_text(each.get("id"))
+    ]
+
+
+def _unix(time: Any) -> int:
+    try:
+        return int(datetime.fromisoformat(time).timestamp())
+    except (TypeError, ValueError):
+        return 0
+
+
+def _write_model(model: ListedModel) -> dict[str, Any]:
+    created = datetime.fromtimestamp(model.created, UTC)
+    return {
+        **model.fields_in(_MODELS_FORM),
+        "type": "model",
+        "id": model.id,
+        "display_name": model.title or model.id,
+        "created_at": created.isoformat().replace("+00:00", "Z"),
+        "owned_by": model.owner,
+    }
+
+
+def _write_models(models: Sequence[ListedModel]) -> dict[str, Any]:
+    return {
+        "data": list(map(_write_model, models)),
+        "has_more": False,
+        "first_id": models[0].id if models else None,
+        "last_id": models[-1].id if models else None,
+    }
+
+
+_MODELS = ModelsForm(
+    _MODELS_FORM, b"/v1/models", b"limit=1000", _read_models, _write_model, _write_models
+)
+
+
 ANTHROPIC_MESSAGES = Dialect(
     name=NAME,
     setting="anthropic",
     key_header=(b"x-api-key", b""),
     required_headers={"anthropic-version": "2023-06-01"},
-    models=ANTHROPIC_MODELS,
+    models=_MODELS,
     count=CountForm(re.compile(rb"/v1/messages/count_tokens"), _write_count),
     text_fields=frozenset({"text", "thinking"}),
     reasoning_field=THINKING,

@@ -9,15 +9,18 @@ from urllib.parse import quote
 
 from headstart.attempts import Tokens
 from headstart.dialects.dialect import (
-    GEMINI_MODELS,
     ContentTypes,
     CountForm,
     Dialect,
     FieldUse,
     KeyForm,
+    ListedModel,
     LogprobsForm,
+    ModelsForm,
     Operations,
     as_count,
+    as_text,
+    listed_objects,
 )
 from headstart.dialects.gemini_answers import (
     THOUGHT,
@@ -464,12 +467,49 @@ def _with_response(part: dict[str, Any], text: str) -> dict[str, Any]:
     return {**part, "functionResponse": {**answered, "response": {field: text}}}
 
 
+_MODELS_FORM = "gemini"
+_PREFIX = "models/"
+
+
+def _read_models(document: Any) -> list[ListedModel]:
+    return [
+        ListedModel(
+            id=each["name"].removeprefix(_PREFIX),
+            title=as_text(each.get("displayName")) or "",
+            form=_MODELS_FORM,
+            fields=each,
+        )
+        for each in listed_objects(document, "models")
+        if as_text(each.get("name"))
+    ]
+
+
+def _write_model(model: ListedModel) -> dict[str, Any]:
+    """Return the model in Gemini's form, which has no field for its owner but the description."""
+    return {
+        "displayName": model.title or model.id,
+        "supportedGenerationMethods": ["generateContent", "countTokens"],
+        **model.fields_in(_MODELS_FORM),
+        "name": _PREFIX + model.id,
+        "description": f"Answered by {model.owner}.",
+    }
+
+
+def _write_models(models: Sequence[ListedModel]) -> dict[str, Any]:
+    return {"models": list(map(_write_model, models))}
+
+
+_MODELS = ModelsForm(
+    _MODELS_FORM, b"/v1beta/models", b"pageSize=1000", _read_models, _write_model, _write_models
+)
+
+
 GEMINI_GENERATE = Dialect(
     name=NAME,
     setting="gemini",
     key_header=(b"x-goog-api-key", b""),
     account_headers=frozenset({b"x-goog-user-project"}),
-    models=GEMINI_MODELS,
+    models=_MODELS,
     count=CountForm(re.compile(rb"/v1(?:beta)?/models/[^/:]+:countTokens"), _write_count),
     prefix=b"/v1beta/",
     socket_prefix=_SOCKETS,

@@ -7,13 +7,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headstart.dialects.dialect import (
-    OPENAI_MODELS,
     ContentTypes,
     Dialect,
     FieldUse,
     KeyForm,
     LimitHeaders,
+    ListedModel,
     LogprobsForm,
+    ModelsForm,
+    as_text,
+    listed_objects,
 )
 from headstart.dialects.openai_answers import (
     ChatDecoder,
@@ -38,7 +41,7 @@ from headstart.dialects.requests import apply_quirks
 from headstart.types import random_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from headstart.attempts import Tokens
     from headstart.types import ChatRequest, Headers
@@ -126,12 +129,46 @@ def _time_left(now: float, then: float) -> str:
     return f"{minutes}m{seconds}s" if minutes else f"{seconds}s"
 
 
+_MODELS_FORM = "openai"
+
+
+def _read_models(document: Any) -> list[ListedModel]:
+    return [
+        ListedModel(
+            id=each["id"],
+            created=created if isinstance(created := each.get("created"), int) else 0,
+            title=as_text(each.get("display_name") or each.get("name")) or "",
+            form=_MODELS_FORM,
+            fields=each,
+        )
+        for each in listed_objects(document, "data")
+        if as_text(each.get("id"))
+    ]
+
+
+def _write_model(model: ListedModel) -> dict[str, Any]:
+    return {
+        **model.fields_in(_MODELS_FORM),
+        "id": model.id,
+        "object": "model",
+        "created": model.created,
+        "owned_by": model.owner,
+    }
+
+
+def _write_models(models: Sequence[ListedModel]) -> dict[str, Any]:
+    return {"object": "list", "data": list(map(_write_model, models))}
+
+
+_MODELS = ModelsForm(_MODELS_FORM, b"/v1/models", b"", _read_models, _write_model, _write_models)
+
+
 OPENAI_CHAT = Dialect(
     name=NAME,
     setting="openai",
     includes=("completions",),
     account_headers=frozenset({b"openai-organization", b"openai-project"}),
-    models=OPENAI_MODELS,
+    models=_MODELS,
     path_below_version="/chat/completions",
     text_fields=frozenset({"content", "reasoning", "reasoning_content"}),
     logprobs=LogprobsForm(read=_as_it_is, write=_as_it_is),

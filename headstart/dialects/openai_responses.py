@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from headstart.attempts import Tokens
 from headstart.dialects.dialect import (
-    OPENAI_MODELS,
     ContentTypes,
     Dialect,
     FieldUse,
@@ -415,7 +414,7 @@ OPENAI_RESPONSES = Dialect(
     name=NAME,
     setting="responses",
     account_headers=OPENAI_CHAT.account_headers,
-    models=OPENAI_MODELS,
+    models=OPENAI_CHAT.models,
     path_below_version="/responses",
     text_fields=frozenset({"delta"}),
     reasoning_field=SUMMARY,
