@@ -273,9 +273,7 @@ class Responder:
         except (RequestError, UpstreamError) as error:
             if not head.stream or dialect is None:
                 raise
-            context.error = booked_code(error)
-            own = error.event if isinstance(error, UpstreamRefused) else b""
-            last = own or dialect.error_frame(error, context.id)
+            last = _last_event(context, error, dialect)
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
     async def _send_early(self, context: RequestContext, flight: Flight, client: Client) -> None:
@@ -304,8 +302,7 @@ class Responder:
                 context.mark_first_byte()
                 await context.send({**body, "body": data})
         except (RequestError, UpstreamError) as error:
-            context.error = booked_code(error)
-            last = dialect.error_frame(error, context.id)
+            last = _last_event(context, error, dialect)
         await context.send({**body, "body": last, "more_body": False})
 
     async def through_app(
@@ -431,6 +428,13 @@ def _bound_whole(context: RequestContext, client: Client) -> None:
     """After an answer has begun, apply the limit for the whole answer."""
     if context.begin_by != context.deadline:
         client.expire(context.deadline)
+
+
+def _last_event(context: RequestContext, error: HeadstartError, dialect: Dialect) -> bytes:
+    """Note that a stream broke off, and return its last event: the provider's own, if any."""
+    context.error = booked_code(error)
+    own = error.event if isinstance(error, UpstreamRefused) else b""
+    return own or dialect.error_frame(error, context.id)
 
 
 def _heartbeat(context: RequestContext) -> bytes | None:
