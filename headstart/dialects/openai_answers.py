@@ -178,7 +178,7 @@ class ChatEncoder:
         if kind == "function_call":
             return {"function_call": body}
         named = {"id": event.id or "", "type": kind} if begins else {}
-        return {"tool_calls": [{"index": event.index, **named, kind: body, **event.extra}]}
+        return {"tool_calls": [{**event.extra, "index": event.index, **named, kind: body}]}
 
     def _reason(self, event: Finished) -> str:
         """Return the finish reason of a choice.
@@ -291,7 +291,8 @@ _TEXTS = frozenset({*_REASONING, "content", "refusal"})
 _MESSAGE = frozenset({*_TEXTS, "role", "tool_calls", "function_call", CONTENT_BLOCKS})
 """The known fields of a message; ``CONTENT_BLOCKS`` is a name of our own."""
 _CHOICE = frozenset({"index", "delta", "message", "finish_reason", "logprobs"})
-_CALL = frozenset({"index", "id", "type", "function", "custom"})
+_NUMBER = "index"
+_CALL = frozenset({_NUMBER, "id", "type", "function", "custom"})
 _PADDING = frozenset({"obfuscation", "p"})
 _CHUNK = _PADDING | {
     "id",
@@ -351,15 +352,15 @@ class ChatDecoder:
         index = choice.get("index")
         if type(index) is not int:
             index = position
-        calls = self._calls.get(index)
-        if calls is None:
-            calls = self._calls[index] = _ToolCalls()
-            events.append(TextDelta(text="", choice=index))
         delta = choice.get("delta")
         if delta is None:
             delta = choice.get("message") or _NO_FIELDS
         if type(delta) is not dict:
             raise MalformedAnswerError("a choice's delta is not an object")
+        calls = self._calls.get(index)
+        if calls is None:
+            calls = self._calls[index] = _ToolCalls(whole="message" in choice)
+            events.append(TextDelta(text="", choice=index))
         _read_message(delta, index, calls, events)
         logprobs = choice.get("logprobs")
         if type(logprobs) is dict:
@@ -377,7 +378,9 @@ class ChatDecoder:
 class _ToolCalls:
     """Numbers one choice's tool calls from 0 in the order of arrival, for any provider."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, whole: bool) -> None:
+        self.whole = whole
+        """The calls are in a whole answer."""
         self._ids: list[str] = []
         self._slots: dict[int, int] = {}
 
@@ -503,16 +506,21 @@ def _read_call(call: Any, choice: int, calls: _ToolCalls) -> ToolCallDelta:
         raise MalformedAnswerError("a tool call's body is not an object")
     call_id = as_text(call.get("id"))
     name = as_text(body.get("name"))
-    index = call.get("index")
+    index = call.get(_NUMBER)
     arguments = body.get("input" if kind == "custom" else "arguments")
+    place = calls.place(index if type(index) is int else None, call_id or "", named=bool(name))
+    extra = _unknown(call, _CALL | {kind})
+    # Mistral, whose calls have no type, and DeepSeek number the calls of whole answers, too.
+    if type(index) is int and (calls.whole or (name and "type" not in call)):
+        extra[_NUMBER] = index
     return ToolCallDelta(
-        index=calls.place(index if type(index) is int else None, call_id or "", named=bool(name)),
+        index=place,
         choice=choice,
         id=call_id,
         name=name,
         arguments=_arguments(arguments),
         kind=kind,
-        extra=_unknown(call, _CALL | {kind}),
+        extra=extra,
     )
 
 
@@ -651,7 +659,7 @@ def _message(choice: Choice) -> dict[str, Any]:
     calls = [part for part in choice.parts if isinstance(part, ToolCall)]
     message: dict[str, Any] = {
         "role": "assistant",
-        "content": text or (None if calls or _joined(choice, Refusal) else ""),
+        "content": text or (None if _calls_alone(choice) or _joined(choice, Refusal) else ""),
         "refusal": _joined(choice, Refusal) or None,
     }
     for part in choice.parts:
@@ -667,6 +675,12 @@ def _message(choice: Choice) -> dict[str, Any]:
         # Mistral's reasoning arrives as content parts, and its text after them as a string.
         message["content"] = [*message["content"], {"type": "text", "text": text}]
     return message
+
+
+def _calls_alone(choice: Choice) -> bool:
+    """Tell whether a choice has calls, and no empty content beside them as Mistral's have."""
+    calls = [part for part in choice.parts if isinstance(part, ToolCall)]
+    return bool(calls) and _NUMBER not in calls[0].extra
 
 
 def _joined(choice: Choice, kind: type[Text | Refusal]) -> str:
@@ -710,9 +724,9 @@ def _frames(completion: Completion) -> Iterator[tuple[StreamEvent, ...]]:
 
 
 def _first_fields(choice: Choice) -> dict[str, Any]:
-    calls = any(isinstance(part, ToolCall) for part in choice.parts)
-    text = None if calls and not _joined(choice, Text) else ""
-    return {"content": text, **_own_fields(choice.extra)}
+    text = None if _calls_alone(choice) and not _joined(choice, Text) else ""
+    told = {name: value for name, value in _own_fields(choice.extra).items() if value != []}
+    return {"content": text, **told}
 
 
 def _pieces(choice: Choice) -> Generator[tuple[StreamEvent, ...], None, dict[str, Any] | None]:

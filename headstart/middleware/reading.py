@@ -594,10 +594,14 @@ class Document:
 
 
 class DocumentReader(BodyReader):
-    """A whole JSON answer, decoded at its end."""
+    """A whole JSON answer, decoded at its end.
 
-    def __init__(self, dialect: Dialect, status: int) -> None:
+    ``usage_beside``: the provider's streams report usage unasked, so streamed hits have to, too.
+    """
+
+    def __init__(self, dialect: Dialect, status: int, *, usage_beside: bool = False) -> None:
         self._document = Document(dialect, status)
+        self._usage_beside = usage_beside
 
     @property
     def ended(self) -> bool:
@@ -612,7 +616,11 @@ class DocumentReader(BodyReader):
         """Decode the document, unless it was too long."""
         if self._document.too_long:
             return Piece(b"")
-        return Piece(b"", self._document.events())
+        events = self._document.events()
+        if self._usage_beside:
+            told = [replace(e, beside=True) if type(e) is UsageReported else e for e in events]
+            events = tuple(told)
+        return Piece(b"", events)
 
 
 HELD_DOCUMENT_BYTES = 64 * 1024 * 1024
