@@ -305,7 +305,6 @@ _CHUNK = _PADDING | {
     "usage",
     "error",
 }
-_NO_FIELDS: dict[str, Any] = {}
 _ENDED = (Ended(),)
 
 
@@ -354,7 +353,7 @@ class ChatDecoder:
             index = position
         delta = choice.get("delta")
         if delta is None:
-            delta = choice.get("message") or _NO_FIELDS
+            delta = choice.get("message") or _NOTHING
         if type(delta) is not dict:
             raise MalformedAnswerError("a choice's delta is not an object")
         calls = self._calls.get(index)
@@ -423,7 +422,7 @@ def decode_body(status: int, body: bytes) -> tuple[StreamEvent, ...]:
     if isinstance(document, list) and document:
         document = document[0]  # Gemini's OpenAI endpoint wraps its errors in a list
     if status >= 400:
-        return (read_error(document if isinstance(document, dict) else _NO_FIELDS, status),)
+        return (read_error(document if isinstance(document, dict) else _NOTHING, status),)
     if not isinstance(document, dict):
         return (unreadable("the answer is not a JSON object"),)
     if not document.get("error") and not isinstance(document.get("choices"), list):
@@ -501,7 +500,7 @@ def _read_call(call: Any, choice: int, calls: _ToolCalls) -> ToolCallDelta:
     if type(call) is not dict:
         raise MalformedAnswerError("a tool call is not an object")
     kind = as_text(call.get("type")) or ("custom" if "custom" in call else "function")
-    body = call.get(kind) or _NO_FIELDS
+    body = call.get(kind) or _NOTHING
     if type(body) is not dict:
         raise MalformedAnswerError("a tool call's body is not an object")
     call_id = as_text(call.get("id"))
@@ -667,8 +666,8 @@ def _message(choice: Choice) -> dict[str, Any]:
             field = reasoning_field(part.field)
             message[field] = message.get(field, "") + part.text
     if functions := [call for call in calls if call.kind == "function_call"]:
-        message["function_call"] = _named(functions[0], functions[0].arguments)["function_call"]
-    if tools := [_named(call, call.arguments) for call in calls if call not in functions]:
+        message["function_call"] = _named(functions[0])["function_call"]
+    if tools := [_named(call) for call in calls if call not in functions]:
         message["tool_calls"] = tools
     message.update(_own_fields(choice.extra))
     if text and isinstance(message["content"], list):
@@ -687,16 +686,10 @@ def _joined(choice: Choice, kind: type[Text | Refusal]) -> str:
     return "".join(part.text for part in choice.parts if isinstance(part, kind))
 
 
-def _named(call: ToolCall, arguments: str) -> dict[str, Any]:
-    """Return a call with its name, in the form of JSON answers and of first fragments."""
-    if call.kind == "function_call":
-        return {"function_call": {"name": call.name, "arguments": arguments}}
-    body = {"name": call.name, _arguments_field(call): arguments}
+def _named(call: ToolCall) -> dict[str, Any]:
+    """Return a call in the form of JSON answers."""
+    body = {"name": call.name, "input" if call.kind == "custom" else "arguments": call.arguments}
     return {"id": call.id, "type": call.kind, call.kind: body, **call.extra}
-
-
-def _arguments_field(call: ToolCall) -> str:
-    return "input" if call.kind == "custom" else "arguments"
 
 
 # --- stream ----------------------------------------------------------------------------------
@@ -739,7 +732,8 @@ def _pieces(choice: Choice) -> Generator[tuple[StreamEvent, ...], None, dict[str
     calls = 0
     for part in choice.parts:
         if isinstance(part, ToolCall):
-            yield (_call_delta(part, choice.index, calls),)
+            whole = msgspec.structs.asdict(part)  # Mistral's client refuses a part without a name
+            yield (ToolCallDelta(index=calls, choice=choice.index, **whole),)
             calls += 1
             continue
         key = _logprobs_field(part)
@@ -767,11 +761,6 @@ def _text_delta(part: Text | Reasoning | Refusal, text: str, choice: Choice) -> 
         return ReasoningDelta(text=text, field=part.field, choice=choice.index)
     kind = TextDelta if isinstance(part, Text) else RefusalDelta
     return kind(text=text, choice=choice.index)
-
-
-def _call_delta(call: ToolCall, choice: int, index: int) -> ToolCallDelta:
-    """Return a whole call: Mistral's client refuses a part of a call that has no name."""
-    return ToolCallDelta(index=index, choice=choice, **msgspec.structs.asdict(call))
 
 
 def _by_tokens(text: str, tokens: Any) -> list[tuple[str, list[Any]]] | None:
