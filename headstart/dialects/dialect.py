@@ -130,14 +130,14 @@ class Rendered:
         self._with_usage = chunks if with_usage is None else with_usage
         self.nbytes = sum(map(len, (body, *self._with_usage, *chunks[-1:])))
 
-    def json(self, id: str, created: int) -> bytes:
-        """Return the body of the answer that is not streamed."""
-        return self._head(id, created) + self._body
+    def json(self, id: str, created: int, echo: bytes = b"") -> bytes:
+        """Return the body of the answer that is not streamed. ``echo`` follows each head."""
+        return self._head(id, created) + echo + self._body
 
-    def sse(self, id: str, created: int, *, include_usage: bool) -> bytes:
+    def sse(self, id: str, created: int, echo: bytes = b"", *, include_usage: bool) -> bytes:
         """Return the whole stream, its terminal event included."""
         chunks = self._with_usage if include_usage else self._plain
-        return self._chunk_head(id, created).join(chunks)
+        return (self._chunk_head(id, created) + echo).join(chunks)
 
 
 class Operations(NamedTuple):
@@ -329,6 +329,9 @@ class Dialect(UpstreamDialect):
     """Its clients name earlier answers, and items of them, by their ids."""
     known_id: Callable[[Completion], str | None] = _no_id
     """Returns the id that the provider gave to a stored answer, if clients may name it."""
+    echo: Callable[[dict[str, Any]], bytes] | None = None
+    """Returns the members with which a hit repeats its own request, for the head of the answer.
+    None: answers of this dialect repeat nothing."""
     beside_text: Callable[[Completion], str | None] = fields_of
     """Returns a name for content of a stored answer outside its choices, or None."""
     contradicts: Callable[[Completion], bool] | None = None

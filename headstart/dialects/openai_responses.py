@@ -47,6 +47,7 @@ from headstart.dialects.responses_requests import (
 from headstart.dialects.responses_writing import (
     ResponsesEncoder,
     beside_text,
+    echo,
     known_id,
     render,
     write_body,
@@ -430,6 +431,7 @@ OPENAI_RESPONSES = Dialect(
     paths=("/v1/responses",),
     names_answers=True,
     known_id=known_id,
+    echo=echo,
     beside_text=beside_text,
     contradicts=contradicts,
     key=KeyForm(

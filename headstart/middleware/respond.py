@@ -141,13 +141,17 @@ class Responder:
         # The answer to a reworded prompt gets its own id, because it counts as another answer.
         named = dialect.names_answers and context.lookup.outcome is Outcome.EXACT
         context.answer_id = id = _named_id(dialect, entry) if named else dialect.new_id()
-        kinds, created = dialect.content_types, int(now)
+        kinds, created, echo = dialect.content_types, int(now), b""
+        if dialect.echo is not None:
+            # The document has a whole conversation in place of the id that names it.
+            previous = {"previous_response_id": context.chain.previous} if context.chain else {}
+            echo = dialect.echo({**request.document, **previous})
         if request.stream:
-            body = rendered.sse(id, created, include_usage=request.include_usage)
+            body = rendered.sse(id, created, echo, include_usage=request.include_usage)
             kind = (b"content-type", kinds.stream)
             return (kind, *STREAM_HEADERS, *context.page_headers), body, 200
         kind = (b"content-type", kinds.json)
-        return (kind, NO_STORE, *context.page_headers), rendered.json(id, created), 200
+        return (kind, NO_STORE, *context.page_headers), rendered.json(id, created, echo), 200
 
     async def hit(
         self, context: RequestContext, entry: Entry, response: StoredResponse, now: float
