@@ -106,11 +106,16 @@ class MakeEncoder(Protocol):
     def __call__(self, id: str, created: int, *, include_usage: bool) -> EventEncoder: ...
 
 
+NULL_USAGE = b'"usage":null,'
+"""What OpenAI's chunks have if a stream was asked for its usage, which comes in the last one."""
+
+
 class Rendered:
     """A stored answer, ready to be sent any number of times with another id and time.
 
     ``head`` writes the id and the time at the beginning of the JSON body, and ``chunk_head`` at
-    the beginning of each chunk of the stream that has them.
+    the beginning of each chunk of the stream that has them. The last one of ``with_usage`` is the
+    usage alone.
     """
 
     __slots__ = ("_body", "_chunk_head", "_head", "_plain", "_with_usage", "nbytes")
@@ -136,8 +141,11 @@ class Rendered:
 
     def sse(self, id: str, created: int, echo: bytes = b"", *, include_usage: bool) -> bytes:
         """Return the whole stream, its terminal event included."""
-        chunks = self._with_usage if include_usage else self._plain
-        return (self._chunk_head(id, created) + echo).join(chunks)
+        head = self._chunk_head(id, created) + echo
+        if not include_usage or self._with_usage is self._plain:
+            return head.join(self._plain)
+        *chunks, usage = self._with_usage
+        return (head + NULL_USAGE).join(chunks) + head + usage
 
 
 class Operations(NamedTuple):

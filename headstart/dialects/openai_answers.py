@@ -10,6 +10,7 @@ import msgspec
 from headstart.attempts import Tokens
 from headstart.dialects.dialect import (
     CHUNK_CHARACTERS,
+    NULL_USAGE,
     MalformedAnswerError,
     Rendered,
     as_count,
@@ -86,6 +87,7 @@ class ChatEncoder:
         self._id = id
         self._created = created
         self._include_usage = include_usage
+        self._null = NULL_USAGE if include_usage and not whole else b""
         self._whole = whole
         self._names = Started()
         self._head = self._make_head()
@@ -202,7 +204,7 @@ class ChatEncoder:
             self._before_text = {choice: self._text_head(choice) for choice in self._before_text}
 
     def _make_head(self) -> bytes:
-        return _chunk_head(_encode_names(self._names), self._id, self._created)
+        return _chunk_head(_encode_names(self._names) + self._null, self._id, self._created)
 
     def _text_head(self, choice: int) -> bytes:
         return b'%b"choices":[{"index":%d,"delta":{"content":' % (self._head, choice)
@@ -228,6 +230,7 @@ class ChatEncoder:
         last = b""
         if self._usage is not None and self._include_usage:
             last = self._data({"choices": [], "usage": self._usage, **self._extra})
+            last = last.replace(self._null, b"", 1)
         elif self._extra:
             # A client that did not ask for usage reads the first choice of every chunk.
             last = self._chunk(0, {}, top=self._extra)
@@ -620,7 +623,7 @@ def render(completion: Completion) -> Rendered:
         partial(_chunk_head, names),
         _encode(_document(completion))[1:],
         (*chunks, unasked + _DONE),
-        (*chunks, last + ending, *usage_chunk),
+        (*chunks, last + ending, *usage_chunk) if usage_chunk else None,
     )
 
 
@@ -631,9 +634,6 @@ def write_body(completion: Completion, id: str, created: int) -> bytes:
 
 def _document_head(id: str, created: int) -> bytes:
     return b'{"id":%b,"object":"chat.completion","created":%d,' % (_encode(id), created)
-
-
-# --- JSON ------------------------------------------------------------------------------------
 
 
 def _document(completion: Completion) -> dict[str, Any]:
