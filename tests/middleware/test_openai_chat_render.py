@@ -122,7 +122,7 @@ def test_a_stream_of_a_whole_answer_has_no_empty_lists() -> None:
     assert deltas_of(kept)[0] == {"role": "assistant", "content": "", "refusal": None}
 
 
-def whole_or_streamed(message: dict[str, Any], deltas: list[dict[str, Any]]) -> list[Completion]:
+def whole_or_streamed(message: Any, deltas: list[Any]) -> list[Completion]:
     """Return an answer with calls as it is kept from a whole answer, and from a stream."""
     choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
     body = json.dumps({"id": "x", "model": "m", "choices": [choice]}).encode()
@@ -155,6 +155,22 @@ def test_hits_have_mistrals_calls_as_mistral_sends_them() -> None:
         first, *rest = deltas_of(kept)
         assert first["content"] == ""
         assert [call["index"] for delta in rest for call in delta.get("tool_calls", ())] == [0, 1]
+
+
+def test_a_thought_that_mistral_streams_in_many_parts_is_one_part_of_a_hit() -> None:
+    def thought(text: str) -> dict[str, Any]:
+        return {"type": "thinking", "thinking": [{"type": "text", "text": text}]}
+
+    cited = {"type": "reference", "reference_ids": [1]}
+    said = {"type": "text", "text": "Blue."}
+    message = {"content": [thought("It is so"), cited, thought("."), said]}
+    pieces = [thought("It"), thought(" is so"), cited, thought(".")]
+    deltas: list[Any]
+    deltas = [{"content": ""}, *({"content": [piece]} for piece in pieces), {"content": "Blue."}]
+    for kept in whole_or_streamed(message, deltas):
+        assert json_of(kept)["choices"][0]["message"]["content"] == message["content"]
+        first, text, _ = deltas_of(kept)
+        assert (first["content"], text["content"]) == (message["content"][:-1], "Blue.")
 
 
 def test_hits_have_openais_calls_as_openai_sends_them() -> None:
