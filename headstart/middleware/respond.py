@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import anyio
 import msgspec
 
-from headstart.attempts import sum_costs
+from headstart.attempts import Tokens, sum_costs
 from headstart.decisions import Lookup, Outcome
 from headstart.dialects.registry import in_dialect
 from headstart.dialects.responses_chains import own_id
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from headstart.middleware.concurrency import Spawn
     from headstart.middleware.flights import Client, Flight, FlightHead
     from headstart.middleware.request_context import RequestContext
-    from headstart.types import ASGIApp, ChatRequest, Entry, Headers, Message, Scope, Send
+    from headstart.types import ASGIApp, ChatRequest, Entry, Headers, Message, Origin, Scope, Send
 
 HeaderList: TypeAlias = "list[tuple[bytes, bytes]]"
 Compose: TypeAlias = "Callable[[Flight, FlightHead, bytes | None], Awaitable[bytes | None]]"
@@ -96,7 +96,10 @@ class RenderedAnswers:
         if rendered is not None:
             self._rendered.move_to_end(key)
             return rendered
-        rendered = dialect.render(in_dialect(entry, dialect.name))
+        answer = in_dialect(entry, dialect.name)
+        if answer.usage is None:
+            answer = with_estimate(answer, entry.origin, dialect)
+        rendered = dialect.render(answer)
         self._rendered[key] = rendered
         self._size += rendered.nbytes
         while self._size > self._max:
@@ -137,7 +140,7 @@ class Responder:
         if fitted is answer:
             rendered = self._answers.rendered(entry, dialect)
         else:
-            rendered = dialect.render(fitted)
+            rendered = dialect.render(with_estimate(fitted, entry.origin, dialect))
         # The answer to a reworded prompt gets its own id, because it counts as another answer.
         named = dialect.names_answers and context.lookup.outcome is Outcome.EXACT
         context.answer_id = id = _named_id(dialect, entry) if named else dialect.new_id()
@@ -419,6 +422,17 @@ def fit(answer: Completion, request: ChatRequest) -> Completion:
     if not request.logprobs:
         choices = tuple(msgspec.structs.replace(choice, logprobs=None) for choice in choices)
     return msgspec.structs.replace(answer, choices=choices)
+
+
+def with_estimate(answer: Completion, origin: Origin, dialect: Dialect) -> Completion:
+    """Return an answer with its estimated usage, if it came as a stream that told none.
+
+    Clients rely on the usage in whole answers.
+    """
+    if answer.usage is not None or not origin.streamed:
+        return answer
+    tokens = Tokens(origin.prompt_tokens, origin.completion_tokens)
+    return msgspec.structs.replace(answer, usage=dialect.usage(tokens))
 
 
 def _note_head(context: RequestContext, flight: Flight, head: FlightHead) -> None:
