@@ -556,7 +556,8 @@ def _merge_item(known: list[Any], item: Any) -> None:
     Fragments carry the index of their item, as in OpenRouter's ``reasoning_details``.
     """
     if not isinstance(item, dict) or "index" not in item:
-        known.append(item)
+        if not _adds_to_thought(known, item):
+            known.append(item)
         return
     identity = (item["index"], item.get("type"))
     for whole in known:
@@ -575,6 +576,21 @@ def _merge_item(known: list[Any], item: Any) -> None:
             held.extend(value)
         elif value is not None:
             whole[name] = value
+
+
+def _adds_to_thought(known: list[Any], item: Any) -> bool:
+    """Add a text to the thought before it: Mistral streams a thought in many parts of its content.
+
+    Return whether this was done.
+    """
+    match known[-1:], item:
+        case (
+            [{"type": "thinking", "thinking": [{"text": str(held), **rest}]}],
+            {"type": "thinking", "thinking": [{"text": str(text)}]},
+        ):
+            known[-1] = {**known[-1], **item, "thinking": [{**rest, "text": held + text}]}
+            return True
+    return False
 
 
 # --- the reply ------------------------------------------------------------------------------------

@@ -251,7 +251,8 @@ class Finished(Frozen, tag="finish"):
 class UsageReported(Frozen, tag="usage"):
     usage: dict[str, Any]
     beside: bool = False
-    """It came beside a part of a stream: all clients get it, also those that did not ask for it."""
+    """The provider's streams have it beside a part: all clients get it, also those that did not ask
+    for it."""
 
 
 class ErrorReported(Frozen, tag="error"):
@@ -343,7 +344,7 @@ class Completion(Frozen, tag="completion"):
     tier: str | None = None
     extra: dict[str, Any] = {}
     usage_beside: bool = False
-    """A stream reported the usage beside its last part, unasked."""
+    """The provider's streams report the usage beside their last part, unasked."""
 
     @property
     def called_tools(self) -> frozenset[str]:

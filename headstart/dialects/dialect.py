@@ -106,11 +106,16 @@ class MakeEncoder(Protocol):
     def __call__(self, id: str, created: int, *, include_usage: bool) -> EventEncoder: ...
 
 
+NULL_USAGE = b'"usage":null,'
+"""What OpenAI's chunks have if a stream was asked for its usage, which comes in the last one."""
+
+
 class Rendered:
     """A stored answer, ready to be sent any number of times with another id and time.
 
     ``head`` writes the id and the time at the beginning of the JSON body, and ``chunk_head`` at
-    the beginning of each chunk of the stream that has them.
+    the beginning of each chunk of the stream that has them. The last one of ``with_usage`` is the
+    usage alone.
     """
 
     __slots__ = ("_body", "_chunk_head", "_head", "_plain", "_with_usage", "nbytes")
@@ -130,14 +135,17 @@ class Rendered:
         self._with_usage = chunks if with_usage is None else with_usage
         self.nbytes = sum(map(len, (body, *self._with_usage, *chunks[-1:])))
 
-    def json(self, id: str, created: int) -> bytes:
-        """Return the body of the answer that is not streamed."""
-        return self._head(id, created) + self._body
+    def json(self, id: str, created: int, echo: bytes = b"") -> bytes:
+        """Return the body of the answer that is not streamed. ``echo`` follows each head."""
+        return self._head(id, created) + echo + self._body
 
-    def sse(self, id: str, created: int, *, include_usage: bool) -> bytes:
+    def sse(self, id: str, created: int, echo: bytes = b"", *, include_usage: bool) -> bytes:
         """Return the whole stream, its terminal event included."""
-        chunks = self._with_usage if include_usage else self._plain
-        return self._chunk_head(id, created).join(chunks)
+        head = self._chunk_head(id, created) + echo
+        if not include_usage or self._with_usage is self._plain:
+            return head.join(self._plain)
+        *chunks, usage = self._with_usage
+        return (head + NULL_USAGE).join(chunks) + head + usage
 
 
 class Operations(NamedTuple):
@@ -329,6 +337,9 @@ class Dialect(UpstreamDialect):
     """Its clients name earlier answers, and items of them, by their ids."""
     known_id: Callable[[Completion], str | None] = _no_id
     """Returns the id that the provider gave to a stored answer, if clients may name it."""
+    echo: Callable[[dict[str, Any]], bytes] | None = None
+    """Returns the members with which a hit repeats its own request, for the head of the answer.
+    None: answers of this dialect repeat nothing."""
     beside_text: Callable[[Completion], str | None] = fields_of
     """Returns a name for content of a stored answer outside its choices, or None."""
     contradicts: Callable[[Completion], bool] | None = None

@@ -229,7 +229,8 @@ FINISHES = {
 }
 """Canonical names of the finish reasons. Every other one is a failure: ``error``."""
 
-_CANDIDATE = frozenset({"content", "finishReason", "index", "logprobsResult"})
+_RATINGS = "safetyRatings"
+_CANDIDATE = frozenset({"content", "finishReason", "index", "logprobsResult", _RATINGS})
 _CHUNK = frozenset({"candidates", "usageMetadata", "modelVersion", "responseId", "error"})
 _CALL = frozenset({"id", "name", "args", "partialArgs", "willContinue"})
 
@@ -237,7 +238,7 @@ _CALL = frozenset({"id", "name", "args", "partialArgs", "willContinue"})
 class _Candidate:
     """The state of one candidate while its parts arrive."""
 
-    __slots__ = ("calls", "open", "parts", "pending")
+    __slots__ = ("calls", "open", "parts", "pending", "ratings")
 
     def __init__(self) -> None:
         self.parts = 0
@@ -245,6 +246,8 @@ class _Candidate:
         self.open = ""
         """Kind of the last part, if the next chunk may go on with it."""
         self.pending: PartialCall | None = None
+        self.ratings: dict[str | None, Any] = {}
+        """The last rating of each category. Each chunk may rate the answer so far."""
 
     def begin(self, kind: str = "") -> int:
         """Begin a part and return its place."""
@@ -298,8 +301,15 @@ class GenerateDecoder(JSONDecoder):
         if isinstance(candidate.get("logprobsResult"), dict):
             events.append(LogprobsDelta(value=candidate["logprobsResult"], choice=index))
         events += _unknown(candidate, _CANDIDATE, index)
+        rated = candidate.get(_RATINGS)
+        for rating in rated if isinstance(rated, list) else ():
+            if isinstance(rating, dict):
+                known.ratings[as_text(rating.get("category"))] = rating
         reason = as_text(candidate.get("finishReason"))
         if reason is not None:
+            if known.ratings:
+                fields = {_RATINGS: list(known.ratings.values())}
+                events.append(ExtraDelta(fields=fields, choice=index, beside=True))
             if known.pending is not None:
                 events += self._call(known.pending.whole(), index, known)
                 known.pending = None

@@ -11,6 +11,7 @@ from headstart.attempts import Tokens
 from headstart.dialects.dialect import (
     CHUNK_CHARACTERS,
     ENDED,
+    NULL_USAGE,
     JSONDecoder,
     MalformedAnswerError,
     Rendered,
@@ -86,6 +87,7 @@ class ChatEncoder:
         self._id = id
         self._created = created
         self._include_usage = include_usage
+        self._null = NULL_USAGE if include_usage and not whole else b""
         self._whole = whole
         self._names = Started()
         self._head = self._make_head()
@@ -178,7 +180,7 @@ class ChatEncoder:
         if kind == "function_call":
             return {"function_call": body}
         named = {"id": event.id or "", "type": kind} if begins else {}
-        return {"tool_calls": [{"index": event.index, **named, kind: body, **event.extra}]}
+        return {"tool_calls": [{**event.extra, "index": event.index, **named, kind: body}]}
 
     def _reason(self, event: Finished) -> str:
         """Return the finish reason of a choice.
@@ -202,7 +204,7 @@ class ChatEncoder:
             self._before_text = {choice: self._text_head(choice) for choice in self._before_text}
 
     def _make_head(self) -> bytes:
-        return _chunk_head(_encode_names(self._names), self._id, self._created)
+        return _chunk_head(_encode_names(self._names) + self._null, self._id, self._created)
 
     def _text_head(self, choice: int) -> bytes:
         return b'%b"choices":[{"index":%d,"delta":{"content":' % (self._head, choice)
@@ -228,6 +230,7 @@ class ChatEncoder:
         last = b""
         if self._usage is not None and self._include_usage:
             last = self._data({"choices": [], "usage": self._usage, **self._extra})
+            last = last.replace(self._null, b"", 1)
         elif self._extra:
             # A client that did not ask for usage reads the first choice of every chunk.
             last = self._chunk(0, {}, top=self._extra)
@@ -291,7 +294,8 @@ _TEXTS = frozenset({*_REASONING, "content", "refusal"})
 _MESSAGE = frozenset({*_TEXTS, "role", "tool_calls", "function_call", CONTENT_BLOCKS})
 """The known fields of a message; ``CONTENT_BLOCKS`` is a name of our own."""
 _CHOICE = frozenset({"index", "delta", "message", "finish_reason", "logprobs"})
-_CALL = frozenset({"index", "id", "type", "function", "custom"})
+_NUMBER = "index"
+_CALL = frozenset({_NUMBER, "id", "type", "function", "custom"})
 _PADDING = frozenset({"obfuscation", "p"})
 _CHUNK = _PADDING | {
     "id",
@@ -306,7 +310,6 @@ _CHUNK = _PADDING | {
 }
 _NAMES = ("id", "model", "system_fingerprint", "service_tier")
 """The fields of an answer that name it, its model and how it was made."""
-_NO_FIELDS: dict[str, Any] = {}
 
 
 class ChatDecoder(JSONDecoder):
@@ -338,15 +341,15 @@ class ChatDecoder(JSONDecoder):
         index = choice.get("index")
         if type(index) is not int:
             index = position
-        calls = self._calls.get(index)
-        if calls is None:
-            calls = self._calls[index] = _ToolCalls()
-            events.append(TextDelta(text="", choice=index))
         delta = choice.get("delta")
         if delta is None:
-            delta = choice.get("message") or _NO_FIELDS
+            delta = choice.get("message") or _NOTHING
         if type(delta) is not dict:
             raise MalformedAnswerError("a choice's delta is not an object")
+        calls = self._calls.get(index)
+        if calls is None:
+            calls = self._calls[index] = _ToolCalls(whole="message" in choice)
+            events.append(TextDelta(text="", choice=index))
         _read_message(delta, index, calls, events)
         logprobs = choice.get("logprobs")
         if type(logprobs) is dict:
@@ -364,7 +367,9 @@ class ChatDecoder(JSONDecoder):
 class _ToolCalls:
     """Numbers one choice's tool calls from 0 in the order of arrival, for any provider."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, whole: bool) -> None:
+        self.whole = whole
+        """The calls are in a whole answer."""
         self._ids: list[str] = []
         self._slots: dict[int, int] = {}
 
@@ -407,7 +412,7 @@ def decode_body(status: int, body: bytes) -> tuple[StreamEvent, ...]:
     if isinstance(document, list) and document:
         document = document[0]  # Gemini's OpenAI endpoint wraps its errors in a list
     if status >= 400:
-        return (read_error(document if isinstance(document, dict) else _NO_FIELDS, status),)
+        return (read_error(document if isinstance(document, dict) else _NOTHING, status),)
     if not isinstance(document, dict):
         return (unreadable("the answer is not a JSON object"),)
     if not document.get("error") and not isinstance(document.get("choices"), list):
@@ -480,21 +485,26 @@ def _read_call(call: Any, choice: int, calls: _ToolCalls) -> ToolCallDelta:
     if type(call) is not dict:
         raise MalformedAnswerError("a tool call is not an object")
     kind = as_text(call.get("type")) or ("custom" if "custom" in call else "function")
-    body = call.get(kind) or _NO_FIELDS
+    body = call.get(kind) or _NOTHING
     if type(body) is not dict:
         raise MalformedAnswerError("a tool call's body is not an object")
     call_id = as_text(call.get("id"))
     name = as_text(body.get("name"))
-    index = call.get("index")
+    index = call.get(_NUMBER)
     arguments = body.get("input" if kind == "custom" else "arguments")
+    place = calls.place(index if type(index) is int else None, call_id or "", named=bool(name))
+    extra = _unknown(call, _CALL | {kind})
+    # Mistral, whose calls have no type, and DeepSeek number the calls of whole answers, too.
+    if type(index) is int and (calls.whole or (name and "type" not in call)):
+        extra[_NUMBER] = index
     return ToolCallDelta(
-        index=calls.place(index if type(index) is int else None, call_id or "", named=bool(name)),
+        index=place,
         choice=choice,
         id=call_id,
         name=name,
         arguments=_arguments(arguments),
         kind=kind,
-        extra=_unknown(call, _CALL | {kind}),
+        extra=extra,
     )
 
 
@@ -595,7 +605,7 @@ def render(completion: Completion) -> Rendered:
         partial(_chunk_head, names),
         _encode(_document(completion))[1:],
         (*chunks, unasked + _DONE),
-        (*chunks, last + ending, *usage_chunk),
+        (*chunks, last + ending, *usage_chunk) if usage_chunk else None,
     )
 
 
@@ -606,9 +616,6 @@ def write_body(completion: Completion, id: str, created: int) -> bytes:
 
 def _document_head(id: str, created: int) -> bytes:
     return b'{"id":%b,"object":"chat.completion","created":%d,' % (_encode(id), created)
-
-
-# --- JSON ------------------------------------------------------------------------------------
 
 
 def _document(completion: Completion) -> dict[str, Any]:
@@ -633,7 +640,7 @@ def _message(choice: Choice) -> dict[str, Any]:
     calls = [part for part in choice.parts if isinstance(part, ToolCall)]
     message: dict[str, Any] = {
         "role": "assistant",
-        "content": text or (None if calls or _joined(choice, Refusal) else ""),
+        "content": text or (None if _calls_alone(choice) or _joined(choice, Refusal) else ""),
         "refusal": _joined(choice, Refusal) or None,
     }
     for part in choice.parts:
@@ -641,8 +648,8 @@ def _message(choice: Choice) -> dict[str, Any]:
             field = reasoning_field(part.field)
             message[field] = message.get(field, "") + part.text
     if functions := [call for call in calls if call.kind == "function_call"]:
-        message["function_call"] = _named(functions[0], functions[0].arguments)["function_call"]
-    if tools := [_named(call, call.arguments) for call in calls if call not in functions]:
+        message["function_call"] = _named(functions[0])["function_call"]
+    if tools := [_named(call) for call in calls if call not in functions]:
         message["tool_calls"] = tools
     message.update(_own_fields(choice.extra))
     if text and isinstance(message["content"], list):
@@ -651,20 +658,20 @@ def _message(choice: Choice) -> dict[str, Any]:
     return message
 
 
+def _calls_alone(choice: Choice) -> bool:
+    """Tell whether a choice has calls, and no empty content beside them as Mistral's have."""
+    calls = [part for part in choice.parts if isinstance(part, ToolCall)]
+    return bool(calls) and _NUMBER not in calls[0].extra
+
+
 def _joined(choice: Choice, kind: type[Text | Refusal]) -> str:
     return "".join(part.text for part in choice.parts if isinstance(part, kind))
 
 
-def _named(call: ToolCall, arguments: str) -> dict[str, Any]:
-    """Return a call with its name, in the form of JSON answers and of first fragments."""
-    if call.kind == "function_call":
-        return {"function_call": {"name": call.name, "arguments": arguments}}
-    body = {"name": call.name, _arguments_field(call): arguments}
+def _named(call: ToolCall) -> dict[str, Any]:
+    """Return a call in the form of JSON answers."""
+    body = {"name": call.name, "input" if call.kind == "custom" else "arguments": call.arguments}
     return {"id": call.id, "type": call.kind, call.kind: body, **call.extra}
-
-
-def _arguments_field(call: ToolCall) -> str:
-    return "input" if call.kind == "custom" else "arguments"
 
 
 # --- stream ----------------------------------------------------------------------------------
@@ -692,9 +699,9 @@ def _frames(completion: Completion) -> Iterator[tuple[StreamEvent, ...]]:
 
 
 def _first_fields(choice: Choice) -> dict[str, Any]:
-    calls = any(isinstance(part, ToolCall) for part in choice.parts)
-    text = None if calls and not _joined(choice, Text) else ""
-    return {"content": text, **_own_fields(choice.extra)}
+    text = None if _calls_alone(choice) and not _joined(choice, Text) else ""
+    told = {name: value for name, value in _own_fields(choice.extra).items() if value != []}
+    return {"content": text, **told}
 
 
 def _pieces(choice: Choice) -> Generator[tuple[StreamEvent, ...], None, dict[str, Any] | None]:
@@ -707,7 +714,8 @@ def _pieces(choice: Choice) -> Generator[tuple[StreamEvent, ...], None, dict[str
     calls = 0
     for part in choice.parts:
         if isinstance(part, ToolCall):
-            yield (_call_delta(part, choice.index, calls),)
+            whole = msgspec.structs.asdict(part)  # Mistral's client refuses a part without a name
+            yield (ToolCallDelta(index=calls, choice=choice.index, **whole),)
             calls += 1
             continue
         key = _logprobs_field(part)
@@ -735,11 +743,6 @@ def _text_delta(part: Text | Reasoning | Refusal, text: str, choice: Choice) -> 
         return ReasoningDelta(text=text, field=part.field, choice=choice.index)
     kind = TextDelta if isinstance(part, Text) else RefusalDelta
     return kind(text=text, choice=choice.index)
-
-
-def _call_delta(call: ToolCall, choice: int, index: int) -> ToolCallDelta:
-    """Return a whole call: Mistral's client refuses a part of a call that has no name."""
-    return ToolCallDelta(index=index, choice=choice, **msgspec.structs.asdict(call))
 
 
 def _by_tokens(text: str, tokens: Any) -> list[tuple[str, list[Any]]] | None:

@@ -200,6 +200,7 @@ class CompletionsEncoder:
 
     def __init__(self, id: str, created: int, *, include_usage: bool) -> None:
         self._head = {"id": id, "object": "text_completion", "created": created}
+        self._head |= {"usage": None} if include_usage else {}
         self._include_usage = include_usage
         self._names: dict[str, Any] = {"model": ""}
         self._beside: dict[int, dict[str, Any]] = {}
@@ -313,7 +314,7 @@ def render(completion: Completion) -> Rendered:
         partial(_chunk_head, members),
         _encode(_document(completion))[1:],
         _written(chunks),
-        _written([*chunks, *usage]),
+        _written([*chunks, *usage]) if usage else None,
     )
 
 

@@ -46,6 +46,7 @@ from headstart.dialects.responses_requests import (
 from headstart.dialects.responses_writing import (
     ResponsesEncoder,
     beside_text,
+    echo,
     known_id,
     render,
     write_body,
@@ -429,6 +430,7 @@ OPENAI_RESPONSES = Dialect(
     paths=("/v1/responses",),
     names_answers=True,
     known_id=known_id,
+    echo=echo,
     beside_text=beside_text,
     contradicts=contradicts,
     key=KeyForm(

@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 _encode = msgspec.json.encode
 _DEFAULTS: dict[str, Any] = {
     "instructions": None,
-    "metadata": {},
     "parallel_tool_calls": True,
     "temperature": None,
     "tool_choice": "auto",
@@ -61,23 +60,29 @@ _DEFAULTS: dict[str, Any] = {
     "top_p": None,
 }
 """Fields that clients expect in each response."""
-_OF_THE_CALL = frozenset(
+_NO_METADATA: dict[str, Any] = {"metadata": {}}
+"""Clients expect it, too. A hit has that of its request."""
+_ECHOED: dict[str, Any] = {
+    "max_output_tokens": None,
+    **_NO_METADATA,
+    "previous_response_id": None,
+    "prompt_cache_key": None,
+    "safety_identifier": None,
+    "store": True,
+    "top_logprobs": 0,
+    "user": None,
+}
+"""Fields that repeat the request, and the API's values if the request has none. Another request
+may have other values here and get the same answer."""
+_OF_THE_CALL = frozenset(_ECHOED).union(
     {
         "completed_at",
-        "max_output_tokens",
-        "metadata",
         "prompt_cache_diagnostics",
-        "prompt_cache_key",
         "prompt_cache_options",
         "prompt_cache_retention",
-        "safety_identifier",
-        "store",
-        "top_logprobs",
-        "user",
     }
 )
-"""Fields that repeat the request. Another request may have other values here and get the same
-answer."""
+"""Fields of an answer that belong to its own call."""
 _INCOMPLETE = {canonical: own for own, canonical in REASONS.items()}
 
 
@@ -129,7 +134,7 @@ class ResponsesEncoder:
         self._head = _head(id, created)
         self._seed = id.partition("_")[2] or id
         self._number = 0
-        self._fields = dict(_DEFAULTS)
+        self._fields = dict(_DEFAULTS) if whole else {**_DEFAULTS, **_NO_METADATA}
         self._model = ""
         self._tier: str | None = None
         self._usage: dict[str, Any] | None = None
@@ -524,7 +529,17 @@ def _document(completion: Completion, output: list[dict[str, Any]]) -> dict[str,
 def write_body(completion: Completion, id: str, created: int) -> bytes:
     """Return the body of an answer that is not streamed."""
     output = output_items(completion, id.partition("_")[2] or id)
-    return b"{" + _head(id, created) + _encode(_document(completion, output))[1:]
+    document = {**_NO_METADATA, **_document(completion, output)}
+    return b"{" + _head(id, created) + _encode(document)[1:]
+
+
+def echo(document: dict[str, Any]) -> bytes:
+    """Return the members with which an answer repeats this request."""
+    told = {
+        name: own if (asked := document.get(name)) is None else asked
+        for name, own in _ECHOED.items()
+    }
+    return _encode(told)[1:-1] + b","
 
 
 def known_id(completion: Completion) -> str | None:
@@ -532,9 +547,9 @@ def known_id(completion: Completion) -> str | None:
     return as_text(completion.extra.get(RESPONSE_ID))
 
 
-_REPEATED = frozenset(
-    {"background", "max_tool_calls", "previous_response_id", "reasoning", "text", "truncation"}
-).union(_OF_THE_CALL, _DEFAULTS, (ITEMS, RESPONSE_ID, SUMS))
+_REPEATED = frozenset({"background", "max_tool_calls", "reasoning", "text", "truncation"}).union(
+    _OF_THE_CALL, _DEFAULTS, (ITEMS, RESPONSE_ID, SUMS)
+)
 """Fields that tell nothing about the answer to a request for text."""
 _MESSAGE = frozenset({"id", "type", "role", "status", "content"})
 
@@ -560,7 +575,7 @@ def beside_text(completion: Completion) -> str | None:
 def render(completion: Completion) -> Rendered:
     """Encode an answer once, for any number of replays.
 
-    Fields that only repeat the request of another call are left out.
+    Fields that only repeat the request of another call are left out; see ``echo``.
     """
     kept = {n: value for n, value in completion.extra.items() if n not in _OF_THE_CALL}
     completion = msgspec.structs.replace(completion, extra=kept)

@@ -464,6 +464,11 @@ class Chain:
             self.whole = self._written(same_account=False)
 
     @property
+    def previous(self) -> str | None:
+        """The id that the request names as the answer before."""
+        return None if self._asked is None else self._asked.previous
+
+    @property
     def refers(self) -> bool:
         """Whether the request refers to something that is kept here."""
         return bool(self._accounts)

@@ -433,6 +433,11 @@ MOST_TRIES = 8
 """Limit on the decoding in vain to find a JSON body's end, in lengths of the answer."""
 
 
+_NULL_USAGE = re.compile(rb',\s?"usage"\s?:\s?null(?=[,}\s])')
+"""A provider that was asked for usage sends it with each text. It cannot be inside a JSON string,
+where each quote has a backslash before it."""
+
+
 class BodyReader:
     """Turns an answer's bytes into pieces, without I/O. ``end`` gives the last piece."""
 
@@ -490,8 +495,8 @@ class FrameReader(BodyReader):
 
     So an answer that breaks off ends between two frames, where another answer can continue. An
     error waits for the end, separate from the frames before it; a frame that cannot be read is an
-    error in the client's dialect. ``strip`` removes the usage chunk that we asked for. The terminal
-    event is the last frame that passes.
+    error in the client's dialect. ``strip`` removes the usage that we asked for, its chunk and the
+    nulls before it. The terminal event is the last frame that passes.
     """
 
     def __init__(
@@ -515,7 +520,7 @@ class FrameReader(BodyReader):
         """Return the whole frames, up to an error."""
         texts, end = self._stream.feed_texts(data)
         if end == len(data):
-            return Piece(data, texts)
+            return Piece(_NULL_USAGE.sub(b"", data) if self._strip else data, texts)
         kept = [data[:end]]
         events = [*texts]
         stream, strip = self._stream, self._strip
@@ -527,7 +532,8 @@ class FrameReader(BodyReader):
             if not (strip and stream.reports_usage and self._dialect.usage_only(found)):
                 kept.append(raw)
         self.closing = stream.closing
-        return Piece(b"".join(kept), tuple(events))
+        passed = b"".join(kept)
+        return Piece(_NULL_USAGE.sub(b"", passed) if strip else passed, tuple(events))
 
     def end(self) -> Piece:
         """Return the error, or the rest: a last frame without an end."""
@@ -588,10 +594,14 @@ class Document:
 
 
 class DocumentReader(BodyReader):
-    """A whole JSON answer, decoded at its end."""
+    """A whole JSON answer, decoded at its end.
 
-    def __init__(self, dialect: Dialect, status: int) -> None:
+    ``usage_beside``: the provider's streams report usage unasked, so streamed hits have to, too.
+    """
+
+    def __init__(self, dialect: Dialect, status: int, *, usage_beside: bool = False) -> None:
         self._document = Document(dialect, status)
+        self._usage_beside = usage_beside
 
     @property
     def ended(self) -> bool:
@@ -606,7 +616,11 @@ class DocumentReader(BodyReader):
         """Decode the document, unless it was too long."""
         if self._document.too_long:
             return Piece(b"")
-        return Piece(b"", self._document.events())
+        events = self._document.events()
+        if self._usage_beside:
+            told = [replace(e, beside=True) if type(e) is UsageReported else e for e in events]
+            events = tuple(told)
+        return Piece(b"", events)
 
 
 HELD_DOCUMENT_BYTES = 64 * 1024 * 1024

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import anyio
 import msgspec
 
-from headstart.attempts import sum_costs
+from headstart.attempts import Tokens, sum_costs
 from headstart.decisions import Lookup, Outcome
 from headstart.dialects.registry import in_dialect
 from headstart.dialects.responses_chains import own_id
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from headstart.middleware.concurrency import Spawn
     from headstart.middleware.flights import Client, Flight, FlightHead
     from headstart.middleware.request_context import RequestContext
-    from headstart.types import ASGIApp, ChatRequest, Entry, Headers, Message, Scope, Send
+    from headstart.types import ASGIApp, ChatRequest, Entry, Headers, Message, Origin, Scope, Send
 
 HeaderList: TypeAlias = "list[tuple[bytes, bytes]]"
 Compose: TypeAlias = "Callable[[Flight, FlightHead, bytes | None], Awaitable[bytes | None]]"
@@ -96,7 +96,10 @@ class RenderedAnswers:
         if rendered is not None:
             self._rendered.move_to_end(key)
             return rendered
-        rendered = dialect.render(in_dialect(entry, dialect.name))
+        answer = in_dialect(entry, dialect.name)
+        if answer.usage is None:
+            answer = with_estimate(answer, entry.origin, dialect)
+        rendered = dialect.render(answer)
         self._rendered[key] = rendered
         self._size += rendered.nbytes
         while self._size > self._max:
@@ -137,17 +140,21 @@ class Responder:
         if fitted is answer:
             rendered = self._answers.rendered(entry, dialect)
         else:
-            rendered = dialect.render(fitted)
+            rendered = dialect.render(with_estimate(fitted, entry.origin, dialect))
         # The answer to a reworded prompt gets its own id, because it counts as another answer.
         named = dialect.names_answers and context.lookup.outcome is Outcome.EXACT
         context.answer_id = id = _named_id(dialect, entry) if named else dialect.new_id()
-        kinds, created = dialect.content_types, int(now)
+        kinds, created, echo = dialect.content_types, int(now), b""
+        if dialect.echo is not None:
+            # The document has a whole conversation in place of the id that names it.
+            previous = {"previous_response_id": context.chain.previous} if context.chain else {}
+            echo = dialect.echo({**request.document, **previous})
         if request.stream:
-            body = rendered.sse(id, created, include_usage=request.include_usage)
+            body = rendered.sse(id, created, echo, include_usage=request.include_usage)
             kind = (b"content-type", kinds.stream)
             return (kind, *STREAM_HEADERS, *context.page_headers), body, 200
         kind = (b"content-type", kinds.json)
-        return (kind, NO_STORE, *context.page_headers), rendered.json(id, created), 200
+        return (kind, NO_STORE, *context.page_headers), rendered.json(id, created, echo), 200
 
     async def hit(
         self, context: RequestContext, entry: Entry, response: StoredResponse, now: float
@@ -273,9 +280,7 @@ class Responder:
         except (RequestError, UpstreamError) as error:
             if not head.stream or dialect is None:
                 raise
-            context.error = booked_code(error)
-            own = error.event if isinstance(error, UpstreamRefused) else b""
-            last = own or dialect.error_frame(error, context.id)
+            last = _last_event(context, error, dialect)
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
     async def _send_early(self, context: RequestContext, flight: Flight, client: Client) -> None:
@@ -304,8 +309,7 @@ class Responder:
                 context.mark_first_byte()
                 await context.send({**body, "body": data})
         except (RequestError, UpstreamError) as error:
-            context.error = booked_code(error)
-            last = dialect.error_frame(error, context.id)
+            last = _last_event(context, error, dialect)
         await context.send({**body, "body": last, "more_body": False})
 
     async def through_app(
@@ -420,6 +424,17 @@ def fit(answer: Completion, request: ChatRequest) -> Completion:
     return msgspec.structs.replace(answer, choices=choices)
 
 
+def with_estimate(answer: Completion, origin: Origin, dialect: Dialect) -> Completion:
+    """Return an answer with its estimated usage, if it came as a stream that told none.
+
+    Clients rely on the usage in whole answers.
+    """
+    if answer.usage is not None or not origin.streamed:
+        return answer
+    tokens = Tokens(origin.prompt_tokens, origin.completion_tokens)
+    return msgspec.structs.replace(answer, usage=dialect.usage(tokens))
+
+
 def _note_head(context: RequestContext, flight: Flight, head: FlightHead) -> None:
     """Note the upstream of an answer that has begun, and whether another process asked for it."""
     context.upstream = head.upstream
@@ -431,6 +446,13 @@ def _bound_whole(context: RequestContext, client: Client) -> None:
     """After an answer has begun, apply the limit for the whole answer."""
     if context.begin_by != context.deadline:
         client.expire(context.deadline)
+
+
+def _last_event(context: RequestContext, error: HeadstartError, dialect: Dialect) -> bytes:
+    """Note that a stream broke off, and return its last event: the provider's own, if any."""
+    context.error = booked_code(error)
+    own = error.event if isinstance(error, UpstreamRefused) else b""
+    return own or dialect.error_frame(error, context.id)
 
 
 def _heartbeat(context: RequestContext) -> bytes | None:

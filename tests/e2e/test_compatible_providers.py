@@ -131,6 +131,22 @@ async def test_a_stream_is_read_and_its_repeat_a_hit(name: str) -> None:
     assert (row.prompt_tokens, row.completion_tokens) == (14, 3)
 
 
+@pytest.mark.parametrize(("name", "told"), [("mistral", True), ("together", True), ("qwen", False)])
+async def test_a_streamed_hit_on_a_whole_answer_has_usage_where_streams_have_it_unasked(
+    name: str, *, told: bool
+) -> None:
+    async with proxied(provider=configured(name)) as proxy:
+        proxy.upstream.body = whole(Form())
+        async with client(proxy) as asking:
+            await asking.chat.completions.create(**FIELDS)
+            chunks = [
+                each async for each in await asking.chat.completions.create(**FIELDS, stream=True)
+            ]
+    assert len(proxy.upstream.calls) == 1
+    assert [chunk.usage is not None for chunk in chunks] == [*[False] * (len(chunks) - 1), told]
+    assert all(chunk.choices for chunk in chunks)
+
+
 @pytest.mark.parametrize("name", FORMS)
 async def test_the_request_has_what_the_provider_takes(name: str) -> None:
     async with proxied(provider=configured(name)) as proxy:

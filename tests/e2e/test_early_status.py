@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headstart.lab.simulator.faults import Status
+from headstart.lab.simulator.faults import ErrorFrame, Status
 from support.proxied import CHAT
 from support.sidecar import PROMPT, headers_of, sidecar
 from support.simulated import chat
@@ -55,6 +55,16 @@ async def test_a_failure_is_an_event_then() -> None:
         error = json.loads(after.removeprefix(b"data: "))["error"]
         assert error["code"]
         assert b"[DONE]" not in after
+
+
+async def test_a_failure_in_the_answer_is_the_providers_own_event() -> None:
+    fault = ErrorFrame(after=5, code="gone")
+    async with sidecar(cache=EXACT, routes=(EARLY,)) as gateway:
+        _, after = await early(gateway, fault)
+        *texts, error = after.removesuffix(b"\n\n").split(b"\n\n")
+        assert len(texts) == 6  # the role first
+        later = await gateway.ask(fault=fault, stream=True)
+        assert later.body.endswith(error + b"\n\n")
 
 
 async def test_a_client_that_does_not_stream_gets_the_real_status() -> None:

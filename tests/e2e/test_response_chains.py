@@ -107,6 +107,19 @@ async def talk(gate: Chained, words: str = "abc", **options: Any) -> list[Any]:
     return turns
 
 
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_a_hit_repeats_the_request_that_it_answers(*, stream: bool) -> None:
+    async with chained(ResponsesProvider()) as gate:
+        first = await gate.ask("a")
+        again = await gate.ask("a", metadata={"job": "2"}, store=False, stream=stream)
+        assert (again.metadata, again.store) == ({"job": "2"}, False)
+        await gate.ask("b", first.id, metadata={"job": "3"}, user="ann")
+        repeat = await gate.ask("b", first.id, user="ann", stream=stream)
+        assert gate.outcomes == ["miss", "exact", "miss", "exact"]
+        assert (repeat.previous_response_id, repeat.metadata) == (first.id, {})
+        assert (repeat.user, repeat.store) == ("ann", True)
+
+
 SAID = ["said 1: a", "said 3: b", "said 5: c"]
 
 

@@ -76,4 +76,5 @@ def test_an_answer_of_several_choices_is_replayed_in_the_order_of_its_text() -> 
     texts = [c["text"] for chunk in chunks for c in chunk["choices"] if c["index"] == 0]
     assert "".join(texts) == body["choices"][0]["text"]  # type: ignore[index]
     assert chunks[-1]["usage"] == body["usage"]
+    assert all(chunk["usage"] is None for chunk in chunks[:-1])
     assert chunks[-2]["kv_transfer_params"] == {"a": 1}

@@ -8,7 +8,7 @@ import pytest
 
 from support.raw_upstream import RawUpstream, ask_raw, sidecar_before
 
-CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
+CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
 SAID = {
     CHAT: b'data: {"choices":[{"index":0,"delta":{"content":"The \\"error\\" is"}}]}\n\n',
     MESSAGES: b'event: message_start\ndata: {"type":"message_start","message":{"id":"m","type":'
@@ -16,6 +16,9 @@ SAID = {
     b'"output_tokens":1}}}\n\nevent: content_block_start\ndata: {"type":"content_block_start",'
     b'"index":0,"content_block":{"type":"text","text":""}}\n\nevent: content_block_delta\ndata: '
     b'{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"The"}}\n\n',
+    RESPONSES: b'event: response.created\ndata: {"type":"response.created","response":{"id":"r",'
+    b'"model":"m","output":[],"error":null}}\n\nevent: response.output_text.delta\ndata: {"type":'
+    b'"response.output_text.delta","output_index":0,"content_index":0,"delta":"The"}\n\n',
 }
 ERRORS = {
     CHAT: [
@@ -30,13 +33,21 @@ ERRORS = {
         ),
     ],
     MESSAGES: [b'{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}'],
+    RESPONSES: [
+        (
+            b'{"type":"response.failed","response":{"id":"r","status":"failed","output":[],'
+            b'"error":{"code":"server_error","message":"gone"}}}'
+        )
+    ],
 }
+NAMES = {MESSAGES: b"event: error\n", RESPONSES: b"event: response.failed\n"}
 CASES = [(path, error) for path, errors in ERRORS.items() for error in errors]
 
 
 def request(path: str) -> bytes:
     messages = [{"role": "user", "content": "What is it?"}]
-    document = {"model": "m", "stream": True, "max_tokens": 100, "messages": messages}
+    asked = {"input": messages} if path == RESPONSES else {"messages": messages, "max_tokens": 100}
+    document = {"model": "m", "stream": True, **asked}
     body = json.dumps(document).encode()
     head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close"
     names = f"host: localhost\r\nauthorization: Bearer k\r\nx-api-key: k\r\n{head}\r\n\r\n"
@@ -47,7 +58,7 @@ def request(path: str) -> bytes:
 @pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n"], ids=["lf", "crlf"])
 @pytest.mark.parametrize(("path", "error"), CASES)
 async def test_an_error_event_passes_unchanged(path: str, error: bytes, end: bytes) -> None:
-    event = b"event: error\n" if path == MESSAGES else b""
+    event = NAMES.get(path, b"")
     body = SAID[path] + event + b"data: " + error + end
     if path == CHAT:
         body += b"data: [DONE]\n\n"

@@ -49,6 +49,21 @@ def test_each_chunk_replaces_the_usage_before() -> None:
     assert [each.usage for each in events if isinstance(each, UsageReported)] == [USAGE, USAGE]
 
 
+def test_the_last_rating_of_each_category_stands() -> None:
+    """Each chunk may rate the answer so far."""
+    rated = [
+        [{"category": name, "probability": how} for name in ("HATE", "HARM")]
+        for how in ("LOW", "NEGLIGIBLE")
+    ]
+    decoder, transcript = GenerateDecoder(), Transcript()
+    for ratings, reason in zip(rated, (None, "STOP"), strict=True):
+        content = {"content": {"parts": [TEXT]}, "finishReason": reason}
+        chunk = {"candidates": [{**content, "safetyRatings": ratings}]}
+        transcript.feed(decoder.read(chunk, None))
+    (choice,) = collected([*transcript.events, Ended()]).choices
+    assert choice.beside == {"safetyRatings": rated[-1]}
+
+
 def test_a_stream_is_finished_only_by_the_reason_of_every_candidate() -> None:
     transcript, decoder = Transcript(), GenerateDecoder()
     two = [{"index": n, "content": {"parts": [TEXT]}} for n in (0, 1)]

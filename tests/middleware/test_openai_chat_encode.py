@@ -141,7 +141,8 @@ def test_deprecated_call_has_a_reason_of_its_own() -> None:
 
 @pytest.mark.parametrize("wanted", [True, False])
 def test_usage_comes_last_and_only_where_it_was_asked_for(wanted: bool) -> None:
-    last = chunks(CALLS, include_usage=wanted)[-1]
+    *before, last = chunks(CALLS, include_usage=wanted)
+    assert all(each.get("usage", "none") == (None if wanted else "none") for each in before)
     assert (last.get("usage") == USAGE and last["choices"] == []) is wanted
 
 

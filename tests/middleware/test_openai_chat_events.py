@@ -201,9 +201,10 @@ def test_fragment_without_index_goes_on_with_the_last_call() -> None:
 
 def test_other_kinds_of_calls_and_their_fields_are_kept() -> None:
     signed = {"google": {"thought_signature": "s"}}
+    called = {"name": "f", "arguments": "{}"}
     assert decode(
         tool(index=0, id="a", type="custom", custom={"name": "g", "input": "x"}),
-        tool(index=1, id="b", function={"name": "f", "arguments": "{}"}, extra_content=signed),
+        tool(index=1, id="b", type="function", function=called, extra_content=signed),
     ) == [
         ToolCallDelta(index=0, id="a", name="g", arguments="x", kind="custom"),
         ToolCallDelta(index=1, id="b", name="f", arguments="{}", extra={"extra_content": signed}),

@@ -18,6 +18,7 @@ from headstart.reply import Transcript
 from headstart.types import (
     Choice,
     Completion,
+    Ended,
     ErrorReported,
     Reasoning,
     Refusal,
@@ -69,7 +70,18 @@ def test_stream_reads_back_as_the_same_answer(completion: Completion) -> None:
     transcript, decoder = Transcript(), DIALECT.decoder()
     for frame in SSEDecoder().feed(rendered.sse("id", completion.created, include_usage=True)):
         transcript.feed(decoder.feed(frame))
-    assert transcript.completion(now=0) == completion
+    assert transcript.completion(now=0) == without_empty_lists(completion)
+
+
+def without_empty_lists(completion: Completion) -> Completion:
+    """A stream says nothing of a list without items."""
+    choices = [
+        msgspec.structs.replace(
+            choice, extra={name: value for name, value in choice.extra.items() if value != []}
+        )
+        for choice in completion.choices
+    ]
+    return msgspec.structs.replace(completion, choices=tuple(choices))
 
 
 @given(completions())
@@ -101,6 +113,82 @@ def _grouped(choice: Choice) -> tuple[Any, ...]:
         *(kind(text=texts[kind]) for kind in (Text, Refusal) if kind in texts),
         *(part for part in choice.parts if isinstance(part, ToolCall)),
     )
+
+
+def test_a_stream_of_a_whole_answer_has_no_empty_lists() -> None:
+    """OpenAI's messages have ``annotations: []``, and its deltas do not."""
+    kept = answer(Text(text="a"), extra={"annotations": []})
+    assert json_of(kept)["choices"][0]["message"]["annotations"] == []
+    assert deltas_of(kept)[0] == {"role": "assistant", "content": "", "refusal": None}
+
+
+def whole_or_streamed(message: Any, deltas: list[Any]) -> list[Completion]:
+    """Return an answer with calls as it is kept from a whole answer, and from a stream."""
+    choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
+    body = json.dumps({"id": "x", "model": "m", "choices": [choice]}).encode()
+    whole, streamed = Transcript(), Transcript()
+    whole.feed(DIALECT.decode_body(200, body))
+    decoder = DIALECT.decoder()
+    for number, delta in enumerate(deltas, 1):
+        reason = "tool_calls" if number == len(deltas) else None
+        chunk = {"id": "x", "choices": [{"index": 0, "delta": delta, "finish_reason": reason}]}
+        for frame in SSEDecoder().feed(b"data: %b\n\n" % json.dumps(chunk).encode()):
+            streamed.feed(decoder.feed(frame))
+    streamed.feed((Ended(),))
+    kept = [each.completion(now=0) for each in (whole, streamed)]
+    assert None not in kept
+    return [each for each in kept if each is not None]
+
+
+def test_hits_have_mistrals_calls_as_mistral_sends_them() -> None:
+    """Its calls have numbers and no type, and empty content beside them."""
+    calls = [
+        {"id": id, "function": {"name": "f", "arguments": "{}"}, "index": index}
+        for index, id in enumerate(("a", "b"))
+    ]
+    message = {"role": "assistant", "content": "", "tool_calls": calls}
+    deltas = [{"role": "assistant", "content": ""}, {"content": None, "tool_calls": calls}]
+    for kept in whole_or_streamed(message, deltas):
+        said = json_of(kept)["choices"][0]["message"]
+        assert said["content"] == ""
+        assert said["tool_calls"] == [{**call, "type": "function"} for call in calls]
+        first, *rest = deltas_of(kept)
+        assert first["content"] == ""
+        assert [call["index"] for delta in rest for call in delta.get("tool_calls", ())] == [0, 1]
+
+
+def test_a_thought_that_mistral_streams_in_many_parts_is_one_part_of_a_hit() -> None:
+    def thought(text: str) -> dict[str, Any]:
+        return {"type": "thinking", "thinking": [{"type": "text", "text": text}]}
+
+    cited = {"type": "reference", "reference_ids": [1]}
+    said = {"type": "text", "text": "Blue."}
+    message = {"content": [thought("It is so"), cited, thought("."), said]}
+    pieces = [thought("It"), thought(" is so"), cited, thought(".")]
+    deltas: list[Any]
+    deltas = [{"content": ""}, *({"content": [piece]} for piece in pieces), {"content": "Blue."}]
+    for kept in whole_or_streamed(message, deltas):
+        assert json_of(kept)["choices"][0]["message"]["content"] == message["content"]
+        first, text, _ = deltas_of(kept)
+        assert (first["content"], text["content"]) == (message["content"][:-1], "Blue.")
+
+
+def test_hits_have_openais_calls_as_openai_sends_them() -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    first = {"role": "assistant", "content": None, "tool_calls": [{**call, "index": 0}]}
+    for kept in whole_or_streamed(message, [first, {}]):
+        said = json_of(kept)["choices"][0]["message"]
+        assert (said["content"], said["tool_calls"]) == (None, [call])
+        assert deltas_of(kept)[0]["content"] is None
+
+
+def test_text_before_calls_is_the_content() -> None:
+    call = {"id": "a", "function": {"name": "f", "arguments": "{}"}}
+    message = {"role": "assistant", "content": "I look.", "tool_calls": [call]}
+    deltas = [{"content": ""}, {"content": "I look."}, {"tool_calls": [call]}]
+    for kept in whole_or_streamed(message, deltas):
+        assert json_of(kept)["choices"][0]["message"]["content"] == "I look."
 
 
 # --- what clients rely on ---------------------------------------------------------------------
@@ -195,8 +283,11 @@ def test_chunks_are_named_alike_and_none_is_a_token(completion: Completion) -> N
 def test_usage_chunk_comes_last_and_only_when_asked() -> None:
     asked = stream_of(SAMPLES["text"])
     assert (asked[-1]["choices"], asked[-1]["usage"]) == ([], USAGE)
-    assert asked[:-1] == stream_of(SAMPLES["text"], include_usage=False)
-    assert not any("usage" in chunk for chunk in asked[:-1])
+    unasked = stream_of(SAMPLES["text"], include_usage=False)
+    assert not any("usage" in chunk for chunk in unasked)
+    assert asked[:-1] == [{**chunk, "usage": None} for chunk in unasked], "as OpenAI's API says"
+    unknown = msgspec.structs.replace(SAMPLES["text"], usage=None)
+    assert stream_of(unknown) == unasked
 
 
 def test_usage_that_came_unasked_comes_unasked_again() -> None:

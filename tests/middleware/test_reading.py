@@ -229,6 +229,20 @@ def test_errors_own_frame_passes_as_it_came() -> None:
     assert read(FrameReader(OPENAI, "01H"), chunk({"content": "a"}) + ERROR)[0].endswith(ERROR)
 
 
+@pytest.mark.parametrize("null", [b',"usage":null', b', "usage": null'])
+def test_usage_that_we_asked_for_leaves_no_nulls(null: bytes) -> None:
+    """Without ``include_usage`` the API's chunks have no usage at all."""
+    told = [chunk({"content": text}) for text in ("a", 'b ,"usage":null}', "c", "d")]
+    asked = [each[:-3] + null + b"}\n\n" for each in told]
+    rest = USAGE_CHUNK + b"data: [DONE]\n\n"
+    for pieces in ([b"".join(asked) + rest], [*asked, rest]):
+        reader = FrameReader(OPENAI, "01H", strip=True)
+        passed = b"".join(reader.feed(each).data for each in pieces)
+        assert passed == b"".join(told) + b"data: [DONE]\n\n"
+        unchanged = FrameReader(OPENAI, "01H")
+        assert b"".join(unchanged.feed(each).data for each in pieces) == b"".join(pieces)
+
+
 def test_error_while_folding_becomes_the_body_and_an_event() -> None:
     body, events = read(
         RecordedAssembler(OPENAI, ANTHROPIC, NAMING), chunk({"content": "a"}) + ERROR

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import json
+
+import msgspec
 import pytest
 
 from headstart.dialects.openai_chat import OPENAI_CHAT
@@ -50,6 +53,18 @@ def test_answer_larger_than_the_bound_is_served_and_not_kept() -> None:
     replays = RenderedAnswers(max_bytes=1)
     assert b"answer a" in replays.rendered(entry("a"), DIALECT).json("id", 1)
     assert replays.nbytes == 0
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_a_stream_without_usage_gives_whole_hits_with_an_estimate(*, streamed: bool) -> None:
+    """Clients rely on the usage in whole answers."""
+    kept = entry("a")
+    origin = msgspec.structs.replace(
+        kept.origin, streamed=streamed, prompt_tokens=7, completion_tokens=3
+    )
+    kept = msgspec.structs.replace(kept, origin=origin)
+    usage = json.loads(RenderedAnswers().rendered(kept, DIALECT).json("id", 1)).get("usage", {})
+    assert usage.get("total_tokens") == (10 if streamed else None)
 
 
 def test_raw_answer_is_not_rendered() -> None:

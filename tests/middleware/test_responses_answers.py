@@ -19,6 +19,7 @@ from headstart.dialects.dialect import translate_events
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.openai_responses import OPENAI_RESPONSES
 from headstart.dialects.responses_answers import output_items
+from headstart.dialects.responses_writing import echo
 from headstart.errors import Overloaded
 from headstart.middleware.reading import SSEDecoder
 from headstart.policies.admission import Admission
@@ -74,25 +75,38 @@ def id_of(completion: Completion) -> str:
     return DIALECT.known_id(completion) or "resp_new"
 
 
-def body_of(completion: Completion) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(DIALECT.render(completion).json(id_of(completion), 9))
+def body_of(completion: Completion, **asked: Any) -> dict[str, Any]:
+    """Return a hit for a request with these fields."""
+    body = DIALECT.render(completion).json(id_of(completion), 9, echo(asked))
+    document: dict[str, Any] = json.loads(body)
     return document
 
 
-def stream_of(completion: Completion) -> bytes:
-    return DIALECT.render(completion).sse(id_of(completion), 9, include_usage=True)
+def stream_of(completion: Completion, **asked: Any) -> bytes:
+    rendered = DIALECT.render(completion)
+    return rendered.sse(id_of(completion), 9, echo(asked), include_usage=True)
+
+
+UNASKED: dict[str, Any] = {
+    **dict.fromkeys(("max_output_tokens", "previous_response_id", "prompt_cache_key", "user")),
+    "safety_identifier": None,
+    "metadata": {},
+    "store": True,
+    "top_logprobs": 0,
+}
+"""What the API says for these fields if the request has none of them."""
 
 
 @given(outputs)
 def test_a_whole_answer_is_replayed_item_for_item(output: list[dict[str, Any]]) -> None:
     document = response(*output)
     replayed = body_of(completion_of(document))
-    assert replayed == {**document, "created_at": 9}
+    assert replayed == {**UNASKED, **document, "created_at": 9}
 
 
 @given(outputs)
 def test_a_replayed_stream_reads_back_as_the_same_answer(output: list[dict[str, Any]]) -> None:
-    completion = completion_of(response(*output))
+    completion = completion_of(response(*output, **UNASKED))
     told = events_in(stream_of(completion))
     assert [each["sequence_number"] for each in told] == list(range(len(told)))
     assert told[-1]["response"]["output"] == output
@@ -193,13 +207,20 @@ def test_an_answer_tells_its_providers_id_and_goes_out_under_any() -> None:
     assert ids == {"msg_seed00"}
 
 
-def test_what_repeats_another_calls_wishes_is_not_replayed() -> None:
+def test_a_hit_repeats_its_own_request_and_not_another_ones() -> None:
     asked: dict[str, Any] = {"metadata": {"who": "ann"}, "user": "ann", "safety_identifier": "ann"}
-    asked |= {"prompt_cache_key": "ann", "max_output_tokens": 50, "store": True}
-    replayed = body_of(completion_of(response(message(said("Hi")), **asked)))
-    assert replayed["metadata"] == {}
-    assert not asked.keys() & replayed.keys() - {"metadata"}
-    assert replayed["instructions"] == "Be brief."
+    asked |= {"prompt_cache_key": "ann", "max_output_tokens": 50, "store": False}
+    asked |= {"previous_response_id": "resp_ann", "top_logprobs": 2}
+    kept = completion_of(response(message(said("Hi")), **asked))
+    mine = {"metadata": {"who": "bob"}, "user": "bob", "store": False}
+    for own, told in (({}, UNASKED), (mine, {**UNASKED, **mine}), (asked, asked)):
+        replayed = body_of(kept, **own)
+        assert {name: replayed[name] for name in UNASKED} == told
+        assert replayed["instructions"] == "Be brief."
+        streamed = [json.loads(f.data or b"") for f in SSEDecoder().feed(stream_of(kept, **own))]
+        responses = [event["response"] for event in streamed if "response" in event]
+        assert len(responses) == 3
+        assert all({name: each[name] for name in UNASKED} == told for each in responses)
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ async def sidecar_before(
     /,
     **server: Any,
 ) -> AsyncIterator[str]:
-    """Run a sidecar with a key of its own before ``upstream``, which it knows in three dialects.
+    """Run a sidecar with a key of its own before ``upstream``, which it knows in four dialects.
 
     ``server`` are settings of ``[server]``.
     """
@@ -142,7 +142,7 @@ async def sidecar_before(
         dotted |= {"cache.store": "memory:", "cache.mode": "exact-only"}
         dotted["upstream"] = [
             {"name": name, "base_url": base, "dialect": name, "api_key_env": "PATH"}
-            for name in ("openai", "anthropic", "gemini")
+            for name in ("openai", "anthropic", "gemini", "responses")
         ]
         settings = await asyncio.to_thread(load_settings, None, {}, dotted)
         async with serving(build_sidecar(settings), http=protocol, ws="none") as url:

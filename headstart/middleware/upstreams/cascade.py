@@ -148,7 +148,8 @@ def strip_logprobs(draft: Draft, call: Call, dialect: Dialect) -> Draft:
     id = next((each for each in ids if each), None) or dialect.new_id()
     if request.stream:
         rendered = dialect.render(plain)
-        data = rendered.sse(id, plain.created, include_usage=request.include_usage)
+        echo = b"" if dialect.echo is None else dialect.echo(request.document)
+        data = rendered.sse(id, plain.created, echo, include_usage=request.include_usage)
     else:
         data = dialect.write_body(plain, id, plain.created)
     reply, piece = _add_mark(draft.reply, "logprobs"), Piece(data, events)

@@ -606,7 +606,8 @@ class HTTPUpstream:
             own = self._own
         model = "" if call.request is None else call.request.model
         real = self._settings.models.get(model, model)
-        return IncomingAnswer(call, client, own, self._clock(), real)
+        beside = not self._settings.quirks.stream_usage
+        return IncomingAnswer(call, client, own, self._clock(), real, usage_beside=beside)
 
 
 async def pieces_of(

@@ -228,6 +228,8 @@ class IncomingAnswer(msgspec.Struct, frozen=True):
     """Unix seconds."""
     model: str = ""
     """The upstream's name of the requested model."""
+    usage_beside: bool = False
+    """The upstream's streams cannot be asked for usage: they report it unasked, if at all."""
 
     def may_be_labelled_wrongly(self, head: AnswerHead) -> bool:
         """Tell whether an answer may be what was asked for, under another media type.
@@ -272,7 +274,7 @@ class IncomingAnswer(msgspec.Struct, frozen=True):
         if is_stream:
             choices = max(1, request.choices)
             return status, headers, FrameReader(client, call.id, strip=strip, choices=choices)
-        return status, headers, DocumentReader(client, status)
+        return status, headers, DocumentReader(client, status, usage_beside=self.usage_beside)
 
     def _translator(
         self,
