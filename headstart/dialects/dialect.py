@@ -135,17 +135,26 @@ class Rendered:
         self._with_usage = chunks if with_usage is None else with_usage
         self.nbytes = sum(map(len, (body, *self._with_usage, *chunks[-1:])))
 
-    def json(self, id: str, created: int, echo: bytes = b"") -> bytes:
+    def json(self, id: str, created: int, echo: dict[str, Any] | None = None) -> bytes:
         """Return the body of the answer that is not streamed. ``echo`` follows each head."""
-        return self._head(id, created) + echo + self._body
+        head = self._head(id, created)
+        return head + self._body if echo is None else head + _members(echo) + self._body
 
-    def sse(self, id: str, created: int, echo: bytes = b"", *, include_usage: bool) -> bytes:
+    def sse(
+        self, id: str, created: int, echo: dict[str, Any] | None = None, *, include_usage: bool
+    ) -> bytes:
         """Return the whole stream, its terminal event included."""
-        head = self._chunk_head(id, created) + echo
+        head = self._chunk_head(id, created)
+        if echo is not None:
+            head += _members(echo)
         if not include_usage or self._with_usage is self._plain:
             return head.join(self._plain)
         *chunks, usage = self._with_usage
         return (head + NULL_USAGE).join(chunks) + head + usage
+
+
+def _members(fields: dict[str, Any]) -> bytes:
+    return msgspec.json.encode(fields)[1:-1] + b","
 
 
 class Operations(NamedTuple):
@@ -337,9 +346,8 @@ class Dialect(UpstreamDialect):
     """Its clients name earlier answers, and items of them, by their ids."""
     known_id: Callable[[Completion], str | None] = _no_id
     """Returns the id that the provider gave to a stored answer, if clients may name it."""
-    echo: Callable[[dict[str, Any]], bytes] | None = None
-    """Returns the members with which a hit repeats its own request, for the head of the answer.
-    None: answers of this dialect repeat nothing."""
+    echo: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    """Returns the fields with which an answer repeats its request. None: it repeats nothing."""
     beside_text: Callable[[Completion], str | None] = fields_of
     """Returns a name for content of a stored answer outside its choices, or None."""
     contradicts: Callable[[Completion], bool] | None = None

@@ -135,7 +135,7 @@ class ChatEncoder:
             case ExtraDelta(fields=fields, beside=True) if self._whole:
                 self._beside |= fields
             case ExtraDelta(fields=fields, choice=int(choice)) if self._whole:
-                written.append(self._opening(choice, _own_fields(fields)))
+                written.append(self._opening(choice, _own_fields(fields), self._extra))
             case _:
                 choice = event.choice or 0
                 if choice not in self._before_text:
@@ -209,9 +209,12 @@ class ChatEncoder:
     def _text_head(self, choice: int) -> bytes:
         return b'%b"choices":[{"index":%d,"delta":{"content":' % (self._head, choice)
 
-    def _opening(self, choice: int, fields: dict[str, Any] = _NOTHING) -> bytes:
+    def _opening(
+        self, choice: int, fields: dict[str, Any] = _NOTHING, top: dict[str, Any] = _NOTHING
+    ) -> bytes:
         self._before_text[choice] = self._text_head(choice)
-        return self._chunk(choice, {"role": "assistant", "content": "", "refusal": None, **fields})
+        delta = {"role": "assistant", "content": "", "refusal": None, **fields}
+        return self._chunk(choice, delta, top=top)
 
     def _chunk(
         self,
@@ -289,8 +292,7 @@ def _own_fields(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name != CONTENT_BLOCKS}
 
 
-_REASONING = ("reasoning_content", "reasoning")
-_TEXTS = frozenset({*_REASONING, "content", "refusal"})
+_TEXTS = frozenset({*REASONING_FIELDS, "content", "refusal"})
 _MESSAGE = frozenset({*_TEXTS, "role", "tool_calls", "function_call", CONTENT_BLOCKS})
 """The known fields of a message; ``CONTENT_BLOCKS`` is a name of our own."""
 _CHOICE = frozenset({"index", "delta", "message", "finish_reason", "logprobs"})
@@ -448,7 +450,7 @@ def _read_message(
     for name, value in delta.items():
         if value is None:
             continue
-        if name in _REASONING and type(value) is str:
+        if name in REASONING_FIELDS and type(value) is str:
             if value:
                 events.append(ReasoningDelta(text=value, choice=index, field=name))
         elif name not in _MESSAGE or (name in _TEXTS and type(value) is not str):
@@ -674,13 +676,11 @@ def _named(call: ToolCall) -> dict[str, Any]:
     return {"id": call.id, "type": call.kind, call.kind: body, **call.extra}
 
 
-# --- stream ----------------------------------------------------------------------------------
-
-
 def _frames(completion: Completion) -> Iterator[tuple[StreamEvent, ...]]:
     """Yield the events of a stored answer; the events of one part come together."""
     yield (
         Started(model=completion.model, fingerprint=completion.fingerprint, tier=completion.tier),
+        ExtraDelta(fields=completion.extra, choice=None),  # SDKs look for them in the first chunk
     )
     if completion.usage is not None:
         yield (UsageReported(usage=completion.usage),)

@@ -533,13 +533,12 @@ def write_body(completion: Completion, id: str, created: int) -> bytes:
     return b"{" + _head(id, created) + _encode(document)[1:]
 
 
-def echo(document: dict[str, Any]) -> bytes:
-    """Return the members with which an answer repeats this request."""
-    told = {
+def echo(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields with which an answer repeats this request."""
+    return {
         name: own if (asked := document.get(name)) is None else asked
         for name, own in _ECHOED.items()
     }
-    return _encode(told)[1:-1] + b","
 
 
 def known_id(completion: Completion) -> str | None:

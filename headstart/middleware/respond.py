@@ -144,7 +144,7 @@ class Responder:
         # The answer to a reworded prompt gets its own id, because it counts as another answer.
         named = dialect.names_answers and context.lookup.outcome is Outcome.EXACT
         context.answer_id = id = _named_id(dialect, entry) if named else dialect.new_id()
-        kinds, created, echo = dialect.content_types, int(now), b""
+        kinds, created, echo = dialect.content_types, int(now), None
         if dialect.echo is not None:
             # The document has a whole conversation in place of the id that names it.
             previous = {"previous_response_id": context.chain.previous} if context.chain else {}

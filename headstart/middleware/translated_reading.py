@@ -45,6 +45,8 @@ class AnswerNames:
     """The number of choices in the request."""
     model: str = ""
     """The model of the request, for an answer that names no model."""
+    echo: dict[str, Any] | None = None
+    """Fields with which the answer repeats its request."""
 
 
 class _Canonical:
@@ -285,6 +287,9 @@ class _WholeAnswer:
             # Clients rely on the usage in whole answers. No event has this estimate, because the
             # books mark estimates.
             completion = msgspec.structs.replace(completion, usage=self._estimate(completion))
+        if self._naming.echo is not None:
+            extra = {**self._naming.echo, **completion.extra}
+            completion = msgspec.structs.replace(completion, extra=extra)
         id = self._transcript.start.id or self._naming.answer_id
         return self._target.write_body(completion, id, completion.created)
 

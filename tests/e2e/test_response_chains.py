@@ -120,6 +120,16 @@ async def test_a_hit_repeats_the_request_that_it_answers(*, stream: bool) -> Non
         assert (repeat.user, repeat.store) == ("ann", True)
 
 
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_a_translated_answer_repeats_its_request(*, stream: bool) -> None:
+    asked: dict[str, Any] = {"metadata": {"job": "2"}, "user": "ann", "store": False}
+    async with chained(Simulator(), dialects=("anthropic",)) as gate:
+        for _ in range(2):
+            answer = await gate.ask("a", stream=stream, **asked)
+            assert {name: getattr(answer, name) for name in asked} == asked
+        assert gate.outcomes == ["miss", "exact"]
+
+
 SAID = ["said 1: a", "said 3: b", "said 5: c"]
 
 

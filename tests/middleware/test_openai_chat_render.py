@@ -122,6 +122,14 @@ def test_a_stream_of_a_whole_answer_has_no_empty_lists() -> None:
     assert deltas_of(kept)[0] == {"role": "assistant", "content": "", "refusal": None}
 
 
+def test_the_fields_of_an_answer_are_in_its_first_chunk_and_its_last() -> None:
+    """OpenAI's SDK keeps those of the first chunk; some providers send them in the last."""
+    kept = msgspec.structs.replace(SAMPLES["text"], extra={"provider": "P"})
+    first, *chunks, last = stream_of(kept, include_usage=False)
+    assert (first["provider"], last["provider"]) == ("P", "P")
+    assert not any("provider" in chunk for chunk in chunks)
+
+
 def whole_or_streamed(message: Any, deltas: list[Any]) -> list[Completion]:
     """Return an answer with calls as it is kept from a whole answer, and from a stream."""
     choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}

@@ -148,7 +148,7 @@ def strip_logprobs(draft: Draft, call: Call, dialect: Dialect) -> Draft:
     id = next((each for each in ids if each), None) or dialect.new_id()
     if request.stream:
         rendered = dialect.render(plain)
-        echo = b"" if dialect.echo is None else dialect.echo(request.document)
+        echo = None if dialect.echo is None else dialect.echo(request.document)
         data = rendered.sse(id, plain.created, echo, include_usage=request.include_usage)
     else:
         data = dialect.write_body(plain, id, plain.created)

@@ -37,7 +37,7 @@ from headstart.policies.callers import (
     picker,
 )
 from headstart.reply import EVENT_STREAMS
-from headstart.types import UsageReported
+from headstart.types import ExtraDelta, UsageReported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -309,12 +309,15 @@ class IncomingAnswer(msgspec.Struct, frozen=True):
             shows_reasoning=request is None or client.shows_reasoning(request),
             model=self.model,
             choices=1 if request is None else max(1, request.choices),
+            echo=None if client.echo is None or request is None else client.echo(request.document),
         )
 
     def _encoder(self, client: Dialect, request: ChatRequest, naming: AnswerNames) -> EventEncoder:
         encoder = client.encoder(
             naming.answer_id, naming.created, include_usage=request.include_usage
         )
+        if naming.echo is not None:
+            encoder.feed((ExtraDelta(fields=naming.echo, choice=None),))
         if client.tells_prompt_first:
             estimate = client.usage(Tokens(prompt=self.call.prompt_tokens))
             encoder.feed((UsageReported(usage=estimate),))
