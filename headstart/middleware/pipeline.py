@@ -253,9 +253,11 @@ class Engine:
                 context.status = context.status or CLIENT_GONE
         except (RequestError, UpstreamError) as error:
             context.error = booked_code(error)
-            if context.status:
+            if not context.status:
+                await send_error(context, error)
+            elif self._router is not None:
                 raise  # It is too late for a status, so the answer breaks off.
-            await send_error(context, error)
+            # A wrapped app ended in the middle of its answer, so this request ends there, too.
         except Exception as error:
             context.error = type(error).__name__
             if self._router is None or context.status:
@@ -429,10 +431,7 @@ class Engine:
             self._failed("live", error)
 
     async def drain(self, seconds: float) -> None:
-        """Wait up to ``seconds`` until the calls in flight have ended and are stored.
-
-        Cancel the rest.
-        """
+        """Wait up to ``seconds`` until the calls in flight are stored, and cancel the rest."""
         if not self._pumps:
             return
         _, late = await asyncio.wait(tuple(self._pumps), timeout=seconds)

@@ -324,6 +324,37 @@ async def test_a_client_that_leaves_does_not_cancel_the_app_in_the_middle_of_its
             await finished.wait()
 
 
+async def test_a_request_ends_without_an_error_of_ours_where_the_app_ends_in_its_answer() -> None:
+    """As sse-starlette ends its streams when the server stops."""
+    asked = 0
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal asked
+        asked += 1
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"half", "more_body": True})
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    scope = {
+        "type": "http", "asgi": {"version": "3.0"}, "method": "POST", "path": "/stream",
+        "query_string": b"", "headers": [(b"authorization", b"Bearer me")],
+    }  # fmt: skip
+    wrapped = HeadstartMiddleware(app, endpoints=[Endpoint("/stream")], mode="exact-only")
+    for _ in range(2):
+        sent: list[MutableMapping[str, Any]] = []
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            sent.append(message)  # noqa: B023 - called in this round
+
+        await wrapped(scope, receive, send)
+        assert b"".join(each.get("body", b"") for each in sent) == b"half"
+        assert sent[-1]["more_body"]
+    await wrapped.aclose()
+    assert asked == 2  # the half was not stored
+
+
 async def test_a_server_that_stops_waits_for_background_tasks_before_the_apps_lifespan_ends() -> (
     None
 ):
