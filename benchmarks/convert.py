@@ -8,16 +8,16 @@
 Streams are ``{"prompt", "class"}``. Exact repeats of a prompt are left out, except in Banking77
 and CLINC150, so that earlier samples of these can be made again.
 
-    asdiv      chaochun/nlu-asdiv-dataset, ``dataset/ASDiv.xml`` (CC BY-NC 4.0): short problems; each
-               is a class of its own
+    asdiv      chaochun/nlu-asdiv-dataset, ``dataset/ASDiv.xml`` (CC BY-NC 4.0): short problems;
+               each is a class of its own
     banking77  PolyAI-LDN/task-specific-datasets, ``banking_data/*.csv``: the class is the intent
     bbh        suzgunmirac/BIG-Bench-Hard, ``bbh/*.json`` (MIT): tasks; each is a class of its own
     clinc150   clinc/oos-eval, ``data/data_full.json``: the class is the intent
     conala     yuxiang2/CoNaLa, ``corpus/*.json`` (CoNaLa, CC BY-SA 4.0): wishes for a line of
                Python; the class is the line
-    condaqa    AbhilashaRavichander/CondaQA, ``data/condaqa_dev.json`` (Apache 2.0): a passage in four
-               wordings, of which some say something else, each with the same questions; the class
-               is the question with its answer
+    condaqa    AbhilashaRavichander/CondaQA, ``data/condaqa_dev.json`` (Apache 2.0): a passage in
+               four wordings, of which some say something else, each with the same questions; the
+               class is the question with its answer
     convq      endrikacupaj/Verbal-ConvQuestions, ``dataset/test/*.json`` (CC BY 4.0): later turns
                of conversations in four wordings; the class is the entity and the answer
     covidq     JerryWeiAI/COVID-Q, ``final_master_dataset.csv`` (GPL 3): the class is the question
@@ -34,14 +34,14 @@ and CLINC150, so that earlier samples of these can be made again.
                instructions with constraints; each is a class of its own
     lcquad     AskNowQA/LC-QuAD, ``*-data.json`` (GPL 3): questions to DBpedia, each as a template
                says it and reworded by a person; the class is the query
-    leyzer     cartesinus/leyzer, ``corpora/0.1.0/leyzer-*-??-??-0.1.0.tsv`` (CC BY-NC-ND 4.0): a voice
-               assistant in English, Spanish and Polish; the class is the language with the intent
-               and the slots
+    leyzer     cartesinus/leyzer, ``corpora/0.1.0/leyzer-*-??-??-0.1.0.tsv`` (CC BY-NC-ND 4.0): a
+               voice assistant in English, Spanish and Polish; the class is the language with the
+               intent and the slots
     mbpp       mbpp.jsonl of MBPP (CC BY 4.0): wishes for a Python function; each is a class of
                its own
     naturalqa  wangcunxiang/QA-Eval, ``NQ.json``: natural questions; each is a class of its own
-    nl2bash    TellinaTool/nl2bash, ``data/bash/all.nl`` with ``all.cm`` (MIT): wishes for a command;
-               the class is the command
+    nl2bash    TellinaTool/nl2bash, ``data/bash/all.nl`` with ``all.cm`` (MIT): wishes for a
+               command; the class is the command
     nlupp      PolyAI-LDN/task-specific-datasets, ``nlupp/data/*/fold*.json``: intents and slots
     overnight  rhythmcao/unsup-two-stage-semantic-parsing, ``data/overnight/*_train.tsv`` and
                ``*_test.tsv``: the class is the logical form
@@ -62,8 +62,8 @@ and CLINC150, so that earlier samples of these can be made again.
                characters; each is a class of its own
     text2sql   jkkummerfeld/text2sql-data, ``data/*.json``: the class is the SQL query with its
                values filled in, as they are in the question
-    timeqa     wenhuchen/Time-Sensitive-QA, ``dataset/human_annotated_*.json`` (BSD 3-Clause): what was
-               true of somebody in which years; the class is the person with the answer
+    timeqa     wenhuchen/Time-Sensitive-QA, ``dataset/human_annotated_*.json`` (BSD 3-Clause): what
+               was true of somebody in which years; the class is the person with the answer
     toolformer gururise/AlpacaDataCleaned, ``dataset_extensions/GPTeacher/Toolformer/
                toolformer-dedupe-only-dataset.json`` (MIT): instructions with a frame in common;
                each is a class of its own

@@ -12,10 +12,11 @@ Zaharia 2020, used as a veto, not as a score).
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING
 
 from headstart.policies.guards.words import (
+    MOST_VECTORS,
     different,
     is_negated_verb,
     listed,
@@ -103,13 +104,14 @@ _OPPOSITE_PAIRS = """
     improbable/probable improve/worsen inbound/outbound incoming/outgoing increase/reduce
     indoor/outdoor indoors/outdoors inferior/superior inner/outer input/output insert/remove
     inside/outside install/remove install/uninstall invalid/valid invisible/visible
-    irrational/rational join/leave junior/senior king/queen known/unknown land/takeoff
+    irrational/rational join/leave junior/senior key/value king/queen known/unknown land/takeoff
     landlord/tenant large/little large/small larger/smaller largest/smallest last/next
     latest/oldest learn/teach least/most left/right lengthen/shorten less/more
     lessee/lessor liquid/solid little/much lock/unlock login/logout long/short longer/shorter
     longest/shortest loose/tight loosen/tighten lose/win loser/winner loss/profit loud/quiet
     louder/quieter louder/softer
-    lower/raise lower/upper lowercase/uppercase major/minor majority/minority man/woman
+    lower/raise lower/upper lower/uppercase lowercase/upper lowercase/uppercase major/minor
+    majority/minority man/woman
     mandatory/optional mandatory/voluntary married/single max/min maximal/minimal maximize/minimize
     maximum/minimum merge/split minuend/subtrahend minus/plus mobile/stationary monthly/weekly
     monthly/yearly mute/unmute narrow/wide narrower/wider negative/positive nephew/niece new/old
@@ -451,16 +453,60 @@ LEAST_MAXSIM = 0.595
 (``docs/how-a-hit-is-decided.md``)."""
 
 
-def words_substituted(a: Parse, b: Parse) -> bool:
-    """Veto when a few content words were exchanged and their vectors are far apart.
+LEAST_CONTEXT = 10
+"""Fewest words that two prompts must share at both ends, so that the rest is compared alone."""
+LEAST_CONTEXT_SHARE = 0.6
+"""The share of the longer prompt that these words must have."""
+LEAST_SAME_TEXT = 0.75
+"""Prompts with this share of common content words are one text with changes."""
 
-    Without vectors (very long prompts) an exchange cannot be checked, so it is a veto.
+
+def words_substituted(a: Parse, b: Parse) -> bool:
+    """Veto when content words were exchanged and their vectors are far apart.
+
+    This applies to a few words, and to all words between a long start and end that both prompts
+    have: there, the similarity of the prompts is that of their context. Without vectors (very long
+    prompts) a change cannot be checked, so it is a veto.
     """
     only_a, only_b = a.content - b.content, b.content - a.content
-    if not 1 <= len(only_a) <= MOST_EXCHANGED or not 1 <= len(only_b) <= MOST_EXCHANGED:
+    if not only_a and not only_b:
         return False
-    maxsim = exchanged_maxsim(a, b)
-    return maxsim is None or maxsim < LEAST_MAXSIM
+    if 1 <= len(only_a) <= MOST_EXCHANGED and 1 <= len(only_b) <= MOST_EXCHANGED:
+        maxsim = exchanged_maxsim(a, b)
+        if maxsim is None or maxsim < LEAST_MAXSIM:
+            return True
+    return _changed_unseen(a, b) or _rests_differ(a, b)
+
+
+def _changed_unseen(a: Parse, b: Parse) -> bool:
+    """Tell whether the prompts are one text with changes, and too long to have vectors."""
+    if min(len(different(a.stems)), len(different(b.stems))) <= MOST_VECTORS:
+        return False
+    shared = len(a.content & b.content)
+    return shared >= LEAST_SAME_TEXT * max(len(a.content), len(b.content))
+
+
+def _rests_differ(a: Parse, b: Parse) -> bool:
+    """Tell whether the words between a long common start and end are far apart."""
+    shorter, longer = sorted((len(a.stems), len(b.stems)))
+    if shorter < LEAST_CONTEXT or not a.vectors or not b.vectors:
+        return False
+    start = _common(a.stems, b.stems, shorter)
+    end = _common(a.stems[::-1], b.stems[::-1], shorter - start)
+    if start + end < max(LEAST_CONTEXT, LEAST_CONTEXT_SHARE * longer):
+        return False
+    rest_a, rest_b = (
+        side.content.intersection(side.stems[start : len(side.stems) - end]) for side in (a, b)
+    )
+    if rest_a <= rest_b or rest_b <= rest_a:
+        return False
+    return _mean_maxsim(a, b, (rest_a, rest_b)) < LEAST_MAXSIM
+
+
+def _common(one: Sequence[str], other: Sequence[str], most: int) -> int:
+    """Return how many words at the start are common, at most ``most``."""
+    pairs = zip(one[:most], other[:most], strict=True)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def exchanged_maxsim(a: Parse, b: Parse) -> float | None:
@@ -473,13 +519,27 @@ def exchanged_maxsim(a: Parse, b: Parse) -> float | None:
     only_a, only_b = a.content - b.content, b.content - a.content
     if not (only_a or only_b) or not a.vectors or not b.vectors:
         return None
+    return _mean_maxsim(a, b, (frozenset(a.stems), frozenset(b.stems)))
+
+
+def _mean_maxsim(a: Parse, b: Parse, parts: tuple[frozenset[str], frozenset[str]]) -> float:
+    """Compare the content words that only one part has with the words of the other part."""
+    part_a, part_b = parts
     words_a, words_b = different(a.stems), different(b.stems)
     vectors_a, vectors_b = unit_rows(a.vectors, len(words_a)), unit_rows(b.vectors, len(words_b))
-    rows_a = [row for row, word in enumerate(words_a) if word in only_a]
-    rows_b = [row for row, word in enumerate(words_b) if word in only_b]
+    content_a, content_b = part_a & a.content, part_b & b.content
+    only_a, only_b = content_a - content_b, content_b - content_a
+    rows_a, rows_b = (
+        [row for row, word in enumerate(words) if word in only]
+        for words, only in ((words_a, only_a), (words_b, only_b))
+    )
+    in_a, in_b = (
+        [row for row, word in enumerate(words) if word in part]
+        for words, part in ((words_a, part_a), (words_b, part_b))
+    )
     best = [
-        *(vectors_a[rows_a] @ vectors_b.T).max(axis=1),
-        *(vectors_b[rows_b] @ vectors_a.T).max(axis=1),
+        *(vectors_a[rows_a] @ vectors_b[in_b].T).max(axis=1),
+        *(vectors_b[rows_b] @ vectors_a[in_a].T).max(axis=1),
     ]
     return float(sum(best)) / len(best)
 
