@@ -64,8 +64,12 @@ _PROBLEM_WORDS = r"""
 
     exit{code} returncode{code} errno{code} signal{code} =rc\b{code}
     (?:status|code)\b\D{0,8}(?!0+\b|0x0+\b|[123]\d\d\b)\d
+    =ora-\d{5} =sqlstate =grpc.code\W{1,3}(?!ok\b|0\b)\w
+    =(?:success|succeeded|ok|healthy|ready|valid|alive|passed|connected|reachable){false}
     (?:level|lvl|severity)\w*\W{1,4}(?:[0-4]|[4-9]\d)\b
-""".replace("{code}", r"\D{0,16}(?!0+\b|0x0+\b)\d")
+""".replace("{code}", r"\D{0,16}(?!0+\b|0x0+\b)\d").replace(
+    "{false}", r"\W{0,2}[=:]\W{0,2}(?:false|no)\b"
+)
 """What reports a problem, in lower case: of English, of German, French, Spanish, Portuguese,
 Italian, Dutch, Polish, Turkish, Indonesian, Vietnamese, Czech, Slovak, Swedish, Danish, Norwegian,
 Finnish, Hungarian, Romanian, Croatian, Slovene, Lithuanian, Latvian and Estonian; return codes, and

@@ -44,6 +44,9 @@ STAMP = "2026-11-21 16:00:01"
         f"{STAMP} chyba v modulu 7",
         f"{STAMP} fel i modul 7",
         f"{STAMP} eroare la comanda 7",
+        f"{STAMP} check 7 success=false",
+        f'{STAMP} {{"check": 7, "healthy": false}}',
+        f"{STAMP} statement 7 ORA-00942",
     ],
 )
 def test_levels_words_and_codes_tell_of_trouble(line: str) -> None:
@@ -61,6 +64,7 @@ def test_levels_words_and_codes_tell_of_trouble(line: str) -> None:
         f"{STAMP} exited with code 0, status: 204",
         f"{STAMP} C:\\Users\\w opened by interrupt 7",
         "I1121 16:00:01.000000 1 orders.go:7] order 7",
+        f"{STAMP} check 7 success=true, healthy: yes",
         f"{STAMP} counted down to 7, file opened, a full sync and a scale down of 7",
     ],
 )
