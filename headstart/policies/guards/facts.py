@@ -205,6 +205,26 @@ _DATE_NAMES = listed(
 _SHORT_DATE_NAMES = listed(
     "mon tue tues wed thu thur thurs fri jan feb apr jun jul aug sep sept oct nov dec"
 )
+_FOREIGN_DATES = """
+    monday montag lundi lunes lunedì maandag poniedziałek måndag mandag / tuesday dienstag mardi
+    martes martedì dinsdag wtorek tisdag tirsdag / wednesday mittwoch mercredi miércoles
+    miercoles mercoledì woensdag środa środę onsdag / thursday donnerstag jeudi jueves giovedì
+    donderdag czwartek torsdag / friday freitag vendredi viernes venerdì vrijdag piątek fredag /
+    saturday samstag sonnabend samedi sábado sabado sabato zaterdag sobota sobotę lördag lørdag
+    / sunday sonntag dimanche domingo domenica zondag niedziela niedzielę söndag søndag /
+    january januar janvier enero gennaio janeiro januari styczeń stycznia / february februar
+    février febrero febbraio fevereiro februari luty lutego / march märz marzec maart /
+    april avril kwiecień kwietnia / june juin junio giugno junho juni czerwiec czerwca / july
+    juillet julio luglio julho juli lipiec lipca / august août agosto augustus sierpień sierpnia
+    / september septembre septiembre settembre setembro wrzesień września / october oktober
+    octobre octubre ottobre outubro październik października / november novembre noviembre
+    novembro listopad listopada / december dezember décembre diciembre dicembre dezembro
+    grudzień grudnia / today heute aujourd'hui hoy oggi hoje vandaag dziś dzisiaj idag /
+    yesterday gestern ayer ieri ontem gisteren wczoraj igår / tomorrow demain mañana domani
+    amanhã jutro imorgon
+"""
+"""Days and months of other languages, after the English name. Words that also mean something else
+in English or in another of these languages are left out, such as "mars" and "morgen"."""
 _DATE_OF = (
     {name: name for name in _DATE_NAMES}
     | {name + "s": name for name in _DATE_NAMES}
@@ -212,6 +232,7 @@ _DATE_OF = (
         short: next(name for name in _DATE_NAMES if name.startswith(short))
         for short in _SHORT_DATE_NAMES
     }
+    | {word: row.split()[0] for row in _FOREIGN_DATES.split("/") for word in row.split()}
 )
 _ALSO_WORDS_DATE = frozenset({"may", "march", "mon", "wed", "fri", "jan", "jun", "dec", "marches"})
 _PRONOUNS = frozenset(listed("i we you he she it they"))

@@ -297,6 +297,27 @@ _NEGATIONS = frozenset(
     hardly barely scarcely rarely seldom
     """)
 )
+_FOREIGN_NEGATIONS = frozenset(
+    listed("""
+    nicht kein keine keinen keinem keiner keines nie niemals ohne weder
+    pas jamais sans aucun aucune nunca jamás jamas sin ningún ningun ninguna tampoco
+    não nao sem nenhum nenhuma senza nessun nessuna nessuno niet geen nooit zonder
+    nigdy bez żaden żadna żadne inte aldrig utan ingen inget inga ikke aldri uden uten
+    nikdy není nem soha nélkül niciodată fără değil tidak tanpa bukan không
+    """)
+)
+"""Negations of German, French, Spanish, Portuguese, Italian, Dutch, Polish, Swedish, Danish,
+Norwegian, Czech, Hungarian, Romanian, Turkish, Indonesian and Vietnamese. "No" and "non" are in the
+English list. In most of these languages two negations are no affirmation ("no puedo nunca")."""
+_FOREIGN_STEMS = stems_of(" ".join(_FOREIGN_NEGATIONS))
+_ALL_NEGATIONS = _NEGATIONS | _FOREIGN_NEGATIONS
+_BEFORE_FOREIGN = frozenset(
+    listed(
+        "oder ou o czy of eller vagy warum wieso weshalb pourquoi dlaczego waarom varför hvorfor"
+    )
+)
+_ONLY_FOREIGN = frozenset(listed("nur seulement solo sólo só tylko alleen bara kun"))
+"""Words for "or" and "why" before a negation, for "only" after it: "oder nicht", "nicht nur"."""
 _CEASING = stems_of("stop quit cease prevent halt keep")
 """These words negate the verb that they govern: "stop watering", "keep it from renewing"."""
 _AVOIDING = stems_of("avoid refrain")
@@ -329,7 +350,8 @@ _IDIOMS = {
     "n't": _UNKNOWING | {"mind", "hesitate"},
     "cannot": _UNKNOWING,
     "unable": _UNKNOWING,
-    "no": frozenset(listed("matter doubt problem problems idea clue worries reason luck")),
+    "no": _ONLY_FOREIGN
+    | frozenset(listed("matter doubt problem problems idea clue worries reason luck")),
 }
 _PASSED_OVER = frozenset(listed("i we seem to be able even really quite"))
 """Words that may come between a negation and its verb: "I can't seem to find it"."""
@@ -365,7 +387,7 @@ def negation(words: Sequence[Word]) -> tuple[frozenset[str], bool, frozenset[str
     tone = set()
     for place, word in enumerate(words):
         stemmed = stem(word.text)
-        if is_negated_verb(word.text) or word.text in _NEGATIONS:
+        if is_negated_verb(word.text) or word.text in _ALL_NEGATIONS:
             if _is_negation_idiom(words, place):
                 tone |= _unknowing(words, place)
             else:
@@ -380,7 +402,9 @@ def negation(words: Sequence[Word]) -> tuple[frozenset[str], bool, frozenset[str
             tone.add(_ENDS)
         if stemmed in _TROUBLE:
             tone.add(_TROUBLED)
-    return frozenset(negators), len(negators) % 2 == 1, frozenset(tone)
+    found = frozenset(negators)
+    negated = len(negators) % 2 == 1 or not found.isdisjoint(_FOREIGN_STEMS)
+    return found, negated, frozenset(tone)
 
 
 def negations_differ(a: Parse, b: Parse) -> bool:
@@ -431,6 +455,8 @@ def _is_negation_idiom(words: Sequence[Word], place: int) -> bool:
     before = words[place - 1].text if place else ""
     following = (word.text for word in words[place + 1 : place + 1 + _NEGATION_REACH])
     after = next((text for text in following if text not in _PASSED_OVER), "")
+    if text in _FOREIGN_NEGATIONS:
+        return before in _BEFORE_FOREIGN or after in _ONLY_FOREIGN
     contracted = is_negated_verb(text)
     if contracted and not before and after in _PRONOUNS:
         return True  # "Can't I …?" asks what "Can I …?" asks
