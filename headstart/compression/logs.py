@@ -4,8 +4,8 @@ The form of a line is the line with a mask for each value that holds a digit. Th
 verbatim and in order:
 
 - the first and the last line of each form, and all lines of a rare form;
-- each line that reports an error, with the indented lines below it, the lines around it, and the
-  lines that have the same id;
+- each line that reports an error, with the lines below it that are indented or have no time (a
+  stack), the lines around it, and the lines that have the same id;
 - each line with a value that differs from nearly all others of its form, is the smallest or the
   largest, is an outlier, comes twice while nearly all others come once, or interrupts a count;
 - both sides of the longest pause of the log, and of a pause in regular lines;
@@ -170,6 +170,8 @@ _BEFORE, _AFTER = 3, 2
 """The numbers of lines that stay around a line of trouble."""
 _RELATED = 8
 """Most lines that share the id of one event. An id in more lines does not name one event."""
+_LONGEST_EVENT = 50
+"""Most lines without a time that follow a line of trouble and belong to it, such as a stack."""
 _MOST_NAMED = 10
 """The number of lines with a word of the question that all stay."""
 _PAUSE = 4.0
@@ -181,10 +183,12 @@ def is_log(text: str) -> bool:
     lines = [line for line in text.split("\n") if line and not line[0].isspace()]
     if len(lines) < _MIN_LINES:
         return False
-    stamped = sum(
-        _STAMP.match(line) is not None or _COMPOSED.match(line) is not None for line in lines
-    )
+    stamped = sum(map(_is_stamped, lines))
     return stamped >= 0.7 * len(lines) and not _is_table(lines)
+
+
+def _is_stamped(line: str) -> bool:
+    return _STAMP.match(line) is not None or _COMPOSED.match(line) is not None
 
 
 def _is_table(lines: Sequence[str]) -> bool:
@@ -264,8 +268,14 @@ def _kept(lines: Sequence[str], forms: Sequence[_Form], text: str, query: str) -
         stays.update(_pauses(form.numbers, times, regular=True))
     stays.update(_around(forms, trouble, lines))
     keep: list[bool] = []
+    following = 0
     for number, line in enumerate(lines):
-        kept = trouble[number] or number in stays
+        if trouble[number]:
+            following = _LONGEST_EVENT
+        elif _is_stamped(line):
+            following = 0
+        kept = trouble[number] or number in stays or following > 0
+        following -= 1
         keep.append(kept or (line[:1].isspace() and bool(keep) and keep[-1]))
     return keep
 
