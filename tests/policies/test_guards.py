@@ -147,6 +147,8 @@ VETOED = [
     ("name", "Taxes in the UK", "Taxes in the US"),
     ("name", "What does Ann's lawyer say?", "What does Bob's lawyer say?"),
     ("name", "Does the NHS pay for it?", "Does the BMA pay for it?"),
+    ("antonym", "Włącz światło w kuchni", "Wyłącz światło w kuchni"),
+    ("antonym", "Enciende la luz", "Apaga la luz"),
     ("antonym", "Write it in lowercase", "Convert it to upper case"),
     ("antonym", "Order the rows by key", "Order the rows by value, the least one first"),
     ("antonym", "Grant access to a user", "Revoke access from a user"),

@@ -134,6 +134,17 @@ _OPPOSITE_PAIRS = """
     thicker/thinner tomorrow/yesterday
     useful/useless with/without
 """
+_FOREIGN_PAIRS = """
+    einschalten/ausschalten anschalten/ausschalten aktivieren/deaktivieren öffnen/schließen
+    activar/desactivar activa/desactiva encender/apagar enciende/apaga abrir/cerrar abre/cierra
+    subir/bajar sube/baja activer/désactiver active/désactive allumer/éteindre allume/éteins
+    ouvrir/fermer ouvre/ferme ativar/desativar ligar/desligar liga/desliga attivare/disattivare
+    attiva/disattiva accendere/spegnere accendi/spegni aprire/chiudere apri/chiudi
+    inschakelen/uitschakelen aanzetten/uitzetten openen/sluiten włącz/wyłącz włączyć/wyłączyć
+    otwórz/zamknij dodaj/usuń zwiększ/zmniejsz
+"""
+"""On and off, open and closed, up and down in German, Spanish, French, Portuguese, Italian, Dutch
+and Polish."""
 
 _CLASSES = (
     (
@@ -231,7 +242,7 @@ der."""
 
 def _table() -> dict[str, frozenset[str]]:
     opposites: dict[str, set[str]] = {}
-    for pair in _OPPOSITE_PAIRS.split():
+    for pair in (_OPPOSITE_PAIRS + _FOREIGN_PAIRS).split():
         one, _, other = (stem(word) for word in pair.partition("/"))
         opposites.setdefault(one, set()).add(other)
         opposites.setdefault(other, set()).add(one)
