@@ -8,9 +8,16 @@
 Streams are ``{"prompt", "class"}``. Exact repeats of a prompt are left out, except in Banking77
 and CLINC150, so that earlier samples of these can be made again.
 
+    asdiv      chaochun/nlu-asdiv-dataset, ``dataset/ASDiv.xml`` (CC BY-NC 4.0): short problems;
+               each is a class of its own
     banking77  PolyAI-LDN/task-specific-datasets, ``banking_data/*.csv``: the class is the intent
     bbh        suzgunmirac/BIG-Bench-Hard, ``bbh/*.json`` (MIT): tasks; each is a class of its own
     clinc150   clinc/oos-eval, ``data/data_full.json``: the class is the intent
+    conala     yuxiang2/CoNaLa, ``corpus/*.json`` (CoNaLa, CC BY-SA 4.0): wishes for a line of
+               Python; the class is the line
+    condaqa    AbhilashaRavichander/CondaQA, ``data/condaqa_dev.json`` (Apache 2.0): a passage in
+               four wordings, of which some say something else, each with the same questions; the
+               class is the question with its answer
     convq      endrikacupaj/Verbal-ConvQuestions, ``dataset/test/*.json`` (CC BY 4.0): later turns
                of conversations in four wordings; the class is the entity and the answer
     covidq     JerryWeiAI/COVID-Q, ``final_master_dataset.csv`` (GPL 3): the class is the question
@@ -19,16 +26,28 @@ and CLINC150, so that earlier samples of these can be made again.
                they are and with a slip of the tongue that is corrected; the class is the question
     gsm        apple/ml-gsm-symbolic, ``generated_data/GSM_p2.jsonl`` (CC BY-NC-ND 4.0): problems
                with exchanged names and numbers; each is a class of its own
+    hint3      hellohaptik/HINT3, ``dataset/v2/*/*.csv`` (ODbL): customers of three shops; the class
+               is the intent
     hwu64      xliuhw/NLU-Evaluation-Data, ``CrossValidation/autoGene*/**/testset/csv/*.csv``
                (CC BY 4.0): the class is the intent with its slots
+    ifeval     josejg/instruction_following_eval, ``*/data/input_data.jsonl`` (IFEval, Apache 2.0):
+               instructions with constraints; each is a class of its own
     lcquad     AskNowQA/LC-QuAD, ``*-data.json`` (GPL 3): questions to DBpedia, each as a template
                says it and reworded by a person; the class is the query
+    leyzer     cartesinus/leyzer, ``corpora/0.1.0/leyzer-*-??-??-0.1.0.tsv`` (CC BY-NC-ND 4.0): a
+               voice assistant in English, Spanish and Polish; the class is the language with the
+               intent and the slots
     mbpp       mbpp.jsonl of MBPP (CC BY 4.0): wishes for a Python function; each is a class of
                its own
     naturalqa  wangcunxiang/QA-Eval, ``NQ.json``: natural questions; each is a class of its own
+    nl2bash    TellinaTool/nl2bash, ``data/bash/all.nl`` with ``all.cm`` (MIT): wishes for a
+               command; the class is the command
     nlupp      PolyAI-LDN/task-specific-datasets, ``nlupp/data/*/fold*.json``: intents and slots
     overnight  rhythmcao/unsup-two-stage-semantic-parsing, ``data/overnight/*_train.tsv`` and
                ``*_test.tsv``: the class is the logical form
+    pararel    yanaiela/pararel, ``data/pattern_data/graphs_json/*.jsonl`` with ``trex_lms_vocab``
+               (MIT): facts about 30 things of each relation, each in several wordings with a gap;
+               the class is the relation and the thing
     sgd        google-research-datasets/dstc8-schema-guided-dialogue, ``*/dialogues_*.json``: the
                opening turn of each dialogue; the class is the intent with its slots and values
     simpleq    askplatypus/wikidata-simplequestions, ``annotated_wd_data_*_answerable.txt``
@@ -43,6 +62,8 @@ and CLINC150, so that earlier samples of these can be made again.
                characters; each is a class of its own
     text2sql   jkkummerfeld/text2sql-data, ``data/*.json``: the class is the SQL query with its
                values filled in, as they are in the question
+    timeqa     wenhuchen/Time-Sensitive-QA, ``dataset/human_annotated_*.json`` (BSD 3-Clause): what
+               was true of somebody in which years; the class is the person with the answer
     toolformer gururise/AlpacaDataCleaned, ``dataset_extensions/GPTeacher/Toolformer/
                toolformer-dedupe-only-dataset.json`` (MIT): instructions with a frame in common;
                each is a class of its own
@@ -58,6 +79,8 @@ Pairs are ``{"a", "b", "same_answer"}``. Pairs of equal texts are left out.
     paws       google-research-datasets/paws names the files (``id sentence1 sentence2 label``, with
                tabs): the same words, often in another order. The tokens are joined again.
     qqp        Quora question pairs as anikl9705/NLP-Project-Paws has them, ``data_qqp/*.tsv``
+    squadpara  nusnlp/paraphrasing-squad, ``datasets/*_orig.json`` with ``*_para.json`` (SQuAD, CC
+               BY-SA 4.0): questions with their rewordings; all pairs are the same
     sick       kkalouli/SICK-processing, ``SICK.txt``: entailment in both directions is the same
 
 Questions about a text are ``{"context", "question"}``, for ``benchmarks.live``.
@@ -78,6 +101,7 @@ import random
 import re
 import sys
 from hashlib import sha256
+from html import unescape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -92,6 +116,14 @@ Pair = tuple[str, str, bool]
 
 _SPACED = re.compile(r" (?=[?!.,;:%)]|n't\b|'(?:s|m|re|ve|ll|d)\b)|(?<=[($]) ")
 _QUOTED = re.compile(r'(``|") (.*?) (\'\'|")')
+
+
+def asdiv(path: Path) -> Iterator[Row]:
+    """Read short problems."""
+    found = re.findall(r"<Body>(.*?)</Body>\s*<Question>(.*?)</Question>", path.read_text("utf-8"))
+    for body, question in found:
+        text = unescape(f"{body.strip()} {question.strip()}")
+        yield text, text
 
 
 def banking77(path: Path) -> Iterator[TextRow]:
@@ -113,6 +145,20 @@ def clinc150(path: Path) -> Iterator[TextRow]:
     for split, rows in splits.items():
         for place, (text, intent) in enumerate(rows):
             yield text, f"{split}-{place}" if intent == "oos" else intent
+
+
+def conala(path: Path) -> Iterator[Row]:
+    """Yield (wish, line of Python)."""
+    for row in json.loads(path.read_text(encoding="utf-8")):
+        yield row["intent"].strip(), " ".join(row["code"].split())
+
+
+def condaqa(path: Path) -> Iterator[Row]:
+    """Yield (passage and question, question and answer)."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        about = f"{row['PassageID']} {row['QuestionID']} {row['label'].strip()}"
+        yield f"{row['sentence1'].strip()}\n\n{row['sentence2'].strip()}", about
 
 
 def convq(path: Path) -> Iterator[Row]:
@@ -159,6 +205,15 @@ def gsm(path: Path) -> Iterator[Row]:
         yield question, question
 
 
+def hint3(path: Path) -> Iterator[Row]:
+    """Yield (text, shop and intent). What fits no intent has no answer in common."""
+    shop = path.name.partition("_")[0]
+    with path.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            text, intent = row["sentence"].strip(), row["label"]
+            yield text, f"{shop} {text if intent == 'NO_NODES_DETECTED' else intent}"
+
+
 def hwu64(path: Path) -> Iterator[Row]:
     """Yield (text, intent and slots). Without a slot, sums and facts have no answer in common."""
     with path.open(encoding="utf-8", newline="") as file:
@@ -169,12 +224,29 @@ def hwu64(path: Path) -> Iterator[Row]:
             yield text, text if alone else " ".join([intent, *slots])
 
 
+def ifeval(path: Path) -> Iterator[Row]:
+    """Read instructions with constraints."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        text = json.loads(line)["prompt"].strip()
+        yield text, text
+
+
 def lcquad(path: Path) -> Iterator[Row]:
     """Yield (question, query), in the words of a person and in those of a template."""
     for row in json.loads(path.read_text(encoding="utf-8")):
         query = " ".join(row["sparql_query"].split())
         yield row["corrected_question"].strip(), query
         yield re.sub("[<>]", "", row["intermediary_question"]).strip(), query
+
+
+def leyzer(path: Path) -> Iterator[Row]:
+    """Yield (text, language, intent and slots)."""
+    language = re.search("-(..)-..-", path.name)
+    with path.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE):
+            slots = sorted(_slots(row["utterance"].split(), row["bio"].split()))
+            request = [row["domain"], row["intent"], *slots]
+            yield row["utterance"], " ".join([language[1] if language else "", *request]).lower()
 
 
 def mbpp(path: Path) -> Iterator[Row]:
@@ -191,6 +263,14 @@ def naturalqa(path: Path) -> Iterator[Row]:
         yield row["question"], row["question"]
 
 
+def nl2bash(path: Path) -> Iterator[Row]:
+    """Yield (wish, command)."""
+    commands = path.with_suffix(".cm").read_text(encoding="utf-8").split("\n")
+    for text, command in zip(path.read_text(encoding="utf-8").split("\n"), commands, strict=True):
+        if text.strip():
+            yield text.strip(), " ".join(command.split())
+
+
 def nlupp(path: Path) -> Iterator[Row]:
     """Yield (text, intents and slots), the slots as they were written. A fold is a list."""
     for row in json.loads(path.read_text(encoding="utf-8")):
@@ -203,6 +283,17 @@ def overnight(path: Path) -> Iterator[Row]:
     for line in path.read_text(encoding="utf-8").splitlines():
         text, _, form = line.split("\t")
         yield text, form
+
+
+def pararel(path: Path) -> Iterator[Row]:
+    """Yield (sentence with a gap, relation and thing)."""
+    things = path.parents[2] / "trex_lms_vocab" / path.name
+    names = [json.loads(line)["sub_label"] for line in things.read_text("utf-8").splitlines()[:30]]
+    for line in path.read_text(encoding="utf-8").splitlines():
+        pattern = json.loads(line)["pattern"]
+        for name in names:
+            text = pattern.replace("[X]", name).replace("[Y]", "___")
+            yield f"Complete the sentence: {text.strip()}", f"{path.stem} {name}"
 
 
 def sgd(path: Path) -> Iterator[Row]:
@@ -269,6 +360,14 @@ def text2sql(path: Path) -> Iterator[Row]:
             yield _joined(_filled(sentence["text"], values)), _filled(query["sql"][0], values)
 
 
+def timeqa(path: Path) -> Iterator[Row]:
+    """Yield (question, person and answer)."""
+    for row in json.loads(path.read_text(encoding="utf-8")):
+        for question, answers in row["questions"]:
+            told = sorted({answer["answer"].strip().lower() for answer in answers})
+            yield question.strip(), " | ".join([row["index"], *(told if any(told) else [question])])
+
+
 def toolformer(path: Path) -> Iterator[Row]:
     """Read instructions with their inputs."""
     for row in json.loads(path.read_text(encoding="utf-8")):
@@ -317,15 +416,23 @@ def sick(path: Path) -> Iterator[Pair]:
         yield row["sentence_A"], row["sentence_B"], same
 
 
+def squadpara(path: Path) -> Iterator[Pair]:
+    """Yield (question, its rewording, same). Both files have one order."""
+    reworded = _questions(path.with_name(path.name.replace("_orig", "_para")))
+    yield from ((one, other, True) for one, other in zip(_questions(path), reworded, strict=True))
+
+
 READERS = {
-    "banking77": banking77, "bbh": bbh, "clinc150": clinc150, "convq": convq, "covidq": covidq,
-    "disfl": disfl, "gsm": gsm, "hwu64": hwu64, "lcquad": lcquad, "mbpp": mbpp,
-    "naturalqa": naturalqa, "nlupp": nlupp, "overnight": overnight, "sgd": sgd,
-    "simpleq": simpleq, "snips": snips, "spidersyn": spidersyn, "svamp": svamp, "t0": t0,
-    "text2sql": text2sql, "toolformer": toolformer, "webq": webq, "xsid": xsid,
+    "asdiv": asdiv, "banking77": banking77, "bbh": bbh, "clinc150": clinc150, "conala": conala,
+    "condaqa": condaqa, "convq": convq, "covidq": covidq, "disfl": disfl, "gsm": gsm,
+    "hint3": hint3, "hwu64": hwu64, "ifeval": ifeval, "lcquad": lcquad, "leyzer": leyzer,
+    "mbpp": mbpp, "naturalqa": naturalqa, "nl2bash": nl2bash, "nlupp": nlupp,
+    "overnight": overnight, "pararel": pararel, "sgd": sgd, "simpleq": simpleq, "snips": snips,
+    "spidersyn": spidersyn, "svamp": svamp, "t0": t0, "text2sql": text2sql, "timeqa": timeqa,
+    "toolformer": toolformer, "webq": webq, "xsid": xsid,
 }  # fmt: skip
 WITH_REPEATS = frozenset({"banking77", "clinc150"})
-PAIRS = {"mqp": mqp, "paws": paws, "qqp": qqp, "sick": sick}
+PAIRS = {"mqp": mqp, "paws": paws, "qqp": qqp, "sick": sick, "squadpara": squadpara}
 
 
 def _table(path: Path, quoting: Literal[0, 3] = csv.QUOTE_NONE) -> Iterator[dict[str, str]]:
@@ -360,6 +467,27 @@ def _blocks(path: Path) -> Iterator[tuple[str, str, str]]:
         slots = [f"{word[3][2:]}={word[1].lower()}" for word in words if word[3] != "O"]
         label = " ".join([notes["intent"], *sorted(slots)])
         yield notes["text"], notes.get("text-en", notes["text"]), label
+
+
+def _slots(words: list[str], tags: list[str]) -> Iterator[str]:
+    """Yield each slot of a text with its words: ``b-city i-city o``."""
+    found: list[str] = []
+    for word, tag in zip(words, tags, strict=False):
+        if tag.startswith("b-"):
+            found.append(f"{tag[2:]}={word}")
+        elif tag.startswith("i-") and found:
+            found[-1] += f" {word}"
+    return iter(found)
+
+
+def _questions(path: Path) -> list[str]:
+    """Read the questions of a file in the form of SQuAD."""
+    return [
+        asked["question"].strip()
+        for article in json.loads(path.read_text(encoding="utf-8"))["data"]
+        for paragraph in article["paragraphs"]
+        for asked in paragraph["qas"]
+    ]
 
 
 def _is_one(row: dict[str, str]) -> bool:

@@ -163,7 +163,7 @@ def path_of(arguments: str) -> str | None:
 
 # --- messages -------------------------------------------------------------------------------------
 
-CODE_VERSION = "4"
+CODE_VERSION = "5"
 """The version of the transforms. Raise it whenever a transform writes other bytes."""
 MIN_TEXT_CHARS = 200
 """A shorter text is not changed: a mark would be longer than the saving."""

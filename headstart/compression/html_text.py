@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from html import unescape
 from html.parser import HTMLParser
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from headstart.compression.lossless import minify
@@ -27,6 +28,15 @@ _MIN_WORDS = 500
 program."""
 _FORMULA = re.compile(r"<m(?:sup|sub|frac|sqrt|root|over|under|table)", re.IGNORECASE)
 _MATH = re.compile(r"<math\b(?![^<>]*\salttext\s*=)", re.IGNORECASE)
+_TEMPLATE = re.compile(
+    r"<\?(?:php\b|=)|<%|\{%|\{\{|\{#(?:each|if)\b|<(?:c|fmt|jsp|ui):\w|<cf(?:script|if|loop|output|set)\b"
+    r"|\s(?:th:\w+|v-if|v-for|\*ng\w+|x-for|x-if)=",
+    re.IGNORECASE,
+)
+"""Marks of a program that makes pages: PHP, ERB, ASP, Jinja, Handlebars, Go, JSP, Vue and so on."""
+_MOST_TEMPLATE_MARKS = 20
+"""The largest number of such marks that are looked at: pages about templates show them as code."""
+_SHOWN = ("pre", "code", "textarea", "kbd", "samp")
 _TITLE = re.compile(r"<title[^<>]*>([^<>]*)</title", re.IGNORECASE)
 _START = re.compile(r"\s*(?:<\?xml[^<>]*>\s*)?(?:<!doctype\s+html|<html\b)", re.IGNORECASE)
 _TAG = re.compile(r"</?([a-zA-Z][^\s<>/]*+)([^<>]*+)>")
@@ -141,12 +151,15 @@ class _Visible(NamedTuple):
 def html_to_text(html: str) -> str | None:
     """Return the visible text of the page, below a header line and the page's title.
 
-    None if the markup is too broken, has formulas, or is only the frame of a program.
+    None if the markup is too broken, has formulas, is only the frame of a program, or is the
+    template from which a program makes pages.
     """
     visible = _visible(html)
     if visible is None or visible.html.count("<", visible.html.rfind(">") + 1) > _MAX_UNCLOSED:
         return None
     if _MATH.search(visible.html) and _FORMULA.search(visible.html):
+        return None
+    if _is_template(visible.html):
         return None
     reader = _HTMLReader()
     try:
@@ -161,6 +174,19 @@ def html_to_text(html: str) -> str | None:
     heading = " ".join(unescape(title[1]).split()) + "\n" if title else ""
     data = [f"[data: {each}]" for each in dict.fromkeys(visible.data)]
     return "\n".join([_HEADER + heading + body, *data])
+
+
+def _is_template(html: str) -> bool:
+    """Tell whether a mark of a template stands outside all code that the page shows."""
+    lower = html.lower()
+    marks = islice(_TEMPLATE.finditer(html), _MOST_TEMPLATE_MARKS)
+    return any(
+        all(
+            lower.rfind(f"<{tag}", 0, mark.start()) <= lower.rfind(f"</{tag}", 0, mark.start())
+            for tag in _SHOWN
+        )
+        for mark in marks
+    )
 
 
 def _visible(html: str) -> _Visible | None:

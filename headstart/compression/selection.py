@@ -12,7 +12,7 @@ doubt a text may not be shortened.
 from __future__ import annotations
 
 import re
-from itertools import accumulate, groupby
+from itertools import accumulate, groupby, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -413,7 +413,7 @@ def _with_frames(text: str, pieces: _Pieces, chosen: NDArray[np.bool_]) -> list[
     """Add the frames of documents that keep a piece, fenced code, and texts in other scripts."""
     frame = np.array(pieces.frame)
     documents = np.array(pieces.document_of)
-    stays = np.isin(documents, documents[chosen & ~frame])
+    stays = np.isin(documents, documents[chosen])
     keep = np.where(frame, stays, chosen).tolist()
     for number, (start, end) in enumerate(pieces.spans):
         if not keep[number] and _is_pinned(text[start:end]):
@@ -437,8 +437,9 @@ def _write(text: str, pieces: _Pieces, keep: Sequence[bool]) -> str:
         if kept or len(run) <= _MARK_CHARS:
             out.append(run)
         else:
-            count = sum(not pieces.frame[number] for number in numbers)
-            lines = all(text[stop - 1] == "\n" for _, stop in spans)
+            ends = (stop for _, stop in spans)
+            count = sum(not pieces.frame[number] for number in numbers) or len(numbers)
+            lines = all(text[at - 1 : at] in {"", "\n"} for at in (spans[0][0], *ends))
             out += [omitted(count, "line" if lines else "sentence"), run[len(run.rstrip()) :]]
     return "".join(out)
 
@@ -678,6 +679,9 @@ def shows_file(name: str, arguments: str) -> bool:
     return is_shell and _SHOWS_FILE.search(arguments) is not None
 
 
+_COMMENTS = ("#", ";", "//")
+
+
 def is_code(text: str) -> bool:
     """Return whether ``text`` holds code, a patch or a numbered listing."""
     if "```" in text or "~~~" in text:
@@ -685,4 +689,10 @@ def is_code(text: str) -> bool:
     lines = [line for raw in text.split("\n") if (line := raw.strip())]
     half = _LONGEST_LINE // 2
     lines = [line if len(line) <= _LONGEST_LINE else line[:half] + line[-half:] for line in lines]
-    return sum(_CODE_LINE.match(line) is not None for line in lines) > _MIN_CODE_LINES * len(lines)
+    # Comments of a configuration file read like prose; headings of Markdown rarely follow another.
+    found = sum(
+        _CODE_LINE.match(line) is not None
+        or any(line.startswith(mark) and before.startswith(mark) for mark in _COMMENTS)
+        for before, line in pairwise(("", *lines))
+    )
+    return found > _MIN_CODE_LINES * len(lines)

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import re
 import tokenize
+from collections import Counter
 from itertools import groupby
 from token import EXACT_TOKEN_TYPES
 from typing import TYPE_CHECKING, NamedTuple
 
 from headstart.compression import lossless
 from headstart.compression.html_text import html_to_text, is_html, is_markup
-from headstart.compression.logs import collapse_log, is_log
+from headstart.compression.logs import collapse_log, is_log, reports_problem
 from headstart.compression.lossless import strip_padding
 from headstart.compression.passages import has_mark, omitted
 from headstart.compression.selection import is_code, select
@@ -71,16 +72,22 @@ def _step(line: str) -> tuple[str, str] | None:
     done = _DONE.search(line) if "/" in line else None
     if done is None or _BAR.search(line) is None:
         return None
-    return _NUMBER.sub("#", _BAR.sub("~", line)), done[1]
+    return _form(line), done[1]
 
 
 def _last_state(line: str) -> str:
-    """Play a line back, if it shows progress."""
+    """Play a line back, if it shows progress. Overwritten trouble stays, each as a line."""
     if not _OVERWRITES.search(line):
         return line
     states = [state for state in re.split(r"[\r\x08]+", line) if state.strip()]
     if sum(_PROGRESS.search(state) is not None for state in states) < _MIN_SHARE * len(states):
         return line
+    forms = Counter(map(_form, states))
+    told = dict.fromkeys(
+        state
+        for state in states[:-1]
+        if reports_problem(state) and forms[_form(state)] < _MIN_STEPS
+    )
     shown: list[str] = []
     at = 0
     for piece in _STEERING.findall(line.rstrip("\r")):
@@ -94,7 +101,11 @@ def _last_state(line: str) -> str:
         elif piece[0] != "\x1b":
             shown[at : at + len(piece)] = piece
             at += len(piece)
-    return "".join(shown).rstrip() + "\r" * line.endswith("\r")
+    return "\n".join([*told, "".join(shown).rstrip()]) + "\r" * line.endswith("\r")
+
+
+def _form(state: str) -> str:
+    return _NUMBER.sub("#", _BAR.sub("~", state))
 
 
 _KEPT = re.compile(r"#!|#.*coding[:=]|#\s*type:")

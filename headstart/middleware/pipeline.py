@@ -231,7 +231,7 @@ class Engine:
         """Starts work that the engine owns."""
         return self._supervisor.spawn
 
-    async def handle(
+    async def handle(  # noqa: PLR0912 - a branch for each way in which a request ends
         self,
         route: Route,
         path: bytes,
@@ -346,10 +346,7 @@ class Engine:
         return lookup.entry is not None
 
     def expect_draft(self, context: RequestContext, *, cold: bool = False) -> RoutingEstimate:
-        """Return the estimate of the call. Raises NoUpstream.
-
-        ``cold``: as if no prompt is cached.
-        """
+        """Return the estimate, with ``cold`` as if no prompt is cached. Raises NoUpstream."""
         assert self._router is not None
         prepared = context.prepared
         candidate, call = self._router.assign(

@@ -192,3 +192,22 @@ def test_a_page_that_is_only_the_frame_of_a_program_is_left_alone() -> None:
 def test_many_open_elements_cost_no_more_than_they_are_long() -> None:
     deep = "<html><body>" + "<a href='/x'>" * 20_000 + "words" + "</a>" * 20_000
     assert "words" in (html_to_text(deep) or "")
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "<?php foreach ($all as $one): ?><p><?= $one->price > 10 ? 'much' : 'little' ?></p>",
+        "<% all.each do |one| %><p><%= one.name %></p><% end %>",
+        "{% for one in all %}<p>{{ one.name }}</p>{% endfor %}",
+        "{{range .All}}<p>{{.Name}}</p>{{end}}",
+        '<c:if test="${price > 10}"><p>much</p></c:if>',
+        '<p th:if="${more}">more</p>',
+        "<cfscript>writeOutput('<br>');</cfscript>",
+    ],
+)
+def test_a_program_that_makes_pages_stays_as_it_is(program: str) -> None:
+    page = "<html><body><h1>Orders</h1>{}<ul><li>One</li><li>Two</li></ul></body></html>"
+    assert html_to_text(page.format(program)) is None
+    shown = f"<pre><code>{program.replace('<', '&lt;')}</code></pre>"
+    assert html_to_text(page.format(shown)) is not None

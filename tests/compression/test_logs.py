@@ -231,3 +231,23 @@ def test_a_problem_line_stays_whole_although_its_sentences_came_before() -> None
     short = compress([{"role": "tool", "content": text}], mode="balanced").messages[0]["content"]
     assert len(short) < len(text)
     assert all(error in short.split("\n") for error in errors)
+
+
+def test_a_stack_without_times_is_kept_with_its_error() -> None:
+    lines: list[str] = []
+    for number in range(400):
+        lines.append(f"2026/11/21 10:{number // 60:02}:{number % 60:02} served {number}")
+        if number % 25 == 7:
+            lines += [
+                f"panic: runtime error: index out of range [{number}]",
+                "",
+                f"goroutine {number} [running]:",
+                f"main.handle(0xc00{number:04x})",
+                f"\t/src/main.go:{number} +0x1d",
+                f"main.main({number})",
+            ]
+    short = collapse_log("\n".join(lines), "").split("\n")
+    assert len(short) < len(lines) / 2
+    assert [line for line in lines if "main." in line] == [
+        line for line in short if "main." in line and "like:" not in line
+    ]

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 
 from headstart.compression.passages import sentences
-from headstart.compression.selection import focus, is_english, parse_query, select, stem
+from headstart.compression.selection import focus, is_code, is_english, parse_query, select, stem
 
 ANSWER = "The old harbour bridge was designed by Clara Wu in 1931."
 QUESTION = "Who designed the harbour bridge?"
@@ -183,3 +184,41 @@ def test_forms_of_a_word_meet(word: str, form: str) -> None:
 
 def test_words_with_digits_are_not_stemmed() -> None:
     assert stem("b2s") == "b2s"
+
+
+def test_a_fact_in_a_heading_is_kept() -> None:
+    text = "".join(
+        f"# The people of the village talked about the harvest of {1900 + year} for a long time,\n"
+        "# and agreed on a plan for the barn that was near the river in the old valley.\n"
+        "# Nobody wrote down the rest of it, because the lamp went out and it was late.\n\n"
+        f"The plan of week {year} was good.\n\n"
+        for year in range(60)
+    )
+    short = select(text, "What did they say about the harvest of 1931?")
+    assert short is not None
+    assert "harvest of 1931" in short
+    assert "[… 0 " not in short
+
+
+def test_a_mark_counts_lines_only_if_whole_lines_are_gone() -> None:
+    text = "".join(
+        f"The people of the village talked about the harvest of the year {1900 + year} for a long "
+        "time and agreed on a plan for the old barn. "
+        "Nobody wrote down the rest, because the lamp went out and it was late.\n\n"
+        for year in range(60)
+    )
+    short = select(text, "What did they say about the harvest of 1931 and of the barn?")
+    assert short is not None
+    assert "barn. [… 1 sentence omitted …]" in short
+    assert "barn. [… 1 line omitted …]" not in short
+
+
+def test_comments_of_a_configuration_are_no_prose() -> None:
+    text = "".join(
+        "# The number of seconds that the server waits for the answer of a client. If it is zero,\n"
+        "# the server waits for ever, and that is not what most of the users of it want.\n"
+        f"timeout-{number} 30\n\n"
+        for number in range(40)
+    )
+    assert is_code(text)
+    assert not is_code(re.sub("^# |^timeout.*$", "", text, flags=re.MULTILINE))

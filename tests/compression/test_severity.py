@@ -32,6 +32,21 @@ STAMP = "2026-11-21 16:00:01"
         f"{STAMP} \u9519\u8bef 7",
         f"{STAMP} \u041e\u0428\u0418\u0411\u041a\u0410 7",
         f"{STAMP} \u274c order 7",
+        f"{STAMP} read ECONNRESET for order 7",
+        f"{STAMP} giving up on order 7",
+        f"{STAMP} out of memory at order 7",
+        f"{STAMP} no space left on device 7",
+        f"{STAMP} pod 7 evicted",
+        f"{STAMP} link down on port 7",
+        f"{STAMP} too many open files: 1024",
+        f"{STAMP} rolled back transaction 7",
+        f"{STAMP} unhandled rejection in job 7",
+        f"{STAMP} chyba v modulu 7",
+        f"{STAMP} fel i modul 7",
+        f"{STAMP} eroare la comanda 7",
+        f"{STAMP} check 7 success=false",
+        f'{STAMP} {{"check": 7, "healthy": false}}',
+        f"{STAMP} statement 7 ORA-00942",
     ],
 )
 def test_levels_words_and_codes_tell_of_trouble(line: str) -> None:
@@ -49,6 +64,8 @@ def test_levels_words_and_codes_tell_of_trouble(line: str) -> None:
         f"{STAMP} exited with code 0, status: 204",
         f"{STAMP} C:\\Users\\w opened by interrupt 7",
         "I1121 16:00:01.000000 1 orders.go:7] order 7",
+        f"{STAMP} check 7 success=true, healthy: yes",
+        f"{STAMP} counted down to 7, file opened, a full sync and a scale down of 7",
     ],
 )
 def test_other_lines_do_not(line: str) -> None:

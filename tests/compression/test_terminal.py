@@ -67,3 +67,16 @@ def test_balanced_shows_what_a_terminal_shows() -> None:
     assert done.messages[2]["content"] == f"Building\n100%|{'#' * 20}| 100/100\nexit 0\n"
     assert done.spans[0].transforms == ("progress",)
     assert not compress(messages, mode="safe").spans
+
+
+def test_what_went_wrong_is_kept_although_the_bar_overwrote_it() -> None:
+    bar = [f"Downloading {done:3}% |{'#' * (done // 5):20}| {done}/100 MB" for done in range(100)]
+    bar[47] = "warning: mirror b.example is slow, retrying"
+    line = "\r".join(bar)
+    assert play_back(f"start\n{line}\ndone") == f"start\n{bar[47]}\n{bar[-1]}\ndone"
+    assert play_back(play_back(line)) == play_back(line)
+
+
+def test_a_bar_with_a_word_of_trouble_in_its_name_keeps_its_last_state() -> None:
+    line = "\r".join(f"fetching error-pages.zip {done}%" for done in range(100))
+    assert play_back(line) == "fetching error-pages.zip 99%"

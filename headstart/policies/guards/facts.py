@@ -8,11 +8,18 @@ of its formulas, and spellings that the encoder does not see.
 from __future__ import annotations
 
 import re
-import unicodedata
 from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING
 
-from headstart.policies.guards.words import is_function_word, listed, stem, stems_of
+from headstart.policies.guards.words import (
+    ABOUT_CASE,
+    SPELLED,
+    is_function_word,
+    listed,
+    spellings,
+    stem,
+    stems_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -41,6 +48,8 @@ _SMALL = (
     | {"twentieth": 20, "thirtieth": 30, "dozen": 12}
 )
 _AFTER_TENS = {"first": 1, "second": 2}
+_BEFORE_LAST = frozenset({"second", "next"})
+"""With "to last", the one before the last."""
 _SCALE = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9}
 _ORDINAL_SUFFIXES = frozenset({"st", "nd", "rd", "th"})
 _ROMAN = {
@@ -121,6 +130,10 @@ def _number_at(words: Sequence[Word], place: int) -> tuple[str | None, int]:
         return _digits_at(words, place)
     if word.text in _SMALL or word.text in _SCALE:
         return _spelled_at(words, place)
+    if word.text in _BEFORE_LAST:
+        following = tuple(each.text for each in words[place + 1 : place + 3])
+        if following == ("to", "last"):
+            return "-2", place + 3
     if word.text in _ROMAN and (word.capital or word.text not in _ALSO_WORDS_ROMAN):
         return _ROMAN[word.text], place + 1
     return None, place + 1
@@ -192,6 +205,26 @@ _DATE_NAMES = listed(
 _SHORT_DATE_NAMES = listed(
     "mon tue tues wed thu thur thurs fri jan feb apr jun jul aug sep sept oct nov dec"
 )
+_FOREIGN_DATES = """
+    monday montag lundi lunes lunedì maandag poniedziałek måndag mandag / tuesday dienstag mardi
+    martes martedì dinsdag wtorek tisdag tirsdag / wednesday mittwoch mercredi miércoles
+    miercoles mercoledì woensdag środa środę onsdag / thursday donnerstag jeudi jueves giovedì
+    donderdag czwartek torsdag / friday freitag vendredi viernes venerdì vrijdag piątek fredag /
+    saturday samstag sonnabend samedi sábado sabado sabato zaterdag sobota sobotę lördag lørdag
+    / sunday sonntag dimanche domingo domenica zondag niedziela niedzielę söndag søndag /
+    january januar janvier enero gennaio janeiro januari styczeń stycznia / february februar
+    février febrero febbraio fevereiro februari luty lutego / march märz marzec maart /
+    april avril kwiecień kwietnia / june juin junio giugno junho juni czerwiec czerwca / july
+    juillet julio luglio julho juli lipiec lipca / august août agosto augustus sierpień sierpnia
+    / september septembre septiembre settembre setembro wrzesień września / october oktober
+    octobre octubre ottobre outubro październik października / november novembre noviembre
+    novembro listopad listopada / december dezember décembre diciembre dicembre dezembro
+    grudzień grudnia / today heute aujourd'hui hoy oggi hoje vandaag dziś dzisiaj idag /
+    yesterday gestern ayer ieri ontem gisteren wczoraj igår / tomorrow demain mañana domani
+    amanhã jutro imorgon
+"""
+"""Days and months of other languages, after the English name. Words that also mean something else
+in English or in another of these languages are left out, such as "mars" and "morgen"."""
 _DATE_OF = (
     {name: name for name in _DATE_NAMES}
     | {name + "s": name for name in _DATE_NAMES}
@@ -199,6 +232,7 @@ _DATE_OF = (
         short: next(name for name in _DATE_NAMES if name.startswith(short))
         for short in _SHORT_DATE_NAMES
     }
+    | {word: row.split()[0] for row in _FOREIGN_DATES.split("/") for word in row.split()}
 )
 _ALSO_WORDS_DATE = frozenset({"may", "march", "mon", "wed", "fri", "jan", "jun", "dec", "marches"})
 _PRONOUNS = frozenset(listed("i we you he she it they"))
@@ -524,7 +558,10 @@ def _names_alike(one: Sequence[str], other: Sequence[str]) -> bool:
     initials, other_initials = ("".join(name[0] for name in side) for side in (one, other))
     if initials in other or other_initials in one:
         return True
-    return all(any(_derived(a, b) for b in other) for a in one)
+    return any(
+        all(any(_derived(a, b) for b in theirs) for a in ours)
+        for ours, theirs in ((one, other), (other, one))
+    )
 
 
 def _derived(one: str, other: str) -> bool:
@@ -588,10 +625,10 @@ def question_form(
     asks = frozenset() if _MARKS.isdisjoint(used) else _asks(words)
     joins = frozenset() if _CONNECTIVES.isdisjoint(used) else _joins(words)
     signs = "" if _ANY.search(text) is None else _signs(text)
-    about_case = not _ABOUT_CASE.isdisjoint(used)
-    spelled = about_case or _SPELLED.search(text) is not None
-    spellings = _spellings(text, words, about_case=about_case) if spelled else frozenset()
-    return asks, joins, signs, spellings
+    about_case = not ABOUT_CASE.isdisjoint(used)
+    spelled = about_case or SPELLED.search(text) is not None
+    written = spellings(text, words, about_case=about_case) if spelled else frozenset()
+    return asks, joins, signs, written
 
 
 def _asks(words: Sequence[Word]) -> frozenset[str]:
@@ -728,66 +765,3 @@ def _signs(text: str) -> str:
 def signs_differ(a: Parse, b: Parse) -> bool:
     """Veto unless both prompts have the same signs in their formulas and code."""
     return a.signs != b.signs
-
-
-# --- spellings -----------------------------------------------------------------------------------
-
-_ABOUT_CASE = frozenset(
-    listed(
-        """
-        caps capitalise capitalised capitalize capitalized capitalization capitalisation lowercase
-        uppercase titlecase
-        """
-    )
-)
-"""Beside these words, each capital letter matters."""
-_QUOTED = re.compile(
-    r"""
-      "([^"\n]{1,80})" | \u201c([^\u201d\n]{1,80})\u201d | `([^`\n]{1,80})`
-    | (?<![^\s(:,])'([^'\n]{1,80})'(?![^\s).,:;?!])
-    """,
-    re.VERBOSE,
-)
-_CODE = re.compile(r"\b(?=\w*\d)(?=\w*[^\W\d_])\w{6,}")
-"""A word of letters and digits, such as a password. Shorter ones are mostly models: "S7", "mp4"."""
-_SPELLED = re.compile(rf"[\"\u201c`]|(?<!\w)'|{_CODE.pattern}|\b(?:US|IT|WHO|OR|AND|NOT|NO)\b")
-"""What a prompt has whose spelling may matter. Words in capitals are names or emphasised there, and
-function words otherwise."""
-
-
-def _spellings(text: str, words: Sequence[Word], *, about_case: bool) -> frozenset[str]:
-    """Return the words whose capitals matter as they are written, and quoted texts in quotes."""
-    quoted = (next(filter(None, found.groups())) for found in _QUOTED.finditer(text))
-    kept = {f'"{each}"' for each in quoted}
-    shouted = text.isupper()
-    for word in words:
-        written = text[word.start : word.end]
-        function_word = word.acronym and not shouted and _SPELLED.fullmatch(written)
-        if function_word or _CODE.search(written) or (about_case and written != word.text):
-            kept.add(written)
-    return frozenset(kept)
-
-
-def spellings_differ(a: Parse, b: Parse) -> bool:
-    """Veto when quoted texts differ, or a word has other accents, or other capitals that matter."""
-    quotes_a, quotes_b = ({each for each in side.spellings if each[0] == '"'} for side in (a, b))
-    if quotes_a and quotes_b and quotes_a != quotes_b:
-        return True
-    if _recased(a, b) or _recased(b, a):
-        return True
-    only_a, only_b = ({*one.stems} - {*other.stems} for one, other in ((a, b), (b, a)))
-    if all(map(str.isascii, only_a | only_b)):
-        return False
-    return not {*map(_plain, only_a)}.isdisjoint(map(_plain, only_b))
-
-
-def _recased(a: Parse, b: Parse) -> bool:
-    """Tell whether a word whose capitals matter in ``a`` has other capitals in ``b``."""
-    only_a = a.spellings - b.spellings
-    return any(each[0] != '"' and stem(each.lower()) in b.stems for each in only_a)
-
-
-def _plain(word: str) -> str:
-    """Return the stem of a word without its accents."""
-    parts = unicodedata.normalize("NFD", word)
-    return stem("".join(part for part in parts if not unicodedata.combining(part)))

@@ -12,10 +12,11 @@ Zaharia 2020, used as a veto, not as a score).
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING
 
 from headstart.policies.guards.words import (
+    MOST_VECTORS,
     different,
     is_negated_verb,
     listed,
@@ -103,13 +104,14 @@ _OPPOSITE_PAIRS = """
     improbable/probable improve/worsen inbound/outbound incoming/outgoing increase/reduce
     indoor/outdoor indoors/outdoors inferior/superior inner/outer input/output insert/remove
     inside/outside install/remove install/uninstall invalid/valid invisible/visible
-    irrational/rational join/leave junior/senior king/queen known/unknown land/takeoff
+    irrational/rational join/leave junior/senior key/value king/queen known/unknown land/takeoff
     landlord/tenant large/little large/small larger/smaller largest/smallest last/next
     latest/oldest learn/teach least/most left/right lengthen/shorten less/more
     lessee/lessor liquid/solid little/much lock/unlock login/logout long/short longer/shorter
     longest/shortest loose/tight loosen/tighten lose/win loser/winner loss/profit loud/quiet
     louder/quieter louder/softer
-    lower/raise lower/upper lowercase/uppercase major/minor majority/minority man/woman
+    lower/raise lower/upper lower/uppercase lowercase/upper lowercase/uppercase major/minor
+    majority/minority man/woman
     mandatory/optional mandatory/voluntary married/single max/min maximal/minimal maximize/minimize
     maximum/minimum merge/split minuend/subtrahend minus/plus mobile/stationary monthly/weekly
     monthly/yearly mute/unmute narrow/wide narrower/wider negative/positive nephew/niece new/old
@@ -132,6 +134,17 @@ _OPPOSITE_PAIRS = """
     thicker/thinner tomorrow/yesterday
     useful/useless with/without
 """
+_FOREIGN_PAIRS = """
+    einschalten/ausschalten anschalten/ausschalten aktivieren/deaktivieren öffnen/schließen
+    activar/desactivar activa/desactiva encender/apagar enciende/apaga abrir/cerrar abre/cierra
+    subir/bajar sube/baja activer/désactiver active/désactive allumer/éteindre allume/éteins
+    ouvrir/fermer ouvre/ferme ativar/desativar ligar/desligar liga/desliga attivare/disattivare
+    attiva/disattiva accendere/spegnere accendi/spegni aprire/chiudere apri/chiudi
+    inschakelen/uitschakelen aanzetten/uitzetten openen/sluiten włącz/wyłącz włączyć/wyłączyć
+    otwórz/zamknij dodaj/usuń zwiększ/zmniejsz
+"""
+"""On and off, open and closed, up and down in German, Spanish, French, Portuguese, Italian, Dutch
+and Polish."""
 
 _CLASSES = (
     (
@@ -229,7 +242,7 @@ der."""
 
 def _table() -> dict[str, frozenset[str]]:
     opposites: dict[str, set[str]] = {}
-    for pair in _OPPOSITE_PAIRS.split():
+    for pair in (_OPPOSITE_PAIRS + _FOREIGN_PAIRS).split():
         one, _, other = (stem(word) for word in pair.partition("/"))
         opposites.setdefault(one, set()).add(other)
         opposites.setdefault(other, set()).add(one)
@@ -295,6 +308,27 @@ _NEGATIONS = frozenset(
     hardly barely scarcely rarely seldom
     """)
 )
+_FOREIGN_NEGATIONS = frozenset(
+    listed("""
+    nicht kein keine keinen keinem keiner keines nie niemals ohne weder
+    pas jamais sans aucun aucune nunca jamás jamas sin ningún ningun ninguna tampoco
+    não nao sem nenhum nenhuma senza nessun nessuna nessuno niet geen nooit zonder
+    nigdy bez żaden żadna żadne inte aldrig utan ingen inget inga ikke aldri uden uten
+    nikdy není nem soha nélkül niciodată fără değil tidak tanpa bukan không
+    """)
+)
+"""Negations of German, French, Spanish, Portuguese, Italian, Dutch, Polish, Swedish, Danish,
+Norwegian, Czech, Hungarian, Romanian, Turkish, Indonesian and Vietnamese. "No" and "non" are in the
+English list. In most of these languages two negations are no affirmation ("no puedo nunca")."""
+_FOREIGN_STEMS = stems_of(" ".join(_FOREIGN_NEGATIONS))
+_ALL_NEGATIONS = _NEGATIONS | _FOREIGN_NEGATIONS
+_BEFORE_FOREIGN = frozenset(
+    listed(
+        "oder ou o czy of eller vagy warum wieso weshalb pourquoi dlaczego waarom varför hvorfor"
+    )
+)
+_ONLY_FOREIGN = frozenset(listed("nur seulement solo sólo só tylko alleen bara kun"))
+"""Words for "or" and "why" before a negation, for "only" after it: "oder nicht", "nicht nur"."""
 _CEASING = stems_of("stop quit cease prevent halt keep")
 """These words negate the verb that they govern: "stop watering", "keep it from renewing"."""
 _AVOIDING = stems_of("avoid refrain")
@@ -327,7 +361,8 @@ _IDIOMS = {
     "n't": _UNKNOWING | {"mind", "hesitate"},
     "cannot": _UNKNOWING,
     "unable": _UNKNOWING,
-    "no": frozenset(listed("matter doubt problem problems idea clue worries reason luck")),
+    "no": _ONLY_FOREIGN
+    | frozenset(listed("matter doubt problem problems idea clue worries reason luck")),
 }
 _PASSED_OVER = frozenset(listed("i we seem to be able even really quite"))
 """Words that may come between a negation and its verb: "I can't seem to find it"."""
@@ -363,7 +398,7 @@ def negation(words: Sequence[Word]) -> tuple[frozenset[str], bool, frozenset[str
     tone = set()
     for place, word in enumerate(words):
         stemmed = stem(word.text)
-        if is_negated_verb(word.text) or word.text in _NEGATIONS:
+        if is_negated_verb(word.text) or word.text in _ALL_NEGATIONS:
             if _is_negation_idiom(words, place):
                 tone |= _unknowing(words, place)
             else:
@@ -378,7 +413,9 @@ def negation(words: Sequence[Word]) -> tuple[frozenset[str], bool, frozenset[str
             tone.add(_ENDS)
         if stemmed in _TROUBLE:
             tone.add(_TROUBLED)
-    return frozenset(negators), len(negators) % 2 == 1, frozenset(tone)
+    found = frozenset(negators)
+    negated = len(negators) % 2 == 1 or not found.isdisjoint(_FOREIGN_STEMS)
+    return found, negated, frozenset(tone)
 
 
 def negations_differ(a: Parse, b: Parse) -> bool:
@@ -429,6 +466,8 @@ def _is_negation_idiom(words: Sequence[Word], place: int) -> bool:
     before = words[place - 1].text if place else ""
     following = (word.text for word in words[place + 1 : place + 1 + _NEGATION_REACH])
     after = next((text for text in following if text not in _PASSED_OVER), "")
+    if text in _FOREIGN_NEGATIONS:
+        return before in _BEFORE_FOREIGN or after in _ONLY_FOREIGN
     contracted = is_negated_verb(text)
     if contracted and not before and after in _PRONOUNS:
         return True  # "Can't I …?" asks what "Can I …?" asks
@@ -451,16 +490,60 @@ LEAST_MAXSIM = 0.595
 (``docs/how-a-hit-is-decided.md``)."""
 
 
-def words_substituted(a: Parse, b: Parse) -> bool:
-    """Veto when a few content words were exchanged and their vectors are far apart.
+LEAST_CONTEXT = 10
+"""Fewest words that two prompts must share at both ends, so that the rest is compared alone."""
+LEAST_CONTEXT_SHARE = 0.6
+"""The share of the longer prompt that these words must have."""
+LEAST_SAME_TEXT = 0.75
+"""Prompts with this share of common content words are one text with changes."""
 
-    Without vectors (very long prompts) an exchange cannot be checked, so it is a veto.
+
+def words_substituted(a: Parse, b: Parse) -> bool:
+    """Veto when content words were exchanged and their vectors are far apart.
+
+    This applies to a few words, and to all words between a long start and end that both prompts
+    have: there, the similarity of the prompts is that of their context. Without vectors (very long
+    prompts) a change cannot be checked, so it is a veto.
     """
     only_a, only_b = a.content - b.content, b.content - a.content
-    if not 1 <= len(only_a) <= MOST_EXCHANGED or not 1 <= len(only_b) <= MOST_EXCHANGED:
+    if not only_a and not only_b:
         return False
-    maxsim = exchanged_maxsim(a, b)
-    return maxsim is None or maxsim < LEAST_MAXSIM
+    if 1 <= len(only_a) <= MOST_EXCHANGED and 1 <= len(only_b) <= MOST_EXCHANGED:
+        maxsim = exchanged_maxsim(a, b)
+        if maxsim is None or maxsim < LEAST_MAXSIM:
+            return True
+    return _changed_unseen(a, b) or _rests_differ(a, b)
+
+
+def _changed_unseen(a: Parse, b: Parse) -> bool:
+    """Tell whether the prompts are one text with changes, and too long to have vectors."""
+    if min(len(different(a.stems)), len(different(b.stems))) <= MOST_VECTORS:
+        return False
+    shared = len(a.content & b.content)
+    return shared >= LEAST_SAME_TEXT * max(len(a.content), len(b.content))
+
+
+def _rests_differ(a: Parse, b: Parse) -> bool:
+    """Tell whether the words between a long common start and end are far apart."""
+    shorter, longer = sorted((len(a.stems), len(b.stems)))
+    if shorter < LEAST_CONTEXT or not a.vectors or not b.vectors:
+        return False
+    start = _common(a.stems, b.stems, shorter)
+    end = _common(a.stems[::-1], b.stems[::-1], shorter - start)
+    if start + end < max(LEAST_CONTEXT, LEAST_CONTEXT_SHARE * longer):
+        return False
+    rest_a, rest_b = (
+        side.content.intersection(side.stems[start : len(side.stems) - end]) for side in (a, b)
+    )
+    if rest_a <= rest_b or rest_b <= rest_a:
+        return False
+    return _mean_maxsim(a, b, (rest_a, rest_b)) < LEAST_MAXSIM
+
+
+def _common(one: Sequence[str], other: Sequence[str], most: int) -> int:
+    """Return how many words at the start are common, at most ``most``."""
+    pairs = zip(one[:most], other[:most], strict=True)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def exchanged_maxsim(a: Parse, b: Parse) -> float | None:
@@ -473,13 +556,27 @@ def exchanged_maxsim(a: Parse, b: Parse) -> float | None:
     only_a, only_b = a.content - b.content, b.content - a.content
     if not (only_a or only_b) or not a.vectors or not b.vectors:
         return None
+    return _mean_maxsim(a, b, (frozenset(a.stems), frozenset(b.stems)))
+
+
+def _mean_maxsim(a: Parse, b: Parse, parts: tuple[frozenset[str], frozenset[str]]) -> float:
+    """Compare the content words that only one part has with the words of the other part."""
+    part_a, part_b = parts
     words_a, words_b = different(a.stems), different(b.stems)
     vectors_a, vectors_b = unit_rows(a.vectors, len(words_a)), unit_rows(b.vectors, len(words_b))
-    rows_a = [row for row, word in enumerate(words_a) if word in only_a]
-    rows_b = [row for row, word in enumerate(words_b) if word in only_b]
+    content_a, content_b = part_a & a.content, part_b & b.content
+    only_a, only_b = content_a - content_b, content_b - content_a
+    rows_a, rows_b = (
+        [row for row, word in enumerate(words) if word in only]
+        for words, only in ((words_a, only_a), (words_b, only_b))
+    )
+    in_a, in_b = (
+        [row for row, word in enumerate(words) if word in part]
+        for words, part in ((words_a, part_a), (words_b, part_b))
+    )
     best = [
-        *(vectors_a[rows_a] @ vectors_b.T).max(axis=1),
-        *(vectors_b[rows_b] @ vectors_a.T).max(axis=1),
+        *(vectors_a[rows_a] @ vectors_b[in_b].T).max(axis=1),
+        *(vectors_b[rows_b] @ vectors_a[in_a].T).max(axis=1),
     ]
     return float(sum(best)) / len(best)
 

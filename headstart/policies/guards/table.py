@@ -25,7 +25,6 @@ from headstart.policies.guards.facts import (
     quantities,
     question_form,
     signs_differ,
-    spellings_differ,
     symbols,
     units_differ,
 )
@@ -38,9 +37,11 @@ from headstart.policies.guards.negation import (
 )
 from headstart.policies.guards.word_order import roles, roles_swapped, words_crossed
 from headstart.policies.guards.words import (
+    MOST_VECTORS,
     Parse,
     is_function_word,
     quantize_rows,
+    spellings_differ,
     split_words,
     stem,
 )
@@ -72,8 +73,6 @@ GUARDS: Mapping[GuardName, Callable[[Parse, Parse], bool]] = {
 }
 """All guards by name, cheapest first. The first one that fires gives a veto its name."""
 
-MOST_VECTORS = 64
-"""Prompts with more different words keep no vectors: 12 KB an entry at 384 dimensions."""
 _SEPARATING = frozenset(",;/&")
 
 

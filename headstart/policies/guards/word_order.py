@@ -172,6 +172,13 @@ _ROAMING = stems_of(
     """
 )
 """Words that mean the same at any place in a sentence."""
+_REQUESTS = stems_of(
+    """
+    activate cancel change close delay delete deliver download install join open redeem remove renew
+    reset return track unblock unlock update upload verify withdraw
+    """
+)
+"""Verbs that mean the same before their thing and after it."""
 _PIECES = re.compile(r"\d+(?:\.\d+)*|[^\W\d_]+")
 _NUMBERS = number_values()
 
@@ -485,6 +492,11 @@ def _moved_freely(
     one: _OrderedText, other: _OrderedText, front: _WordBlock, back: _WordBlock
 ) -> bool:
     """Tell whether two neighbours, exchanged, mean the same in either order."""
+    if len(one.words) == len(other.words) == back.last - front.first and any(
+        one.words[block.first : block.last][1:] == () and one.words[block.first] in _REQUESTS
+        for block in (front, back)
+    ):
+        return True  # "cancel my order", "my order cancel": a verb and its thing alone
     for block in (front, back):
         words = one.words[block.first : block.last]
         if len(words) == 1 and words[0] in _ROAMING:

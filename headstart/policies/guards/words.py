@@ -1,4 +1,4 @@
-"""Words, stems and function words, and the parse of a prompt that all guards compare.
+"""Words, stems and function words, the parse of a prompt that all guards compare, and spellings.
 
 The parse is made once, by ``table.parse_prompt``, and stored with the entry. Word vectors are kept
 in steps of four bits: 192 bytes a word at 384 dimensions, in storage. Measured against int8
@@ -10,6 +10,7 @@ exchanged words. Projections to 128 dimensions (PCA, random, Hadamard) give the 
 from __future__ import annotations
 
 import re
+import unicodedata
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,7 +20,7 @@ import numpy as np
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -30,6 +31,8 @@ change its meaning. Stored prompts of another version are not compared, and olde
 forgotten. A new guard does not need that, since it only removes candidates, nor does a new field of
 the parse with a default."""
 
+MOST_VECTORS = 64
+"""Prompts with more different words keep no vectors: 12 KB an entry at 384 dimensions."""
 _LARGEST = 7
 _CLIP = 2.6
 """The largest step is this multiple of the root mean square of a row. Rare outliers are cut off."""
@@ -316,3 +319,78 @@ def _bare(word: str) -> str:
 def stems_of(words: str) -> frozenset[str]:
     """Return the stems of a block of text."""
     return frozenset(stem(word) for word in words.split())
+
+
+# --- spellings -----------------------------------------------------------------------------------
+
+ABOUT_CASE = frozenset(
+    listed(
+        """
+        caps capitalise capitalised capitalize capitalized capitalization capitalisation lowercase
+        uppercase titlecase
+        """
+    )
+)
+"""Beside these words, each capital letter matters."""
+_QUOTED = re.compile(
+    r"""
+      "([^"\n]{1,80})" | \u201c([^\u201d\n]{1,80})\u201d | `([^`\n]{1,80})`
+    | (?<![^\s(:,])'([^'\n]{1,80})'(?![^\s).,:;?!])
+    """,
+    re.VERBOSE,
+)
+_PASSWORD = re.compile(r"\b(?=\w*\d)(?=\w*[^\W\d_])\w{6,}")
+"""A word of letters and digits, such as a password. Shorter ones are mostly models: "S7", "mp4"."""
+SPELLED = re.compile(rf"[\"\u201c`]|(?<!\w)'|{_PASSWORD.pattern}|\b(?:US|IT|WHO|OR|AND|NOT|NO)\b")
+"""What a prompt has whose spelling may matter. Words in capitals are names or emphasised there, and
+function words otherwise."""
+
+
+def spellings(text: str, words: Sequence[Word], *, about_case: bool) -> frozenset[str]:
+    """Return the words whose capitals matter as they are written, and quoted texts in quotes."""
+    quoted = (next(filter(None, found.groups())) for found in _QUOTED.finditer(text))
+    kept = {f'"{each}"' for each in quoted}
+    shouted = text.isupper()
+    for word in words:
+        written = text[word.start : word.end]
+        function_word = word.acronym and not shouted and SPELLED.fullmatch(written)
+        if function_word or _PASSWORD.search(written) or (about_case and written != word.text):
+            kept.add(written)
+    return frozenset(kept)
+
+
+def spellings_differ(a: Parse, b: Parse) -> bool:
+    """Veto when quoted texts differ, or a word has other accents, or other capitals that matter."""
+    if _quotes_differ(a, b):
+        return True
+    if _recased(a, b) or _recased(b, a):
+        return True
+    only_a, only_b = ({*one.stems} - {*other.stems} for one, other in ((a, b), (b, a)))
+    if all(map(str.isascii, only_a | only_b)):
+        return False
+    return not {*map(_plain, only_a)}.isdisjoint(map(_plain, only_b))
+
+
+def _quotes_differ(a: Parse, b: Parse) -> bool:
+    """Tell whether both quote texts, and one quotes a text that the other lacks."""
+    quotes_a, quotes_b = ({each for each in side.spellings if each[0] == '"'} for side in (a, b))
+    only_a, only_b = quotes_a - quotes_b, quotes_b - quotes_a
+    if not quotes_a or not quotes_b or not (only_a or only_b):
+        return False
+    if only_a and only_b:
+        return True
+    stems = (b if only_a else a).stems  # "'x' to '1'" and "'x' equal to 1"
+    quoted = ([stem(text) for text in word_texts(each)] for each in only_a or only_b)
+    return not all(words and set(words) <= {*stems} for words in quoted)
+
+
+def _recased(a: Parse, b: Parse) -> bool:
+    """Tell whether a word whose capitals matter in ``a`` has other capitals in ``b``."""
+    only_a = a.spellings - b.spellings
+    return any(each[0] != '"' and stem(each.lower()) in b.stems for each in only_a)
+
+
+def _plain(word: str) -> str:
+    """Return the stem of a word without its accents."""
+    parts = unicodedata.normalize("NFD", word)
+    return stem("".join(part for part in parts if not unicodedata.combining(part)))
