@@ -287,7 +287,7 @@ async def test_a_stream_that_ends_cleanly_is_stored_and_one_that_may_not_be_says
 
 
 class Raw:
-    """An app that sends just these messages after the start."""
+    """An app that sends just these messages after the start; without ``ends`` it then fails."""
 
     def __init__(
         self, headers: list[tuple[bytes, bytes]], *bodies: bytes, ends: bool = True
@@ -305,6 +305,8 @@ class Raw:
         for number, body in enumerate(self.bodies, 1):
             more = number < len(self.bodies) or not self.ends
             await send({"type": "http.response.body", "body": body, "more_body": more})
+        if not self.ends:
+            raise RuntimeError("the app failed in the middle of its answer")
 
 
 @pytest.mark.parametrize(
