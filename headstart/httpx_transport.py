@@ -1,8 +1,10 @@
-"""A transport that sends the requests of httpx clients through Headstart in this process."""
+"""A transport that sends the requests of httpx and httpx2 clients through Headstart."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
@@ -10,26 +12,43 @@ from headstart.clients import LocalServer, local_settings
 from headstart.errors import MissingExtra
 from headstart.sidecar import build_sidecar
 
-try:
-    import httpx
-except ImportError as error:
-    raise MissingExtra("httpx", "HeadstartTransport") from error
+_libraries: dict[str, Any] = {}
+"""The libraries that are installed, by name. They have the same classes."""
+for _name in ("httpx", "httpx2"):
+    with suppress(ImportError):
+        _libraries[_name] = import_module(_name)
+if not _libraries:
+    raise MissingExtra("httpx", "HeadstartTransport")
 
 if TYPE_CHECKING:
     from pathlib import Path
     from typing import Unpack
 
+    import httpx
+    import httpx2
+
     from headstart.mount import CacheOptions
     from headstart.settings import DialectName, Settings
 
+    class _Transport(  # type: ignore[misc]
+        httpx.BaseTransport,
+        httpx.AsyncBaseTransport,
+        httpx2.BaseTransport,
+        httpx2.AsyncBaseTransport,
+    ): ...
 
-class HeadstartTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
+else:
+    _bases = [(each.BaseTransport, each.AsyncBaseTransport) for each in _libraries.values()]
+    _Transport = type("_Transport", sum(_bases, ()), {})
+
+
+class HeadstartTransport(_Transport):
     """``httpx.Client(transport=HeadstartTransport("https://api.openai.com/v1"))``.
 
-    Requests below ``base_url`` go through Headstart, all others as httpx sends them. ``dialect`` is
-    the wire format of the provider if its address is not known. ``settings`` and ``cache`` are
-    those of ``headstart.wrap``. Closing the client stops the server behind the transport. Raises
-    ConfigError.
+    Clients of httpx and of httpx2 take it. Requests below ``base_url`` go through Headstart, all
+    others as the client's library sends them. ``dialect`` is the wire format of the provider if its
+    address is not known. ``settings`` and ``cache`` are those of ``headstart.wrap``. Closing the
+    client stops the server behind the transport. Raises ConfigError.
     """
 
     def __init__(
@@ -40,45 +59,54 @@ class HeadstartTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
         dialect: DialectName = "openai",
         **cache: Unpack[CacheOptions],
     ) -> None:
-        self._base = httpx.URL(base_url.rstrip("/"))
+        self._base_url = base_url.rstrip("/")
         chosen = local_settings(base_url, dialect, settings, cache)
         self._server = LocalServer(build_sidecar(chosen))
-        self._url = httpx.URL(self._server.url)
-        self._sync = httpx.HTTPTransport()
-        self._async = httpx.AsyncHTTPTransport()
+        self._sync = {name: each.HTTPTransport() for name, each in _libraries.items()}
+        self._async = {name: each.AsyncHTTPTransport() for name, each in _libraries.items()}
 
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request of a ``Client``."""
-        return self._sync.handle_request(self._aimed(request))
+    def handle_request(self, request: Any) -> Any:
+        """Send a request of a ``Client``; return the response of the same library."""
+        return self._sync[_library_of(request)].handle_request(self._aimed(request))
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request of an ``AsyncClient``."""
-        return await self._async.handle_async_request(self._aimed(request))
+    async def handle_async_request(self, request: Any) -> Any:
+        """Send a request of an ``AsyncClient``; return the response of the same library."""
+        sending = self._async[_library_of(request)]
+        return await sending.handle_async_request(self._aimed(request))
 
     def close(self) -> None:
         """Close the connections of a ``Client``, and stop the server."""
-        self._sync.close()
+        for each in self._sync.values():
+            each.close()
         self._server.close()
 
     async def aclose(self) -> None:
         """Close the connections of an ``AsyncClient``, and stop the server."""
-        await self._async.aclose()
+        for each in self._async.values():
+            await each.aclose()
         await anyio.to_thread.run_sync(self._server.close)
 
-    def _aimed(self, request: httpx.Request) -> httpx.Request:
+    def _aimed(self, request: Any) -> Any:
         """Return the request to the server if it is below ``base_url``; any other one unchanged."""
-        url, base = request.url, self._base
+        library = _libraries[_library_of(request)]
+        url, base = request.url, library.URL(self._base_url)
         path = base.raw_path.rstrip(b"/")
         same = (url.scheme, url.host, url.port) == (base.scheme, base.host, base.port)
         if not same or not url.raw_path.startswith(path + b"/"):
             return request
         rest = url.raw_path.removeprefix(path)
-        aimed = self._url.copy_with(raw_path=b"/v1" + rest if path else rest)
+        aimed = library.URL(self._server.url).copy_with(raw_path=b"/v1" + rest if path else rest)
         headers = [pair for pair in request.headers.raw if pair[0].lower() != b"host"]
-        return httpx.Request(
+        return library.Request(
             request.method,
             aimed,
             headers=[(b"Host", aimed.netloc), *headers],
             stream=request.stream,
             extensions=request.extensions,
         )
+
+
+def _library_of(request: object) -> str:
+    """Return the name of the library that made a request, or a class that it extends."""
+    names = [each.__module__.partition(".")[0] for each in type(request).__mro__]
+    return next(name for name in names if name in _libraries)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import anthropic
 import httpx
+import httpx2
 import openai
 import pytest
 from langchain_core.language_models.fake_chat_models import FakeListChatModel
@@ -122,9 +123,12 @@ def test_an_app_that_does_not_start_is_an_error() -> None:
     assert not servers()
 
 
-def test_an_httpx_client_goes_through_the_transport(provider: str, simulator: Simulator) -> None:
+@pytest.mark.parametrize("library", [httpx, httpx2])
+def test_a_client_goes_through_the_transport(
+    library: Any, provider: str, simulator: Simulator
+) -> None:
     transport = HeadstartTransport(f"{provider}/v1", mode="exact-only")
-    with httpx.Client(transport=transport) as client:
+    with library.Client(transport=transport) as client:
         body = {"model": "m", "messages": ASKED}
         url, headers = f"{provider}/v1/chat/completions", {"authorization": "Bearer k"}
         replies = [client.post(url, json=body, headers=headers) for _ in range(2)]
@@ -137,15 +141,38 @@ def test_an_httpx_client_goes_through_the_transport(provider: str, simulator: Si
 
 
 @pytest.mark.anyio
-async def test_an_async_httpx_client_goes_through_the_transport(provider: str) -> None:
+@pytest.mark.parametrize("library", [httpx, httpx2])
+async def test_an_async_client_goes_through_the_transport(library: Any, provider: str) -> None:
     transport = await asyncio.to_thread(HeadstartTransport, f"{provider}/v1", mode="exact-only")
-    async with httpx.AsyncClient(transport=transport) as client:
+    async with library.AsyncClient(transport=transport) as client:
         body = {"model": "m", "messages": ASKED, "stream": True}
         url, headers = f"{provider}/v1/chat/completions", {"authorization": "Bearer k"}
         for _ in range(2):
             async with client.stream("POST", url, json=body, headers=headers) as reply:
                 lines = [line async for line in reply.aiter_lines() if line]
             assert lines[-1] == "data: [DONE]"
+    assert not servers()
+
+
+def test_the_sdks_of_providers_take_a_client_with_the_transport(
+    provider: str, simulator: Simulator
+) -> None:
+    """Anthropic's takes clients of httpx2 alone; OpenAI's takes both."""
+    at = HeadstartTransport(f"{provider}/v1", mode="exact-only")
+    taken: list[Any] = [httpx.Client(transport=at), httpx2.Client(transport=at)]
+    for client in taken:
+        sdk = openai.OpenAI(base_url=f"{provider}/v1", api_key="k", http_client=client)
+        assert sdk.chat.completions.create(model="m", messages=ASKED).choices
+    assert calls(simulator) == 1
+    at.close()
+    root = HeadstartTransport(provider, dialect="anthropic", mode="exact-only")
+    with httpx2.Client(transport=root) as client:
+        claude = anthropic.Anthropic(base_url=provider, api_key="k", http_client=client)
+        asked: Any = {"model": "m", "max_tokens": 1000, "messages": ASKED}
+        (block,) = claude.messages.create(**asked).content
+        with claude.messages.stream(**asked) as stream:
+            assert stream.get_final_text() == block.text
+    assert calls(simulator) == 2
     assert not servers()
 
 
