@@ -246,7 +246,7 @@ class Preparer:
         self._lifetimes = lifetimes
         self._values = ValueLimit(max_body_values)
         matched = {name for rule in rules for name, _ in rule.headers}
-        self._read = _READ_HEADERS.union(sharing.key_headers, matched)
+        self._known_names = _READ_HEADERS.union(sharing.key_headers, matched)
         self._reads = NameMemo(self._has_effect)
         """Tells whether a header of this name has an effect."""
         self._heads: dict[tuple[Headers, bytes], RequestHead] = {}
@@ -371,7 +371,7 @@ class Preparer:
         return True
 
     def _has_effect(self, name: bytes) -> bool:
-        return name in self._read or name.startswith(OWN_PREFIX) or self._callers.reads(name)
+        return name in self._known_names or name.startswith(OWN_PREFIX) or self._callers.reads(name)
 
     def _open(
         self, headers: Headers, query_string: bytes, caller: Caller, identity: bytes | None

@@ -40,7 +40,7 @@ RETRY_S = 5.0
 """Pause after an unexpected error of the store, so that the log stays readable."""
 AT_ONCE = 50
 """Number of labels that are applied before other tasks get a turn."""
-MOST = 256
+MOST_DOMAINS = 256
 """Number of domains in memory. One takes 10 kB when new, 60 kB with 200 labels, 700 kB with 2,000
 and 3.3 MB with all the entries that it may remember."""
 MOST_LABELS = 1_000_000
@@ -90,7 +90,7 @@ class Domains:
     fresh: Callable[[], Domain]
     restore: Callable[[bytes], Domain]
     observer: Observer
-    most: int = MOST
+    most: int = MOST_DOMAINS
     vetoes: Vetoes = field(default_factory=Vetoes)
     """The entries that people called wrong; complete once any domain is in memory."""
     _loaded: OrderedDict[str, _LoadedDomain] = field(default_factory=OrderedDict)

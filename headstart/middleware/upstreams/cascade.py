@@ -7,7 +7,6 @@ each score are.
 from __future__ import annotations
 
 import inspect
-import logging
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,6 +22,7 @@ from headstart.errors import (
 )
 from headstart.middleware.upstreams.attempt_group import AttemptErrors, CallTask, all_ended
 from headstart.middleware.upstreams.target import classify_failure
+from headstart.observe import logger
 from headstart.policies.agreement.judge import judge
 from headstart.policies.drafts import (
     CALIBRATION_BINS,
@@ -571,8 +571,6 @@ class Cascade:
 def _sum(one: float | None, other: float | None, share: float) -> float | None:
     return None if one is None or other is None else one + share * other
 
-
-logger = logging.getLogger("headstart")
 
 _SCORING = frozenset({"logprob", "prompt", "agreement"})
 _SOFT = ("unsure", "unjudged")
