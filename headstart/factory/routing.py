@@ -376,7 +376,7 @@ class CandidateBuilder:
             clock=clock,
         )
         # The name leaves out settings, because the meaning of a score does not depend on them.
-        self._panels[f"{name}: cascade({fast.identity},{slow.identity})"] = cascade.jury
+        self._panels[f"{name}: cascade({fast.identity},{slow.identity})"] = cascade.panel
         return cascade
 
     def _any_key(self, opened: OpenedUpstream) -> Candidate:
