@@ -63,6 +63,7 @@ FIRST_PRICES = 5.0
 """The prior for the price of a comparison: a new budget assumes that it has made five comparisons
 (``FIRST_PRICES``) of 0.01 s of CPU time each (``FIRST_PRICE_S``)."""
 PRICE_MEMORY = 0.99
+"""The factor by which older comparisons lose weight in the average price, with each new one."""
 COMPARED = "compared answers"
 """The tenant of answers to compare in the encoder's queue. Other tenants are hashes."""
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _NO_LOCK = nullcontext()
 _Place: TypeAlias = tuple[str, str, str]
 MOST_STATES = 1024
+"""Most states that are kept in memory."""
 
 
 class UpstreamState:
