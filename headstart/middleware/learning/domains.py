@@ -38,7 +38,7 @@ SAVE_S = 30.0
 """Time between snapshots. After a crash, the labels since the last one are applied again."""
 RETRY_S = 5.0
 """Pause after an unexpected error of the store, so that the log stays readable."""
-AT_ONCE = 50
+LABELS_PER_TURN = 50
 """Number of labels that are applied before other tasks get a turn."""
 MOST_DOMAINS = 256
 """Number of domains in memory. One takes 10 kB when new, 60 kB with 200 labels, 700 kB with 2,000
@@ -259,7 +259,7 @@ class Domains:
             loaded = domains.get(label.domain)
             if loaded is not None and cursor > loaded.cursor:
                 self._apply(label.domain, loaded, cursor, label)
-            if number % AT_ONCE == 0:
+            if number % LABELS_PER_TURN == 0:
                 await anyio.lowlevel.checkpoint()
 
     def _apply(self, name: str, loaded: _LoadedDomain, cursor: str, label: Label) -> None:
