@@ -141,20 +141,28 @@ class PromptDraft:
         self.budget_usd = budget_usd
         self.account = account
         self.rev = -1
+        """The number of the last revision; -1: none has come."""
         self.text = ""
         self.cache: Literal["unknown", "hit", "miss", "off"] = "unknown"
         self.warm = self.answer = "none"
+        """As in ``DraftState``."""
         self.spent_usd = self.reserved_usd = 0.0
         self.wasted_usd = 0.0
         """The cost of its unused calls, until it ends."""
         self.over = False
+        """The draft has ended."""
         self.calls = 0
         self.kept: KeptCall | None = None
+        """The call that answers the last revision."""
         self.work: asyncio.Task[None] | None = None
+        """Runs the stages of the last revision."""
         self.warming: KeptCall | None = None
+        """The call that fills the provider's prompt cache."""
         self.inferring: KeptCall | None = None
+        """The call that asks for inferences."""
         self.inferences: list[Inference] = []
         self.ends: asyncio.TimerHandle | None = None
+        """Ends the draft if no revision comes."""
         self.changed = asyncio.Event()
         """Set when the state changed, for the WebSocket."""
 
