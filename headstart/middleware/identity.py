@@ -59,9 +59,12 @@ class SharingOptions:
     wrapped: bool = False
     """An app answers. It may identify its users by cookies, and have a tenant for each host."""
     resolve: Callable[[Scope], str | None] | None = None
+    """The user's function that names the scope of a request; None as its result: no scope."""
     client_keys: tuple[ClientKey, ...] = field(default=(), repr=False)
     trusted_proxies: tuple[str, ...] = ()
+    """The addresses and networks whose scope header is believed."""
     key_headers: tuple[bytes, ...] = ()
+    """Headers that belong in the cache key, in lower case."""
     ignore_headers: tuple[bytes, ...] = ()
     """Headers that do not identify the caller."""
     own_keys: frozenset[str] = frozenset()
