@@ -138,7 +138,7 @@ class Sidecar:
         self.settings = settings
         self.draining = False
         self._lasting = dataclasses.replace(lasting, draining=lambda: self.draining)
-        self._now = _RunningGateway(*_build(settings, self._lasting))
+        self._current = _RunningGateway(*_build(settings, self._lasting))
         self._older: set[_RunningGateway] = set()
         self._retiring = Supervisor()
         self._replacing = asyncio.Lock()
@@ -147,20 +147,20 @@ class Sidecar:
         """Serve one ASGI scope."""
         if scope["type"] == "lifespan":
             return await self._lifespan(receive, send)
-        generation = self._now
-        generation.users += 1
+        current = self._current
+        current.users += 1
         try:
-            await generation.gateway(scope, receive, send)
+            await current.gateway(scope, receive, send)
         finally:
-            generation.leave()
+            current.leave()
 
     async def running(self) -> None:
         """Start. Raises HeadstartError."""
-        await self._now.gateway.running()
+        await self._current.gateway.running()
 
     async def show(self, what: str) -> bytes:
         """Return the figures for another worker. Raises HeadstartError."""
-        admin = self._now.admin
+        admin = self._current.admin
         engine = admin.engine()
         if engine is None:
             raise HeadstartError("the engine has not started")
@@ -178,7 +178,7 @@ class Sidecar:
             refuse_fixed(self.settings, settings)
             fresh = _RunningGateway(*_build(settings, self._lasting))
             await fresh.gateway.running()
-            old, self._now = self._now, fresh
+            old, self._current = self._current, fresh
             # The requests that still run began under this limit.
             longest_s = self.settings.server.deadline_s
             self.settings = settings
@@ -200,7 +200,7 @@ class Sidecar:
         """Stop all gateways."""
         for old in self._older:
             old.idle.set()
-        await self._now.gateway.aclose()
+        await self._current.gateway.aclose()
         await self._retiring.ended()
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:

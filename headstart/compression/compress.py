@@ -105,7 +105,7 @@ class FileReads:
         above = self._lines.get(path, {})
         short = text
         if above and not has_mark(text) and len(lines) >= SHORT_READ:
-            short = "\n".join(_referred(lines, numbers, above, path))
+            short = "\n".join(_with_references(lines, numbers, above, path))
         kept = self._lines.setdefault(path, {})
         for number, line in zip(numbers, lines, strict=True):
             if number is not None:
@@ -120,14 +120,14 @@ def _numbered(text: str) -> tuple[list[str], list[int | None]]:
     return lines, [None if number is None else int(number[1]) for number in found]
 
 
-def _referred(
+def _with_references(
     lines: list[str], numbers: list[int | None], above: dict[int, str], path: str
 ) -> Iterator[str]:
     """Yield the lines, and a reference for the inside of each long stretch that was sent before."""
     at = 0
     while at < len(lines):
         end = at
-        while end < len(lines) and _stands(lines, numbers, above, end, first=end == at):
+        while end < len(lines) and _was_sent(lines, numbers, above, end, first=end == at):
             end += 1
         first, last = at + SHOWN_AGAIN, end - SHOWN_AGAIN
         if last - first < LEAST_LINES:
@@ -139,7 +139,7 @@ def _referred(
         at = max(end, at + 1)
 
 
-def _stands(
+def _was_sent(
     lines: list[str], numbers: list[int | None], above: dict[int, str], at: int, *, first: bool
 ) -> bool:
     """Tell whether a line was sent before, directly after the line before it."""

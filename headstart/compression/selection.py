@@ -119,14 +119,14 @@ def stem(word: str) -> str:
     return word if not word.isalpha() else _STRIPPED.sub("", word)
 
 
-_K1 = 1.2
-_B_SENTENCE = 0.75
-_B_DOCUMENT = 0.5
+_K1, _B_SENTENCE, _B_DOCUMENT = 1.2, 0.75, 0.5
+"""The parameters k1 and b of BM25 (Robertson and Zaragoza, 2009), b for sentences and documents."""
 _PAIR_WEIGHT = 0.6
+"""The weight of two words that stand near each other, beside a single word."""
 _MAX_GAP = 8
 """The largest number of characters between the two words of a pair."""
-_WINDOW = 8
-_WINDOW_WEIGHT = 0.3
+_WINDOW, _WINDOW_WEIGHT = 8, 0.3
+"""The sentences up to this distance around a sentence count with this weight."""
 _WINDOW_WEIGHT_ALONE = 1.0
 """The weight of neighbours in a text without documents, where they are the only context."""
 _SHAPE_BONUS = 0.1
@@ -281,10 +281,13 @@ def _normal(scores: Array) -> Array:
 
 MIN_CHARS = 3200
 _MIN_TERMS = 2
+"""Fewest terms of a question that can choose sentences."""
 _MIN_FOUND = 0.5
+"""The least share of the question's terms that the text must have."""
 _MIN_COVERED = 0.34
 """The least share of the question's terms that the three best sentences must have together."""
 _KEPT = 1 / 3
+"""The share of the text that stays."""
 _LEAST = 0.5
 _LEAST_ALONE = 1.0
 """The least share of the target that stays: with several documents, of which one may have all the

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from headstart.decisions import Lookup
     from headstart.embeddings.entry_encoder import PromptSketcher, RecentEncoder
-    from headstart.embeddings.semantic_search import Accept
+    from headstart.embeddings.semantic_search import Refuse
     from headstart.interfaces import MatchPolicy, Store, VectorIndex
     from headstart.observe import Observer
     from headstart.types import CacheKey, Entry, Lease
@@ -129,9 +129,9 @@ class SemanticCache:
     # --- requests ------------------------------------------------------------------------------
 
     async def find_exact(
-        self, key: CacheKey, accept: Accept, find: FindExact | None = None
+        self, key: CacheKey, refuse: Refuse, find: FindExact | None = None
     ) -> Entry | None:
-        """Return the store's entry under the exact key if ``accept`` lets it pass.
+        """Return the store's entry under the exact key, unless ``refuse`` has a reason against it.
 
         Call ``peek_exact`` first: it needs no wait. ``find`` asks the store in another way.
         """
@@ -144,7 +144,7 @@ class SemanticCache:
         if entry is None:
             return None
         self._replica.keep(entry, deletions)
-        if accept(entry) is not None:
+        if refuse(entry) is not None:
             return None
         self.touch((entry.id,))
         return entry
@@ -173,9 +173,9 @@ class SemanticCache:
         return found
 
     async def find_semantic(
-        self, key: CacheKey, accept: Accept, context: MatchContext = ANY_CONTEXT
+        self, key: CacheKey, refuse: Refuse, context: MatchContext = ANY_CONTEXT
     ) -> Lookup:
-        """Return the nearest entry that ``accept`` and the policy let pass, or a miss.
+        """Return the nearest entry that neither ``refuse`` nor the policy refuses, or a miss.
 
         If nothing was found, the lookup waits for entries of its partition that are being encoded,
         and looks again. It waits no longer than it may wait for its own encoding.
@@ -185,7 +185,7 @@ class SemanticCache:
         group = key.group
         if not self._index.size(group) and not self._search.expects(group):
             return miss("empty-partition")
-        lookup = await self._search.find(key, accept, context)
+        lookup = await self._search.find(key, refuse, context)
         if lookup.entry is not None:
             self.touch((lookup.entry.id,))
         return lookup

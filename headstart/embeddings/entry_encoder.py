@@ -142,7 +142,7 @@ class PromptSketcher(Protocol):
         """Sketches of another namespace are not comparable."""
 
     def sketch_whole(self, text: str) -> NDArray[np.float32] | None:
-        """Return a vector of length 1, or 0 for a text without words.
+        """Return a vector f32[d] of norm 1, or of zeros for a text without words.
 
         None: the text cannot be encoded as a whole.
         """
@@ -178,10 +178,13 @@ class EntryEncoder(Generic[P]):
         self._parsed: dict[str, P] = {}
         self._sketched: dict[str, bytes | None] = {}
         self._busy: OrderedDict[str, None] = OrderedDict()
+        """Texts that a lookup did not encode because of load."""
         self._wanted: OrderedDict[str, str] = OrderedDict()
+        """Ids of entries to encode in idle time, with the tenants that want them."""
         self._dropped: list[str] = []
         """Entries that were wanted, and that will not be encoded: too many others were wanted."""
         self._unwritten: dict[str, Put] = {}
+        """Entries that were encoded and not written yet, by id."""
         self._work = replica.late_work
 
     # --- prompts ---------------------------------------------------------------------------------

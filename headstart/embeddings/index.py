@@ -50,7 +50,9 @@ bytes."""
 MIN_COMPACTED = 64
 """Fewest removed rows for which a partition is copied to drop them."""
 MAX_DEAD_SHARE = 0.25
+"""The share of removed rows from which a partition is copied."""
 MAX_LENGTH_ERROR = 0.01
+"""A vector whose length differs more than this from 1 is refused."""
 LARGEST_COSINE = 1.0
 """Rounding to fp16 can lift the cosine of equal vectors a little above 1."""
 

@@ -60,8 +60,8 @@ if TYPE_CHECKING:
     from headstart.interfaces import MatchPolicy
     from headstart.types import CacheKey, Entry
 
-    Accept: TypeAlias = Callable[[Entry], str | None]
-    """Returns why an entry may not serve this request, or None."""
+    Refuse: TypeAlias = Callable[[Entry], str | None]
+    """Returns why an entry may not serve this request; None: it may."""
 
 NEIGHBORS = 256
 """The number of nearest entries that a lookup fetches by their sketches, to compare their
@@ -114,15 +114,16 @@ class SemanticSearch(Generic[P]):
 
     # --- lookups ---------------------------------------------------------------------------------
 
-    async def find(self, key: CacheKey, accept: Accept, context: MatchContext) -> Lookup:
+    async def find(self, key: CacheKey, refuse: Refuse, context: MatchContext) -> Lookup:
         """Ask the policy about the best neighbour that no guard vetoes.
 
-        ``key.query`` is the text to compare. An error of a stage is reported and gives a miss.
+        ``key.query`` is the text to compare. ``refuse`` has the conditions of the request. An error
+        of a stage is reported and gives a miss.
         """
         now = asyncio.get_running_loop().time()
         wait_s = self.max_wait_s if context.max_wait_s is None else context.max_wait_s
         query = SemanticQuery(
-            key, key.group, key.query or "", accept, context, wait_s, now + wait_s,
+            key, key.group, key.query or "", refuse, context, wait_s, now + wait_s,
             now + self.max_wait_s,
         )  # fmt: skip
         try:
@@ -170,7 +171,7 @@ class SemanticSearch(Generic[P]):
             return near
         encoding = await self._encode(query)
         if encoding is None or not encoding.complete:
-            return query.refuse("encoder-busy" if encoding is None else "too-long")
+            return query.miss("encoder-busy" if encoding is None else "too-long")
         vector = pack_vector(encoding.sentence)
         if near is None:
             near = await self._near(vector, query)
@@ -196,7 +197,7 @@ class SemanticSearch(Generic[P]):
         """Return the entries with the nearest sketches, or a miss if none is near enough."""
         query.sketch = self.entries.sketch(query.text)
         if query.sketch is None:
-            return query.refuse("too-long")
+            return query.miss("too-long")
         query.gate = self.policy.gate(query.context)
         nearest = await self._near(query.sketch, query, 1)
         if nearest and not self._passes(nearest[0], query):
@@ -326,7 +327,7 @@ class SemanticSearch(Generic[P]):
             entry = None if nearer else await self._parsed(entry, query)
             if entry is None:
                 return miss("unencoded", similarity)
-            refusal, candidate = self._refuse(entry, prepared, query.accept)
+            refusal, candidate = self._refuse(entry, prepared, query.refuse)
             if refusal is None and not await histories.same(entry.key):
                 # The two last questions alone say nothing about the answers, so there is no label.
                 refusal, candidate = "history", None
@@ -342,9 +343,9 @@ class SemanticSearch(Generic[P]):
         query.vetoed = True
         return self._judge(vetoed.entry, prepared, vetoed.candidate, vetoed.ranked, vetoed.veto)
 
-    def _refuse(self, entry: Entry, prepared: P, accept: Accept) -> tuple[str | None, P | None]:
+    def _refuse(self, entry: Entry, prepared: P, refuse: Refuse) -> tuple[str | None, P | None]:
         """Return the veto against an entry, if any, and the entry's parse if it may be used."""
-        refusal = accept(entry)
+        refusal = refuse(entry)
         if refusal is not None:
             return refusal, None
         if entry.evidence_version != self.policy.parse_version:
@@ -380,7 +381,7 @@ class SemanticQuery:
     group: str
     text: str
     """The text that is compared by meaning."""
-    accept: Accept
+    refuse: Refuse
     context: MatchContext
     wait_s: float
     """Longest wait for the question's encoding, and for those of its history, in seconds."""
@@ -406,8 +407,8 @@ class SemanticQuery:
     """Seconds by the field of ``Lookup`` that reports them."""
     _counted_until: float = field(default_factory=time.perf_counter)
 
-    def refuse(self, reason: str) -> Lookup:
-        """Return a miss whose reason is the question itself."""
+    def miss(self, reason: str) -> Lookup:
+        """Return a miss because of the question itself, which no entry can change."""
         self.refused = True
         return miss(reason)
 

@@ -59,6 +59,11 @@ def compression_by_route(settings: Settings) -> dict[str, CompressionSettings]:
 LENGTHS_NAME = "output-lengths"
 
 
+def _prefill_by_target(opened: Sequence[OpenedUpstream]) -> dict[str, Prefill]:
+    """Return how each target continues a last assistant message, by name."""
+    return {target.name: each.settings.quirks.prefill for each in opened for target in each.targets}
+
+
 class ShapingBuilder:
     """Makes candidates with the steps that the settings of a route ask for."""
 
@@ -74,9 +79,7 @@ class ShapingBuilder:
         self._worker = worker
         self._lengths = lengths
         self._compression = compression_by_route(build.settings)
-        self._prefill = {
-            target.name: each.settings.quirks.prefill for each in opened for target in each.targets
-        }
+        self._prefill = _prefill_by_target(opened)
 
     def wrap(self, candidate: Candidate, route: RouteSettings | None) -> Candidate:
         """Return a candidate that runs a route's steps; ``candidate`` itself if it has no steps."""
@@ -292,9 +295,7 @@ class CandidateBuilder:
         self._states = states
         self._opened = {each.settings.name: each for each in opened}
         self._upstreams = {each.settings.name: self._any_key(each) for each in opened}
-        self._prefill = {
-            target.name: each.settings.quirks.prefill for each in opened for target in each.targets
-        }
+        self._prefill = _prefill_by_target(opened)
 
     def single(self, upstream: str) -> Candidate:
         """Return the candidate for requests without a route: one upstream, with retries."""
@@ -376,7 +377,7 @@ class CandidateBuilder:
             clock=clock,
         )
         # The name leaves out settings, because the meaning of a score does not depend on them.
-        self._panels[f"{name}: cascade({fast.identity},{slow.identity})"] = cascade.jury
+        self._panels[f"{name}: cascade({fast.identity},{slow.identity})"] = cascade.panel
         return cascade
 
     def _any_key(self, opened: OpenedUpstream) -> Candidate:

@@ -110,8 +110,8 @@ class StartedEngine:
 
 TRACED = "headstart.tracing"
 """The key in the scope of a traced request; its value traces the request."""
-REST_S = 5.0
-"""Time from a failed start until the next one. Requests do not wait meanwhile."""
+START_PAUSE_S = 5.0
+"""Seconds from a failed start until the next one. Until then no request waits for one."""
 
 
 class Gateway:
@@ -144,7 +144,7 @@ class Gateway:
         self._origins = origins
         self._started: StartedEngine | None = None
         self._starting: asyncio.Future[StartedEngine] | None = None
-        self._rests_until = -math.inf
+        self._start_paused_until = -math.inf
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI scope."""
@@ -194,7 +194,7 @@ class Gateway:
 
     async def _try_to_start(self) -> StartedEngine | None:
         try:
-            if _running_loop().time() < self._rests_until:
+            if _running_loop().time() < self._start_paused_until:
                 return None
             return await self.running()
         except HeadstartError as error:
@@ -207,7 +207,7 @@ class Gateway:
         if running is None:
             await answer_json(send, 503, "not_ready", "the gateway cannot start; its log says why")
             return
-        if raw_path(scope).startswith(_TWICE):
+        if raw_path(scope).startswith(_VERSION_TWICE):
             return await not_found(scope, receive, send)
         if running.held is not None and await running.held.answer(scope, send):
             return
@@ -249,7 +249,7 @@ class Gateway:
             started = await self._start()
         except BaseException as error:
             self._starting = None
-            self._rests_until = loop.time() + REST_S
+            self._start_paused_until = loop.time() + START_PAUSE_S
             future.set_exception(error)
             future.exception()  # The error is read here, because perhaps nobody waits for it.
             raise
@@ -294,7 +294,7 @@ class Gateway:
             if asked or answered:
                 raise
         if answered not in _LAST:
-            # The app has no lifespan (Django), or not all of it, but ours starts and stops.
+            # The app answers no lifespan messages (Django), or not all, so we answer the rest.
             await _own_lifespan(receive, around, "" if answered.startswith(asked) else asked)
 
 
@@ -335,12 +335,12 @@ _NO_PATH = (
     "no such path: the base URL of OpenAI's clients ends in /v1, and that of Anthropic's and "
     "Google's clients does not"
 )
-_OF_COHERE = (
+_NO_COHERE_PATH = (
     "no such path: of the paths of Cohere's clients only /v2/rerank is served. Chat with Cohere's "
     "models through a client of OpenAI, Anthropic or Google"
 )
-_TWICE = b"/v1/v1/"
-"""How a path begins if both the base URL and the client have the version."""
+_VERSION_TWICE = b"/v1/v1/"
+"""The beginning of a path if both the base URL and the client add the version."""
 
 
 async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
@@ -352,7 +352,7 @@ async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["type"] != "http":
         raise NotImplementedError(scope["type"])
     of_cohere = raw_path(scope).startswith(b"/v2/")
-    await answer_json(send, 404, "not_found", _OF_COHERE if of_cohere else _NO_PATH)
+    await answer_json(send, 404, "not_found", _NO_COHERE_PATH if of_cohere else _NO_PATH)
 
 
 async def answer_json(send: Send, status: int, code: str, message: str) -> None:

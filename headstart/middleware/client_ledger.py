@@ -14,7 +14,7 @@ from headstart.errors import Forbidden, LimitsUnavailable, ModelForbidden, OverL
 from headstart.observe import StageFailed, logger
 from headstart.policies.callers import (
     KEPT_S,
-    LEASES,
+    PARTS_OF_A_MINUTE,
     WARN_AT,
     Allowance,
     Headroom,
@@ -126,7 +126,7 @@ class _Correction(NamedTuple):
     charge: Charge
 
 
-class _Lease:
+class _MinutePart:
     """Requests of one minute that this process may admit without asking the store."""
 
     __slots__ = ("admitted", "label", "left", "lock", "rest")
@@ -134,7 +134,7 @@ class _Lease:
     def __init__(self, label: str) -> None:
         self.label = label
         self.left = self.admitted = self.rest = 0
-        """``rest`` is the number that nobody had leased when the store was asked."""
+        """``rest`` is the number that no process had taken when the store was asked."""
         self.lock = asyncio.Lock()
         """Held while the store is asked for more."""
 
@@ -187,7 +187,7 @@ class ClientLedger:
         self._clock = clock
         self._spawn = spawn
         self._observer = observer
-        self._leases: dict[str, _Lease] = {}
+        self._parts: dict[str, _MinutePart] = {}
         self._corrections: dict[str, _Correction] = {}
         """The corrections to settle, by counter."""
         self._settling: asyncio.Task[None] | None = None
@@ -317,40 +317,40 @@ class ClientLedger:
         """Count a request against this minute. Raises OverLimit."""
         allowance, now = Allowance("requests", "minute", most), self._clock()
         label = window("minute", now).label
-        lease = self._leases.get(caller)
-        if lease is None or lease.label != label:
-            lease = self._leases[caller] = _Lease(label)
-        if not lease.left:
-            async with lease.lock:
-                if not lease.left:
-                    lease.left = await self._lease_part(lease, allowance, caller, now)
-        lease.left -= 1
-        lease.admitted += 1
+        part = self._parts.get(caller)
+        if part is None or part.label != label:
+            part = self._parts[caller] = _MinutePart(label)
+        if not part.left:
+            async with part.lock:
+                if not part.left:
+                    part.left = await self._take_part(part, allowance, caller, now)
+        part.left -= 1
+        part.admitted += 1
 
-    async def _lease_part(
-        self, lease: _Lease, allowance: Allowance, caller: str, now: float
+    async def _take_part(
+        self, part: _MinutePart, allowance: Allowance, caller: str, now: float
     ) -> int:
         """Return a number of requests that may come in. Raises OverLimit if none may.
 
         Without the store this process counts alone.
         """
         most = allowance.most or 0
-        part = max(1, most // LEASES)
+        wanted = max(1, most // PARTS_OF_A_MINUTE)
         while True:
-            charge = allowance.charge(caller, part, now)
+            charge = allowance.charge(caller, wanted, now)
             try:
                 charged = await self._store.charge([charge])
             except StoreError as error:
                 self._observer.notify(StageFailed(stage="limits", error=type(error).__name__))
-                if lease.admitted < most:
-                    lease.rest = most - lease.admitted - 1
+                if part.admitted < most:
+                    part.rest = most - part.admitted - 1
                     return 1
                 charged = Charged(added=False, values=(most,))
-            lease.rest = max(0, most - charged.values[0])
+            part.rest = max(0, most - charged.values[0])
             if charged.added:
-                return part
-            part = min(part, lease.rest)
-            if part <= 0:
+                return wanted
+            wanted = min(wanted, part.rest)
+            if wanted <= 0:
                 raise refusal([allowance], [charge], charged, now)
 
     def hold(self, charges: Sequence[Charge]) -> None:
@@ -438,10 +438,10 @@ class ClientLedger:
         """Yield the rest of the limits of this minute, as far as this process knows."""
         label, ends = window("minute", now)
         if (most := limits.requests_per_minute) is not None:
-            lease = self._leases.get(caller)
+            part = self._parts.get(caller)
             left = most
-            if lease is not None and lease.label == label:
-                left = lease.left + lease.rest
+            if part is not None and part.label == label:
+                left = part.left + part.rest
             yield Headroom("requests", most, left, ends)
         if (most := limits.tokens_per_minute) is not None:
             counted, used = self._tokens.get(caller, ("", 0))

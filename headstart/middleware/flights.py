@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 LOG_BYTES = 8 * 1024 * 1024
 """The largest size of a flight's log."""
 
-REST_S = 0.5
-"""Seconds for which a call may go on after its answer is whole, if no client reads it any more."""
+END_GRACE_S = 0.5
+"""Seconds that the body of a whole answer has to end, after the last client has left."""
 
 OWN_ALONE = frozenset(("cache-control", "vary"))
 """Reasons not to store an answer that also forbid sharing it (RFC 9111, section 4)."""
@@ -257,7 +257,7 @@ class Flight:
     def leave(self, client: Client) -> bool:
         """Remove a reader; return True if it was the last one. The pump is then cancelled.
 
-        If the answer is whole, the pump gets ``REST_S`` to read the end of the body.
+        If the answer is whole, the pump gets ``END_GRACE_S`` to read the end of the body.
         """
         client.stop()
         if client is self._payer and not (self.done or client.has_all):
@@ -272,7 +272,7 @@ class Flight:
                 self.abandoned = True
                 self.pump.cancel()
             elif self.is_read:
-                asyncio.get_running_loop().call_later(REST_S, self._cut_off_rest)
+                asyncio.get_running_loop().call_later(END_GRACE_S, self._cut_off_rest)
         return True
 
     def _cut_off_rest(self) -> None:

@@ -59,9 +59,12 @@ class SharingOptions:
     wrapped: bool = False
     """An app answers. It may identify its users by cookies, and have a tenant for each host."""
     resolve: Callable[[Scope], str | None] | None = None
+    """The user's function that names the scope of a request; None as its result: no scope."""
     client_keys: tuple[ClientKey, ...] = field(default=(), repr=False)
     trusted_proxies: tuple[str, ...] = ()
+    """The addresses and networks whose scope header is believed."""
     key_headers: tuple[bytes, ...] = ()
+    """Headers that belong in the cache key, in lower case."""
     ignore_headers: tuple[bytes, ...] = ()
     """Headers that do not identify the caller."""
     own_keys: frozenset[str] = frozenset()
@@ -227,7 +230,7 @@ class Callers:
         kind, _, name = sharing.scope.partition(":")
         self._scope_header = name.lower().encode() if kind == "header" else b""
         self._trusted = tuple(ip_network(net, strict=False) for net in sharing.trusted_proxies)
-        self._alone = sharing.resolve is None and sharing.scope == "credential"
+        self._by_credential = sharing.resolve is None and sharing.scope == "credential"
         self._keys = {*KEY_HEADERS, *([b"cookie"] if sharing.wrapped else [])}
         # Headers in the cache key already keep callers apart.
         self._silent = frozenset(
@@ -267,7 +270,7 @@ class Callers:
             known = tuple(_with_identifying_cookies(known))
         key = credential_of(known, query_string, cookies=sharing.wrapped)
         others = [pair for pair in known if pair[0] not in self._keys and self._counts(pair[0])]
-        if self._alone or sharing.scope == "shared":
+        if self._by_credential or sharing.scope == "shared":
             self._splits.note(others)
         if key is None:
             others += [pair for pair in known if tells_address(pair[0]) and self.reads(pair[0])]
@@ -335,14 +338,14 @@ class Callers:
         If several keys share answers, the user does not count, and other headers never count: one
         caller could pretend to be many.
         """
-        return self._hash(caller.key, None, user if self._alone else None)
+        return self._hash(caller.key, None, user if self._by_credential else None)
 
     def tenant(self, identity: bytes, caller: Caller) -> str:
         """Hash the tenant by scope and key. Tenants take turns in queues.
 
         Neither ``user`` nor any other header counts: one caller could pretend to be many.
         """
-        return self._hash(None if self._alone else identity, caller.key, None)
+        return self._hash(None if self._by_credential else identity, caller.key, None)
 
     def holder(self, caller: Caller, place: bytes | None) -> str:
         """Hash the credentials that upstreams must accept; "" unless all callers share answers.

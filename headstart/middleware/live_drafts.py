@@ -141,20 +141,28 @@ class PromptDraft:
         self.budget_usd = budget_usd
         self.account = account
         self.rev = -1
+        """The number of the last revision; -1: none has come."""
         self.text = ""
         self.cache: Literal["unknown", "hit", "miss", "off"] = "unknown"
         self.warm = self.answer = "none"
+        """As in ``DraftState``."""
         self.spent_usd = self.reserved_usd = 0.0
         self.wasted_usd = 0.0
         """The cost of its unused calls, until it ends."""
         self.over = False
+        """The draft has ended."""
         self.calls = 0
         self.kept: KeptCall | None = None
+        """The call that answers the last revision."""
         self.work: asyncio.Task[None] | None = None
+        """Runs the stages of the last revision."""
         self.warming: KeptCall | None = None
+        """The call that fills the provider's prompt cache."""
         self.inferring: KeptCall | None = None
+        """The call that asks for inferences."""
         self.inferences: list[Inference] = []
         self.ends: asyncio.TimerHandle | None = None
+        """Ends the draft if no revision comes."""
         self.changed = asyncio.Event()
         """Set when the state changed, for the WebSocket."""
 
@@ -450,7 +458,7 @@ class LiveDrafts:
         body = draft.template.body(draft.text or "?")
         whole = self._engine.draft(draft.scope, draft.route, body, draft.id)
         context = self._engine.limited_draft(whole, WARM_TOKENS)
-        estimate = self._engine.expect_draft(context)
+        estimate = self._engine.estimate_draft(context)
         refusal = refuse_warming(
             draft.template,
             estimate,
@@ -476,7 +484,7 @@ class LiveDrafts:
         body = draft.template.body(asked)
         whole = self._engine.draft(draft.scope, draft.route, body, draft.id)
         context = self._engine.limited_draft(whole, INFER_TOKENS)
-        estimate = self._engine.expect_draft(context)
+        estimate = self._engine.estimate_draft(context)
         left_usd = draft.left_usd(self._settings.infer_usd)
         if refuse_inference(estimate, budget_usd=left_usd) is None:
             await self._engine.admit_draft(context)
@@ -502,7 +510,7 @@ class LiveDrafts:
 
     async def _call(self, draft: PromptDraft, context: RequestContext, trigger: Trigger) -> None:
         """Make the whole call, if that pays."""
-        estimate, use = self._engine.expect_draft(context), self._use.share(trigger)
+        estimate, use = self._engine.estimate_draft(context), self._use.share(trigger)
         refusal = refuse_call(
             estimate,
             use,
@@ -534,7 +542,7 @@ class LiveDrafts:
     ) -> KeptCall:
         """Make a call. ``text`` is the part of the draft that it covers; None: the whole draft."""
         cost_usd = estimate.cost_usd or 0.0
-        cold = self._engine.expect_draft(context, cold=True)
+        cold = self._engine.estimate_draft(context, cold=True)
         discount_usd = (cold.waste_usd or 0.0) - (estimate.waste_usd or 0.0)
         flight = self._engine.start_draft(context)
         about = draft.text if text is None else text
@@ -567,8 +575,8 @@ class LiveDrafts:
         """Learn the extra cost of a call that filled the prompt cache."""
         context = kept.context
         draft.account.reserve(-kept.reserved_usd)
-        cold = self._engine.expect_draft(context, cold=True)
-        warm = self._engine.expect_draft(context)
+        cold = self._engine.estimate_draft(context, cold=True)
+        warm = self._engine.estimate_draft(context)
         discount_usd = (cold.cost_usd or 0.0) - (warm.cost_usd or 0.0)
         draft.account.warmed(spent_usd, discount_usd)
 
@@ -605,9 +613,9 @@ class LiveDrafts:
         self, draft: PromptDraft, context: RequestContext, used: KeptCall | None
     ) -> None:
         """Note the cost of the answer, and the savings by wasted calls of its draft."""
-        cold = self._engine.expect_draft(context, cold=True)
+        cold = self._engine.estimate_draft(context, cold=True)
         if used is None:
-            estimate = self._engine.expect_draft(context)
+            estimate = self._engine.estimate_draft(context)
             discount_usd = (cold.cost_usd or 0.0) - (estimate.cost_usd or 0.0)
         else:
             discount_usd = used.discount_usd

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from headstart.decisions import MatchContext
     from headstart.embeddings.cache import FindExact, SemanticCache
-    from headstart.embeddings.semantic_search import Accept
+    from headstart.embeddings.semantic_search import Refuse
     from headstart.interfaces import AdmissionPolicy
     from headstart.middleware.learning.hit_decisions import HitDecider
     from headstart.middleware.prepare import Prepared, Repeat
@@ -107,14 +107,14 @@ class Finder:
 
         ``find`` asks the store for the exact key in another way.
         """
-        refuse = partial(self.refuses, prepared)
+        refuse: Refuse = partial(self.refuses, prepared)
         entry = await self._cache.find_exact(key, refuse, find)
         if entry is not None:
             return self._judge(prepared, entry)
         reason = prepared.semantic_refusal or await self._refuse_meaning(prepared.match_context)
         if reason is None:
-            accept = self._with_vetoes(key, refuse)
-            lookup = await self._cache.find_semantic(key, accept, self._with_wait_limit(prepared))
+            refuse = self._with_vetoes(key, refuse)
+            lookup = await self._cache.find_semantic(key, refuse, self._with_wait_limit(prepared))
         else:
             lookup = _miss(reason)
         return lookup if prepared.readable is None else _hide(lookup)
@@ -190,7 +190,7 @@ class Finder:
         tools = prepared.cached_tools
         return None if request is None else self._admission.refuse_serve(request, entry, tools)
 
-    def _with_vetoes(self, key: CacheKey, refuse: Accept) -> Accept:
+    def _with_vetoes(self, key: CacheKey, refuse: Refuse) -> Refuse:
         """Return ``refuse``, which then also refuses entries that people called wrong.
 
         It is used only for lookups by meaning, so the entry's own prompt still gets its answer.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import re
 import time
 from datetime import UTC, datetime
@@ -319,8 +318,6 @@ class RecentRequests:
         return self._rows.get(id)
 
 
-_logger = logging.getLogger("headstart")
-
 _WORDS = {
     FailureKind.UNAUTHORIZED.value: "refuses its key",
     FailureKind.QUOTA.value: "has no quota left for its key",
@@ -370,7 +367,7 @@ class RefusedKeys:
                 self._warned -= {(each.upstream, kind) for kind in _WORDS}
             elif each.error in _WORDS and (each.upstream, each.error) not in self._warned:
                 self._warned.add((each.upstream, each.error))
-                _logger.warning(
+                logger.warning(
                     "upstream %s %s (%s); try: headstart config check --live",
                     each.upstream,
                     _WORDS[each.error],

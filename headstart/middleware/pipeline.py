@@ -141,7 +141,7 @@ def _models(request: ChatRequest) -> list[str]:
 def _identity(prepared: Prepared, key: CacheKey) -> tuple[tuple[Any, ...], AnswerForm]:
     """Return all that must be equal in two calls, so that one may join the other.
 
-    The second value is the form of the answer. Flights in another form may be waited for.
+    The second value is the form of the answer. A request may wait for a flight in another form.
     """
     request = prepared.request
     assert request is not None
@@ -345,8 +345,11 @@ class Engine:
         lookup = finder.peek(prepared, key) or await finder.find(prepared, key)
         return lookup.entry is not None
 
-    def expect_draft(self, context: RequestContext, *, cold: bool = False) -> RoutingEstimate:
-        """Return the estimate, with ``cold`` as if no prompt is cached. Raises NoUpstream."""
+    def estimate_draft(self, context: RequestContext, *, cold: bool = False) -> RoutingEstimate:
+        """Return the estimate of a draft's call. Raises NoUpstream.
+
+        ``cold``: as if the provider has no part of the prompt in its prompt cache.
+        """
         assert self._router is not None
         prepared = context.prepared
         candidate, call = self._router.assign(
@@ -454,16 +457,16 @@ class Engine:
             if may_refer(context.body):
                 owner = self._preparer.owner(context.scope)
                 context.chain = await self._conversations.open(owner, context.body)
-        chain, passes = context.chain, ""
+        chain, pass_reason = context.chain, ""
         try:
             body = context.body if chain is None else chain.whole
             context.prepared = self._preparer.prepare(context.route, context.scope, body)
         except (InvalidRequest, RequestTooLarge) as error:
             if self._router is not None:
                 raise
-            passes = "unreadable" if isinstance(error, InvalidRequest) else "body-too-large"
-        if passes:  # outside of ``except``: errors of the app are not caused by ours
-            return await self._pass_through(context, app, passes)
+            pass_reason = "unreadable" if isinstance(error, InvalidRequest) else "body-too-large"
+        if pass_reason:  # outside of ``except``: errors of the app are not caused by ours
+            return await self._pass_through(context, app, pass_reason)
         if chain is not None and chain.refers:
             context.body = chain.sent(self._answerers(context))
         context.timings[b"parse"] = time.perf_counter() - context.read_at

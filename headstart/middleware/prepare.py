@@ -58,10 +58,13 @@ if TYPE_CHECKING:
 FAILED = "prepare-error"
 """The reason why a request bypasses the cache if its preparation failed."""
 MEMO_BYTES = 8 * 1024 * 1024
+"""The estimated memory of all remembered requests."""
 MEMO_BODY_BYTES = 64 * 1024
+"""The size of head and body up to which a request is remembered."""
 MEMO_MARKS = 16_384
-MEMO_HEADS = 1024
-MEMO_HEAD_BYTES = 8 * 1024
+"""The number of hashes by which the second time of a request is recognised."""
+MEMO_HEADS, MEMO_HEAD_BYTES = 1024, 8 * 1024
+"""The number of remembered heads, and the size up to which a head is remembered."""
 _CHECKED = frozenset((b"if-match", b"if-unmodified-since"))
 _CONDITIONS = _CHECKED.union((b"if-none-match", b"if-modified-since", b"if-range", b"range"))
 """Headers that may turn the answer into an error, a part, or "not modified" (RFC 9110)."""
@@ -69,6 +72,7 @@ _READ_HEADERS = PROTOCOL_HEADERS.union(
     KEY_HEADERS, _CONDITIONS, (b"cache-control", b"content-encoding")
 )
 TAGS = b"x-headstart-tags"
+"""Header with names that the caller gives a request."""
 DEADLINE = b"x-headstart-deadline-ms"
 """Header in which a caller bounds the time of its request."""
 
@@ -203,10 +207,10 @@ class Preparer:
 
     From its second time on, a request is remembered by its bytes, in bounded memory.
 
-    ``answerers`` names the upstream that answers for the cache key, and all upstreams that may
-    answer, by dialect, model and rule. Unless ``semantic``, only exact repeats share answers.
-    ``rules`` are the ``[[route]]`` tables in order; ``max_error``, ``cached_tools`` and
-    ``never_stored`` are those of routes without their own.
+    ``answerers`` takes dialect, model and rule. It returns the identity of the upstream for the
+    cache key, and the names of all upstreams that may answer. Unless ``semantic``, only exact
+    repeats share answers. ``rules`` are the ``[[route]]`` tables in order; ``max_error``,
+    ``cached_tools`` and ``never_stored`` are those of routes without their own.
     ``learning`` names the encoder and the guards that a learning domain belongs to. ``lifetimes``
     say how long answers are kept, ``max_body_values`` how many JSON values a body may hold. A step
     that fails is reported to ``observer``, and its request goes on without the cache.
@@ -246,7 +250,7 @@ class Preparer:
         self._lifetimes = lifetimes
         self._values = ValueLimit(max_body_values)
         matched = {name for rule in rules for name, _ in rule.headers}
-        self._read = _READ_HEADERS.union(sharing.key_headers, matched)
+        self._known_names = _READ_HEADERS.union(sharing.key_headers, matched)
         self._reads = NameMemo(self._has_effect)
         """Tells whether a header of this name has an effect."""
         self._heads: dict[tuple[Headers, bytes], RequestHead] = {}
@@ -371,7 +375,7 @@ class Preparer:
         return True
 
     def _has_effect(self, name: bytes) -> bool:
-        return name in self._read or name.startswith(OWN_PREFIX) or self._callers.reads(name)
+        return name in self._known_names or name.startswith(OWN_PREFIX) or self._callers.reads(name)
 
     def _open(
         self, headers: Headers, query_string: bytes, caller: Caller, identity: bytes | None

@@ -128,7 +128,7 @@ class PumpedCall:
         "_prepared",
         "_pump",
         "_raw",
-        "_reads",
+        "_readable",
         "_refusal",
         "_reply",
         "_sample",
@@ -168,7 +168,7 @@ class PumpedCall:
         """The whole body of an answer that is stored byte for byte; None: it may not be stored."""
         self._storing = _MAY_BE_STORED
         """The verdict on storing the answer that follows from its status and headers."""
-        self._reads = False
+        self._readable = False
         """The answer is in a dialect, and can be read."""
         self._completion: Completion | None = None
         self._kept: Completion | None = None
@@ -191,7 +191,7 @@ class PumpedCall:
         unseen: Exception | None = None
         try:
             asked = flight.readers and flight.unasked is None
-            await (self._attend() if asked else self._audit())
+            await (self._run_attended() if asked else self._run_unattended())
         except Exception as error:  # noqa: BLE001 - told to the clients, or raised below
             self._settle()
             if isinstance(error, UpstreamRefused) and self._key is not None:
@@ -258,7 +258,7 @@ class PumpedCall:
         if log.shaped:
             flight.shaped += log.take_shaped()
 
-    async def _attend(self) -> None:
+    async def _run_attended(self) -> None:
         """Make a call that clients wait for."""
         concurrency = self._pump.concurrency
         if not concurrency.take():
@@ -268,7 +268,7 @@ class PumpedCall:
         finally:
             concurrency.give_back()
 
-    async def _audit(self) -> None:
+    async def _run_unattended(self) -> None:
         """Make a call that no client waits for.
 
         It gives way to clients' calls, and has a time limit.
@@ -287,7 +287,7 @@ class PumpedCall:
         reply = flight.reply
         if reply is None or request is None or pump.cache is None:
             return False
-        self._storing = self._judge(reply)
+        self._storing = self._judge_head(reply)
         if flight.origin is None:
             return False
         flight.not_stored = self._refuse(reply, request)
@@ -311,9 +311,9 @@ class PumpedCall:
     async def _publish(self, reply: Reply) -> None:
         """Give the answer to the flight, piece by piece, and make an entry of it."""
         flight, pump = self._flight, self._pump
-        self._storing = self._judge(reply)
+        self._storing = self._judge_head(reply)
         plain = reply.is_plain
-        self._reads = self._dialect is not None and reply.status == 200 and plain
+        self._readable = self._dialect is not None and reply.status == 200 and plain
         head = FlightHead(
             reply.status,
             reply.headers,
@@ -336,7 +336,7 @@ class PumpedCall:
         if head.stream and flight.origin is None:
             await asyncio.sleep(0)  # its last piece is sent before the answer is summed up
         transcript = reply.transcript
-        if self._reads and not pump.wrapped:
+        if self._readable and not pump.wrapped:
             # A wrapped app may give any answer: it passes, and is not stored.
             if transcript.error is not None or not transcript.ended:
                 _refuse_broken(transcript, stream=head.stream, cacheable=self._key is not None)
@@ -363,7 +363,7 @@ class PumpedCall:
     async def _read(self, reply: Reply, head: FlightHead) -> None:
         flight, custom = self._flight, self._custom
         dialect, request = self._dialect, self._call.request
-        ends_at_finish = self._reads and dialect is not None and dialect.ends_at_finish
+        ends_at_finish = self._readable and dialect is not None and dialect.ends_at_finish
         choices = 1 if request is None else max(1, request.choices)
         raw: list[bytes] | None = [] if custom and self._storing.refusal is None else None
         flight.is_read, flight.reply = True, reply
@@ -461,7 +461,7 @@ class PumpedCall:
             # The next equal request finds the entry, or asks for a new answer.
             pump.flights.remove(self._identity, flight)
 
-    def _judge(self, reply: Reply) -> StorageVerdict:
+    def _judge_head(self, reply: Reply) -> StorageVerdict:
         """Return the verdict of status and headers on storing the answer."""
         if self._key is None:
             return _MAY_BE_STORED
@@ -566,7 +566,7 @@ class PumpedCall:
 
     def _whole(self, reply: Reply) -> Completion | None:
         """Return the whole answer, if it can be read."""
-        if self._completion is None and self._reads:
+        if self._completion is None and self._readable:
             found, request = reply.transcript.completion(self._pump.clock()), self._call.request
             if found is not None and not found.model and request is not None:
                 found = replace(found, model=request.model)  # its provider did not report it

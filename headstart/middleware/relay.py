@@ -71,7 +71,7 @@ PIECES_AHEAD = 4
 """Number of pieces of a request's body that are read before the upstream takes them."""
 
 
-_READS = frozenset(("GET", "HEAD", "OPTIONS", "DELETE"))
+_FREE_METHODS = frozenset(("GET", "HEAD", "OPTIONS", "DELETE"))
 """Methods of requests that cost nothing."""
 
 
@@ -150,25 +150,25 @@ class Relay:
         Raises the error if an answer breaks off after its beginning. The server then breaks off the
         client's answer, too.
         """
-        exchange = _RelayedRequest(self._new_id(), scope, send)
+        relayed = _RelayedRequest(self._new_id(), scope, send)
         try:
-            await self._relay(exchange, receive)
+            await self._relay(relayed, receive)
         except ClientGone:
-            exchange.error = "client-gone"
-            exchange.status = exchange.status or CLIENT_GONE
+            relayed.error = "client-gone"
+            relayed.status = relayed.status or CLIENT_GONE
         except (RequestError, UpstreamError) as error:
-            exchange.error = booked_code(error)
-            if exchange.status:
+            relayed.error = booked_code(error)
+            if relayed.status:
                 raise
-            await _refuse(exchange, error)
+            await _refuse(relayed, error)
         finally:
-            self._observer.notify(exchange.served(self._clock()))
+            self._observer.notify(relayed.served(self._clock()))
 
-    async def _relay(self, exchange: _RelayedRequest, receive: Receive) -> None:
-        call = exchange.call = self._call(exchange.id, exchange.scope)
+    async def _relay(self, relayed: _RelayedRequest, receive: Receive) -> None:
+        call = relayed.call = self._call(relayed.id, relayed.scope)
         if (listed := await self._models.answer(call)) is not None:
             age = () if listed.age_s is None else ((b"age", b"%d" % max(0.0, listed.age_s)),)
-            return await _tell(exchange, listed.body, b"hit; detail=models", *age)
+            return await _tell(relayed, listed.body, b"hit; detail=models", *age)
         limit_s = deadlines(call.headers, self._deadline_s).whole_s
         caller: _RelayClient | None = None
         try:
@@ -177,10 +177,10 @@ class Relay:
                 reading = self._spawn(caller.read)
                 try:
                     async with self._concurrency:
-                        await self._pass_on(exchange, call, caller)
+                        await self._pass_on(relayed, call, caller)
                 finally:
                     reading.cancel()
-                    exchange.bytes_up = caller.received
+                    relayed.bytes_up = caller.received
         except TimeoutError:
             assert caller is not None
             if caller.error is not None:
@@ -219,8 +219,8 @@ class Relay:
             output_tokens=0.0,
         )
 
-    async def _pass_on(self, exchange: _RelayedRequest, call: Call, caller: _RelayClient) -> None:
-        call = await self._with_body(call, caller, exchange.scope)
+    async def _pass_on(self, relayed: _RelayedRequest, call: Call, caller: _RelayClient) -> None:
+        call = await self._with_body(call, caller, relayed.scope)
         counting = _count_form(call)
         # A prompt is counted where it would be answered.
         path = call.path.decode("latin-1")
@@ -228,20 +228,20 @@ class Relay:
             path = chat_path(DIALECTS[call.dialect], call.model)
         rule = first_rule(self._rules, model=call.model, path=path, headers=call.headers)
         caller.limit(self._deadline_of(rule.name, call.headers))
-        call = exchange.call = msgspec.structs.replace(call, route=rule.name)
+        call = relayed.call = msgspec.structs.replace(call, route=rule.name)
         if self._ledger is not None:
-            is_free = counting is not None or call.method in _READS
-            exchange.tell_limits(self._ledger)
+            is_free = counting is not None or call.method in _FREE_METHODS
+            relayed.tell_limits(self._ledger)
             await self._ledger.admit_relayed(call, is_free=is_free)
         if counting is None:
             upstream = self._router.relayed(call.dialect, call.model, rule.name)
         else:
             found = self._router.untranslated(call.dialect, call.model, rule.name)
             if found is None:
-                return await self._count(exchange, call, counting)
+                return await self._count(relayed, call, counting)
             upstream = found
         async with await upstream.send(call) as reply:
-            exchange.upstream, send = reply.upstream, exchange.send
+            relayed.upstream, send = reply.upstream, relayed.send
             headers = _headers_down(reply.headers, reply.upstream, call.id)
             if reply.transforms:
                 names = ",".join(reply.transforms).encode()
@@ -253,7 +253,7 @@ class Relay:
                 await send({"type": "http.response.body", "body": piece.data, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _count(self, exchange: _RelayedRequest, call: Call, form: CountForm) -> None:
+    async def _count(self, relayed: _RelayedRequest, call: Call, form: CountForm) -> None:
         """Answer a request for a number of tokens with an estimate. Raises InvalidRequest."""
         document = decode_object(call.body)
         answering = self._router.answering(call.dialect, call.model, call.route)
@@ -261,7 +261,7 @@ class Relay:
         # The first count for a model loads its tokenizer, and a long prompt takes a while.
         tokens = await asyncio.to_thread(count_prompt, document, real)
         answer = msgspec.json.encode(form.write(tokens))
-        await _tell(exchange, answer, b"detail=counted", (b"x-headstart-estimated", b"tokens"))
+        await _tell(relayed, answer, b"detail=counted", (b"x-headstart-estimated", b"tokens"))
 
     async def _with_body(self, call: Call, caller: _RelayClient, scope: Scope) -> Call:
         """Return the call with its body: whole if it must be read, else as it arrives."""
@@ -473,29 +473,29 @@ def _headers_down(headers: Headers, upstream: str, request_id: str) -> HeaderLis
 
 
 async def _tell(
-    exchange: _RelayedRequest, body: bytes, status: bytes, *more: tuple[bytes, bytes]
+    relayed: _RelayedRequest, body: bytes, status: bytes, *more: tuple[bytes, bytes]
 ) -> None:
     """Answer with a JSON document of our own; ``status`` is for ``cache-status``."""
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", b"%d" % len(body)),
         (b"cache-status", b"headstart; " + status),
-        (b"x-headstart-request-id", exchange.id.encode()),
+        (b"x-headstart-request-id", relayed.id.encode()),
         *more,
     ]
-    await send_whole(exchange.send, 200, headers, body)
+    await send_whole(relayed.send, 200, headers, body)
 
 
-async def _refuse(exchange: _RelayedRequest, error: RequestError | UpstreamError) -> None:
+async def _refuse(relayed: _RelayedRequest, error: RequestError | UpstreamError) -> None:
     """Answer with an upstream's own error, byte for byte, or ours in the client's dialect."""
     if isinstance(error, UpstreamRefused):
-        exchange.upstream = error.upstream
-        headers = _headers_down(error.headers, error.upstream, exchange.id)
-        return await send_whole(exchange.send, error.status, headers, error.body)
-    dialect = claiming(raw_path(exchange.scope), tuple(exchange.scope["headers"]))
-    status, own, body = error_response(error, dialect, exchange.id)
-    own.append((b"x-headstart-request-id", exchange.id.encode()))
-    await send_whole(exchange.send, status, own, body)
+        relayed.upstream = error.upstream
+        headers = _headers_down(error.headers, error.upstream, relayed.id)
+        return await send_whole(relayed.send, error.status, headers, error.body)
+    dialect = claiming(raw_path(relayed.scope), tuple(relayed.scope["headers"]))
+    status, own, body = error_response(error, dialect, relayed.id)
+    own.append((b"x-headstart-request-id", relayed.id.encode()))
+    await send_whole(relayed.send, status, own, body)
 
 
 # --- answers of Responses that we hold ------------------------------------------------------------

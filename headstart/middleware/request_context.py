@@ -93,13 +93,13 @@ def _positive(value: bytes) -> float | None:
 
 BYTES_PER_TOKEN = 4
 """Bytes of a request's body for one token, for estimates."""
-GAVE_UP = 0.8
+GAVE_UP_SHARE = 0.8
 """Share of an SDK's timeout after which a client that leaves has given up.
 
 The SDK began to count when it sent the first byte, and we begin when we have read the last one.
 """
-NEAR = 0.8
-"""Similarity from which the answer to another prompt serves as a hint for this one."""
+HINT_SIMILARITY = 0.8
+"""The least similarity of a prompt whose answer is sent to the provider as a prediction."""
 _UNREAD = Prepared(request=None, key=None, directives=Directives())
 _MISS = Lookup(outcome=Outcome.MISS)
 
@@ -109,9 +109,9 @@ class RequestContext:
 
     ``path`` has matched ``route`` (``endpoints.raw_path``).
 
-    ``started``, ``read_at`` (its body was there) and ``first_byte`` come from
-    ``time.perf_counter``, in seconds. ``held_out`` is the answer that it would have got, if it was
-    sent upstream to measure what hits save.
+    ``started`` and ``read_at`` (the end of its body) are seconds of ``time.perf_counter``;
+    ``first_byte`` and ``total_s`` are seconds since ``started``. ``held_out`` is the answer of the
+    cache that was not served, because the call measures what hits save.
     """
 
     __slots__ = (
@@ -190,7 +190,7 @@ class RequestContext:
         self.begin_by = None if begin_s is None else read_at + begin_s
         self.deadline = None if whole_s is None else read_at + whole_s
         if begin_s is not None and again:
-            self.retry_from = read_at + GAVE_UP * begin_s
+            self.retry_from = read_at + GAVE_UP_SHARE * begin_s
 
     @property
     def will_retry(self) -> bool:
@@ -207,15 +207,15 @@ class RequestContext:
     def call(self, *, editable: bool, predicts: bool = False, body: bytes | None = None) -> Call:
         """Return the call for an upstream.
 
-        ``predicts``: the call has the answer to a similar prompt, as a hint for providers that take
-        one. ``body`` replaces the client's body.
+        ``predicts``: the call has the answer to a similar prompt, as a prediction for providers
+        that take one. ``body`` replaces the client's body.
         """
         pair, document, scope = self.lookup.pair, self.route.document, self.scope
         request = self.prepared.request
         sent = self.body if body is None else body
         # A provider also reads the text that an id refers to.
         read = sent if self.chain is None else self.chain.whole
-        near = predicts and pair is not None and (self.lookup.similarity or 0.0) >= NEAR
+        near = predicts and pair is not None and (self.lookup.similarity or 0.0) >= HINT_SIMILARITY
         return Call(
             id=self.id,
             method=scope["method"],

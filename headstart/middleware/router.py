@@ -99,6 +99,7 @@ class RouteTaken:
 
 NO_ROUTE = RouteTaken()
 MEMO_MODELS = 1024
+"""The number of names of models whose candidates are remembered."""
 LONGEST_NAME = 128
 """Longest name of a model that is remembered, because callers may send any name."""
 
@@ -286,7 +287,7 @@ class Router:
         return self._choose(form.spoken_by[0], None)  # raises, because no upstream speaks it
 
     def _all_speak(self, candidate: Candidate, dialect: str) -> bool:
-        """Return whether all its upstreams speak a dialect, so that they accept any body."""
+        """Return whether all upstreams of a candidate speak a dialect, and so accept any body."""
         members = [each for each in self.providers if each.name in candidate.names]
         return all(each.speaks(dialect) for each in members)
 
@@ -339,9 +340,11 @@ FRESH_S = 600.0
 RETRY_S = 30.0
 """Time after a failure until the list is asked for again."""
 FETCH_S = 10.0
+"""Longest time for one list."""
 WAIT_S = 2.0
 """Longest wait of a caller for lists that have never come yet."""
 MOST_BYTES = 8 * 1024 * 1024
+"""A longer list is cut off, and counts as a failure."""
 _PATH = re.compile(rb"/v1(?:beta)?/models(?:/(.+))?")
 _WILD = frozenset("*?[")
 

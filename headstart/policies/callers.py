@@ -374,8 +374,8 @@ PROMPT_MARGIN = 2
 and numbers have 3, and hardly any text has fewer than 2."""
 HELD_S = 5.0
 """Time after which a caller may try again if calls in flight have reserved the rest of a limit."""
-LEASES = 20
-"""Number of parts in which the requests of a minute are leased from the store."""
+PARTS_OF_A_MINUTE = 20
+"""Number of parts in which processes take the requests of a minute from the store."""
 _LABELS = {"minute": "%Y-%m-%dT%H:%M", "day": "%Y-%m-%d", "month": "%Y-%m"}
 _EXHAUSTED = "insufficient_quota"
 _TOO_FAST = "rate_limit_exceeded"

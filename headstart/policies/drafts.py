@@ -427,6 +427,7 @@ def _with_item(values: tuple[float, ...], at: int, value: float) -> tuple[float,
 # --- decision ------------------------------------------------------------------------------------
 
 _EVEN = 0.5
+"""The probability of failure above which both models are asked at once."""
 
 
 class DraftDecision(Frozen):

@@ -61,6 +61,7 @@ WINDOW = 5000
 STEP = 0.05
 """The distance by which the gate is lowered at a time."""
 MOST_DOMAINS = 4096
+"""Domains whose records are kept. The least recently used is evicted first."""
 FIRST_HIT_SHARE = 0.25
 """The assumed share of hits among a domain's encoded questions, before any was encoded."""
 HIT_MEMORY = 32

@@ -390,38 +390,15 @@ class GroupTally:
         )
 
     def _savings(self, usual: UsualCalls) -> Savings:
-        hits, joined = usual.expected(self.hits), usual.expected(self.joined)
-        first = usual.expected(self.hits, first=True)
-        times = {
-            HITS: (hits.saved_s, first.saved_s),
-            JOINED: (joined.saved_s, usual.expected(self.joined, first=True).saved_s),
-            DRAFTED: (
-                usual.expected(self.drafted).saved_s,
-                usual.expected(self.drafted, first=True).saved_s,
-            ),
-        }
+        hits, first = usual.expected(self.hits), usual.expected(self.hits, first=True)
+        times = {HITS: (hits.saved_s, first.saved_s)}
+        for name, calls in ((JOINED, self.joined), (DRAFTED, self.drafted)):
+            times[name] = (usual.expected(calls).saved_s, usual.expected(calls, first=True).saved_s)
         lines = [
             gain.line(name, *times.get(name, (0.0, 0.0)), self.prefix.likely_usd * (name == HITS))
             for name, gain in sorted(self._gains.items())
         ]
-        if self._lookups:
-            seconds = -self._overhead_s
-            lines.append(
-                SavingsLine(
-                    name="lookups in vain", requests=self._lookups, total_s=seconds, ttft_s=seconds
-                )
-            )
-        if self._audits:
-            lines.append(
-                SavingsLine(
-                    name="audits",
-                    requests=self._audits,
-                    tokens=-self._audit_tokens,
-                    usd=-self._audit_usd,
-                )
-            )
-        if self._drafts.requests:
-            lines.append(self._drafts.line("calls of live drafts", 0.0, 0.0, 0.0))
+        lines += self._own_costs()
         priced = (
             self._audit_usd
             or self._drafts.usd
@@ -446,6 +423,29 @@ class GroupTally:
             outlier_calls=usual.outliers(self.hits),
             outliers_s=hits.outliers_s,
         )
+
+    def _own_costs(self) -> list[SavingsLine]:
+        """Return the lines of time, tokens and dollars that Headstart itself took."""
+        lines = []
+        if self._lookups:
+            seconds = -self._overhead_s
+            lines.append(
+                SavingsLine(
+                    name="lookups in vain", requests=self._lookups, total_s=seconds, ttft_s=seconds
+                )
+            )
+        if self._audits:
+            lines.append(
+                SavingsLine(
+                    name="audits",
+                    requests=self._audits,
+                    tokens=-self._audit_tokens,
+                    usd=-self._audit_usd,
+                )
+            )
+        if self._drafts.requests:
+            lines.append(self._drafts.line("calls of live drafts", 0.0, 0.0, 0.0))
+        return lines
 
     def _costs(self) -> Costs:
         if not self._paid and all(gain.usd is None for gain in self._gains.values()):

@@ -37,9 +37,11 @@ MIN_SAMPLE = 5
 """Fewest values for an interval. The interval of a smaller sample would say more about the formula
 than about the data."""
 CURVE_POINTS = 200
+"""Most points of a distribution in the report."""
 _Z = NormalDist().inv_cdf(0.975)
 """The two-sided 95 % quantile of the normal distribution."""
 _DOUBT = 0.05
+"""The probability of error of the exact bound."""
 _STEPS = 50
 """Halvings of the range in which the exact bound lies."""
 

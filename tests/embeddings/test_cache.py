@@ -9,7 +9,7 @@ import pytest
 
 from headstart.errors import StoreError
 from headstart.types import Entry, Put
-from support.caches import House, accept, key, running, until
+from support.caches import House, key, refuse_none, running, until
 from support.fakes import FaultyStore, make_entry
 
 if TYPE_CHECKING:
@@ -47,15 +47,15 @@ async def test_who_waits_for_an_answer_gets_it_before_the_store_does(house: Hous
 
 async def test_exact_lookups_never_encode(house: House) -> None:
     await house.cache.put(make_entry("a", exact="x"))
-    assert await house.cache.find_exact(key("hello@0", exact="x"), accept) is not None
-    assert await house.cache.find_exact(key("hello@0"), accept) is None
+    assert await house.cache.find_exact(key("hello@0", exact="x"), refuse_none) is not None
+    assert await house.cache.find_exact(key("hello@0"), refuse_none) is None
     assert house.encoder.encoded == []
 
 
 async def test_an_entry_of_the_store_is_found_and_kept_hot(house: House) -> None:
     await house.store.append([Put(entry=make_entry("a", exact="x"))])
     assert house.cache.peek_exact("x") is None
-    found = await house.cache.find_exact(key(None, exact="x"), accept)
+    found = await house.cache.find_exact(key(None, exact="x"), refuse_none)
     assert found is not None
     assert house.cache.peek_exact("x") is found
 
@@ -69,7 +69,7 @@ async def test_an_entry_that_the_request_refuses_is_not_found(house: House, *, h
 
 async def test_a_failing_store_makes_an_exact_lookup_a_miss(house: House) -> None:
     house.store.failing = {"find"}
-    assert await house.cache.find_exact(key(None, exact="x"), accept) is None
+    assert await house.cache.find_exact(key(None, exact="x"), refuse_none) is None
     assert house.failures == [("store", "StoreError")]
 
 
@@ -85,7 +85,7 @@ async def test_an_entry_that_is_deleted_while_it_is_read_is_not_kept_hot() -> No
     store = Overtaken()
     store.cache = House(store).cache
     await store.append([Put(entry=make_entry("a", exact="x"))])
-    assert await store.cache.find_exact(key(None, exact="x"), accept) is not None
+    assert await store.cache.find_exact(key(None, exact="x"), refuse_none) is not None
     assert store.cache.peek_exact("x") is None
 
 
@@ -95,7 +95,9 @@ async def test_many_puts_and_lookups_at_once_agree(house: House) -> None:
     async def put_then_find(number: int) -> None:
         partition = f"p{number % 5}"
         await house.cache.put(make_entry(f"e{number}", partition=partition), f"one@{number}")
-        lookup = await house.cache.find_semantic(key(f"uno@{number}", partition=partition), accept)
+        lookup = await house.cache.find_semantic(
+            key(f"uno@{number}", partition=partition), refuse_none
+        )
         assert lookup.entry is not None
         found[number] = lookup.entry.id
 
@@ -122,8 +124,8 @@ async def test_an_invalidated_entry_is_served_by_no_tier(house: House) -> None:
     await house.cache.put(make_entry("a", exact="x"), "one@0")
     await house.cache.invalidate(["a"])
     assert house.cache.peek_exact("x") is None
-    assert await house.cache.find_exact(key(None, exact="x"), accept) is None
-    assert (await house.cache.find_semantic(key("one@0"), accept)).reason == "empty-partition"
+    assert await house.cache.find_exact(key(None, exact="x"), refuse_none) is None
+    assert (await house.cache.find_semantic(key("one@0"), refuse_none)).reason == "empty-partition"
 
 
 async def test_an_invalidation_that_the_store_refuses_is_an_error(house: House) -> None:
@@ -139,8 +141,8 @@ async def test_hits_of_every_kind_are_touched_in_one_batch(house: House) -> None
     await house.cache.put(make_entry("similar"), "one@0")
     await house.store.append([Put(entry=make_entry("stored", exact="y"))])
     house.cache.peek_exact("x")
-    await house.cache.find_exact(key(None, exact="y"), accept)
-    await house.cache.find_semantic(key("uno@0"), accept)
+    await house.cache.find_exact(key(None, exact="y"), refuse_none)
+    await house.cache.find_semantic(key("uno@0"), refuse_none)
     house.cache.touch(["named"])
     await house.cache.aclose()
     assert sorted(house.store.touched) == ["named", "peeked", "similar", "stored"]

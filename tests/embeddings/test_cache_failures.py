@@ -8,7 +8,7 @@ import pytest
 from headstart.decisions import Outcome
 from headstart.embeddings.index import FaissIndex
 from headstart.errors import EncoderError
-from support.caches import House, accept, key, make_cache
+from support.caches import House, key, make_cache, refuse_none
 from support.fakes import DIMENSION, FaultyStore, make_entry
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 async def test_a_failing_encoder_makes_a_lookup_a_miss(house: House) -> None:
     await house.cache.put(make_entry("a"), "one@0")
     house.encoder.error = EncoderError("broken")
-    lookup = await house.cache.find_semantic(key("one@0"), accept)
+    lookup = await house.cache.find_semantic(key("one@0"), refuse_none)
     assert (lookup.outcome, lookup.reason) == (Outcome.MISS, "encoder-error")
     assert house.failures == [("encoder", "EncoderError")]
 
@@ -27,7 +27,7 @@ async def test_an_index_that_fails_makes_a_lookup_a_miss() -> None:
     wrong = FaissIndex(DIMENSION + 1)
     wrong.add("p", "a", bytes(2 * DIMENSION + 2))
     cache = make_cache(house.store, wrong, house.encoder, house.recorder)
-    assert (await cache.find_semantic(key("one@0"), accept)).reason == "index-error"
+    assert (await cache.find_semantic(key("one@0"), refuse_none)).reason == "index-error"
     assert house.failures == [("index", "VectorIndexError")]
 
 
@@ -35,7 +35,7 @@ async def test_a_store_that_fails_makes_a_semantic_lookup_a_miss() -> None:
     house = House(FaultyStore(), hot_bytes=0)
     await house.cache.put(make_entry("a"), "one@0")
     house.store.failing = {"load"}
-    assert (await house.cache.find_semantic(key("one@0"), accept)).reason == "store-error"
+    assert (await house.cache.find_semantic(key("one@0"), refuse_none)).reason == "store-error"
     assert house.failures == [("store", "StoreError")]
 
 
@@ -83,7 +83,7 @@ async def test_an_entry_that_the_store_refuses_stays_hot_as_long_as_in_an_outage
 
 async def test_new_entries_are_encoded_in_the_background(house: House) -> None:
     await house.cache.put(make_entry("a"), "one@0")
-    await house.cache.find_semantic(key("uno@0"), accept)
+    await house.cache.find_semantic(key("uno@0"), refuse_none)
     assert house.encoder.encoded == [("one@0", True), ("uno@0", False)]
 
 
@@ -92,6 +92,6 @@ async def test_cancelling_a_lookup_is_not_a_miss(house: House) -> None:
     house.encoder.turn = anyio.Event()
     with anyio.CancelScope() as scope:
         scope.cancel()
-        await house.cache.find_semantic(key("one@0"), accept)
+        await house.cache.find_semantic(key("one@0"), refuse_none)
     assert scope.cancelled_caught
     assert house.failures == []

@@ -12,7 +12,7 @@ from headstart.embeddings.index import FaissIndex
 from headstart.embeddings.stores.sqlite import SQLiteStore
 from headstart.errors import StoreError
 from headstart.types import Delete, Put
-from support.caches import House, accept, key, make_cache, running, until
+from support.caches import House, key, make_cache, refuse_none, running, until
 from support.fakes import DIMENSION, FakeEncoder, FaultyStore, Recorder, make_entry
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ async def test_a_warm_start_answers_as_the_live_cache_did(house: House) -> None:
     for number in range(150):
         for partition in ("p0", "p1", "p2"):
             asked = key(f"uno@{number + 0.2}", partition=partition)
-            live = await house.cache.find_semantic(asked, accept)
-            again = await warm.cache.find_semantic(asked, accept)
+            live = await house.cache.find_semantic(asked, refuse_none)
+            again = await warm.cache.find_semantic(asked, refuse_none)
             assert (live.reason, live.similarity, live.entry) == (
                 again.reason,
                 again.similarity,
@@ -71,7 +71,7 @@ async def test_what_another_process_stores_and_deletes_is_followed() -> None:
     async with running(here.cache) as cache:
         await there.cache.put(make_entry("a", exact="x"), "one@0")
         await until(lambda: "a" in here.index)
-        assert (await cache.find_semantic(key("uno@0"), accept)).outcome is Outcome.SEMANTIC
+        assert (await cache.find_semantic(key("uno@0"), refuse_none)).outcome is Outcome.SEMANTIC
         assert cache.peek_exact("x") is not None
         await there.cache.invalidate(["a"])
         await until(lambda: "a" not in here.index)
@@ -90,7 +90,7 @@ async def test_two_caches_share_one_sqlite_file(tmp_path: Path) -> None:
         assert "early" in followed
         await there.put(make_entry("late"), "two@45")
         await until(lambda: "late" in followed)
-        lookup = await here.find_semantic(key("dos@45"), accept)
+        lookup = await here.find_semantic(key("dos@45"), refuse_none)
         assert lookup.entry is not None
         assert lookup.entry.id == "late"
         await there.invalidate(["late"])
@@ -106,7 +106,7 @@ async def test_an_entry_that_another_process_replaced_is_no_longer_hot() -> None
         await cache.put(make_entry("old", exact="x"), "one@0")
         await there.cache.put(make_entry("new", exact="x"), "one@0")
         await until(lambda: cache.peek_exact("x") is None)
-        found = await cache.find_exact(key(None, exact="x"), accept)
+        found = await cache.find_exact(key(None, exact="x"), refuse_none)
         assert found is not None
         assert found.id == "new"
         await until(lambda: "new" in here.index)
@@ -152,7 +152,7 @@ async def test_after_a_lost_log_nothing_deleted_meanwhile_is_served() -> None:
         store.failing = set()
         await until(lambda: cache.peek_exact("x") is None)
         await until(lambda: "b" in here.index)
-        lookup = await cache.find_semantic(key("uno@0"), accept)
+        lookup = await cache.find_semantic(key("uno@0"), refuse_none)
         assert lookup.entry is not None
         assert lookup.entry.id == "b"
 
@@ -169,14 +169,14 @@ async def test_a_store_that_is_away_leaves_exact_repeats_for_a_while() -> None:
         await until(lambda: house.failures)
         house.now += 30.0
         assert cache.peek_exact("x") is not None
-        assert (await cache.find_semantic(key("uno@0"), accept)).entry is None
+        assert (await cache.find_semantic(key("uno@0"), refuse_none)).entry is None
         house.now += 0.1
         assert cache.peek_exact("x") is None
         store.failing = set()
         await until(lambda: store.calls.count("scan") >= 2)
-        assert (await cache.find_exact(key(None, exact="x"), accept)) is not None
+        assert (await cache.find_exact(key(None, exact="x"), refuse_none)) is not None
         await until(lambda: cache.peek_exact("x") is not None)
-        assert (await cache.find_semantic(key("uno@0"), accept)).entry is not None
+        assert (await cache.find_semantic(key("uno@0"), refuse_none)).entry is not None
 
 
 async def test_a_warm_start_that_fails_closes_the_store() -> None:

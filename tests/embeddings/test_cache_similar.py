@@ -15,7 +15,7 @@ from headstart.embeddings.index import FaissIndex, pack_vector
 from headstart.embeddings.replica import INLINE_ROWS
 from headstart.errors import EncoderError
 from headstart.types import Put
-from support.caches import House, accept, key, make_cache, until
+from support.caches import House, key, make_cache, refuse_none, until
 from support.fakes import (
     DIMENSION,
     FakeEncoder,
@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
 async def test_a_similar_prompt_is_answered_with_its_similarity_and_times(house: House) -> None:
     await house.cache.put(make_entry("a"), "one@0")
-    lookup = await house.cache.find_semantic(key("uno@10"), accept)
+    lookup = await house.cache.find_semantic(key("uno@10"), refuse_none)
     assert lookup.outcome is Outcome.SEMANTIC
     assert lookup.entry is not None
     assert lookup.entry.id == "a"
@@ -47,7 +47,7 @@ async def test_a_hot_entry_is_judged_without_asking_the_store(house: House) -> N
     await house.cache.put(make_entry("a"), "one@0")
     await house.cache.put(make_entry("b"), "two@5")
     house.store.failing = {"load"}
-    assert (await house.cache.find_semantic(key("uno@0"), accept)).outcome is Outcome.SEMANTIC
+    assert (await house.cache.find_semantic(key("uno@0"), refuse_none)).outcome is Outcome.SEMANTIC
 
 
 async def test_entries_that_are_not_hot_are_read_at_once_and_the_hit_is_kept_hot() -> None:
@@ -57,7 +57,7 @@ async def test_entries_that_are_not_hot_are_read_at_once_and_the_hit_is_kept_hot
     await writer.cache.put(make_entry("b"), "not two@1")
     await writer.cache.put(make_entry("c"), "three@2")
     await house.cache.open()
-    lookup = await house.cache.find_semantic(key("uno@0"), accept)
+    lookup = await house.cache.find_semantic(key("uno@0"), refuse_none)
     assert lookup.entry is not None
     assert lookup.entry.id == "c"
     assert house.store.calls.count("load") == 1
@@ -79,7 +79,7 @@ async def test_the_best_neighbour_that_survives_is_the_hit(house: House) -> None
 async def test_partitions_are_never_crossed(house: House) -> None:
     await house.cache.put(make_entry("a", partition="p"), "one@0")
     await house.cache.put(make_entry("b", partition="q"), "one@60")
-    lookup = await house.cache.find_semantic(key("one@0", partition="q"), accept)
+    lookup = await house.cache.find_semantic(key("one@0", partition="q"), refuse_none)
     assert (lookup.reason, lookup.entry) == ("below-threshold", None)
 
 
@@ -88,7 +88,7 @@ async def test_a_large_partition_is_searched_and_grows_too(house: House) -> None
     far = pack_vector(encode_angle("far@90").sentence)
     for number in range(INLINE_ROWS):
         house.index.add("p", f"far-{number}", far)
-    lookup = await house.cache.find_semantic(key("uno@1"), accept)
+    lookup = await house.cache.find_semantic(key("uno@1"), refuse_none)
     assert lookup.entry is not None
     assert lookup.entry.id == "a"
     await house.cache.put(make_entry("b"), "one@45")
@@ -96,21 +96,21 @@ async def test_a_large_partition_is_searched_and_grows_too(house: House) -> None
 
 
 async def test_no_text_to_compare_is_exact_only(house: House) -> None:
-    assert (await house.cache.find_semantic(key(None), accept)).reason == "exact-only"
+    assert (await house.cache.find_semantic(key(None), refuse_none)).reason == "exact-only"
 
 
 async def test_no_encoder_is_exact_only() -> None:
     cache = make_cache(FaultyStore(), FaissIndex(DIMENSION), None, Recorder())
     await cache.open()
     await cache.put(make_entry("a"), "one@0")
-    assert (await cache.find_semantic(key("one@0"), accept)).reason == "exact-only"
+    assert (await cache.find_semantic(key("one@0"), refuse_none)).reason == "exact-only"
     assert cache.peek_exact("a") is not None
 
 
 async def test_an_empty_partition_is_a_miss_that_encodes_nothing(house: House) -> None:
     await house.cache.put(make_entry("a", partition="q"), "one@0")
     house.encoder.encoded.clear()
-    lookup = await house.cache.find_semantic(key("one@0"), accept)
+    lookup = await house.cache.find_semantic(key("one@0"), refuse_none)
     assert (lookup.outcome, lookup.reason) == (Outcome.MISS, "empty-partition")
     assert house.encoder.encoded == []
 
@@ -132,7 +132,7 @@ async def test_a_lookup_waits_for_the_encodings_of_its_partition(house: House, s
     found: list[Lookup] = []
 
     async def find() -> None:
-        found.append(await house.cache.find_semantic(key("uno@1"), accept))
+        found.append(await house.cache.find_semantic(key("uno@1"), refuse_none))
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(put_expected, house, make_entry("a"), "one@0")
@@ -154,7 +154,7 @@ async def test_a_hit_does_not_wait_for_what_is_still_to_be_encoded(house: House)
         tasks.start_soon(house.cache.put, make_entry("b"), "two@1")
         await until(lambda: ("two@1", True) in house.encoder.encoded)
         with anyio.fail_after(5):
-            lookup = await house.cache.find_semantic(key("uno@1"), accept)
+            lookup = await house.cache.find_semantic(key("uno@1"), refuse_none)
         house.encoder.background_turn.set()
     assert lookup.entry is not None
     assert lookup.entry.id == "a"
@@ -166,7 +166,7 @@ async def test_nothing_is_waited_for_in_another_partition(house: House) -> None:
         tasks.start_soon(house.cache.put, make_entry("a", partition="q"), "one@0")
         await until(lambda: house.encoder.encoded)
         with anyio.fail_after(5):
-            lookup = await house.cache.find_semantic(key("uno@1"), accept)
+            lookup = await house.cache.find_semantic(key("uno@1"), refuse_none)
         house.encoder.background_turn.set()
     assert lookup.reason == "empty-partition"
     assert house.encoder.encoded == [("one@0", True)]
@@ -179,7 +179,7 @@ async def test_a_lookup_waits_for_its_partition_no_longer_than_for_its_own_encod
         tasks.start_soon(house.cache.put, make_entry("a"), "one@0")
         await until(lambda: house.encoder.encoded)
         with anyio.fail_after(5):
-            lookup = await house.cache.find_semantic(key("uno@1"), accept)
+            lookup = await house.cache.find_semantic(key("uno@1"), refuse_none)
         assert house.index.size() == 0
         house.encoder.background_turn.set()
     assert lookup.reason == "empty-partition"
@@ -198,7 +198,7 @@ async def test_a_lookup_does_not_wait_for_an_entry_that_will_not_come(
             await put_expected(house, make_entry("a"), "one@0")
 
     async def find() -> None:
-        found.append(await house.cache.find_semantic(key("uno@1"), accept))
+        found.append(await house.cache.find_semantic(key("uno@1"), refuse_none))
 
     with anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
@@ -214,12 +214,12 @@ async def test_a_lookup_does_not_wait_for_an_entry_that_will_not_come(
                 putting.cancel()
             house.encoder.background_turn.set()
     assert [lookup.reason for lookup in found] == ["empty-partition"]
-    assert (await house.cache.find_semantic(key("uno@1"), accept)).reason == "empty-partition"
+    assert (await house.cache.find_semantic(key("uno@1"), refuse_none)).reason == "empty-partition"
 
 
 async def test_encodings_are_asked_for_in_the_name_of_the_tenant(house: House) -> None:
     await house.cache.put(make_entry("a"), "one@0", tenant="ann")
-    await house.cache.find_semantic(key("uno@1"), accept, MatchContext(tenant="bob"))
+    await house.cache.find_semantic(key("uno@1"), refuse_none, MatchContext(tenant="bob"))
     assert house.encoder.tenants == ["ann", "bob"]
 
 
@@ -227,7 +227,7 @@ async def test_a_busy_encoder_is_not_waited_for() -> None:
     house = House(FaultyStore(), max_wait_s=0.0)
     await house.cache.put(make_entry("a"), "one@0")
     house.encoder.turn = anyio.Event()
-    lookup = await house.cache.find_semantic(key("one@0"), accept)
+    lookup = await house.cache.find_semantic(key("one@0"), refuse_none)
     assert (lookup.outcome, lookup.reason) == (Outcome.MISS, "encoder-busy")
     assert lookup.encode_s > 0
 
@@ -235,23 +235,27 @@ async def test_a_busy_encoder_is_not_waited_for() -> None:
 async def test_a_request_may_wait_longer_or_shorter_than_the_cache_is_set() -> None:
     house = House(FaultyStore(), max_wait_s=0.0)
     await house.cache.put(make_entry("a"), "one@0")
-    patient = await house.cache.find_semantic(key("one@0"), accept, MatchContext(max_wait_s=60.0))
+    patient = await house.cache.find_semantic(
+        key("one@0"), refuse_none, MatchContext(max_wait_s=60.0)
+    )
     assert patient.outcome is Outcome.SEMANTIC
     house.encoder.turn = anyio.Event()
-    hurried = await house.cache.find_semantic(key("one@0"), accept, MatchContext(max_wait_s=0.0))
+    hurried = await house.cache.find_semantic(
+        key("one@0"), refuse_none, MatchContext(max_wait_s=0.0)
+    )
     assert hurried.reason == "encoder-busy"
 
 
 async def test_a_prompt_beyond_the_limit_is_too_long(house: House) -> None:
     await house.cache.put(make_entry("a"), "one@0")
     house.encoder.complete = False
-    assert (await house.cache.find_semantic(key("one@0"), accept)).reason == "too-long"
+    assert (await house.cache.find_semantic(key("one@0"), refuse_none)).reason == "too-long"
 
 
 async def test_a_far_neighbour_is_below_the_threshold_and_is_not_loaded(house: House) -> None:
     await house.cache.put(make_entry("a"), "one@0")
     house.store.failing = {"load"}
-    lookup = await house.cache.find_semantic(key("uno@80"), accept)
+    lookup = await house.cache.find_semantic(key("uno@80"), refuse_none)
     assert (lookup.reason, lookup.veto) == ("below-threshold", "threshold")
     assert lookup.similarity == pytest.approx(0.1736, abs=1e-3)
 
@@ -260,7 +264,7 @@ async def test_a_neighbour_that_the_policy_finds_too_far_is_below_the_threshold(
     house: House,
 ) -> None:
     await house.cache.put(make_entry("a"), "one@0")
-    lookup = await house.cache.find_semantic(key("uno@30"), accept)
+    lookup = await house.cache.find_semantic(key("uno@30"), refuse_none)
     assert (lookup.reason, lookup.veto) == ("below-threshold", "threshold")
     assert lookup.similarity == pytest.approx(0.8660, abs=1e-3)
 
@@ -268,7 +272,7 @@ async def test_a_neighbour_that_the_policy_finds_too_far_is_below_the_threshold(
 async def test_a_veto_is_reported_with_the_best_similarity(house: House) -> None:
     await house.cache.put(make_entry("a"), "not one@0")
     await house.cache.put(make_entry("b"), "two@40")
-    lookup = await house.cache.find_semantic(key("uno@10"), accept)
+    lookup = await house.cache.find_semantic(key("uno@10"), refuse_none)
     assert (lookup.outcome, lookup.reason, lookup.veto) == (Outcome.MISS, "veto", "negation")
     assert lookup.similarity == pytest.approx(0.9848, abs=1e-3)
 
@@ -286,7 +290,7 @@ async def test_damaged_evidence_is_a_miss(house: House) -> None:
     vector = pack_vector(encode_angle("one@0").sentence)
     await house.store.append([Put(entry=entry, vector=vector)])
     await house.cache.open()
-    lookup = await house.cache.find_semantic(key("one@0"), accept)
+    lookup = await house.cache.find_semantic(key("one@0"), refuse_none)
     assert (lookup.reason, lookup.veto) == ("veto", "evidence-damaged")
 
 
@@ -297,18 +301,18 @@ async def test_evidence_of_another_policy_is_never_judged(house: House) -> None:
     vector = pack_vector(encode_angle("one@0").sentence)
     await house.store.append([Put(entry=entry, vector=vector)])
     await house.cache.open()
-    lookup = await house.cache.find_semantic(key("one@0"), accept)
+    lookup = await house.cache.find_semantic(key("one@0"), refuse_none)
     assert (lookup.reason, lookup.veto) == ("veto", "evidence-version")
 
 
 async def test_an_entry_that_left_the_store_is_skipped_and_forgotten(house: House) -> None:
     vector = pack_vector(encode_angle("one@0").sentence)
     house.index.add("p", "left", vector)
-    assert (await house.cache.find_semantic(key("one@0"), accept)).reason == "gone"
+    assert (await house.cache.find_semantic(key("one@0"), refuse_none)).reason == "gone"
     assert house.index.size() == 0
     house.index.add("p", "left", vector)
     await house.cache.put(make_entry("a"), "one@5")
-    lookup = await house.cache.find_semantic(key("one@0"), accept)
+    lookup = await house.cache.find_semantic(key("one@0"), refuse_none)
     assert lookup.entry is not None
     assert lookup.entry.id == "a"
 
@@ -317,7 +321,7 @@ async def test_an_expired_entry_is_not_served(house: House) -> None:
     await house.cache.put(make_entry("a", expires=house.now + 5), "one@0")
     house.now += 5
     assert house.cache.peek_exact("a") is None
-    assert (await house.cache.find_semantic(key("one@0"), accept)).reason == "gone"
+    assert (await house.cache.find_semantic(key("one@0"), refuse_none)).reason == "gone"
 
 
 class CountingPolicy(FakeMatchPolicy):
@@ -347,7 +351,7 @@ async def test_a_prompt_that_was_looked_up_is_not_parsed_again_to_be_stored() ->
     )
     await cache.open()
     await cache.put(make_entry("a"), "one@0")
-    assert (await cache.find_semantic(key("uno@40"), accept)).reason == "below-threshold"
+    assert (await cache.find_semantic(key("uno@40"), refuse_none)).reason == "below-threshold"
     await cache.put(make_entry("b"), "uno@40")
     assert policy.parsed == ["one@0", "uno@40"]
     for number in range(MOST_PARSED):

@@ -13,7 +13,7 @@ from headstart.embeddings.semantic_search import ENCODED_AT_ONCE, ENCODED_NEAR
 from headstart.errors import EncoderError
 from headstart.observe import Gated, GateOutcome
 from headstart.types import Put, VectorRow
-from support.caches import House, accept, key, running, until
+from support.caches import House, key, refuse_none, running, until
 from support.fakes import FakeSketcher, FaultyStore, encode_angle, make_entry
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ async def put(house: House, id: str, text: str) -> None:
 
 
 async def find(house: House, text: str) -> Lookup:
-    return await house.cache.find_semantic(key(text), accept)
+    return await house.cache.find_semantic(key(text), refuse_none)
 
 
 def encoded(house: House) -> list[str]:
@@ -207,7 +207,7 @@ async def test_a_late_vector_reaches_the_store_other_nodes_and_a_restart() -> No
         await put(here, "a", "one@0")
         await until(lambda: "a" in there.index)
         assert there.cache.peek_exact("a") is None
-        await there.cache.find_exact(key("one@0", exact="a"), accept)
+        await there.cache.find_exact(key("one@0", exact="a"), refuse_none)
         assert (await find(here, "uno@1")).entry is not None
         await until(lambda: "a" in there.cache._replica.vectors)
         assert (await find(there, "dos@1")).entry is not None
@@ -409,7 +409,7 @@ async def test_an_entry_with_the_parse_of_another_version_is_encoded_again(house
 
 async def test_a_question_goes_in_the_name_of_its_tenant(house: House) -> None:
     await put(house, "a", "one@0")
-    await house.cache.find_semantic(key("uno@1"), accept, MatchContext(tenant="bob"))
+    await house.cache.find_semantic(key("uno@1"), refuse_none, MatchContext(tenant="bob"))
     assert house.encoder.tenants == ["bob", "bob"]
 
 

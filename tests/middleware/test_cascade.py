@@ -109,8 +109,8 @@ async def early(house: House, fast: Actor, slow: Actor) -> Cascade:
     request = asking(HARD).request
     assert request is not None
     for _ in range(30):
-        await upstream.jury.rule(request, None, None)
-    assert upstream.jury.expects_failure(request)
+        await upstream.panel.rule(request, None, None)
+    assert upstream.panel.expects_failure(request)
     return upstream
 
 
@@ -269,7 +269,7 @@ async def test_its_estimate_is_a_whole_draft_and_a_share_of_the_other() -> None:
     request = chat_call().request
     assert request is not None
     assert score_prompt(request) is not None
-    share = upstream.jury.failure_rate(request)
+    share = upstream.panel.failure_rate(request)
     found = upstream.estimate(chat_call())
     assert 0.0 < share < 1.0
     assert found.ready

@@ -175,16 +175,16 @@ async def test_escalations_teach_what_a_score_is_worth() -> None:
     assert marks[0] == "cascade:slow"
     assert marks[-1] == "cascade:fast", "the strong model always said the same"
     other = cascade(House(), fast_says("42"), slow_says("42"), lambda *_: 0.45)
-    other.jury.load(upstream.jury.saved())
+    other.panel.load(upstream.panel.saved())
     assert (await ask(other))[1] == ("cascade:fast",)
 
 
 async def test_what_cannot_be_read_of_another_run_is_ignored() -> None:
-    jury = cascade(House(), fast_says(), slow_says()).jury
-    before = jury.saved()
+    panel = cascade(House(), fast_says(), slow_says()).panel
+    before = panel.saved()
     for data in (b"", b"{}", before.replace(b'"version":1', b'"version":2')):
-        jury.load(data)
-    assert jury.saved() == before
+        panel.load(data)
+    assert panel.saved() == before
 
 
 async def test_a_checked_call_is_answered_by_the_strong_model_and_its_draft_teaches() -> None:

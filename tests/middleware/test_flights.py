@@ -108,7 +108,7 @@ async def test_leaving_a_finished_flight_does_not_cancel_its_pump() -> None:
 async def test_clients_that_leave_one_after_the_other_cut_off_the_body_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("headstart.middleware.flights.REST_S", 0.0)
+    monkeypatch.setattr("headstart.middleware.flights.END_GRACE_S", 0.0)
     flight = Flight()
     cut_off: list[bool] = []
 

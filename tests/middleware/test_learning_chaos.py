@@ -241,4 +241,4 @@ async def test_a_long_past_is_learned_in_turns() -> None:
         tasks.start_soon(count)
         await make_domains(store).load("d")
         tasks.cancel_scope.cancel()
-    assert turns >= 400 / domains_module.AT_ONCE
+    assert turns >= 400 / domains_module.LABELS_PER_TURN

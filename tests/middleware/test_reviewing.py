@@ -9,7 +9,11 @@ import pytest
 
 from headstart.decisions import LabelSource
 from headstart.embeddings.stores.memory import MemoryStore
-from headstart.middleware.learning.hit_decisions import MOST_DOMAINS, Reviews, most_doubtful
+from headstart.middleware.learning.hit_decisions import (
+    MOST_SEARCHED_DOMAINS,
+    Reviews,
+    most_doubtful,
+)
 from support.administered import administered
 from support.learned import make_label
 
@@ -100,7 +104,11 @@ async def test_the_nearest_to_a_decision_come_first_and_the_unsure_before_all() 
 
 async def test_only_so_many_domains_are_brought_into_memory() -> None:
     async with administered() as running:
-        labels = [make_label(number, domain=str(number)) for number in range(MOST_DOMAINS + 5)]
+        labels = [
+            make_label(number, domain=str(number)) for number in range(MOST_SEARCHED_DOMAINS + 5)
+        ]
         found = await most_doubtful(labels, running.hit_decider)
-        assert len(running.hit_decider.learner.domains) == MOST_DOMAINS
-    assert {doubt.label.domain for doubt in found} == {str(each) for each in range(MOST_DOMAINS)}
+        assert len(running.hit_decider.learner.domains) == MOST_SEARCHED_DOMAINS
+    assert {doubt.label.domain for doubt in found} == {
+        str(each) for each in range(MOST_SEARCHED_DOMAINS)
+    }

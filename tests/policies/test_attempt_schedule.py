@@ -210,7 +210,7 @@ def test_only_larger_contexts_help_a_prompt_that_is_too_long() -> None:
 
 
 def test_a_race_starts_together_and_retries_when_all_have_failed() -> None:
-    starts = make(3, AttemptRules(abreast=3))
+    starts = make(3, AttemptRules(at_once=3))
     assert starts.side_by_side
     assert due(starts, 0.0) == [(0, "first"), (1, "race"), (2, "race")]
     starts.failed(1, SERVER, 1.0)

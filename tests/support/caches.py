@@ -110,7 +110,7 @@ def key(query: str | None, *, exact: str = "unknown", partition: str = "p") -> C
     return CacheKey(scope="s", partition=partition, exact=exact, query=query)
 
 
-def accept(entry: Entry) -> str | None:
+def refuse_none(entry: Entry) -> str | None:
     return None
 
 

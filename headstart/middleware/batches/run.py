@@ -223,9 +223,8 @@ class BatchRun:
         tier: DeferredCalls | None = None,
     ) -> None:
         self._app, self._concurrency, self._books, self._journal = app, concurrency, books, journal
-        concurrency.admits_at_once = (
-            False  # the answer to one call decides whether the next one may begin
-        )
+        # The answer to one call decides whether the next one may begin.
+        concurrency.admits_at_once = False
         self._headers = (*headers, (b"content-type", b"application/json"))
         self.pace = BatchPace(most=most)
         self.counts = BatchCounts(0)
@@ -270,7 +269,7 @@ class BatchRun:
         """Ask all requests that have no answer yet. Raises HeadstartError."""
         await self._ask_all()
         while self.tier is not None and self._deferred and self.stopped_by is None:
-            settled = await self.tier.settle(self._rest)
+            settled = await self.tier.settle(self._sleep)
             deferred, self._deferred = self._deferred, []
             if settled:
                 self._settled = {(each.place, each.step) for each, _ in deferred}
@@ -284,8 +283,8 @@ class BatchRun:
                 if self.stopped_by is None:
                     await self.tier.close_round()
 
-    async def _rest(self, seconds: float) -> bool:
-        """Wait, and return False if the run is stopped meanwhile."""
+    async def _sleep(self, seconds: float) -> bool:
+        """Wait for these seconds; return False if the run is stopped meanwhile."""
         with anyio.move_on_after(seconds):
             while self.stopped_by is None:
                 self._changed.clear()
@@ -306,10 +305,10 @@ class BatchRun:
                     # A hit ends without waiting, so other tasks get a turn here.
                     await asyncio.sleep(0)
                 else:
-                    await self._change()
+                    await self._wait_for_change()
             while self._open:
                 self._concurrency.refuse_waiting()
-                await self._change()
+                await self._wait_for_change()
             syncing.cancel()
         await asyncio.to_thread(self._journal.sync)
 
@@ -322,7 +321,7 @@ class BatchRun:
     def _pause_s(self) -> float:
         return self.pace.resumes_at - asyncio.get_running_loop().time()
 
-    async def _change(self) -> None:
+    async def _wait_for_change(self) -> None:
         """Wait until a call ends, the run is stopped, or a pause is over."""
         self._changed.clear()
         pause_s = self._pause_s()

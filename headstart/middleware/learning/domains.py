@@ -38,9 +38,9 @@ SAVE_S = 30.0
 """Time between snapshots. After a crash, the labels since the last one are applied again."""
 RETRY_S = 5.0
 """Pause after an unexpected error of the store, so that the log stays readable."""
-AT_ONCE = 50
+LABELS_PER_TURN = 50
 """Number of labels that are applied before other tasks get a turn."""
-MOST = 256
+MOST_DOMAINS = 256
 """Number of domains in memory. One takes 10 kB when new, 60 kB with 200 labels, 700 kB with 2,000
 and 3.3 MB with all the entries that it may remember."""
 MOST_LABELS = 1_000_000
@@ -90,7 +90,7 @@ class Domains:
     fresh: Callable[[], Domain]
     restore: Callable[[bytes], Domain]
     observer: Observer
-    most: int = MOST
+    most: int = MOST_DOMAINS
     vetoes: Vetoes = field(default_factory=Vetoes)
     """The entries that people called wrong; complete once any domain is in memory."""
     _loaded: OrderedDict[str, _LoadedDomain] = field(default_factory=OrderedDict)
@@ -259,7 +259,7 @@ class Domains:
             loaded = domains.get(label.domain)
             if loaded is not None and cursor > loaded.cursor:
                 self._apply(label.domain, loaded, cursor, label)
-            if number % AT_ONCE == 0:
+            if number % LABELS_PER_TURN == 0:
                 await anyio.lowlevel.checkpoint()
 
     def _apply(self, name: str, loaded: _LoadedDomain, cursor: str, label: Label) -> None:

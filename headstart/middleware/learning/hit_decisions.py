@@ -294,9 +294,9 @@ def _as_miss(lookup: Lookup, reason: str) -> Lookup:
     return msgspec.structs.replace(lookup, outcome=Outcome.MISS, entry=None, reason=reason)
 
 
-MOST = 5000
+MOST_PAIRS = 5000
 """Number of the newest pairs among which doubtful ones are looked for."""
-MOST_DOMAINS = 32
+MOST_SEARCHED_DOMAINS = 32
 """Most learning domains that are searched, because each must be loaded into memory."""
 SCORED_AT_ONCE = 100
 """Number of pairs scored before other tasks get their turn."""
@@ -312,7 +312,7 @@ class DoubtfulPair(NamedTuple):
 class Reviews:
     """The newest pairs whose two answers are stored, and which of them were reviewed."""
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(self, most: int = MOST_PAIRS) -> None:
         self._most = most
         self._store: Store | None = None
         self._cursor = ""
@@ -366,7 +366,7 @@ async def most_doubtful(labels: Sequence[Label], hit_decider: HitDecider) -> lis
 
     Labels of another policy version are left out, because they teach nothing.
     """
-    domains = set(list(dict.fromkeys(label.domain for label in labels))[:MOST_DOMAINS])
+    domains = set(list(dict.fromkeys(label.domain for label in labels))[:MOST_SEARCHED_DOMAINS])
     found = []
     for number, label in enumerate(labels):
         if number % SCORED_AT_ONCE == 0:

@@ -63,6 +63,7 @@ FIRST_PRICES = 5.0
 """The prior for the price of a comparison: a new budget assumes that it has made five comparisons
 (``FIRST_PRICES``) of 0.01 s of CPU time each (``FIRST_PRICE_S``)."""
 PRICE_MEMORY = 0.99
+"""The factor by which older comparisons lose weight in the average price, with each new one."""
 COMPARED = "compared answers"
 """The tenant of answers to compare in the encoder's queue. Other tenants are hashes."""
 
@@ -613,7 +614,7 @@ class ModelJudge:
     upstream: Upstream
     dialect: Dialect
     model: str
-    allowance: CallBudget
+    budget: CallBudget
     price: Callable[[str], Price | None]
     clock: Callable[[], float]
     new_id: Callable[[], str]
@@ -623,7 +624,7 @@ class ModelJudge:
         self, question: str, cached: Completion | RawResponse, fresh: Completion | RawResponse
     ) -> bool | None:
         """Return the judgement; None: unsure, or no budget is left. Raises UpstreamError."""
-        if not self.allowance.take():
+        if not self.budget.take():
             return None
         asked = judge_request(question, answer_text(cached), answer_text(fresh), self.model)
         body = msgspec.json.encode(asked)
@@ -656,7 +657,7 @@ class ModelJudge:
         tokens = self.dialect.tokens(transcript.usage or {})
         price = self.price(self.model)
         cost_usd = None if price is None else price.cost_usd(tokens)
-        self.allowance.pay(cost_usd or 0.0)
+        self.budget.pay(cost_usd or 0.0)
         self.observer.notify(
             Served(
                 id=call.id,

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _NO_LOCK = nullcontext()
 _Place: TypeAlias = tuple[str, str, str]
 MOST_STATES = 1024
+"""Most states that are kept in memory."""
 
 
 class UpstreamState:
@@ -133,15 +134,15 @@ class AttemptBooking:
     """Books one attempt. Nothing here awaits, so the row is complete after any cancellation.
 
     ``now`` is the event loop's time, ``at`` the start in Unix seconds. For the call, ``reserved``
-    tokens were taken from the provider's rate limits (``taken`` tells from which), and ``spent`` is
-    the reservation from the limits of the caller's key. With ``cancels_billing``, the provider
-    bills a cancelled stream only up to its cancellation.
+    tokens were taken from the provider's rate limits (``taken`` tells from which). ``reservation``
+    is the cost that was reserved in the limits of the caller's key. With ``cancels_billing``, the
+    provider bills a cancelled stream only up to its cancellation.
     """
 
     __slots__ = (
-        "_cancels_billing", "_dialect", "_permit", "_price", "_reserved", "_spent", "_state",
-        "_states", "_taken", "_transcript", "at", "began", "booked", "call", "first_at", "gaps",
-        "key", "last", "stall_limits_s", "status", "streams",
+        "_cancels_billing", "_dialect", "_permit", "_price", "_reservation", "_reserved_tokens",
+        "_state", "_states", "_taken", "_transcript", "at", "began", "booked", "call", "first_at",
+        "gaps", "key", "last", "stall_limits_s", "status", "streams",
     )  # fmt: skip
 
     def __init__(
@@ -149,7 +150,7 @@ class AttemptBooking:
         call: Call,
         key: UpstreamModel,
         *,
-        spent: Reservation | None = None,
+        reservation: Reservation | None = None,
         permit: Permit,
         state: UpstreamState,
         states: UpstreamStates,
@@ -168,9 +169,9 @@ class AttemptBooking:
         self._price = price
         self._cancels_billing = cancels_billing
         self.booked = False
-        self._reserved = reserved
+        self._reserved_tokens = reserved
         self._taken = taken
-        self._spent = spent
+        self._reservation = reservation
         self.streams = call.request is not None and (call.request.stream or call.streamed_upstream)
         self.last = now
         self.gaps: list[float] = []
@@ -199,7 +200,7 @@ class AttemptBooking:
         if limits.known and reply.status < 400 and not limits.needs_headers(now):
             return
         if limits.learn(reply.headers, now, unix, self._taken, began=self.began):
-            self._reserved = 0  # the provider's remaining limits do not count them
+            self._reserved_tokens = 0  # the provider's remaining limits do not count them
 
     def first(self, now: float) -> None:
         """Note the first content. A probe of the circuit breaker succeeds now."""
@@ -270,7 +271,7 @@ class AttemptBooking:
                 pause_s = self._state.breaker.ready_in_s(now)
                 self._state.limits.learn_refusal(pause_s, self.began, now)
         if failure.kind in _UNUSED:
-            self._state.limits.give_back(self._reserved, now)
+            self._state.limits.give_back(self._reserved_tokens, now)
         begun = self.first_at is not None
         outcome = AttemptOutcome.BROKEN if begun else AttemptOutcome.FAILED
         worked = begun or (failure.kind in _BILLED and self.status < 300)
@@ -305,10 +306,10 @@ class AttemptBooking:
         """Note that the call was not made."""
         self.booked = True
         self._state.breaker.neutral(self._permit)
-        self._state.limits.give_back(self._reserved, now)
+        self._state.limits.give_back(self._reserved_tokens, now)
         self._states.measures.ended(self.key, now)
-        if self._spent is not None:
-            self._spent.release()
+        if self._reservation is not None:
+            self._reservation.release()
 
     def _cut(self, outcome: AttemptOutcome, now: float, failure: Failure | None = None) -> None:
         """Book a call that was not read to its end, and learn from the wait for it."""
@@ -380,12 +381,12 @@ class AttemptBooking:
         if outcome is not AttemptOutcome.WON:  # else the figures have the whole answer
             gaps = () if self.call.relayed else self.gaps
             self._states.measures.ended(self.key, now, gaps)
-        spent = self._spent
-        if spent is None:
+        reservation = self._reservation
+        if reservation is None:
             self.call.log.book(attempt, cost_of)
         else:
-            spent.settle(attempt)
-            self.call.log.book(attempt, cost_of, spent.settle)
+            reservation.settle(attempt)
+            self.call.log.book(attempt, cost_of, reservation.settle)
 
 
 def reserved_tokens(call: Call, measures: Measures) -> int:

@@ -7,7 +7,6 @@ calls: it asks one upstream after the other until one does not fail.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,6 +16,7 @@ import msgspec
 from headstart.attempts import AttemptOutcome, AttemptRole, RoutingEstimate
 from headstart.errors import HeadstartError, UpstreamError, UpstreamRefused, UpstreamUnavailable
 from headstart.middleware.upstreams.target import classify_failure
+from headstart.observe import logger
 from headstart.policies.routing.ordering import as_given, by_cost, by_speed
 from headstart.policies.routing.schedule import (
     AttemptRules,
@@ -38,9 +38,6 @@ if TYPE_CHECKING:
     from headstart.types import Call, Piece
 
 
-logger = logging.getLogger("headstart")
-
-
 class ParallelAttempts:
     """Calls of one request that run side by side. The first one that answers wins.
 
@@ -57,7 +54,7 @@ class ParallelAttempts:
 
     def ask(self, member: int, upstream: Upstream, call: Call) -> None:
         """Start a member's call."""
-        self._members[CallTask(upstream, call, self._hear, whole=self._whole)] = member
+        self._members[CallTask(upstream, call, self._note_result, whole=self._whole)] = member
 
     async def news(self, until: float | None) -> list[tuple[int, Exception]]:
         """Wait for a winner or a failure, or until the loop's time is ``until``.
@@ -98,9 +95,9 @@ class ParallelAttempts:
         self._cancel_others()
         await asyncio.sleep(0)
 
-    def _hear(self, task: CallTask) -> None:
+    def _note_result(self, task: CallTask) -> None:
         if self._winner is not None:
-            self._hear_late(task)
+            self._drop_loser(task)
         elif task.error is not None:
             self._failed.append((self._members[task], task.error))
         else:
@@ -119,7 +116,7 @@ class ParallelAttempts:
         for other in self._others:
             other.cancel()
 
-    def _hear_late(self, task: CallTask) -> None:
+    def _drop_loser(self, task: CallTask) -> None:
         """Close an answer that lost against a faster call. An error here has no effect."""
         task.release()
         if task.error is not None and not isinstance(task.error, HeadstartError):
@@ -264,7 +261,7 @@ class AttemptGroup:
         )
         first, cost_usd = estimates[0], estimates[0].cost_usd
         if self._strategy.strategy == "race" and cost_usd is not None:
-            racing = estimates[1 : self._abreast(estimates)]
+            racing = estimates[1 : self._racing_count(estimates)]
             cost_usd += sum(each.waste_usd or 0.0 for each in racing)
         return msgspec.structs.replace(first, name=self.name, cost_usd=cost_usd)
 
@@ -341,11 +338,15 @@ class AttemptGroup:
         attempts: ParallelAttempts,
     ) -> Reply:
         loop = asyncio.get_running_loop()
-        folds = not self._strategy.first_complete and _wants_whole(call)
+        streamed_upstream = not self._strategy.first_complete and _wants_whole(call)
         while True:
             for start in starts.due(loop.time()):
                 asked = self._call(
-                    call, start, apart=True, streamed_upstream=folds, has_alternative=starts.others
+                    call,
+                    start,
+                    apart=True,
+                    streamed_upstream=streamed_upstream,
+                    has_alternative=starts.others,
                 )
                 attempts.ask(start.member, self._members[start.member], asked)
             if starts.over:
@@ -405,7 +406,7 @@ class AttemptGroup:
         fair = self._strategy.race_billed or not estimate.bills_cancelled
         return estimate.ready and fair and estimate.allowance >= SCARCE
 
-    def _abreast(self, estimates: Sequence[RoutingEstimate]) -> int:
+    def _racing_count(self, estimates: Sequence[RoutingEstimate]) -> int:
         if self._strategy.strategy != "race":
             return 1
         return max(1, sum(self._races(each) for each in estimates))
@@ -429,7 +430,7 @@ class AttemptGroup:
 
         return AttemptSchedule(
             order.members,
-            AttemptRules(self._strategy.retries, self._abreast(estimates), hedge_after_s),
+            AttemptRules(self._strategy.retries, self._racing_count(estimates), hedge_after_s),
             now,
             may_retry=self._may_retry,
             may_hedge=may_hedge,

@@ -7,7 +7,6 @@ each score are.
 from __future__ import annotations
 
 import inspect
-import logging
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,6 +22,7 @@ from headstart.errors import (
 )
 from headstart.middleware.upstreams.attempt_group import AttemptErrors, CallTask, all_ended
 from headstart.middleware.upstreams.target import classify_failure
+from headstart.observe import logger
 from headstart.policies.agreement.judge import judge
 from headstart.policies.drafts import (
     CALIBRATION_BINS,
@@ -55,15 +55,12 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from headstart.dialects.dialect import Dialect
-    from headstart.interfaces import Candidate
+    from headstart.interfaces import Candidate, DraftJudge
     from headstart.reply import Reply
-    from headstart.settings import Strategy
-    from headstart.types import Call, Completion
+    from headstart.settings import Judge, Strategy
+    from headstart.types import Call, ChatRequest, Completion
 
     _Teach: TypeAlias = Callable[[Completion], Awaitable[None]]
-    from headstart.interfaces import DraftJudge
-    from headstart.settings import Judge
-    from headstart.types import ChatRequest, Completion
 
 
 _IDENTITY = (b"accept-encoding", b"identity")
@@ -188,9 +185,9 @@ class CascadeParts(NamedTuple):
 
     fast: Candidate
     slow: Candidate
-    jury: JudgePanel
+    panel: JudgePanel
     clock: Callable[[], float]
-    silent: set[str]
+    refusing_logprobs: set[str]
     """Models that refused log-probabilities."""
 
 
@@ -198,15 +195,15 @@ class CascadeRun:
     """Makes the calls of one request, each in a task of its own."""
 
     def __init__(
-        self, parties: CascadeParts, call: Call, dialect: Dialect, course: CascadeOrder
+        self, parts: CascadeParts, call: Call, dialect: Dialect, order: CascadeOrder
     ) -> None:
-        self._parties = parties
+        self._parts = parts
         self._call = call
         self._dialect = dialect
-        self._course = course
+        self._order = order
         assert call.request is not None
         self._request = call.request
-        self._losses = AttemptErrors((_SLOW, _FAST))
+        self._errors = AttemptErrors((_SLOW, _FAST))
         self._branches: list[CallTask] = []
         self._draft: CallTask | None = None
         self._second: CallTask | None = None
@@ -220,33 +217,31 @@ class CascadeRun:
 
     async def answer(self) -> Reply:
         """Ask, judge and return the answer. If no model answers, raises the most useful error."""
-        if self._course is not CascadeOrder.HARD:
+        if self._order is not CascadeOrder.HARD:
             self._ask_fast(AttemptRole.DRAFT)
-        if self._course is not CascadeOrder.DRAFT:
+        if self._order is not CascadeOrder.DRAFT:
             self._ask_slow(AttemptRole.ESCALATION)
-        if self._course in (CascadeOrder.HARD, CascadeOrder.CHECK):
+        if self._order in (CascadeOrder.HARD, CascadeOrder.CHECK):
             reply = await self._slow_reply(AttemptRole.ESCALATION)
             if reply is not None:
-                return self._live(
-                    reply, self._check if self._course is CascadeOrder.CHECK else None
-                )
-            if self._course is CascadeOrder.HARD:
+                return self._live(reply, self._check if self._order is CascadeOrder.CHECK else None)
+            if self._order is CascadeOrder.HARD:
                 self._ask_fast(AttemptRole.FALLBACK)
         draft = await self._read_draft()
         if draft is None:
             reply = await self._slow_reply(AttemptRole.FALLBACK)
             if reply is None:
-                raise self._losses.most_useful()
+                raise self._errors.most_useful()
             return self._live(reply)
         second = await self._read_second()
-        ruling = await self._parties.jury.rule(self._request, draft.answer, second)
+        ruling = await self._parts.panel.rule(self._request, draft.answer, second)
         if ruling.decision.accept:
             return self._serve(draft, FAST_MARK)
         return await self._escalate(draft, ruling)
 
     async def _escalate(self, draft: Draft, ruling: DraftVerdict) -> Reply:
         async def teach(strong: Completion) -> None:
-            self._parties.jury.learn(self._request, draft.answer, ruling, strong)
+            self._parts.panel.learn(self._request, draft.answer, ruling, strong)
 
         assert self._draft is not None
         passes = False
@@ -261,7 +256,7 @@ class CascadeRun:
         if passes:
             # Others must not get it, because they may get the strong model's answer.
             return self._serve(draft, DRAFT_MARK, storable=False)
-        raise self._losses.most_useful()
+        raise self._errors.most_useful()
 
     async def close(self, error: BaseException | None = None) -> None:
         """Close the served call, abort all others, and wait for the end of all."""
@@ -282,9 +277,9 @@ class CascadeRun:
         field = self._dialect.logprobs_field
         if field is not None and self._may_ask_logprobs():
             call = asking_logprobs(call, field)
-        self._draft = self._ask(self._parties.fast, call, role, whole=True)
-        if self._parties.jury.compares and role is AttemptRole.DRAFT:
-            self._second = self._ask(self._parties.fast, call, AttemptRole.JUDGE, whole=True)
+        self._draft = self._ask(self._parts.fast, call, role, whole=True)
+        if self._parts.panel.compares and role is AttemptRole.DRAFT:
+            self._second = self._ask(self._parts.fast, call, AttemptRole.JUDGE, whole=True)
 
     def _asks_logprobs(self, branch: CallTask) -> bool:
         """Tell whether a call asks for log-probabilities that its client did not ask for."""
@@ -293,21 +288,21 @@ class CascadeRun:
     def _may_ask_logprobs(self) -> bool:
         request = self._request
         return (
-            self._parties.jury.reads_logprobs
+            self._parts.panel.reads_logprobs
             and self._call.editable
             and not request.logprobs
-            and request.model not in self._parties.silent
+            and request.model not in self._parts.refusing_logprobs
         )
 
     def _ask_slow(self, role: AttemptRole) -> None:
         # It may have to stop early only if there is a draft.
         streamed = (
-            self._course is CascadeOrder.BOTH and self._call.editable and not self._request.stream
+            self._order is CascadeOrder.BOTH and self._call.editable and not self._request.stream
         )
         call = msgspec.structs.replace(
             self._call, streamed_upstream=self._call.streamed_upstream or streamed
         )
-        self._slow = self._ask(self._parties.slow, call, role)
+        self._slow = self._ask(self._parts.slow, call, role)
 
     def _ask(
         self, member: Candidate, call: Call, role: AttemptRole, *, whole: bool = False
@@ -328,21 +323,21 @@ class CascadeRun:
         try:
             return await self._slow.answer()
         except HeadstartError as error:
-            self._note_loss(_SLOW, error)
+            self._note_error(_SLOW, error)
             return None
 
     async def _read_draft(self) -> Draft | None:
         """Return the whole draft, or None: it failed."""
         assert self._draft is not None
         try:
-            return await read_draft(await self._draft.answer(), self._parties.clock())
+            return await read_draft(await self._draft.answer(), self._parts.clock())
         except HeadstartError as error:
             if self._asks_logprobs(self._draft) and _is_refusal(error):
                 # The model may refuse the field that we added.
-                self._parties.silent.add(self._request.model)
+                self._parts.refusing_logprobs.add(self._request.model)
                 self._ask_fast(AttemptRole(self._draft.call.role))
                 return await self._read_draft()
-            self._note_loss(_FAST, error)
+            self._note_error(_FAST, error)
             return None
 
     async def _read_second(self) -> Completion | None:
@@ -350,15 +345,15 @@ class CascadeRun:
         if self._second is None:
             return None
         try:
-            second = await read_draft(await self._second.answer(), self._parties.clock())
+            second = await read_draft(await self._second.answer(), self._parts.clock())
         except HeadstartError:
             return None
         return second.answer
 
-    def _note_loss(self, member: int, error: HeadstartError) -> None:
-        failure = classify_failure(error, self._parties.clock())
+    def _note_error(self, member: int, error: HeadstartError) -> None:
+        failure = classify_failure(error, self._parts.clock())
         blames_caller = not (failure.fail_over or failure.retry_here)
-        self._losses.add(member, error, blames_caller=blames_caller)
+        self._errors.add(member, error, blames_caller=blames_caller)
 
     # --- answering -----------------------------------------------------------------------
 
@@ -380,14 +375,14 @@ class CascadeRun:
     def _live(self, reply: Reply, teach: _Teach | None = None) -> Reply:
         """Answer with the strong model's stream. At its end, ``teach`` learns from it."""
         self._served = self._slow
-        if self._course is not CascadeOrder.CHECK:
+        if self._order is not CascadeOrder.CHECK:
             self._rule_others()
             for other in self._others:
                 other.cancel()
 
         assert self._slow is not None
         _add_mark(self._slow.hand_on(self.close), SLOW_MARK)
-        if teach is not None and self._parties.jury.scores:
+        if teach is not None and self._parts.panel.scores:
             reply.filter(self._teach_after(reply, reply.pieces, teach))
         return reply
 
@@ -396,7 +391,7 @@ class CascadeRun:
     ) -> AsyncGenerator[Piece]:
         async for piece in pieces:
             yield piece
-        strong = finished_answer(reply.transcript, self._parties.clock())
+        strong = finished_answer(reply.transcript, self._parts.clock())
         if strong is not None:
             await teach(strong)
 
@@ -409,12 +404,12 @@ class CascadeRun:
         draft, second = await self._read_draft(), await self._read_second()
         if draft is None:
             return
-        jury = self._parties.jury
-        hard = jury.finds_hard(self._request)
-        ruling = await jury.rule(self._request, draft.answer, second)
+        panel = self._parts.panel
+        hard = panel.finds_hard(self._request)
+        ruling = await panel.rule(self._request, draft.answer, second)
         rare = hard or ruling.decision.accept
         weight = _CHECKED_WEIGHT if rare else 1.0
-        jury.learn(self._request, draft.answer, ruling, strong, weight=weight)
+        panel.learn(self._request, draft.answer, ruling, strong, weight=weight)
 
     @property
     def _others(self) -> list[CallTask]:
@@ -475,25 +470,19 @@ class Cascade:
         terms = f"{'+'.join(named)}>={strategy.min_confidence:g}"
         self.identity = f"cascade({fast.identity},{slow.identity},{terms})"
         self.names = fast.names | slow.names
-        self.jury = JudgePanel(strategy.judge, strategy.min_confidence, judges)
+        self.panel = JudgePanel(strategy.judge, strategy.min_confidence, judges)
         self._fast = fast
         self._slow = slow
         self._strategy = strategy
         self._dialects = dialects
         self._draw = draw
         self._escalations = Escalations()
-        self._parties = CascadeParts(
-            fast,
-            slow,
-            self.jury,
-            clock,
-            silent=set(),
-        )
+        self._parts = CascadeParts(fast, slow, self.panel, clock, set())
 
     def estimate(self, call: Call) -> RoutingEstimate:
         """Return the estimate: a whole draft, and the strong model as often as it is needed."""
         fast, slow = self._fast.estimate(call), self._slow.estimate(call)
-        share = 1.0 if call.request is None else self.jury.failure_rate(call.request)
+        share = 1.0 if call.request is None else self.panel.failure_rate(call.request)
         drafted_s, cost_usd = fast.completion_s, fast.cost_usd
         return RoutingEstimate(
             name=self.name,
@@ -517,8 +506,8 @@ class Cascade:
         if alone is not None:
             member, asked, mark = alone
             return _add_mark(await member.send(asked), mark, storable=mark == SLOW_MARK)
-        order = self._course(call)
-        run = CascadeRun(self._parties, call, self._dialects[call.dialect], order)
+        order = self._choose_order(call)
+        run = CascadeRun(self._parts, call, self._dialects[call.dialect], order)
         try:
             reply = await run.answer()
         except BaseException as error:
@@ -544,15 +533,15 @@ class Cascade:
             return self._slow, call, SLOW_MARK
         return None
 
-    def _course(self, call: Call) -> CascadeOrder:
-        jury, request = self.jury, call.request
+    def _choose_order(self, call: Call) -> CascadeOrder:
+        panel, request = self.panel, call.request
         assert request is not None
-        hard = jury.finds_hard(request)
-        if jury.scores and self._checks(call, hard=hard):
+        hard = panel.finds_hard(request)
+        if panel.scores and self._checks(call, hard=hard):
             return CascadeOrder.CHECK
         if hard:
             return CascadeOrder.HARD
-        early = self._strategy.escalate_early and jury.expects_failure(request)
+        early = self._strategy.escalate_early and panel.expects_failure(request)
         return CascadeOrder.BOTH if early else CascadeOrder.DRAFT
 
     def _checks(self, call: Call, *, hard: bool) -> bool:
@@ -572,8 +561,6 @@ class Cascade:
 def _sum(one: float | None, other: float | None, share: float) -> float | None:
     return None if one is None or other is None else one + share * other
 
-
-logger = logging.getLogger("headstart")
 
 _SCORING = frozenset({"logprob", "prompt", "agreement"})
 _SOFT = ("unsure", "unjudged")

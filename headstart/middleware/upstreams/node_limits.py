@@ -187,7 +187,7 @@ class StoredLimits(RateLimits):
         return self._seen_at > self.nodes.failed_at
 
     @property
-    def _now(self) -> RateLimits:
+    def _in_force(self) -> RateLimits:
         """The limits that hold now."""
         if self._is_live:
             return self._view
@@ -236,7 +236,7 @@ class StoredLimits(RateLimits):
 
     def take(self, tokens: int, now: float) -> Taken:
         """Count a call of a node that is on its own."""
-        return self._now.take(tokens, now)
+        return self._in_force.take(tokens, now)
 
     def cancel(self, tokens: int, now: float) -> None:
         """Undo ``hold``: the call was not made."""
@@ -248,7 +248,7 @@ class StoredLimits(RateLimits):
             self._return(_UnusedCall(tokens, requests=False), now)
 
     def _return(self, change: _UnusedCall, now: float) -> None:
-        change.apply(self._now, now)
+        change.apply(self._in_force, now)
         if self._is_live:
             self._change(change, soon=False)
 
@@ -264,7 +264,7 @@ class StoredLimits(RateLimits):
     ) -> bool:
         """Learn the limits that the headers of an answer name, for all nodes."""
         if not self._is_live:
-            return self._now.learn(headers, now, unix, taken, began=began)
+            return self._in_force.learn(headers, now, unix, taken, began=began)
         windows = limit_windows(headers, unix) if windows is None else windows
         if not windows:
             return False
@@ -278,7 +278,7 @@ class StoredLimits(RateLimits):
 
     def learn_refusal(self, pause_s: float, began: float, now: float) -> None:
         """Learn the rate of a provider that tells no limit, for all nodes."""
-        self._now.learn_refusal(pause_s, began, now)
+        self._in_force.learn_refusal(pause_s, began, now)
         if self._is_live:
             self._hurry.set()
             self._change(_RefusedCall(pause_s, began), soon=True)
@@ -288,7 +288,7 @@ class StoredLimits(RateLimits):
     @property
     def known(self) -> bool:
         """A limit is known to any node."""
-        return self._now.known
+        return self._in_force.known
 
     @known.setter
     def known(self, value: bool) -> None:
@@ -296,15 +296,15 @@ class StoredLimits(RateLimits):
 
     def needs_headers(self, now: float) -> bool:
         """Tell whether to ``learn`` from an answer."""
-        return self._now.needs_headers(now)
+        return self._in_force.needs_headers(now)
 
     def ready_in_s(self, tokens: int, now: float, calls: int = 1, *, reserve: float = 0.0) -> float:
         """Return the seconds until ``calls`` of ``tokens`` fit."""
-        return self._now.ready_in_s(tokens, now, calls, reserve=reserve)
+        return self._in_force.ready_in_s(tokens, now, calls, reserve=reserve)
 
     def allowance(self, now: float) -> float:
         """Return the share that is left of the tightest limit."""
-        return self._now.allowance(now)
+        return self._in_force.allowance(now)
 
     # --- writing ----------------------------------------------------------------------------
 

@@ -375,7 +375,7 @@ class RequestWriter:
         self._main = BY_SETTING[upstream.speaks]
         self._further = frozenset(BY_SETTING[each].name for each in upstream.further)
         self._has_quirks = upstream.quirks != _NO_QUIRKS
-        self._place = self._main.raw_predict if upstream.quirks.raw_predict else None
+        self._raw_predict = self._main.raw_predict if upstream.quirks.raw_predict else None
         self._asks_usage = upstream.include_usage and upstream.quirks.stream_usage
 
     def write(
@@ -397,8 +397,8 @@ class RequestWriter:
             if marked is not None:
                 name = KEYED if call.cache_marks.key else MARKED
                 sent = sent._replace(body=marked, transforms=(*sent.transforms, name))
-        if self._place is not None:
-            return self._at_model(sent, self._place)
+        if self._raw_predict is not None:
+            return self._at_model(sent, self._raw_predict)
         if upstream.api_version is None:
             return sent
         model = call.deployment if call.request is None else call.request.model

@@ -91,7 +91,7 @@ class SpliceWriter:
         yield msgspec.structs.replace(event, text=news, block=block)
 
 
-_NOBODY: Mapping[str, Prefill] = {}
+_NO_PREFILLS: Mapping[str, Prefill] = {}
 
 
 class RescuedCandidate:
@@ -110,7 +110,7 @@ class RescuedCandidate:
         dialects: Mapping[str, Dialect],
         *,
         mode: Rescue = "restart",
-        prefill: Mapping[str, Prefill] = _NOBODY,
+        prefill: Mapping[str, Prefill] = _NO_PREFILLS,
     ) -> None:
         self.name = inner.name
         self.identity = inner.identity
@@ -118,7 +118,7 @@ class RescuedCandidate:
         self._inner = inner
         self._dialects = dialects
         self._mode = mode
-        self._prefill = prefill if mode == "prefill" else _NOBODY
+        self._prefill = prefill if mode == "prefill" else _NO_PREFILLS
 
     def estimate(self, call: Call) -> RoutingEstimate:
         """Return the estimate of the strategy inside."""

@@ -605,17 +605,17 @@ class Target:
 
     async def send(self, call: Call) -> Reply:
         """Send the call and wait for its first content. Raises HeadstartError."""
-        spent = None if self._ledger is None else await self._reserve(call, self._ledger)
+        reservation = None if self._ledger is None else await self._reserve(call, self._ledger)
         try:
             if call.queues_until is not None:
-                booking = await self._begin_in_queue(call, call.queues_until, spent)
+                booking = await self._begin_in_queue(call, call.queues_until, reservation)
             elif self._nodes is None:
-                booking = self._begin(call, asyncio.get_running_loop().time(), spent)
+                booking = self._begin(call, asyncio.get_running_loop().time(), reservation)
             else:
-                booking = await self._hold_and_begin(call, self._nodes, spent)
+                booking = await self._hold_and_begin(call, self._nodes, reservation)
         except UpstreamUnavailable:
-            if spent is not None:
-                spent.release()
+            if reservation is not None:
+                reservation.release()
             raise
         if self._tracing is not None:
             call = self._tracing.attempt(call, self._settings, booking.key.model)
@@ -651,7 +651,7 @@ class Target:
         )
 
     async def _begin_in_queue(
-        self, call: Call, until: float, spent: Reservation | None
+        self, call: Call, until: float, reservation: Reservation | None
     ) -> AttemptBooking:
         """Wait for the calls that came first, and then for the rate limit.
 
@@ -664,8 +664,8 @@ class Target:
                 while True:
                     try:
                         if self._nodes is None:
-                            return self._begin(call, loop.time(), spent)
-                        return await self._hold_and_begin(call, self._nodes, spent)
+                            return self._begin(call, loop.time(), reservation)
+                        return await self._hold_and_begin(call, self._nodes, reservation)
                     except UpstreamUnavailable as error:
                         wait_s = error.retry_after_s or 0.0
                         if not error.limited or loop.time() + wait_s > until:
@@ -673,12 +673,12 @@ class Target:
                     await asyncio.sleep(max(wait_s, SHORTEST_WAIT_S))
         except TimeoutError:
             call = msgspec.structs.replace(call, queues_until=None)
-            return self._begin(call, loop.time(), spent)
+            return self._begin(call, loop.time(), reservation)
         finally:
             state.queued -= 1
 
     async def _hold_and_begin(
-        self, call: Call, nodes: NodeLimits, spent: Reservation | None
+        self, call: Call, nodes: NodeLimits, reservation: Reservation | None
     ) -> AttemptBooking:
         """Count the call in the limits of all nodes, and begin it. Raises UpstreamUnavailable."""
         loop, model = asyncio.get_running_loop(), self._model(call)
@@ -687,14 +687,14 @@ class Target:
         tokens = reserved_tokens(call, self._states.measures)
         held = await limits.hold(tokens, None if call.queues_until is not None else state.queued)
         try:
-            return self._begin(call, loop.time(), spent, held)
+            return self._begin(call, loop.time(), reservation, held)
         except UpstreamUnavailable:
             if held is not None and held.taken:
                 limits.cancel(tokens, loop.time())
             raise
 
     def _begin(
-        self, call: Call, now: float, spent: Reservation | None, held: Held | None = None
+        self, call: Call, now: float, reservation: Reservation | None, held: Held | None = None
     ) -> AttemptBooking:
         """Get the permission for the call; return its booking. Raises UpstreamUnavailable."""
         model = self._model(call)
@@ -738,7 +738,7 @@ class Target:
             at=self._clock(),
             reserved=reserved,
             taken=taken,
-            spent=spent,
+            reservation=reservation,
         )
 
     def _first_content_until(self, booking: AttemptBooking, call: Call) -> float | None:

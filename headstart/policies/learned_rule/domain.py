@@ -71,7 +71,8 @@ if TYPE_CHECKING:
     from headstart.policies.learned_rule.features import EntryRecord
 
 
-_CERTAIN = 1e-12
+_TINY = 1e-12
+"""Added to a variance, so that it is never 0."""
 
 
 Shares = TypeVar("Shares", float, "NDArray[np.float64]")
@@ -137,7 +138,7 @@ def derivatives(probability: Shares, label: Shares, noise: JudgeNoise) -> tuple[
     judged_same = judged_same_probability(probability, noise)
     discernment = 1 - noise.false_agree - noise.false_disagree
     judged_slope = probability * (1 - probability) * discernment
-    variance = judged_same * (1 - judged_same) + _CERTAIN
+    variance = judged_same * (1 - judged_same) + _TINY
     slope = judged_slope * (label - judged_same) / variance
     return slope, judged_slope * judged_slope / variance + LEAST_WEIGHT
 

@@ -62,6 +62,7 @@ _ALARM_MIXTURE = (1.0, 9.0)
 """Parameters of the Beta distributions of error rates."""
 _CONFIDENCE = 0.95
 _TOLERANCE = 1e-7
+"""The precision of a bound on an error rate."""
 
 
 class Certificate(NamedTuple):
@@ -121,7 +122,8 @@ def _is_certified(audits: int, wrong: float, rate: float) -> bool:
     return _log_evidence(_CERTIFICATE_MIXTURE, audits, wrong, rate) > -log(1 - _CONFIDENCE)
 
 
-_CERTAIN = 1e-9
+_TINY = 1e-9
+"""The distance of error rates from 0 and 1, so that their logarithms are finite."""
 
 
 class Alarm(Frozen, frozen=True, kw_only=True, array_like=True):
@@ -138,7 +140,7 @@ class Alarm(Frozen, frozen=True, kw_only=True, array_like=True):
 
     def evidence(self, rate: float) -> float:
         """Return the e-value against an error of at most ``rate``."""
-        rate = min(max(rate, _CERTAIN), 1 - _CERTAIN)
+        rate = min(max(rate, _TINY), 1 - _TINY)
         return exp(_log_evidence(_ALARM_MIXTURE, self.audits, self.wrong, rate))
 
     def raised(self, rate: float) -> bool:

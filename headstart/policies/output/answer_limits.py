@@ -114,9 +114,10 @@ def refuses_limits(status: int, body: bytes) -> bool:
 FORMAT = 1
 ENOUGH = 500
 """Fewest answers from which a limit is computed: five of them lie beyond the p99."""
-GUARD_SHARE = 0.99
-GUARD_FACTOR = 1.5
+GUARD_SHARE, GUARD_FACTOR = 0.99, 1.5
+"""The limit ``guard`` is this multiple of the length that this share of the answers keeps to."""
 TIGHT_SHARE = 0.95
+"""The limit ``tight`` is the length that this share of the answers does not exceed."""
 LAST_FACTOR = 8
 """The last continuation of an answer ends at this multiple of the p99."""
 LEAST_LIMIT = 64

@@ -408,14 +408,18 @@ def _obey_retry_header(found: Failure, headers: Headers) -> Failure:
 # --- circuit breakers and the budget of retries ---------------------------------------------------
 
 _STREAK = 5
+"""Fewest failures in a row that open the breaker."""
 _CHANCE = 1e-6
 """A row of failures whose probability by chance is lower than this opens the breaker."""
 _KEPT = 64
+"""Number of the last calls without an answer that are remembered."""
 _ERROR_RATE = 0.5
+"""The share of failed calls that opens the breaker, if there were ``_LEAST_CALLS`` lately."""
 _LEAST_CALLS = 10.0
 _MEMORY_S = 30.0
-_FIRST_OPENING_S = 1.0
-_LONGEST_OPENING_S = 20.0
+"""Seconds after which a call counts as 1/e of a new one."""
+_FIRST_OPENING_S, _LONGEST_OPENING_S = 1.0, 20.0
+"""Seconds for which the breaker stays open: at first, and at most. The time doubles each time."""
 _LONGEST_BACKOFF_S = 8.0
 """The longest time without calls after a rate limit that does not say when it ends. It is a guess,
 for which callers of a single upstream wait."""
@@ -427,9 +431,10 @@ _PROBE_S = 60.0
 _NEXT_LOOK_S = 1.0
 """Seconds after which a caller may ask again during a probe, which may end at any moment."""
 _RAMP_S = 10.0
+"""Seconds of slow start: the weight rises to 1 from ``_LEAST_WEIGHT``."""
 _LEAST_WEIGHT = 0.1
-_DEGRADED_RATE = 0.25
-_DEGRADED_STREAK = 2
+_DEGRADED_RATE, _DEGRADED_STREAK = 0.25, 2
+"""The share of failed calls, and the failures in a row, from which an upstream is degraded."""
 _DEGRADED_S = 10.0
 """Seconds for which an upstream counts as degraded after a failure."""
 

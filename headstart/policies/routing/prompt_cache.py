@@ -26,13 +26,14 @@ TTL_S = 300.0
 """The life of an unused prefix at Anthropic and at Bedrock, at the price of the list."""
 WRITE = 1.25
 """Price of a written token where the price of input is 1 and the list of prices has none."""
-MOST_PREFIXES = 20_000
-MOST_KINDS = 256
+MOST_PREFIXES, MOST_KINDS = 20_000, 256
+"""The prefixes, and the kinds of prompts, that are remembered."""
 SOON_S = 30.0
 """Seconds after which a use without a successor may have none at all."""
 REMEMBERED = 300.0
 """Number of the last uses of a kind from which its share is learned."""
 _MOST_SHARE = 0.95
+"""The largest share of uses that count as followed by another use."""
 
 
 class PrefixPrices(NamedTuple):

@@ -109,7 +109,9 @@ class ExtraBudget:
         self._start = min(BUDGET_START, calls * BUDGET_WINDOW)
         self._saved = self._start
         self._window: deque[list[float]] = deque()
+        """For each request: its extra calls, the dollars of these calls, and the request's cost."""
         self._totals = [0.0, 0.0, 0.0]
+        """The sums over the window."""
 
     def earn(self, usd: float) -> None:
         """Count a request, with its cost without extra calls."""
@@ -122,13 +124,13 @@ class ExtraBudget:
 
     def spend(self, usd: float) -> bool:
         """Take one extra call, which may waste these dollars; return False if it is not allowed."""
-        calls, spent, earned = self._totals
+        calls, extra_usd, cost_usd = self._totals
         requests = len(self._window)
         allowed = max(self._start, self.calls * requests) + 1e-9
         if self._saved < 1.0 - 1e-9 or calls + 1 > allowed or not requests:
             return False
         share = max(self.usd, min(BUDGET_START, self.usd * BUDGET_WINDOW) / requests)
-        if usd > 0.0 and spent + usd > share * earned * (1 + 1e-9):
+        if usd > 0.0 and extra_usd + usd > share * cost_usd * (1 + 1e-9):
             return False
         self._saved -= 1.0
         for i, amount in enumerate((1.0, usd)):
@@ -196,6 +198,7 @@ ANY_WAIT = JoinTerms(math.inf, 0.0)
 MOST_WAITED = 2.0
 """A stream waits at most this many times as long as its own call would need to its first token."""
 LEAST_SAMPLES = 8
+"""Fewest measured calls from which a stream decides whether to wait."""
 
 
 def join_terms(when: JoinStreams, own: RoutingEstimate | None) -> JoinTerms | None:
@@ -242,7 +245,7 @@ class AttemptRules(NamedTuple):
 
     retries: int = 1
     """Retries on the same member."""
-    abreast: int = 1
+    at_once: int = 1
     """The number of members that are asked at once at the beginning."""
     hedge_after_s: float | None = None
     """Ask the second member after this time without a first content."""
@@ -287,7 +290,7 @@ class AttemptSchedule:
         self._running: set[int] = set()
         self._asked: set[int] = set()
         self._retried: dict[int, int] = {}
-        self._queues: set[int] = set()
+        self._limited: set[int] = set()
         """Members whose rate limit is used up. The next attempt queues for it."""
         self._queues_until: dict[int, float] = {}
         """The time until which the call queues for each of them, also when it queues again."""
@@ -300,7 +303,7 @@ class AttemptSchedule:
         self._forced: set[int] = set()
         self._retries_freely: set[int] = set()
         """Members whose next retry takes nothing from the budget."""
-        for place in range(min(rules.abreast, len(order))):
+        for place in range(min(rules.at_once, len(order))):
             role = AttemptRole.RACE if place else AttemptRole.FIRST
             self._plan(now, self._next.popleft(), role)
         self._hedge_at = None
@@ -368,9 +371,9 @@ class AttemptSchedule:
             self._asked.add(member)
         queues = (queues or not asked) and self._may_queue(member, asked=asked)
         if queues:
-            self._queues.add(member)
+            self._limited.add(member)
         else:
-            self._queues.discard(member)
+            self._limited.discard(member)
         if not (failure.fail_over or failure.retry_here):
             self._give_up()
             return
@@ -430,7 +433,7 @@ class AttemptSchedule:
         left_s = None if self._deadline is None else self._deadline - now
         if not fits_deadline(delay_s, left_s):
             return False
-        if member in self._queues:
+        if member in self._limited:
             role = AttemptRole.RETRY if member in self._asked else AttemptRole.FIRST
             until = self._queues_until.setdefault(member, now + longest_wait_s(left_s))
             if now + delay_s > until:
@@ -459,6 +462,7 @@ class AttemptSchedule:
 # --- the pace of a batch --------------------------------------------------------------------------
 
 FIRST_LIMIT = 4.0
+"""The number of calls at once with which a batch begins."""
 AFTER_REFUSAL, AFTER_SLOW_ROUND = 0.5, 0.8
 """The factors by which the limit falls."""
 SLOW = 2.0
