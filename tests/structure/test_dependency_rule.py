@@ -167,7 +167,7 @@ def test_third_party_imports_are_declared_and_nothing_else_is() -> None:
     declared = {_requirement_name(line) for line in project["dependencies"]}
     extras = {
         _requirement_name(line)
-        for extra in ("export", "encryption", "google", "httpx", "langchain", "otel")
+        for extra in ("export", "encryption", "google", "httpx", "httpx2", "langchain", "otel")
         for line in project["optional-dependencies"][extra]
     }
     known = {"headstart", *sys.stdlib_module_names, *map(_import_name, declared | extras)}
