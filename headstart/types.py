@@ -477,6 +477,8 @@ class Logged(Frozen):
 class StoreStats(Frozen):
     entries: int
     bytes: int
+    write_error: str = ""
+    """Why this process's last write failed, such as a full disk; "": it did not."""
 
 
 class Charge(NamedTuple):

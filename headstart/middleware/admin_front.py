@@ -160,9 +160,11 @@ async def readiness(state: AdminState) -> Readiness:
         return Readiness(status="starting", reasons=[why])
     try:
         with anyio.fail_after(STORE_WAIT_S):
-            await engine.store.stats()
+            failed = (await engine.store.stats()).write_error
     except (StoreError, TimeoutError):
-        why = "the store does not answer: new answers are not kept in it"
+        failed = "the store does not answer"
+    if failed:
+        why = f"{failed}: new answers are kept in memory only, for cache.outage_ttl_s"
         return Readiness(status="degraded", reasons=[why])
     return Readiness(status="ready", reasons=[])
 

@@ -449,6 +449,26 @@ async def test_with_a_store_that_fails_it_serves_degraded_and_metrics_go_on() ->
         assert (await running.get("cache/x")).status == 503
 
 
+async def test_readiness_tells_a_store_that_cannot_be_written() -> None:
+    class FullStore(MemoryStore):
+        full = True
+
+        async def _append(self, records: Any) -> str:
+            if self.full:
+                raise StoreError("the store cannot write: database or disk is full")
+            return await super()._append(records)
+
+    store = FullStore(clock=lambda: 0.0)
+    async with administered(Parts(store)) as running:
+        for full, status in ((True, "degraded"), (False, "ready")):
+            store.full = full
+            with contextlib.suppress(StoreError):
+                await store.append([put("one")])
+            reply = await running.get("ready")
+            assert (reply.status, decode(reply)["status"]) == (200, status)
+            assert ["disk is full" in why for why in decode(reply)["reasons"]] == [True] * full
+
+
 async def test_readiness_does_not_wait_for_a_store_that_hangs() -> None:
     async with administered(Parts(HangingStore(clock=lambda: 0.0))) as running:
         reply = await running.get("ready")

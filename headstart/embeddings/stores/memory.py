@@ -95,7 +95,9 @@ class MemoryStore(RecordStore):
 
     async def stats(self) -> StoreStats:
         """Count entries and their bytes. Expired entries count until the next append."""
-        return StoreStats(entries=len(self._entries), bytes=self._bytes)
+        return StoreStats(
+            entries=len(self._entries), bytes=self._bytes, write_error=self._write_error
+        )
 
     async def label(self, labels: Sequence[Label]) -> None:
         """Append labels. The store keeps the last ``LABEL_ROWS``."""

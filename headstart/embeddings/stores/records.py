@@ -293,6 +293,8 @@ class RecordStore(ABC):
         self._limits = limits or StoreLimits()
         self._clock = clock
         self._observer = observer or Observers()
+        self._write_error = ""
+        """Why the last write of entries failed; "": it did not."""
         self._labels_asked: tuple[str, str | None] = ("", None)
         self._labels_skipped = ""
         """The cursor after the unreadable labels at the end of the last request."""
@@ -307,7 +309,12 @@ class RecordStore(ABC):
             encoded = [
                 _sealed(each, cipher) if isinstance(each, EncodedPut) else each for each in encoded
             ]
-        cursor = await self._append(encoded)
+        try:
+            cursor = await self._append(encoded)
+        except StoreError as error:
+            self._write_error = str(error)
+            raise
+        self._write_error = ""
         for record in encoded:
             if isinstance(record, EncodedPut) and not record.amends:
                 self._observer.notify(Committed(id=record.id, bytes=record.size))

@@ -593,7 +593,7 @@ class RedisStore(RecordStore):
                 pipe.zcard(f"{PREFIX}order")
                 pipe.get(f"{PREFIX}bytes")
                 entries, size = await pipe.execute()
-        return StoreStats(entries=entries, bytes=int(size or 0))
+        return StoreStats(entries=entries, bytes=int(size or 0), write_error=self._write_error)
 
     async def secret(self) -> bytes:
         """Return the 32 random bytes that the first node made."""

@@ -471,7 +471,7 @@ class SQLiteStore(RecordStore):
     async def stats(self) -> StoreStats:
         """Count entries and their bytes. Expired entries count until they are removed."""
         ((entries, size),) = await self._read(_fetch, TOTALS)
-        return StoreStats(entries=entries, bytes=size)
+        return StoreStats(entries=entries, bytes=size, write_error=self._write_error)
 
     async def label(self, labels: Sequence[Label]) -> None:
         """Append labels in the next group commit. The store keeps the last ``LABEL_ROWS``."""
