@@ -140,8 +140,9 @@ async def test_a_provider_that_answers_nobody_gets_few_calls_and_its_refusal_is_
     assert provider.allowed.refused <= 2
 
 
-async def test_a_client_that_leaves_the_queue_takes_no_call() -> None:
-    provider = WindowedProvider(limit=2, window_s=1.0)
+@pytest.mark.parametrize("tells", [True, False])
+async def test_a_client_that_leaves_the_queue_takes_no_call(tells: bool) -> None:
+    provider = WindowedProvider(limit=2, window_s=1.0, tells=tells)
     async with sidecar(provider, cache=EXACT) as running, asyncio.TaskGroup() as group:
         for number in range(2):
             assert (await running.ask(f"question {number}")).status == 200

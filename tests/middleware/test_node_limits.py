@@ -237,6 +237,25 @@ async def test_without_the_store_a_node_goes_on_with_the_limits_that_it_saw(
     assert held.wait_s == 0.0, "the store has not seen the calls in between"
 
 
+async def test_a_rate_that_refusals_told_outlives_the_store(supervisor: Supervisor) -> None:
+    documents, loop = Documents(), asyncio.get_running_loop()
+    limits, other = (Nodes(2, supervisor, documents).limits(number) for number in range(2))
+    for _ in range(3):
+        await limits.hold(1, 0)
+        limits.learn_refusal(2.0, loop.time(), loop.time())
+    documents.broken = True
+    assert await limits.hold(1) is None
+    assert limits.ready_in_s(1, loop.time()) > 0.5, "the rate holds in this process"
+    limits.learn_refusal(2.0, loop.time(), loop.time())
+    documents.broken = False
+    await asyncio.sleep(AFTER_FAILURE_S)
+    for each in (limits, other):
+        await asyncio.sleep(1.0)
+        held = await each.hold(1)
+        assert held is not None
+        assert "untold" in held.taken, "the store gets the rate, and the other process with it"
+
+
 async def test_every_limit_outlives_the_store_whichever_call_finds_it_gone(
     supervisor: Supervisor,
 ) -> None:
