@@ -725,6 +725,10 @@ class Engine:
             upstream = self._following(context, claim, flight, upstream)
         elif twin is not None:
             upstream = self._awaiting(context, twin, upstream)
+        if identity is not None:
+            self._flights.add(identity, flight)
+            if claim is not None:
+                claim.begin(flight)
         pumped = PumpedCall(
             self._pump,
             flight,
@@ -738,10 +742,6 @@ class Engine:
         )
         if unasked:
             flight.unasked = pumped
-        if identity is not None:
-            self._flights.add(identity, flight)
-            if context.claim is not None:
-                context.claim.begin(flight)
         flight.pump = self._spawn(pumped.run)
         return flight
 
