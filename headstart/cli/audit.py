@@ -62,7 +62,9 @@ class AuditOptions:
 
 @command(AuditOptions)
 def audit(options: AuditOptions) -> None:
-    """Show the proven error rate of each domain and week, and the hits that audits found wrong.
+    """Show the share of wrong hits by learning domain and week, and the hits that were wrong.
+
+    Audits have measured the shares: they ask the provider again after a hit.
 
     Examples:
       headstart audit

@@ -63,7 +63,11 @@ class ServeOptions:
     )
     store: str | None = setting("cache.store", metavar="URL")
     access_log: str | None = setting("server.access_log")
-    log_level: str = option("warning", type=click.Choice(["debug", "info", "warning", "error"]))
+    log_level: str = option(
+        "warning",
+        "The log has lines of this level and above.",
+        click.Choice(["debug", "info", "warning", "error"]),
+    )
 
 
 @command(ServeOptions)

@@ -63,8 +63,10 @@ class BenchOptions:
     )
     model: tuple[str, ...] = option((), "Model to ask for; may be given again.", multiple=True)
     prompts: Path | None = option(None, PROMPTS_HELP, OLD_FILE)
-    calls: int = option(100, "Warm calls of each provider and model.", COUNT)
-    cold: int = option(3, "Calls before those, each on a connection of its own.", click.IntRange(0))
+    calls: int = option(100, "Warm calls (on open connections) of each provider and model.", COUNT)
+    cold: int = option(
+        3, "Calls before the warm ones, each on a connection of its own.", click.IntRange(0)
+    )
     concurrency: str = option("4", PARALLEL_HELP, metavar="N,N")
     judge: str | None = option(None, JUDGE_HELP, metavar="MODEL")
     quality: float | None = option(None, QUALITY_HELP, Share())

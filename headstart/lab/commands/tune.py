@@ -28,6 +28,7 @@ from headstart.errors import ConfigError
 from headstart.lab.commands import playing
 from headstart.lab.commands.playing import (
     FAIL_OVER_HELP,
+    MAX_ERROR_HELP,
     QUERY_HELP,
     play_all,
     question_pattern,
@@ -143,7 +144,6 @@ def _snippet(found: CascadeTuning) -> str | None:
     )
 
 
-TARGET_HELP = "Error target to learn for.  [default: the product's]"
 OUT_HELP = "File for the learned state; cache.state names it for serve."
 WRITE_HELP = "Set the best static threshold in a headstart.toml instead of writing a state."
 CASCADE_HELP = "Outcomes of two models: show the cost and the quality of their cascade."
@@ -154,7 +154,7 @@ class TuneOptions:
     """The options of ``headstart tune``."""
 
     paths: tuple[Path, ...] = argument("LOG.jsonl...", OLD_FILE, nargs=-1)
-    max_error: float | None = option(None, TARGET_HELP, Share())
+    max_error: float | None = option(None, MAX_ERROR_HELP, Share())
     out: Path = option(Path("headstart-state.bin"), OUT_HELP, FILE)
     html: Path | None = option(None, "Draw the result on one HTML page.", FILE)
     write: Path | None = option(None, WRITE_HELP, OLD_FILE)
