@@ -357,6 +357,8 @@ class _SnapshotHead(msgspec.Struct):
 
 
 class _Snapshot(_SnapshotHead):
+    """The encoded fields; ``name=`` is a field's name in the file, if it was renamed later."""
+
     model: tuple[_Array, ...]
     memory: tuple[_Array, ...]
     pending: tuple[_Array, ...]
