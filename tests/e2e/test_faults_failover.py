@@ -47,7 +47,9 @@ def rows() -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("case", QUICK.values(), ids=lambda case: f"{case.name}: {case.what}")
-def test_a_fault_is_survived(case: Case, rows: dict[str, dict[str, Any]]) -> None:
+def test_a_caller_gets_an_answer_in_spite_of_each_fault(
+    case: Case, rows: dict[str, dict[str, Any]]
+) -> None:
     row = rows[case.name]
     assert (row["verdict"], row["reason"]) == ("pass", ""), row
 

@@ -74,7 +74,7 @@ async def failed(recorder: Recorder, error: str) -> None:
             await anyio.sleep(0.005)
 
 
-def lessons(count: int, domain: str = "d") -> list[Label]:
+def labels_for(count: int, domain: str = "d") -> list[Label]:
     """Return labels, of which one in three says "different"."""
     return [
         make_label(number, same=number % 3 != 0, closeness=number % 3, domain=domain)

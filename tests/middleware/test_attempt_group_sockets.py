@@ -1,4 +1,4 @@
-"""Contests on real sockets: what providers see of a race, a hedge and a client that leaves."""
+"""Groups of attempts on real sockets: what providers see of races, hedges and leaving clients."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def strategy(
             upstream = HTTPUpstream(place)
             stack.push_async_callback(upstream.aclose)
             members.append(Target(upstream, place, conditions, DIALECTS, lambda: UNIX))
-        contest = AttemptGroup(
+        attempt_group = AttemptGroup(
             name,
             members,
             Strategy(strategy=name, **options),
@@ -56,7 +56,7 @@ async def strategy(
             clock=lambda: UNIX,
         )
         async with asyncio.timeout(PATIENCE_S):
-            yield RescuedCandidate(contest, DIALECTS)
+            yield RescuedCandidate(attempt_group, DIALECTS)
 
 
 def silent() -> ScriptedUpstream:
