@@ -71,7 +71,6 @@ if TYPE_CHECKING:
     from headstart.settings import OnCorrupt
     from headstart.types import Charge, Charged
 
-
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
