@@ -168,7 +168,7 @@ def _key(variable: str) -> str:
     """Return the key in a variable. Raises ConfigError."""
     key = os.environ.get(variable)
     if not key:
-        raise ConfigError(f"the variable {masked_variable(variable)} is not set")
+        raise ConfigError(f"--key-env: the variable {masked_variable(variable)} is not set")
     return key
 
 

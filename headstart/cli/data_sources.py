@@ -134,7 +134,7 @@ async def existing_store(url: str, config: Path | None = None) -> AsyncIterator[
     """
     from headstart.embeddings.stores.store_urls import open_store
 
-    await _refuse_what_is_empty(url)
+    await _refuse_missing_store(url)
     store = open_store(url, cipher=configured_cipher(config))
     await store.open()
     try:
@@ -160,7 +160,7 @@ def configured_cipher(config: Path | None) -> StoreCipher | None:
     return store_cipher(settings_to_read(config).cache)
 
 
-async def _refuse_what_is_empty(url: str) -> None:
+async def _refuse_missing_store(url: str) -> None:
     """Raise ConfigError for a store that does not exist: opening it would only make a new one."""
     if url == "memory:":
         raise ConfigError(

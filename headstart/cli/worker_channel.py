@@ -4,6 +4,20 @@ It serves the leases and the messages of the workers of one machine. The leases 
 all workers share (``LeaseTable``). The parent process passes messages on; a worker reaches it by
 its channel (``WorkerExchange``, a ``CallExchange``). The address of an exchange begins with the
 number of its worker.
+
+=========  ================  =====================================================================
+question   asked by          answer, or effect
+=========  ================  =====================================================================
+ready      a worker          the parent process counts it as serving
+learned    a worker          the parent process tells the other workers (``learn``)
+reload     a worker          all workers get the new configuration (``replace``)
+gather     a worker          the figures of all workers (``show``)
+send       a worker          passes a message on to another worker (``mail``); b"" if it is away
+show       the parent        the figures of this worker
+learn      the parent        takes what another worker has learned of the upstreams
+replace    the parent        serves with other settings
+mail       the parent        takes a message for one of its exchanges
+=========  ================  =====================================================================
 """
 
 from __future__ import annotations

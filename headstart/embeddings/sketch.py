@@ -257,7 +257,9 @@ def _read_table(folder: Path, card: SketchCard, encoder: ModelCard) -> NDArray[A
     except (OSError, ValueError) as error:
         raise ConfigError(f"encoder.model: {path} cannot be read: {error}") from error
     if table.dtype != row_type(card.dimension):
-        raise ConfigError(f"encoder.model: {path} does not have {card.dimension} dimensions")
+        raise ConfigError(
+            f"encoder.model: {path} does not have {card.dimension} dimensions; export it again"
+        )
     return table
 
 
@@ -310,7 +312,9 @@ def make_table(
     tokens = [tokenizer.encode(text, add_special_tokens=False).ids for text in kept]
     kept = [text for text, own in zip(kept, tokens, strict=True) if own]
     if len(kept) <= NEAREST:
-        raise ConfigError(f"a table needs more texts than {len(kept)}")
+        raise ConfigError(
+            f"a table of sketches needs more than {NEAREST} different texts, and got {len(kept)}"
+        )
     size = max(tokenizer.get_vocab().values()) + 1
     report(f"encoding {size} words")
     # WordPiece marks a word's later parts with ##.

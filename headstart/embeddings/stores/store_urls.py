@@ -90,7 +90,9 @@ def _make_registered(
     offered = {each.value: each for each in entry_points(group=STORES, name=scheme)}
     if len(offered) > 1:
         names = ", ".join(sorted(offered))
-        raise ConfigError(f"cache.store: several distributions offer {scheme!r}: {names}")
+        raise ConfigError(
+            f"cache.store: several distributions offer {scheme!r}: {names}; uninstall all but one"
+        )
     for registered in offered.values():
         try:
             make = registered.load()
