@@ -93,7 +93,7 @@ class HeadstartCache(BaseCache):
         self._server = self._open()
 
     def close(self) -> None:
-        """Stop."""
+        """Stop the server and its thread. Answers in memory are lost."""
         self._server.close()
 
     def _open(self) -> LocalServer:
