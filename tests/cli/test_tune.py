@@ -207,7 +207,7 @@ def test_a_cut_line_is_skipped_in_logs_and_named_in_labelled_files(
 ) -> None:
     whole = write(tmp_path / "log.jsonl", [exchange("Hi", "Hello")])
     whole.write_bytes(b'{"at": 0, "requ\n' + whole.read_bytes() + b'\n{"at": 1, "re')
-    assert "1 prompts; not kept: cut-off-line 2" in run(whole)
+    assert "1 prompts without exact repeats; not kept: cut-off-line 2" in run(whole)
     stream.write_bytes(stream.read_bytes()[:-4])
     with pytest.raises(LabelledDataError, match=r"line 250: .*truncated"):
         run(stream)

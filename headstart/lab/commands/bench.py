@@ -288,8 +288,8 @@ def _table(names: Sequence[str]) -> Table:
 
 def _figures_table(figures: list[ProviderFigures]) -> Table:
     table = _table((
-        "errs\n", "first\np50", "token\np95", "s\np99", "\ncold", "tokens\np50", "a s\np95",
-        "whole\np50", "answer\np95", "s\np99", "$ for\n1,000",
+        "errs\n", "first, s\np50", "\np95", "\np99", "\ncold", "tok/s\np50", "\np95",
+        "whole, s\np50", "\np95", "\np99", "$ for\n1,000",
     ))  # fmt: skip
     for found in figures:
         table.add_row(
@@ -308,8 +308,8 @@ def _print_steps(console: Console, capacity: Capacity) -> None:
     where = f" in {capacity.region}" if capacity.region else ""
     console.print(f"\n[bold]{capacity.upstream} {capacity.model}{where}[/], by calls at a time")
     table = _table((
-        "errs\n", "answers\na s", "tokens\na s", "first\np50", "token\np95", "a call\ntok/s",
-        "whole\np50", "$ an\nhour", "tok/s for\n$1/hour",
+        "errs\n", "answers\n/s", "tok/s\nin all", "first, s\np50", "\np95", "tok/s\na call",
+        "whole, s\np50", "$ an\nhour", "tok/s for\n$1/hour",
     ))  # fmt: skip
     for step in capacity.steps:
         table.add_row(str(step.concurrency), *_step_cells(step))

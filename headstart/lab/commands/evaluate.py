@@ -144,12 +144,12 @@ def _print(report: PairReport | StreamReport, policy: str) -> None:
         click.echo(f"  {name.replace('_', ' '):18} {playing.share_with_interval(report, name)}")
     click.echo(f"  wrong at least     {report.wrong_per_hit_at_least:.2%} of hits (one-sided 95 %)")
     if isinstance(report, PairReport):
-        click.echo(f"  genuine served     {report.genuine_served} of {report.genuine}")
-        click.echo(f"  traps served       {report.traps_served} of {report.traps}")
+        click.echo(f"  same answer        {report.genuine_served} of {report.genuine} served")
+        click.echo(f"  different answers  {report.traps_served} of {report.traps} served, wrongly")
         for name, served in report.categories.items():
             click.echo(
-                f"    {name:16} genuine {served.genuine_served}/{served.genuine}, "
-                f"traps {served.traps_served}/{served.traps}"
+                f"    {name:16} same answer {served.genuine_served}/{served.genuine}, "
+                f"different answers {served.traps_served}/{served.traps}"
             )
     else:
         for name, category in report.categories.items():

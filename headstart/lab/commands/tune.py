@@ -288,7 +288,7 @@ def _save(path: Path, option: str, data: bytes) -> None:
 
 
 def _print(found: Tuning, written: Path, html: Path | None) -> None:
-    click.echo(f"{found.n:,} prompts" + _skipped(found.skipped))
+    click.echo(f"{found.n:,} prompts without exact repeats" + _skipped(found.skipped))
     rows = (
         (_name(target, found.max_error), [percent(target.late.hit_rate)], target.rates)
         for target in found.targets
