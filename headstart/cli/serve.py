@@ -307,7 +307,7 @@ def _learning_line(cache: CacheSettings) -> str:
         return "off"
     if cache.effective_match == "static":
         return "off: a static threshold promises no error rate"
-    from headstart.policies.learned_rule.settings import (
+    from headstart.policies.learned_rule.error_limit import (
         STRICT,
         ErrorLimit,
         cold_start_threshold,

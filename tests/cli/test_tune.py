@@ -14,7 +14,7 @@ from headstart.errors import ConfigError, HeadstartError
 from headstart.lab.commands.tune import tune
 from headstart.lab.rates import LabelledDataError
 from headstart.policies.learned_rule.domain import Domain
-from headstart.policies.learned_rule.settings import ErrorLimit
+from headstart.policies.learned_rule.error_limit import ErrorLimit
 
 if TYPE_CHECKING:
     from pathlib import Path

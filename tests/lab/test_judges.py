@@ -9,7 +9,7 @@ import pytest
 from headstart.errors import ConfigError
 from headstart.lab.stream import judge_noise, noisy
 from headstart.policies.agreement.judge import FREE_TEXT
-from headstart.policies.learned_rule.settings import EXACT_JUDGE, JudgeNoise
+from headstart.policies.learned_rule.error_limit import EXACT_JUDGE, JudgeNoise
 
 
 def test_the_name_of_a_judge_gives_its_noise() -> None:

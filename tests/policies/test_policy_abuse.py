@@ -18,8 +18,8 @@ from headstart.decisions import (
 )
 from headstart.policies.guards.table import GUARDS
 from headstart.policies.learned_rule.domain import Domain
+from headstart.policies.learned_rule.error_limit import EXACT_JUDGE, SOFT_GUARDS, ErrorLimit
 from headstart.policies.learned_rule.features import NAMES, VERSION, pack_features
-from headstart.policies.learned_rule.settings import EXACT_JUDGE, SOFT_GUARDS, ErrorLimit
 from headstart.policies.match import VerifiedMatch, compare_histories
 from headstart.types import Turn
 

@@ -12,8 +12,8 @@ from headstart.decisions import Label, LabelSource
 from headstart.middleware.learning.domains import Domains
 from headstart.observe import Observers, StageFailed
 from headstart.policies.learned_rule.domain import Domain
+from headstart.policies.learned_rule.error_limit import ErrorLimit
 from headstart.policies.learned_rule.features import NAMES, VERSION, pack_features
-from headstart.policies.learned_rule.settings import ErrorLimit
 
 if TYPE_CHECKING:
     from headstart.interfaces import Store

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from headstart.lab.rates import Stream, StreamReport
     from headstart.lab.stream import Contender
-    from headstart.policies.learned_rule.settings import JudgeNoise
+    from headstart.policies.learned_rule.error_limit import JudgeNoise
 
 
 POLICY_HELP = "verified, verified:1%, static, static:0.90, bare:0.90 or off."

@@ -37,7 +37,7 @@ from headstart.policies.admission import Admission
 from headstart.policies.agreement.judge import judge, texts_to_encode
 from headstart.policies.guards.table import parse_prompt
 from headstart.policies.key import KeyContext, chat_key, find_question
-from headstart.policies.learned_rule.settings import EXACT_JUDGE, ErrorLimit, JudgeNoise
+from headstart.policies.learned_rule.error_limit import EXACT_JUDGE, ErrorLimit, JudgeNoise
 from headstart.reply import Transcript
 
 if TYPE_CHECKING:

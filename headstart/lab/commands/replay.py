@@ -18,7 +18,7 @@ from headstart.lab.commands.playing import (
 )
 from headstart.lab.rates import ordering_report
 from headstart.lab.stream import Setup, contender_of
-from headstart.policies.learned_rule.settings import JudgeNoise
+from headstart.policies.learned_rule.error_limit import JudgeNoise
 
 if TYPE_CHECKING:
     import re

@@ -50,7 +50,7 @@ from headstart.lab.tuning import (
     rocs,
     target_of,
 )
-from headstart.policies.learned_rule.settings import ErrorLimit
+from headstart.policies.learned_rule.error_limit import ErrorLimit
 from headstart.policies.match import StaticMatch
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headstart.policies.guards.words import PARSE_VERSION, different, unit_rows
-from headstart.policies.learned_rule.settings import MOST_ENTRY_RECORDS
+from headstart.policies.learned_rule.error_limit import MOST_ENTRY_RECORDS
 from headstart.types import Frozen
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The promise to the user, the constants of the algorithm with their reasons, and the cold start.
+"""The error limit that the learned rule keeps, the constants with their reasons, the cold start.
 
 The algorithm is described in ``docs/safe-hits.md``.
 
