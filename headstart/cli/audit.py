@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     from headstart.policies.learned_rule.threshold import AuditReport, CertificateRow
 
 MOST_ROWS = 40
+"""Most rows of weeks in the terminal; ``--json`` has all."""
 MOST_WRONG_HITS = 20
+"""Most wrong hits in the terminal, the newest ones."""
 
 
 @dataclass(frozen=True)

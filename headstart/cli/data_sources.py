@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TIMEOUT_S = 60.0
+"""Longest wait for an answer of a server."""
 ADMIN_TOKEN_ENV = "HEADSTART_ADMIN_TOKEN"  # noqa: S105 - a variable's name
 ANY_HOST = ("0.0.0.0", "::", "")  # noqa: S104 - it is compared, not bound
 

@@ -55,6 +55,7 @@ _COUNT = struct.Struct("<Q")
 BUCKET = 4
 """The digest of a name chooses a bucket. The lease is in one of the places of this bucket."""
 BUCKETS = 2048
+"""The number of buckets. A full bucket gives no lease."""
 PLACES = BUCKET * BUCKETS
 _LOCK_AT = -(-_LEASE.size * (1 + PLACES) // 8) * 8
 LEASES_BYTES = _LOCK_AT + LOCK_BYTES

@@ -49,6 +49,7 @@ PARALLEL_HELP = "Warm calls at a time, of each provider and model. 1,4,16,64 fin
 JUDGE_HELP = 'Model that judges answers without the words of "expect".'
 QUALITY_HELP = "Least share of right answers: the report names the cheapest model that has it."
 MOST_PARALLEL = 1000
+"""The largest number in ``--concurrency``."""
 ABOVE_ZERO = click.FloatRange(0, min_open=True)
 
 

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from headstart.lab.tuning import Static, TargetResult
 
 _STEPS = 10
+"""The number of intervals between the shares of strong calls that are printed."""
 
 
 def tune_cascade(path: Path, cheap: str, strong: str, *, as_json: bool) -> None:
