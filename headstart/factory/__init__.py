@@ -40,7 +40,7 @@ from headstart.factory.upstreams import (
     billing_names,
     list_sources,
     machines_of,
-    open_conditions,
+    open_states,
     open_upstreams,
 )
 from headstart.interfaces import SharedStore, SwapStore
@@ -116,7 +116,7 @@ class Parts:
     sockets: ConcurrencyLimit
     supervisor: Supervisor
     hit_decider: HitDecider | None
-    conditions: UpstreamStates | None
+    states: UpstreamStates | None
     """The health and figures of upstreams; None where a wrapped app answers."""
     ledger: ClientLedger | None
     """Counts the use of the limits of client keys; None: there are no limits."""
@@ -198,7 +198,7 @@ async def _open_providers(
     make: Callable[..., HTTPUpstream] | None,
 ) -> _Providers:
     """Open the upstreams, their states and the ledger of client limits. Raises ConfigError."""
-    states = await open_conditions(build, states)
+    states = await open_states(build, states)
     ledger = _open_ledger(build)
     opened, router = await _open_router(build, states, tracing, ledger, make)
     return _Providers(states, ledger, opened, router)
@@ -280,7 +280,7 @@ def _make_parts(
         sockets=ConcurrencyLimit(server.max_websockets, 0, "server.max_websockets"),
         supervisor=build.supervisor,
         hit_decider=hit_decider,
-        conditions=None if providers is None else providers.states,
+        states=None if providers is None else providers.states,
         ledger=None if providers is None else providers.ledger,
         learning=learning,
         machines=machines_of(build.settings),

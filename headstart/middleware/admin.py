@@ -698,7 +698,7 @@ async def _overview(
     limits = await read_limits(engine)
     return Overview(
         view=totals.view(asked.window_s, asked.wanted),
-        wrapped=engine.conditions is None,
+        wrapped=engine.states is None,
         upstreams=recent.upstreams,
         calls=recent.calls,
         safety=_safety(engine),

@@ -344,8 +344,8 @@ async def test_neither_logs_nor_our_errors_hold_secrets(caplog: pytest.LogCaptur
 @pytest.mark.anyio
 async def test_a_caller_that_names_many_models_costs_no_memory() -> None:
     async with sidecar(cache=EXACT) as gateway:
-        conditions = gateway.parts[0].conditions
-        assert conditions is not None
+        states = gateway.parts[0].states
+        assert states is not None
         for number in range(10_000):
-            conditions.of("sim", f"model-{number}", "key")
-        assert len(conditions.items()) <= 1024
+            states.of("sim", f"model-{number}", "key")
+        assert len(states.items()) <= 1024

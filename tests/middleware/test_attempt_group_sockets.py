@@ -36,7 +36,7 @@ async def strategy(
     serve: Serve, name: Any, apps: list[ScriptedUpstream], **options: Any
 ) -> AsyncIterator[RescuedCandidate]:
     """Serve the apps and run a strategy over them."""
-    conditions = UpstreamStates()
+    states = UpstreamStates()
     async with contextlib.AsyncExitStack() as stack:
         members = []
         for number, app in enumerate(apps):
@@ -45,7 +45,7 @@ async def strategy(
             )
             upstream = HTTPUpstream(place)
             stack.push_async_callback(upstream.aclose)
-            members.append(Target(upstream, place, conditions, DIALECTS, lambda: UNIX))
+            members.append(Target(upstream, place, states, DIALECTS, lambda: UNIX))
         attempt_group = AttemptGroup(
             name,
             members,
