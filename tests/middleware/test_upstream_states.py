@@ -1,4 +1,4 @@
-"""Conditions: what is known of upstreams outlives callers who name models that do not exist."""
+"""States of upstreams: what is known of them outlives callers who name models that do not exist."""
 
 from __future__ import annotations
 
