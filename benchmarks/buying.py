@@ -1,10 +1,11 @@
-"""Measures how near the figures for a purchase are to the truth of simulated providers.
+"""How true are the figures with which one chooses a provider or a machine?
 
     python -m benchmarks.buying --seeds 40
 
-The knee of servers with a known number of slots, the break-even of a machine with a known load, and
-the drift of a provider that becomes slower or worse on a known day: how soon ``headstart watch``
-finds it, what that costs, and in how many simulated months there is a false alarm. The provider is
+Simulated providers have a known truth. The figures are the knee of servers with a known number of
+slots, the break-even of a machine with a known load, and the drift of a provider that becomes
+slower or worse on a known day: how soon ``headstart watch`` finds it, what that costs, and in how
+many simulated months there is a false alarm. The provider is
 30 % slower by day than by night. No sockets, no clock: only the decisions are measured.
 """
 

@@ -28,12 +28,15 @@ import random
 import statistics
 import time
 from collections import Counter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import aiohttp
 from aiohttp import web
 
 from benchmarks.joined import nodes, redis_url
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 QUIET_S = 6.0
 QUIET_SHARE = 0.6
@@ -123,15 +126,58 @@ async def ask(session: aiohttp.ClientSession, url: str, number: int) -> Result:
         return Result(response.status, time.perf_counter() - began, body)
 
 
+class Load:
+    """Asks questions at random times, each node in turn, and prints what came of them."""
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        urls: Sequence[str],
+        provider: LimitedProvider,
+        per_s: float,
+    ) -> None:
+        """``per_s`` is the rate that the provider allows, in calls a second."""
+        self._session, self._urls, self._provider, self._per_s = session, urls, provider, per_s
+        self._numbers = itertools.count()
+
+    async def run(self, name: str, rate: float, seconds: float) -> None:
+        """Ask ``rate`` questions a second for ``seconds``; print the results as a line of JSON."""
+        refused, answered = self._provider.refused, self._provider.answered
+        began = time.perf_counter()
+        tasks = []
+        async with asyncio.TaskGroup() as group:
+            for _ in range(round(rate * seconds)):
+                number = next(self._numbers)
+                url = self._urls[number % len(self._urls)]
+                tasks.append(group.create_task(ask(self._session, url, number)))
+                await asyncio.sleep(random.expovariate(rate))
+        results = [task.result() for task in tasks]
+        waits = sorted(each.took_s for each in results)
+        found = {
+            "phase": name,
+            "calls": len(results),
+            "statuses": dict(Counter(each.status for each in results)),
+            "provider_answered": self._provider.answered - answered,
+            "provider_refused": self._provider.refused - refused,
+            "took_s": round(time.perf_counter() - began, 1),
+            "least_s": round(len(results) / self._per_s, 1),
+            "wait_p50_s": round(statistics.median(waits), 2),
+            "wait_max_s": round(waits[-1], 2),
+        }
+        print(json.dumps(found))
+        wrong = next((each for each in results if each.status != 200), None)
+        if wrong is not None:
+            print(wrong.body.decode()[:400])
+
+
 async def measure(options: argparse.Namespace, store: str) -> None:
-    """Run the two phases, and print what came of the calls."""
+    """Run the nodes before the provider, and both phases: below its limit, and above."""
     provider = LimitedProvider(options.limit, options.window_s, options.form, options.wait)
     app = web.Application()
     app.router.add_post("/v1/chat/completions", provider.answer)
     runner = web.AppRunner(app)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
     upstream = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
     per_s = options.limit / options.window_s
     running_nodes = nodes(options.nodes, store, upstream, "--workers", str(options.workers))
@@ -144,38 +190,9 @@ async def measure(options: argparse.Namespace, store: str) -> None:
         async with aiohttp.ClientSession(
             connector=connector, headers=headers, timeout=timeout
         ) as session:
-            numbers = itertools.count()
-
-            async def phase(name: str, rate: float, seconds: float) -> None:
-                refused, answered = provider.refused, provider.answered
-                began = time.perf_counter()
-                tasks = []
-                async with asyncio.TaskGroup() as group:
-                    for _ in range(round(rate * seconds)):
-                        number = next(numbers)
-                        url = urls[number % len(urls)]
-                        tasks.append(group.create_task(ask(session, url, number)))
-                        await asyncio.sleep(random.expovariate(rate))
-                results = [task.result() for task in tasks]
-                waits = sorted(each.took_s for each in results)
-                found = {
-                    "phase": name,
-                    "calls": len(results),
-                    "statuses": dict(Counter(each.status for each in results)),
-                    "provider_answered": provider.answered - answered,
-                    "provider_refused": provider.refused - refused,
-                    "took_s": round(time.perf_counter() - began, 1),
-                    "least_s": round(len(results) / per_s, 1),
-                    "wait_p50_s": round(statistics.median(waits), 2),
-                    "wait_max_s": round(waits[-1], 2),
-                }
-                print(json.dumps(found))
-                wrong = next((each for each in results if each.status != 200), None)
-                if wrong is not None:
-                    print(wrong.body.decode()[:400])
-
-            await phase("below", QUIET_SHARE * per_s, max(QUIET_S, options.window_s))
-            await phase("above", options.over * per_s, options.seconds)
+            load = Load(session, urls, provider, per_s)
+            await load.run("below", QUIET_SHARE * per_s, max(QUIET_S, options.window_s))
+            await load.run("above", options.over * per_s, options.seconds)
     finally:
         await loop.run_in_executor(None, running_nodes.__exit__, None, None, None)
         await runner.cleanup()

@@ -46,7 +46,7 @@ from headstart.lab.stream import (
     play,
 )
 from headstart.policies.learned_rule.domain import Domain
-from headstart.policies.learned_rule.settings import ErrorLimit
+from headstart.policies.learned_rule.error_limit import ErrorLimit
 from headstart.policies.match import VerifiedMatch
 
 if TYPE_CHECKING:

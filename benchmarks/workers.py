@@ -9,7 +9,7 @@ many separate servers of one worker, which share nothing and divide the connecti
 servers cost more than one server, because busy processes slow each other down on this machine. Only
 the difference between several workers and the separate servers is caused by Headstart.
 
-CPU is the user and system time of all processes, the supervisor among them, for a request. The
+CPU is the user and system time of all processes, the parent process among them, for a request. The
 three take turns, so other work on the machine meets all of them. In each round they are started
 anew, because a process may be some percent slower than the next one all its life. Each figure is
 the median of its rounds, and each round's figure the median of its turns.

@@ -1,4 +1,4 @@
-"""Headstart makes every LLM call faster and cheaper without making an answer worse.
+"""Headstart makes LLM calls faster and cheaper, with a cache in front of one or several providers.
 
 There are three ways to use the same engine: ``HeadstartMiddleware`` wraps an ASGI app, ``gateway``
 returns an app to mount, and ``headstart serve`` is a sidecar proxy. Importing this package loads

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 
 POLL_S = 0.01
+"""Seconds between two looks whether the server has started."""
 
 
 class LocalServer:
@@ -167,6 +168,7 @@ def local_settings(
 # --- live drafts ----------------------------------------------------------------------------------
 
 INTERVAL_S = 0.1
+"""Seconds between two sent states of a text, at least."""
 
 
 class LiveDraft:

@@ -64,20 +64,31 @@ class Encoder(Protocol):
         """Model, pooling, prefix and precision. Vectors of two namespaces are not comparable."""
 
     @property
-    def dimension(self) -> int: ...
+    def dimension(self) -> int:
+        """The length d of a vector."""
 
     def encode(self, text: str) -> Encoding:
-        """Encode one prompt. Raises EncoderError."""
+        """Encode one prompt: a unit vector f32[d], and a vector for each token, f32[n, d].
+
+        A prompt longer than the encoder's limit is cut, and ``complete`` is False. Raises
+        EncoderError.
+        """
 
 
 class VectorIndex(Protocol):
     """Finds nearest neighbours by cosine in a partition. Thread-safe; a search frees the GIL."""
 
     def add(self, partition: str, id: str, vector: bytes) -> None:
-        """Add a unit row of fp16. A second row under one id replaces the first."""
+        """Add a vector of length 1: the bytes of f16[d], little-endian.
+
+        A second vector under one id replaces the first.
+        """
 
     def search(self, partition: str, vector: bytes, k: int) -> Sequence[Neighbor]:
-        """Return up to ``k`` neighbours, the most similar first; none for an unknown partition."""
+        """Return up to ``k`` neighbours with their cosines (-1 to 1), the most similar first.
+
+        ``vector`` has the form that ``add`` takes. An unknown partition has no neighbours.
+        """
 
     def remove(self, ids: Sequence[str]) -> None:
         """Remove ids; unknown ids are ignored."""
@@ -140,7 +151,8 @@ class Store(Protocol):
     async def touch(self, ids: Sequence[str]) -> None:
         """Mark entries as used now. Eviction removes the least recently used entries."""
 
-    async def stats(self) -> StoreStats: ...
+    async def stats(self) -> StoreStats:
+        """Return the numbers of entries and of their bytes, and why the last write failed."""
 
     async def label(self, labels: Sequence[Label]) -> None:
         """Append labels; they are durable on return."""
@@ -256,7 +268,7 @@ class MatchPolicy(Protocol[P]):
 
     @property
     def minimum(self) -> float:
-        """The lowest similarity that is judged; no entry below it needs to be loaded."""
+        """The lowest similarity (a cosine) that is judged; no entry below it needs to be loaded."""
 
     def gate(self, context: MatchContext) -> float:
         """Return the least similarity of sketches of a question that is worth encoding."""

@@ -41,7 +41,9 @@ if TYPE_CHECKING:
 _ANSWER = "x-langchain-answer"
 """The header that names the answer that is to be stored."""
 MOST_ANSWERS = 64
+"""Most answers on their way to the store."""
 TIMEOUT_S = 30.0
+"""Longest wait for the server in this process."""
 
 
 class HeadstartCache(BaseCache):
@@ -93,7 +95,7 @@ class HeadstartCache(BaseCache):
         self._server = self._open()
 
     def close(self) -> None:
-        """Stop."""
+        """Stop the server and its thread. Answers in memory are lost."""
         self._server.close()
 
     def _open(self) -> LocalServer:

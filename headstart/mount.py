@@ -95,7 +95,9 @@ class HeadstartMiddleware(Gateway):
     ``headstart.toml``, or None for defaults; keyword arguments override ``[cache]`` keys.
     ``scope`` returns the name of the group that shares answers, from the ASGI scope; None bypasses
     the cache. By default the Authorization, Cookie and key headers decide. On a hit the code behind
-    the middleware does not run, so mount it inside authentication. ``admin`` shows the figures.
+    the middleware does not run, so mount it inside authentication. ``observers`` get an
+    observation of each request; ``admin`` shows the figures. Raises ConfigError, also with the
+    app's lifespan or its first request.
     """
 
     def __init__(
@@ -135,8 +137,9 @@ def gateway(
 ) -> Gateway:
     """Return an ASGI app with the provider routes, to mount in yours: ``app.mount("/llm", …)``.
 
-    Needs at least one ``[[upstream]]``. It starts with its first request; call ``aclose()`` in
-    your lifespan to flush and stop it.
+    The arguments are those of ``HeadstartMiddleware``; the settings need at least one
+    ``[[upstream]]``. It starts with its first request; call ``aclose()`` in your lifespan to write
+    what waits and to stop it. Raises ConfigError, also with the first request.
     """
     resolved = resolve_settings(settings, cache)
     return build_gateway(

@@ -345,7 +345,7 @@ def test_own_key_on_a_public_address_needs_client_keys(host: str) -> None:
         ("localhost.example.test", False),
     ],
 )
-def test_loopback_hosts(host: str, loopback: bool) -> None:
+def test_only_loopback_addresses_count_as_loopback(host: str, loopback: bool) -> None:
     assert is_loopback_host(host) is loopback
     assert ServerSettings(host=host).is_loopback is loopback
 
@@ -485,7 +485,7 @@ def test_providers_are_found_by_their_usual_variables() -> None:
     assert SECRET not in "".join(notes)
 
 
-def test_nothing_is_found_in_an_empty_environment() -> None:
+def test_no_provider_is_discovered_in_an_empty_environment() -> None:
     assert discover_upstreams({}) == ((), ())
 
 

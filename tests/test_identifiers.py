@@ -15,7 +15,7 @@ def test_random_bits_fill_the_rest_five_to_a_letter() -> None:
     assert len({new_ulid(lambda: 0.0) for _ in range(100)}) == 100
 
 
-def test_later_ones_sort_after() -> None:
+def test_later_ids_sort_after_earlier_ones() -> None:
     times = [0.001, 0.032, 1.0, 1e9, 281474976710.0]
     ids = [new_ulid(iter([now]).__next__) for now in times]
     assert ids == sorted(ids)

@@ -12,7 +12,7 @@ from headstart.embeddings.stores.memory import MemoryStore
 from headstart.embeddings.stores.store_urls import open_store
 from headstart.errors import StoreError
 from headstart.factory.context import BuildContext, persist
-from headstart.factory.upstreams import MEASURES_NAME, open_conditions
+from headstart.factory.upstreams import MEASURES_NAME, open_states
 from headstart.middleware.concurrency import Supervisor
 from headstart.observe import Observers, StageFailed
 from headstart.policies.routing.measures import UpstreamModel
@@ -75,13 +75,13 @@ async def a_run(store: Store, recorder: Recorder | None = None) -> AsyncIterator
 async def test_measures_outlive_a_restart(tmp_path: Path) -> None:
     url, now = f"sqlite:///{tmp_path / 'kept.db'}", asyncio.get_running_loop().time()
     async with a_run(open_store(url)) as site:
-        measures = (await open_conditions(site)).measures
+        measures = (await open_states(site)).measures
         assert measures.first_token(KEY, 100, now).samples == 0
         for _ in range(20):
             measures.first(KEY, 100, 0.25, now)
         measured = measures.first_token(KEY, 100, now).samples
     async with a_run(open_store(url)) as site:
-        measures = (await open_conditions(site)).measures
+        measures = (await open_states(site)).measures
         assert measures.first_token(KEY, 100, now).samples == measured > 0
         assert measures.first_token(KEY, 100, now).mean_s == pytest.approx(0.25, rel=0.05)
 
@@ -90,15 +90,15 @@ async def test_what_cannot_be_read_is_begun_anew() -> None:
     store = MemoryStore()
     await store.keep(MEASURES_NAME, b"of another version")
     async with a_run(store) as site:
-        assert (await open_conditions(site)).items() == ()
+        assert (await open_states(site)).items() == ()
     assert await store.kept(MEASURES_NAME) != b"of another version"
 
 
 async def test_a_store_that_fails_costs_what_was_learned_and_no_server() -> None:
     recorder = Recorder()
     async with a_run(UnkeepingStore(), recorder) as site:
-        conditions = await open_conditions(site)
-        conditions.measures.first(KEY, 100, 0.25, asyncio.get_running_loop().time())
+        states = await open_states(site)
+        states.measures.first(KEY, 100, 0.25, asyncio.get_running_loop().time())
         assert recorder.seen == []
     assert recorder.seen == [StageFailed(stage="measures", error="StoreError")]
 

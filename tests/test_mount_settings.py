@@ -1,4 +1,4 @@
-"""What the front doors make of ``settings`` and of keyword arguments."""
+"""What middleware, gateway and sidecar make of ``settings`` and of keyword arguments."""
 
 from __future__ import annotations
 

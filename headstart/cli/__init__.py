@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 FIRST = {
     "serve": "Run the sidecar proxy.",
     "demo": "Show the savings with simulated providers and scripted traffic.",
-    "tune": "Learn from a log, and show the result of each error target.",
-    "report": "Show the savings of the cache.",
+    "tune": "Learn from a log, and show the hits that each error target gives.",
+    "report": "Show the savings: hits, times, tokens and money.",
     "wrap": "Run a coding agent against a sidecar, and show the savings.",
     "batch": "Answer a file of requests, as fast as the providers allow.",
     "bench": "Measure providers with your own prompts, and recommend a route.",
@@ -28,11 +28,11 @@ FIRST = {
 MORE = {
     "watch": "Measure providers on a schedule, and report when one becomes worse.",
     "simulate": "Run simulated providers on loopback.",
-    "evaluate": "Judge the match policy on labelled pairs or a stream.",
-    "replay": "Play a log against several match policies.",
-    "audit": "Show the error rate of hits that audits prove.",
-    "cache": "Show, move, delete and prepare the answers of a store.",
-    "reload": "Let a running server read its configuration again.",
+    "evaluate": "Count the wrong hits of a match policy on labelled prompts.",
+    "replay": "Compare several match policies on a log.",
+    "audit": "Show the share of wrong hits that audits have measured.",
+    "cache": "Count, export, import, delete and prepare stored answers.",
+    "reload": "Make a running server read its configuration again.",
     "explain": "Show why a request was, or was not, a hit.",
     "encoder": "Inspect the encoder, or export another model.",
     "config": "Check or show the configuration.",
@@ -92,11 +92,11 @@ class LazyGroup(click.Group):
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="\b\nExample:\n  headstart demo\n  headstart serve --upstream https://api.openai.com/v1",
+    epilog="\b\nExamples:\n  headstart demo\n  headstart serve --upstream https://api.openai.com/v1",
 )
 @click.version_option(__version__, prog_name="headstart")
 def cli() -> None:
-    """Make every LLM call faster and cheaper without making an answer worse."""
+    """Make LLM calls faster and cheaper, with a cache in front of one or several providers."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

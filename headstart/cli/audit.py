@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     from headstart.policies.learned_rule.threshold import AuditReport, CertificateRow
 
 MOST_ROWS = 40
+"""Most rows of weeks in the terminal; ``--json`` has all."""
 MOST_WRONG_HITS = 20
+"""Most wrong hits in the terminal, the newest ones."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,9 @@ class AuditOptions:
 
 @command(AuditOptions)
 def audit(options: AuditOptions) -> None:
-    """Show the proven error rate of each domain and week, and the hits that audits found wrong.
+    """Show the share of wrong hits by learning domain and week, and the hits that were wrong.
+
+    Audits have measured the shares: they ask the provider again after a hit.
 
     Examples:
       headstart audit

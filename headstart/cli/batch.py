@@ -511,6 +511,12 @@ async def _run(
     finally:
         with anyio.CancelScope(shield=True):
             await gateway.aclose()
+    return _summary(run, books, tier, time.perf_counter() - began)
+
+
+def _summary(
+    run: BatchRun, books: BatchBooks, tier: BatchTier | None, seconds: float
+) -> BatchSummary:
     counts = run.counts
     return BatchSummary(
         requests=counts.total,
@@ -523,7 +529,7 @@ async def _run(
         refusals=counts.refusals,
         refused_rewordings=dict(books.vetoes.most_common()),
         concurrency=run.pace.calls,
-        seconds=round(time.perf_counter() - began, 3),
+        seconds=round(seconds, 3),
         paid_usd=books.paid_usd,
         would_have_cost_usd=books.would_have_cost_usd,
         stopped_by=run.stopped_by,

@@ -149,7 +149,7 @@ AT_ONCE = 256
 
 @click.group(epilog="\b\nExample:\n  headstart cache stats")
 def cache() -> None:
-    """Show, move, delete and prepare the answers of a store."""
+    """Count, export, import, delete and prepare the answers of a store."""
 
 
 def _url(store: str | None, config: Path | None) -> str:
@@ -168,7 +168,7 @@ def _key(variable: str) -> str:
     """Return the key in a variable. Raises ConfigError."""
     key = os.environ.get(variable)
     if not key:
-        raise ConfigError(f"the variable {masked_variable(variable)} is not set")
+        raise ConfigError(f"--key-env: the variable {masked_variable(variable)} is not set")
     return key
 
 
@@ -367,7 +367,7 @@ class CacheImportOptions:
     answers: bool = flag("FILE is a log of requests: store its answers.")
     key_env: str | None = option(
         None,
-        "With --answers, variable with the caller's key: its callers share the answers.",
+        "With --answers, variable with a key: callers with this key get the answers.",
         metavar="NAME",
     )
     upstream: str | None = option(
@@ -587,7 +587,7 @@ class WarmOptions:
     config: Path | None = config_field()
     path: str = option("/v1/chat/completions", "Path of the requests.", metavar="PATH")
     key_env: str | None = option(
-        None, "Variable with the caller's key: its callers share the answers.", metavar="NAME"
+        None, "Variable with the key to send: callers with it get the answers.", metavar="NAME"
     )
     concurrency: int = option(4, "Requests at the same time.", COUNT)
 

@@ -400,6 +400,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
 LIMIT_S = 10.0
 """Seconds for one upstream, with the list of its models."""
 _SHOWN = 5
+"""Most models of an upstream that are shown."""
 _LIST_BYTES = 4 * 1024 * 1024
 _CONTENT = (TextDelta, ReasoningDelta, RefusalDelta, ToolCallDelta, Finished)
 _HEADERS: Headers = ((b"content-type", b"application/json"),)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TIMEOUT_S = 60.0
+"""Longest wait for an answer of a server."""
 ADMIN_TOKEN_ENV = "HEADSTART_ADMIN_TOKEN"  # noqa: S105 - a variable's name
 ANY_HOST = ("0.0.0.0", "::", "")  # noqa: S104 - it is compared, not bound
 
@@ -134,7 +135,7 @@ async def existing_store(url: str, config: Path | None = None) -> AsyncIterator[
     """
     from headstart.embeddings.stores.store_urls import open_store
 
-    await _refuse_what_is_empty(url)
+    await _refuse_missing_store(url)
     store = open_store(url, cipher=configured_cipher(config))
     await store.open()
     try:
@@ -160,7 +161,7 @@ def configured_cipher(config: Path | None) -> StoreCipher | None:
     return store_cipher(settings_to_read(config).cache)
 
 
-async def _refuse_what_is_empty(url: str) -> None:
+async def _refuse_missing_store(url: str) -> None:
     """Raise ConfigError for a store that does not exist: opening it would only make a new one."""
     if url == "memory:":
         raise ConfigError(

@@ -40,9 +40,13 @@ SHORT_KEY = 16
 LITTLE_BYTES = 1024**3
 """Less free disk space is a warning."""
 SLOW_ENCODING_S = 0.05
+"""From this time on the encoding of a question is reported as slow."""
 SLOW_STORE_S = 0.02
+"""From this time on an answer of the store is reported as slow."""
 WRONG_CLOCK_S = 30.0
+"""From this difference on a clock is reported as wrong."""
 FEW_FILES = 4096
+"""A lower limit of open files is reported."""
 SHARED_BYTES = 16 * 1024**2
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _PROXY_VARIABLES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY")

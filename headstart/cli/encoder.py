@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from headstart.cli.options import OLD_FILE, argument, command, flag, option
+from headstart.cli.options import JSON, OLD_FILE, argument, command, flag, option
 from headstart.embeddings.encoder import DEFAULT_MODEL, read_card
 from headstart.errors import HeadstartError
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from headstart.embeddings.encoder import ModelCard, Pooling, Precision
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
-_JSON = "Report as JSON."
 
 
 @click.group(epilog="\b\nExample:\n  headstart encoder info")
@@ -36,19 +35,24 @@ class ExportOptions:
     )
     precision: Precision = option(
         "int8",
-        "high: 8-bit weights only, for models that int8 makes too inaccurate.",
+        "int8: weights and activations in 8 bits; high: only the weights, for models that int8 "
+        "makes too inaccurate; fp32: no change.",
         click.Choice(["int8", "high", "fp32"]),
     )
     prefix: str | None = option(
         None, "Text before every prompt.  [default: the model's]", metavar="TEXT"
     )
-    pooling: Pooling | None = option(None, "[default: the model's]", click.Choice(["mean", "cls"]))
+    pooling: Pooling | None = option(
+        None,
+        "How token vectors become one vector.  [default: the model's]",
+        click.Choice(["mean", "cls"]),
+    )
     texts: Path | None = option(
         None,
-        "Questions of your users, one per line, for better sketches: 10,000 or more.",
+        "Questions of your users, one per line, 10,000 or more: they make better sketches.",
         OLD_FILE,
     )
-    as_json: bool = flag(_JSON, "--json")
+    as_json: bool = flag(JSON, "--json")
 
 
 @command(ExportOptions, short_help="Turn a model into an encoder folder.")
@@ -92,7 +96,7 @@ class InfoOptions:
     """The options of ``headstart encoder info``."""
 
     folder: Path | None = argument("[FOLDER]", FOLDER, required=False)
-    as_json: bool = flag(_JSON, "--json")
+    as_json: bool = flag(JSON, "--json")
 
 
 @command(InfoOptions, short_help="Describe an encoder.")

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from headstart.policies.learned_rule.domain import DomainStatus
 
 RULES = {
-    "cold-start": "cold start: too little was learned, so every guard and a cautious similarity",
-    "learned": "learned: the score of what this domain's labels taught",
-    "static": "static: every guard and a fixed similarity",
+    "cold-start": "cold start: too little was learned, so all guards and a high similarity decide",
+    "learned": "learned: the score decides, by the labels of this learning domain",
+    "static": "static: all guards and a fixed similarity decide",
 }
 TRUST = {
     "strict": "These are too few to decide, so only near repeats are served.",
@@ -95,7 +95,7 @@ def read_explained(body: bytes) -> tuple[Served, Explanation | None]:
 
 
 def print_explained(console: Console, served: Served, verdict: Explanation | None) -> None:
-    """Print one request's story for a terminal."""
+    """Print what happened to one request."""
     reason = f" ({served.reason})" if served.reason else ""
     model = f", model {escape(served.model)}" if served.model else ""
     # A stream may break off after its status was sent.
@@ -138,7 +138,7 @@ def print_explained(console: Console, served: Served, verdict: Explanation | Non
     console.print(f"neighbour {verdict.neighbor}, similarity {verdict.similarity:.4f}")
     console.print(f"rule      {RULES[verdict.rule]}")
     console.print(f"verdict   {_decision(verdict)}")
-    console.print(f"to flip   {verdict.flips}")
+    console.print(f"reversed by {verdict.flips}")
     _print_contributions(console, verdict)
     _print_domain(console, verdict.domain)
 
@@ -230,7 +230,7 @@ def _print_contributions(console: Console, verdict: Explanation) -> None:
     }
     shown["all others"] = verdict.score_now - sum(shown.values())
     then = "" if verdict.score is None else f" ({verdict.score:.2f} at the request)"
-    role = "it is going to decide once enough was learned"
+    role = "it will decide when enough is learned"
     if verdict.rule == "learned":
         role = "it decides" if verdict.threshold is not None else "none was enough"
     console.print(f"\nThe score{then}, log-odds that one answer does for both; {role}:")
@@ -249,9 +249,9 @@ def _print_domain(console: Console, status: DomainStatus) -> None:
     if status.alarm:
         threshold = "none, by the alarm"
     console.print(
-        f"\nIts domain now: {status.rule}, threshold {threshold}, {status.labels:,} labels "
-        f"({status.unsure:,} unsure), {status.audits:,} audits ({status.audits_wrong:,} wrong), "
-        f"{status.alarms:,} alarms"
+        f"\nIts learning domain now: {status.rule}, threshold {threshold}; "
+        f"labels: {status.labels:,} ({status.unsure:,} unsure), "
+        f"audits: {status.audits:,} ({status.audits_wrong:,} wrong), alarms: {status.alarms:,}"
     )
     if status.rule == "cold-start":
         console.print(

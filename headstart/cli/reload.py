@@ -91,7 +91,7 @@ class ReloadOptions:
 
 @command(ReloadOptions)
 def reload(options: ReloadOptions) -> None:
-    """Let a running server read its configuration again, without a lost request.
+    """Make a running server read its configuration again, without a lost request.
 
     New requests use the new configuration as soon as it has started; running requests end under the
     old one. If the configuration is wrong, the command prints the reason and exits with 1, and the

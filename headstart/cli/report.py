@@ -132,7 +132,7 @@ class ReportOptions:
 
 @command(ReportOptions)
 def report(options: ReportOptions) -> None:
-    """Show the savings of the cache: hits, latencies side by side, time, tokens and money.
+    """Show what the cache has saved: time, tokens and money, and the times of hits and misses.
 
     Examples:
       headstart report

@@ -63,7 +63,11 @@ class ServeOptions:
     )
     store: str | None = setting("cache.store", metavar="URL")
     access_log: str | None = setting("server.access_log")
-    log_level: str = option("warning", type=click.Choice(["debug", "info", "warning", "error"]))
+    log_level: str = option(
+        "warning",
+        "The log has lines of this level and above.",
+        click.Choice(["debug", "info", "warning", "error"]),
+    )
 
 
 @command(ServeOptions)
@@ -303,7 +307,7 @@ def _learning_line(cache: CacheSettings) -> str:
         return "off"
     if cache.effective_match == "static":
         return "off: a static threshold promises no error rate"
-    from headstart.policies.learned_rule.settings import (
+    from headstart.policies.learned_rule.error_limit import (
         STRICT,
         ErrorLimit,
         cold_start_threshold,

@@ -1,4 +1,4 @@
-"""One worker process: it serves on the supervisor's socket and answers its questions."""
+"""One worker process: it serves on the parent process's socket and answers its questions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import click
 import msgspec
 
 from headstart.cli.sidecar_server import ConnectionShare, SidecarServer
-from headstart.cli.worker_channel import Channel, SupervisorLink, WorkerExchange
+from headstart.cli.worker_channel import Channel, ParentLink, WorkerExchange
 from headstart.cli.workers import WorkerTask, connection_counts, lease_table, share_of
 from headstart.errors import ConfigError, HeadstartError
 from headstart.middleware.admin_front import WorkerAnswers
@@ -33,11 +33,11 @@ UPDATES_S = 0.5
 
 
 class WorkerSide:
-    """One worker: it serves, and answers the supervisor."""
+    """One worker: it serves, and answers the parent process."""
 
     def __init__(self, task: WorkerTask) -> None:
         self._task = task
-        self._link = SupervisorLink()
+        self._link = ParentLink()
         self._leases = lease_table(task.shared)
         self._states = SharedUpstreamStates(task.shared, mmap.PAGESIZE)
         lasting = dataclasses.replace(
@@ -76,7 +76,7 @@ class WorkerSide:
         await channel.run()
         self._link.close()
         logger.warning(
-            "the supervisor process has ended; this worker (process %d) goes on alone, without "
+            "the parent process has ended; this worker (process %d) goes on alone, without "
             "reloads: stop it with SIGTERM",
             os.getpid(),
         )
@@ -89,7 +89,7 @@ class WorkerSide:
                 channel.tell("learned", updates)
 
     async def _answer(self, kind: str, payload: bytes) -> bytes:
-        """Answer the supervisor."""
+        """Answer the parent process."""
         if kind == "show":
             return await self._sidecar.show(payload.decode())
         if kind == "mail":
@@ -107,7 +107,7 @@ class WorkerSide:
 
     async def _ask_to_reload(self) -> None:
         if self._link.channel is None:
-            raise ConfigError("the supervisor process has ended, and only a restart reloads")
+            raise ConfigError("the parent process has ended, and only a restart reloads")
         await self._link.channel.ask("reload")
 
     async def _gather(self, what: str) -> WorkerAnswers:
@@ -119,7 +119,7 @@ class WorkerSide:
 
 
 def main() -> None:
-    """Run one worker: the supervisor starts this process, and writes its task to it."""
+    """Run one worker: the parent process starts this process, and writes its task to it."""
     for ignored in ("SIGHUP", "SIGUSR1"):
         if hasattr(signal, ignored):
             signal.signal(getattr(signal, ignored), signal.SIG_IGN)

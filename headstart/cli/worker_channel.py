@@ -1,9 +1,23 @@
-"""The channel between the supervisor process and a worker: either side asks, the other answers.
+"""The channel between the parent process and a worker: either side asks, the other answers.
 
 It serves the leases and the messages of the workers of one machine. The leases are in memory that
-all workers share (``LeaseTable``). The supervisor passes messages on; a worker reaches it by its
-channel (``WorkerExchange``, a ``CallExchange``). The address of an exchange begins with the number
-of its worker.
+all workers share (``LeaseTable``). The parent process passes messages on; a worker reaches it by
+its channel (``WorkerExchange``, a ``CallExchange``). The address of an exchange begins with the
+number of its worker.
+
+=========  ================  =====================================================================
+question   asked by          answer, or effect
+=========  ================  =====================================================================
+ready      a worker          the parent process counts it as serving
+learned    a worker          the parent process tells the other workers (``learn``)
+reload     a worker          all workers get the new configuration (``replace``)
+gather     a worker          the figures of all workers (``show``)
+send       a worker          passes a message on to another worker (``mail``); b"" if it is away
+show       the parent        the figures of this worker
+learn      the parent        takes what another worker has learned of the upstreams
+replace    the parent        serves with other settings
+mail       the parent        takes a message for one of its exchanges
+=========  ================  =====================================================================
 """
 
 from __future__ import annotations
@@ -41,6 +55,7 @@ _COUNT = struct.Struct("<Q")
 BUCKET = 4
 """The digest of a name chooses a bucket. The lease is in one of the places of this bucket."""
 BUCKETS = 2048
+"""The number of buckets. A full bucket gives no lease."""
 PLACES = BUCKET * BUCKETS
 _LOCK_AT = -(-_LEASE.size * (1 + PLACES) // 8) * 8
 LEASES_BYTES = _LOCK_AT + LOCK_BYTES
@@ -140,12 +155,12 @@ class LeaseTable:
                     _END.pack_into(self._memory, at, 0.0)
 
 
-class SupervisorLink:
-    """The shared part of one worker's exchanges: the channel to the supervisor, and the inboxes."""
+class ParentLink:
+    """What the exchanges of a worker share: the channel to the parent process, and the inboxes."""
 
     def __init__(self) -> None:
         self.channel: Channel | None = None
-        """None before it is open, and after the supervisor has ended."""
+        """None before it is open, and after the parent process has ended."""
         self.opened = asyncio.Event()
         self.inboxes: dict[str, asyncio.Queue[bytes | None]] = {}
         """Messages by address. None in a queue means that no more will come."""
@@ -156,7 +171,7 @@ class SupervisorLink:
         self.opened.set()
 
     def close(self) -> None:
-        """Note that the supervisor has ended."""
+        """Note that the parent process has ended."""
         self.channel = None
         for inbox in self.inboxes.values():
             inbox.put_nowait(None)
@@ -174,7 +189,7 @@ class SupervisorLink:
 class WorkerExchange:
     """The exchange of one engine of a worker."""
 
-    def __init__(self, worker: int, store: Store, link: SupervisorLink, leases: LeaseTable) -> None:
+    def __init__(self, worker: int, store: Store, link: ParentLink, leases: LeaseTable) -> None:
         self.address = f"{worker}:{secrets.token_hex(4)}"
         self._store = store
         self._link = link
@@ -210,7 +225,7 @@ class WorkerExchange:
         return bool(await self._ask("send", payload))
 
     async def messages(self) -> AsyncGenerator[bytes]:
-        """Yield the messages. Raises StoreError when the supervisor has ended."""
+        """Yield the messages. Raises StoreError when the parent process has ended."""
         await self._link.opened.wait()
         inbox = self._link.inboxes[self.address] = asyncio.Queue()
         try:
@@ -219,16 +234,16 @@ class WorkerExchange:
                     yield message
         finally:
             del self._link.inboxes[self.address]
-        raise StoreError("the supervisor process has ended")
+        raise StoreError("the parent process has ended")
 
     async def _ask(self, kind: str, payload: bytes) -> bytes:
         channel = self._link.channel
         if channel is None:
-            raise StoreError("the supervisor process has ended")
+            raise StoreError("the parent process has ended")
         try:
             return await channel.ask(kind, payload)
         except HeadstartError as error:
-            raise StoreError(f"the supervisor process failed: {error}") from error
+            raise StoreError(f"the parent process failed: {error}") from error
 
 
 _LENGTH_BYTES = 4

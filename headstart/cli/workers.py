@@ -1,7 +1,7 @@
-"""Several worker processes on one port, and the supervisor process that keeps them running.
+"""Several worker processes on one port, and the parent process that keeps them running.
 
-The supervisor opens the listening socket and gives it to each worker. So a worker that dies takes
-no waiting connection with it: the others accept it.
+The parent process opens the listening socket and gives it to each worker. So a worker that dies
+takes no waiting connection with it: the others accept it.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ STABLE_S = 10.0
 """Seconds after which the death of a worker does not count as a death at its start."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0
 MOST_DEATHS = 5
-"""The supervisor gives up after this number of deaths at the start in a row, if no worker
-serves."""
+"""The parent process gives up after this number of deaths at the start in a row, if no worker
+serves. A death at the start is one before ``STABLE_S``."""
 ANSWER_S = 2.0
 """Longest wait for a worker's figures, or until it takes a message."""
 START_S = 300.0
@@ -143,7 +143,7 @@ def lease_table(shared: int) -> LeaseTable:
 
 
 class _Worker:
-    """A worker process and the supervisor's end of its channel."""
+    """A worker process and the parent process's end of its channel."""
 
     def __init__(
         self,
@@ -241,7 +241,7 @@ class WorkerPool:
                 sys.executable, "-P", "-m", "headstart.cli.worker",
                 stdin=asyncio.subprocess.PIPE,
                 pass_fds=passed,
-                # Ctrl-C in a terminal goes to the supervisor alone, which passes it on.
+                # Ctrl-C in a terminal goes to the parent process alone, which passes it on.
                 start_new_session=True,
             )  # fmt: skip
         channel = await Channel.over(ours, partial(self._answer, index))

@@ -61,6 +61,376 @@ if TYPE_CHECKING:
     from headstart.compression.selection import TextPurpose
 
 
+CODE_VERSION = "5"
+"""The version of the transforms. Raise it whenever a transform writes other bytes."""
+MIN_TEXT_CHARS = 200
+"""A shorter text is not changed: a mark would be longer than the saving."""
+KEPT_RESULTS = 3
+"""The latest tool results, which are never cleared."""
+_MAX_REMAINDER = 0.95
+"""A text that keeps a larger share of its characters is sent unchanged."""
+_MIN_CLEARED_TOKENS = 1500
+_MIN_CLEARED_SHARE = 0.3
+"""The smallest share of cleared tokens among those that the provider must read again."""
+_MODES: tuple[CompressionMode, ...] = get_args(CompressionMode)
+_SETTINGS = CompressionSettings()
+
+
+class Profile(Frozen):
+    """The price and speed of tokens at the provider. Another profile is another configuration."""
+
+    version: str = "1"
+    prefill_tokens_per_s: float = _SETTINGS.prefill_tokens_per_s
+    """The fast end of published figures (4,000 to 33,000): slower providers gain more."""
+    usd_per_million: float = 1.0
+    """Zero where tokens are free: then time alone decides."""
+    cached_share: float = _SETTINGS.cached_share
+    """The price of a token from the provider's prefix cache, as a share of the full price."""
+    cache_minimum: int = _SETTINGS.cache_minimum
+    """The number of tokens below which the provider does not cache a prompt."""
+
+
+_DEFAULT = Profile()
+
+
+class CompressOptions(TypedDict):
+    """Arguments of ``compress`` that follow from the settings and the request."""
+
+    model: str
+    profile: Profile
+    clear_history: bool
+    strip_comments: bool
+    pointers: bool
+    repeated_reads: bool
+
+
+def compress(
+    messages: Sequence[Mapping[str, Any] | Dumpable],
+    *,
+    model: str | None = None,
+    mode: CompressionMode = "safe",
+    profile: Profile = _DEFAULT,
+    clear_history: bool = False,
+    strip_comments: bool = False,
+    pointers: bool = True,
+    repeated_reads: bool = False,
+    memo: Memo | None = None,
+) -> Compression:
+    """Return chat messages (OpenAI's form) that say the same in fewer tokens. Pure.
+
+    Only tool results, and documents that are clearly marked in a user's message, are changed;
+    ``docs/compression.md`` lists the protected texts. ``off`` changes nothing. ``safe`` makes only
+    changes that ``restore`` undoes byte for byte. ``balanced`` also leaves out repeated passages,
+    repeated log lines and HTML markup. ``aggressive`` also leaves out English sentences that do not
+    concern the question. ``recoverable`` makes the changes of ``aggressive``, and names the id of
+    each cut text, for ``Compression.retrieve``.
+
+    ``clear_history`` also omits old tool results, many at a time. Only with this option may a later
+    request send an earlier message in another form, where the saving pays for it.
+    ``strip_comments`` also removes comments from Python that is not the content of a file, in all
+    modes but ``safe``. Without ``pointers`` no message points to another one: the provider may
+    remove the target later. ``repeated_reads`` replaces unchanged lines of files that are read
+    again by references to the lines above. ``model`` names the tokenizer of the counts, and
+    ``memo`` keeps results from earlier requests; neither changes a byte of the messages.
+
+    Messages are dicts, or objects of the openai SDK, which become dicts as the SDK would send them.
+    Raises ConfigError for an unknown mode, TypeError for a value that is no message.
+    """
+    if mode not in _MODES:
+        raise ConfigError(f"compression mode {mode!r} is none of {', '.join(_MODES)}")
+    memo = Memo() if memo is None else memo
+    source = [read_message(each) for each in messages]
+    cleared = _cleared(source) if clear_history and mode != "off" else frozenset()
+    allowed = AllowedTransforms(
+        mode,
+        comments=strip_comments,
+        pointers=pointers,
+        repeated_reads=repeated_reads and pointers,
+    )
+    sent: list[dict[str, Any]] = []
+    spans: list[Span] = []
+    if cleared or (mode != "off" and any(is_shortenable(each, memo) for each in source)):
+        conversation = ConversationCompressor(allowed, profile, memo, cleared)
+        for number, message in enumerate(source):
+            shorter, new_spans = conversation.read(number, message)
+            sent.append(shorter)
+            spans += new_spans
+    else:
+        sent = [each if isinstance(each, dict) else dict(each) for each in source]
+    return Compression(
+        messages=sent,
+        spans=tuple(spans),
+        version=_version(allowed, profile, clear_history=clear_history),
+        source=source,
+        model=model or "",
+    )
+
+
+@lru_cache(maxsize=64)
+def _version(allowed: AllowedTransforms, profile: Profile, *, clear_history: bool) -> str:
+    configured = msgspec.json.encode(
+        [CODE_VERSION, allowed, msgspec.structs.asdict(profile), clear_history]
+    )
+    return hashlib.sha256(configured).hexdigest()[:16]
+
+
+@dataclass(slots=True)
+class ConversationCompressor:
+    """Shortens the messages of one conversation in their order, for one call of ``compress``."""
+
+    allowed: AllowedTransforms
+    profile: Profile
+    memo: Memo
+    cleared: frozenset[int]
+    passages: Passages = field(init=False)
+    reads: FileReads | None = field(init=False)
+    """The files that were read; None: repeated reads stay whole."""
+    sent_chars: int = 0
+    _words: list[str] = field(default_factory=list)
+    """The user's own words of this turn."""
+    _last_role: object = None
+    _calls: dict[object, tuple[str, str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.passages = Passages(self.memo)
+        self.reads = FileReads() if self.allowed.repeated_reads else None
+
+    def read(self, number: int, message: Mapping[str, Any]) -> tuple[dict[str, Any], list[Span]]:
+        """Return the message in the form in which it is sent, and the spans that were shortened."""
+        places = _touchable(message, self.memo)
+        self._learn(message, places)
+        if number in self.cleared:
+            return self._omit(number, message)
+        sent = message if isinstance(message, dict) else dict(message)
+        call = call_of(message, self._calls) if places else ("", "")
+        if not places or call[0] == RETRIEVE:
+            for _, text in indexed_texts(message):
+                self._remember(text)
+            return sent, []
+        purpose: TextPurpose | None = None
+        if message.get("role") not in TOOL_ROLES or not self.memo.call(shows_file, *call):
+            purpose = self.memo.call(understand, without_marks("\n".join(self._words)))
+            purpose = msgspec.structs.replace(purpose, call=call[1])
+        spans: list[Span] = []
+        for part, text in indexed_texts(message):
+            new, found = self._shorten(text, places.get(part, []), purpose, call[1])
+            if found:
+                sent = with_text(sent, part, new)
+                spans += [
+                    msgspec.structs.replace(span, message=number, part=part) for span in found
+                ]
+        return sent, spans
+
+    def _learn(
+        self, message: Mapping[str, Any], places: Mapping[int | None, list[DocumentSpan]]
+    ) -> None:
+        """Note the calls of a message, and the user's own words (those outside documents)."""
+        role = message.get("role")
+        if role == "user":
+            own = [_outside(text, places.get(part, [])) for part, text in indexed_texts(message)]
+            self._words = [*(self._words if self._last_role == "user" else ()), *own]
+        for id, call in calls_in(message):
+            self._calls[id] = call
+            self.sent_chars += len(call[1])
+            if self.reads is not None:
+                self.reads.called(*call)
+        self._last_role = role
+
+    def _omit(self, number: int, message: Mapping[str, Any]) -> tuple[dict[str, Any], list[Span]]:
+        ((part, text),) = indexed_texts(message)
+        sent = cleared_mark(text) if self.allowed.recoverable else CLEARED
+        span = Span(
+            start=0,
+            end=len(sent),
+            source_start=0,
+            source_end=len(text),
+            transforms=("history",),
+            message=number,
+            part=part,
+        )
+        return with_text(message, part, self._remember(sent)), [span]
+
+    def _shorten(
+        self, text: str, places: Sequence[DocumentSpan], purpose: TextPurpose | None, arguments: str
+    ) -> tuple[str, Sequence[Span]]:
+        """Shorten a text in these places. Later texts may point to the result.
+
+        ``purpose`` is None for a file. In its listing, only the blanks before line numbers may be
+        removed, and lines that were sent before. ``arguments`` belong to the call that the text
+        answers.
+        """
+        out: list[str] = []
+        spans: list[Span] = []
+        at = length = 0
+        for place in places:
+            out.append(self._remember(text[at : place.start]))
+            short = self._shorten_document(text[place.start : place.end], purpose, arguments)
+            out.append(self._remember(short.text))
+            length += place.start - at
+            if short.applied:
+                span = Span(
+                    start=length,
+                    end=length + len(short.text),
+                    source_start=place.start,
+                    source_end=place.end,
+                    transforms=short.applied,
+                    layout=short.layout,
+                )
+                spans.append(span)
+            length += len(short.text)
+            at = place.end
+        out.append(self._remember(text[at:]))
+        return "".join(out), spans
+
+    def _shorten_document(
+        self, source: str, purpose: TextPurpose | None, arguments: str
+    ) -> Shortened:
+        """Return the shortened text if it pays, else the same text."""
+        if len(source) < MIN_TEXT_CHARS:
+            return Shortened(text=source)
+        if purpose is None:
+            short = self._shorten_file(source, arguments)
+        else:
+            short = shorten_text(source, purpose, self.allowed, self.passages, self.memo)
+        if self.allowed.recoverable and short.applied and short.layout is None:
+            text = f"{short.text.rstrip()}\n{mark(source)}"
+            short = msgspec.structs.replace(short, text=text)
+        cost_ms = sum(COST_MS_PER_1K[transform] for transform in short.applied)
+        worth = is_worth(
+            before=len(source),
+            after=len(short.text),
+            sent=self.sent_chars,
+            cost_ms=cost_ms * len(source) / CHARS_PER_TOKEN / 1000,
+            profile=self.profile,
+        )
+        return short if worth else Shortened(text=source)
+
+    def _shorten_file(self, source: str, arguments: str) -> Shortened:
+        short = unpadded(source, self.memo)
+        if self.reads is None:
+            return short
+        text = self.reads.shorten(short.text, arguments, self.memo)
+        if text == short.text:
+            return short
+        return Shortened(text=text, applied=(*short.applied, "reread"))
+
+    def _remember(self, text: str) -> str:
+        self.sent_chars += len(text)
+        if self.allowed.pointers and self.allowed.mode not in {"off", "safe"}:
+            self.passages.add(text)
+        return text
+
+
+def is_shortenable(message: Mapping[str, Any], memo: Memo) -> bool:
+    """Return whether a part of the message may be shortened. Most conversations have none."""
+    if not _may_touch(message):
+        return False
+    if all(len(text) < MIN_TEXT_CHARS for _, text in indexed_texts(message)):
+        return False
+    places = _touchable(message, memo).values()
+    return any(place.end - place.start >= MIN_TEXT_CHARS for part in places for place in part)
+
+
+def _touchable(message: Mapping[str, Any], memo: Memo) -> dict[int | None, list[DocumentSpan]]:
+    """Return the places that may be shortened: tool results, and documents next to a question."""
+    if not _may_touch(message):
+        return {}
+    role, places = message.get("role"), {}
+    for part, text in indexed_texts(message):
+        if not is_plain_text(message, part):
+            continue
+        whole = [DocumentSpan(start=0, end=len(text))]
+        if found := memo.call(find_documents, text) if role == "user" else whole:
+            places[part] = found
+    return places
+
+
+def _may_touch(message: Mapping[str, Any]) -> bool:
+    role = message.get("role")
+    return (role == "user" or role in TOOL_ROLES) and not message.get("is_error")
+
+
+def _outside(text: str, places: Sequence[DocumentSpan]) -> str:
+    kept = []
+    at = 0
+    for place in places:
+        kept.append(text[at : place.start])
+        at = place.end
+    return "\n".join([*kept, text[at:]])
+
+
+# --- what pays ------------------------------------------------------------------------------------
+
+
+def is_worth(*, before: int, after: int, sent: int, cost_ms: float, profile: Profile) -> bool:
+    """Return whether a text of ``before`` characters should be sent as ``after`` characters.
+
+    ``sent`` is the number of characters before it in the conversation, ``cost_ms`` our own
+    predicted time for shortening it. The shorter text must save more prefill time than that. If the
+    prompt becomes too short for the provider's prefix cache, the shorter text must also save more
+    money than is lost without the cache.
+
+    The result depends on earlier messages and a static profile, never on a clock or a cache, so it
+    is the same for each request. Tokens are estimated from characters, because an exact count
+    depends on the installed packages.
+    """
+    if after > before * _MAX_REMAINDER:
+        return False
+    removed = (before - after) / CHARS_PER_TOKEN
+    saved_s = removed / profile.prefill_tokens_per_s
+    if saved_s * 1000 <= cost_ms:
+        return False
+    minimum = profile.cache_minimum * CHARS_PER_TOKEN
+    if not sent + after < minimum <= sent + before:
+        return True
+    again = (sent + after) / CHARS_PER_TOKEN
+    lost_usd = again * (1 - profile.cached_share) * profile.usd_per_million / 1e6
+    return removed * profile.usd_per_million / 1e6 >= lost_usd
+
+
+def _cleared(messages: Sequence[Mapping[str, Any]]) -> frozenset[int]:
+    """Return the numbers of the tool results to omit; never a file or a protected result."""
+    calls: dict[object, tuple[str, str]] = {}
+    clearable = []
+    for message in messages:
+        calls.update(calls_in(message))
+        result = message.get("role") in TOOL_ROLES and not message.get("is_error")
+        long = result and len(only_text(message)) > len(CLEARED)
+        clearable.append(long and not shows_file(*call_of(message, calls)))
+    sizes = [sum(map(len, texts(message))) for message in messages]
+    return results_to_clear(sizes, clearable)
+
+
+def results_to_clear(sizes: Sequence[int], clearable: Sequence[bool]) -> frozenset[int]:
+    """Return the numbers of the messages whose text is now cleared.
+
+    ``sizes`` are the characters of each message; ``clearable`` marks the tool results that may be
+    cleared. A message that is cleared stays cleared when more messages follow.
+
+    A cleared result changes the prefix that the provider has cached. If R tokens are cleared and S
+    tokens follow them, the provider once writes these S tokens into its cache instead of reading
+    them there (1.25 in place of 0.1 times the price), and each later request reads R tokens less.
+    At these prices this pays after 11.5 * S / R requests. So many results are cleared at a time.
+    """
+    cleared: set[int] = set()
+    waiting: list[int] = []
+    for number in range(len(sizes)):
+        if not clearable[number]:
+            continue
+        waiting.append(number)
+        old = waiting[:-KEPT_RESULTS]
+        if not old:
+            continue
+        removed = sum(sizes[one] for one in old)
+        again = sum(sizes[old[0] : number + 1]) - removed
+        if removed >= max(_MIN_CLEARED_TOKENS * CHARS_PER_TOKEN, _MIN_CLEARED_SHARE * again):
+            cleared.update(old)
+            waiting = waiting[-KEPT_RESULTS:]
+    return frozenset(cleared)
+
+
+# --- files that an agent reads again --------------------------------------------------------------
+
 _NUMBERED = re.compile(r" *(\d{1,9})(?:\t|\u2192| ?[|\u2502])")
 _PATH_NAME = re.compile(r"(?:\w*path|file\w*|\w*_file|target)", re.IGNORECASE)
 _CHANGES = re.compile(
@@ -159,371 +529,3 @@ def path_of(arguments: str) -> str | None:
         return None
     named = [value for name, value in given.items() if _PATH_NAME.fullmatch(name)]
     return named[0] if len(named) == 1 and isinstance(named[0], str) else None
-
-
-# --- messages -------------------------------------------------------------------------------------
-
-CODE_VERSION = "5"
-"""The version of the transforms. Raise it whenever a transform writes other bytes."""
-MIN_TEXT_CHARS = 200
-"""A shorter text is not changed: a mark would be longer than the saving."""
-KEPT_RESULTS = 3
-"""The latest tool results, which are never cleared."""
-_MAX_REMAINDER = 0.95
-"""A text that keeps a larger share of its characters is sent unchanged."""
-_MIN_CLEARED_TOKENS = 1500
-_MIN_CLEARED_SHARE = 0.3
-"""The smallest share of cleared tokens among those that the provider must read again."""
-_MODES: tuple[CompressionMode, ...] = get_args(CompressionMode)
-_SETTINGS = CompressionSettings()
-
-
-class Profile(Frozen):
-    """The price and speed of tokens at the provider. Another profile is another configuration."""
-
-    version: str = "1"
-    prefill_tokens_per_s: float = _SETTINGS.prefill_tokens_per_s
-    """The fast end of published figures (4,000 to 33,000): slower providers gain more."""
-    usd_per_million: float = 1.0
-    """Zero where tokens are free: then time alone decides."""
-    cached_share: float = _SETTINGS.cached_share
-    """The price of a token from the provider's prefix cache, as a share of the full price."""
-    cache_minimum: int = _SETTINGS.cache_minimum
-    """The number of tokens below which the provider does not cache a prompt."""
-
-
-_DEFAULT = Profile()
-
-
-class CompressOptions(TypedDict):
-    """Arguments of ``compress`` that follow from the settings and the request."""
-
-    model: str
-    profile: Profile
-    clear_history: bool
-    strip_comments: bool
-    pointers: bool
-    repeated_reads: bool
-
-
-def compress(
-    messages: Sequence[Mapping[str, Any] | Dumpable],
-    *,
-    model: str | None = None,
-    mode: CompressionMode = "safe",
-    profile: Profile = _DEFAULT,
-    clear_history: bool = False,
-    strip_comments: bool = False,
-    pointers: bool = True,
-    repeated_reads: bool = False,
-    memo: Memo | None = None,
-) -> Compression:
-    """Return chat messages (OpenAI's form) that say the same in fewer tokens. Pure.
-
-    Only tool results, and documents that are clearly marked in a user's message, are changed;
-    ``docs/compression.md`` lists the protected texts. ``off`` changes nothing. ``safe`` makes only
-    changes that ``restore`` undoes byte for byte. ``balanced`` also leaves out repeated passages,
-    repeated log lines and HTML markup. ``aggressive`` also leaves out English sentences that do not
-    concern the question. ``recoverable`` makes the changes of ``aggressive``, and names the id of
-    each cut text, for ``Compression.retrieve``.
-
-    ``clear_history`` also omits old tool results, many at a time. Only with this option may a later
-    request send an earlier message in another form, where the saving pays for it.
-    ``strip_comments`` also removes comments from Python that is no file of the caller's, beyond
-    ``safe``. Without ``pointers`` no message points to another one, for prompts from which somebody
-    else removes messages later. ``repeated_reads`` replaces unchanged lines of files that are read
-    again by references to the lines above. ``model`` names the tokenizer of the counts, and
-    ``memo`` keeps results from earlier requests; neither changes a byte of the messages.
-
-    Messages are dicts, or objects of the openai SDK, which become dicts as the SDK would send them.
-    Raises ConfigError for an unknown mode, TypeError for a value that is no message.
-    """
-    if mode not in _MODES:
-        raise ConfigError(f"compression mode {mode!r} is none of {', '.join(_MODES)}")
-    memo = Memo() if memo is None else memo
-    source = [read_message(each) for each in messages]
-    cleared = _cleared(source) if clear_history and mode != "off" else frozenset()
-    allowed = AllowedTransforms(
-        mode,
-        comments=strip_comments,
-        pointers=pointers,
-        repeated_reads=repeated_reads and pointers,
-    )
-    sent: list[dict[str, Any]] = []
-    spans: list[Span] = []
-    if cleared or (mode != "off" and any(is_shortenable(each, memo) for each in source)):
-        conversation = ConversationCompressor(allowed, profile, memo, cleared)
-        for number, message in enumerate(source):
-            shorter, done = conversation.read(number, message)
-            sent.append(shorter)
-            spans += done
-    else:
-        sent = [each if isinstance(each, dict) else dict(each) for each in source]
-    return Compression(
-        messages=sent,
-        spans=tuple(spans),
-        version=_version(allowed, profile, clear_history=clear_history),
-        source=source,
-        model=model or "",
-    )
-
-
-@lru_cache(maxsize=64)
-def _version(allowed: AllowedTransforms, profile: Profile, *, clear_history: bool) -> str:
-    configured = msgspec.json.encode(
-        [CODE_VERSION, allowed, msgspec.structs.asdict(profile), clear_history]
-    )
-    return hashlib.sha256(configured).hexdigest()[:16]
-
-
-@dataclass(slots=True)
-class ConversationCompressor:
-    """Shortens the messages of one conversation in their order, for one call of ``compress``."""
-
-    allowed: AllowedTransforms
-    profile: Profile
-    memo: Memo
-    cleared: frozenset[int]
-    passages: Passages = field(init=False)
-    reads: FileReads | None = field(init=False)
-    """The files that were read; None: repeated reads stay whole."""
-    sent_chars: int = 0
-    _words: list[str] = field(default_factory=list)
-    """The user's own words of this turn."""
-    _last_role: object = None
-    _calls: dict[object, tuple[str, str]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.passages = Passages(self.memo)
-        self.reads = FileReads() if self.allowed.repeated_reads else None
-
-    def read(self, number: int, message: Mapping[str, Any]) -> tuple[dict[str, Any], list[Span]]:
-        """Return the message in the form in which it is sent, and the spans that were shortened."""
-        places = _touchable(message, self.memo)
-        self._learn(message, places)
-        if number in self.cleared:
-            return self._omit(number, message)
-        sent = message if isinstance(message, dict) else dict(message)
-        call = call_of(message, self._calls) if places else ("", "")
-        if not places or call[0] == RETRIEVE:
-            for _, text in indexed_texts(message):
-                self._remember(text)
-            return sent, []
-        asked: TextPurpose | None = None
-        if message.get("role") not in TOOL_ROLES or not self.memo.call(shows_file, *call):
-            asked = self.memo.call(understand, without_marks("\n".join(self._words)))
-            asked = msgspec.structs.replace(asked, call=call[1])
-        spans: list[Span] = []
-        for part, text in indexed_texts(message):
-            new, done = self._shorten(text, places.get(part, []), asked, call[1])
-            if done:
-                sent = with_text(sent, part, new)
-                spans += [msgspec.structs.replace(span, message=number, part=part) for span in done]
-        return sent, spans
-
-    def _learn(
-        self, message: Mapping[str, Any], places: Mapping[int | None, list[DocumentSpan]]
-    ) -> None:
-        """Note the calls of a message, and the user's own words (those outside documents)."""
-        role = message.get("role")
-        if role == "user":
-            own = [_outside(text, places.get(part, [])) for part, text in indexed_texts(message)]
-            self._words = [*(self._words if self._last_role == "user" else ()), *own]
-        for id, call in calls_in(message):
-            self._calls[id] = call
-            self.sent_chars += len(call[1])
-            if self.reads is not None:
-                self.reads.called(*call)
-        self._last_role = role
-
-    def _omit(self, number: int, message: Mapping[str, Any]) -> tuple[dict[str, Any], list[Span]]:
-        ((part, text),) = indexed_texts(message)
-        sent = cleared_mark(text) if self.allowed.recoverable else CLEARED
-        span = Span(
-            start=0,
-            end=len(sent),
-            source_start=0,
-            source_end=len(text),
-            transforms=("history",),
-            message=number,
-            part=part,
-        )
-        return with_text(message, part, self._remember(sent)), [span]
-
-    def _shorten(
-        self, text: str, places: Sequence[DocumentSpan], asked: TextPurpose | None, arguments: str
-    ) -> tuple[str, Sequence[Span]]:
-        """Shorten a text in these places. Later texts may point to the result.
-
-        ``asked`` is None for a file. In its listing, only the blanks before line numbers may be
-        removed, and lines that were sent before. ``arguments`` belong to the call that the text
-        answers.
-        """
-        out: list[str] = []
-        spans: list[Span] = []
-        at = length = 0
-        for place in places:
-            out.append(self._remember(text[at : place.start]))
-            short = self._shorten_document(text[place.start : place.end], asked, arguments)
-            out.append(self._remember(short.text))
-            length += place.start - at
-            if short.applied:
-                span = Span(
-                    start=length,
-                    end=length + len(short.text),
-                    source_start=place.start,
-                    source_end=place.end,
-                    transforms=short.applied,
-                    layout=short.layout,
-                )
-                spans.append(span)
-            length += len(short.text)
-            at = place.end
-        out.append(self._remember(text[at:]))
-        return "".join(out), spans
-
-    def _shorten_document(
-        self, source: str, asked: TextPurpose | None, arguments: str
-    ) -> Shortened:
-        """Return the shortened text if it pays, else the same text."""
-        if len(source) < MIN_TEXT_CHARS:
-            return Shortened(text=source)
-        if asked is None:
-            short = self._shorten_file(source, arguments)
-        else:
-            short = shorten_text(source, asked, self.allowed, self.passages, self.memo)
-        if self.allowed.recoverable and short.applied and short.layout is None:
-            text = f"{short.text.rstrip()}\n{mark(source)}"
-            short = msgspec.structs.replace(short, text=text)
-        cost_ms = sum(COST_MS_PER_1K[transform] for transform in short.applied)
-        worth = is_worth(
-            before=len(source),
-            after=len(short.text),
-            sent=self.sent_chars,
-            cost_ms=cost_ms * len(source) / CHARS_PER_TOKEN / 1000,
-            profile=self.profile,
-        )
-        return short if worth else Shortened(text=source)
-
-    def _shorten_file(self, source: str, arguments: str) -> Shortened:
-        short = unpadded(source, self.memo)
-        if self.reads is None:
-            return short
-        text = self.reads.shorten(short.text, arguments, self.memo)
-        if text == short.text:
-            return short
-        return Shortened(text=text, applied=(*short.applied, "reread"))
-
-    def _remember(self, text: str) -> str:
-        self.sent_chars += len(text)
-        if self.allowed.pointers and self.allowed.mode not in {"off", "safe"}:
-            self.passages.add(text)
-        return text
-
-
-def is_shortenable(message: Mapping[str, Any], memo: Memo) -> bool:
-    """Return whether a part of the message may be shortened. Most conversations have none."""
-    if not _may_touch(message):
-        return False
-    if all(len(text) < MIN_TEXT_CHARS for _, text in indexed_texts(message)):
-        return False
-    places = _touchable(message, memo).values()
-    return any(place.end - place.start >= MIN_TEXT_CHARS for part in places for place in part)
-
-
-def _touchable(message: Mapping[str, Any], memo: Memo) -> dict[int | None, list[DocumentSpan]]:
-    """Return the places that may be shortened: tool results, and documents next to a question."""
-    if not _may_touch(message):
-        return {}
-    role, places = message.get("role"), {}
-    for part, text in indexed_texts(message):
-        if not is_plain_text(message, part):
-            continue
-        whole = [DocumentSpan(start=0, end=len(text))]
-        if found := memo.call(find_documents, text) if role == "user" else whole:
-            places[part] = found
-    return places
-
-
-def _may_touch(message: Mapping[str, Any]) -> bool:
-    role = message.get("role")
-    return (role == "user" or role in TOOL_ROLES) and not message.get("is_error")
-
-
-def _outside(text: str, places: Sequence[DocumentSpan]) -> str:
-    kept = []
-    at = 0
-    for place in places:
-        kept.append(text[at : place.start])
-        at = place.end
-    return "\n".join([*kept, text[at:]])
-
-
-# --- does it pay? --------------------------------------------------------------------------
-
-
-def is_worth(*, before: int, after: int, sent: int, cost_ms: float, profile: Profile) -> bool:
-    """Return whether a text of ``before`` characters should be sent as ``after`` characters.
-
-    ``sent`` is the number of characters before it in the conversation, ``cost_ms`` our own
-    predicted time for shortening it. The shorter text must save more prefill time than that. If the
-    prompt becomes too short for the provider's prefix cache, the shorter text must also save more
-    money than is lost without the cache.
-
-    The result depends on earlier messages and a static profile, never on a clock or a cache, so it
-    is the same for each request. Tokens are estimated from characters, because an exact count
-    depends on the installed packages.
-    """
-    if after > before * _MAX_REMAINDER:
-        return False
-    removed = (before - after) / CHARS_PER_TOKEN
-    saved_s = removed / profile.prefill_tokens_per_s
-    if saved_s * 1000 <= cost_ms:
-        return False
-    minimum = profile.cache_minimum * CHARS_PER_TOKEN
-    if not sent + after < minimum <= sent + before:
-        return True
-    again = (sent + after) / CHARS_PER_TOKEN
-    lost_usd = again * (1 - profile.cached_share) * profile.usd_per_million / 1e6
-    return removed * profile.usd_per_million / 1e6 >= lost_usd
-
-
-def _cleared(messages: Sequence[Mapping[str, Any]]) -> frozenset[int]:
-    """Return the numbers of the tool results to omit; never a file or a protected result."""
-    calls: dict[object, tuple[str, str]] = {}
-    clearable = []
-    for message in messages:
-        calls.update(calls_in(message))
-        result = message.get("role") in TOOL_ROLES and not message.get("is_error")
-        long = result and len(only_text(message)) > len(CLEARED)
-        clearable.append(long and not shows_file(*call_of(message, calls)))
-    sizes = [sum(map(len, texts(message))) for message in messages]
-    return results_to_clear(sizes, clearable)
-
-
-def results_to_clear(sizes: Sequence[int], clearable: Sequence[bool]) -> frozenset[int]:
-    """Return the numbers of the messages whose text is now cleared.
-
-    ``sizes`` are the characters of each message; ``clearable`` marks the tool results that may be
-    cleared. A message that is cleared stays cleared when more messages follow.
-
-    A cleared result changes the prefix that the provider has cached. If R tokens are cleared and S
-    tokens follow them, the provider once writes these S tokens into its cache instead of reading
-    them there (1.25 in place of 0.1 times the price), and each later request reads R tokens less.
-    At these prices this pays after 11.5 * S / R requests. So many results are cleared at a time.
-    """
-    cleared: set[int] = set()
-    waiting: list[int] = []
-    for number in range(len(sizes)):
-        if not clearable[number]:
-            continue
-        waiting.append(number)
-        old = waiting[:-KEPT_RESULTS]
-        if not old:
-            continue
-        removed = sum(sizes[one] for one in old)
-        again = sum(sizes[old[0] : number + 1]) - removed
-        if removed >= max(_MIN_CLEARED_TOKENS * CHARS_PER_TOKEN, _MIN_CLEARED_SHARE * again):
-            cleared.update(old)
-            waiting = waiting[-KEPT_RESULTS:]
-    return frozenset(cleared)

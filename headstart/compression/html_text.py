@@ -42,6 +42,7 @@ _START = re.compile(r"\s*(?:<\?xml[^<>]*>\s*)?(?:<!doctype\s+html|<html\b)", re.
 _TAG = re.compile(r"</?([a-zA-Z][^\s<>/]*+)([^<>]*+)>")
 _ATTRIBUTE = re.compile(r"(?<![^\s\"'])([^\s=<>\"'/]++)\s*+=\s*+(?:\"[^\"]*\"|'[^']*'|[^\s\"'>]+)")
 _MIN_TAGS = 10
+"""Fewest tags of a text that counts as HTML."""
 _MIN_TAGS_PER_CHAR = 1 / 100
 _MAX_FOREIGN = 0.2
 """The largest share of a fragment's tags or attributes that are unknown in HTML, or hold data."""

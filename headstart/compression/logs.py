@@ -154,9 +154,15 @@ _VALUE = re.compile(
 _NUMBER = re.compile(r"([^\d.+-]{0,12}[-+]?)(\d+(?:\.\d+)?)([^\d.]{0,12})")
 _WORD = re.compile(r"[\w.:/@-]+")
 _MIN_LINES = 20
+"""Fewest lines of a text that counts as a log."""
 _MIN_RUN = 2
+"""Fewest lines in a row that a mark replaces."""
 _RARE = 3
+"""Up to this number something is rare: lines of a form, or lines with one value."""
+_SHORTEST_ID = 4
+"""Fewest characters of a value that may be the id of an event."""
 _NEARLY_ALL = 0.9
+"""The share from which a value, or a step between values, counts as usual."""
 _FEW = 12
 """Most different values of a column that is a choice. In such a column a rare value is
 informative."""
@@ -418,7 +424,9 @@ def _around(forms: Sequence[_Form], trouble: Sequence[bool], lines: Sequence[str
             stays.update(range(max(0, number - _BEFORE), min(len(lines), number + _AFTER + 1)))
             row = form.rows[place]
             ids.update(
-                value for at, value in enumerate(row) if len(value) > _RARE and at not in skipped
+                value
+                for at, value in enumerate(row)
+                if len(value) >= _SHORTEST_ID and at not in skipped
             )
     if ids:
         holders: dict[str, list[int]] = {}

@@ -130,7 +130,9 @@ _WINDOW, _WINDOW_WEIGHT = 8, 0.3
 _WINDOW_WEIGHT_ALONE = 1.0
 """The weight of neighbours in a text without documents, where they are the only context."""
 _SHAPE_BONUS = 0.1
+"""The bonus of a sentence that holds an answer to who, when or how many."""
 _LINK_WEIGHT = 0.5
+"""The weight of a document whose title stands in a good sentence of another one."""
 _MIN_TITLE_CHARS = 4
 _MAX_LINKED = 64
 """The largest number of documents whose titles are searched for in the whole text."""
@@ -280,6 +282,7 @@ def _normal(scores: Array) -> Array:
 
 
 MIN_CHARS = 3200
+"""A shorter text stays whole."""
 _MIN_TERMS = 2
 """Fewest terms of a question that can choose sentences."""
 _MIN_FOUND = 0.5
@@ -597,6 +600,7 @@ _LONGEST_LINE = 400
 """Longest line that is read whole. Of a longer one only the beginning and the end are read."""
 
 _QUESTION_CHARS = 2000
+"""The last characters of the user's words that count as the question."""
 
 _VERBATIM = re.compile(
     r"\b(?:translat|rewrit|re-?write|rephras|paraphras|proof-?read|copy-?edit|refactor|reformat"

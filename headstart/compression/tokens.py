@@ -1,6 +1,6 @@
 """Token counts without a network: exact for models of o200k and cl100k, estimates for others.
 
-``estimate_prompt`` counts a whole prompt, from the JSON of a request in any dialect.
+``count_prompt`` counts a whole prompt, from the JSON of a request in any dialect.
 """
 
 from __future__ import annotations

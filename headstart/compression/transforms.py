@@ -32,6 +32,173 @@ if TYPE_CHECKING:
     from headstart.settings import CompressionMode
 
 
+COST_MS_PER_1K: dict[Transform, float] = {
+    "json": 0.3,
+    "padding": 0.1,
+    "minify": 0.3,
+    "html": 0.2,
+    "progress": 0.2,
+    "log": 0.8,
+    "space": 0.1,
+    "comments": 3.0,
+    "duplicate": 0.3,
+    "selection": 1.5,
+    "history": 0.0,
+    "reread": 0.3,
+}
+"""The predicted time for a thousand tokens, as measured by ``benchmarks/compression.py``."""
+
+_TRAILING = re.compile(r"(?<![ \t])(?: | {3,})$", re.MULTILINE)
+"""Spaces at the end of a line, without tabs: these end the empty cells of a table. Two spaces are a
+line break in Markdown."""
+_HERE_DOCUMENT = re.compile(r"<<[-~]?\s?[\"']?[A-Za-z_]")
+_MANY_BREAKS = re.compile(r"\n{3,}")
+
+
+class Shortened(Frozen):
+    """A text to send in place of another, and the transforms that made it."""
+
+    text: str
+    applied: tuple[Transform, ...] = ()
+    layout: Layout | Padding | None = None
+
+
+class AllowedTransforms(NamedTuple):
+    """The transforms that the configuration allows."""
+
+    mode: CompressionMode
+    comments: bool
+    """Remove comments from code too."""
+    pointers: bool = True
+    """Point to other messages."""
+    repeated_reads: bool = False
+    """Also point to lines of files that were sent before."""
+
+    @property
+    def recoverable(self) -> bool:
+        """Whether the model can get back the texts that were cut."""
+        return self.mode == "recoverable"
+
+
+def shorten_text(
+    text: str, purpose: TextPurpose, allowed: AllowedTransforms, sent: Passages, memo: Memo
+) -> Shortened:
+    """Apply transforms to a text that may be changed. ``sent`` has the texts before it."""
+    listing = unpadded(text, memo)
+    if listing.applied or has_mark(text):
+        return listing
+    table = memo.call(lossless.shorten_json, text)
+    if allowed.mode == "safe":
+        return _lossless(table) if table else Shortened(text=text)
+    minified = None if table else memo.call(lossless.minify, text)
+    if table or minified is not None:
+        short = _lossless(table) if table else _minified(text, minified or "", memo)
+        return short if purpose.verbatim else _pointed(short, sent)
+    if purpose.verbatim:
+        return Shortened(text=text)
+    return _shorten_prose(text, purpose, allowed, sent, memo)
+
+
+def unpadded(text: str, memo: Memo) -> Shortened:
+    """Return a listing without the blanks before its numbers; any other text as it is."""
+    listing = memo.call(strip_padding, text)
+    if listing is None:
+        return Shortened(text=text)
+    return Shortened(text=listing.text, applied=("padding",), layout=listing.padding)
+
+
+def _lossless(table: lossless.CompactJSON) -> Shortened:
+    return Shortened(text=table.text, applied=("json",), layout=table.layout)
+
+
+def _minified(text: str, minified: str, memo: Memo) -> Shortened:
+    short = _transformed(Shortened(text=text), "minify", minified)
+    table = memo.call(lossless.shorten_json, minified)
+    return _transformed(short, "json", table.text) if table else short
+
+
+def _pointed(short: Shortened, sent: Passages) -> Shortened:
+    pointer = sent.point(short.text)
+    if pointer is None:
+        return short
+    return Shortened(text=pointer, applied=(*short.applied, "duplicate"))
+
+
+def _shorten_prose(
+    text: str, purpose: TextPurpose, allowed: AllowedTransforms, sent: Passages, memo: Memo
+) -> Shortened:
+    short = Shortened(text=text)
+    if is_html(text):
+        if purpose.markup:
+            return short
+        short = _transformed(short, "html", memo.call(html_to_text, text) or text)
+    else:
+        shown = memo.call(play_back, text)
+        if memo.call(is_log, shown):
+            short = _transformed(short, "progress", shown)
+            if not purpose.counts:
+                short = _transformed(short, "log", memo.call(collapse_log, shown, purpose.words))
+            return _deduplicated(short, sent, memo, whole_lines=True)
+        if memo.call(is_code, shown):
+            short = _transformed(short, "progress", shown)
+            return (
+                _transformed(short, "comments", memo.call(_without_comments, shown))
+                if allowed.comments
+                else short
+            )
+        short = _transformed(short, "progress", memo.call(fold_steps, shown))
+    if memo.call(_is_data, short.text):
+        return _pointed(short, sent)
+    short = _transformed(short, "space", _without_spare_space(short.text))
+    if allowed.mode in {"aggressive", "recoverable"} and not purpose.whole:
+        # Before duplicates: a pointer's target must not be left out after it was pointed to.
+        short = _transformed(
+            short, "selection", memo.call(select, short.text, purpose.topic) or short.text
+        )
+    return _deduplicated(short, sent, memo)
+
+
+def _without_comments(text: str) -> str:
+    """Remove comments, but only if the rest still looks like code."""
+    bare = strip_comments(text)
+    return bare if is_code(bare) and not is_log(bare) else text
+
+
+def _without_spare_space(text: str) -> str:
+    """Drop spaces at the ends of lines, and more than two line breaks in a row.
+
+    Nothing is dropped where quotes or here-documents span lines, because the spaces may belong to
+    them.
+    """
+    if _HERE_DOCUMENT.search(text) or any(line.count('"') % 2 for line in text.split("\n")):
+        return text
+    if " \n" in text or text.endswith(" "):
+        text = _TRAILING.sub("", text)
+    return _MANY_BREAKS.sub("\n\n", text) if "\n\n\n" in text else text
+
+
+def _is_data(text: str) -> bool:
+    """Return whether the text may be data of a program, of which no sentence may be removed."""
+    return lossless.holds_json(text) or is_markup(text)
+
+
+def _deduplicated(
+    short: Shortened, sent: Passages, memo: Memo, *, whole_lines: bool = False
+) -> Shortened:
+    pointed = _pointed(short, sent)
+    if pointed is not short or memo.call(_is_data, short.text):
+        return pointed
+    return _transformed(short, "duplicate", sent.shorten(short.text, whole_lines=whole_lines))
+
+
+def _transformed(short: Shortened, transform: Transform, text: str) -> Shortened:
+    if text == short.text:
+        return short
+    return Shortened(text=text, applied=(*short.applied, transform))
+
+
+# --- output of programs ---------------------------------------------------------------------------
+
 _OVERWRITES = re.compile(r"\r+(?!\n|\Z)|\x08")
 _STEERING = re.compile(r"\r+|\x08|\x1b\[[0-9;]*[Km]|[^\r\x08\x1b]+|\x1b")
 _PROGRESS = re.compile(
@@ -108,6 +275,8 @@ def _form(state: str) -> str:
     return _NUMBER.sub("#", _BAR.sub("~", state))
 
 
+# --- comments of Python ---------------------------------------------------------------------------
+
 _KEPT = re.compile(r"#!|#.*coding[:=]|#\s*type:")
 """Comments that change the meaning of the code."""
 _NOT_PYTHON = (tokenize.TokenError, SyntaxError, UnicodeError)
@@ -172,162 +341,3 @@ def _tokens(text: str) -> list[tokenize.TokenInfo]:
             raise SyntaxError("not Python")
         found.append(token)
     return found
-
-
-COST_MS_PER_1K: dict[Transform, float] = {
-    "json": 0.3,
-    "padding": 0.1,
-    "minify": 0.3,
-    "html": 0.2,
-    "progress": 0.2,
-    "log": 0.8,
-    "space": 0.1,
-    "comments": 3.0,
-    "duplicate": 0.3,
-    "selection": 1.5,
-    "history": 0.0,
-    "reread": 0.3,
-}
-"""The predicted time for a thousand tokens, as measured by ``benchmarks/compression.py``."""
-
-_TRAILING = re.compile(r"(?<![ \t])(?: | {3,})$", re.MULTILINE)
-"""Spaces at the end of a line, without tabs: these end the empty cells of a table. Two spaces are a
-line break in Markdown."""
-_HERE_DOCUMENT = re.compile(r"<<[-~]?\s?[\"']?[A-Za-z_]")
-_MANY_BREAKS = re.compile(r"\n{3,}")
-
-
-class Shortened(Frozen):
-    """A text to send in place of another, and the transforms that made it."""
-
-    text: str
-    applied: tuple[Transform, ...] = ()
-    layout: Layout | Padding | None = None
-
-
-class AllowedTransforms(NamedTuple):
-    """The transforms that the configuration allows."""
-
-    mode: CompressionMode
-    comments: bool
-    """Remove comments from code too."""
-    pointers: bool = True
-    """Point to other messages."""
-    repeated_reads: bool = False
-    """Also point to lines of files that were sent before."""
-
-    @property
-    def recoverable(self) -> bool:
-        """Whether the model can get back the texts that were cut."""
-        return self.mode == "recoverable"
-
-
-def shorten_text(
-    text: str, asked: TextPurpose, extent: AllowedTransforms, sent: Passages, memo: Memo
-) -> Shortened:
-    """Apply transforms to a text that may be changed. ``sent`` has the texts before it."""
-    listing = unpadded(text, memo)
-    if listing.applied or has_mark(text):
-        return listing
-    table = memo.call(lossless.shorten_json, text)
-    if extent.mode == "safe":
-        return _lossless(table) if table else Shortened(text=text)
-    minified = None if table else memo.call(lossless.minify, text)
-    if table or minified is not None:
-        short = _lossless(table) if table else _minified(text, minified or "", memo)
-        return short if asked.verbatim else _pointed(short, sent)
-    if asked.verbatim:
-        return Shortened(text=text)
-    return _shorten_prose(text, asked, extent, sent, memo)
-
-
-def unpadded(text: str, memo: Memo) -> Shortened:
-    """Return a listing without the blanks before its numbers; any other text as it is."""
-    listing = memo.call(strip_padding, text)
-    if listing is None:
-        return Shortened(text=text)
-    return Shortened(text=listing.text, applied=("padding",), layout=listing.padding)
-
-
-def _lossless(table: lossless.CompactJSON) -> Shortened:
-    return Shortened(text=table.text, applied=("json",), layout=table.layout)
-
-
-def _minified(text: str, minified: str, memo: Memo) -> Shortened:
-    short = _then(Shortened(text=text), "minify", minified)
-    table = memo.call(lossless.shorten_json, minified)
-    return _then(short, "json", table.text) if table else short
-
-
-def _pointed(short: Shortened, sent: Passages) -> Shortened:
-    pointer = sent.point(short.text)
-    if pointer is None:
-        return short
-    return Shortened(text=pointer, applied=(*short.applied, "duplicate"))
-
-
-def _shorten_prose(
-    text: str, asked: TextPurpose, extent: AllowedTransforms, sent: Passages, memo: Memo
-) -> Shortened:
-    short = Shortened(text=text)
-    if is_html(text):
-        if asked.markup:
-            return short
-        short = _then(short, "html", memo.call(html_to_text, text) or text)
-    else:
-        shown = memo.call(play_back, text)
-        if memo.call(is_log, shown):
-            short = _then(short, "progress", shown)
-            if not asked.counts:
-                short = _then(short, "log", memo.call(collapse_log, shown, asked.words))
-            return _deduplicated(short, sent, memo, whole_lines=True)
-        if memo.call(is_code, shown):
-            short = _then(short, "progress", shown)
-            return _then(short, "comments", memo.call(_bare, shown)) if extent.comments else short
-        short = _then(short, "progress", memo.call(fold_steps, shown))
-    if memo.call(_is_data, short.text):
-        return _pointed(short, sent)
-    short = _then(short, "space", _without_waste(short.text))
-    if extent.mode in {"aggressive", "recoverable"} and not asked.whole:
-        # Before duplicates: a pointer's target must not be left out after it was pointed to.
-        short = _then(short, "selection", memo.call(select, short.text, asked.topic) or short.text)
-    return _deduplicated(short, sent, memo)
-
-
-def _bare(text: str) -> str:
-    """Remove comments, but only if the rest still looks like code."""
-    bare = strip_comments(text)
-    return bare if is_code(bare) and not is_log(bare) else text
-
-
-def _without_waste(text: str) -> str:
-    """Drop spaces at the ends of lines, and more than two line breaks in a row.
-
-    Nothing is dropped where quotes or here-documents span lines, because the spaces may belong to
-    them.
-    """
-    if _HERE_DOCUMENT.search(text) or any(line.count('"') % 2 for line in text.split("\n")):
-        return text
-    if " \n" in text or text.endswith(" "):
-        text = _TRAILING.sub("", text)
-    return _MANY_BREAKS.sub("\n\n", text) if "\n\n\n" in text else text
-
-
-def _is_data(text: str) -> bool:
-    """Return whether the text may be data of a program, of which no sentence may be removed."""
-    return lossless.holds_json(text) or is_markup(text)
-
-
-def _deduplicated(
-    short: Shortened, sent: Passages, memo: Memo, *, whole_lines: bool = False
-) -> Shortened:
-    pointed = _pointed(short, sent)
-    if pointed is not short or memo.call(_is_data, short.text):
-        return pointed
-    return _then(short, "duplicate", sent.shorten(short.text, whole_lines=whole_lines))
-
-
-def _then(short: Shortened, transform: Transform, text: str) -> Shortened:
-    if text == short.text:
-        return short
-    return Shortened(text=text, applied=(*short.applied, transform))

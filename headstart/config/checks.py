@@ -425,7 +425,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def checked(settings: Settings) -> Settings:
-    """Return the settings with complete upstreams (``resolving``).
+    """Return the settings with complete upstreams (``resolved``).
 
     Raises ConfigError that names each setting at fault, and the fix.
     """

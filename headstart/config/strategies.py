@@ -26,27 +26,40 @@ if TYPE_CHECKING:
 
 
 def fallback(*members: Member, **options: Any) -> StrategySettings:
-    """Ask the next member if one fails. ``options`` are other settings of the strategy."""
+    """Ask the next member if one fails.
+
+    A member is the name of an upstream, or another strategy. ``options`` are other settings of the
+    strategy (``docs/strategies.md``). Raises TypeError for unknown ones.
+    """
     return StrategySettings(strategy="fallback", upstreams=members, **options)
 
 
 def race(*members: Member, **options: Any) -> StrategySettings:
-    """Ask all members at once; the first content wins and the others are cancelled."""
+    """Ask all members at once; the first content wins and the others are cancelled.
+
+    The arguments are those of ``fallback``.
+    """
     return StrategySettings(strategy="race", upstreams=members, **options)
 
 
 def hedge(*members: Member, **options: Any) -> StrategySettings:
-    """Also ask the next member if the first is slower than usual, within a budget."""
+    """Also ask the next member if the first is slower than usual, within a budget.
+
+    The arguments are those of ``fallback``.
+    """
     return StrategySettings(strategy="hedge", upstreams=members, **options)
 
 
 def fastest(*members: Member, **options: Any) -> StrategySettings:
-    """Ask the member with the shortest expected time."""
+    """Ask the member with the shortest expected time. The arguments are those of ``fallback``."""
     return StrategySettings(strategy="fastest", upstreams=members, **options)
 
 
 def cheapest(*members: Member, **options: Any) -> StrategySettings:
-    """Ask the cheapest member. ``within_s`` excludes members that are expected to take longer."""
+    """Ask the cheapest member. ``within_s`` excludes members that are expected to take longer.
+
+    The other arguments are those of ``fallback``.
+    """
     return StrategySettings(strategy="cheapest", upstreams=members, **options)
 
 

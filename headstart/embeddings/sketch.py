@@ -257,27 +257,35 @@ def _read_table(folder: Path, card: SketchCard, encoder: ModelCard) -> NDArray[A
     except (OSError, ValueError) as error:
         raise ConfigError(f"encoder.model: {path} cannot be read: {error}") from error
     if table.dtype != row_type(card.dimension):
-        raise ConfigError(f"encoder.model: {path} does not have {card.dimension} dimensions")
+        raise ConfigError(
+            f"encoder.model: {path} does not have {card.dimension} dimensions; export it again"
+        )
     return table
 
 
 # --- making the table -----------------------------------------------------------------------------
 
 DIMENSION = 128
+"""The length of a sketch."""
 STEPS = 1000
+"""The steps of the training, for one batch each."""
 MAP_SHARE = 0.6
 """The share of the steps that train the linear map; the others train the rows."""
 MAP_RATE, WEIGHT_RATE, ROW_RATE = 0.004, 0.02, 0.0015
 BATCH = 170
 """The texts that are drawn for a batch. Each brings two of its nearest texts."""
 COMPANIONS = 2
+"""The near texts that each text of a batch brings."""
 NEAREST = 12
+"""The nearest texts of a text from which these are drawn."""
 COMMON = 0.001
 """A word that makes up this share of all words starts with half the weight of a rare one."""
 FAR = 0.03
 """How much pairs without any similarity count, beside pairs of equal texts."""
 BLOCK = 2000
+"""The rows of one matrix product when nearest texts are searched."""
 MOST_MIXED = 15_000
+"""Most texts that are made of words of the vocabulary."""
 
 
 class _Texts(NamedTuple):
@@ -310,7 +318,9 @@ def make_table(
     tokens = [tokenizer.encode(text, add_special_tokens=False).ids for text in kept]
     kept = [text for text, own in zip(kept, tokens, strict=True) if own]
     if len(kept) <= NEAREST:
-        raise ConfigError(f"a table needs more texts than {len(kept)}")
+        raise ConfigError(
+            f"a table of sketches needs more than {NEAREST} different texts, and got {len(kept)}"
+        )
     size = max(tokenizer.get_vocab().values()) + 1
     report(f"encoding {size} words")
     # WordPiece marks a word's later parts with ##.

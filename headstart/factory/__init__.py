@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from headstart.config.checks import has_no_list
 from headstart.dialects.registry import DIALECTS, DOCUMENTS
@@ -40,7 +40,7 @@ from headstart.factory.upstreams import (
     billing_names,
     list_sources,
     machines_of,
-    open_conditions,
+    open_states,
     open_upstreams,
 )
 from headstart.interfaces import SharedStore, SwapStore
@@ -116,7 +116,7 @@ class Parts:
     sockets: ConcurrencyLimit
     supervisor: Supervisor
     hit_decider: HitDecider | None
-    conditions: UpstreamStates | None
+    states: UpstreamStates | None
     """The health and figures of upstreams; None where a wrapped app answers."""
     ledger: ClientLedger | None
     """Counts the use of the limits of client keys; None: there are no limits."""
@@ -154,84 +154,137 @@ async def start_engine(
         domains = make_domains(build)
         policy = make_policy(settings.cache, domains)
         cache = await open_cache(build, encoder, policy)
-        states = None if wrapped else await open_conditions(build, states)
         tracing = await open_telemetry(build)
-        ledger = None if wrapped else _open_ledger(build)
-        opened, router = (
-            ((), None)
-            if states is None
-            else await _open_router(build, states, tracing, ledger, make_upstream)
+        providers = (
+            None if wrapped else await _open_providers(build, states, tracing, make_upstream)
         )
+        opened = () if providers is None else providers.opened
         second = make_second_opinion(build, opened)
         hit_decider = await open_hit_decider(build, domains, encoder, policy.version, second)
-        observers.add(FailureLog(unpriced=UnpricedModels(billing_names(opened))))
-        if settings.server.access_log != "off":
-            trace_id = None if tracing is None else tracing.trace_id
-            as_json = settings.server.access_log == "json"
-            observers.add(AccessLog(as_json=as_json, trace_id=trace_id))
-        books = Bookkeeper(store, supervisor.spawn, observers)
-        observers.add(books)
-        stack.push_async_callback(books.aclose)
-        recorder = await open_recorder(build)
-        server = settings.server
-        parts = Parts(
-            settings,
-            observers,
-            cache,
-            store,
-            encoder,
-            Flights(),
-            ConcurrencyLimit(server.max_concurrency, server.max_queue),
-            # Relayed calls have their own limit, so that slow ones do not delay chat requests.
-            ConcurrencyLimit(server.max_relays, server.max_queue, "server.max_relays"),
-            ConcurrencyLimit(server.max_websockets, 0, "server.max_websockets"),
-            supervisor,
-            hit_decider,
-            states,
-            ledger,
-            "" if encoder is None else f"{encoder.namespace} {policy.version}",
-            machines_of(settings),
+        _open_logs_and_books(build, opened, tracing)
+        learning = "" if encoder is None else f"{encoder.namespace} {policy.version}"
+        parts = _make_parts(build, cache, encoder, hit_decider, providers, learning)
+        engine, services = await _open_engine(
+            build, parts, providers, resolve=resolve, origins=origins, exchange=exchange
         )
-        sharing = _sharing_options(settings, router, resolve)
-        access = AccessControl(sharing.client_keys, origins)
-        conversations = None if router is None else _make_conversations(parts)
-        engine = _make_engine(
-            parts,
-            router,
-            sharing,
-            access,
-            await store.secret(),
-            recorder=recorder,
-            conversations=conversations,
-            shared=_open_shared_flights(build, exchange, cache),
-        )
-        held = (
-            None if conversations is None else _make_held(conversations, engine, access, observers)
-        )
-        relay = (
-            None
-            if router is None
-            else await _open_relay(build, parts, opened, router, access, held)
-        )
-        sockets = None if router is None else _make_sockets(parts, opened, router, sharing, origins)
-        follow_secret(build, engine.renew)
         if on_start is not None:
             on_start(parts)
-        if conversations is not None:
-            stack.push_async_callback(conversations.aclose)
-        stack.push_async_callback(engine.drain, server.shutdown_s)
-        if sockets is not None:
-            stack.push_async_callback(sockets.aclose)
-        drafts = None if router is None else _make_drafts(parts, engine)
-        if drafts is not None:
-            stack.push_async_callback(drafts.aclose)
-        batches = None if router is None else await _open_batches(parts, engine)
-        if batches is not None:
-            stack.push_async_callback(batches.aclose)
         return StartedEngine(
-            engine, relay, sockets, held, stack.pop_all().aclose, tracing, drafts, batches
+            engine,
+            services.relay,
+            services.sockets,
+            services.held,
+            stack.pop_all().aclose,
+            tracing,
+            services.drafts,
+            services.batches,
         )
     raise AssertionError("unreachable")  # for type checkers: the stack swallows nothing
+
+
+class _Providers(NamedTuple):
+    """The parts that call providers. Where a wrapped app answers, there are none."""
+
+    states: UpstreamStates
+    ledger: ClientLedger | None
+    opened: tuple[OpenedUpstream, ...]
+    router: Router
+
+
+async def _open_providers(
+    build: BuildContext,
+    states: UpstreamStates | None,
+    tracing: Tracing | None,
+    make: Callable[..., HTTPUpstream] | None,
+) -> _Providers:
+    """Open the upstreams, their states and the ledger of client limits. Raises ConfigError."""
+    states = await open_states(build, states)
+    ledger = _open_ledger(build)
+    opened, router = await _open_router(build, states, tracing, ledger, make)
+    return _Providers(states, ledger, opened, router)
+
+
+async def _open_engine(
+    build: BuildContext,
+    parts: Parts,
+    providers: _Providers | None,
+    *,
+    resolve: Callable[[Scope], str | None] | None,
+    origins: OriginRules | None,
+    exchange: Callable[[Store], CallExchange] | None,
+) -> tuple[Engine, _Services]:
+    """Make the engine from its parts, and open the services beside it. Raises ConfigError."""
+    router = None if providers is None else providers.router
+    sharing = _sharing_options(build.settings, router, resolve)
+    access = AccessControl(sharing.client_keys, origins)
+    conversations = None if providers is None else _open_conversations(build)
+    engine = _make_engine(
+        parts,
+        router,
+        sharing,
+        access,
+        await build.store.secret(),
+        recorder=await open_recorder(build),
+        conversations=conversations,
+        shared=_open_shared_flights(build, exchange, parts.cache),
+    )
+    follow_secret(build, engine.renew)
+    build.stack.push_async_callback(engine.drain, build.settings.server.shutdown_s)
+    if providers is None:
+        return engine, _Services()
+    services = await _open_services(
+        build,
+        parts,
+        providers,
+        engine,
+        access=access,
+        sockets=_make_sockets(parts, providers, sharing, origins),
+        conversations=conversations,
+    )
+    return engine, services
+
+
+def _open_logs_and_books(
+    build: BuildContext, opened: tuple[OpenedUpstream, ...], tracing: Tracing | None
+) -> None:
+    """Add the observers that write the logs and the books."""
+    observers, access_log = build.observers, build.settings.server.access_log
+    observers.add(FailureLog(unpriced=UnpricedModels(billing_names(opened))))
+    if access_log != "off":
+        trace_id = None if tracing is None else tracing.trace_id
+        observers.add(AccessLog(as_json=access_log == "json", trace_id=trace_id))
+    books = Bookkeeper(build.store, build.supervisor.spawn, observers)
+    observers.add(books)
+    build.stack.push_async_callback(books.aclose)
+
+
+def _make_parts(
+    build: BuildContext,
+    cache: SemanticCache | None,
+    encoder: EncoderWorker | None,
+    hit_decider: HitDecider | None,
+    providers: _Providers | None,
+    learning: str,
+) -> Parts:
+    server = build.settings.server
+    return Parts(
+        settings=build.settings,
+        observers=build.observers,
+        cache=cache,
+        store=build.store,
+        encoder=encoder,
+        flights=Flights(),
+        concurrency=ConcurrencyLimit(server.max_concurrency, server.max_queue),
+        # Relayed calls have their own limit, so that slow ones do not delay chat requests.
+        relays=ConcurrencyLimit(server.max_relays, server.max_queue, "server.max_relays"),
+        sockets=ConcurrencyLimit(server.max_websockets, 0, "server.max_websockets"),
+        supervisor=build.supervisor,
+        hit_decider=hit_decider,
+        states=None if providers is None else providers.states,
+        ledger=None if providers is None else providers.ledger,
+        learning=learning,
+        machines=machines_of(build.settings),
+    )
 
 
 def _open_ledger(build: BuildContext) -> ClientLedger | None:
@@ -340,19 +393,7 @@ def _make_engine(
         hit_decider=parts.hit_decider,
         admission=admission,
         preparer=_make_preparer(parts, router, sharing, admission, accepted, secret),
-        pump=Pump(
-            cache=parts.cache,
-            learner=None if parts.hit_decider is None else parts.hit_decider.learner,
-            admission=admission,
-            accepted=accepted,
-            flights=parts.flights,
-            concurrency=parts.concurrency,
-            clock=clock,
-            recorder=recorder,
-            observer=parts.observers,
-            wrapped=wrapped,
-            keyed=sharing.binds,
-        ),
+        pump=_make_pump(parts, admission, accepted, sharing, recorder),
         flights=parts.flights,
         responder=Responder(
             RenderedAnswers(cache.hot_bytes // 4),
@@ -367,6 +408,28 @@ def _make_engine(
         conversations=conversations,
         ledger=parts.ledger,
         shared=shared,
+    )
+
+
+def _make_pump(
+    parts: Parts,
+    admission: Admission,
+    accepted: AcceptedCredentials,
+    sharing: SharingOptions,
+    recorder: Recorder | None,
+) -> Pump:
+    return Pump(
+        cache=parts.cache,
+        learner=None if parts.hit_decider is None else parts.hit_decider.learner,
+        admission=admission,
+        accepted=accepted,
+        flights=parts.flights,
+        concurrency=parts.concurrency,
+        clock=clock,
+        recorder=recorder,
+        observer=parts.observers,
+        wrapped=sharing.wrapped,
+        keyed=sharing.binds,
     )
 
 
@@ -391,17 +454,58 @@ def _open_shared_flights(
     return shared
 
 
-def _make_conversations(parts: Parts) -> Conversations | None:
-    limits, url = parts.settings.server.conversations, parts.settings.cache.store
+def _open_conversations(build: BuildContext) -> Conversations | None:
+    """Return the answers that later requests may name by their ids; None: they are not kept."""
+    limits, url = build.settings.server.conversations, build.settings.cache.store
     if not limits.enabled:
         return None
-    return Conversations(
+    conversations = Conversations(
         limits,
         clock=clock,
-        store=None if url.startswith("memory:") else parts.store,
-        spawn=parts.supervisor.spawn,
-        observer=parts.observers,
+        store=None if url.startswith("memory:") else build.store,
+        spawn=build.supervisor.spawn,
+        observer=build.observers,
     )
+    build.stack.push_async_callback(conversations.aclose)
+    return conversations
+
+
+class _Services(NamedTuple):
+    """The parts beside the engine that answer requests. With a wrapped app there are none."""
+
+    relay: Relay | None = None
+    sockets: WebSocketRelay | None = None
+    held: HeldResponses | None = None
+    drafts: LiveDrafts | None = None
+    batches: BatchService | None = None
+
+
+async def _open_services(
+    build: BuildContext,
+    parts: Parts,
+    providers: _Providers,
+    engine: Engine,
+    *,
+    access: AccessControl,
+    sockets: WebSocketRelay,
+    conversations: Conversations | None,
+) -> _Services:
+    """Open the services. They close before the engine does. Raises ConfigError."""
+    stack = build.stack
+    held = (
+        None
+        if conversations is None
+        else _make_held(conversations, engine, access, build.observers)
+    )
+    relay = await _open_relay(build, parts, providers, access, held)
+    stack.push_async_callback(sockets.aclose)
+    drafts = _make_drafts(parts, engine)
+    if drafts is not None:
+        stack.push_async_callback(drafts.aclose)
+    batches = await _open_batches(parts, engine)
+    if batches is not None:
+        stack.push_async_callback(batches.aclose)
+    return _Services(relay, sockets, held, drafts, batches)
 
 
 def _make_held(
@@ -523,12 +627,12 @@ def _make_preparer(
 async def _open_relay(
     build: BuildContext,
     parts: Parts,
-    opened: tuple[OpenedUpstream, ...],
-    router: Router,
+    providers: _Providers,
     access: AccessControl,
     held: HeldResponses | None,
 ) -> Relay:
     """Return the relay, with the lists of models of an earlier run."""
+    opened, router = providers.opened, providers.router
     server, rules = parts.settings.server, tuple(map(route_rule, parts.settings.route))
     models = ModelLists(
         router,
@@ -563,17 +667,17 @@ async def _open_relay(
 
 def _make_sockets(
     parts: Parts,
-    opened: tuple[OpenedUpstream, ...],
-    router: Router,
+    providers: _Providers,
     sharing: SharingOptions,
     origins: OriginRules | None,
 ) -> WebSocketRelay:
+    """Return the relay of WebSockets. Nothing is open before the first connection."""
     server = parts.settings.server
     if origins is None and not sharing.client_keys:
         # Browsers let any page open a WebSocket, so the CORS rules of an app around us do not help.
         origins = OriginRules(None, server.allowed_origins)
     return WebSocketRelay(
-        socket_upstreams(parts.settings.route, opened, router),
+        socket_upstreams(parts.settings.route, providers.opened, providers.router),
         concurrency=parts.sockets,
         spawn=parts.supervisor.spawn,
         new_id=partial(new_ulid, clock),

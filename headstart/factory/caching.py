@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from headstart.middleware.learning.hit_decisions import HitDecider
     from headstart.middleware.learning.learner import SecondOpinion
     from headstart.observe import Observers
-    from headstart.policies.learned_rule.settings import ErrorLimit
+    from headstart.policies.learned_rule.error_limit import ErrorLimit
     from headstart.policies.match import StaticMatch, VerifiedMatch
     from headstart.settings import CacheSettings, EncoderSettings
 
@@ -259,7 +259,7 @@ async def open_hit_decider(
 
 def error_limit_of(cache: CacheSettings) -> ErrorLimit:
     """Return the share of wrong answers that each learning domain has to keep."""
-    from headstart.policies.learned_rule.settings import ErrorLimit
+    from headstart.policies.learned_rule.error_limit import ErrorLimit
 
     default = ErrorLimit()
     return ErrorLimit(

@@ -187,12 +187,10 @@ def _placed(upstream: UpstreamSettings, **parts: str) -> UpstreamSettings:
 MEASURES_NAME = "upstream-measures"
 
 
-async def open_conditions(
-    build: BuildContext, kept: UpstreamStates | None = None
-) -> UpstreamStates:
+async def open_states(build: BuildContext, kept: UpstreamStates | None = None) -> UpstreamStates:
     """Return the health and figures of upstreams. New ones start with those of earlier runs."""
-    conditions = UpstreamStates() if kept is None else kept
-    measures, loop = conditions.measures, asyncio.get_running_loop()
+    states = UpstreamStates() if kept is None else kept
+    measures, loop = states.measures, asyncio.get_running_loop()
     await persist(
         build,
         MEASURES_NAME,
@@ -200,7 +198,7 @@ async def open_conditions(
         saved=lambda: measures.saved(loop.time()),
         load=lambda saved: measures.is_empty and measures.load(saved, loop.time()),
     )
-    return conditions
+    return states
 
 
 class OpenedUpstream(NamedTuple):
@@ -220,7 +218,7 @@ class OpenedUpstream(NamedTuple):
 
 async def open_upstreams(
     settings: Settings,
-    conditions: UpstreamStates,
+    states: UpstreamStates,
     stack: AsyncExitStack,
     spawn: Spawn | None = None,
     *,
@@ -249,7 +247,7 @@ async def open_upstreams(
             _open(
                 each,
                 settings,
-                conditions,
+                states,
                 stack,
                 spawn,
                 tracing=tracing,
@@ -272,7 +270,7 @@ def _read_files(prices: Collection[str | None]) -> None:
 def _open(
     reached: CloudAccess,
     settings: Settings,
-    conditions: UpstreamStates,
+    states: UpstreamStates,
     stack: AsyncExitStack,
     spawn: Spawn | None,
     *,
@@ -301,7 +299,7 @@ def _open(
         target = Target(
             upstream,
             used,
-            conditions,
+            states,
             DIALECTS,
             clock,
             key="" if credential is None else str(number),

@@ -175,7 +175,8 @@ PARTS = 6
 hour."""
 _LEAST = 10
 """Number of earlier rounds of the same part of the day before a bet is made on a round."""
-_BUSIEST_BET = 1e6
+_LARGEST_BET = 1e6
+"""The bet for a p-value near 0."""
 
 
 class Round(Frozen, frozen=True, kw_only=True, omit_defaults=False):
@@ -278,7 +279,7 @@ def _bet(p: float) -> float:
     if p >= 1.0:
         return 0.5
     if p <= 1e-9:
-        return _BUSIEST_BET
+        return _LARGEST_BET
     log = math.log(p)
     if log > -1e-3:  # near 1 both terms of the fraction are tiny
         return 0.5

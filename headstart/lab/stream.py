@@ -29,7 +29,7 @@ from headstart.errors import ConfigError
 from headstart.policies.agreement.judge import FREE_TEXT
 from headstart.policies.guards.table import GUARDS
 from headstart.policies.learned_rule.domain import Domain
-from headstart.policies.learned_rule.settings import EXACT_JUDGE, ErrorLimit, JudgeNoise
+from headstart.policies.learned_rule.error_limit import EXACT_JUDGE, ErrorLimit, JudgeNoise
 from headstart.policies.match import StaticMatch, VerifiedMatch, version_of
 
 if TYPE_CHECKING:

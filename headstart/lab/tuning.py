@@ -6,7 +6,7 @@ question: mostly a short one with a question mark. The result is a pattern for `
 
 The advice is what ``headstart tune`` recommends: in words, and as lines to paste.
 
-``tune_page`` writes it as one self-contained HTML page.
+``render_tuning`` writes it as one self-contained HTML page.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ from headstart.policies.learned_rule.threshold import AuditReport, audit_report
 from headstart.types import Frozen, LimitUse
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from litestar.connection import ASGIConnection
     from litestar.handlers import BaseRouteHandler
@@ -359,19 +359,6 @@ def admin_app(state: AdminState, *, token: bytes | None, rules: OriginRules | No
     reaches. Without rules they answer 403.
     """
 
-    def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
-        if handler.opt.get("public"):
-            return
-        if token is not None:
-            _check_token(connection, token)
-        elif rules is not None:
-            _check_origin(connection, rules)
-        else:
-            raise PermissionDeniedException(
-                "the admin API of a server that others can reach needs a token:"
-                " set server.admin_token_env"
-            )
-
     def engine() -> EngineParts:
         started = state.engine()
         if started is None:
@@ -393,7 +380,7 @@ def admin_app(state: AdminState, *, token: bytes | None, rules: OriginRules | No
             *LEARNING_HANDLERS,
             *LIVE_HANDLERS,
         ],
-        guards=[guard],
+        guards=[_guard(token, rules)],
         dependencies={
             "admin": Provide(lambda: state, sync_to_thread=False),
             "engine": Provide(engine, sync_to_thread=False),
@@ -404,6 +391,27 @@ def admin_app(state: AdminState, *, token: bytes | None, rules: OriginRules | No
         openapi_config=_openapi(),
         logging_config=None,  # the process's owner configures logging
     )
+
+
+def _guard(
+    token: bytes | None, rules: OriginRules | None
+) -> Callable[[ASGIConnection[Any, Any, Any, Any], BaseRouteHandler], None]:
+    """Return the check of each request to the admin API but ``health`` and ``ready``."""
+
+    def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+        if handler.opt.get("public"):
+            return
+        if token is not None:
+            _check_token(connection, token)
+        elif rules is not None:
+            _check_origin(connection, rules)
+        else:
+            raise PermissionDeniedException(
+                "the admin API of a server that others can reach needs a token:"
+                " set server.admin_token_env"
+            )
+
+    return guard
 
 
 @get("/health", opt={"public": True})
@@ -690,7 +698,7 @@ async def _overview(
     limits = await read_limits(engine)
     return Overview(
         view=totals.view(asked.window_s, asked.wanted),
-        wrapped=engine.conditions is None,
+        wrapped=engine.states is None,
         upstreams=recent.upstreams,
         calls=recent.calls,
         safety=_safety(engine),

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 def read_hedges(engine: EngineParts) -> tuple[Hedging, ...]:
     """Return the shares of hedged calls, by route and strategy."""
-    if engine.conditions is None:
+    if engine.states is None:
         return ()
     return tuple(
         Hedging(
@@ -43,7 +43,7 @@ def read_hedges(engine: EngineParts) -> tuple[Hedging, ...]:
             extra_cost=budget.usd_used,
             extra_cost_allowed=budget.usd,
         )
-        for (route, strategy), budget in engine.conditions.hedges.items()
+        for (route, strategy), budget in engine.states.hedges.items()
     )
 
 
@@ -300,22 +300,22 @@ class UpstreamsView(Frozen, omit_defaults=False):
 
 def upstream_states(engine: EngineParts) -> list[UpstreamStatus]:
     """Return the upstreams that were called, by name and model."""
-    conditions = engine.conditions
-    if conditions is None:
+    states = engine.states
+    if states is None:
         return []
     now = asyncio.get_running_loop().time()
     found = [
-        _status(UpstreamModel(upstream, model), key[:8], condition, conditions.measures, now)
-        for (upstream, model, key), condition in conditions.items()
+        _status(UpstreamModel(upstream, model), key[:8], state, states.measures, now)
+        for (upstream, model, key), state in states.items()
     ]
     found.sort(key=lambda each: (each.upstream, each.model, each.key))
     return found
 
 
 def _status(
-    model: UpstreamModel, key: str, condition: UpstreamState, measures: Measures, now: float
+    model: UpstreamModel, key: str, state: UpstreamState, measures: Measures, now: float
 ) -> UpstreamStatus:
-    wait_s = max(condition.breaker.avoided_for_s(now), condition.limits.ready_in_s(0, now))
+    wait_s = max(state.breaker.avoided_for_s(now), state.limits.ready_in_s(0, now))
     p50_s, p95_s, p99_s = (
         measures.ttft_s(model, TYPICAL_TOKENS, share, now) for share in (0.5, 0.95, 0.99)
     )
@@ -325,7 +325,7 @@ def _status(
         key=key,
         ready=wait_s <= 0.0,
         ready_in_s=wait_s,
-        degraded=condition.breaker.degraded(now),
+        degraded=state.breaker.degraded(now),
         in_flight=measures.in_flight(model),
         samples=measures.first_token(model, TYPICAL_TOKENS, now).samples,
         ttft_p50_s=p50_s,

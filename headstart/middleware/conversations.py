@@ -48,8 +48,9 @@ CALLERS_SHARE = 4
 OVERHEAD_BYTES = 512
 """Memory of a kept answer beside its texts."""
 MOST_UNREAD = 64
+"""Answers that wait to be read."""
 MOST_UNREAD_BYTES = 1024 * 1024
-"""Bytes of answers that wait to be read. Reading many at once costs a third of reading each by
+"""Bytes of these answers. Reading many at once costs a third of reading each by
 itself."""
 WRITE_AFTER_S = 0.05
 """Seconds after which the store gets all new answers at once."""
@@ -79,9 +80,9 @@ class KeptTurn(Frozen):
         return len(self.input) + len(self.response) + OVERHEAD_BYTES * (1 + len(self.items))
 
 
-_Aliases = dict[str, KeptTurn]
-"""The turns of all callers that got an answer with this id."""
-_read_aliases = msgspec.msgpack.Decoder(_Aliases).decode
+_TurnsByCaller = dict[str, KeptTurn]
+"""The turns with one id, of all callers that got an answer with it."""
+_read_turns = msgspec.msgpack.Decoder(_TurnsByCaller).decode
 
 
 @dataclass
@@ -250,10 +251,10 @@ class Conversations:
         turns: list[KeptTurn] = []
         if asked.previous is not None:
             turns = await self._previous(owner, asked.previous) or []
-        held, whole = self._resolve(owner, asked, turns)
+        named, whole = self._resolve(owner, asked, turns)
         if owner is None or (asked.previous is not None and not turns):
             return None  # the provider may know the id
-        return Chain(self, body, asked if whole else None, held)
+        return Chain(self, body, asked if whole else None, named)
 
     def begin(self, body: bytes) -> Chain:
         """Return the chain of a request that refers to nothing (``may_refer``)."""
@@ -275,7 +276,7 @@ class Conversations:
 
     def _resolve(
         self, owner: str | None, asked: ChainedRequest, turns: list[KeptTurn]
-    ) -> tuple[_Held, bool]:
+    ) -> tuple[_NamedTurns, bool]:
         """Return the items of a request with those that it refers to.
 
         False: some references stay, because the provider may know them.
@@ -296,7 +297,7 @@ class Conversations:
                         f"Item with id '{reference}' not found.", status=404, param="input"
                     )
             items.append((raw, None))
-        return _Held(tuple(turns), tuple(items)), whole
+        return _NamedTurns(tuple(turns), tuple(items)), whole
 
     def _remember(self, owner: str, turn: KeptTurn) -> None:
         limits, size = self.limits, turn.size
@@ -342,7 +343,7 @@ class Conversations:
 
     # --- the durable store ---
 
-    async def _load(self, id: str) -> _Aliases:
+    async def _load(self, id: str) -> _TurnsByCaller:
         assert self._store is not None
         try:
             entry = await self._store.find(_exact(id))
@@ -352,7 +353,7 @@ class Conversations:
         if entry is None or not isinstance(entry.answer, RawResponse):
             return {}
         try:
-            return _read_aliases(entry.answer.body)
+            return _read_turns(entry.answer.body)
         except msgspec.DecodeError:
             return {}
 
@@ -361,24 +362,24 @@ class Conversations:
         await asyncio.sleep(WRITE_AFTER_S)
         self._read()
         while self._waiting:
-            turns, self._waiting = self._waiting, []
-            found: dict[str, _Aliases] = {}
-            for owner, turn, fresh in turns:
+            waiting, self._waiting = self._waiting, []
+            found: dict[str, _TurnsByCaller] = {}
+            for owner, turn, fresh in waiting:
                 if turn.id not in found:
                     found[turn.id] = {} if fresh else await self._load(turn.id)
                 found[turn.id] = {**found[turn.id], owner: turn}
             try:
-                await store.append([self._put(id, aliases) for id, aliases in found.items()])
+                await store.append([self._put(id, turns) for id, turns in found.items()])
             except StoreError as error:
                 self._note(error)
 
-    def _put(self, id: str, aliases: _Aliases) -> Put:
-        turn = next(reversed(aliases.values()))
+    def _put(self, id: str, turns: _TurnsByCaller) -> Put:
+        turn = next(reversed(turns.values()))
         exact = _exact(id)
         entry = Entry(
             id=new_ulid(self.clock),
             key=CacheKey(scope="", partition=exact, exact=exact),
-            answer=RawResponse(headers=(), body=msgspec.msgpack.encode(aliases)),
+            answer=RawResponse(headers=(), body=msgspec.msgpack.encode(turns)),
             origin=Origin(model="", upstream=turn.upstream, ttft_s=0.0, total_s=0.0),
             created=turn.created,
             expires=turn.created + self.limits.ttl_s,
@@ -390,7 +391,7 @@ class Conversations:
         self._observer.notify(StageFailed(stage="conversations", error=type(error).__name__))
 
 
-class _Held(NamedTuple):
+class _NamedTurns(NamedTuple):
     """The kept turns and items that a request names."""
 
     turns: tuple[KeptTurn, ...] = ()
@@ -399,7 +400,7 @@ class _Held(NamedTuple):
     """The request's own items, and the turns of the items that it refers to."""
 
 
-_NOTHING = _Held()
+_NOTHING = _NamedTurns()
 
 
 class _Unread(NamedTuple):
@@ -437,7 +438,7 @@ class Chain:
         conversations: Conversations,
         body: bytes,
         asked: ChainedRequest | None,
-        held: _Held,
+        named: _NamedTurns,
         *,
         reads_later: bool = False,
     ) -> None:
@@ -448,7 +449,7 @@ class Chain:
         self._conversations = conversations
         self._body = body
         self._asked = asked
-        self._held = held
+        self._named = named
         self._reads_later = reads_later
         self._accounts: set[str] = set()
         self._stored = True
@@ -457,7 +458,7 @@ class Chain:
         from this body, so equal conversations have equal keys, whatever ids they use."""
         if reads_later:
             return
-        turns = (*held.turns, *[turn for _, turn in held.items if turn is not None])
+        turns = (*named.turns, *[turn for _, turn in named.items if turn is not None])
         if turns:
             self._accounts = {turn.upstream for turn in turns}
             self._stored = all(turn.own for turn in turns)
@@ -485,13 +486,13 @@ class Chain:
 
     def _written(self, *, same_account: bool) -> bytes:
         items: list[msgspec.Raw] = []
-        for turn in self._held.turns:
+        for turn in self._named.turns:
             items += portable(read_raws(turn.input), said=False, same_account=same_account)
             answer = read_answer(turn.response)
             output = () if answer is None else answer.output
             items += portable(output, said=True, same_account=same_account)
-        for raw, named in self._held.items:
-            if named is None:
+        for raw, source in self._named.items:
+            if source is None:
                 items.append(raw)
             else:
                 items += portable((raw,), said=True, same_account=same_account)
@@ -542,7 +543,7 @@ class Chain:
         asked = read_asked(self._body) if self._reads_later else self._asked
         if response is None or answer is None or asked is None or not asked.keeps:
             return None
-        items = asked.items if self._reads_later else [raw for raw, _ in self._held.items]
+        items = asked.items if self._reads_later else [raw for raw, _ in self._named.items]
         return KeptTurn(
             id=answer.id,
             previous=asked.previous,

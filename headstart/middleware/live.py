@@ -36,6 +36,7 @@ MOST_BARS = 60
 BOUNDS_S = tuple(1e-4 * 10 ** (n / 8) for n in range(49))
 """Upper ends of the classes of a time, from 0.1 ms to 100 s: eight for each factor of ten."""
 Z = 1.96
+"""The two-sided 95 % quantile of the normal distribution."""
 NONE = "(none)"
 
 

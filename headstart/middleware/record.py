@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 
 FLUSH_S = 0.25
+"""Seconds that a line waits for others before it is written."""
 MAX_WAITING = 1000
 MAX_WAITING_BYTES = 64 * 1024 * 1024
 """Most bytes of waiting request bodies. Beyond this limit, while the disk is slow, new lines are

@@ -48,8 +48,7 @@ if TYPE_CHECKING:
 MOST_OPEN = 10_000
 """Most attempts whose end is not booked yet. The oldest are forgotten beyond it."""
 LATE_S = RETRY_GRACE_S + 5.0
-"""Seconds after the end of a request after which it is traced without its result, if it is not
-booked."""
+"""A request that is not booked within these seconds after its end is traced without its result."""
 _REQUEST = "headstart.tracing.request"
 _OPERATIONS = {
     "/v1/embeddings": "embeddings",
@@ -76,7 +75,9 @@ _SECONDS = tuple(0.01 * 2**n for n in range(14))
 _FIRST_SECONDS = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
 )  # fmt: skip
+"""Bounds of the buckets of the time to the first token, in seconds."""
 _TOKENS = tuple(4**n for n in range(14))
+"""Bounds of the buckets of token counts."""
 
 
 def provider_of(upstream: UpstreamSettings) -> str:
@@ -138,7 +139,7 @@ class Tracing:
         outer = get_current()
         inside = get_current_span(outer).get_span_context().is_valid
         parent = outer if inside else self._propagator.extract(self._carried(scope), outer)
-        method = scope.get("method", "GET")  # a WebSocket begins with one
+        method = scope.get("method", "GET")  # the handshake of a WebSocket is a GET
         span = self._tracer.start_span(
             method,
             parent,
@@ -299,7 +300,7 @@ class OpenTelemetryObserver:
             "Time to the end of the answer",
             explicit_bucket_boundaries_advisory=_SECONDS,
         )
-        self._first = meter.create_histogram(
+        self._ttft = meter.create_histogram(
             "gen_ai.server.time_to_first_token",
             "s",
             "Time to the first content sent",
@@ -315,11 +316,13 @@ class OpenTelemetryObserver:
             "headstart.saved.tokens", "{token}", "Tokens of the calls that were not made"
         )
 
-        self._spent = meter.create_counter(
+        self._cost = meter.create_counter(
             "headstart.cost", "{USD}", "Dollars that requests and their audits cost"
         )
-        self._would_have = meter.create_counter(
-            "headstart.cost.without", "{USD}", "Dollars that requests would have cost without it"
+        self._cost_without = meter.create_counter(
+            "headstart.cost.without",
+            "{USD}",
+            "Dollars that requests would have cost without Headstart",
         )
 
     def notify(self, observation: Observation) -> None:
@@ -328,8 +331,8 @@ class OpenTelemetryObserver:
             return
         row = observation
         route = {"headstart.route": row.route}
-        self._spent.add(row.cost_usd or 0.0, route)
-        self._would_have.add(max(0.0, row.would_have_cost_usd), route)
+        self._cost.add(row.cost_usd or 0.0, route)
+        self._cost_without.add(max(0.0, row.would_have_cost_usd), route)
         if row.outcome.is_own_call:
             return  # no client waited for it
         attributes = {
@@ -343,7 +346,7 @@ class OpenTelemetryObserver:
             attributes["error.type"] = row.error or str(row.status)
         self._duration.record(row.total_s, attributes)
         if row.ttft_s is not None:
-            self._first.record(row.ttft_s, attributes)
+            self._ttft.record(row.ttft_s, attributes)
         if row.saved_tokens:
             self._saved.add(row.saved_tokens, attributes)
         else:

@@ -31,7 +31,7 @@ from headstart.types import Frozen
 
 if TYPE_CHECKING:
     from headstart.decisions import MatchContext
-    from headstart.policies.learned_rule.settings import JudgeNoise
+    from headstart.policies.learned_rule.error_limit import JudgeNoise
 
 
 LOWEST, WIDTH, RANGES = 0.3, 0.1, 6

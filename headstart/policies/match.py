@@ -50,8 +50,8 @@ from headstart.policies.guards.words import (
     stems_of,
     unpack_parse,
 )
+from headstart.policies.learned_rule.error_limit import SOFT_GUARDS
 from headstart.policies.learned_rule.features import VERSION, measure, pack_features
-from headstart.policies.learned_rule.settings import SOFT_GUARDS
 from headstart.settings import static_threshold
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from headstart.decisions import Label, MatchContext, RankedNeighbor
     from headstart.policies.guards.words import Parse
     from headstart.policies.learned_rule.domain import Domain
-    from headstart.policies.learned_rule.settings import ErrorLimit
+    from headstart.policies.learned_rule.error_limit import ErrorLimit
     from headstart.types import CacheKey, Turn
 
 

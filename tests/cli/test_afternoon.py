@@ -98,7 +98,7 @@ def show(command: str, answer: object) -> None:
     print(f"$ {command}\n{answer}\n")  # noqa: T201 - this test is a record, too
 
 
-def test_an_afternoon(tmp_path: Path, free_port: int) -> None:
+def test_a_new_user_gets_through_the_first_afternoon(tmp_path: Path, free_port: int) -> None:
     with contextlib.ExitStack() as first_provider:
         mortal = first_provider.enter_context(serving_in_thread(Simulator(), lifespan="off"))
         with served(tmp_path, free_port) as server:

@@ -104,7 +104,7 @@ def test_an_export_to_the_standard_output_is_the_file(
     assert b"602 entries and 3 labels were written" in written.err
 
 
-def test_they_move_to_redis(old: str, tmp_path: Path) -> None:
+def test_entries_move_from_an_old_store_to_redis(old: str, tmp_path: Path) -> None:
     file = tmp_path / "cache.jsonl"
     run("export", str(file), "--store", old)
     with redis_server() as server:

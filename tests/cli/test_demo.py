@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import pytest
 
 
-def test_it_shows_hits_failover_and_rescue(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_demo_shows_hits_failover_and_rescue(capfd: pytest.CaptureFixture[str]) -> None:
     main(["demo", "--requests", "0", "--profile", "groq", "--speed", "4"])
     shown = " ".join(capfd.readouterr().out.split())
     assert "exact first token" in shown

@@ -89,7 +89,7 @@ def test_seed_shuffles_repeatably(stream: str) -> None:
 
 def test_report_is_readable(pairs: str) -> None:
     output = run(pairs, "--policy", "static:0.5")
-    assert "genuine served     1 of 1" in output
+    assert "same answer        1 of 1 served" in output
     assert "refused by         number 1" in output
 
 

@@ -61,8 +61,8 @@ def test_a_hit_names_its_neighbour_and_what_each_feature_gave(
     assert re.search(r"saved     the call for this answer: [1-9]\d* tokens.*, \d+ ms", shown)
     assert "rule      cold start" in shown
     assert "may answer: similarity 0.968 ≥ threshold" in shown
-    assert "to flip   a threshold above 0.968" in shown
-    assert "is going to decide once enough was learned" in shown
+    assert "reversed by a threshold above 0.968" in shown
+    assert "will decide when enough is learned" in shown
     assert "similarity        " in shown
     assert CHATGPT not in shown
 
@@ -75,7 +75,7 @@ def test_a_miss_names_the_guard_and_what_would_flip_it(
     assert re.search(r"tokens    \d+ of the prompt, \d+ of the answer", shown)
     assert "saved " not in shown
     assert "refused by the guard negation" in shown
-    assert "to flip   the guard 'negation' switched off" in shown
+    assert "reversed by the guard 'negation' switched off" in shown
     assert "negation            " in shown
 
 
@@ -83,7 +83,7 @@ def test_the_contributions_shown_sum_up_to_the_score(
     sidecar: Remote, stored: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shown = explain(capsys, sidecar.ask(REWORDED), "--url", sidecar.url)
-    table = shown.partition("The score")[2].partition("Its domain")[0].splitlines()[1:]
+    table = shown.partition("The score")[2].partition("Its learning domain")[0].splitlines()[1:]
     *shares, score = [float(line[20:27]) for line in table if line]
     assert sum(shares) == pytest.approx(score, abs=0.1)
 

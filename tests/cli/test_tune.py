@@ -14,7 +14,7 @@ from headstart.errors import ConfigError, HeadstartError
 from headstart.lab.commands.tune import tune
 from headstart.lab.rates import LabelledDataError
 from headstart.policies.learned_rule.domain import Domain
-from headstart.policies.learned_rule.settings import ErrorLimit
+from headstart.policies.learned_rule.error_limit import ErrorLimit
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -207,7 +207,7 @@ def test_a_cut_line_is_skipped_in_logs_and_named_in_labelled_files(
 ) -> None:
     whole = write(tmp_path / "log.jsonl", [exchange("Hi", "Hello")])
     whole.write_bytes(b'{"at": 0, "requ\n' + whole.read_bytes() + b'\n{"at": 1, "re')
-    assert "1 prompts; not kept: cut-off-line 2" in run(whole)
+    assert "1 prompts without exact repeats; not kept: cut-off-line 2" in run(whole)
     stream.write_bytes(stream.read_bytes()[:-4])
     with pytest.raises(LabelledDataError, match=r"line 250: .*truncated"):
         run(stream)

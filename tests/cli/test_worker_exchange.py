@@ -1,4 +1,4 @@
-"""Leases and messages of workers: the supervisor's table, and the worker's end of the channel."""
+"""Leases and messages of workers: the shared table, and the worker's end of the channel."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from headstart.cli.worker_channel import (
     Channel,
     ExchangeMessage,
     LeaseTable,
-    SupervisorLink,
+    ParentLink,
     WorkerExchange,
 )
 from headstart.embeddings.stores.memory import MemoryStore
@@ -163,12 +163,12 @@ def contend(file: str, owner: str) -> None:
             had += 1
 
 
-class Supervisor:
-    """Two workers' exchanges, and what answers them in place of a supervisor process."""
+class ParentProcess:
+    """Two workers' exchanges, and what answers them in place of a parent process."""
 
     def __init__(self, file: int) -> None:
         self.store = MemoryStore()
-        self.links = [SupervisorLink(), SupervisorLink()]
+        self.links = [ParentLink(), ParentLink()]
         self.exchanges = [
             WorkerExchange(number, self.store, link, LeaseTable(file, 0, time.monotonic))
             for number, link in enumerate(self.links)
@@ -186,11 +186,11 @@ async def nothing(kind: str, payload: bytes) -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def supervised() -> AsyncIterator[Supervisor]:
+async def with_parent() -> AsyncIterator[ParentProcess]:
     """Run the channels of both workers; they close at the end."""
     channels: list[Channel] = []
     with memory() as file:
-        found = Supervisor(file)
+        found = ParentProcess(file)
         async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as tasks:
             for link in found.links:
                 ours, theirs = socket.socketpair()
@@ -217,7 +217,7 @@ async def lost(exchange: WorkerExchange) -> None:
 
 @pytest.mark.anyio
 async def test_workers_share_leases_and_messages() -> None:
-    async with supervised() as found, asyncio.TaskGroup() as tasks:
+    async with with_parent() as found, asyncio.TaskGroup() as tasks:
         one, two = found.exchanges
         got: list[bytes] = []
         running = [tasks.create_task(received(each, got)) for each in (one, two)]
@@ -241,8 +241,8 @@ async def test_workers_share_leases_and_messages() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_worker_whose_supervisor_has_ended_asks_for_itself() -> None:
-    async with supervised() as found, asyncio.TaskGroup() as tasks:
+async def test_a_worker_whose_parent_process_has_ended_asks_for_itself() -> None:
+    async with with_parent() as found, asyncio.TaskGroup() as tasks:
         one = found.exchanges[0]
         running = tasks.create_task(lost(one))
         await until(lambda: bool(found.links[0].inboxes))

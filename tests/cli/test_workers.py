@@ -174,7 +174,7 @@ def test_a_counter_does_not_fall_when_a_worker_dies(two: Served) -> None:
         assert later["uptime_s"] > stats["uptime_s"]  # of the server
 
 
-def test_workers_go_on_without_their_supervisor(two: Served) -> None:
+def test_workers_go_on_without_their_parent_process(two: Served) -> None:
     workers = two.workers
     two.process.kill()
     two.process.wait()

@@ -69,5 +69,5 @@ def test_nested_like_objects_name_their_keys_in_the_column() -> None:
     ],
     ids=["none", "one", "other order", "key missing", "not an object", "empty", "no shorter"],
 )
-def test_unlike_objects_stay(rows: list[object]) -> None:
+def test_objects_with_different_keys_are_not_made_columns(rows: list[object]) -> None:
     assert to_columns(rows) == rows

@@ -168,7 +168,7 @@ def test_balanced_reads_pages_unless_their_markup_is_asked_about() -> None:
         assert texts(done)[2].startswith("[HTML as text]\nA paragraph") is shorter
 
 
-def test_broken_pages_pass() -> None:
+def test_broken_pages_are_sent_unchanged() -> None:
     messages = [ask("What does it say?"), call(), result(PAGE + "<!--")]
     assert compress(messages, mode="balanced").messages == messages
 

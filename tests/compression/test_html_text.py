@@ -57,7 +57,7 @@ def test_pages_and_parts_of_pages_are_html(text: str) -> None:
         "<a:p><a:r>text</a:r></a:p>" * 9,
     ],
 )
-def test_mentions_of_tags_and_other_markup_are_not(text: str) -> None:
+def test_mentions_of_tags_and_other_markup_are_no_html(text: str) -> None:
     assert not is_html(text)
 
 

@@ -85,7 +85,7 @@ def test_another_stretch_of_the_file_is_referred_to_as_far_as_it_stands_above() 
     ],
     ids=["other file", "short read", "moved", "edited", "patched", "no numbers", "no path"],
 )
-def test_what_stays_whole(session: Session) -> None:
+def test_reads_that_must_stay_whole_get_no_reference(session: Session) -> None:
     assert session.sent() == session.sent(repeated_reads=False)
 
 

@@ -68,5 +68,5 @@ def test_levels_words_and_codes_tell_of_trouble(line: str) -> None:
         f"{STAMP} counted down to 7, file opened, a full sync and a scale down of 7",
     ],
 )
-def test_other_lines_do_not(line: str) -> None:
+def test_lines_without_a_problem_report_none(line: str) -> None:
     assert not reports_problem(line)

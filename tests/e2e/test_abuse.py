@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from headstart.decisions import LabelSource, Outcome
-from headstart.policies.learned_rule.settings import EXACT_JUDGE, ErrorLimit
+from headstart.policies.learned_rule.error_limit import EXACT_JUDGE, ErrorLimit
 from support.administered import administered
 from support.proxied import CHAT
 from support.sidecar import PROMPT, REWORDED, Provider, headers_of, sidecar

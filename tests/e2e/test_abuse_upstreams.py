@@ -127,15 +127,13 @@ async def test_answers_that_a_caller_makes_empty_do_not_close_a_provider_to_othe
 async def test_made_up_models_do_not_drive_out_what_was_learned() -> None:
     async with proxied() as gateway:
         await gateway.ask(stream=True)
-        conditions = gateway.parts[0].conditions
-        assert conditions is not None
+        states = gateway.parts[0].states
+        assert states is not None
         for number in range(300):
             key = UpstreamModel("sim", f"made up {number}")
-            conditions.measures.began(key, 0.0)
-            conditions.measures.ended(key, 0.0)
-        assert (
-            conditions.measures.first_token(UpstreamModel("sim", "m"), 10, 0.0).mean_s is not None
-        )
+            states.measures.began(key, 0.0)
+            states.measures.ended(key, 0.0)
+        assert states.measures.first_token(UpstreamModel("sim", "m"), 10, 0.0).mean_s is not None
 
 
 @pytest.mark.parametrize("headers", [{}, FRESH], ids=["cached", "bypassed"])

@@ -47,7 +47,9 @@ def rows() -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("case", QUICK.values(), ids=lambda case: f"{case.name}: {case.what}")
-def test_a_fault_is_survived(case: Case, rows: dict[str, dict[str, Any]]) -> None:
+def test_a_caller_gets_an_answer_in_spite_of_each_fault(
+    case: Case, rows: dict[str, dict[str, Any]]
+) -> None:
     row = rows[case.name]
     assert (row["verdict"], row["reason"]) == ("pass", ""), row
 
@@ -342,8 +344,8 @@ async def test_neither_logs_nor_our_errors_hold_secrets(caplog: pytest.LogCaptur
 @pytest.mark.anyio
 async def test_a_caller_that_names_many_models_costs_no_memory() -> None:
     async with sidecar(cache=EXACT) as gateway:
-        conditions = gateway.parts[0].conditions
-        assert conditions is not None
+        states = gateway.parts[0].states
+        assert states is not None
         for number in range(10_000):
-            conditions.of("sim", f"model-{number}", "key")
-        assert len(conditions.items()) <= 1024
+            states.of("sim", f"model-{number}", "key")
+        assert len(states.items()) <= 1024

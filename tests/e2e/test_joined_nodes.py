@@ -206,8 +206,8 @@ def teach(found: list[Sidecar], *, first_s: float, tokens: int, tokens_per_s: fl
     """Let nodes know how quick the provider is, and how long its answers are."""
     now = asyncio.get_running_loop().time()
     for node in found:
-        assert node.parts[0].conditions is not None
-        measures, key = node.parts[0].conditions.measures, UpstreamModel("sim", "m")
+        assert node.parts[0].states is not None
+        measures, key = node.parts[0].states.measures, UpstreamModel("sim", "m")
         for _ in range(20):
             measures.first(key, 10, first_s, now)
             measures.speed(key, 1000, 1000 / tokens_per_s, now)

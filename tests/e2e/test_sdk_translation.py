@@ -119,7 +119,7 @@ async def test_tools_are_called_and_their_results_come_back(client: str, stream:
 
 @each_mode
 @each_client
-async def test_a_schema_is_kept_to(client: str, stream: bool) -> None:
+async def test_a_translated_answer_keeps_to_the_schema(client: str, stream: bool) -> None:
     async with all_providers() as gateway:
         for provider in PROVIDERS:
             ask = Ask(f"via-{provider}", PROMPT, stream=stream, schema=True)

@@ -20,7 +20,7 @@ from headstart.embeddings.stores.memory import MemoryStore
 from headstart.observe import Observers
 from headstart.policies.key import KeyContext, chat_key, variant
 from headstart.policies.learned_rule.domain import Domain
-from headstart.policies.learned_rule.settings import ErrorLimit
+from headstart.policies.learned_rule.error_limit import ErrorLimit
 from headstart.policies.match import VerifiedMatch
 from support.fakes import make_entry
 

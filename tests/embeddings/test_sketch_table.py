@@ -163,6 +163,6 @@ def test_unknown_words_and_marks_have_no_part_in_a_sketch(tiny: Path, tmp_path: 
 
 
 def test_too_few_texts_are_refused(tiny: Path) -> None:
-    with pytest.raises(ConfigError, match="more texts than 2"):
+    with pytest.raises(ConfigError, match="different texts, and got 2"):
         make_table(tiny, ["ban", "ban", " ", "dert"], steps=STEPS, report=no_report)
     assert load_sketcher(tiny) is None

@@ -9,10 +9,10 @@ import pytest
 from headstart.errors import ConfigError
 from headstart.lab.stream import judge_noise, noisy
 from headstart.policies.agreement.judge import FREE_TEXT
-from headstart.policies.learned_rule.settings import EXACT_JUDGE, JudgeNoise
+from headstart.policies.learned_rule.error_limit import EXACT_JUDGE, JudgeNoise
 
 
-def test_names_of_judges() -> None:
+def test_the_name_of_a_judge_gives_its_noise() -> None:
     assert judge_noise("oracle") == EXACT_JUDGE
     real = judge_noise("real")
     assert (real.false_disagree, real.unsure_same) == (FREE_TEXT.beta, FREE_TEXT.unsure)

@@ -391,7 +391,7 @@ class Parts:
     relays: ConcurrencyLimit = field(default_factory=lambda: ConcurrencyLimit(1, 1))
     sockets: ConcurrencyLimit = field(default_factory=lambda: ConcurrencyLimit(1, 1))
     ledger: None = None
-    conditions: None = None
+    states: None = None
     machines: dict[str, Machine] = field(default_factory=dict)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from headstart.decisions import LabelSource
 from headstart.policies.learned_rule.domain import Domain
-from headstart.policies.learned_rule.settings import ErrorLimit
+from headstart.policies.learned_rule.error_limit import ErrorLimit
 from support.administered import (
     CHATGPT,
     ELSEWISE,

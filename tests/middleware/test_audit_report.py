@@ -11,7 +11,7 @@ import pytest
 from headstart.decisions import LabelSource, Outcome, Rule
 from headstart.embeddings.stores.memory import MemoryStore
 from headstart.observe import Served
-from headstart.policies.learned_rule.settings import ErrorLimit
+from headstart.policies.learned_rule.error_limit import ErrorLimit
 from headstart.policies.learned_rule.threshold import audit_report, audits_needed, upper_bound
 from support.learned import make_label
 

@@ -93,7 +93,7 @@ async def test_it_asks_itself_at_once_if_the_call_fails_or_its_answer_is_not_sto
     assert provider.asked == 1
 
 
-async def test_it_asks_itself_if_the_answer_does_not_come_in_time() -> None:
+async def test_a_stream_makes_its_own_call_if_the_whole_answer_is_late() -> None:
     flight, provider = in_flight(WHOLE_S), Provider()
     other = flight.join()
     began = asyncio.get_running_loop().time()

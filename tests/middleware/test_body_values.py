@@ -93,7 +93,7 @@ PLACES = [b"%b", b'{"x":%b}', b'{"x":[1, "a,9",[], %b ]}', b"[%b,{}]", b'[[{"a":
 @pytest.mark.parametrize("number", NUMBERS, ids=range(len(NUMBERS)))
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("most", [20, 100_000])
-def test_a_number_has_a_length(number: bytes, place: bytes, most: int) -> None:
+def test_a_number_with_too_many_digits_is_refused(number: bytes, place: bytes, most: int) -> None:
     assert len(number) == LONGEST_NUMBER
     assert ValueLimit(most).refusal(place % number) is None
     refusal = ValueLimit(most).refusal(place % (number + b"0"))

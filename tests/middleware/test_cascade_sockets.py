@@ -58,13 +58,13 @@ async def cascade(
     *apps: ScriptedUpstream,
     **options: Any,
 ) -> Cascade:
-    conditions, members = UpstreamStates(), []
+    states, members = UpstreamStates(), []
     for name, app in zip(("fast", "slow"), apps, strict=True):
         url = await stack.enter_async_context(serving(app))
         place = UpstreamSettings(name=name, base_url=url, dialect="openai", cancels_billing=True)
         upstream = HTTPUpstream(place)
         stack.push_async_callback(upstream.aclose)
-        members.append(Target(upstream, place, conditions, DIALECTS, lambda: UNIX))
+        members.append(Target(upstream, place, states, DIALECTS, lambda: UNIX))
     fast, slow = members
     return Cascade(
         "cascade",

@@ -43,7 +43,7 @@ async def test_a_request_is_answered_without_the_upgrade_that_it_asks_for(
 
 
 @pytest.mark.parametrize("whole", [SIZED, IN_CHUNKS], ids=["sized", "chunks"])
-async def test_its_body_may_come_in_any_pieces(whole: bytes) -> None:
+async def test_the_body_of_a_declined_upgrade_may_come_in_any_pieces(whole: bytes) -> None:
     upstream = RawUpstream()
     async with sidecar_before(upstream) as url:
         reader, writer = await open_raw(url, b"")

@@ -73,7 +73,7 @@ async def test_others_pay_where_the_first_reader_waits_for_the_end_in_vain() -> 
     assert flight.claim(second) == ATTEMPTS
 
 
-async def test_nobody_pays_twice() -> None:
+async def test_no_request_pays_twice_for_one_call() -> None:
     flight = Flight()
     first, second = flight.join(), flight.join()
     flight.attempts = ATTEMPTS

@@ -235,13 +235,13 @@ async def test_what_cannot_be_expressed_is_no_call() -> None:
     house = House()
     async with upstream_to("http://127.0.0.1:9", COHERE) as upstream:
         settings = UpstreamSettings(name="u")
-        target = Target(upstream, settings, house.conditions, DIALECTS, lambda: UNIX)
+        target = Target(upstream, settings, house.states, DIALECTS, lambda: UNIX)
         with pytest.raises(InvalidRequest, match="web_search_options"):
             async with await target.send(chat(web_search_options={})):
                 raise AssertionError
         assert target.estimate(chat()).ready_in_s == 0.0
     assert house.outcomes("01H") == []
-    assert house.conditions.measures.in_flight(UpstreamModel("u", "m")) == 0
+    assert house.states.measures.in_flight(UpstreamModel("u", "m")) == 0
 
 
 @pytest.mark.parametrize("client", [OPENAI, GEMINI])
@@ -253,7 +253,7 @@ async def test_the_wait_in_a_gemini_error_holds_whoever_asked(client: Dialect) -
     simulator = Simulator(fault=Status(status=429, body=body))
     async with simulated(simulator) as url, upstream_to(url, GEMINI) as upstream:
         settings = UpstreamSettings(name="u")
-        target = Target(upstream, settings, house.conditions, DIALECTS, lambda: UNIX, key="1")
+        target = Target(upstream, settings, house.states, DIALECTS, lambda: UNIX, key="1")
         with pytest.raises(UpstreamRefused) as caught:
             async with await target.send(call):
                 raise AssertionError

@@ -52,7 +52,9 @@ def test_without_caps_nothing_is_refused() -> None:
         (AuditSettings(rate=1.0, null_rate=1.0, max_calls_per_hour=0), False, False),
     ],
 )
-def test_what_is_drawn(options: AuditSettings, hit: bool, exact: bool) -> None:
+def test_mode_rate_and_budget_decide_which_audits_are_drawn(
+    options: AuditSettings, hit: bool, exact: bool
+) -> None:
     audits = Audits(options, Clock())
     assert (audits.draw_audit(0.0), audits.draw_null_audit()) == (hit, exact)
 

@@ -17,7 +17,7 @@ from headstart.observe import StageFailed
 from headstart.policies.learned_rule.domain import Domain
 from headstart.policies.learned_rule.features import VERSION
 from support.fakes import FaultyStore, Recorder
-from support.learned import ERROR_LIMIT, failed, lessons, make_domains, make_label
+from support.learned import ERROR_LIMIT, failed, labels_for, make_domains, make_label
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -50,7 +50,7 @@ async def learned(domain: Domain, count: int) -> None:
 
 async def test_a_snapshot_that_an_upgrade_cannot_read_is_learned_again_from_the_labels() -> None:
     store = MemoryStore()
-    await store.label(lessons(5))
+    await store.label(labels_for(5))
     old = Domain(ERROR_LIMIT, version="of last year").snapshot()
     await store.keep("learned/d", msgspec.msgpack.encode(SavedDomain(cursor="", snapshot=old)))
     domain = await make_domains(store).load("d")
@@ -64,7 +64,7 @@ async def test_a_label_that_teaches_nothing_is_passed_over_by_all(features: byte
     async with running(domains):
         follower = await domains.load("d")
         await store.label([msgspec.structs.replace(make_label(0), features=features)])
-        await store.label(lessons(60))
+        await store.label(labels_for(60))
         domains.wake()
         await failed(recorder, "ValueError")
         await learned(follower, 60)
@@ -83,7 +83,7 @@ async def test_learning_goes_on_after_an_error_that_no_store_should_raise(
         store.surprising = True
         await failed(recorder, "LookupError")
         store.surprising = False
-        await store.label(lessons(3))
+        await store.label(labels_for(3))
         await learned(domain, 3)
 
 
@@ -108,7 +108,7 @@ async def test_a_store_that_takes_no_documents_does_not_fill_the_memory() -> Non
     domains = make_domains(store, recorder, most=2)
     store.failing = {"keep"}
     for name in "abcde":
-        await store.label(lessons(3, name))
+        await store.label(labels_for(3, name))
         assert (await domains.load(name)).labels == 3
     assert domains.names() == ("d", "e")
     assert StageFailed(stage="learner", error="StoreError") in recorder.seen
@@ -122,10 +122,10 @@ async def test_domains_that_learned_much_leave_memory_sooner(
     store = MemoryStore()
     domains = make_domains(store)
     for name in "abc":
-        await store.label(lessons(20, name))
+        await store.label(labels_for(20, name))
         await domains.load(name)
     assert domains.names() == ("b", "c")
-    await store.label(lessons(60, "much"))
+    await store.label(labels_for(60, "much"))
     assert (await domains.load("much")).labels == 60
     assert domains.names() == ("much",)
 
@@ -136,7 +136,7 @@ async def test_a_domain_that_could_not_be_loaded_is_loaded_once_the_store_is_bac
 ) -> None:
     store = FaultyStore()
     domains = make_domains(store)
-    await store.label(lessons(4))
+    await store.label(labels_for(4))
     store.failing = {method}
     with pytest.raises(Exception, match=f"{method} failed"):
         await domains.load("d")
@@ -148,7 +148,7 @@ async def test_a_domain_that_could_not_be_loaded_is_loaded_once_the_store_is_bac
 async def test_what_could_not_be_saved_is_saved_at_the_next_chance() -> None:
     store = FaultyStore()
     domains = make_domains(store, Recorder())
-    await store.label(lessons(4))
+    await store.label(labels_for(4))
     domain = await domains.load("d")
     store.failing = {"keep"}
     await domains.aclose()
@@ -193,7 +193,7 @@ class SlowKeeping(Slow):
 
 async def test_a_request_that_leaves_while_it_loads_a_domain_leaves_it_to_the_next() -> None:
     store = Slow()
-    await store.label(lessons(3))
+    await store.label(labels_for(3))
     domains = make_domains(store)
     found: list[Domain] = []
 
@@ -213,7 +213,7 @@ async def test_a_request_that_leaves_while_it_loads_a_domain_leaves_it_to_the_ne
 
 async def test_a_domain_that_is_asked_for_while_it_leaves_stays() -> None:
     store = SlowKeeping()
-    await store.label(lessons(3, "old") + lessons(3, "middle") + lessons(3, "new"))
+    await store.label(labels_for(3, "old") + labels_for(3, "middle") + labels_for(3, "new"))
     domains = make_domains(store, most=2)
     old = await domains.load("old")
     await domains.load("middle")
@@ -228,7 +228,7 @@ async def test_a_domain_that_is_asked_for_while_it_leaves_stays() -> None:
 
 async def test_a_long_past_is_learned_in_turns() -> None:
     store = MemoryStore()
-    await store.label(lessons(400))
+    await store.label(labels_for(400))
     turns = 0
 
     async def count() -> None:

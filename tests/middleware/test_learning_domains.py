@@ -13,7 +13,7 @@ from headstart.errors import StoreError
 from headstart.middleware.learning.domains import Domains, LearnerError
 from headstart.observe import Learned, StageFailed
 from support.fakes import FaultyStore, Recorder
-from support.learned import lessons, make_domains, make_label
+from support.learned import labels_for, make_domains, make_label
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -41,7 +41,7 @@ async def test_two_processes_that_share_a_store_learn_the_same() -> None:
     store = MemoryStore()
     async with following(make_domains(store)) as here, following(make_domains(store)) as there:
         one, other = await here.load("d"), await there.load("d")
-        await store.label(lessons(300))
+        await store.label(labels_for(300))
         here.wake()
         there.wake()
         await labelled(one, 300)
@@ -54,7 +54,7 @@ async def test_a_restart_goes_on_with_the_same_threshold() -> None:
     store = MemoryStore()
     before = make_domains(store)
     domain = await before.load("d")
-    await store.label(lessons(260))
+    await store.label(labels_for(260))
     async with following(before):
         before.wake()
         await labelled(domain, 260)
@@ -67,11 +67,11 @@ async def test_a_restart_goes_on_with_the_same_threshold() -> None:
 
 async def test_a_killed_process_loses_nothing_that_was_labelled() -> None:
     store = MemoryStore()
-    await store.label(lessons(120))
+    await store.label(labels_for(120))
     first = make_domains(store)
     await first.load("d")
     await first.aclose()
-    await store.label(lessons(240)[120:])
+    await store.label(labels_for(240)[120:])
     again = await make_domains(store).load("d")
     straight = await make_domains(FreshFrom(store)).load("d")
     assert again.labels == 240
@@ -89,7 +89,7 @@ class FreshFrom(MemoryStore):
 async def test_a_domain_that_left_memory_comes_back_as_it_was() -> None:
     store = MemoryStore()
     domains = make_domains(store, most=1)
-    await store.label(lessons(60, "one") + lessons(40, "two"))
+    await store.label(labels_for(60, "one") + labels_for(40, "two"))
     one = await domains.load("one")
     await domains.load("two")
     assert domains.names() == ("two",)
@@ -105,7 +105,7 @@ async def test_labels_of_other_domains_are_left_alone() -> None:
     domains = make_domains(store)
     async with following(domains):
         mine = await domains.load("mine")
-        await store.label(lessons(50, "other") + lessons(3, "mine"))
+        await store.label(labels_for(50, "other") + labels_for(3, "mine"))
         domains.wake()
         await labelled(mine, 3)
     assert mine.labels == 3
@@ -126,7 +126,7 @@ async def test_many_who_wait_for_a_domain_get_the_same() -> None:
 
 async def test_a_snapshot_of_another_version_is_not_used(caplog: pytest.LogCaptureFixture) -> None:
     store = MemoryStore()
-    await store.label(lessons(5))
+    await store.label(labels_for(5))
     domains = make_domains(store)
     await domains.load("d")
     await store.keep("learned/d", b"\x93no snapshot")
@@ -164,5 +164,5 @@ async def test_a_failing_store_is_told_and_asked_again() -> None:
         with pytest.raises(StoreError):
             await domains.load("other")
         store.failing.clear()
-        await store.label(lessons(2))
+        await store.label(labels_for(2))
         await labelled(domain, 2)

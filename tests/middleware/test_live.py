@@ -118,7 +118,7 @@ def test_the_margin_is_that_of_a_sum() -> None:
     [({}, 3), ({"caller": "a"}, 2), ({"caller": "a", "model": "n"}, 1), ({"route": "(none)"}, 1),
      ({"tag": "x"}, 1), ({"tag": "y", "endpoint": "chat"}, 1), ({"endpoint": "other"}, 0)],
 )  # fmt: skip
-def test_filters(wanted: dict[str, str], requests: int) -> None:
+def test_a_filter_counts_only_the_requests_that_fit(wanted: dict[str, str], requests: int) -> None:
     totals = totals_of(served(), served(model="n", tags=("x", "y")), served(caller="b", route=""))
     assert totals.view(3600.0, LiveFilter(**wanted)).totals.requests == requests
 

@@ -316,7 +316,7 @@ def test_unreadable_frame_is_an_error_and_not_an_exception(data: bytes) -> None:
 # --- whole answers ---------------------------------------------------------------------------
 
 
-def test_whole_answer_ends() -> None:
+def test_a_whole_answer_has_an_end_event() -> None:
     calls = [{"id": "null", "function": {"name": "f", "arguments": a}} for a in ("1", "2")]
     message = {"role": "assistant", "content": "Hi", "reasoning": "hm", "tool_calls": calls}
     answer = {

@@ -61,7 +61,7 @@ def test_malformed_request_is_refused_by_name(raw: bytes, field: str) -> None:
         DIALECT.parse_request(raw)
 
 
-def test_nothing_but_what_is_read_is_judged() -> None:
+def test_fields_that_are_not_read_may_have_any_type() -> None:
     odd = body(temperature="hot", tools=7, unheard_of={"a": [None]}, messages=[{}])
     assert DIALECT.parse_request(odd).document["unheard_of"] == {"a": [None]}
 
@@ -83,7 +83,7 @@ def test_fields_are_read() -> None:
     assert (request.user, request.query, request.duplicate_keys) == ("u", "Hello", False)
 
 
-def test_null_is_absence() -> None:
+def test_a_field_that_is_null_counts_as_absent() -> None:
     nulls = dict.fromkeys(("stream", "stream_options", "n", "max_tokens", "logprobs", "user"))
     assert DIALECT.parse_request(body(**nulls)).choices == 1
 

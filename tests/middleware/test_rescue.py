@@ -338,7 +338,7 @@ def dripping(*words: str, every_s: float = 1.0) -> list[Step]:
 async def known(house: House, *actors: Actor, words: str = "A word. " * 200) -> RescuedCandidate:
     """Return a rescue whose first upstream is known to be fast."""
     key = UpstreamModel(actors[0].name, "m")
-    house.conditions.measures.speed(key, len(words) // 4, 4.0, asyncio.get_running_loop().time())
+    house.states.measures.speed(key, len(words) // 4, 4.0, asyncio.get_running_loop().time())
     return rescued(house, *actors, stall_s=30.0)
 
 

@@ -103,7 +103,5 @@ async def test_answers_are_whole_calls_end_and_each_is_booked_once(seed: int) ->
         assert sum(each.open for each in actors) == 0
         won = sum(each.outcome == "won" for each in attempts)
         assert won == 1 if got in {ANSWER, OTHER} else won <= 1
-        assert not any(
-            house.conditions.measures.in_flight(UpstreamModel(each, "m")) for each in "abcd"
-        )
+        assert not any(house.states.measures.in_flight(UpstreamModel(each, "m")) for each in "abcd")
     assert seen == {ANSWER, OTHER, "error", "left"}

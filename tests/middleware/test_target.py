@@ -411,5 +411,5 @@ async def test_lengths_are_learned_by_route_and_without_one_by_endpoint() -> Non
         target = house.target(Actor("a", [whole(*["four"] * words, usage=False)]))
         async with await target.send(chat_call(route=route)) as reply:
             await read(reply)
-    measured = house.conditions.measures.expected_length
+    measured = house.states.measures.expected_length
     assert [round(measured(place)) for place in ("short", "long", "chat")] == [1, 40, 10]

@@ -295,7 +295,7 @@ def test_bytes_that_are_no_text_are_the_same_only_if_equal() -> None:
     ],
     ids=["reworded", "other topic", "template", "yes-no", "number exchanged", "negated"],
 )
-def test_free_text(
+def test_free_texts_agree_only_if_they_say_the_same(
     questions: tuple[str, str], fresh: str, cached: str, cosine: float, same: bool | None
 ) -> None:
     verdict = agreement(answer(fresh), answer(cached), *questions, cosine=cosine)

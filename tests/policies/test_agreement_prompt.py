@@ -66,7 +66,7 @@ def test_long_answers_keep_their_beginning_and_end() -> None:
         ("UNSURE", None),
     ],
 )
-def test_one_word_is_a_verdict(text: str, verdict: bool | None) -> None:
+def test_an_answer_of_one_word_is_a_verdict(text: str, verdict: bool | None) -> None:
     assert read_verdict(text) is verdict
 
 

@@ -273,7 +273,7 @@ def test_a_probe_that_says_nothing_makes_way_for_the_next(kind: FailureKind | No
     assert admit(breaker, 1.0).probe
 
 
-def test_it_comes_back_slowly() -> None:
+def test_an_upstream_that_answers_again_gets_a_growing_share() -> None:
     breaker = tripped()
     assert breaker.weight(0.0) == 0.0
     assert breaker.weight(1.0) == 1.0, "the call that probes is one alone"
@@ -295,7 +295,7 @@ def test_who_failed_lately_is_degraded_until_it_is_time_to_ask_again() -> None:
     assert breaker.degraded(1.0)
 
 
-def test_one_that_flaps_is_kept_out_longer() -> None:
+def test_an_upstream_that_fails_again_soon_is_paused_longer() -> None:
     breaker = tripped()
     breaker.succeeded(admit(breaker, 1.0), 1.0)
     for _ in range(5):
@@ -303,7 +303,7 @@ def test_one_that_flaps_is_kept_out_longer() -> None:
     assert breaker.ready_in_s(2.0) == 2.0
 
 
-def test_one_that_stayed_well_starts_afresh() -> None:
+def test_an_upstream_that_was_well_for_long_gets_the_first_pause_again() -> None:
     breaker = tripped()
     breaker.succeeded(admit(breaker, 1.0), 1.0)
     breaker.succeeded(admit(breaker, 20.0), 20.0)

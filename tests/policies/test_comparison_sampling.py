@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headstart.decisions import Rule, Verdict
-from headstart.policies.learned_rule.settings import LEAST_DRAW_PROBABILITY, is_near_miss
+from headstart.policies.learned_rule.error_limit import LEAST_DRAW_PROBABILITY, is_near_miss
 from headstart.policies.learned_rule.threshold import PLENTY, UNLIKELY_SHARE, comparison_share
 
 TARGET = 0.02

@@ -94,7 +94,7 @@ def test_an_ok_that_answers_a_question_is_no_courtesy() -> None:
         "And for two?",
     ],
 )
-def test_questions_ask(text: str) -> None:
+def test_a_text_that_asks_is_a_question(text: str) -> None:
     assert asks(text)
 
 

@@ -133,7 +133,7 @@ def test_two_cheap_answers_that_agree_score_higher() -> None:
     assert (same.value > 0.9, other.value < 0.1) == (True, True)
 
 
-def test_nothing_to_go_by_is_no_score() -> None:
+def test_a_draft_without_any_evidence_has_no_score() -> None:
     assert score_draft(ask(None), draft("Paris")) is None
     assert score_prompt(ask(None)) is None
 

@@ -163,7 +163,7 @@ def test_only_the_provider_s_own_troubles_charge_it() -> None:
     }  # fmt: skip
 
 
-def test_only_the_callers_own_faults_stay_with_him() -> None:
+def test_only_the_callers_own_faults_are_not_tried_again() -> None:
     staying = {kind for kind in FailureKind if not failure(kind).fail_over}
     assert staying == {K.BAD_REQUEST, K.CONTENT_POLICY}
 

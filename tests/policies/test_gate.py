@@ -25,7 +25,7 @@ from headstart.policies.gate import (
     gate_of,
 )
 from headstart.policies.learned_rule.domain import Domain
-from headstart.policies.learned_rule.settings import EXACT_JUDGE, ErrorLimit, JudgeNoise
+from headstart.policies.learned_rule.error_limit import EXACT_JUDGE, ErrorLimit, JudgeNoise
 from headstart.policies.match import StaticMatch, VerifiedMatch
 
 CONTEXT = MatchContext(domain="d")

@@ -15,7 +15,7 @@ from headstart.policies.guards.table import GUARDS
 from headstart.policies.guards.word_order import MOST_WORDS, words_crossed
 from headstart.policies.guards.words import Parse, pack_parse, unpack_parse
 from headstart.policies.learned_rule.domain import Domain
-from headstart.policies.learned_rule.settings import ErrorLimit
+from headstart.policies.learned_rule.error_limit import ErrorLimit
 from headstart.policies.match import StaticMatch, VerifiedMatch
 
 EMPTY = Encoding(

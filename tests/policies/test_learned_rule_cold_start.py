@@ -12,8 +12,7 @@ import pytest
 from headstart.decisions import Label, LabelSource, MatchContext, Neighbor, RankedNeighbor, Rule
 from headstart.policies.guards.table import parse_prompt
 from headstart.policies.learned_rule.domain import Domain, SnapshotError, load_snapshot
-from headstart.policies.learned_rule.features import NAMES, VERSION, pack_features
-from headstart.policies.learned_rule.settings import (
+from headstart.policies.learned_rule.error_limit import (
     BAND,
     ENOUGH_COMPARED,
     EXACT_JUDGE,
@@ -22,6 +21,7 @@ from headstart.policies.learned_rule.settings import (
     Trust,
     cold_start_threshold,
 )
+from headstart.policies.learned_rule.features import NAMES, VERSION, pack_features
 from headstart.policies.match import VerifiedMatch
 from policies.test_verified import QUESTION, encoded
 

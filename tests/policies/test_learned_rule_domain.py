@@ -10,22 +10,22 @@ import pytest
 
 from headstart.decisions import Label, LabelSource, Rule
 from headstart.errors import ConfigError
-from headstart.policies.learned_rule import settings
+from headstart.policies.learned_rule import error_limit as constants
 from headstart.policies.learned_rule.domain import Domain, SnapshotError
-from headstart.policies.learned_rule.features import (
-    NAMES,
-    VERSION,
-    EntryRecords,
-    pack_features,
-    unpack_features,
-)
-from headstart.policies.learned_rule.settings import (
+from headstart.policies.learned_rule.error_limit import (
     EXACT_JUDGE,
     MEMORY,
     MOST_ENTRY_RECORDS,
     STRICT,
     ErrorLimit,
     expected_hit_rate,
+)
+from headstart.policies.learned_rule.features import (
+    NAMES,
+    VERSION,
+    EntryRecords,
+    pack_features,
+    unpack_features,
 )
 from headstart.policies.learned_rule.threshold import Alarm, LabelledRow, no_memory, remember_rows
 
@@ -204,7 +204,7 @@ def test_null_audits_measure_the_judge() -> None:
 def test_exact_hits_are_asked_again_more_often_until_the_judge_is_known() -> None:
     domain = Domain(ERROR_LIMIT)
     assert domain.null_rate() > 0
-    for n in range(settings.NULLS_WANTED):
+    for n in range(constants.NULLS_WANTED):
         domain.apply(label(n, 0.0, True, source=LabelSource.NULL))
     assert domain.null_rate() == 0
 
@@ -241,12 +241,12 @@ def test_audits_grow_rarer() -> None:
     for n in range(500):
         domain.apply(label(n, 2.5, True, source=LabelSource.AUDIT, served=True))
         rates.append(domain.audit_rate())
-    assert rates[0] == settings.MAX_AUDIT_RATE
-    assert rates[-1] == settings.MIN_AUDIT_RATE
+    assert rates[0] == constants.MAX_AUDIT_RATE
+    assert rates[-1] == constants.MIN_AUDIT_RATE
     assert all(one >= other for one, other in pairwise(rates))
     assert (
-        settings.LEAST_DRAW_PROBABILITY
-        < domain.audit_rate(settings.LEAST_DRAW_PROBABILITY)
+        constants.LEAST_DRAW_PROBABILITY
+        < domain.audit_rate(constants.LEAST_DRAW_PROBABILITY)
         < rates[-1]
     )
 
@@ -291,7 +291,7 @@ def test_memory_is_bounded_and_no_principal_fills_it() -> None:
     for _ in range(100):
         memory = remember_rows(memory, [row(99)] * 50)
     assert len(memory) <= MEMORY
-    assert (memory.principal == 99).sum() <= MEMORY * settings.PRINCIPAL_SHARE
+    assert (memory.principal == 99).sum() <= MEMORY * constants.PRINCIPAL_SHARE
 
 
 def test_a_single_principal_may_fill_the_memory() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headstart.policies.learned_rule.settings import EXACT_JUDGE, JudgeNoise
+from headstart.policies.learned_rule.error_limit import EXACT_JUDGE, JudgeNoise
 from headstart.policies.learned_rule.threshold import ErrorCurve, draw_curve
 
 NOISY = JudgeNoise(false_disagree=0.1, false_agree=0.2, unsure_same=0.0, unsure_different=0.0)

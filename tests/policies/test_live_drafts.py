@@ -244,7 +244,7 @@ def test_an_edit_drops_what_was_inferred_from_the_old_text() -> None:
 
 
 @pytest.mark.parametrize("said", ["wait", "Wait.", ' "wait" ', "", "  "])
-def test_a_model_may_wait(said: str) -> None:
+def test_a_model_that_says_wait_gives_no_inference(said: str) -> None:
     assert read_inference("x", said).text == ""
     assert with_inferences("x", [read_inference("x", said)]) is None
 

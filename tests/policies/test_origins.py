@@ -128,7 +128,7 @@ def test_the_servers_own_pages_come_in() -> None:
         ("HTTPS://App.example", "https://app.example", True),
     ],
 )
-def test_named_origins_come_in(pattern: str, origin: str, comes_in: bool) -> None:
+def test_only_listed_origins_are_accepted(pattern: str, origin: str, comes_in: bool) -> None:
     rules = OriginRules(origins=(pattern,))
     headers = (HOST, (b"origin", origin.encode()), (b"sec-fetch-site", b"cross-site"))
     assert (rules.refusal(headers) is None) is comes_in

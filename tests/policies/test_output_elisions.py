@@ -70,7 +70,7 @@ def test_any_remark_does_where_many_lines_went_and_few_came(line: str) -> None:
         "",
     ],
 )
-def test_code_and_prose_do_not(line: str) -> None:
+def test_code_and_prose_are_no_elisions(line: str) -> None:
     assert not elided(f"    {line}")
 
 

@@ -18,15 +18,15 @@ from headstart.decisions import (
 )
 from headstart.policies.guards.table import GUARDS
 from headstart.policies.learned_rule.domain import Domain
+from headstart.policies.learned_rule.error_limit import EXACT_JUDGE, SOFT_GUARDS, ErrorLimit
 from headstart.policies.learned_rule.features import NAMES, VERSION, pack_features
-from headstart.policies.learned_rule.settings import EXACT_JUDGE, SOFT_GUARDS, ErrorLimit
 from headstart.policies.match import VerifiedMatch, compare_histories
 from headstart.types import Turn
 
 ERROR_LIMIT = ErrorLimit(max_error=0.05, judge=EXACT_JUDGE)
 
 
-def lesson(number: int, features: bytes, principal: str, *, same: bool, **fields: Any) -> Label:
+def label_of(number: int, features: bytes, principal: str, *, same: bool, **fields: Any) -> Label:
     fields = {"source": LabelSource.MISS, "similarity": 0.9, **fields}
     return Label(
         id=f"q{number}", entry=f"e{number}", domain="", same=same, at=1.0, version=VERSION,
@@ -49,10 +49,10 @@ def test_one_callers_flood_of_labels_does_not_open_the_gate_and_many_callers_do(
     far, near = pack_features(pair(0.2)), pack_features(pair(2.0))
     for number in range(240):
         honest, told = f"caller {number % 24}", 100 * number
-        domain.apply(lesson(told, near, honest, same=True))
-        domain.apply(lesson(told + 1, far, honest, same=False))
+        domain.apply(label_of(told, near, honest, same=True))
+        domain.apply(label_of(told + 1, far, honest, same=False))
         for lie in range(told + 2, told + 62):
-            domain.apply(lesson(lie, far, f"mallory {lie % accounts}", same=True))
+            domain.apply(label_of(lie, far, f"mallory {lie % accounts}", same=True))
     assert domain.rule is Rule.LEARNED
     threshold = domain.threshold()
     assert opened == (threshold is not None and domain.score(pair(0.2), "unseen") >= threshold)
@@ -84,7 +84,7 @@ def test_no_label_teaches_a_guard_away(one: str, other: str, guard: str) -> None
         verdict = match.judge(query, candidate, nearby, match.veto(query, candidate))
         caller = f"caller {number % 30}"
         feedback = {"source": LabelSource.FEEDBACK, "veto": verdict.veto}
-        domain.apply(lesson(number, verdict.features, caller, same=True, **feedback))
+        domain.apply(label_of(number, verdict.features, caller, same=True, **feedback))
     verdict = match.judge(query, candidate, nearby, match.veto(query, candidate))
     assert (verdict.serves, verdict.veto) == (False, guard)
 

@@ -1,4 +1,4 @@
-"""Outlooks: figures, price and standing put together, and who served a conversation."""
+"""Estimates of a call: measurements, price and health together, and who served a conversation."""
 
 from __future__ import annotations
 

@@ -26,12 +26,12 @@ def test_the_tool_is_there_from_the_first_request_or_joins_early(
     assert offers_tool(has_tools=has_tools, opening=opening, before_cut=before_cut) is offered
 
 
-def test_the_mode_rests_where_retrievals_cost_more_than_was_cut() -> None:
+def test_the_mode_pauses_where_retrievals_cost_more_than_was_cut() -> None:
     balance = RecoveryBalance()
     for _ in range(20):
-        assert not balance.is_resting()
+        assert not balance.is_paused()
         balance.add(1000, [Tokens(prompt=8000, cached=7000, completion=50)], 0.1)
-    assert sum(balance.is_resting() for _ in range(300)) == 200
+    assert sum(balance.is_paused() for _ in range(300)) == 200
 
 
 def test_the_mode_stays_where_cuts_save_more() -> None:
@@ -39,4 +39,4 @@ def test_the_mode_stays_where_cuts_save_more() -> None:
     for number in range(100):
         rounds = [Tokens(prompt=8000, cached=7000, completion=50)] if number % 5 == 0 else []
         balance.add(1000, rounds, 0.1)
-    assert not balance.is_resting()
+    assert not balance.is_paused()

@@ -117,7 +117,7 @@ def test_items_that_others_refer_to_keep_their_ids() -> None:
     assert talk("a").exact != talk("b").exact
 
 
-def test_phases_are_keyed() -> None:
+def test_the_phase_of_a_message_is_part_of_the_key() -> None:
     def talk(**phase: Any) -> CacheKey:
         said = {"role": "assistant", "content": "Because.", **phase}
         return key([user(text("Why?")), said, user(text("And?"))])

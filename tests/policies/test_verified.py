@@ -20,7 +20,7 @@ from headstart.decisions import (
 from headstart.errors import ConfigError
 from headstart.policies.guards.table import GUARDS
 from headstart.policies.learned_rule.domain import Domain
-from headstart.policies.learned_rule.settings import EXACT_JUDGE, ErrorLimit
+from headstart.policies.learned_rule.error_limit import EXACT_JUDGE, ErrorLimit
 from headstart.policies.match import VerifiedMatch, version_of
 
 if TYPE_CHECKING:

@@ -71,7 +71,7 @@ def test_two_who_call_an_entry_wrong_are_both_to_take_it_back() -> None:
     assert not said(WRONG, second, RIGHT, change(second, same=True)).refuses("stored", "r")
 
 
-def test_the_last_word_counts() -> None:
+def test_the_last_feedback_on_a_request_counts() -> None:
     assert said(WRONG, RIGHT, WRONG).refuses("stored", "x")
     assert not said(WRONG, change(WRONG, pair_only=True)).refuses("stored", "x")
     assert said(change(WRONG, pair_only=True), WRONG).refuses("stored", "x")

@@ -167,7 +167,7 @@ async def test_an_empty_stream() -> None:
     assert (wire.status, wire.body, wire.ended) == (200, b"", "whole")
 
 
-async def test_a_lone_done() -> None:
+async def test_a_stream_may_have_nothing_but_done() -> None:
     wire = await _strike(Empty(done=True))
     assert wire.body == b"data: [DONE]\n\n"
 

@@ -36,7 +36,7 @@ def test_each_provider_has_its_own_form(form: Any, expected: dict[str, str]) -> 
     assert expected.items() <= told.items()
 
 
-def test_some_say_nothing() -> None:
+def test_the_form_none_has_no_limit_headers() -> None:
     assert limit_headers("none", SOME, NOW) == ()
 
 

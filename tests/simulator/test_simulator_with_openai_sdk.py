@@ -1,4 +1,4 @@
-"""The official client accepts what the simulator says, in both of its colours."""
+"""The official client accepts what the simulator says; the client may be sync or async."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ async def test_tools_and_several_choices_accumulate() -> None:
         assert len({call.id for call in calls}) == 2
 
 
-async def test_parsed_output() -> None:
+async def test_the_sdk_parses_a_structured_output() -> None:
     class Verdict(pydantic.BaseModel):
         lossless: bool
         note: str | None

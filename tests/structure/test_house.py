@@ -96,7 +96,7 @@ def test_cycle_is_found_through_imports_for_annotations_and_inside_functions(
     assert house.import_cycles == [["made_up.a", "made_up.b", "made_up.c"]]
 
 
-def test_two_cycles_are_two(package: Path) -> None:
+def test_two_import_cycles_are_counted_apart(package: Path) -> None:
     house = write(
         package,
         a="import made_up.b\n",

@@ -180,7 +180,7 @@ class Actor:
 class House:
     """Targets that share books and figures."""
 
-    conditions: UpstreamStates = field(default_factory=UpstreamStates)
+    states: UpstreamStates = field(default_factory=UpstreamStates)
     ledger: Books = field(default_factory=Books)
 
     def target(self, actor: Actor, price: Price | None = PRICE, **options: Any) -> Target:
@@ -189,7 +189,7 @@ class House:
         return Target(
             actor,
             UpstreamSettings(name=actor.name, **chosen),
-            self.conditions,
+            self.states,
             DIALECTS,
             lambda: UNIX,
             price=lambda model: price,

@@ -12,8 +12,8 @@ from headstart.decisions import Label, LabelSource
 from headstart.middleware.learning.domains import Domains
 from headstart.observe import Observers, StageFailed
 from headstart.policies.learned_rule.domain import Domain
+from headstart.policies.learned_rule.error_limit import ErrorLimit
 from headstart.policies.learned_rule.features import NAMES, VERSION, pack_features
-from headstart.policies.learned_rule.settings import ErrorLimit
 
 if TYPE_CHECKING:
     from headstart.interfaces import Store
@@ -74,7 +74,7 @@ async def failed(recorder: Recorder, error: str) -> None:
             await anyio.sleep(0.005)
 
 
-def lessons(count: int, domain: str = "d") -> list[Label]:
+def labels_for(count: int, domain: str = "d") -> list[Label]:
     """Return labels, of which one in three says "different"."""
     return [
         make_label(number, same=number % 3 != 0, closeness=number % 3, domain=domain)

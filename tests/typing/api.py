@@ -127,7 +127,7 @@ def conform(
     provider: HTTPUpstream,
     wrapped: AppUpstream,
     target: Target,
-    contest: AttemptGroup,
+    attempt_group: AttemptGroup,
     cascade: Cascade,
     rescued: RescuedCandidate,
     shaped: ShapedCandidate,
@@ -138,7 +138,7 @@ def conform(
     may: AdmissionPolicy = admission
     match: MatchPolicy[Any] = static
     upstreams: list[Upstream] = [provider, wrapped]
-    candidates: list[Candidate] = [target, contest, cascade, rescued, shaped]
+    candidates: list[Candidate] = [target, attempt_group, cascade, rescued, shaped]
     dialects: list[Dialect] = [OPENAI_CHAT, ANTHROPIC_MESSAGES, GEMINI_GENERATE]
     spoken: list[UpstreamDialect] = [*dialects, COHERE_CHAT]
     observer: Observer = Printer()

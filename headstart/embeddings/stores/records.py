@@ -40,10 +40,13 @@ T = TypeVar("T")
 
 VERSION = b"\x01"
 SEALED_VERSION = b"\x02"
+"""The first byte of an encrypted value (``encryption.VERSION``)."""
 SEALED = "sealed:"
+"""Begins the name of an encoder or a table of sketches whose vectors or sketches are encrypted."""
 ENCRYPTION = "encryption"
 """The name of the document with the ids of the keys with which a store was written."""
 MOST_KEYS = 16
+"""The keys whose ids that document has at most."""
 LABEL_ROWS = 200_000
 """The labels that a store keeps: about 100 MB, in memory, on disk or in Redis."""
 DOCUMENTS = 100_000
@@ -115,20 +118,21 @@ EncodedRecord: TypeAlias = EncodedPut | Delete
 
 
 class StoreCipher(Protocol):
-    """Seals and opens values: ``encryption.Cipher``."""
+    """Encrypts (seals) and decrypts (opens) values: ``encryption.Cipher``."""
 
     @property
     def key_ids(self) -> tuple[str, ...]:
         """The ids of the keys, that of the first one first."""
 
     def seal(self, value: bytes, place: bytes) -> bytes:
-        """Return the value in a sealed envelope."""
+        """Return the encrypted envelope of a value. ``place``: its kind and owner."""
 
     def open(self, value: bytes, place: bytes) -> bytes | None:
-        """Return the value of a sealed envelope; None if it cannot be opened."""
+        """Return the value of an encrypted envelope; None if no key fits or ``place`` differs."""
 
 
-def _sealed(put: EncodedPut, cipher: StoreCipher) -> EncodedPut:
+def _encrypted(put: EncodedPut, cipher: StoreCipher) -> EncodedPut:
+    """Return a Put whose value, vector and sketch are encrypted."""
     vector, sketch, id = put.vector, put.sketch, put.id.encode()
     value = cipher.seal(put.value, b"entry")
     if vector is not None:
@@ -307,7 +311,8 @@ class RecordStore(ABC):
         ]
         if (cipher := self._cipher) is not None:
             encoded = [
-                _sealed(each, cipher) if isinstance(each, EncodedPut) else each for each in encoded
+                _encrypted(each, cipher) if isinstance(each, EncodedPut) else each
+                for each in encoded
             ]
         try:
             cursor = await self._append(encoded)
@@ -320,7 +325,7 @@ class RecordStore(ABC):
                 self._observer.notify(Committed(id=record.id, bytes=record.size))
         return cursor
 
-    def _entry(self, value: bytes) -> Entry | None:
+    def _decode_entry(self, value: bytes) -> Entry | None:
         """Return the entry of an envelope; None if it cannot be read. Any thread may call it."""
         if value[:1] == SEALED_VERSION:
             opened = None if self._cipher is None else self._cipher.open(value, b"entry")
@@ -330,18 +335,18 @@ class RecordStore(ABC):
             value = opened
         return decode(Entry, value)
 
-    def _entry_of(self, exact: str, value: bytes) -> Entry | None:
+    def _entry_under(self, exact: str, value: bytes) -> Entry | None:
         """Return the entry of an exact key. An entry that somebody moved there is refused."""
-        entry = self._entry(value)
+        entry = self._decode_entry(value)
         moved = entry is not None and self._cipher is not None and entry.key.exact != exact
         return None if moved else entry
 
-    def _in_place(self, id: str, entry: Entry | None) -> Entry | None:
+    def _if_in_place(self, id: str, entry: Entry | None) -> Entry | None:
         """Return the entry of an id. An entry that somebody moved there is refused."""
         moved = entry is not None and self._cipher is not None and entry.id != id
         return None if moved else entry
 
-    def _opened(self, row: VectorRow) -> VectorRow | None:
+    def _decrypted(self, row: VectorRow) -> VectorRow | None:
         """Return a row with its vector and sketch decrypted; None if neither can be read."""
         cipher, id = self._cipher, row.id.encode()
         vector, sketch, encoder = row.vector, row.sketch, row.encoder

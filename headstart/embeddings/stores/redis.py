@@ -1,4 +1,4 @@
-"""Entries in Redis 8, shared by any number of nodes.
+"""Entries in Redis (7 or newer) or Valkey, shared by any number of nodes.
 
 Each write is one script, so nodes agree about replaced and evicted entries. Timeouts are short, and
 after a timeout all calls fail at once for a moment: a dead Redis costs a request almost no time.
@@ -83,7 +83,7 @@ if TYPE_CHECKING:
 
     from headstart.decisions import Label
     from headstart.embeddings.stores.records import EncodedRecord, StoreOptions
-    from headstart.types import Charge, Entry, VectorRow
+    from headstart.types import Charge, VectorRow
 
 
 LEASE_MS = 3000
@@ -556,7 +556,8 @@ class RedisStore(RecordStore):
         """Return entries in the order of ``ids``; None for an entry that is gone."""
         found = await self._fields(ids, "value")
         return [
-            self._in_place(id, self._unpack(value)) for id, (value,) in zip(ids, found, strict=True)
+            self._if_in_place(id, self._unpack(value))
+            for id, (value,) in zip(ids, found, strict=True)
         ]
 
     async def cursor(self) -> str:
@@ -719,7 +720,7 @@ class RedisStore(RecordStore):
             for id, (*fields, expires) in zip(ids, found, strict=True)
             if expires is None or float(expires) > now
             if (row := _vector_row(id, *fields)) is not None
-            if (row := self._opened(row)) is not None
+            if (row := self._decrypted(row)) is not None
         ]
 
     async def _read_labels(
@@ -742,7 +743,7 @@ class RedisStore(RecordStore):
     def _unpack(self, value: bytes | None, exact: str | None = None) -> Entry | None:
         if value is None:
             return None
-        entry = self._entry(value) if exact is None else self._entry_of(exact, value)
+        entry = self._decode_entry(value) if exact is None else self._entry_under(exact, value)
         if entry is None or (entry.expires is not None and entry.expires <= self._clock()):
             return None
         return entry

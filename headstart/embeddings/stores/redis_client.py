@@ -51,6 +51,7 @@ TLS_CONNECTIONS = 8
 NODE_CONNECTIONS = 256
 """The largest number for each node of a Cluster. More calls fail at once."""
 TIMEOUT_S = 0.5
+"""Longest wait for a connection, and for an answer."""
 TOO_OLD = "this Redis is too old; use Redis 7 or newer, or Valkey"
 """The message for older servers, whose scripts hide the kind of an error."""
 SENTINEL_PORT = 26379

@@ -71,11 +71,10 @@ if TYPE_CHECKING:
     from headstart.settings import OnCorrupt
     from headstart.types import Charge, Charged
 
-
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
-BATCH = 256
+BATCH_JOBS = 256
 """The largest number of jobs in one batch. The first job waits for the last one."""
 
 
@@ -137,7 +136,7 @@ class BatchWorker(Generic[Job, Result]):
             item = self._jobs.get(timeout=self._tick_s)
             while item is not None:
                 batch.append(item)
-                if len(batch) == BATCH:
+                if len(batch) == BATCH_JOBS:
                     return batch, False
                 item = self._jobs.get_nowait()
             return batch, True
@@ -432,14 +431,14 @@ class SQLiteStore(RecordStore):
 
     async def find(self, exact: str) -> Entry | None:
         """Return the live entry under an exact key."""
-        read = partial(self._entry_of, exact)
+        read = partial(self._entry_under, exact)
         (entry,) = await self._read(_load, read, BY_EXACT, (exact,), self._clock())
         return entry
 
     async def load(self, ids: Sequence[str]) -> Sequence[Entry | None]:
         """Return entries in the order of ``ids``; None for an entry that is gone."""
-        found = await self._read(_load, self._entry, BY_ID, ids, self._clock())
-        return [self._in_place(id, entry) for id, entry in zip(ids, found, strict=True)]
+        found = await self._read(_load, self._decode_entry, BY_ID, ids, self._clock())
+        return [self._if_in_place(id, entry) for id, entry in zip(ids, found, strict=True)]
 
     async def cursor(self) -> str:
         """Return the log's end, with the commits of other processes."""
@@ -452,7 +451,7 @@ class SQLiteStore(RecordStore):
             rows = await self._read(_fetch, SCAN, (self._clock(), last, batch))
             if not rows:
                 return
-            opened = (self._opened(_vector_row(row)) for row in rows)
+            opened = (self._decrypted(_vector_row(row)) for row in rows)
             yield [row for row in opened if row is not None]
             last = rows[-1][0]
 
@@ -460,7 +459,9 @@ class SQLiteStore(RecordStore):
         """Yield live entries, oldest first, with one short query a batch."""
         last: int | None = 0
         while last is not None:
-            page, last = await self._read(_page, self._entry, PAGE, (last, self._clock(), batch))
+            page, last = await self._read(
+                _page, self._decode_entry, PAGE, (last, self._clock(), batch)
+            )
             yield page
 
     async def touch(self, ids: Sequence[str]) -> None:
@@ -513,7 +514,7 @@ class SQLiteStore(RecordStore):
 
     async def _read_log(self, cursor: str) -> tuple[Sequence[LogRow], Mapping[str, VectorRow]]:
         rows, vectors = await self._read(_log_rows, cursor, self._clock())
-        opened = {id: self._opened(row) for id, row in vectors.items()}
+        opened = {id: self._decrypted(row) for id, row in vectors.items()}
         live = {id: row for id, row in opened.items() if row is not None}
         return after_cursor(rows, cursor), live
 

@@ -76,10 +76,23 @@ def open_store(
             "cache.encryption_key_env: only the stores of the package (sqlite and redis) encrypt, "
             f"not {scheme!r}"
         )
+    return _make_registered(url, limits, clock, observer)
+
+
+def _make_registered(
+    url: str, limits: StoreLimits, clock: Callable[[], float], observer: Observer | None
+) -> Store:
+    """Return the store of an installed distribution that offers the URL's scheme.
+
+    Raises ConfigError if no distribution or several ones offer it, or if the store cannot be made.
+    """
+    scheme = url.partition(":")[0]
     offered = {each.value: each for each in entry_points(group=STORES, name=scheme)}
     if len(offered) > 1:
         names = ", ".join(sorted(offered))
-        raise ConfigError(f"cache.store: several distributions offer {scheme!r}: {names}")
+        raise ConfigError(
+            f"cache.store: several distributions offer {scheme!r}: {names}; uninstall all but one"
+        )
     for registered in offered.values():
         try:
             make = registered.load()

@@ -49,6 +49,7 @@ PARALLEL_HELP = "Warm calls at a time, of each provider and model. 1,4,16,64 fin
 JUDGE_HELP = 'Model that judges answers without the words of "expect".'
 QUALITY_HELP = "Least share of right answers: the report names the cheapest model that has it."
 MOST_PARALLEL = 1000
+"""The largest number in ``--concurrency``."""
 ABOVE_ZERO = click.FloatRange(0, min_open=True)
 
 
@@ -63,8 +64,10 @@ class BenchOptions:
     )
     model: tuple[str, ...] = option((), "Model to ask for; may be given again.", multiple=True)
     prompts: Path | None = option(None, PROMPTS_HELP, OLD_FILE)
-    calls: int = option(100, "Warm calls of each provider and model.", COUNT)
-    cold: int = option(3, "Calls before those, each on a connection of its own.", click.IntRange(0))
+    calls: int = option(100, "Warm calls (on open connections) of each provider and model.", COUNT)
+    cold: int = option(
+        3, "Calls before the warm ones, each on a connection of its own.", click.IntRange(0)
+    )
     concurrency: str = option("4", PARALLEL_HELP, metavar="N,N")
     judge: str | None = option(None, JUDGE_HELP, metavar="MODEL")
     quality: float | None = option(None, QUALITY_HELP, Share())
@@ -286,8 +289,8 @@ def _table(names: Sequence[str]) -> Table:
 
 def _figures_table(figures: list[ProviderFigures]) -> Table:
     table = _table((
-        "errs\n", "first\np50", "token\np95", "s\np99", "\ncold", "tokens\np50", "a s\np95",
-        "whole\np50", "answer\np95", "s\np99", "$ for\n1,000",
+        "errs\n", "first, s\np50", "\np95", "\np99", "\ncold", "tok/s\np50", "\np95",
+        "whole, s\np50", "\np95", "\np99", "$ for\n1,000",
     ))  # fmt: skip
     for found in figures:
         table.add_row(
@@ -306,8 +309,8 @@ def _print_steps(console: Console, capacity: Capacity) -> None:
     where = f" in {capacity.region}" if capacity.region else ""
     console.print(f"\n[bold]{capacity.upstream} {capacity.model}{where}[/], by calls at a time")
     table = _table((
-        "errs\n", "answers\na s", "tokens\na s", "first\np50", "token\np95", "a call\ntok/s",
-        "whole\np50", "$ an\nhour", "tok/s for\n$1/hour",
+        "errs\n", "answers\n/s", "tok/s\nin all", "first, s\np50", "\np95", "tok/s\na call",
+        "whole, s\np50", "$ an\nhour", "tok/s for\n$1/hour",
     ))  # fmt: skip
     for step in capacity.steps:
         table.add_row(str(step.concurrency), *_step_cells(step))

@@ -296,10 +296,12 @@ PATIENCE_S = 10.0
 class DemoOptions:
     """The options of ``headstart demo``."""
 
-    requests: int = option(300, None, click.IntRange(0))
-    profile: str = option("openai", "See: headstart simulate --list")
-    seed: int = option(1)
-    speed: float = option(1.0, "Run the clock of the provider faster.", click.FloatRange(0.1))
+    requests: int = option(300, "Requests of the load.", click.IntRange(0))
+    profile: str = option(
+        "openai", "Provider to imitate; headstart simulate --list shows the names.", metavar="NAME"
+    )
+    seed: int = option(1, "The same seed gives the same delays and prompts.")
+    speed: float = option(1.0, "Run simulated time this many times faster.", click.FloatRange(0.1))
     interactive: bool = flag("Type your own prompts instead of the load.")
     live: bool = flag("Type questions at human speed, with and without live drafts.")
 
@@ -308,8 +310,8 @@ class DemoOptions:
 def demo(options: DemoOptions) -> None:
     """Run the sidecar with simulated providers and realistic traffic. No key, no network.
 
-    It shows hits, a refused trap, a race in which one provider fails, and a broken stream that
-    another provider completes. Then it plays a load and prints the report.
+    It shows hits, a similar question that gets no hit, a race in which one provider fails, and a
+    broken stream that another provider completes. Then it plays a load and prints the report.
 
     Examples:
       headstart demo

@@ -23,6 +23,7 @@ from headstart.cli.options import (
 from headstart.lab.commands import playing
 from headstart.lab.commands.playing import (
     FAIL_OVER_HELP,
+    MAX_ERROR_HELP,
     STATE_HELP,
     naming,
     play_rows,
@@ -44,10 +45,9 @@ if TYPE_CHECKING:
 
     from headstart.lab.rates import Stream, StreamReport
     from headstart.lab.stream import Contender
-    from headstart.policies.learned_rule.settings import JudgeNoise
+    from headstart.policies.learned_rule.error_limit import JudgeNoise
 
 
-PROMISE_HELP = "Largest share of wrong hits to allow.  [default: the product's]"
 POLICY_HELP = "verified, verified:1%, static, static:0.90, bare:0.90 or off."
 ORDERINGS_HELP = "Times to play a stream, each in another order."
 JUDGE_HELP = (
@@ -60,7 +60,7 @@ class EvaluateOptions:
     """The options of ``headstart evaluate``."""
 
     path: Path = argument("PAIRS_OR_STREAM.jsonl", OLD_FILE)
-    max_error: float | None = option(None, PROMISE_HELP, Share())
+    max_error: float | None = option(None, MAX_ERROR_HELP, Share())
     policy: str = option("verified", POLICY_HELP)
     guards: bool = option(default=True, help="Let guards veto.", flags="--guards/--no-guards")
     judge: str = option("oracle", JUDGE_HELP)
@@ -75,10 +75,10 @@ class EvaluateOptions:
 def evaluate(options: EvaluateOptions) -> None:
     """Judge the match policy on labelled pairs or on a stream with classes.
 
-    The policy "verified" learns nothing from pairs. It judges them by its cold-start rule, as if
-    the first near misses had had the same answers. (Before these it serves only pairs with a
-    similarity of 0.98 or more.) A stream is played in order into an empty cache, and "verified"
-    learns from each prompt.
+    A stream is played in order into an empty cache, and the policy "verified" learns from each
+    prompt. From pairs it learns nothing: it judges each pair as a new deployment does after its
+    first comparisons, if those found equal answers. (Before them it serves only pairs with a
+    similarity of 0.98 or more.)
 
     Examples:
       headstart evaluate pairs.jsonl --max-error 2%
@@ -144,12 +144,12 @@ def _print(report: PairReport | StreamReport, policy: str) -> None:
         click.echo(f"  {name.replace('_', ' '):18} {playing.share_with_interval(report, name)}")
     click.echo(f"  wrong at least     {report.wrong_per_hit_at_least:.2%} of hits (one-sided 95 %)")
     if isinstance(report, PairReport):
-        click.echo(f"  genuine served     {report.genuine_served} of {report.genuine}")
-        click.echo(f"  traps served       {report.traps_served} of {report.traps}")
+        click.echo(f"  same answer        {report.genuine_served} of {report.genuine} served")
+        click.echo(f"  different answers  {report.traps_served} of {report.traps} served, wrongly")
         for name, served in report.categories.items():
             click.echo(
-                f"    {name:16} genuine {served.genuine_served}/{served.genuine}, "
-                f"traps {served.traps_served}/{served.traps}"
+                f"    {name:16} same answer {served.genuine_served}/{served.genuine}, "
+                f"different answers {served.traps_served}/{served.traps}"
             )
     else:
         for name, category in report.categories.items():

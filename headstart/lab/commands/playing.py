@@ -37,7 +37,7 @@ from headstart.policies.admission import Admission
 from headstart.policies.agreement.judge import judge, texts_to_encode
 from headstart.policies.guards.table import parse_prompt
 from headstart.policies.key import KeyContext, chat_key, find_question
-from headstart.policies.learned_rule.settings import EXACT_JUDGE, JudgeNoise
+from headstart.policies.learned_rule.error_limit import EXACT_JUDGE, ErrorLimit, JudgeNoise
 from headstart.reply import Transcript
 
 if TYPE_CHECKING:
@@ -51,6 +51,10 @@ if TYPE_CHECKING:
     from headstart.types import CacheKey, ChatRequest, Completion
 
 T = TypeVar("T")
+MAX_ERROR_HELP = (
+    "Error target: the share of the reworded hits that may be wrong.  "
+    f"[default: {ErrorLimit().max_error:g}]"
+)
 STATE_HELP = "Start from what headstart tune has learned."
 FAIL_OVER_HELP = "Exit with 1 if more than this share of hits is certainly wrong."
 QUERY_HELP = "Pattern: its group query finds the question inside a templated prompt."

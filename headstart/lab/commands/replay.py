@@ -18,7 +18,7 @@ from headstart.lab.commands.playing import (
 )
 from headstart.lab.rates import ordering_report
 from headstart.lab.stream import Setup, contender_of
-from headstart.policies.learned_rule.settings import JudgeNoise
+from headstart.policies.learned_rule.error_limit import JudgeNoise
 
 if TYPE_CHECKING:
     import re
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from headstart.lab.rates import Ordering
 
 POLICIES = ("off", "static:0.90", "verified")
-POLICY_HELP = "verified, verified:1%, static:0.90, bare:0.90 (no guards) or off. Repeat it."
+POLICY_HELP = (
+    "verified, verified:1%, static:0.90, bare:0.90 (no guards) or off; may be given again."
+)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from headstart.errors import ConfigError
 from headstart.lab.commands import playing
 from headstart.lab.commands.playing import (
     FAIL_OVER_HELP,
+    MAX_ERROR_HELP,
     QUERY_HELP,
     play_all,
     question_pattern,
@@ -49,7 +50,7 @@ from headstart.lab.tuning import (
     rocs,
     target_of,
 )
-from headstart.policies.learned_rule.settings import ErrorLimit
+from headstart.policies.learned_rule.error_limit import ErrorLimit
 from headstart.policies.match import StaticMatch
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from headstart.lab.tuning import Static, TargetResult
 
 _STEPS = 10
+"""The number of intervals between the shares of strong calls that are printed."""
 
 
 def tune_cascade(path: Path, cheap: str, strong: str, *, as_json: bool) -> None:
@@ -143,7 +145,6 @@ def _snippet(found: CascadeTuning) -> str | None:
     )
 
 
-TARGET_HELP = "Error target to learn for.  [default: the product's]"
 OUT_HELP = "File for the learned state; cache.state names it for serve."
 WRITE_HELP = "Set the best static threshold in a headstart.toml instead of writing a state."
 CASCADE_HELP = "Outcomes of two models: show the cost and the quality of their cascade."
@@ -154,7 +155,7 @@ class TuneOptions:
     """The options of ``headstart tune``."""
 
     paths: tuple[Path, ...] = argument("LOG.jsonl...", OLD_FILE, nargs=-1)
-    max_error: float | None = option(None, TARGET_HELP, Share())
+    max_error: float | None = option(None, MAX_ERROR_HELP, Share())
     out: Path = option(Path("headstart-state.bin"), OUT_HELP, FILE)
     html: Path | None = option(None, "Draw the result on one HTML page.", FILE)
     write: Path | None = option(None, WRITE_HELP, OLD_FILE)
@@ -288,7 +289,7 @@ def _save(path: Path, option: str, data: bytes) -> None:
 
 
 def _print(found: Tuning, written: Path, html: Path | None) -> None:
-    click.echo(f"{found.n:,} prompts" + _skipped(found.skipped))
+    click.echo(f"{found.n:,} prompts without exact repeats" + _skipped(found.skipped))
     rows = (
         (_name(target, found.max_error), [percent(target.late.hit_rate)], target.rates)
         for target in found.targets

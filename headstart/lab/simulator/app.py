@@ -202,34 +202,34 @@ class PrefixCache:
 
     def read(self, credential: bytes, chat: ChatBody, at_s: float) -> tuple[int, int]:
         """Remember a prompt; return the numbers of its tokens that were cached and that are new."""
-        marks = list(_marks(credential, chat))
+        digests = list(_block_digests(credential, chat))
         known = 0
-        for mark in marks:
-            if at_s - self._blocks.get(mark, -LIFETIME_S) >= LIFETIME_S:
+        for digest in digests:
+            if at_s - self._blocks.get(digest, -LIFETIME_S) >= LIFETIME_S:
                 break
             known += 1
-        for mark in marks:
-            self._blocks[mark] = at_s
-            self._blocks.move_to_end(mark)
+        for digest in digests:
+            self._blocks[digest] = at_s
+            self._blocks.move_to_end(digest)
         while len(self._blocks) > _MOST_BLOCKS:
             self._blocks.popitem(last=False)
         cached = known * BLOCK_TOKENS
         if cached < MINIMUM_TOKENS:
             cached = 0
-        whole = len(marks) * BLOCK_TOKENS
+        whole = len(digests) * BLOCK_TOKENS
         return cached, whole - cached if whole >= MINIMUM_TOKENS else 0
 
 
-def _marks(credential: bytes, chat: ChatBody) -> list[bytes]:
+def _block_digests(credential: bytes, chat: ChatBody) -> list[bytes]:
     """Return a hash for each whole block, which also depends on all blocks before it."""
     text = chat.prompt_text
     size = BLOCK_TOKENS * _CHARACTERS
     running = blake2b(credential + b"\0" + chat.model.encode(), digest_size=16)
-    marks = []
+    digests = []
     for start in range(0, len(text) - size + 1, size):
         running.update(text[start : start + size].encode("utf-8", "surrogatepass"))
-        marks.append(running.digest())
-    return marks
+        digests.append(running.digest())
+    return digests
 
 
 OPENAI: Wire = OpenAIWire()
@@ -426,9 +426,9 @@ class Simulator:
     def _admit(self, scope: Message, path: bytes, body: bytes) -> SimulatedRequest:
         number = self._requests
         self._requests += 1
-        mark = blake2b(b"%d/%d" % (self._seed, number), digest_size=16).hexdigest()
+        id = blake2b(b"%d/%d" % (self._seed, number), digest_size=16).hexdigest()
         return SimulatedRequest(
-            id=mark,
+            id=id,
             number=number,
             at_s=(self._clock() - self._started) * self._speed,
             method=scope["method"],

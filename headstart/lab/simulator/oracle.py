@@ -478,16 +478,20 @@ CHARACTERS_PER_MINUTE = 240
 SPREAD = 0.5
 """Standard deviation of the logarithm of a time between two keys."""
 WORD_FACTOR = 1.5
+"""The first key of a word takes longer by this factor."""
 SENTENCE_FACTOR = 3.0
+"""The first key of a sentence takes longer by this factor."""
 THOUGHTS = 0.05
 """Share of the words before which the writer thinks."""
 THOUGHT_FACTOR = 8.0
+"""A pause to think is longer than a key by this factor."""
 TYPOS = 0.02
 """Share of the letters that are wrong at first."""
 MOST_WRONG = 3
 """Most letters after which a typo is noticed."""
 ENTER_MEDIAN_S = 0.6
 ENTER_SPREAD = 0.4
+"""Median, and standard deviation of the logarithm, of the time from the last key to Enter."""
 
 
 class TypedPrompt(NamedTuple):

@@ -185,6 +185,7 @@ class PromptBlock(NamedTuple):
 
 
 MOST_MARKS = 4
+"""Most marks for the prompt cache in a request, as at Anthropic."""
 
 
 def checked_marks(blocks: Iterable[PromptBlock]) -> list[PromptBlock]:

@@ -80,6 +80,7 @@ LOOK_S = 1.0
 AGAIN_S = 10.0
 """The time until a batch that could not start here is tried again."""
 SWEEP_S = 3600.0
+"""Seconds between two searches for old files."""
 PAGE, LARGEST_PAGE = 20, 100
 MOST_METADATA, LONGEST_KEY, LONGEST_VALUE = 16, 64, 512
 CANCELLED, EXPIRED, STOPPED = "cancelled", "batch_expired", "batch_stopped"

@@ -20,7 +20,7 @@ from headstart.decisions import Rule
 from headstart.errors import StageError, StoreError
 from headstart.observe import Learned, StageFailed, logger
 from headstart.policies.learned_rule.domain import SnapshotError
-from headstart.policies.learned_rule.settings import MOST_ENTRY_RECORDS, Trust
+from headstart.policies.learned_rule.error_limit import MOST_ENTRY_RECORDS, Trust
 from headstart.policies.match import Veto, Vetoes
 from headstart.types import Frozen
 

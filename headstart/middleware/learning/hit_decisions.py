@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from headstart.middleware.learning.learner import Audits, ComparisonBudget, Learner
     from headstart.observe import Observer
     from headstart.policies.learned_rule.domain import Domain
-    from headstart.policies.learned_rule.settings import ErrorLimit
+    from headstart.policies.learned_rule.error_limit import ErrorLimit
     from headstart.types import CacheKey
 
 NO_FEATURES = frozenset(("bias", "entry", "uncertainty"))

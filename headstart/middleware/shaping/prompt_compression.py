@@ -158,7 +158,7 @@ class CompressPrompts:
         recoverable = self.recoverable
         if recoverable is None or not recoverable.may_send(call, request, context):
             return self._send_compressed(call, request, "safe", context)
-        return self._recoverable(call, request, recoverable, context)
+        return self._send_recoverable(call, request, recoverable, context)
 
     def _send_compressed(
         self, call: Call, request: ChatRequest, mode: CompressionMode, context: StepContext
@@ -169,19 +169,19 @@ class CompressPrompts:
             return None
 
         async def send(rest: RestOfSteps) -> Reply:
-            done = await shorter if isinstance(shorter, asyncio.Future) else shorter
-            if done is None:
+            short = await shorter if isinstance(shorter, asyncio.Future) else shorter
+            if short is None:
                 return await rest.send(call)
             own_s = time.perf_counter() - began
             if self.settings.dry_run:
                 sending = rest.send(call)
             else:
-                sending = rest.send(done.call, compressed(mode))
-            return await self._book_saving(call, done.done, own_s, context, sending)
+                sending = rest.send(short.call, compressed(mode))
+            return await self._book_saving(call, short.compression, own_s, context, sending)
 
         return send
 
-    def _recoverable(
+    def _send_recoverable(
         self,
         call: Call,
         request: ChatRequest,
@@ -200,13 +200,13 @@ class CompressPrompts:
             return await (rest.send(call) if send is None else send(rest))
 
         async def send(rest: RestOfSteps) -> Reply:
-            ready = await prepared if isinstance(prepared, asyncio.Future) else prepared
-            if ready is None:
+            prompt = await prepared if isinstance(prepared, asyncio.Future) else prepared
+            if prompt is None:
                 return await plain(rest)
             own_s = time.perf_counter() - began
-            sending = recoverable.send(ready, rest, context, call)
+            sending = recoverable.send(prompt, rest, context, call)
             try:
-                return await self._book_saving(call, ready.done, own_s, context, sending)
+                return await self._book_saving(call, prompt.compression, own_s, context, sending)
             except UpstreamRefused as error:
                 if not recoverable.may_refuse_tools(request, call, error.status):
                     raise
@@ -229,17 +229,17 @@ class CompressPrompts:
     async def _book_saving(
         self,
         call: Call,
-        done: Compression,
+        compression: Compression,
         own_s: float,
         context: StepContext,
         sending: Awaitable[Reply],
     ) -> Reply:
         """Return the answer, and book the tokens that were removed from its prompt."""
-        if not done.spans:
+        if not compression.spans:
             return await sending
-        counting = self.worker.count(done)
+        counting = self.worker.count(compression)
         reply = await sending
-        reply.on_close(partial(load_soon, done.model))
+        reply.on_close(partial(load_soon, compression.model))
         try:
             # The counting ends long before the first content of an answer.
             counts = await counting
@@ -263,11 +263,11 @@ class CompressPrompts:
         if prompt is None:
             return None
         options = self._options(request)
-        done = compress(prompt.messages, mode=mode, memo=memo, **options)
-        if not done.spans:
+        compression = compress(prompt.messages, mode=mode, memo=memo, **options)
+        if not compression.spans:
             return None
-        shorter = with_document(call, prompt.with_messages(done.messages))
-        return _Shorter(shorter, done, mode)
+        shorter = with_document(call, prompt.with_messages(compression.messages))
+        return _Shorter(shorter, compression, mode)
 
     def _options(self, request: ChatRequest) -> CompressOptions:
         return {
@@ -293,5 +293,5 @@ def _has_long_text(body: bytes) -> bool:
 
 class _Shorter(NamedTuple):
     call: Call
-    done: Compression
+    compression: Compression
     mode: CompressionMode

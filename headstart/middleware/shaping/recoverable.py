@@ -80,10 +80,10 @@ READ_AGAIN_CHARS = 8_000
 tokens."""
 _OTHER_FORMS = frozenset({"functions", "context_management"})
 """Fields with which tools have another form, or the provider removes messages itself."""
-_LEARNED_FROM = 20
-"""Requests with cuts before the mode may be left."""
-_REST = 200
-"""Number of requests without the mode, after which it is tried again."""
+_LEAST_REQUESTS = 20
+"""Requests with cuts before the mode may pause."""
+_PAUSE = 200
+"""Requests without the mode before it is tried again."""
 _OUTPUT_PRICE = 4.0
 """The usual price of an output token, in input tokens."""
 
@@ -125,8 +125,8 @@ class RecoveryBalance:
     saved: float = 0.0
     spent: float = 0.0
     requests: int = 0
-    rest: int = 0
-    """Number of requests for which the mode is still off; 0: it is in use."""
+    paused: int = 0
+    """Requests for which the mode is still off; 0: it is in use."""
 
     def add(self, saved: float, rounds: Sequence[Tokens], cached_share: float) -> None:
         """Add a request: the tokens that were cut from it, and the calls for its retrievals."""
@@ -135,15 +135,15 @@ class RecoveryBalance:
         for used in rounds:
             fresh = max(0, used.prompt - used.cached)
             self.spent += fresh + cached_share * used.cached + _OUTPUT_PRICE * used.completion
-        if self.requests >= _LEARNED_FROM and self.spent > self.saved:
-            self.rest = _REST
+        if self.requests >= _LEAST_REQUESTS and self.spent > self.saved:
+            self.paused = _PAUSE
 
-    def is_resting(self) -> bool:
+    def is_paused(self) -> bool:
         """Tell whether a new conversation is sent without cuts. Counts the request."""
-        if not self.rest:
+        if not self.paused:
             return False
-        self.rest -= 1
-        if not self.rest:
+        self.paused -= 1
+        if not self.paused:
             self.saved = self.spent = 0.0
             self.requests = 0
         return True
@@ -227,14 +227,14 @@ class HiddenTurns:
             self._size -= turn.size
 
 
-class _SeenConversation:
-    """A digest of a conversation in the client's view, message by message."""
+class _ConversationDigest:
+    """The digest of a conversation as the client sees it, made message by message."""
 
     def __init__(self, caller: bytes) -> None:
         self._digest = blake2b(caller, digest_size=16)
 
     def add(self, messages: Iterable[PromptMessage]) -> bytes:
-        """Add a message, as its parts in OpenAI's form; return the digest up to its end."""
+        """Add the messages of OpenAI's form that make up one message; return the digest so far."""
         for each in messages:
             calls = [id for id, _ in calls_in(each)]
             self._digest.update(_line(str(each.get("role")), *_text_and_others(each), calls))
@@ -267,8 +267,9 @@ class PromptWithTool(NamedTuple):
     """A request with cuts and with our tool."""
 
     call: Call
-    done: Compression
-    seen: _SeenConversation
+    compression: Compression
+    conversation: _ConversationDigest
+    """The digest up to the last message of the client."""
 
 
 @dataclass
@@ -296,7 +297,7 @@ class RecoverableCalls:
         balance = self._balances.get(request.model)
         if conversation(call.caller, request) in self._begun:
             return True
-        return balance is None or not balance.is_resting()
+        return balance is None or not balance.is_paused()
 
     def prepare(
         self, call: Call, request: ChatRequest, options: CompressOptions, memo: Memo
@@ -306,28 +307,30 @@ class RecoverableCalls:
         ``options`` are the other arguments of ``compress``.
         """
         form = DIALECTS[call.dialect].form
-        seen = _SeenConversation(_caller(call))
-        document = self._with_hidden(request.document, form, seen)
+        digest = _ConversationDigest(_caller(call))
+        document = self._with_hidden(request.document, form, digest)
         prompt = None if document is None else form.read(document)
         if document is None or prompt is None:
             return None
-        done = compress(prompt.messages, mode=MODE, memo=memo, **options)
+        compression = compress(prompt.messages, mode=MODE, memo=memo, **options)
         if not offers_tool(
             has_tools=form.has_tools(document),
             opening=_opening_chars(prompt.messages),
-            before_cut=_chars_before_cut(done),
+            before_cut=_chars_before_cut(compression),
         ):
             return None
         if document is not request.document:
             call = with_document(call, document)
-        if done.spans:
-            document = prompt.with_messages(done.messages)
+        if compression.spans:
+            document = prompt.with_messages(compression.messages)
             call = with_document(call, document)
         tools = _written(call, tools=(TOOL,))["tools"]
-        return PromptWithTool(with_document(call, form.with_tool(document, tools[0])), done, seen)
+        return PromptWithTool(
+            with_document(call, form.with_tool(document, tools[0])), compression, digest
+        )
 
     def _with_hidden(
-        self, document: dict[str, Any], form: RequestForm, seen: _SeenConversation
+        self, document: dict[str, Any], form: RequestForm, digest: _ConversationDigest
     ) -> dict[str, Any] | None:
         """Return the document with the hidden calls of earlier answers; None: it is malformed."""
         now = time.monotonic()
@@ -336,11 +339,11 @@ class RecoverableCalls:
         previous: PromptMessage = {}
         changed = False
         try:
-            seen.add(form.system(document))
+            digest.add(form.system(document))
             for own in document[form.field]:
-                digest = seen.add(form.split(own, previous))
+                key = digest.add(form.split(own, previous))
                 previous = own
-                turn = self.turns.find(digest, now) if own.get("role") == form.assistant else None
+                turn = self.turns.find(key, now) if own.get("role") == form.assistant else None
                 if turn is not None:
                     changed = True
                     messages += turn.messages
@@ -353,17 +356,17 @@ class RecoverableCalls:
         return {**document, form.field: messages} if changed else document
 
     async def send(
-        self, ready: PromptWithTool, rest: RestOfSteps, context: StepContext, plain: Call
+        self, prompt: PromptWithTool, rest: RestOfSteps, context: StepContext, plain: Call
     ) -> Reply:
         """Send a request with cuts. Raises UpstreamError. ``plain`` is the client's own request."""
         assert plain.request is not None
-        reply = await rest.send(ready.call, compressed(MODE))
+        reply = await rest.send(prompt.call, compressed(MODE))
         if not reply.is_plain:
             await rest.leave()
             return await rest.send(plain)
         self._begin(conversation(plain.caller, plain.request))
         reply.headers = without_length(reply.headers)
-        answer = _RecoveredAnswer(self, ready, rest, context, plain, reply.upstream, reply.pieces)
+        answer = _RecoveredAnswer(self, prompt, rest, context, plain, reply.upstream, reply.pieces)
         answer.parts.append(reply.transcript)
         reply.rewrite(answer.pieces())
         return reply
@@ -396,7 +399,7 @@ class _RecoveredAnswer:
     """The answer to a request with cuts: one call, and one more for each round of retrievals."""
 
     calls: RecoverableCalls
-    ready: PromptWithTool
+    prompt: PromptWithTool
     rest: RestOfSteps
     context: StepContext
     plain: Call
@@ -418,7 +421,7 @@ class _RecoveredAnswer:
         shown, late = Transcript(), None
         held: list[Piece] = []
         async for piece in self.source:
-            if held or not request.stream or _calls_us(piece.events):
+            if held or not request.stream or _calls_our_tool(piece.events):
                 held.append(piece)
                 continue
             if late is not None:
@@ -433,10 +436,10 @@ class _RecoveredAnswer:
         first = self.parts[0]
         if late is not None and not held:
             yield late
-        if not any(_calls_us((event,)) for piece in held for event in piece.events):
+        if not any(_calls_our_tool((event,)) for piece in held for event in piece.events):
             for piece in held:
                 yield piece
-            self._done(first)
+            self._finish(first)
             return
         write = answer_writer(
             self.dialect, request, self.context.clock(), first.start, shown.events
@@ -450,7 +453,7 @@ class _RecoveredAnswer:
 
     async def _rounds(self, visible: _VisibleEvents) -> AsyncGenerator[list[StreamEvent]]:
         """Yield the events of the further calls. Raises HeadstartError."""
-        call = self.ready.call
+        call = self.prompt.call
         for number in range(self.calls.settings.retrievals + 1):
             completion = self._completion()
             own, others = _split_calls(completion)
@@ -459,7 +462,7 @@ class _RecoveredAnswer:
             if number == self.calls.settings.retrievals:
                 call = self._as_round(self.plain)
             else:
-                call = self._next(call, completion, own)
+                call = self._next_call(call, completion, own)
             async with await self._send(call) as reply:
                 self.parts.append(reply.transcript)
                 visible.begin()
@@ -468,7 +471,7 @@ class _RecoveredAnswer:
                         yield news
         ending = ending_of(self.parts, self.dialect)
         visible.transcript.feed(ending)
-        self._done(visible.transcript)
+        self._finish(visible.transcript)
         yield ending
 
     async def _send(self, call: Call) -> Reply:
@@ -487,7 +490,7 @@ class _RecoveredAnswer:
         log = self.plain.log.branch()
         return msgspec.structs.replace(call, role=AttemptRole.RETRIEVE, log=log)
 
-    def _next(self, call: Call, completion: Completion, own: Sequence[ToolCall]) -> Call:
+    def _next_call(self, call: Call, completion: Completion, own: Sequence[ToolCall]) -> Call:
         """Return the call with the model's calls and their results at its end."""
         assert call.request is not None
         news = [self._message(completion), *self._results(own)]
@@ -509,7 +512,7 @@ class _RecoveredAnswer:
         return self.dialect.form.answer_message(msgspec.json.decode(body))
 
     def _results(self, own: Sequence[ToolCall]) -> list[PromptMessage]:
-        cut = self.ready.done.cut_texts
+        cut = self.prompt.compression.cut_texts
         parts = [
             ResultPart(
                 id=each.id,
@@ -524,7 +527,7 @@ class _RecoveredAnswer:
         ]
         return written
 
-    def _done(self, visible: Transcript) -> None:
+    def _finish(self, visible: Transcript) -> None:
         """Keep the hidden calls for later requests, and book the rounds. Never raises."""
         try:
             self._book()
@@ -533,10 +536,10 @@ class _RecoveredAnswer:
             self.context.note_failure("compression", error)
 
     def _book(self) -> None:
-        done, request = self.ready.done, self.plain.request
+        compression, request = self.prompt.compression, self.plain.request
         rounds = [self.dialect.tokens(part.usage or {}) for part in self.parts[1:]]
-        if done.spans and request is not None:
-            saved = _tokens_saved(done, self.calls.settings.cached_share)
+        if compression.spans and request is not None:
+            saved = _tokens_saved(compression, self.calls.settings.cached_share)
             self.calls.book(request.model, saved, rounds)
         if rounds:
             spent = sum(each.prompt + each.completion for each in rounds)
@@ -555,7 +558,7 @@ class _RecoveredAnswer:
             messages = [*self.hidden, self._message(last)]
             results = self._results(own) if own else []
             self.calls.turns.keep(
-                self.ready.seen.answered(answer), messages, results, time.monotonic()
+                self.prompt.conversation.answered(answer), messages, results, time.monotonic()
             )
 
 
@@ -567,8 +570,11 @@ class _VisibleEvents:
         """The answer that the client gets."""
         self.transcript.feed(shown)
         self._base = 0
+        """The number of the first content block of this round, for the client."""
         self._calls = 0
+        """The tool calls of the client's tools so far."""
         self._first = True
+        """This is the first round."""
         self._numbers: dict[int, int] = {}
         """The client's number of each tool call of this round; -1: our own."""
         for event in shown:
@@ -627,7 +633,7 @@ class _VisibleEvents:
         return msgspec.structs.replace(event, fields={**event.fields, CONTENT_BLOCKS: moved})
 
 
-def _calls_us(events: Iterable[StreamEvent]) -> bool:
+def _calls_our_tool(events: Iterable[StreamEvent]) -> bool:
     return any(type(event) is ToolCallDelta and event.name == RETRIEVE for event in events)
 
 
@@ -668,24 +674,24 @@ def _opening_chars(messages: Sequence[PromptMessage]) -> int:
     return total
 
 
-def _chars_before_cut(done: Compression) -> int | None:
+def _chars_before_cut(compression: Compression) -> int | None:
     """Return the characters of the messages before the first message with a cut; None: no cut."""
-    cut = [span.message for span in done.spans if not span.lossless]
+    cut = [span.message for span in compression.spans if not span.lossless]
     if not cut:
         return None
-    return sum(len(text) for message in done.source[: min(cut)] for text in texts(message))
+    return sum(len(text) for message in compression.source[: min(cut)] for text in texts(message))
 
 
-def _tokens_saved(done: Compression, cached_share: float) -> float:
+def _tokens_saved(compression: Compression, cached_share: float) -> float:
     """Return the estimated saving in tokens at full price.
 
     The messages before the last answer were cut in earlier requests, too, so the provider would
     have most of them in its prefix cache.
     """
-    answered = [n for n, each in enumerate(done.source) if each.get("role") == "assistant"]
+    answered = [n for n, each in enumerate(compression.source) if each.get("role") == "assistant"]
     last = max(answered, default=-1)
     saved = 0.0
-    for span in done.spans:
+    for span in compression.spans:
         removed = (span.source_end - span.source_start) - (span.end - span.start)
         saved += removed * (1.0 if span.message > last else cached_share)
     return saved / CHARS_PER_TOKEN

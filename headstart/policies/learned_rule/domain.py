@@ -18,14 +18,7 @@ import numpy as np
 from headstart.decisions import LabelSource, Rule
 from headstart.errors import HeadstartError
 from headstart.policies.gate import SketchLabels, gate_of
-from headstart.policies.learned_rule.features import (
-    NAMES,
-    PRIOR_MEAN,
-    VERSION,
-    EntryRecords,
-    unpack_features,
-)
-from headstart.policies.learned_rule.settings import (
+from headstart.policies.learned_rule.error_limit import (
     AUDITS_HALF_LIFE,
     CAUTION,
     EARLY_NULL_RATE,
@@ -48,6 +41,13 @@ from headstart.policies.learned_rule.settings import (
     Trust,
     cold_start_threshold,
     is_near_miss,
+)
+from headstart.policies.learned_rule.features import (
+    NAMES,
+    PRIOR_MEAN,
+    VERSION,
+    EntryRecords,
+    unpack_features,
 )
 from headstart.policies.learned_rule.threshold import (
     Alarm,
@@ -357,6 +357,8 @@ class _SnapshotHead(msgspec.Struct):
 
 
 class _Snapshot(_SnapshotHead):
+    """The encoded fields; ``name=`` is a field's name in the file, if it was renamed later."""
+
     model: tuple[_Array, ...]
     memory: tuple[_Array, ...]
     pending: tuple[_Array, ...]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headstart.policies.guards.words import PARSE_VERSION, different, unit_rows
-from headstart.policies.learned_rule.settings import MOST_ENTRY_RECORDS
+from headstart.policies.learned_rule.error_limit import MOST_ENTRY_RECORDS
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ PRIOR_MEAN: NDArray[np.float64] = np.array(list(_PRIOR.values()))
 _TEMPERATURE = 0.05
 """The temperature of the neighbours' vote: a neighbour that is 0.05 less similar counts a third."""
 _CROWD = 5
+"""The nearest neighbours whose mean similarity is a feature."""
 _QUESTION_WORDS = frozenset(
     ("who", "whom", "whose", "what", "which", "when", "where", "why", "how")
 )

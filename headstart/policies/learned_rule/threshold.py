@@ -31,8 +31,7 @@ import msgspec
 import numpy as np
 
 from headstart.decisions import LabelSource, Outcome, Rule
-from headstart.policies.learned_rule.features import NAMES
-from headstart.policies.learned_rule.settings import (
+from headstart.policies.learned_rule.error_limit import (
     ALARM_EVIDENCE,
     ALARM_WINDOW,
     BIN_PRIOR,
@@ -44,6 +43,7 @@ from headstart.policies.learned_rule.settings import (
     JudgeNoise,
     is_near_miss,
 )
+from headstart.policies.learned_rule.features import NAMES
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from headstart.decisions import Label, Verdict
     from headstart.interfaces import Store
     from headstart.observe import Served
-    from headstart.policies.learned_rule.settings import ErrorLimit
+    from headstart.policies.learned_rule.error_limit import ErrorLimit
 
 
 _CERTIFICATE_MIXTURE = (1.0, 99.0)

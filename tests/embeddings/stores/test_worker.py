@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from headstart.embeddings.stores.sqlite import BATCH, BatchWorker
+from headstart.embeddings.stores.sqlite import BATCH_JOBS, BatchWorker
 from headstart.errors import StoreError
 
 if TYPE_CHECKING:
@@ -49,10 +49,10 @@ async def submit_all(
 async def test_jobs_that_come_while_it_works_run_together_in_order() -> None:
     double = Doubler()
     worker = BatchWorker("test", double)
-    await submit_all(worker, range(20, 20 + BATCH + 5), double.gate)
-    assert [job for batch in double.batches for job in batch] == [*range(20, 20 + BATCH + 5)]
+    await submit_all(worker, range(20, 20 + BATCH_JOBS + 5), double.gate)
+    assert [job for batch in double.batches for job in batch] == [*range(20, 20 + BATCH_JOBS + 5)]
     assert len(double.batches) <= 4
-    assert max(map(len, double.batches)) <= BATCH
+    assert max(map(len, double.batches)) <= BATCH_JOBS
     await worker.aclose()
 
 

@@ -1,4 +1,4 @@
-"""Contests on real sockets: what providers see of a race, a hedge and a client that leaves."""
+"""Groups of attempts on real sockets: what providers see of races, hedges and leaving clients."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def strategy(
     serve: Serve, name: Any, apps: list[ScriptedUpstream], **options: Any
 ) -> AsyncIterator[RescuedCandidate]:
     """Serve the apps and run a strategy over them."""
-    conditions = UpstreamStates()
+    states = UpstreamStates()
     async with contextlib.AsyncExitStack() as stack:
         members = []
         for number, app in enumerate(apps):
@@ -45,8 +45,8 @@ async def strategy(
             )
             upstream = HTTPUpstream(place)
             stack.push_async_callback(upstream.aclose)
-            members.append(Target(upstream, place, conditions, DIALECTS, lambda: UNIX))
-        contest = AttemptGroup(
+            members.append(Target(upstream, place, states, DIALECTS, lambda: UNIX))
+        attempt_group = AttemptGroup(
             name,
             members,
             Strategy(strategy=name, **options),
@@ -56,7 +56,7 @@ async def strategy(
             clock=lambda: UNIX,
         )
         async with asyncio.timeout(PATIENCE_S):
-            yield RescuedCandidate(contest, DIALECTS)
+            yield RescuedCandidate(attempt_group, DIALECTS)
 
 
 def silent() -> ScriptedUpstream:

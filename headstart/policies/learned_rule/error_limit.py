@@ -1,4 +1,4 @@
-"""The promise to the user, the constants of the algorithm with their reasons, and the cold start.
+"""The error limit that the learned rule keeps, the constants with their reasons, the cold start.
 
 The algorithm is described in ``docs/safe-hits.md``.
 
@@ -207,11 +207,14 @@ FORGETTING = 0.9998
 LEAST_WEIGHT = 1e-4
 """Least weight of a label."""
 PRIOR_VARIANCE = 2.0
+"""The variance of each weight of the model before the first label."""
 MIN_AUDIT_RATE = 0.02
+"""The least share of the hits that is audited, unless the settings name another one."""
 LEAST_DRAW_PROBABILITY = 0.01
 """The least probability of a draw with which a label is weighted. A label counts for 1 /
 probability hits, so for at most 100."""
 MAX_AUDIT_RATE = 0.10
+"""The share of the hits that is audited before the first audit."""
 AUDITS_HALF_LIFE = 20
 """The audit rate falls as 1 / sqrt(1 + audits / AUDITS_HALF_LIFE), down to its minimum."""
 ALARM_EVIDENCE = 20.0

@@ -1,4 +1,4 @@
-"""Contests: whom their order puts first, and what a hedge may cost."""
+"""Groups of attempts: which member comes first, and what a hedge may cost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 FREE = Price(input_per_million=0.0, output_per_million=0.0)
 
 
-def contest(
+def attempt_group(
     house: House, strategy: Any, *members: Candidate, draw: float = 0.0, **options: Any
 ) -> AttemptGroup:
     return AttemptGroup(
@@ -46,7 +46,7 @@ async def ask(upstream: AttemptGroup, id: str = "call", **fields: Any) -> str:
 async def test_a_first_member_without_a_price_is_hedged(price: Price | None) -> None:
     house = House()
     slow, quick = Actor("a", [[asyncio.Event()]]), Actor("b", [whole("b")])
-    upstream = contest(house, "hedge", house.target(slow, price), house.target(quick))
+    upstream = attempt_group(house, "hedge", house.target(slow, price), house.target(quick))
     # While nothing is known of either, the hedge starts after half of the time that is left.
     deadline = asyncio.get_running_loop().time() + 0.5
     assert await ask(upstream, deadline=deadline) == "b"
@@ -58,8 +58,8 @@ async def test_a_conversation_stays_where_it_was_served_only_if_that_is_asked_fo
         house = House()
         a, b = Actor("a", [whole("a")]), Actor("b", [whole("b")])
         members = house.target(a), house.target(b)
-        assert await ask(contest(house, "single", members[1]), affinity="talk") == "b"
-        upstream = contest(house, "fallback", *members, sticky=sticky)
+        assert await ask(attempt_group(house, "single", members[1]), affinity="talk") == "b"
+        upstream = attempt_group(house, "fallback", *members, sticky=sticky)
         assert await ask(upstream, affinity="talk") == then
         assert await ask(upstream, affinity="another") == "a"
 
@@ -77,4 +77,4 @@ async def test_who_comes_back_after_an_outage_is_asked_for_its_share(
         Candid(house.target(a), lambda _: back),
         Candid(house.target(b), lambda _: well),
     )
-    assert await ask(contest(house, "fallback", *members, draw=draw)) == first
+    assert await ask(attempt_group(house, "fallback", *members, draw=draw)) == first
