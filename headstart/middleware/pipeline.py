@@ -443,7 +443,8 @@ class Engine:
     async def _answer(self, context: RequestContext, app: ASGIApp) -> None:
         context.caller = self._access.admit(context.scope)
         limits = self._options.max_body_bytes, self._options.body_timeout_s
-        context.body, fits, ended = await read_body(context.receive, *limits)
+        marked = self._router is None  # only a wrapped app gets every byte
+        context.body, fits, ended = await read_body(context.receive, *limits, marked=marked)
         context.read_at = time.perf_counter()
         if not fits and self._router is None:
             return await self._pass_through(context, app, "body-too-large", complete=ended)
