@@ -498,7 +498,7 @@ LEAST_TEXT = 25
 """Fewest words that two prompts must share to be one text with changes. The share is the same."""
 _IDLE = stems_of(
     """
-    a an the this that these those am is are do does have has there it s m re ve ll d t
+    a an the this that these those am is are be do does have has there it s m re ve ll d t
     please thanks thank hi hello hey ok okay kindly
     """
 )
@@ -531,8 +531,11 @@ def _text_changed(a: Parse, b: Parse) -> bool:
     least = max(LEAST_TEXT, LEAST_CONTEXT_SHARE * longer)
     if shorter < least or (Counter(a.stems) & Counter(b.stems)).total() < least:
         return False
-    idle = frozenset[str]() if a.signs and b.signs else _IDLE  # in code "a" is a name
-    one, other = ([word for word in side.stems if word not in idle] for side in (a, b))
+    code = bool(a.signs and b.signs)  # there "a" is a name
+    one, other = (
+        [word for word in side.stems if word not in _IDLE or (code and len(word) == 1)]
+        for side in (a, b)
+    )
     return one != other
 
 
