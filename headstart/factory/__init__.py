@@ -66,7 +66,7 @@ from headstart.middleware.observers import (
     UnpricedModels,
 )
 from headstart.middleware.pipeline import Engine, EngineOptions
-from headstart.middleware.prepare import Preparer
+from headstart.middleware.prepare import Preparer, ValueLimit
 from headstart.middleware.pump import Pump
 from headstart.middleware.relay import HeldResponses, Relay, RelayPaths
 from headstart.middleware.respond import RenderedAnswers, Responder
@@ -401,6 +401,7 @@ def _make_conversations(parts: Parts) -> Conversations | None:
         store=None if url.startswith("memory:") else parts.store,
         spawn=parts.supervisor.spawn,
         observer=parts.observers,
+        values=ValueLimit(parts.settings.server.max_body_values),
     )
 
 
@@ -434,7 +435,8 @@ def _make_drafts(parts: Parts, engine: Engine) -> LiveDrafts | None:
         observer=parts.observers,
         clock=clock,
         new_id=lambda: secrets.token_urlsafe(18),
-        body_timeout_s=settings.server.body_timeout_s,
+        sockets=parts.sockets,
+        limits=settings.server,
     )
     return drafts
 
@@ -516,7 +518,7 @@ def _make_preparer(
         cached_tools=one_or_more(cache.cached_tools),
         learning=parts.learning,
         lifetimes=lifetimes(cache),
-        max_body_values=settings.server.max_body_values,
+        values=ValueLimit(parts.settings.server.max_body_values),
     )
 
 
@@ -556,6 +558,7 @@ async def _open_relay(
         deadline_s=server.deadline_s,
         body_timeout_s=server.body_timeout_s,
         max_body_bytes=server.max_body_bytes,
+        values=ValueLimit(parts.settings.server.max_body_values),
         observer=parts.observers,
         paths=RelayPaths(server.relay_paths),
     )

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from headstart.middleware.concurrency import ConcurrencyLimit, Spawn
     from headstart.middleware.conversations import Conversations, KeptTurn
     from headstart.middleware.identity import AccessControl
+    from headstart.middleware.prepare import ValueLimit
     from headstart.middleware.respond import HeaderList
     from headstart.middleware.router import ModelLists, Router
     from headstart.observe import Observer
@@ -103,9 +104,9 @@ class Relay:
     ``router`` picks the upstreams, by the first of ``rules`` that fits. ``observer`` gets a row of
     the books for each. ``clock`` gives Unix seconds. ``concurrency`` bounds how many requests are
     relayed at once, ``deadline_s`` how long each may take, and ``body_timeout_s`` the wait for its
-    body. A prompt that is to be counted is read whole, up to ``max_body_bytes``. ``paths`` may be
-    relayed. ``models`` answers requests for lists of models. ``held`` checks that the answers in a
-    body belong to the caller. ``ledger`` has the limits of callers' keys.
+    body. A prompt that is to be counted is read whole, up to ``max_body_bytes`` and ``values``.
+    ``paths`` may be relayed. ``models`` answers requests for lists of models. ``held`` checks that
+    the answers in a body belong to the caller. ``ledger`` has the limits of callers' keys.
     """
 
     def __init__(
@@ -124,6 +125,7 @@ class Relay:
         deadline_s: float | None,
         body_timeout_s: float | None,
         max_body_bytes: int,
+        values: ValueLimit,
         observer: Observer,
         paths: RelayPaths,
     ) -> None:
@@ -142,6 +144,7 @@ class Relay:
         self._observer = observer
         self._body_timeout_s = body_timeout_s
         self._max_body_bytes = max_body_bytes
+        self._values = values
         self.paths = paths
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -254,7 +257,8 @@ class Relay:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _count(self, relayed: _RelayedRequest, call: Call, form: CountForm) -> None:
-        """Answer a request for a number of tokens with an estimate. Raises InvalidRequest."""
+        """Answer a request for a number of tokens with an estimate. Raises RequestError."""
+        self._values.check(call.body)
         document = decode_object(call.body)
         answering = self._router.answering(call.dialect, call.model, call.route)
         real = answering[0].real_name(call.model) if answering else call.model
@@ -278,7 +282,9 @@ class Relay:
         if held is not None:
             await held.check(scope, body)
         if call.deployment:
-            return msgspec.structs.replace(call, body=with_deployment(body, call.deployment))
+            return msgspec.structs.replace(
+                call, body=with_deployment(body, call.deployment, self._values.check)
+            )
         return msgspec.structs.replace(call, body=body, model=call.model or named_model(body))
 
     def _deadline_of(self, rule: str, headers: Headers) -> float | None:
