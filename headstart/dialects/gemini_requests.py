@@ -175,6 +175,8 @@ _COUNTS = frozenset(
     {"minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"}
 )
 """Numbers of 64 bits, which the API's JSON writes as strings."""
+_LONGEST_COUNT = 19
+"""Digits of a number of 64 bits."""
 
 
 def json_schema(schema: dict[str, Any]) -> dict[str, Any]:
@@ -192,7 +194,7 @@ def json_schema(schema: dict[str, Any]) -> dict[str, Any]:
                 converted[name.replace("any_of", "anyOf")] = [_inner(inner) for inner in value]
             case ("nullable" | "propertyOrdering" | "property_ordering" | "example", _):
                 continue
-            case _, str() if name in _COUNTS and value.isdecimal():
+            case _, str() if name in _COUNTS and value.isdecimal() and len(value) <= _LONGEST_COUNT:
                 converted[name] = int(value)
             case _:
                 converted[name] = value

@@ -471,6 +471,7 @@ async def _open_batches(parts: Parts, engine: Engine) -> BatchService | None:
         clock=clock,
         request_id=partial(new_ulid, clock),
         body_timeout_s=settings.server.body_timeout_s,
+        check=ValueLimit(settings.server.max_body_values).check,
     )
     parts.observers.add(service.books)
     return service

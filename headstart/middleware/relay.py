@@ -614,7 +614,7 @@ class HeldResponses:
 
     async def _list(self, owner: str, turn: KeptTurn, query: dict[str, str]) -> bytes:
         limit, order = query.get("limit", str(PAGE)), query.get("order", "desc")
-        if not (limit.isdecimal() and 1 <= int(limit) <= LARGEST_PAGE):
+        if not (limit.isdecimal() and len(limit) < 9 and 1 <= int(limit) <= LARGEST_PAGE):
             raise InvalidRequest(f"limit: must be a number from 1 to {LARGEST_PAGE}")
         if order not in ("asc", "desc"):
             raise InvalidRequest("order: must be 'asc' or 'desc'")
