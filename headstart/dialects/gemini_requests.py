@@ -34,6 +34,7 @@ from headstart.dialects.gemini_answers import (
     reasoning_part,
 )
 from headstart.dialects.requests import (
+    LONGEST_MODEL,
     Fields,
     TranslationLosses,
     decode_object,
@@ -43,6 +44,7 @@ from headstart.dialects.requests import (
     name_results,
     read_integer,
     repeats_keys,
+    too_long_model,
     top_level_extra,
 )
 from headstart.errors import InvalidRequest
@@ -105,6 +107,8 @@ def parse_request(body: bytes, operation: Operation | None) -> ChatRequest:
     named, twice = camel_cased(document)
     if operation is not None:
         named["model"] = operation.model
+        if len(operation.model) > LONGEST_MODEL:
+            raise too_long_model()
     contents = _contents(named)
     config = named.setdefault("generationConfig", {})
     if not isinstance(config, dict):

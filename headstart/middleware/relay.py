@@ -19,7 +19,7 @@ from headstart.attempts import AttemptOutcome
 from headstart.compression.tokens import count_prompt
 from headstart.decisions import Outcome
 from headstart.dialects.registry import DIALECTS, claiming
-from headstart.dialects.requests import decode_object
+from headstart.dialects.requests import LONGEST_MODEL, decode_object, too_long_model
 from headstart.dialects.responses_chains import OWN, listed, page, read_answer, read_raws
 from headstart.errors import (
     Forbidden,
@@ -224,6 +224,8 @@ class Relay:
 
     async def _pass_on(self, relayed: _RelayedRequest, call: Call, caller: _RelayClient) -> None:
         call = await self._with_body(call, caller, relayed.scope)
+        if len(call.model) > LONGEST_MODEL:
+            raise too_long_model()
         counting = _count_form(call)
         # A prompt is counted where it would be answered.
         path = call.path.decode("latin-1")

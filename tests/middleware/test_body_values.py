@@ -236,3 +236,31 @@ async def test_what_is_read_before_the_request_itself_is_bounded_too(path: str) 
 def test_the_body_for_a_deployment_is_bounded_before_it_is_decoded() -> None:
     with pytest.raises(RequestTooLarge):
         with_deployment(b'{"model":"a","x":[1,2,3]}', "m", ValueLimit(3).check)
+
+
+@pytest.mark.anyio
+async def test_a_name_of_a_model_is_bounded_in_every_dialect() -> None:
+    """It would be kept in the books, the metrics and the log."""
+    name = "m" * 3000
+    async with proxied() as proxy:
+        asked: list[tuple[str, dict[str, Any]]] = [
+            (CHAT, {"messages": []}),
+            ("/v1/messages", {"messages": [], "max_tokens": 9}),
+            ("/v1/responses", {"input": "a"}),
+            ("/v1/completions", {"prompt": "a"}),
+            ("/v1/messages/count_tokens", {"messages": []}),
+            (f"/v1beta/models/{name}:generateContent", {"contents": []}),
+            (f"/v1beta/models/{name}:embedContent", {"content": {}}),
+            (f"/openai/deployments/{name}/chat/completions", {"messages": []}),
+            (f"/openai/deployments/{name}/images/generations", {"prompt": "a"}),
+        ]
+        for path, body in asked:
+            async with proxy.session.post(
+                proxy.url + path,
+                json={"model": name, **body},
+                headers={"authorization": "Bearer k"},
+            ) as response:
+                reply = await reply_of(response)
+            assert (path, reply.status) == (path, 400)
+            assert b"2048 characters" in reply.body
+        assert proxy.upstream.calls == []
