@@ -451,7 +451,7 @@ class Engine:
         if not fits:
             await refuse_body(context.receive, *limits, ended=ended)
         if name := context.scope.get(DEPLOYMENT):
-            context.body = with_deployment(context.body, name)
+            context.body = with_deployment(context.body, name, self._preparer.values.check)
         dialect = context.route.dialect
         if self._conversations is not None and dialect is not None and dialect.names_answers:
             refuse_compressed(context.scope["headers"])
