@@ -214,6 +214,14 @@ async def test_stats_count_requests_and_entries(local: Sidecar) -> None:
     assert stats["uptime_s"] > 0
 
 
+async def test_the_uptime_does_not_follow_the_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time()  # noqa: TID251 - a stand-in
+    monkeypatch.setattr(time, "time", lambda: now)
+    async with sidecar() as running:
+        now -= 7200
+        assert 0 < (await running.json("stats"))["uptime_s"] < 3600
+
+
 async def test_metrics_are_prometheus_text(local: Sidecar) -> None:
     await local.ask("one")
     await local.ask("one")
