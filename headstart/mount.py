@@ -321,15 +321,14 @@ class AdminApp:
         """
         metrics, recent = PrometheusObserver(CollectorRegistry()), RecentRequests()
         all_of_them = Observers([*observers, metrics, recent])
-        clock = time.time  # noqa: TID251 - the composition root
         state = AdminState(
             engine=lambda: self._parts,
             metrics=metrics,
             recent=recent,
             observers=all_of_them,
             config=masked(settings),
-            clock=clock,
-            started=clock(),
+            clock=time.time,  # noqa: TID251 - the composition root
+            started=time.monotonic(),
             pages=LivePages(stream_s=STREAM_S),
         )
 

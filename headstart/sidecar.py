@@ -74,7 +74,7 @@ def lasting_parts(states: UpstreamStates | None = None) -> LastingParts:
         recent,
         UpstreamStates() if states is None else states,
         (metrics, recent),
-        started=time.time(),  # noqa: TID251 - the composition root
+        started=time.monotonic(),
     )
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -185,7 +186,17 @@ def _find_graph(folder: Path, card: ModelCard) -> Path:
     return path
 
 
+def silence_runtime() -> None:
+    """Keep onnxruntime from telling Microsoft about this machine. Call it before the import.
+
+    When it is imported, it writes an id of the machine to the user's cache folder, and sends it
+    with the path of the program (1.31). Its own ``disable_telemetry_events`` comes too late.
+    """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
+
 def _open_session(graph: Path) -> ort.InferenceSession:
+    silence_runtime()
     import onnxruntime as ort
 
     options = ort.SessionOptions()

@@ -23,6 +23,7 @@ from headstart.embeddings.encoder import (
     Pooling,
     Precision,
     sha256_file,
+    silence_runtime,
     write_card,
 )
 from headstart.embeddings.sketch import make_table, mix_words
@@ -123,6 +124,7 @@ def quantize_graph(source: Path, target: Path, precision: Precision) -> None:
     if precision == "fp32":
         target.write_bytes(source.read_bytes())
         return
+    silence_runtime()
     try:
         if precision == "int8":
             _quantize_dynamic(source, target)

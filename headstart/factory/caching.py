@@ -202,7 +202,7 @@ def make_second_opinion(
         chosen.http,
         OPENAI_CHAT,
         judge.model,
-        CallBudget(judge.max_calls_per_hour, judge.max_usd_per_day, clock),
+        CallBudget(judge.max_calls_per_hour, judge.max_usd_per_day, time.monotonic),
         price=partial(price_of, chosen.settings),
         clock=clock,
         new_id=partial(new_ulid, clock),
@@ -248,7 +248,7 @@ async def open_hit_decider(
     cache = build.settings.cache
     return HitDecider(
         learner,
-        Audits(cache.audit, clock),
+        Audits(cache.audit, time.monotonic),
         budget=budget,
         error_limit=error_limit_of(cache),
         shadow=cache.mode == "shadow",

@@ -116,7 +116,7 @@ class AdminState:
     clock: Callable[[], float]
     """Unix seconds."""
     started: float
-    """When this process started, in Unix seconds."""
+    """When this process started, on the monotonic clock."""
     draining: Callable[[], bool] = lambda: False
     """True after the server got the signal to stop."""
     reviews: Reviews = field(default_factory=Reviews)

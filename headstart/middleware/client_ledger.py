@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 RETRY_S = 1.0
 """Time until a failed settlement is tried again."""
 _AWAY = (
-    "the store that counts what this API key uses (cache.store) does not answer, so no call can "
-    "be charged to it; try again"
+    "the store that counts what this API key uses (cache.store) does not answer or takes no "
+    "writes, so no call can be charged to it; try again"
 )
 
 
@@ -280,6 +280,8 @@ class ClientLedger:
                 await asyncio.wait((self._settling,), timeout=RETRY_S)
                 charged = await self._charge(reservation)
         except StoreError as error:
+            what, hour = f"counters: {error}", f"{now // 3600}"
+            self._say(what, hour, f"calls of client keys with limits get 503: {error}")
             raise LimitsUnavailable(_AWAY) from error
         for allowance, charge, value in zip(allowances, charges, charged.values, strict=True):
             self._note_tokens(call.caller, allowance, charge, value)

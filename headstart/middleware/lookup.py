@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from functools import partial
 from types import MappingProxyType
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 
 UNPROVEN = "unproven-key"
 """The reason of a miss whose shared answer comes from an upstream that has not accepted the key."""
+
+
+MOST_AHEAD_S = 3600.0
+"""An answer may be from the future by its lifetime, at most by this: clocks of nodes differ."""
 
 
 MOST_ANSWERED = 65_536
@@ -177,9 +182,10 @@ class Finder:
         if directives.max_age_s is not None or ttl_s is not None:
             # Routes with different lifetimes may share an entry.
             age_s = self._clock() - entry.created
-            if directives.max_age_s is not None and age_s > directives.max_age_s:
-                return "stale"
-            if ttl_s is not None and age_s > ttl_s:
+            most_s = math.inf if ttl_s is None else ttl_s
+            if directives.max_age_s is not None:
+                most_s = min(most_s, directives.max_age_s)
+            if age_s > most_s or (age_s < 0 and _is_ahead(entry, -age_s)):
                 return "stale"
         if entry.transforms:
             if directives.compress is not None and directives.refuses(entry.transforms):
@@ -206,6 +212,12 @@ class Finder:
         if context.max_error == 0:
             return "exact-only"
         return None if self._hit_decider is None else await self._hit_decider.refuse(context)
+
+
+def _is_ahead(entry: Entry, by_s: float) -> bool:
+    """Tell whether an answer from the future may be of any age, because a clock was put back."""
+    life_s = math.inf if entry.expires is None else entry.expires - entry.created
+    return by_s > min(life_s, MOST_AHEAD_S)
 
 
 def _miss(reason: str) -> Lookup:

@@ -507,7 +507,8 @@ class ModelLists:
         for name, source in self._sources.items():
             task, kept = self._asked.get(name), self._kept.get(name)
             due = self._next.get(name, 0.0 if kept is None else kept.at + FRESH_S)
-            if (task is None or task.done()) and now >= due:
+            # A time that is too far away was noted before the clock was put back.
+            if (task is None or task.done()) and not due - FRESH_S <= now < due:
                 self._asked[name] = self._spawn(self._fetch, source)
         missing = [
             task for name, task in self._asked.items() if name not in self._kept and not task.done()

@@ -125,7 +125,7 @@ class WorkerCounts(Frozen, omit_defaults=False):
     outcomes: dict[str, int]
     now: Levels
     started: float
-    """When the worker started, in Unix seconds."""
+    """When the worker started, on the monotonic clock, which all workers share."""
 
 
 def merge_counts(live: Sequence[bytes], ended: Sequence[bytes] = ()) -> WorkerCounts:

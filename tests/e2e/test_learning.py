@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -149,6 +150,22 @@ async def test_an_exact_hit_is_asked_again_now_and_then() -> None:
         (label,) = await running.labels(1)
     assert "detail=exact" in hit.verdict
     assert (label.source, label.same) == (LabelSource.NULL, True)
+
+
+async def test_a_clock_that_is_put_forward_pays_for_no_audit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = time.time()  # noqa: TID251 - a stand-in
+    monkeypatch.setattr("headstart.factory.caching.clock", lambda: now)
+    cache = {"audit.mode": "background", "audit.null_rate": 1.0, "audit.max_calls_per_hour": 1}
+    async with sidecar(cache=cache) as running:
+        await running.ask(PROMPT)
+        await running.ask(PROMPT)
+        await running.labels(1)
+        now += 7200
+        hit_decider = running.parts[0].hit_decider
+        assert hit_decider is not None
+        assert not hit_decider.audits.draw_null_audit()
 
 
 async def test_only_if_cached_is_answered_from_the_cache_even_when_drawn_for_an_audit() -> None:

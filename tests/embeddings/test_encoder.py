@@ -33,6 +33,10 @@ sys.addaudithook(refuse)
 from headstart.embeddings.encoder import OnnxEncoder
 OnnxEncoder().encode("Does this need a network?")
 """
+NATIVE = """
+from headstart.embeddings.encoder import OnnxEncoder
+OnnxEncoder().encode("Does the library report this machine?")
+"""
 LIGHT = """
 import sys
 import headstart.embeddings.encoder_worker
@@ -245,6 +249,18 @@ def run_python(program: str) -> subprocess.CompletedProcess[str]:
 def test_constructing_and_encoding_open_no_socket() -> None:
     finished = run_python(OFFLINE)
     assert finished.returncode == 0, finished.stderr
+
+
+def test_the_library_of_the_encoder_reports_nothing_about_the_machine(tmp_path: Path) -> None:
+    # The hook above does not see native code. It first writes what it is going to send.
+    environ = {"HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])}
+    finished = subprocess.run(
+        [sys.executable, "-c", NATIVE],
+        env=environ, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stderr == ""
+    assert [*tmp_path.rglob("*")] == []
 
 
 def test_importing_the_worker_loads_no_model_library() -> None:

@@ -25,6 +25,7 @@ from headstart.middleware.observers import RecentRequests
 from headstart.observe import Observers
 from headstart.policies.callers import OriginRules
 from headstart.sidecar import build_sidecar
+from headstart.types import Charge, Charged
 from support.entries import put
 from support.proxied import CHAT, Reply, reply_of
 from support.raw_upstream import ask_raw
@@ -212,6 +213,14 @@ async def test_stats_count_requests_and_entries(local: Sidecar) -> None:
     assert stats["now"]["bytes"] > 0
     assert stats["now"]["in_flight"] == stats["now"]["encoder_queue"] == 0
     assert stats["uptime_s"] > 0
+
+
+async def test_the_uptime_does_not_follow_the_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time()  # noqa: TID251 - a stand-in
+    monkeypatch.setattr(time, "time", lambda: now)
+    async with sidecar() as running:
+        now -= 7200
+        assert 0 < (await running.json("stats"))["uptime_s"] < 3600
 
 
 async def test_metrics_are_prometheus_text(local: Sidecar) -> None:
@@ -449,21 +458,29 @@ async def test_with_a_store_that_fails_it_serves_degraded_and_metrics_go_on() ->
         assert (await running.get("cache/x")).status == 503
 
 
-async def test_readiness_tells_a_store_that_cannot_be_written() -> None:
+@pytest.mark.parametrize("entries", [True, False])
+async def test_readiness_tells_a_store_that_cannot_be_written(*, entries: bool) -> None:
     class FullStore(MemoryStore):
         full = True
 
         async def _append(self, records: Any) -> str:
-            if self.full:
+            if self.full and entries:
                 raise StoreError("the store cannot write: database or disk is full")
             return await super()._append(records)
 
+        async def _charge(self, charges: Any) -> Charged:
+            if self.full and not entries:
+                raise StoreError("the store cannot write: database or disk is full")
+            return await super()._charge(charges)
+
     store = FullStore(clock=lambda: 0.0)
+    charge = Charge("counter", 1, expires=1.0)
     async with administered(Parts(store)) as running:
         for full, status in ((True, "degraded"), (False, "ready")):
             store.full = full
-            with contextlib.suppress(StoreError):
-                await store.append([put("one")])
+            for write in (store.append([put("one")]), store.charge([charge])):
+                with contextlib.suppress(StoreError):
+                    await write
             reply = await running.get("ready")
             assert (reply.status, decode(reply)["status"]) == (200, status)
             assert ["disk is full" in why for why in decode(reply)["reasons"]] == [True] * full

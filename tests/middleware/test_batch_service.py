@@ -235,6 +235,22 @@ async def test_another_process_shows_and_cancels_a_batch(caller: Caller) -> None
     await caller.aclose(first, second)
 
 
+async def test_a_batch_goes_on_elsewhere_although_the_clock_was_put_back(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headstart.middleware.batches.service.AGAIN_S", 0.01)
+    first, second = caller.service(concurrency=1), caller.service()
+    id = await caller.begin(first, 5)
+    await caller.until(first, id, "in_progress")
+    await caller.ask(second, "GET", "/v1/batches")  # it finds that the other one runs the batch
+    await anyio.sleep(0.2)
+    await first.aclose()
+    caller.now -= 365 * 86_400
+    caller.open.set()
+    await caller.until(second, id, "completed")
+    await caller.aclose(second)
+
+
 async def test_one_batch_waits_for_another(caller: Caller) -> None:
     service = caller.service(max_running=1, concurrency=2)
     first, second = await caller.begin(service, 5), await caller.begin(service, 1)

@@ -422,9 +422,16 @@ async def test_two_processes_share_the_requests_of_a_minute() -> None:
         assert admitted == 100
 
 
-async def test_without_the_store_no_call_is_charged_and_requests_are_counted_alone() -> None:
+async def test_without_the_store_no_call_is_charged_and_requests_are_counted_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with running(usd_per_day=10.0, requests_per_minute=3) as case:
         case.store.away = True
+        for _ in range(2):
+            with pytest.raises(LimitsUnavailable):
+                await case.reserve(1)
+        (told,) = [each.getMessage() for each in caplog.records if "503" in each.getMessage()]
+        assert told.endswith("503: away")
         with pytest.raises(LimitsUnavailable, match=r"cache\.store") as refused:
             await case.reserve(1)
         assert refused.value.status == 503

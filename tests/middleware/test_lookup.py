@@ -11,7 +11,7 @@ from headstart.middleware.observers import FirstBytes
 from headstart.middleware.prepare import Prepared, Repeat
 from headstart.observe import Served
 from headstart.policies.admission import Admission
-from headstart.policies.freshness import Directives
+from headstart.policies.freshness import Directives, Lifetime, Lifetimes
 from headstart.policies.gate import SHORTEST_S, UNKNOWN_S, EncoderWaitLimit
 from headstart.types import ChatRequest
 from support.caches import House, running
@@ -72,6 +72,42 @@ async def test_a_short_answer_serves_the_routes_that_ask_for_one(
     assert (lookup.outcome, lookup.reason) == (
         (Outcome.EXACT, None) if served else (Outcome.MISS, "concise")
     )
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("life_s", "back_s", "served"),
+    [
+        (300.0, 299.0, True),  # the clocks of two nodes may differ
+        (300.0, 301.0, False),
+        (604_800.0, 3599.0, True),
+        (604_800.0, 3601.0, False),
+        (None, 3601.0, False),
+    ],
+)
+async def test_an_answer_from_the_future_is_stale(
+    life_s: float | None, back_s: float, *, served: bool
+) -> None:
+    house = House(FaultyStore())
+    finder = Finder(
+        house.cache,
+        Admission(),
+        None,
+        clock=lambda: house.now,
+        answered=RecentAnswers(lambda: house.now),
+    )
+    house.now = 1_000_000.0
+    expires = None if life_s is None else house.now + life_s
+    stored = entry("a", created=house.now, expires=expires)
+    lifetime = Lifetime("", Lifetimes(ttl_s=604_800.0))
+    prepared = Prepared(
+        request=None, key=stored.key, directives=Directives(), rule="", lifetime=lifetime
+    )
+    async with running(house.cache) as cache:
+        await cache.put(stored)
+        house.now -= back_s
+        lookup = finder.peek(prepared, stored.key) or await finder.find(prepared, stored.key)
+    assert lookup.reason == (None if served else "stale")
 
 
 @pytest.mark.anyio

@@ -311,6 +311,19 @@ async def test_an_old_list_is_served_at_once_and_renewed_in_the_background() -> 
     assert upstream.asked == 2
 
 
+@pytest.mark.virtual_clock
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_list_is_renewed_although_the_clock_was_put_back(*, fails: bool) -> None:
+    upstream = Listing([] if fails else ["one"])
+    lists, now, _ = make_lists(upstream)
+    await names(lists)
+    now[0] -= 500_000
+    upstream.ids = ["two"]
+    await names(lists)
+    await asyncio.sleep(0.01)
+    assert await names(lists) == ["two"]
+
+
 async def test_a_list_that_could_not_be_had_is_asked_for_again_later_and_told_of() -> None:
     upstream = Listing([])
     lists, now, recorder = make_lists(upstream)

@@ -17,6 +17,7 @@ from headstart.policies.routing.rate_limits import (
     Taken,
     duration_s,
     limit_windows,
+    retry_after_s,
 )
 from support.rate_limited import RateLimited
 
@@ -61,6 +62,32 @@ def learned(**headers: str) -> RateLimits:
 )
 def test_durations_are_read_in_each_spelling(text: str, seconds: float | None) -> None:
     assert duration_s(text, UNIX) == (None if seconds is None else pytest.approx(seconds))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("retry_after", "Mon, 21 Sep 2026 14:13:30 GMT"),
+        ("retry_after", "2026-09-21T14:13:30Z"),
+        ("anthropic_ratelimit_requests_reset", "2026-09-21T14:13:30Z"),
+        ("x_ratelimit_reset", "1790000010000"),
+    ],
+)
+@pytest.mark.parametrize("ahead_s", [0, -7200, 7200, -31_536_000])
+def test_a_wrong_clock_of_ours_changes_no_wait(name: str, text: str, ahead_s: float) -> None:
+    told = pairs(date="Mon, 21 Sep 2026 14:13:20 GMT", **{name: text})
+    ours = UNIX + ahead_s
+    if name == "retry_after":
+        assert retry_after_s(told, ours) == pytest.approx(10.0)
+    else:
+        (window,) = limit_windows(told, ours)
+        assert window.reset_s == pytest.approx(10.0)
+
+
+@pytest.mark.parametrize("date", ["Mon, 21 Sep 2026 14:13:19 GMT", "yesterday", ""])
+def test_our_clock_counts_where_the_date_tells_nothing_better(date: str) -> None:
+    told = pairs(date=date, retry_after="Mon, 21 Sep 2026 14:13:30 GMT")
+    assert retry_after_s(told, UNIX) == pytest.approx(10.0)
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ class MemoryStore(RecordStore):
         """Return a kept document, or None."""
         return self._documents.get(name)
 
-    async def charge(self, charges: Sequence[Charge]) -> Charged:
+    async def _charge(self, charges: Sequence[Charge]) -> Charged:
         """Add to counters, all or none."""
         now = self._clock()
         counters = {name: kept for name, kept in self._counters.items() if kept[1] > now}

@@ -297,8 +297,8 @@ class RecordStore(ABC):
         self._limits = limits or StoreLimits()
         self._clock = clock
         self._observer = observer or Observers()
-        self._write_error = ""
-        """Why the last write of entries failed; "": it did not."""
+        self._write_errors: dict[str, str] = {}
+        """Why the last write of entries, and of counters, failed; no item: it did not."""
         self._labels_asked: tuple[str, str | None] = ("", None)
         self._labels_skipped = ""
         """The cursor after the unreadable labels at the end of the last request."""
@@ -317,13 +317,32 @@ class RecordStore(ABC):
         try:
             cursor = await self._append(encoded)
         except StoreError as error:
-            self._write_error = str(error)
+            self._write_errors["entries"] = str(error)
             raise
-        self._write_error = ""
+        self._write_errors.pop("entries", None)
         for record in encoded:
             if isinstance(record, EncodedPut) and not record.amends:
                 self._observer.notify(Committed(id=record.id, bytes=record.size))
         return cursor
+
+    async def charge(self, charges: Sequence[Charge]) -> Charged:
+        """Add to counters, all or none. Raises StoreError."""
+        try:
+            charged = await self._charge(charges)
+        except StoreError as error:
+            self._write_errors["counters"] = str(error)
+            raise
+        self._write_errors.pop("counters", None)
+        return charged
+
+    @abstractmethod
+    async def _charge(self, charges: Sequence[Charge]) -> Charged:
+        """Add to counters."""
+
+    @property
+    def _write_error(self) -> str:
+        """Why the last writes failed; "": they did not."""
+        return next(iter(self._write_errors.values()), "")
 
     def _decode_entry(self, value: bytes) -> Entry | None:
         """Return the entry of an envelope; None if it cannot be read. Any thread may call it."""

@@ -624,7 +624,7 @@ class RedisStore(RecordStore):
             value = await self._client.get(f"{PREFIX}document:{name}")
         return cast("bytes | None", value)
 
-    async def charge(self, charges: Sequence[Charge]) -> Charged:
+    async def _charge(self, charges: Sequence[Charge]) -> Charged:
         """Add to counters in one script, all or none."""
         now = self._clock()
         arguments = [

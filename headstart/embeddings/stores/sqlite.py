@@ -488,7 +488,7 @@ class SQLiteStore(RecordStore):
         value = await self._read(_read_value, "SELECT value FROM documents WHERE name = ?", (name,))
         return None if value is None else bytes(value)
 
-    async def charge(self, charges: Sequence[Charge]) -> Charged:
+    async def _charge(self, charges: Sequence[Charge]) -> Charged:
         """Add to counters in the next group commit, all or none."""
         return cast("Charged", await self._submit(SQLiteWrite(charges=charges)))
 

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import math
 import re
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import parse_qsl
@@ -148,8 +149,8 @@ class BatchService:
         """The runs of this process, by the ids of their batches."""
         self._slots = asyncio.Semaphore(settings.max_running)
         self._looks_at: dict[str, float] = {}
-        """When the batches of an owner are looked for next. inf: all of them run here or have
-        ended."""
+        """When the batches of an owner are looked for next, on the monotonic clock. inf: all of
+        them run here or have ended."""
         self._sweeping = spawn(self._sweep)
 
     async def aclose(self) -> None:
@@ -369,7 +370,7 @@ class BatchService:
 
     async def _go_on(self, owner: str, scope: Scope) -> None:
         """Start the batches of an owner that no process runs."""
-        if self._clock() < self._looks_at.get(owner, 0.0):
+        if time.monotonic() < self._looks_at.get(owner, 0.0):
             return
         self._looks_at[owner] = math.inf
         for batch in await asyncio.to_thread(self._folder.listed, owner, KeptBatch):
@@ -390,12 +391,12 @@ class BatchService:
                 await self._run(owner, batch, headers)
         except ConfigError as error:  # another process runs it, and may end
             logger.info("batch %s does not start here: %s", batch.id, error)
-            self._looks_at[owner] = self._clock() + AGAIN_S
+            self._looks_at[owner] = time.monotonic() + AGAIN_S
         except RecursionError:  # one was only just not too deep for the first reader
             await self._fail(owner, batch, "a request is nested too deeply", None)
         except (OSError, HeadstartError) as error:
             logger.error("batch %s stopped: %s", batch.id, error)
-            self._looks_at[owner] = self._clock() + AGAIN_S
+            self._looks_at[owner] = time.monotonic() + AGAIN_S
         finally:
             del self._tasks[batch.id]
 

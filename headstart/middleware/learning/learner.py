@@ -70,7 +70,10 @@ COMPARED = "compared answers"
 
 @dataclass(slots=True, eq=False)
 class CallBudget:
-    """Counts calls within the last hour and dollars within the last day. None: no limit."""
+    """Counts calls within the last hour and dollars within the last day. None: no limit.
+
+    ``clock`` returns seconds of a monotonic clock.
+    """
 
     max_calls_per_hour: int | None
     max_usd_per_day: float | None

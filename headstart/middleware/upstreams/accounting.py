@@ -9,13 +9,23 @@ from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
+import msgspec
+
 from headstart.attempts import Attempt, AttemptOutcome, AttemptRole, Tokens
+from headstart.errors import UpstreamError
 from headstart.policies.cost import Price, cancelled_cost_usd
-from headstart.policies.routing.failures import CircuitBreaker, FailureKind, RetryBudget
+from headstart.policies.routing.failures import (
+    CircuitBreaker,
+    FailureKind,
+    RetryBudget,
+    failure,
+    failure_of,
+)
 from headstart.policies.routing.measures import Affinities, Measures
 from headstart.policies.routing.prompt_cache import PrefixReuse
 from headstart.policies.routing.rate_limits import NOTHING_TAKEN, RateLimits, Taken
 from headstart.policies.routing.schedule import ExtraBudget
+from headstart.reply import AnswerWithheld
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -23,6 +33,7 @@ if TYPE_CHECKING:
     from headstart.attempts import CostOf
     from headstart.dialects.dialect import Dialect
     from headstart.dialects.registry import DocumentForm
+    from headstart.errors import HeadstartError
     from headstart.middleware.client_ledger import Reservation
     from headstart.policies.routing.failures import Failure, Permit
     from headstart.policies.routing.measures import UpstreamModel
@@ -405,3 +416,18 @@ def most_tokens(call: Call) -> int | None:
     """Return a call's limit, bounded because callers may send any number."""
     max_tokens = None if call.request is None else call.request.max_tokens
     return None if max_tokens is None else min(max(0, max_tokens), MOST_TOKENS)
+
+
+def classify_failure(error: HeadstartError, unix: float) -> Failure:
+    """Return what to do about an error of an upstream; ``unix`` is now in Unix seconds.
+
+    If one upstream's dialect cannot express the request, another upstream may still answer.
+    """
+    if not isinstance(error, UpstreamError):
+        return msgspec.structs.replace(failure(FailureKind.BAD_REQUEST), fail_over=True)
+    found = failure_of(error, unix)
+    if isinstance(error, AnswerWithheld) and error.finished:
+        # It does not count against the provider: otherwise one caller, with prompts that are
+        # filtered, could open the circuit breaker for all callers.
+        found = msgspec.structs.replace(found, charges=False)
+    return found

@@ -15,7 +15,7 @@ import msgspec
 
 from headstart.attempts import AttemptOutcome, AttemptRole, RoutingEstimate
 from headstart.errors import HeadstartError, UpstreamError, UpstreamRefused, UpstreamUnavailable
-from headstart.middleware.upstreams.target import classify_failure
+from headstart.middleware.upstreams.accounting import classify_failure
 from headstart.observe import logger
 from headstart.policies.routing.ordering import as_given, by_cost, by_speed
 from headstart.policies.routing.schedule import (

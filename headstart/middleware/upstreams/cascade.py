@@ -20,8 +20,8 @@ from headstart.errors import (
     UpstreamRefused,
     UpstreamUnavailable,
 )
+from headstart.middleware.upstreams.accounting import classify_failure
 from headstart.middleware.upstreams.attempt_group import AttemptErrors, CallTask, all_ended
-from headstart.middleware.upstreams.target import classify_failure
 from headstart.observe import logger
 from headstart.policies.agreement.judge import judge
 from headstart.policies.drafts import (

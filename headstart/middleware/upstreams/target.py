@@ -14,7 +14,6 @@ from headstart.dialects.registry import DOCUMENTS, FORMS
 from headstart.errors import (
     HeadstartError,
     RequestError,
-    UpstreamError,
     UpstreamProtocolError,
     UpstreamRefused,
     UpstreamTimeout,
@@ -25,6 +24,7 @@ from headstart.middleware.reading import error_event
 from headstart.middleware.upstreams.accounting import (
     MOST_GAPS,
     AttemptBooking,
+    classify_failure,
     expected_tokens,
     most_tokens,
     reserved_tokens,
@@ -34,7 +34,6 @@ from headstart.policies.callers import PROMPT_MARGIN, NameMemo
 from headstart.policies.routing.failures import (
     FailureKind,
     fails_relayed,
-    failure,
     failure_of,
     limit_relayed_pause,
     own_headers,
@@ -66,7 +65,6 @@ if TYPE_CHECKING:
     from headstart.middleware.upstreams.accounting import UpstreamState, UpstreamStates
     from headstart.middleware.upstreams.node_limits import Held, NodeLimits
     from headstart.policies.cost import Price
-    from headstart.policies.routing.failures import Failure
     from headstart.reply import Closing
     from headstart.settings import UpstreamSettings
     from headstart.types import Call, Headers, Piece
@@ -82,6 +80,11 @@ SHORTEST_WAIT_S = 0.01
 LOOK_S = 2.0
 """Longest time until a timer checks the waits of its call. So a wait that is shorter than the wait
 before rarely needs a new timer, and most calls need only one timer."""
+STOOD_STILL_S = 0.5
+"""A timer that is later than this shows that the process stood still: it was paused (``docker
+pause``, SIGSTOP, a virtual machine that moved), or the machine had no time for it."""
+CATCH_UP_S = 0.5
+"""Time to read what came while the process stood still, before a wait is too long."""
 
 
 class ReusableTimeout:
@@ -89,17 +92,18 @@ class ReusableTimeout:
 
     That costs more than the rest of the work for a piece. Here one timer serves many waits: when it
     fires, it checks the current wait, and starts again if that wait has time left. A cancellation
-    from elsewhere passes, as with ``timeout_at``.
+    from elsewhere passes, as with ``timeout_at``. If the process stood still, a wait that is over
+    gets ``CATCH_UP_S`` more: the value may have come, and the event loop has not seen it yet.
     """
 
-    __slots__ = ("_late", "_looks_at", "_loop", "_task", "_timer", "_until")
+    __slots__ = ("_extended", "_late", "_looks_at", "_loop", "_task", "_timer", "_until")
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._looks_at = math.inf
         self._task: asyncio.Task[object] | None = None
-        self._until = math.inf
+        self._until = self._extended = math.inf
         self._late = False
 
     async def within(self, wait: Awaitable[T], until: float) -> T:
@@ -131,15 +135,19 @@ class ReusableTimeout:
 
     def _look_at(self, until: float) -> None:
         self.stop()
-        self._looks_at = min(until, self._loop.time() + LOOK_S)
+        now = self._loop.time()
+        self._looks_at = min(max(until, now), now + LOOK_S)
         self._timer = self._loop.call_at(self._looks_at, self._look)
 
     def _look(self) -> None:
+        now, looks_at = self._loop.time(), self._looks_at
         self._timer = None
         self._looks_at = math.inf
         if self._task is None:
             return
-        if self._loop.time() < self._until:
+        if now >= self._until != self._extended and now - looks_at > STOOD_STILL_S:
+            self._until = self._extended = now + CATCH_UP_S  # once
+        if now < self._until:
             self._look_at(self._until)
         elif not self._late:
             self._late = True
@@ -363,21 +371,6 @@ class TargetCall:
         # The end of a whole answer may still fail to be translated.
         if self._transcript.error is None and not self._booking.booked:
             self._booking.ended(self._time())
-
-
-def classify_failure(error: HeadstartError, unix: float) -> Failure:
-    """Return what to do about an error of an upstream; ``unix`` is now in Unix seconds.
-
-    If one upstream's dialect cannot express the request, another upstream may still answer.
-    """
-    if not isinstance(error, UpstreamError):
-        return msgspec.structs.replace(failure(FailureKind.BAD_REQUEST), fail_over=True)
-    found = failure_of(error, unix)
-    if isinstance(error, AnswerWithheld) and error.finished:
-        # It does not count against the provider: otherwise one caller, with prompts that are
-        # filtered, could open the circuit breaker for all callers.
-        found = msgspec.structs.replace(found, charges=False)
-    return found
 
 
 def is_readable(call: Call, reply: Reply) -> bool:

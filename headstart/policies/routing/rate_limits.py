@@ -80,10 +80,11 @@ def _limit_kind(name: str) -> LimitKind:
     return LimitKind(counts_tokens, one_direction, length_s)
 
 
-def duration_s(text: str, unix: float) -> float | None:
+def duration_s(text: str, unix: float, headers: Headers = ()) -> float | None:
     """Read ``12ms``, ``6m0s``, ``59.7``, a Unix or an RFC 3339 time; None for another text.
 
-    ``unix`` is now, in Unix seconds. The result is never negative.
+    ``unix`` is now, in Unix seconds. A time is one of the provider's clock, which ``headers`` may
+    tell. The result is never negative.
     """
     text = text.strip()
     if text[-1:] in _TIME_UNITS:
@@ -91,10 +92,10 @@ def duration_s(text: str, unix: float) -> float | None:
     number = _number(text)
     if number is None:
         lower = text.lower()
-        return _units_s(lower) if _DURATION.match(lower) else _moment_s(text, unix)
+        return _units_s(lower) if _DURATION.match(lower) else _moment_s(text, unix, headers)
     if number >= _EPOCH_MS:
         number /= 1000
-    return max(0.0, number - unix if number >= _EPOCH_S else number)
+    return max(0.0, number - _told_at(headers, unix) if number >= _EPOCH_S else number)
 
 
 def retry_after_s(headers: Headers, unix: float) -> float | None:
@@ -110,8 +111,10 @@ def retry_after_s(headers: Headers, unix: float) -> float | None:
     value = found.get(b"retry-after", b"").decode("latin-1").strip()
     if not value:
         return None
-    seconds = duration_s(value, unix)
-    return _date_s(value, unix) if seconds is None else seconds
+    seconds = duration_s(value, unix, headers)
+    if seconds is None and (moment := _date(value)) is not None:
+        seconds = max(0.0, moment - _told_at(headers, unix))
+    return seconds
 
 
 def message_wait_s(text: str) -> float | None:
@@ -136,7 +139,7 @@ def limit_windows(headers: Headers, unix: float) -> list[LimitWindow]:
     found: dict[str, dict[str, float]] = {}
     for place, name, field in _limit_places[names]:
         if field == "reset":
-            number = duration_s(values[place].decode("latin-1"), unix)
+            number = duration_s(values[place].decode("latin-1"), unix, headers)
             if number is None:
                 continue
         else:
@@ -211,17 +214,30 @@ def _units_s(text: str) -> float | None:
     return sum(float(number) * _TIME_UNITS[unit] for number, unit in parts)
 
 
-def _moment_s(text: str, unix: float) -> float | None:
+def _moment_s(text: str, unix: float, headers: Headers) -> float | None:
     try:
         moment = datetime.fromisoformat(text)
-        return max(0.0, moment.timestamp() - unix) if moment.tzinfo else None
+        at = moment.timestamp() if moment.tzinfo else None
     except (ValueError, OverflowError):
         return None
+    return None if at is None else max(0.0, at - _told_at(headers, unix))
 
 
-def _date_s(text: str, unix: float) -> float | None:
+_CLOCKS_DIFFER_S = 2.0
+"""A ``date`` has whole seconds and comes a moment later, so a smaller difference tells nothing."""
+
+
+def _told_at(headers: Headers, unix: float) -> float:
+    """Return when headers were written, by the provider's clock if ours differs from it."""
+    date = next((value for name, value in headers if name == b"date"), None)
+    at = None if date is None else _date(date.decode("latin-1"))
+    return unix if at is None or abs(at - unix) <= _CLOCKS_DIFFER_S else at
+
+
+@lru_cache(maxsize=16)  # The date of each answer is read, and is the same for a second.
+def _date(text: str) -> float | None:
     try:
-        return max(0.0, parsedate_to_datetime(text).timestamp() - unix)
+        return parsedate_to_datetime(text).timestamp()
     except (ValueError, TypeError, OverflowError, IndexError):
         return None
 
