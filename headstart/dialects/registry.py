@@ -233,17 +233,22 @@ def read_vectors(body: bytes, count: int) -> Vectors | None:
 
 
 def write_vectors(
-    items: Sequence[bytes], *, head: dict[str, msgspec.Raw] | None = None, model: str = ""
+    items: Sequence[bytes],
+    *,
+    head: dict[str, msgspec.Raw] | None = None,
+    model: str = "",
+    answer_id: bytes = b"",
 ) -> bytes:
     """Return an answer with these packed vectors.
 
     ``head`` has the other fields of a provider's answer to some of the items. Without ``head`` no
-    provider was asked, so the answer reports no tokens.
+    provider was asked, so the answer reports no tokens. ``answer_id`` is JSON.
     """
     data = msgspec.Raw(b"[%b]" % b",".join(_unpacked(items)))
     if head is None:
         known = {"model": msgspec.Raw(msgspec.json.encode(model)), "usage": _NO_USAGE}
-        return msgspec.json.encode({"object": "list", "data": data, **known})
+        named = {"id": msgspec.Raw(answer_id)} if answer_id else {}
+        return msgspec.json.encode({**named, "object": "list", "data": data, **known})
     first = {"object": head["object"]} if "object" in head else {}
     return msgspec.json.encode({**first, "data": data, **head})
 

@@ -66,8 +66,8 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     _in_head = False
     _in_body = False
     _head_bytes = 0
-    _read_body = False
-    """The bytes that are being read have a part of a body."""
+    _advances = False
+    """The bytes that are being read end a head, or have a part of a body."""
     _waits: asyncio.TimerHandle | None = None
     _running: RequestResponseCycle | None = None
     _ignores = False
@@ -113,7 +113,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         self._in_head = False
         if self._ignores or self._repeats_head:
             return
-        self._in_body = True
+        self._in_body = self._advances = True
         self._wait_no_more()
         super().on_headers_complete()
         if self.pipeline and self.pipeline[0][0] is self.cycle:
@@ -122,7 +122,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         """Keep a piece of the body."""
-        self._read_body = True
+        self._advances = True
         if self._ignores:
             return
         super().on_body(body)
@@ -146,12 +146,12 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Parse the bytes that arrived."""
         if not self._ignores:
-            self._received, self._read_body = data, False
+            self._received, self._advances = data, False
             super().data_received(data)
         if self._ignores or self.transport.is_closing():
             return
         if self._in_head or self._in_body:
-            self._head_bytes = 0 if self._read_body else self._head_bytes + len(data)
+            self._head_bytes = 0 if self._advances else self._head_bytes + len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
                 return self.send_400_response("The request's headers are too large.")
         cycle: RequestResponseCycle | None = self.cycle

@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _JSON = ((b"content-type", b"application/json"),)
+_ID = b"id"
+"""The name under which an item keeps the id of its answer, as JSON."""
 INLINE_BYTES = 256 * 1024
 """Longest answer that is split and joined on the event loop. Longer ones are split and joined in a
 thread: 1 MB of numbers takes 10 ms."""
@@ -268,11 +270,13 @@ class ItemAnswers:
         now, life_s = self._pump.clock(), context.prepared.lifetime.seconds
         origin = msgspec.structs.replace(origin, model=vectors.model or origin.model)
         origins = _shares(origin, [len(item) for item in items.missing.values()])
+        # Mistral's clients refuse an answer without an id.
+        named = ((_ID, bytes(vectors.head["id"])),) if "id" in vectors.head else ()
         return [
             Entry(
                 id=self._new_id(),
                 key=CacheKey(scope=items.key.scope, partition=items.key.partition, exact=exact),
-                answer=RawResponse(headers=(), body=vector),
+                answer=RawResponse(headers=named, body=vector),
                 origin=share,
                 created=now,
                 expires=None if life_s is None else now + life_s,
@@ -297,7 +301,10 @@ def _why_not(head: FlightHead, body: bytes | None) -> str:
 
 
 def _write(entries: Sequence[Entry], model: str) -> bytes:
-    return write_vectors([_vector(entry) for entry in entries], model=model)
+    answer = entries[0].answer
+    assert isinstance(answer, RawResponse)
+    answer_id = dict(answer.headers).get(_ID, b"")
+    return write_vectors([_vector(entry) for entry in entries], model=model, answer_id=answer_id)
 
 
 def _merge(items: _RequestItems, fresh: Vectors) -> bytes:

@@ -186,6 +186,24 @@ async def test_sdks_get_from_the_cache_what_they_get_from_the_provider() -> None
             assert gateway.provider.calls - calls == 2
 
 
+@pytest.mark.parametrize("names", [True, False])
+async def test_an_answer_has_an_id_if_the_provider_gave_one(names: bool, tmp_path: Path) -> None:
+    """Mistral's clients for Python and Node refuse an answer without one."""
+    provider = VectorProvider()
+    provider.names = names
+    cache = {"store": f"sqlite:///{tmp_path / 'kept.db'}"}
+    replies = []
+    async with serving(provider) as url:
+        for _ in range(2):  # the second time the items come from the file
+            async with sidecar(upstream={"base_url": url}, cache=cache) as gateway:
+                replies += [await embed(gateway, [*asked]) for asked in ("a", "ba", "ab")]
+    assert provider.items == [["a"], ["b"]]
+    given = ["emb-1", "emb-2", "emb-1", "emb-1", "emb-2", "emb-1"]
+    assert [json.loads(reply.body).get("id") for reply in replies] == (
+        given if names else [None] * 6
+    )
+
+
 async def test_langchain_embeds_thousands_of_documents_once() -> None:
     texts = [f"document {n}" for n in range(2048)]
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headstart import Endpoint, HeadstartMiddleware
+from headstart.middleware.http_protocol import BoundedHeadProtocol
 from support.patience import PATIENCE_S
 from support.raw_upstream import RawUpstream, ask_raw, open_raw, sidecar_before
 from support.serving import serving
@@ -133,6 +134,31 @@ async def test_what_is_no_part_of_a_body_has_an_end(begun: bytes, key: bytes) ->
                 break
         writer.close()
     assert sent < 64 * 2**20
+
+
+async def test_a_long_head_in_one_read_is_no_part_of_the_count() -> None:
+    """Its body comes later: what is counted begins behind the head."""
+
+    class InOneRead(BoundedHeadProtocol):
+        held: bytes | None = b""
+
+        def data_received(self, data: bytes) -> None:
+            if self.held is not None:
+                data, self.held = self.held + data, self.held + data
+                if not data.endswith(b"\r\n\r\n"):
+                    return
+                self.held = None
+            super().data_received(data)
+
+    upstream = RawUpstream(ANSWER)
+    async with sidecar_before(upstream, InOneRead) as url:
+        long = head(SIZED, b"X-Headstart-Note: " + b"x" * 100_000, b"Connection: close", WAITS)
+        reader, writer = await open_raw(url, long)
+        async with asyncio.timeout(PATIENCE_S):
+            assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(CHAT)
+        assert (await until_closed(reader)).startswith(b"HTTP/1.1 200")
+        writer.close()
 
 
 # --- HTTP/1.0 ------------------------------------------------------------------------------------

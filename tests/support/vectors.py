@@ -41,6 +41,8 @@ class VectorProvider:
         self.hold: asyncio.Event | None = None
         self.more: dict[str, Any] = {}
         """Fields beside each vector."""
+        self.names = False
+        """Give each answer an id, as Mistral does."""
 
     @property
     def items(self) -> list[Any]:
@@ -82,7 +84,8 @@ class VectorProvider:
             for n, item in enumerate(items)
         ]
         tokens = len(json.dumps(items))
-        return {
+        named = {"id": f"emb-{len(self.asked)}"} if self.names else {}
+        return named | {
             "object": "list",
             "data": data[:: -1 if self.reverses else 1][self.drops :],
             "model": asked["model"] + "-001",
