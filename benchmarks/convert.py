@@ -12,6 +12,8 @@ and CLINC150, so that earlier samples of these can be made again.
                each is a class of its own
     banking77  PolyAI-LDN/task-specific-datasets, ``banking_data/*.csv``: the class is the intent
     bbh        suzgunmirac/BIG-Bench-Hard, ``bbh/*.json`` (MIT): tasks; each is a class of its own
+    boolqcs    allenai/contrast-sets, ``BoolQ/boolq_perturbed.json``: passages with yes-or-no
+               questions and small edits of these; the class is the passage with the answer
     clinc150   clinc/oos-eval, ``data/data_full.json``: the class is the intent
     conala     yuxiang2/CoNaLa, ``corpus/*.json`` (CoNaLa, CC BY-SA 4.0): wishes for a line of
                Python; the class is the line
@@ -26,6 +28,8 @@ and CLINC150, so that earlier samples of these can be made again.
                they are and with a slip of the tongue that is corrected; the class is the question
     gsm        apple/ml-gsm-symbolic, ``generated_data/GSM_p2.jsonl`` (CC BY-NC-ND 4.0): problems
                with exchanged names and numbers; each is a class of its own
+    gsmplus    qtli/GSM-Plus, ``dataset/gsmplus_testmini.jsonl``: problems of GSM8K and their
+               variants; the class is the problem with the number
     hint3      hellohaptik/HINT3, ``dataset/v2/*/*.csv`` (ODbL): customers of three shops; the class
                is the intent
     hwu64      xliuhw/NLU-Evaluation-Data, ``CrossValidation/autoGene*/**/testset/csv/*.csv``
@@ -39,19 +43,39 @@ and CLINC150, so that earlier samples of these can be made again.
                intent and the slots
     mbpp       mbpp.jsonl of MBPP (CC BY 4.0): wishes for a Python function; each is a class of
                its own
+    mctaco     allenai/contrast-sets, ``MCTACO/*.tsv``: questions about time with an answer to
+               judge; each is a class of its own
+    medquad    abachaa/MedQuAD, ``*/*.xml`` (CC BY 4.0): medical questions; the class is the disease
+               with the kind of question
     naturalqa  wangcunxiang/QA-Eval, ``NQ.json``: natural questions; each is a class of its own
     nl2bash    TellinaTool/nl2bash, ``data/bash/all.nl`` with ``all.cm`` (MIT): wishes for a
                command; the class is the command
     nlupp      PolyAI-LDN/task-specific-datasets, ``nlupp/data/*/fold*.json``: intents and slots
+    onecell    wenhuchen/Table-Fact-Checking, ``data/all_csv/*.csv`` (MIT): tables with two wishes
+               for a summary, as they are, with one cell of another row and with two cells
+               exchanged; the class is the table
     overnight  rhythmcao/unsup-two-stage-semantic-parsing, ``data/overnight/*_train.tsv`` and
                ``*_test.tsv``: the class is the logical form
     pararel    yanaiela/pararel, ``data/pattern_data/graphs_json/*.jsonl`` with ``trex_lms_vocab``
                (MIT): facts about 30 things of each relation, each in several wordings with a gap;
                the class is the relation and the thing
+    quixbugs   jkoppel/QuixBugs, ``*python_programs/*.py`` and ``*java_programs/*.java`` (MIT):
+               functions with a bug and without it; each is a class of its own
+    recode     amazon-science/recode, ``dataset-release/nominal/HumanEval.jsonl`` and
+               ``dataset-release/perturbed_finalized/humaneval/full/nlaugmenter/*_s0.jsonl``
+               (Apache 2.0): functions to complete, with reworded comments; the class is the task
+    ropes      allenai/contrast-sets, ``ropes/data/*.json``: situations with questions, and small
+               edits of both; the class is the situation with the answer
+    rqe        abachaa/RQE_Data_AMIA2016, ``*.xml``: medical questions; the class is all that entail
+               each other
     sgd        google-research-datasets/dstc8-schema-guided-dialogue, ``*/dialogues_*.json``: the
                opening turn of each dialogue; the class is the intent with its slots and values
+    simdial    google-research-datasets/simulated-dialogue, ``sim-*/*.json``: all turns of bookings;
+               the class is the state with the acts
     simpleq    askplatypus/wikidata-simplequestions, ``annotated_wd_data_*_answerable.txt``
                (CC BY 3.0): the class is the subject with its property
+    situated   mikejqzhang/SituatedQA, ``data/qa_data/*.jsonl``: questions as of a date or in a
+               place; the class is the question with the answers
     snips      sonos/nlu-benchmark, ``2017-06-custom-intent-engines/*/*_*[!l].json`` (CC0): the
                class is the intent with its slots
     spidersyn  ygan/Spider-Syn, ``Spider-Syn/*.json`` (MIT): questions to databases, each in two
@@ -67,8 +91,12 @@ and CLINC150, so that earlier samples of these can be made again.
     toolformer gururise/AlpacaDataCleaned, ``dataset_extensions/GPTeacher/Toolformer/
                toolformer-dedupe-only-dataset.json`` (MIT): instructions with a frame in common;
                each is a class of its own
+    torque     qiangning/TORQUE-dataset, ``data/dev.json`` (Apache 2.0): news with questions about
+               what happened before, after and while; the class is the passage with the answers
     webq       brmson/dataset-factoid-webquestions, ``main/*.json`` (CC BY 4.0): the class is the
                set of answers
+    wino       vid-koci/bert-commonsense, ``data/*.txt`` (WSC, WinoGender and the like): who a
+               pronoun refers to; the class is the two persons with the answer
     xsid       mainlp/xsid, ``data/*/*.test.conll`` and ``*.valid.conll`` without ``no.*`` (CC BY-SA
                4.0): the same requests in 18 languages and dialects; the class is the language with
                the intent and slots of the English text
@@ -139,6 +167,15 @@ def bbh(path: Path) -> Iterator[Row]:
         yield row["input"], row["input"]
 
 
+def boolqcs(path: Path) -> Iterator[Row]:
+    """Yield (passage and question, passage and answer)."""
+    for row in json.loads(path.read_text(encoding="utf-8"))["data"][1:]:
+        edits = [(edit["perturbed_q"], edit["answer"]) for edit in row["perturbed_questions"]]
+        for question, answer in [(row["question"], row["answer"]), *edits]:
+            text = f"{row['paragraph']}\n\nQuestion: {question.strip().rstrip('?')}?"
+            yield text, f"{row['paragraph']} {answer}"
+
+
 def clinc150(path: Path) -> Iterator[TextRow]:
     """Yield (text, intent). Out-of-scope texts share no answer, so each is a class of its own."""
     splits = json.loads(path.read_text(encoding="utf-8"))
@@ -205,6 +242,17 @@ def gsm(path: Path) -> Iterator[Row]:
         yield question, question
 
 
+def gsmplus(path: Path) -> Iterator[Row]:
+    """Yield (problem, problem of GSM8K and number)."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        seed = row["seed_question"].strip()
+        yield seed, f"{seed} {_number(row['seed_answer'])}"
+        found = _number(row["answer"])
+        text = row["question"].strip()
+        yield text, text if found in {"", "None"} else f"{seed} {found}"
+
+
 def hint3(path: Path) -> Iterator[Row]:
     """Yield (text, shop and intent). What fits no intent has no answer in common."""
     shop = path.name.partition("_")[0]
@@ -257,6 +305,22 @@ def mbpp(path: Path) -> Iterator[Row]:
             yield text, text
 
 
+def mctaco(path: Path) -> Iterator[Row]:
+    """Read questions with an answer to judge."""
+    for line in path.read_text(encoding="utf-8").splitlines()[1:]:
+        _, question, answer, label = line.split("\t")[:4]
+        yield f"{question} Is this answer right: {answer}?", f"{question} {answer} {label}"
+
+
+def medquad(path: Path) -> Iterator[Row]:
+    """Yield (question, disease and kind of question)."""
+    text = unescape(path.read_text(encoding="utf-8"))
+    focus = re.search("<Focus>(.*?)</Focus>", text, re.DOTALL)
+    about = " ".join(focus[1].split()).lower() if focus else path.name
+    for kind, asked in re.findall('qtype="([^"]*)">(.*?)</Question>', text, re.DOTALL):
+        yield " ".join(asked.split()).replace(" ?", "?"), f"{about} {kind}"
+
+
 def naturalqa(path: Path) -> Iterator[Row]:
     """Read ``NQ.json`` of QA-Eval."""
     for row in json.loads(path.read_text(encoding="utf-8")):
@@ -278,6 +342,24 @@ def nlupp(path: Path) -> Iterator[Row]:
         yield row["text"], " ".join([*sorted(row.get("intents", [])), *sorted(slots)])
 
 
+def onecell(path: Path) -> Iterator[Row]:
+    """Yield (wish and table, table). Wide and ragged tables are left out."""
+    rows = [line.split("#") for line in path.read_text(encoding="utf-8").splitlines()[:7]]
+    draw = random.Random(path.name)
+    size = sum(len(cell) for row in rows for cell in row)
+    if len(rows) < 5 or len({len(row) for row in rows}) != 1 or len(rows[0]) < 3 or size > 700:
+        return
+    column = draw.randrange(1, len(rows[0]))
+    one, other = draw.sample(range(1, len(rows)), 2)
+    copied, exchanged = ([row[:] for row in rows] for _ in range(2))
+    copied[one][column] = rows[other][column]
+    exchanged[one][column], exchanged[other][column] = rows[other][column], rows[one][column]
+    for table in (rows, copied, exchanged):
+        text = "\n".join(",".join(row) for row in table)
+        yield f"Summarize this table in one sentence.\n\n{text}", text
+        yield f"Give a one-sentence summary of this table.\n\n{text}", text
+
+
 def overnight(path: Path) -> Iterator[Row]:
     """Yield (text, logical form)."""
     for line in path.read_text(encoding="utf-8").splitlines():
@@ -296,6 +378,45 @@ def pararel(path: Path) -> Iterator[Row]:
             yield f"Complete the sentence: {text.strip()}", f"{path.stem} {name}"
 
 
+def quixbugs(path: Path) -> Iterator[Row]:
+    """Read a function."""
+    code = re.sub(r'""".*?"""', "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    code = re.sub("^package.*$", "", code, flags=re.MULTILINE).strip()
+    yield f"Is there a bug in this function? Fix it.\n\n```\n{code}\n```", code
+
+
+def recode(path: Path) -> Iterator[Row]:
+    """Yield (function to complete, task)."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        code = row["prompt"].rstrip()
+        yield f"Complete this function.\n\n```python\n{code}\n```", row["task_id"]
+
+
+def ropes(path: Path) -> Iterator[Row]:
+    """Yield (situation and question, start of the situation and answer)."""
+    for part in json.loads(path.read_text(encoding="utf-8"))["data"]:
+        for row in part["paragraphs"]:
+            story = row["situation"]
+            for asked in row["qas"]:
+                label = f"{story[:40]} {asked['answers'][0]['text']}"
+                yield f"{story}\n\n{asked['question']}", label
+
+
+def rqe(path: Path) -> Iterator[Row]:
+    """Yield (question, first of the questions that entail each other)."""
+    found = re.findall(
+        r'value="(true|false)"[^>]*>\s*<chq>(.*?)</chq>\s*<faq>(.*?)</faq>',
+        path.read_text(encoding="utf-8"),
+        re.DOTALL,
+    )
+    pairs = [(" ".join(a.split()), " ".join(b.split()), same == "true") for same, a, b in found]
+    group = _groups([pair for pair in pairs if pair[2]])
+    for one, other, _ in pairs:
+        yield one, group(one)
+        yield other, group(other)
+
+
 def sgd(path: Path) -> Iterator[Row]:
     """Yield (opening turn, intent and slots with their values)."""
     for dialogue in json.loads(path.read_text(encoding="utf-8")):
@@ -307,6 +428,27 @@ def sgd(path: Path) -> Iterator[Row]:
         ]
         services = [frame["service"].partition("_")[0] for frame in turn["frames"]]
         yield turn["utterance"], " ".join([*services, *sorted(acts)])
+
+
+def simdial(path: Path) -> Iterator[Row]:
+    """Yield (conversation, state and acts of its last turn)."""
+    for talk in json.loads(path.read_text(encoding="utf-8")):
+        messages: list[Message] = []
+        for turn in talk["turns"]:
+            if "system_utterance" in turn:
+                said = turn["system_utterance"]["text"]
+                messages.append({"role": "assistant", "content": said})
+            messages.append({"role": "user", "content": turn["user_utterance"]["text"]})
+            kinds = ("dialogue_state", "user_acts", "system_acts", "user_intents")
+            facts = [sorted(json.dumps(fact) for fact in turn.get(kind, ())) for kind in kinds]
+            yield [*messages], f"{path.parent.name} {facts}"
+
+
+def situated(path: Path) -> Iterator[Row]:
+    """Yield (question with its date or place, question and answers)."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        yield row["edited_question"], f"{row['question']} {sorted(set(map(str, row['answer'])))}"
 
 
 def simpleq(path: Path) -> Iterator[Row]:
@@ -375,6 +517,24 @@ def toolformer(path: Path) -> Iterator[Row]:
         yield text, text
 
 
+def torque(path: Path) -> Iterator[Row]:
+    """Yield (passage and question, passage and answers)."""
+    for row in json.loads(path.read_text(encoding="utf-8")).values():
+        for question, asked in row["question_answer_pairs"].items():
+            answers = sorted(asked["answer"]["spans"])
+            yield f"{row['passage']}\n\n{question}", f"{row['passage']} {answers}"
+
+
+def wino(path: Path) -> Iterator[Row]:
+    """Yield (sentence and question, persons and answer)."""
+    for block in path.read_text(encoding="utf-8").strip().split("\n\n"):
+        text, gap, names, answer = (line.strip() for line in block.strip().split("\n")[:4])
+        text, gap = (" ".join(part.replace("[MASK]", "___").split()) for part in (text, gap))
+        persons = [name.strip() for name in names.split(",")]
+        asked = f'{text} What does "{gap}" refer to: {" or ".join(persons)}?'
+        yield asked, f"{sorted(persons)} {answer}".lower()
+
+
 def webq(path: Path) -> Iterator[Row]:
     """Yield (question, answers)."""
     for row in json.loads(path.read_text(encoding="utf-8")):
@@ -423,13 +583,16 @@ def squadpara(path: Path) -> Iterator[Pair]:
 
 
 READERS = {
-    "asdiv": asdiv, "banking77": banking77, "bbh": bbh, "clinc150": clinc150, "conala": conala,
-    "condaqa": condaqa, "convq": convq, "covidq": covidq, "disfl": disfl, "gsm": gsm,
-    "hint3": hint3, "hwu64": hwu64, "ifeval": ifeval, "lcquad": lcquad, "leyzer": leyzer,
-    "mbpp": mbpp, "naturalqa": naturalqa, "nl2bash": nl2bash, "nlupp": nlupp,
-    "overnight": overnight, "pararel": pararel, "sgd": sgd, "simpleq": simpleq, "snips": snips,
-    "spidersyn": spidersyn, "svamp": svamp, "t0": t0, "text2sql": text2sql, "timeqa": timeqa,
-    "toolformer": toolformer, "webq": webq, "xsid": xsid,
+    "asdiv": asdiv, "banking77": banking77, "bbh": bbh, "boolqcs": boolqcs, "clinc150": clinc150,
+    "conala": conala, "condaqa": condaqa, "convq": convq, "covidq": covidq, "disfl": disfl,
+    "gsm": gsm, "gsmplus": gsmplus, "hint3": hint3, "hwu64": hwu64, "ifeval": ifeval,
+    "lcquad": lcquad, "leyzer": leyzer, "mbpp": mbpp, "mctaco": mctaco, "medquad": medquad,
+    "naturalqa": naturalqa, "nl2bash": nl2bash, "nlupp": nlupp, "onecell": onecell,
+    "overnight": overnight, "pararel": pararel, "quixbugs": quixbugs, "recode": recode,
+    "ropes": ropes, "rqe": rqe, "sgd": sgd, "simdial": simdial, "simpleq": simpleq,
+    "situated": situated, "snips": snips, "spidersyn": spidersyn, "svamp": svamp, "t0": t0,
+    "text2sql": text2sql, "timeqa": timeqa, "toolformer": toolformer, "torque": torque,
+    "webq": webq, "wino": wino, "xsid": xsid,
 }  # fmt: skip
 WITH_REPEATS = frozenset({"banking77", "clinc150"})
 PAIRS = {"mqp": mqp, "paws": paws, "qqp": qqp, "sick": sick, "squadpara": squadpara}
@@ -441,6 +604,11 @@ def _table(path: Path, quoting: Literal[0, 3] = csv.QUOTE_NONE) -> Iterator[dict
         file.seek(0)
         names = None if "sentence" in start else ("id", "sentence1", "sentence2", "label")
         yield from csv.DictReader(file, names, delimiter="\t", quoting=quoting)
+
+
+def _number(text: object) -> str:
+    """Write a number without separators and empty decimals."""
+    return re.sub(r"\.0+$", "", str(text).replace(",", "").strip())
 
 
 def _wording(turn: dict[str, Any], kind: str, number: int) -> str:

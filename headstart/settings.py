@@ -176,10 +176,11 @@ class ServerSettings(Section):
     max_body_bytes: Count = 32 * 1024 * 1024
     """On larger requests the answer is 413. It also limits messages on WebSockets, both ways."""
     max_body_values: Count = 100_000
-    """On requests to cached paths with more JSON values (numbers, strings, lists, objects) the
-    answer is 413, because decoding blocks the event loop and its memory grows with the number of
-    values. A text of any length is one value. The answer is also 413 if a number has more than
-    1,000 characters. A wrapped app gets such a request unchanged."""
+    """On requests that Headstart reads (cached paths, counts of tokens, live drafts) with more JSON
+    values (numbers, strings, lists, objects) the answer is 413, because decoding blocks the event
+    loop and its memory grows with the number of values. A text of any length is one value. The
+    answer is also 413 if a number has more than 1,000 characters. A wrapped app gets such a request
+    unchanged."""
     body_timeout_s: Seconds | None = 30.0
     """Longest wait for a body that stalls, which means less than 1,024 bytes a second; then the
     answer is 408. `none` sets no limit. A long upload over a slow line does not stall."""
@@ -920,7 +921,8 @@ class BatchSettings(Section):
     max_file_bytes: Count = 100 * 1024 * 1024
     """The largest input file; on a larger one the answer is 413."""
     max_bytes: Count = 4 * 1024 * 1024 * 1024
-    """Bytes of all files in the folder; if they are reached, the answer to an upload is 413."""
+    """Bytes of all files in the folder; if they are reached, the answer to an upload, or to a new
+    batch, is 413. While files arrive, their sizes count."""
     keep_days: Count = 30
     """Number of days after which files and batches are deleted."""
 

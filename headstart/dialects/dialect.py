@@ -264,11 +264,6 @@ def fields_of(answer: Completion) -> str | None:
     return "fields" if any(answer.extra.values()) else None
 
 
-def _never(events: Sequence[StreamEvent]) -> bool:  # noqa: ARG001
-    """Return False: no frame is sent for the usage alone."""
-    return False
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class UpstreamDialect:
     """A wire format of upstreams: their answers are read, and requests to them are written."""
@@ -393,8 +388,6 @@ class Dialect(UpstreamDialect):
     left out."""
     add_usage: Callable[[bytes, ChatRequest], bytes | None] = _keep_body
     """Returns the body edited so that the stream reports its usage; None if it needs no edit."""
-    usage_only: Callable[[Sequence[StreamEvent]], bool] = _never
-    """Tells whether a frame with these events is the extra one that ``add_usage`` asked for."""
     usage: Callable[[Tokens], dict[str, Any]]
     """Returns a usage object of this dialect."""
     encoder: MakeEncoder

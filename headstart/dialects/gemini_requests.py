@@ -34,6 +34,7 @@ from headstart.dialects.gemini_answers import (
     reasoning_part,
 )
 from headstart.dialects.requests import (
+    LONGEST_MODEL,
     Fields,
     TranslationLosses,
     decode_object,
@@ -43,6 +44,7 @@ from headstart.dialects.requests import (
     name_results,
     read_integer,
     repeats_keys,
+    too_long_model,
     top_level_extra,
 )
 from headstart.errors import InvalidRequest
@@ -105,6 +107,8 @@ def parse_request(body: bytes, operation: Operation | None) -> ChatRequest:
     named, twice = camel_cased(document)
     if operation is not None:
         named["model"] = operation.model
+        if len(operation.model) > LONGEST_MODEL:
+            raise too_long_model()
     contents = _contents(named)
     config = named.setdefault("generationConfig", {})
     if not isinstance(config, dict):
@@ -175,6 +179,8 @@ _COUNTS = frozenset(
     {"minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"}
 )
 """Numbers of 64 bits, which the API's JSON writes as strings."""
+_LONGEST_COUNT = 19
+"""Digits of a number of 64 bits."""
 
 
 def json_schema(schema: dict[str, Any]) -> dict[str, Any]:
@@ -192,7 +198,7 @@ def json_schema(schema: dict[str, Any]) -> dict[str, Any]:
                 converted[name.replace("any_of", "anyOf")] = [_inner(inner) for inner in value]
             case ("nullable" | "propertyOrdering" | "property_ordering" | "example", _):
                 continue
-            case _, str() if name in _COUNTS and value.isdecimal():
+            case _, str() if name in _COUNTS and value.isdecimal() and len(value) <= _LONGEST_COUNT:
                 converted[name] = int(value)
             case _:
                 converted[name] = value

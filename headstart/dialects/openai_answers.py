@@ -546,19 +546,6 @@ def _read_rest(chunk: dict[str, Any], events: list[StreamEvent]) -> None:
         events.append(ExtraDelta(fields=_unknown(chunk, _CHUNK), choice=None))
 
 
-def is_usage_only(events: Sequence[StreamEvent]) -> bool:
-    """Tell whether this is the chunk without choices. It breaks clients that did not ask for it."""
-    reports = False
-    for event in events:
-        if isinstance(event, UsageReported):
-            reports = True
-        elif not isinstance(event, Started) and not (
-            isinstance(event, ExtraDelta) and event.choice is None
-        ):
-            return False
-    return reports
-
-
 def count_tokens(usage: dict[str, Any]) -> Tokens:
     """Return the counts of a usage object. DeepSeek has its own name for cached tokens."""
     prompt, completion = token_details(usage, "prompt"), token_details(usage, "completion")

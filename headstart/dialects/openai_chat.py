@@ -25,7 +25,6 @@ from headstart.dialects.openai_answers import (
     decode_body,
     error_body,
     error_frame,
-    is_usage_only,
     render,
     write_body,
 )
@@ -192,7 +191,6 @@ OPENAI_CHAT = Dialect(
     write_request=write_request,
     shows_reasoning=_shows_reasoning,
     add_usage=add_usage,
-    usage_only=is_usage_only,
     tokens=count_tokens,
     usage=_usage,
     decoder=ChatDecoder,

@@ -390,7 +390,6 @@ OPENAI_COMPLETIONS = Dialect(
     write_request=_write_request,
     shows_reasoning=OPENAI_CHAT.shows_reasoning,
     add_usage=add_usage,
-    usage_only=OPENAI_CHAT.usage_only,
     tokens=OPENAI_CHAT.tokens,
     usage=OPENAI_CHAT.usage,
     decoder=CompletionsDecoder,

@@ -33,7 +33,12 @@ from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.openai_completions import OPENAI_COMPLETIONS
 from headstart.dialects.openai_responses import OPENAI_RESPONSES
 from headstart.dialects.request_form import RequestForm
-from headstart.dialects.requests import decode_object, repeats_keys
+from headstart.dialects.requests import (
+    LONGEST_MODEL,
+    decode_object,
+    repeats_keys,
+    too_long_model,
+)
 from headstart.errors import InvalidRequest
 from headstart.types import ChatRequest, Choice, Completion, Text
 
@@ -352,6 +357,8 @@ class DocumentForm:
         self, fields: dict[str, Any], keyed: dict[str, Any], more: dict[str, Any], *, repeats: bool
     ) -> ChatRequest:
         model, user = fields.get("model"), fields.get("user")
+        if isinstance(model, str) and len(model) > LONGEST_MODEL:
+            raise too_long_model()
         rest = {name: value for name, value in keyed.items() if name not in self.ignored}
         return ChatRequest(
             model=model if isinstance(model, str) else "",

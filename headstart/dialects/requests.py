@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 _MAX_DEPTH = 128
 """Deepest nesting of a request. It leaves room for recursion in later readers of the document."""
+LONGEST_MODEL = 2048
+"""Most characters of a model's name. Names are kept in the books, the metrics and the log; the
+longest ones are Bedrock's."""
 _TYPE_NAMES = {bool: "a boolean", int: "an integer", str: "a string"}
 
 
@@ -58,7 +61,14 @@ def read_model(document: dict[str, Any]) -> str:
     model = document.get("model")
     if not isinstance(model, str) or not model:
         raise InvalidRequest("model: a string is required")
+    if len(model) > LONGEST_MODEL:
+        raise too_long_model()
     return model
+
+
+def too_long_model() -> InvalidRequest:
+    """Return the error for a name of more than ``LONGEST_MODEL`` characters."""
+    return InvalidRequest(f"model: a name has at most {LONGEST_MODEL} characters")
 
 
 def read_message_list(document: dict[str, Any]) -> list[dict[str, Any]]:

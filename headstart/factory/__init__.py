@@ -66,7 +66,7 @@ from headstart.middleware.observers import (
     UnpricedModels,
 )
 from headstart.middleware.pipeline import Engine, EngineOptions
-from headstart.middleware.prepare import Preparer
+from headstart.middleware.prepare import Preparer, ValueLimit
 from headstart.middleware.pump import Pump
 from headstart.middleware.relay import KeptResponses, Relay, RelayPaths
 from headstart.middleware.respond import RenderedAnswers, Responder
@@ -465,6 +465,7 @@ def _open_conversations(build: BuildContext) -> Conversations | None:
         store=None if url.startswith("memory:") else build.store,
         spawn=build.supervisor.spawn,
         observer=build.observers,
+        values=ValueLimit(build.settings.server.max_body_values),
     )
     build.stack.push_async_callback(conversations.aclose)
     return conversations
@@ -538,7 +539,8 @@ def _make_drafts(parts: Parts, engine: Engine) -> LiveDrafts | None:
         observer=parts.observers,
         clock=clock,
         new_id=lambda: secrets.token_urlsafe(18),
-        body_timeout_s=settings.server.body_timeout_s,
+        sockets=parts.sockets,
+        limits=settings.server,
     )
     return drafts
 
@@ -573,6 +575,7 @@ async def _open_batches(parts: Parts, engine: Engine) -> BatchService | None:
         clock=clock,
         request_id=partial(new_ulid, clock),
         body_timeout_s=settings.server.body_timeout_s,
+        check=ValueLimit(settings.server.max_body_values).check,
     )
     parts.observers.add(service.books)
     return service
@@ -620,7 +623,7 @@ def _make_preparer(
         cached_tools=one_or_more(cache.cached_tools),
         learning=parts.learning,
         lifetimes=lifetimes(cache),
-        max_body_values=settings.server.max_body_values,
+        values=ValueLimit(parts.settings.server.max_body_values),
     )
 
 
@@ -660,6 +663,7 @@ async def _open_relay(
         deadline_s=server.deadline_s,
         body_timeout_s=server.body_timeout_s,
         max_body_bytes=server.max_body_bytes,
+        values=ValueLimit(parts.settings.server.max_body_values),
         observer=parts.observers,
         paths=RelayPaths(server.relay_paths),
     )

@@ -27,6 +27,7 @@ from headstart.dialects.responses_chains import (
     write_whole,
 )
 from headstart.errors import InvalidRequest, StoreError, UnknownReference
+from headstart.middleware.prepare import ANY_VALUES, ValueLimit
 from headstart.observe import StageFailed
 from headstart.reply import form_of_body
 from headstart.types import CacheKey, Entry, Frozen, Origin, Put, RawResponse, new_ulid
@@ -109,6 +110,7 @@ class Conversations:
     """The kept answers by caller (``owner``) and id.
 
     ``store`` is None if nothing is kept durably. If the store fails, only its answers are missing.
+    ``values`` bounds the bodies that are read.
     """
 
     def __init__(
@@ -119,8 +121,10 @@ class Conversations:
         store: Store | None,
         spawn: Spawn,
         observer: Observer,
+        values: ValueLimit = ANY_VALUES,
     ) -> None:
         self.limits = limits
+        self._values = values
         self.clock = clock
         self._most_answers = max(1, limits.max_answers // CALLERS_SHARE)
         self.most_bytes = max(1, limits.max_bytes // CALLERS_SHARE)
@@ -243,8 +247,9 @@ class Conversations:
         """Return the kept answers that a request names; None if only the provider may have them.
 
         ``owner`` is None if the caller is not known. Raises UnknownReference for ids of ours, and
-        of other callers, that this caller does not have.
+        of other callers, that this caller does not have, and RequestTooLarge.
         """
+        self._values.check(body)
         asked = read_asked(body)
         if asked is None:
             return None

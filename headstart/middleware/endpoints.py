@@ -456,11 +456,13 @@ def as_openai(scope: Scope) -> Scope | None:
     }
 
 
-def with_deployment(body: bytes, name: str) -> bytes:
+def with_deployment(body: bytes, name: str, check: Callable[[bytes], None]) -> bytes:
     """Return the body with the deployment as its model, because Azure ignores the body's model.
 
-    A body that is not a JSON object stays unchanged.
+    A body that is not a JSON object stays unchanged. ``check`` refuses one that is too expensive to
+    decode.
     """
+    check(body)
     try:
         if msgspec.json.decode(body, type=_ModelOfBody).model == name:
             return body

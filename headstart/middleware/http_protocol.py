@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         ASGI3Application,
         ASGIReceiveCallable,
         ASGISendCallable,
+        ASGISendEvent,
         Scope,
     )
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
@@ -42,9 +43,10 @@ _FULL = (
 class BoundedHeadProtocol(HttpToolsProtocol):
     """Bounds unfinished requests of a client, in bytes and in time.
 
-    It answers 400 and closes once a request's head exceeds ``MAX_HEAD_BYTES``. The parser collects
-    headers without a bound, so a caller could fill the memory with them. Only complete reads are
-    counted: a head of any length that arrives in one read is served.
+    It answers 400 and closes once a request's head exceeds ``MAX_HEAD_BYTES``, or what stands
+    between the pieces of its body and behind them. The parser collects headers without a bound, so
+    a caller could fill the memory with them. Only complete reads are counted: a head of any length
+    that arrives in one read is served.
 
     It closes a connection if a head is not complete ``head_timeout_s`` after the connection was
     made, or after the head's first byte on a connection in use. The same limit holds for the rest
@@ -64,6 +66,8 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     _in_head = False
     _in_body = False
     _head_bytes = 0
+    _read_body = False
+    """The bytes that are being read have a part of a body."""
     _waits: asyncio.TimerHandle | None = None
     _running: RequestResponseCycle | None = None
     _ignores = False
@@ -118,6 +122,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         """Keep a piece of the body."""
+        self._read_body = True
         if self._ignores:
             return
         super().on_body(body)
@@ -141,12 +146,12 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Parse the bytes that arrived."""
         if not self._ignores:
-            self._received = data
+            self._received, self._read_body = data, False
             super().data_received(data)
         if self._ignores or self.transport.is_closing():
             return
-        if self._in_head:
-            self._head_bytes += len(data)
+        if self._in_head or self._in_body:
+            self._head_bytes = 0 if self._read_body else self._head_bytes + len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
                 return self.send_400_response("The request's headers are too large.")
         cycle: RequestResponseCycle | None = self.cycle
@@ -201,8 +206,8 @@ class BoundedHeadProtocol(HttpToolsProtocol):
             super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep a header."""
-        if not self._repeats_head:
+        """Keep a header. A field behind the body is none: a proxy in front has not checked it."""
+        if self._in_head:
             super().on_header(name, value)
 
     def _declines_upgrade(self) -> bool:
@@ -275,6 +280,12 @@ async def _break_off_quietly(
     send: ASGISendCallable,
 ) -> None:
     """Break off an answer whose upstream broke off, with a line in the log, not a traceback."""
+    if cycle.scope["http_version"] == "1.0":
+        cycle.waiting_for_100_continue = False  # such a client knows no interim answer
+        cycle.chunked_encoding = False
+        send = partial(_send_until_closed, cycle, send)
+    elif cycle.waiting_for_100_continue:
+        send = partial(_send_before_the_body, cycle, send)
     try:
         await app(scope, receive, send)
     except (RequestError, UpstreamError) as error:
@@ -284,6 +295,28 @@ async def _break_off_quietly(
         logger.info("an answer that had begun was broken off: %s", error)
         cycle.disconnected = True  # the server does not expect the end of the answer any more
         cycle.transport.close()
+
+
+async def _send_until_closed(
+    cycle: RequestResponseCycle, send: ASGISendCallable, message: ASGISendEvent
+) -> None:
+    """Send to a client of HTTP/1.0, which knows no chunks: the answer ends with the connection."""
+    if message["type"] == "http.response.body":
+        cycle.expected_content_length = len(message.get("body", b""))
+    await send(message)
+
+
+async def _send_before_the_body(
+    cycle: RequestResponseCycle, send: ASGISendCallable, message: ASGISendEvent
+) -> None:
+    """Send to a client that waits for permission (100 Continue) before it sends its body.
+
+    After a refusal some clients still send the body, and others send their next request, which
+    would be read as the body. So the connection does not serve another request.
+    """
+    if cycle.waiting_for_100_continue and cycle.more_body and not cycle.body:
+        cycle.keep_alive = False
+    await send(message)
 
 
 class DrainingServer(uvicorn.Server):

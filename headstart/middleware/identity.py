@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 ACCEPTED_FOR_S = 3600.0
 """Seconds for which a credential that an upstream accepted may read shared answers."""
-MEMO_SCOPES = 4096
+MEMO_SCOPES, MEMO_BYTES = 4096, 8 * 1024
+"""The number of senders whose hashes are remembered, and the size up to which one is."""
 MANY_VALUES = 10
 """Number of values of one header after which a line in the log names the header."""
 MOST_NAMES = 64
@@ -91,6 +92,13 @@ class Caller(NamedTuple):
     """Keys, and every other header by which a provider could tell callers apart."""
     query: bytes = b""
     """The parameters of the query by which a provider could tell callers apart."""
+    admitted_by: bytes | None = None
+    """The client key that let it in; None: no such key is needed."""
+
+    @property
+    def person(self) -> bytes | None:
+        """The key that counts as one person: further keys are only words of the same person."""
+        return self.key if self.admitted_by is None else self.admitted_by
 
 
 class CallerHashes(NamedTuple):
@@ -131,21 +139,25 @@ def check_client_key(headers: Headers, query_string: bytes, keys: Sequence[Clien
     """
     if not keys:
         return ""
-    given = [_without_scheme(value) for name, value in headers if name in KEY_HEADERS]
-    given += _keys_in(query_string)
+    given = _keys_of(headers, query_string)
     if not given:
         raise Unauthorized("no API key: send one of server.client_keys as a Bearer token")
-    names = [
-        name
-        for candidate in given
-        for name, key in keys
-        if hmac.compare_digest(
-            key, candidate
-        )  # compared with all keys, so that the time reveals nothing
-    ]
-    if not names:
+    found = _matching(given, keys)
+    if not found:
         raise Unauthorized("this API key is not one of server.client_keys")
-    return names[0]
+    return found[0].name
+
+
+def _keys_of(headers: Headers, query_string: bytes) -> list[bytes]:
+    given = [_without_scheme(value) for name, value in headers if name in KEY_HEADERS]
+    return given + _keys_in(query_string)
+
+
+def _matching(given: Sequence[bytes], keys: Sequence[ClientKey]) -> list[ClientKey]:
+    # Each is compared with all keys, so that the time reveals nothing.
+    return [
+        each for candidate in given for each in keys if hmac.compare_digest(each.key, candidate)
+    ]
 
 
 class AccessControl:
@@ -276,7 +288,9 @@ class Callers:
             others += [pair for pair in known if tells_address(pair[0]) and self.reads(pair[0])]
         first = b"anonymous" if key is None else key
         whole = b"\n".join([first, *sorted(n + b"\0" + v for n, v in others)])
-        return Caller(key, whole, identifying_query(query_string))
+        admitted = _matching(_keys_of(headers, query_string), sharing.client_keys)
+        admitted_by = admitted[0].key if admitted else None
+        return Caller(key, whole, identifying_query(query_string), admitted_by)
 
     def _counts(self, name: bytes) -> bool:
         return name not in self._silent and tells_callers_apart(name, hosts=self._sharing.wrapped)
@@ -310,7 +324,7 @@ class Callers:
     ) -> CallerHashes:
         """Return the hashes of a request's sender.
 
-        They are remembered, so each is computed once.
+        They are remembered, unless the caller sends a lot, so each is computed once.
         """
         asking = (identity, caller, subdivision, user, place)
         hashes = self._known_hashes.get(asking)
@@ -323,9 +337,11 @@ class Callers:
                 exact_caller=self.exact_caller(tenant, subdivision, user),
                 holder=self.holder(caller, place),
             )
-            if len(self._known_hashes) >= MEMO_SCOPES:
-                self._known_hashes.clear()
-            self._known_hashes[asking] = hashes
+            given = (identity, caller.whole, caller.query, subdivision, user)
+            if sum([len(each) for each in given if each]) <= MEMO_BYTES:
+                if len(self._known_hashes) >= MEMO_SCOPES:
+                    self._known_hashes.clear()
+                self._known_hashes[asking] = hashes
         return hashes
 
     def scope_name(self, identity: bytes, subdivision: bytes | None, user: str | None) -> str:
@@ -336,16 +352,17 @@ class Callers:
         """Hash the caller, also if all callers share one scope: by key, and by user within one key.
 
         If several keys share answers, the user does not count, and other headers never count: one
-        caller could pretend to be many.
+        caller could pretend to be many. For the same reason only the key that let it in counts, if
+        one is needed.
         """
-        return self._hash(caller.key, None, user if self._by_credential else None)
+        return self._hash(caller.person, None, user if self._by_credential else None)
 
     def tenant(self, identity: bytes, caller: Caller) -> str:
         """Hash the tenant by scope and key. Tenants take turns in queues.
 
         Neither ``user`` nor any other header counts: one caller could pretend to be many.
         """
-        return self._hash(None if self._by_credential else identity, caller.key, None)
+        return self._hash(None if self._by_credential else identity, caller.person, None)
 
     def holder(self, caller: Caller, place: bytes | None) -> str:
         """Hash the credentials that upstreams must accept; "" unless all callers share answers.

@@ -28,8 +28,16 @@ from headstart.errors import (
 )
 from headstart.middleware.body import read_body
 from headstart.middleware.endpoints import raw_path
+from headstart.middleware.prepare import ValueLimit
 from headstart.middleware.request_context import KeptCall
-from headstart.middleware.respond import JSON, NO_STORE, error_response, send_whole
+from headstart.middleware.respond import (
+    JSON,
+    NO_STORE,
+    answer_handshake,
+    error_response,
+    send_whole,
+)
+from headstart.middleware.upstreams.http import GOING_AWAY
 from headstart.middleware.websocket_relay import with_key_header
 from headstart.observe import logger
 from headstart.policies.agreement.judge import answer_text
@@ -61,11 +69,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headstart.attempts import RoutingEstimate
+    from headstart.middleware.concurrency import ConcurrencyLimit
     from headstart.middleware.endpoints import Route, Routes
     from headstart.middleware.pipeline import Engine
     from headstart.middleware.request_context import RequestContext
     from headstart.observe import Observer
-    from headstart.settings import LiveSettings
+    from headstart.settings import LiveSettings, ServerSettings
     from headstart.types import Headers, Receive, Scope, Send
 
 PATH = b"/v1/live"
@@ -74,6 +83,8 @@ LOOKUP_PAUSE_S = 0.2
 """Seconds without a change after which a text is looked up. At the end of a sentence it is looked
 up at once."""
 MOST_ACCOUNTS = 1024
+MOST_BYTES = 256 * 1024 * 1024
+"""Bytes of the requests of all drafts."""
 WARM_TOKENS = 16
 """The limit on the answer of a call that fills the prompt cache. Some models refuse lower
 limits."""
@@ -149,6 +160,8 @@ class PromptDraft:
         self.spent_usd = self.reserved_usd = 0.0
         self.wasted_usd = 0.0
         """The cost of its unused calls, until it ends."""
+        self.size = 0
+        """Bytes of its request."""
         self.over = False
         """The draft has ended."""
         self.calls = 0
@@ -186,6 +199,7 @@ class LiveDrafts:
     """Keeps the drafts of this process, and runs the stages that each revision is worth.
 
     ``routes`` finds the dialect of a path. ``new_id`` returns ids that cannot be guessed.
+    ``sockets`` bounds the open WebSockets; ``limits`` has their times, and the limits of bodies.
     """
 
     def __init__(
@@ -197,7 +211,8 @@ class LiveDrafts:
         observer: Observer,
         clock: Callable[[], float],
         new_id: Callable[[], str],
-        body_timeout_s: float | None,
+        sockets: ConcurrencyLimit,
+        limits: ServerSettings,
     ) -> None:
         self._settings = settings
         self._engine = engine
@@ -205,8 +220,12 @@ class LiveDrafts:
         self._observer = observer
         self._clock = clock
         self._new_id = new_id
-        self._body_timeout_s = body_timeout_s
+        self._body_timeout_s = limits.body_timeout_s
+        self._sockets = sockets
+        self._limits = limits
+        self._values = ValueLimit(limits.max_body_values)
         self._drafts: dict[str, PromptDraft] = {}
+        self._size = 0
         self._accounts: OrderedDict[str, WasteAccount] = OrderedDict()
         self._use = TriggerUse()
 
@@ -260,17 +279,36 @@ class LiveDrafts:
             return False
         await receive()  # websocket.connect
         own = [pair for pair in with_key_header(scope) if not pair[0].startswith(_HANDSHAKE)]
-        scope = {**scope, "method": "GET", "headers": own}
+        of_call = {**scope, "method": "GET", "headers": own}
         try:
-            owner = self._owner(scope)
-        except HeadstartError:
-            await send({"type": "websocket.close", "code": 1008})
+            owner = self._owner(of_call)
+            if not self._sockets.take():
+                raise Overloaded("too many WebSockets are open: server.max_websockets is reached")
+        except HeadstartError as error:
+            await answer_handshake(scope, send, *error_response(error, None, self._new_id()))
             return True
-        await send({"type": "websocket.accept"})
+        try:
+            await send({"type": "websocket.accept"})
+            async with asyncio.timeout(self._limits.websocket_deadline_s):
+                await self._talk(owner, of_call, receive, send)
+        except TimeoutError:
+            with contextlib.suppress(Exception):  # the client may be gone
+                await send({"type": "websocket.close", "code": GOING_AWAY})
+        finally:
+            self._sockets.give_back()
+        return True
+
+    async def _talk(self, owner: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Take the messages of a WebSocket to its end. Raises TimeoutError if none comes."""
         draft: PromptDraft | None = None
         telling_task: asyncio.Task[None] | None = None
+        idle_s = self._limits.websocket_idle_s
         try:
-            while (message := await receive())["type"] == "websocket.receive":
+            while True:
+                async with asyncio.timeout(idle_s):
+                    message = await receive()
+                if message["type"] != "websocket.receive":
+                    return
                 data = message.get("text") or message.get("bytes") or b""
                 if draft is None:
                     draft = self._open(owner, scope, _decoded(data, _Opening))
@@ -281,8 +319,6 @@ class LiveDrafts:
                 if revision.type == "cancel":
                     break
                 self._revise(draft, revision)
-            else:
-                return True
             await send({"type": "websocket.close", "code": 1000})
         except HeadstartError as error:
             _, _, body = error_response(error, None, self._new_id())
@@ -294,7 +330,6 @@ class LiveDrafts:
                 telling_task.cancel()
             if draft is not None:
                 self._close(draft)
-        return True
 
     def _owner(self, scope: Scope) -> str:
         owner = self._engine.admitted_owner(scope)
@@ -317,10 +352,14 @@ class LiveDrafts:
         settings = self._settings
         if len(self._drafts) >= settings.max_drafts:
             raise Overloaded("too many live drafts are open: live.max_drafts is reached")
+        size = len(bytes(opening.request))
+        if self._size + size > MOST_BYTES:
+            raise Overloaded("the live drafts that are open take too much memory")
         path, _, query = opening.path.encode().partition(b"?")
         route = self._routes.match("POST", path, query)
         if route is None or route.dialect is None or not route.is_chat:
             raise InvalidRequest(f"path: {opening.path!r} is not a path of a chat API")
+        self._values.check(bytes(opening.request))
         if may_refer(bytes(opening.request)):
             raise InvalidRequest("request: a draft cannot name an earlier answer by its id")
         stages = frozenset(settings.stages)
@@ -351,6 +390,8 @@ class LiveDrafts:
         # Errors in the request are reported now, and not while the text is typed.
         context = self._engine.draft(of_call, route, draft.template.body("?"), draft.id)
         self._drafts[draft.id] = draft
+        draft.size = size
+        self._size += size
         self._prolong(draft)
         self._engine.connect_early(context)
         return draft
@@ -406,6 +447,7 @@ class LiveDrafts:
         """End a draft. The cost of its calls is booked. ``asked``: the final request came."""
         if self._drafts.pop(draft.id, None) is None:
             return
+        self._size -= draft.size
         if draft.ends is not None:
             draft.ends.cancel()
         self._stop(draft)
@@ -676,7 +718,7 @@ def _wasted_usd(kept: KeptCall) -> float:
 def _decoded(data: bytes | str, kind: type[Any]) -> Any:
     try:
         return msgspec.json.decode(data, type=kind)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidRequest(str(error)) from None
 
 

@@ -443,14 +443,15 @@ class Engine:
     async def _answer(self, context: RequestContext, app: ASGIApp) -> None:
         context.caller = self._access.admit(context.scope)
         limits = self._options.max_body_bytes, self._options.body_timeout_s
-        context.body, fits, ended = await read_body(context.receive, *limits)
+        marked = self._router is None  # only a wrapped app gets every byte
+        context.body, fits, ended = await read_body(context.receive, *limits, marked=marked)
         context.read_at = time.perf_counter()
         if not fits and self._router is None:
             return await self._pass_through(context, app, "body-too-large", complete=ended)
         if not fits:
             await refuse_body(context.receive, *limits, ended=ended)
         if name := context.scope.get(DEPLOYMENT):
-            context.body = with_deployment(context.body, name)
+            context.body = with_deployment(context.body, name, self._preparer.values.check)
         dialect = context.route.dialect
         if self._conversations is not None and dialect is not None and dialect.names_answers:
             refuse_compressed(context.scope["headers"])
@@ -725,6 +726,10 @@ class Engine:
             upstream = self._following(context, claim, flight, upstream)
         elif twin is not None:
             upstream = self._awaiting(context, twin, upstream)
+        if identity is not None:
+            self._flights.add(identity, flight)
+            if claim is not None:
+                claim.begin(flight)
         pumped = PumpedCall(
             self._pump,
             flight,
@@ -738,10 +743,6 @@ class Engine:
         )
         if unasked:
             flight.unasked = pumped
-        if identity is not None:
-            self._flights.add(identity, flight)
-            if context.claim is not None:
-                context.claim.begin(flight)
         flight.pump = self._spawn(pumped.run)
         return flight
 

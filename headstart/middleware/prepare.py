@@ -201,6 +201,15 @@ class ValueLimit:
             )
         return None  # at the end of the body, or at its first error
 
+    def check(self, body: bytes) -> None:
+        """Raise RequestTooLarge for a body that is too expensive to decode."""
+        if refusal := self.refusal(body):
+            raise RequestTooLarge(refusal)
+
+
+ANY_VALUES = ValueLimit(100_000)
+"""The default of ``server.max_body_values``."""
+
 
 class Preparer:
     """Prepares requests.
@@ -212,8 +221,8 @@ class Preparer:
     repeats share answers. ``rules`` are the ``[[route]]`` tables in order; ``max_error``,
     ``cached_tools`` and ``never_stored`` are those of routes without their own.
     ``learning`` names the encoder and the guards that a learning domain belongs to. ``lifetimes``
-    say how long answers are kept, ``max_body_values`` how many JSON values a body may hold. A step
-    that fails is reported to ``observer``, and its request goes on without the cache.
+    say how long answers are kept, ``values`` how many JSON values a body may hold. A step that
+    fails is reported to ``observer``, and its request goes on without the cache.
     """
 
     def __init__(
@@ -233,7 +242,7 @@ class Preparer:
         never_stored: tuple[re.Pattern[str], ...] = (),
         learning: str = "",
         lifetimes: Lifetimes = _ONE_LIFE,
-        max_body_values: int = 100_000,
+        values: ValueLimit = ANY_VALUES,
     ) -> None:
         self._sharing = sharing
         self._callers = Callers(sharing, accepted, secret)
@@ -248,7 +257,7 @@ class Preparer:
         self._never_stored = never_stored
         self._learning = learning
         self._lifetimes = lifetimes
-        self._values = ValueLimit(max_body_values)
+        self.values = values
         matched = {name for rule in rules for name, _ in rule.headers}
         self._known_names = _READ_HEADERS.union(sharing.key_headers, matched)
         self._reads = NameMemo(self._has_effect)
@@ -422,7 +431,7 @@ class Preparer:
         if b"content-encoding" in found:
             return Prepared(None, None, directives, bypass="encoded-body")
         document = route.document
-        if refusal := self._values.refusal(document.countable(body) if document else body):
+        if refusal := self.values.refusal(document.countable(body) if document else body):
             raise RequestTooLarge(refusal)
         try:
             request = route.parse(body, target[1], head.query_string)

@@ -339,8 +339,8 @@ class EventStream:
         """The answer has ended, or one of its choices has finished."""
         self.error: ErrorReported | None = None
         """The first error that the answer reported."""
-        self.reports_usage = False
-        """The last frame reported usage."""
+        self.usage_alone = False
+        """The last frame is the extra one that reports the usage, and has no part of the answer."""
         self._choices = choices
         self._ends_at_finish = dialect.ends_at_finish
         self._finished: set[int] = set()
@@ -399,20 +399,24 @@ class EventStream:
     def _ends_with(self, events: tuple[StreamEvent, ...]) -> bool:
         """Follow the events; return True if the answer is whole and they are not part of it."""
         whole = self._ends_at_finish and self.finished
-        self.reports_usage = False
+        usage = others = False
         for event in events:
+            if type(event) is UsageReported:
+                usage = True
+                continue
             if type(event) is Finished:
                 self._finished.add(event.choice)
                 self.closing = True
             elif type(event) is Ended:
                 self.ended = self.closing = True
-            elif type(event) is UsageReported:
-                self.reports_usage = True
             elif type(event) is ErrorReported:
                 if whole:
                     self.ended = True
                     return True
                 self.error = self.error or event
+            beside = type(event) is ExtraDelta and event.choice is None
+            others = others or not (beside or type(event) is Started)
+        self.usage_alone = usage and not others
         return False
 
     def finish(self) -> tuple[bytes, list[tuple[bytes, tuple[StreamEvent, ...]]]]:
@@ -529,7 +533,7 @@ class FrameReader(BodyReader):
                 self._fail(raw, found, stream.error)
                 break
             events += found
-            if not (strip and stream.reports_usage and self._dialect.usage_only(found)):
+            if not (strip and stream.usage_alone):
                 kept.append(raw)
         self.closing = stream.closing
         passed = b"".join(kept)

@@ -19,7 +19,7 @@ from headstart.attempts import AttemptOutcome
 from headstart.compression.tokens import count_prompt
 from headstart.decisions import Outcome
 from headstart.dialects.registry import DIALECTS, claiming
-from headstart.dialects.requests import decode_object
+from headstart.dialects.requests import LONGEST_MODEL, decode_object, too_long_model
 from headstart.dialects.responses_chains import OWN, listed, page, read_answer, read_raws
 from headstart.errors import (
     Forbidden,
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from headstart.middleware.concurrency import ConcurrencyLimit, Spawn
     from headstart.middleware.conversations import Conversations, KeptTurn
     from headstart.middleware.identity import AccessControl
+    from headstart.middleware.prepare import ValueLimit
     from headstart.middleware.respond import HeaderList
     from headstart.middleware.router import ModelLists, Router
     from headstart.observe import Observer
@@ -103,9 +104,9 @@ class Relay:
     ``router`` picks the upstreams, by the first of ``rules`` that fits. ``observer`` gets a row of
     the books for each. ``clock`` gives Unix seconds. ``concurrency`` bounds how many requests are
     relayed at once, ``deadline_s`` how long each may take, and ``body_timeout_s`` the wait for its
-    body. A prompt that is to be counted is read whole, up to ``max_body_bytes``. ``paths`` may be
-    relayed. ``models`` answers requests for lists of models. ``kept`` checks that the answers in a
-    body belong to the caller. ``ledger`` has the limits of callers' keys.
+    body. A prompt that is to be counted is read whole, up to ``max_body_bytes`` and ``values``.
+    ``paths`` may be relayed. ``models`` answers requests for lists of models. ``kept`` checks that
+    the answers in a body belong to the caller. ``ledger`` has the limits of callers' keys.
     """
 
     def __init__(
@@ -124,6 +125,7 @@ class Relay:
         deadline_s: float | None,
         body_timeout_s: float | None,
         max_body_bytes: int,
+        values: ValueLimit,
         observer: Observer,
         paths: RelayPaths,
     ) -> None:
@@ -142,6 +144,7 @@ class Relay:
         self._observer = observer
         self._body_timeout_s = body_timeout_s
         self._max_body_bytes = max_body_bytes
+        self._values = values
         self.paths = paths
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -221,6 +224,8 @@ class Relay:
 
     async def _pass_on(self, relayed: _RelayedRequest, call: Call, caller: _RelayClient) -> None:
         call = await self._with_body(call, caller, relayed.scope)
+        if len(call.model) > LONGEST_MODEL:
+            raise too_long_model()
         counting = _count_form(call)
         # A prompt is counted where it would be answered.
         path = call.path.decode("latin-1")
@@ -254,7 +259,8 @@ class Relay:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _count(self, relayed: _RelayedRequest, call: Call, form: CountForm) -> None:
-        """Answer a request for a number of tokens with an estimate. Raises InvalidRequest."""
+        """Answer a request for a number of tokens with an estimate. Raises RequestError."""
+        self._values.check(call.body)
         document = decode_object(call.body)
         answering = self._router.answering(call.dialect, call.model, call.route)
         real = answering[0].real_name(call.model) if answering else call.model
@@ -278,7 +284,9 @@ class Relay:
         if kept is not None:
             await kept.check(scope, body)
         if call.deployment:
-            return msgspec.structs.replace(call, body=with_deployment(body, call.deployment))
+            return msgspec.structs.replace(
+                call, body=with_deployment(body, call.deployment, self._values.check)
+            )
         return msgspec.structs.replace(call, body=body, model=call.model or named_model(body))
 
     def _deadline_of(self, rule: str, headers: Headers) -> float | None:
@@ -608,7 +616,7 @@ class KeptResponses:
 
     async def _list(self, owner: str, turn: KeptTurn, query: dict[str, str]) -> bytes:
         limit, order = query.get("limit", str(PAGE)), query.get("order", "desc")
-        if not (limit.isdecimal() and 1 <= int(limit) <= LARGEST_PAGE):
+        if not (limit.isdecimal() and len(limit) < 9 and 1 <= int(limit) <= LARGEST_PAGE):
             raise InvalidRequest(f"limit: must be a number from 1 to {LARGEST_PAGE}")
         if order not in ("asc", "desc"):
             raise InvalidRequest("order: must be 'asc' or 'desc'")

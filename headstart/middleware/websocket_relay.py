@@ -16,6 +16,7 @@ import msgspec
 from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
 from headstart.decisions import Outcome
 from headstart.dialects.registry import ACCOUNT_HEADERS
+from headstart.dialects.requests import LONGEST_MODEL, too_long_model
 from headstart.errors import (
     HeadstartError,
     Overloaded,
@@ -146,6 +147,9 @@ class WebSocketRelay:
         self._paths.check("GET", path)
         if draining or self._stops:
             raise ServerStopping(STOPPING)
+        model = dict(parse_qsl(scope["query_string"].decode("latin-1"))).get("model", "")
+        if len(model) > LONGEST_MODEL:
+            raise too_long_model()
         return Call(
             id=id,
             method="GET",
@@ -156,7 +160,7 @@ class WebSocketRelay:
             dialect="",
             endpoint=ENDPOINT,
             caller=caller,
-            model=dict(parse_qsl(scope["query_string"].decode("latin-1"))).get("model", ""),
+            model=model,
             editable=False,
         )
 

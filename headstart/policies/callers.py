@@ -43,6 +43,8 @@ T = TypeVar("T")
 MEMO_NAMES = 1024
 MOST_NAMES, NAMES_BYTES = 64, 2048
 """Names of more headers, or longer ones, are not remembered."""
+LONGEST_NAME = 1024
+"""A longer name, or key, is not remembered: callers choose the names of headers."""
 
 
 class NameMemo(dict[bytes, T]):
@@ -52,9 +54,12 @@ class NameMemo(dict[bytes, T]):
         self._judge = judge
 
     def __missing__(self, name: bytes) -> T:
-        if len(self) >= MEMO_NAMES:
-            self.clear()
-        return self.setdefault(name, self._judge(name))
+        said = self._judge(name)
+        if len(name) <= LONGEST_NAME:
+            if len(self) >= MEMO_NAMES:
+                self.clear()
+            self[name] = said
+        return said
 
 
 class NamesMemo(dict[tuple[bytes, ...], T]):
@@ -169,7 +174,6 @@ _CAMEL = re.compile(rb"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _BETWEEN_WORDS = re.compile(rb"[^a-z0-9]+")
 
 
-@lru_cache(maxsize=4096)
 def tells_callers_apart(name: bytes, *, hosts: bool) -> bool:
     """Tell whether two values of a header (lower case) may mean two callers.
 
@@ -200,17 +204,23 @@ def identifying_cookies(value: bytes) -> bytes:
     return b";".join(kept).strip()
 
 
-@lru_cache(maxsize=4096)
 def is_secret(name: bytes) -> bool:
     """Tell whether a header (lower case) is named like one that holds a key, token or cookie."""
+    return _SECRETS[name]
+
+
+def is_secret_parameter(name: bytes) -> bool:
+    """Tell whether a query parameter (percent-decoded) is named like one that holds a key."""
+    return _SECRET_PARAMETERS[name]
+
+
+def _is_secret(name: bytes) -> bool:
     if name in _SILENT:
         return False
     return name not in _OPEN_SESSIONS and any(_is_secret_word(word) for word in _words(name))
 
 
-@lru_cache(maxsize=4096)
-def is_secret_parameter(name: bytes) -> bool:
-    """Tell whether a query parameter (percent-decoded) is named like one that holds a key."""
+def _is_secret_parameter(name: bytes) -> bool:
     words = _words(_CAMEL.sub(b"-", name))
     secret = [word for word in words if _is_secret_word(word)]
     if any(word in _SECRET_WORDS for word in secret):
@@ -219,6 +229,10 @@ def is_secret_parameter(name: bytes) -> bool:
     others = [word for word in words if word not in _SECRET_ENDINGS]
     listed = b"ids" in words or (others and all(word.startswith(_PAGING) for word in others))
     return bool(secret) and not listed
+
+
+_SECRETS = NameMemo(_is_secret)
+_SECRET_PARAMETERS = NameMemo(_is_secret_parameter)
 
 
 def identifying_query(query: bytes) -> bytes:

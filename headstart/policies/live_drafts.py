@@ -70,7 +70,7 @@ def read_template(body: bytes) -> DraftTemplate:
 def _is_object(body: bytes) -> bool:
     try:
         return isinstance(msgspec.json.decode(body), dict)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return False
 
 
@@ -83,7 +83,7 @@ def submitted_text(template: DraftTemplate, body: bytes) -> str | None:
     try:
         pattern = msgspec.json.decode(template.body(PLACEHOLDER))
         final = msgspec.json.decode(body)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
     if not isinstance(final, dict):
         return None

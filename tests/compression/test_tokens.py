@@ -90,3 +90,10 @@ def test_a_model_without_an_encoding_has_nothing_to_load(monkeypatch: pytest.Mon
     load("claude-sonnet-5")
     assert is_loaded("claude-sonnet-5")
     assert not tokens._encodings
+
+
+def test_a_run_of_spaces_does_not_make_the_tokenizer_panic() -> None:
+    """Its pattern has no stack left after a million of them."""
+    found = count_tokens(" " * 1_000_000, "gpt-4o")
+    assert not found.estimated
+    assert 7_000 < found.tokens < 9_000

@@ -9,6 +9,7 @@ import json
 import shutil
 from typing import TYPE_CHECKING, Any
 
+import aiohttp
 import anyio
 import openai
 import pytest
@@ -18,6 +19,7 @@ from headstart.config.checks import checked
 from headstart.decisions import Outcome
 from headstart.errors import ConfigError, HeadstartError
 from headstart.lab.simulator.faults import Status
+from headstart.middleware import live_drafts
 from headstart.policies.live_drafts import PLACEHOLDER
 from headstart.report.accounts import Accounts
 from headstart.settings import (
@@ -444,6 +446,67 @@ async def test_a_websocket_that_closes_ends_its_draft() -> None:
                 state = await socket.receive_json(timeout=20)
         [drafted] = await booked(running, Outcome.DRAFT)
         assert drafted.reason == "unused"
+
+
+async def test_websockets_of_drafts_have_the_limits_of_all_websockets() -> None:
+    limits = {"max_websockets": 2, "websocket_idle_s": 0.3, "websocket_deadline_s": 0.8}
+    async with live(server=limits) as running:
+        url, ends = running.url + "/v1/live", []
+        open_draft = {"type": "open", "request": chat(PLACEHOLDER)}
+        async with (
+            running.session.ws_connect(url, headers=headers_of()) as idle,
+            running.session.ws_connect(url, headers=headers_of()) as busy,
+        ):
+            with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+                await running.session.ws_connect(url, headers=headers_of())
+            assert refused.value.status == 429
+            await busy.send_json(open_draft)
+            for rev in range(20):
+                message = await busy.receive(timeout=5)
+                if message.type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED):
+                    break
+                await busy.send_json({"type": "draft", "rev": rev, "text": "What" + "a" * rev})
+                await asyncio.sleep(0.1)
+            ends = [(await idle.receive(timeout=5)).data, busy.close_code]
+        assert ends == [1001, 1001]
+        async with running.session.ws_connect(url, headers=headers_of()) as again:
+            await again.send_json(open_draft)
+            assert (await again.receive_json(timeout=5))["rev"] == -1
+
+
+async def test_a_websocket_with_a_wrong_key_gets_the_status_of_a_request() -> None:
+    async with live(server={"client_keys": ["right"]}) as running:
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            await running.session.ws_connect(running.url + "/v1/live", headers=headers_of())
+        assert refused.value.status == 401
+
+
+async def test_the_requests_of_all_drafts_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_drafts, "MOST_BYTES", 1000)
+    async with live() as running:
+        first, second = Typist(running), Typist(running)
+        system = {"role": "system", "content": "a" * 600}
+        messages = [system, {"role": "user", "content": PLACEHOLDER}]
+        await first.begin(messages=messages)
+        path = f"{running.url}/v1/live"
+        body = {"request": {"model": "m", "messages": messages}}
+        async with running.session.post(path, json=body, headers=headers_of()) as response:
+            assert response.status == 429
+        await first.type("What?")
+        await first.submit("What?", messages=[system, {"role": "user", "content": "What?"}])
+        await second.begin(messages=messages)
+
+
+async def test_deep_nesting_is_refused() -> None:
+    async with live() as running:
+        path, deep = f"{running.url}/v1/live", "[" * 5000
+        for body in (deep, f'{{"request":{deep}"{PLACEHOLDER}"{"]" * 5000}}}'):
+            async with running.session.post(path, data=body, headers=headers_of()) as response:
+                assert response.status == 400
+        async with running.session.ws_connect(path, headers=headers_of()) as socket:
+            await socket.send_str(deep)
+            error = await socket.receive_json(timeout=5)
+            assert error["error"]["code"] == "invalid_request"
 
 
 async def test_the_prompt_cache_is_filled_once() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from collections import Counter
 from itertools import chain
 from pathlib import Path
 
@@ -125,6 +127,52 @@ def test_paws_is_joined_and_parts_share_no_text(tmp_path: Path) -> None:
             json.dumps([{"qText": "who sang", "answers": ["Bo", "Al"]}]),
             [("who sang", "al | bo")],
         ),
+        (
+            "boolqcs",
+            json.dumps(
+                {
+                    "data": [
+                        {},
+                        {
+                            "paragraph": "P.",
+                            "question": "is it",
+                            "answer": "TRUE",
+                            "perturbed_questions": [{"perturbed_q": "was it?", "answer": "FALSE"}],
+                        },
+                    ]
+                }
+            ),
+            [("P.\n\nQuestion: is it?", "P. TRUE"), ("P.\n\nQuestion: was it?", "P. FALSE")],
+        ),
+        (
+            "gsmplus",
+            "\n".join(
+                json.dumps({"seed_question": "1+1?", "seed_answer": "2", **variant})
+                for variant in (
+                    {"question": "One and one?", "answer": "2.0"},
+                    {"question": "And more?", "answer": "None"},
+                )
+            ),
+            [("1+1?", "1+1? 2"), ("One and one?", "1+1? 2"), ("And more?", "And more?")],
+        ),
+        (
+            "rqe",
+            (
+                '<pair value="true"> <chq>Is  it bad?</chq> <faq>Bad?</faq></pair>'
+                '<pair value="false"> <chq>Is it new?</chq> <faq>Bad?</faq></pair>'
+            ),
+            [("Is it bad?", "Bad?"), ("Bad?", "Bad?"), ("Is it new?", "Is it new?")],
+        ),
+        (
+            "wino",
+            "[MASK] left.\n[MASK]\nThe maid,the cook\nThe maid\n",
+            [
+                (
+                    '___ left. What does "___" refer to: The maid or the cook?',
+                    "['the maid', 'the cook'] the maid",
+                )
+            ],
+        ),
     ],
 )
 def test_streams_of_one_file(
@@ -133,6 +181,19 @@ def test_streams_of_one_file(
     path = tmp_path / "data"
     path.write_text(text, encoding="utf-8")
     assert sorted(convert(name, str(path))) == sorted(expected)
+
+
+def test_onecell_changes_one_cell_and_exchanges_two(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("\n".join(f"row {n}#red {n}#sea {n}" for n in range(6)), encoding="utf-8")
+    tables = Counter(label for _, label in convert("onecell", str(path)))
+    assert sorted(tables.values()) == [2, 2, 2]
+    (whole,) = (table for table in tables if table == path.read_text().replace("#", ","))
+    changes = [
+        sum(a != b for a, b in zip(re.split("[,\n]", one), re.split("[,\n]", whole), strict=True))
+        for one in tables
+    ]
+    assert sorted(changes) == [0, 1, 2]
 
 
 def test_spidersyn_names_the_database_in_the_system_prompt(tmp_path: Path) -> None:

@@ -7,15 +7,19 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.to_thread
 import openai
 import pytest
 
 from headstart.config.loading import load_settings
+from headstart.errors import InvalidRequest
 from headstart.lab.simulator import Simulator
 from headstart.middleware.asgi import not_found
-from headstart.middleware.batches.journal import BatchFolder, KeptBatch
+from headstart.middleware.batches import service as service_module
+from headstart.middleware.batches.journal import BatchFolder, KeptBatch, form_fields, read_upload
 from headstart.middleware.batches.service import WINDOW_S, BatchService
 from headstart.middleware.concurrency import Supervisor
+from headstart.middleware.prepare import ValueLimit
 from headstart.middleware.respond import send_whole
 from headstart.mount import build_gateway
 from headstart.observe import Observers
@@ -129,9 +133,12 @@ class Caller:
             clock=lambda: self.now,
             request_id=lambda: "id",
             body_timeout_s=None,
+            check=ValueLimit(50_000).check,
         )
 
-    async def ask(self, service: BatchService, method: str, path: str, body: bytes = b"") -> Any:
+    async def ask(
+        self, service: BatchService, method: str, path: str, body: bytes = b"", query: bytes = b""
+    ) -> Any:
         sent: list[Message] = []
 
         async def receive() -> Message:
@@ -145,20 +152,26 @@ class Caller:
             "method": method,
             "raw_path": path.encode(),
             "path": path,
-            "query_string": b"",
+            "query_string": query,
             "headers": [(b"content-type", b"multipart/form-data; boundary=b")],
         }
         assert await service.answer(scope, receive, send)
         return json.loads(b"".join(each.get("body", b"") for each in sent))
 
-    async def begin(self, service: BatchService, count: int) -> str:
+    async def upload(self, service: BatchService, data: bytes) -> Any:
         form = (
             b'--b\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--b\r\n'
             b'content-disposition: form-data; name="file"; filename="f"\r\n\r\n'
-            + lines(count)
+            + data
             + b"\r\n--b--"
         )
-        file = await self.ask(service, "POST", "/v1/files", form)
+        return await self.ask(service, "POST", "/v1/files", form)
+
+    async def begin(self, service: BatchService, count: int) -> str:
+        return await self.begin_with(service, lines(count))
+
+    async def begin_with(self, service: BatchService, data: bytes) -> str:
+        file = await self.upload(service, data)
         asked = {"input_file_id": file["id"], "endpoint": CHAT, "completion_window": "24h"}
         batch = await self.ask(service, "POST", "/v1/batches", json.dumps(asked).encode())
         return str(batch["id"])
@@ -232,3 +245,106 @@ async def test_one_batch_waits_for_another(caller: Caller) -> None:
     assert (await caller.ask(service, "GET", f"/v1/batches/{first}"))["status"] == "completed"
     assert len(await anyio.to_thread.run_sync(caller.folder.listed, "me", KeptBatch)) == 2
     await caller.aclose(service)
+
+
+# --- what a client may cost ------------------------------------------------------------------
+
+DEEP = b'{"id":"a","prompt":' + b"[" * 20_000 + b"]" * 20_000 + b"}\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (b'{"id":"a","prompt":[%b0]}\n' % (b"[]," * 60_000), "server.max_body_values"),
+        (DEEP, "nested too deeply"),
+        (b'{"id":"a","prompt":%b}\n' % (b"7" * 5000), "more than 1000 characters"),
+    ],
+)
+async def test_a_line_that_is_too_expensive_to_decode_fails_the_batch(
+    caller: Caller, line: bytes, why: str
+) -> None:
+    service = caller.service()
+    id = await caller.begin_with(service, lines(1) + b"\n" + line)
+    batch = await caller.until(service, id, "failed")
+    [error] = batch["errors"]["data"]
+    assert (error["line"], why in error["message"]) == (2, True)
+    await caller.aclose(service)
+    assert caller.answered == 0
+
+
+async def test_a_batch_has_as_many_requests_as_at_openai(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_module, "MOST_REQUESTS", 2)
+    service = caller.service()
+    allowed = await caller.begin(service, 2)
+    await caller.until(service, allowed, "completed")
+    id = await caller.begin(service, 3)
+    batch = await caller.until(service, id, "failed")
+    assert "at most 2 requests" in batch["errors"]["data"][0]["message"]
+    await caller.aclose(service)
+
+
+async def test_uploads_at_the_same_time_share_the_room(caller: Caller) -> None:
+    service = caller.service(max_bytes=60_000)
+    found: list[Any] = []
+
+    async def upload() -> None:
+        found.append(await caller.upload(service, b"x" * 20_000))
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(6):
+            tasks.start_soon(upload)
+    kept = [each for each in found if "error" not in each]
+    assert 1 <= len(kept) <= 2
+    assert await anyio.to_thread.run_sync(caller.folder.used_bytes) <= 60_000
+    codes = {each["error"]["code"] for each in found if "error" in each}
+    assert codes == {"request_too_large"}
+    await caller.aclose(service)
+
+
+async def test_batches_stop_where_the_folder_is_full(caller: Caller) -> None:
+    service = caller.service(max_bytes=40_000)
+    file = await caller.upload(service, lines(1))
+    asked = {"input_file_id": file["id"], "endpoint": CHAT, "completion_window": "24h"}
+    found = [
+        await caller.ask(service, "POST", "/v1/batches", json.dumps(asked).encode())
+        for _ in range(20)
+    ]
+    assert found[0]["status"] == "validating"
+    assert found[-1]["error"]["code"] == "request_too_large"
+    await caller.aclose(service)
+
+
+async def test_what_no_client_asks_for_is_refused(caller: Caller) -> None:
+    service = caller.service()
+    deep = b'{"input_file_id":' + b"[" * 20_000 + b"]" * 20_000 + b"}"
+    for method, body, query in (
+        ("POST", deep, b""),
+        ("GET", b"", b"limit=" + b"1" * 5000),
+        ("GET", b"", "limit=\u0663".encode()),
+    ):
+        found = await caller.ask(service, method, "/v1/batches", body, query)
+        assert found["error"]["code"] == "invalid_request"
+    await caller.aclose(service)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        b"--b\r\nx: y\r\n\r\n\r\n" * 5000 + b"--b--",
+        b'--b\r\ncontent-disposition: form-data; name="a"' + b';"' * 5000 + b"\r\n\r\n\r\n--b--",
+    ],
+    ids=["fields", "parameters"],
+)
+async def test_a_form_that_is_expensive_to_read_is_refused(form: bytes) -> None:
+    with pytest.raises(InvalidRequest):
+        form_fields(form, b"b")
+
+
+async def test_a_content_type_that_is_expensive_to_read_is_refused(tmp_path: Path) -> None:
+    upload = tmp_path / "form"
+    await anyio.Path(upload).write_bytes(b"--b--")
+    kind = 'multipart/form-data; boundary=b; x="' + ";" * 5000
+    with pytest.raises(InvalidRequest, match="too long"):
+        await anyio.to_thread.run_sync(read_upload, upload, kind, tmp_path / "data")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tracemalloc
 from typing import TYPE_CHECKING, Any
@@ -13,12 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headstart import HeadstartMiddleware
+from headstart.errors import RequestTooLarge
+from headstart.middleware.endpoints import with_deployment
 from headstart.middleware.prepare import LONGEST_NUMBER, ValueLimit
 from headstart.settings import ServerSettings, Settings
 from support.proxied import CHAT, proxied, reply_of
 from support.serving import serving
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from headstart.types import Receive, Scope, Send
 
 MEGABYTE = 2**20
@@ -109,6 +114,23 @@ def test_digits_in_a_text_are_no_number(text: str, as_key: bool) -> None:
         assert ValueLimit(most).refusal(body) is None
 
 
+class Memory:
+    """The most memory that was taken, in bytes."""
+
+    peak = 0
+
+
+@contextlib.asynccontextmanager
+async def measured_memory() -> AsyncIterator[Memory]:
+    found = Memory()
+    tracemalloc.start()
+    try:
+        yield found
+        found.peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
 # --- on sockets ---------------------------------------------------------------------------------
 
 MANY: dict[str, Any] = {"x": [[]] * 1000}
@@ -178,3 +200,67 @@ async def test_a_wrapped_app_gets_such_a_request_as_it_came(body: bytes) -> None
             assert reply.verdict == "headstart; fwd=bypass; detail=body-too-large"
     await wrapped.aclose()
     assert seen == [body, body]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/responses",
+        "/v1/responses/compact",
+        "/v1/messages/count_tokens",
+        "/v1/live",
+    ],
+)
+async def test_what_is_read_before_the_request_itself_is_bounded_too(path: str) -> None:
+    """Ids of answers, a prompt to count, the template of a draft."""
+    lists = b"[%b0]" % (b"{}," * 100_000)
+    names = b",".join(b'"k%d":0' % place for place in range(40_000))
+    refers = b'"previous_response_id":"resp_a","model":"m","messages":[{"content":"{{draft}}"}]'
+    body = b'{%b,"input":%b,%b}' % (refers, lists, names)
+    if path == "/v1/live":
+        body = b'{"request":%b}' % body
+    async with (
+        proxied(server={"max_body_values": 100}, live={"enabled": True}) as proxy,
+        measured_memory() as memory,
+        proxy.session.post(
+            proxy.url + path, data=body, headers={"authorization": "Bearer k"}
+        ) as response,
+    ):
+        reply = await reply_of(response)
+        assert (reply.status, proxy.upstream.calls) == (413, [])
+    assert b"server.max_body_values (100)" in reply.body
+    assert memory.peak < 5 * len(body)
+
+
+def test_the_body_for_a_deployment_is_bounded_before_it_is_decoded() -> None:
+    with pytest.raises(RequestTooLarge):
+        with_deployment(b'{"model":"a","x":[1,2,3]}', "m", ValueLimit(3).check)
+
+
+@pytest.mark.anyio
+async def test_a_name_of_a_model_is_bounded_in_every_dialect() -> None:
+    """It would be kept in the books, the metrics and the log."""
+    name = "m" * 3000
+    async with proxied() as proxy:
+        asked: list[tuple[str, dict[str, Any]]] = [
+            (CHAT, {"messages": []}),
+            ("/v1/messages", {"messages": [], "max_tokens": 9}),
+            ("/v1/responses", {"input": "a"}),
+            ("/v1/completions", {"prompt": "a"}),
+            ("/v1/messages/count_tokens", {"messages": []}),
+            (f"/v1beta/models/{name}:generateContent", {"contents": []}),
+            (f"/v1beta/models/{name}:embedContent", {"content": {}}),
+            (f"/openai/deployments/{name}/chat/completions", {"messages": []}),
+            (f"/openai/deployments/{name}/images/generations", {"prompt": "a"}),
+        ]
+        for path, body in asked:
+            async with proxy.session.post(
+                proxy.url + path,
+                json={"model": name, **body},
+                headers={"authorization": "Bearer k"},
+            ) as response:
+                reply = await reply_of(response)
+            assert (path, reply.status) == (path, 400)
+            assert b"2048 characters" in reply.body
+        assert proxy.upstream.calls == []

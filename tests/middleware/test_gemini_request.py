@@ -209,6 +209,14 @@ def test_geminis_schemas_become_json_schema() -> None:
     }
 
 
+def test_a_count_of_a_schema_that_is_no_count_passes_as_it_came() -> None:
+    schema = {"type": "array", "maxItems": "1" * 5000}
+    tools = [{"functionDeclarations": [{"name": "f", "parameters": schema}]}]
+    asked = DIALECT.read_request(parse({**ASK, "tools": tools}))
+    said = json.loads(OPENAI_CHAT.write_request(asked, Quirks()).body)
+    assert said["tools"][0]["function"]["parameters"] == schema
+
+
 @pytest.mark.parametrize("target", [OPENAI_CHAT, ANTHROPIC_MESSAGES])
 def test_what_other_dialects_cannot_say_is_dropped_or_refused(target: Any) -> None:
     safe = DIALECT.read_request(parse({**ASK, "safetySettings": [{"category": "x"}]}))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from typing import TYPE_CHECKING
+
 import pytest
 
 from headstart.errors import Unauthorized
@@ -16,6 +19,15 @@ from headstart.middleware.identity import (
     check_client_key,
     credential_of,
 )
+from headstart.policies.callers import (
+    NameMemo,
+    is_secret,
+    is_secret_parameter,
+    tells_callers_apart,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def test_each_key_header_and_the_query_key_identify() -> None:
@@ -330,3 +342,62 @@ def test_an_app_may_let_a_caller_in_at_one_place_alone() -> None:
 def test_no_upstream_is_none_that_may_be_read() -> None:
     callers = Callers(SharingOptions(scope="shared"), AcceptedCredentials(lambda: 0.0), b"secret")
     assert callers.readable("holder", frozenset()) == frozenset()
+
+
+def test_further_keys_do_not_make_one_client_many() -> None:
+    """Only the client key counts where turns and shares are dealt out, however it is sent."""
+    sharing = SharingOptions(
+        scope="shared", client_keys=(ClientKey("a", b"ka"), ClientKey("b", b"kb"))
+    )
+    callers = Callers(sharing, AcceptedCredentials(lambda: 0.0), b"secret")
+    own = (b"authorization", b"Bearer ka")
+    sent = [
+        callers.caller(headers, query)
+        for headers, query in (
+            ((own,), b""),
+            ((own, (b"x-api-key", b"made-up-1")), b""),
+            ((own, (b"api-key", b"made-up-2")), b"key=made-up-3"),
+            (((b"authorization", b"bEARER  ka"),), b""),
+            ((), b"key=ka"),
+        )
+    ]
+    other = callers.caller(((b"authorization", b"Bearer kb"),), b"")
+    dealt = [(callers.principal(each, None), callers.tenant(b"shared", each)) for each in sent]
+    assert len(set(dealt)) == 1
+    assert callers.principal(other, None) not in dealt[0]
+    assert callers.tenant(b"shared", other) not in dealt[0]
+
+
+def test_without_client_keys_each_key_is_a_caller() -> None:
+    callers = Callers(SharingOptions(), AcceptedCredentials(lambda: 0.0), b"secret")
+    one, other = (callers.caller(((b"authorization", key),), b"") for key in (b"a", b"b"))
+    assert callers.principal(one, None) != callers.principal(other, None)
+
+
+@pytest.mark.parametrize("part", ["header", "subdivision", "user"])
+def test_what_a_caller_sends_a_lot_of_is_not_remembered(part: str) -> None:
+    callers = Callers(SharingOptions(), AcceptedCredentials(lambda: 0.0), b"secret")
+    long = "x" * 100_000
+    tracemalloc.start()
+    for n in range(50):
+        text = f"{n}{long}"
+        header = text.encode() if part == "header" else b"a"
+        caller = callers.caller(((b"authorization", b"a"), (b"x-b", header)), b"")
+        subdivision = text.encode() if part == "subdivision" else None
+        user = text if part == "user" else None
+        callers.hashes_of(caller.whole, caller, subdivision, user, None)
+    kept = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert kept < 1_000_000
+
+
+@pytest.mark.parametrize("judge", [is_secret, is_secret_parameter])
+def test_long_names_of_headers_are_not_remembered(judge: Callable[[bytes], bool]) -> None:
+    tracemalloc.start()
+    for n in range(50):
+        assert judge(b"x" * 100_000 + b"-%d-token" % n)
+        NameMemo(judge)[b"x" * 100_000 + b"-%d-token" % n]
+        tells_callers_apart(b"x" * 100_000 + b"%d" % n, hosts=False)
+    kept = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert kept < 1_000_000

@@ -8,7 +8,7 @@ import pytest
 from headstart.attempts import Tokens
 from headstart.dialects.dialect import Frame
 from headstart.dialects.openai_chat import OPENAI_CHAT
-from headstart.middleware.reading import SSEDecoder
+from headstart.middleware.reading import FrameReader, SSEDecoder
 from headstart.types import (
     Ended,
     ErrorReported,
@@ -32,6 +32,10 @@ USAGE = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
 
 def frame(chunk: Any, event: bytes | None = None) -> Frame:
     return Frame(b"", json.dumps(chunk).encode(), event)
+
+
+def sent(chunk: Any) -> bytes:
+    return b"data: " + json.dumps(chunk).encode() + b"\n\n"
 
 
 def chunk(delta: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
@@ -123,18 +127,20 @@ USAGE_CHUNKS = {
 def test_usage_is_found_and_only_the_extra_chunk_is_extra(
     usage_chunk: dict[str, Any], alone: bool
 ) -> None:
-    decoder = DIALECT.decoder()
-    decoder.feed(frame(chunk({"role": "assistant"})))
-    events = decoder.feed(frame(usage_chunk))
-    assert [event.usage for event in events if isinstance(event, UsageReported)] == [USAGE]
-    assert DIALECT.usage_only(events) is alone
+    reader = FrameReader(DIALECT, "request", strip=True)
+    reader.feed(sent(chunk({"role": "assistant"})))
+    raw = sent(usage_chunk)
+    piece = reader.feed(raw)
+    assert [event.usage for event in piece.events if isinstance(event, UsageReported)] == [USAGE]
+    assert piece.data == (b"" if alone else raw)
 
 
 @pytest.mark.parametrize(
     "quiet", [{"choices": [], "moderation": {}}, chunk({"content": "a"}), {"choices": []}]
 )
 def test_chunk_without_usage_is_not_the_extra_chunk(quiet: dict[str, Any]) -> None:
-    assert not DIALECT.usage_only(DIALECT.decoder().feed(frame(quiet)))
+    raw = sent(quiet)
+    assert FrameReader(DIALECT, "request", strip=True).feed(raw).data == raw
 
 
 @pytest.mark.parametrize(

@@ -415,6 +415,70 @@ def test_any_change_of_a_long_text_without_vectors_is_vetoed() -> None:
     assert not GUARDS["substitution"](one, apart)
 
 
+REPORT = (
+    "The harbour opened in spring. Two ferries crossed the bay each morning, and a small crew sold "
+    "tickets at the pier until the storm closed the road to the lighthouse."
+)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        pytest.param(f"{REPORT} Who sold them?", f"{REPORT} Who printed them?", id="exchanged"),
+        pytest.param(f"{REPORT} Who left?", f"{REPORT} Who left early?", id="added"),
+        pytest.param(REPORT, REPORT.replace("small ", ""), id="removed"),
+        pytest.param(REPORT, f"{REPORT} A third crew sold tickets, too.", id="a sentence added"),
+        pytest.param(REPORT, REPORT.replace("the bay", "the road"), id="a word that is there"),
+        pytest.param(REPORT, REPORT.replace("harbour", "pier").replace("the pier", "the harbour")),
+        pytest.param(f"{REPORT} Is it safe?", f"{REPORT} Was it safe?", id="another time"),
+        pytest.param(f"{REPORT} What may happen?", f"{REPORT} What will happen?", id="how sure"),
+    ],
+)
+def test_any_change_of_a_long_text_is_vetoed(one: str, other: str) -> None:
+    a, b = parse(one), parse(other)
+    assert a.vectors
+    assert GUARDS["substitution"](a, b)
+    assert GUARDS["substitution"](b, a)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        pytest.param(f"Hi! {REPORT}", f"{REPORT} Thanks.", id="courtesy"),
+        pytest.param(f"{REPORT} What's the reason?", f"{REPORT} What is the reason?"),
+        pytest.param(REPORT, REPORT.replace("spring. Two", "spring - two"), id="punctuation"),
+        pytest.param(f"{REPORT} {REPORT}", f"{REPORT} Which car is the best?", id="mostly another"),
+        pytest.param("Sell the small old car at the pier", "Sell the small car at the old pier"),
+    ],
+)
+def test_other_texts_are_not_one_long_text_with_changes(one: str, other: str) -> None:
+    assert not GUARDS["substitution"](parse(one), parse(other))
+
+
+FENCED = "Does this work?\n```\n{}\n```"
+
+
+@pytest.mark.parametrize(
+    ("guard", "one", "other"),
+    [
+        ("crossing", "def area(a, b):\n  return sub(b, a)", "def area(a, b):\n  return sub(a, b)"),
+        ("sign", "yield x", "yield (x)"),
+    ],
+)
+def test_code_is_read_as_code(guard: GuardName, one: str, other: str) -> None:
+    assert GUARDS[guard](parse(FENCED.format(one)), parse(FENCED.format(other)))
+    prose = "Compare {} with {}"
+    assert not GUARDS["crossing"](parse(prose.format("a cat", "b")), parse("Compare cat with b"))
+
+
+def test_a_name_of_one_letter_counts_in_long_code() -> None:
+    lines = [f"  total{'x' * place} = start{'y' * place}" for place in range(20)]
+    one, other = (
+        parse(FENCED.format("\n".join([*lines, f"  return {last}"]))) for last in ("a", "it")
+    )
+    assert GUARDS["substitution"](one, other)
+
+
 def test_incomplete_encoding_leaves_no_vectors() -> None:
     text = "What is the capital of Peru?"
     assert parse_prompt(text, encode(text, complete=False)).vectors == b""

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 import msgspec
 
 from headstart.dialects.registry import RELAYED_PREFIXES
-from headstart.errors import ConfigError, InvalidRequest
+from headstart.errors import ConfigError, HeadstartError, InvalidRequest
 from headstart.middleware.batches.documents import MapOptions, MapStep, check_request, read_document
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
     from typing import BinaryIO
 
@@ -58,12 +58,19 @@ class BatchRequest(NamedTuple):
 
 
 def read_requests(
-    lines: Iterable[bytes], model: str | None, map_field: str | None = None
+    lines: Iterable[bytes],
+    model: str | None,
+    map_field: str | None = None,
+    *,
+    check: Callable[[bytes], None] | None = None,
+    most: int | None = None,
 ) -> list[BatchRequest]:
     """Return the requests of a file in OpenAI's batch format or our short one.
 
     ``model`` is the model of requests that name none; ``map_field`` names the field with the
-    document to split. Raises ConfigError, which names the line.
+    document to split. For a file of a client, ``check`` refuses a line that is too expensive to
+    decode, and ``most`` is the highest number of requests. Raises ConfigError, which names the
+    line.
     """
     requests: list[BatchRequest] = []
     seen: dict[str, int] = {}
@@ -71,6 +78,10 @@ def read_requests(
         if not line.strip():
             continue
         try:
+            if len(requests) == most:
+                raise ConfigError(f"a batch has at most {most} requests")
+            if check is not None:
+                check(line)
             row = msgspec.json.decode(line, type=dict[str, Any])
             document = None
             if map_field is not None:
@@ -79,8 +90,10 @@ def read_requests(
             if document is not None:
                 check_request(found.path, msgspec.json.decode(found.body))
                 found = found._replace(document=document)
-        except (msgspec.DecodeError, UnicodeDecodeError, ConfigError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, HeadstartError) as error:
             raise ConfigError(f"line {number}: {error}") from error
+        except RecursionError as error:
+            raise ConfigError(f"line {number}: it is nested too deeply") from error
         if (first := seen.setdefault(found.custom_id, number)) != number:
             raise ConfigError(
                 f"line {number}: the id {found.custom_id!r} is that of line {first}, too; give "
@@ -384,8 +397,11 @@ def output_row(request: BatchRequest, id: str, status: int, body: bytes) -> msgs
 ID = re.compile(r"(?:file-|batch_)[0-9a-f]{24}")
 LEAST_BYTES = 4096
 """Bytes that a small file counts for: it takes a block of the disk, and a place in the folder."""
-LONGEST_HEADERS = 16 * 1024
-"""The longest headers of a field of a form."""
+LONGEST_HEADERS = 2048
+"""The longest headers of a field of a form, or content type of the whole form. The time to read
+their parameters grows with the square of their length."""
+MOST_FIELDS = 32
+"""Most fields of a form."""
 ENDED = frozenset(("completed", "failed", "expired", "cancelled"))
 
 
@@ -564,6 +580,8 @@ def read_upload(upload: Path, content_type: str, into: Path) -> tuple[str, str]:
 
     Raises InvalidRequest.
     """
+    if len(content_type) > LONGEST_HEADERS:
+        raise InvalidRequest("content-type: it is too long")
     kind = Message()
     kind["content-type"] = content_type
     boundary = kind.get_param("boundary")
@@ -588,18 +606,23 @@ def read_upload(upload: Path, content_type: str, into: Path) -> tuple[str, str]:
 
 
 def form_fields(data: bytes | mmap.mmap, boundary: bytes) -> dict[str, FormField]:
-    """Return the fields of a form by name. Raises InvalidRequest for a form that is cut."""
+    """Return the fields of a form by name.
+
+    Raises InvalidRequest for a form that is cut, or that has too many fields.
+    """
     fields: dict[str, FormField] = {}
     mark = b"--" + boundary
     at = data.find(mark)
-    while at >= 0:
+    for _ in range(MOST_FIELDS + 1):
         at += len(mark)
         if data[at : at + 2] == b"--":
             return fields
         head = data.find(b"\r\n\r\n", at, at + LONGEST_HEADERS)
         end = data.find(b"\r\n" + mark, max(head, at))
-        if head < 0 or end < 0:
-            break
+        if at < len(mark) or head < 0 or end < 0:
+            raise InvalidRequest(
+                "the form ends before its last boundary, or a field has no headers"
+            )
         headers = Message()
         for line in data[at:head].decode("utf-8", "replace").splitlines():
             name, _, value = line.partition(":")
@@ -609,4 +632,4 @@ def form_fields(data: bytes | mmap.mmap, boundary: bytes) -> dict[str, FormField
         if isinstance(named, str):
             fields[named] = FormField(headers.get_filename() or "", head + 4, end)
         at = end + 2
-    raise InvalidRequest("the form ends before its last boundary, or a field has no headers")
+    raise InvalidRequest(f"the form has more than {MOST_FIELDS} fields")

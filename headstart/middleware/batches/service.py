@@ -29,6 +29,7 @@ from headstart.errors import (
     UnknownReference,
 )
 from headstart.middleware.batches.journal import (
+    LEAST_BYTES,
     BatchFolder,
     BatchJournal,
     KeptBatch,
@@ -70,6 +71,9 @@ ENDPOINTS = (
 """The paths that a batch may ask."""
 WINDOW, WINDOW_S = "24h", 24 * 3600
 PURPOSE, OUTPUT = "batch", "batch_output"
+_NUMBER = re.compile(r"[0-9]{1,9}")
+MOST_REQUESTS = 50_000
+"""Most requests of one batch, as at OpenAI."""
 SMALL_BODY = 64 * 1024
 """The longest JSON body."""
 FORM_BYTES = 64 * 1024
@@ -109,8 +113,9 @@ class BatchService:
     """Answers ``/v1/files`` and ``/v1/batches``, and runs the batches.
 
     ``app`` answers the requests of batches. ``owner`` returns the digest of a caller, and raises
-    Unauthorized or Forbidden. ``books`` has to observe the engine. ``aclose`` stops the batches;
-    their journals keep the answers.
+    Unauthorized or Forbidden. ``check`` refuses a request that is too expensive to decode.
+    ``books`` has to observe the engine. ``aclose`` stops the batches; their journals keep the
+    answers.
     """
 
     def __init__(
@@ -124,6 +129,7 @@ class BatchService:
         clock: Callable[[], float],
         request_id: Callable[[], str],
         body_timeout_s: float | None,
+        check: Callable[[bytes], None],
     ) -> None:
         self.books = _TaggedBooks()
         self._settings = settings
@@ -134,6 +140,9 @@ class BatchService:
         self._clock = clock
         self._request_id = request_id
         self._body_timeout_s = body_timeout_s
+        self._check = check
+        self._arriving = 0
+        """Bytes that the uploads in progress may have."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._runs: dict[str, BatchRun] = {}
         """The runs of this process, by the ids of their batches."""
@@ -224,26 +233,35 @@ class BatchService:
 
     async def _upload(self, owner: str, scope: Scope, receive: Receive) -> KeptFile:
         """Keep the file of a form. It is written to the disk while it arrives."""
-        folder, most = self._folder, self._settings.max_file_bytes
-        length = dict(scope["headers"]).get(b"content-length", b"0")
-        stated = int(length) if length.isdigit() else 0
-        used = await asyncio.to_thread(folder.used_bytes)
-        if used + stated > self._settings.max_bytes:
+        most = min(self._settings.max_file_bytes + FORM_BYTES, self._settings.max_bytes)
+        length = dict(scope["headers"]).get(b"content-length", b"")
+        expected = min(int(length), most) if length.isdigit() else most
+        await self._make_room(expected)
+        self._arriving += expected
+        try:
+            return await self._keep_form(owner, scope, receive)
+        finally:
+            self._arriving -= expected
+
+    async def _make_room(self, expected: int = LEAST_BYTES) -> None:
+        """Raise RequestTooLarge if the folder has no room beside the uploads in progress."""
+        used = await asyncio.to_thread(self._folder.used_bytes)
+        if used + self._arriving + expected > self._settings.max_bytes:
             raise RequestTooLarge(
                 "the files of all batches take as much as batches.max_bytes allows "
                 f"({self._settings.max_bytes}): delete some, or raise it"
             )
+
+    async def _keep_form(self, owner: str, scope: Scope, receive: Receive) -> KeptFile:
+        folder, most = self._folder, self._settings.max_file_bytes
         whole, data = folder.root / f"{new_id('form-')}.part", folder.root / new_id("data-")
         try:
             with await asyncio.to_thread(_opened, whole) as out:
                 size, waiting = 0, bytearray()
                 async for piece in iterate_body(receive):
                     size += len(piece)
-                    if size > min(most + FORM_BYTES, self._settings.max_bytes - used):
-                        raise RequestTooLarge(
-                            f"the file exceeds batches.max_file_bytes ({most}), or there is no "
-                            "room for it in batches.max_bytes"
-                        )
+                    if size > most + FORM_BYTES:
+                        raise RequestTooLarge(f"the file exceeds batches.max_file_bytes ({most})")
                     waiting += piece
                     if len(waiting) >= PIECE:
                         await asyncio.to_thread(out.write, bytes(waiting))
@@ -321,6 +339,7 @@ class BatchService:
             file = await asyncio.to_thread(self._folder.find, owner, file_id, KeptFile)
         if file is None or file.purpose != PURPOSE:
             raise InvalidRequest("input_file_id: there is no such file with the purpose 'batch'")
+        await self._make_room()
         now = int(self._clock())
         batch = KeptBatch(
             id=new_id("batch_"),
@@ -372,6 +391,8 @@ class BatchService:
         except ConfigError as error:  # another process runs it, and may end
             logger.info("batch %s does not start here: %s", batch.id, error)
             self._looks_at[owner] = self._clock() + AGAIN_S
+        except RecursionError:  # one was only just not too deep for the first reader
+            await self._fail(owner, batch, "a request is nested too deeply", None)
         except (OSError, HeadstartError) as error:
             logger.error("batch %s stopped: %s", batch.id, error)
             self._looks_at[owner] = self._clock() + AGAIN_S
@@ -382,7 +403,7 @@ class BatchService:
         folder = self._folder
         data = folder.path(owner, batch.input_file_id, "data")
         try:
-            requests = await asyncio.to_thread(_read, data, batch.endpoint)
+            requests = await asyncio.to_thread(_read, data, batch.endpoint, self._check)
         except FileNotFoundError:
             return await self._fail(owner, batch, "the input file was deleted", None)
         except ConfigError as error:
@@ -533,9 +554,10 @@ def _limited(app: ASGIApp, concurrency: ConcurrencyLimit) -> ASGIApp:
     return gated
 
 
-def _read(data: Path, endpoint: str) -> list[BatchRequest]:
+def _read(data: Path, endpoint: str, check: Callable[[bytes], None]) -> list[BatchRequest]:
     """Return the requests of a file. Raises ConfigError, which names the line. It blocks."""
-    requests = read_requests(data.read_bytes().splitlines(), None)
+    with data.open("rb") as lines:
+        requests = read_requests(lines, None, check=check, most=MOST_REQUESTS)
     if not requests:
         raise ConfigError("the file has no requests")
     for each in requests:
@@ -583,7 +605,7 @@ async def _read_json(receive: Receive) -> dict[str, Any]:
             raise RequestTooLarge(f"the body exceeds {SMALL_BODY} bytes")
     try:
         return msgspec.json.decode(bytes(body), type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"the body is not a JSON object: {error}") from error
 
 
@@ -612,7 +634,7 @@ def _query(scope: Scope) -> dict[str, str]:
 def _page(listed: list[dict[str, Any]], query: dict[str, str], size: int) -> dict[str, Any]:
     """Return a page of a list. Raises InvalidRequest."""
     limit = query.get("limit", str(size))
-    if not (limit.isdecimal() and 1 <= int(limit) <= max(size, LARGEST_PAGE)):
+    if not (_NUMBER.fullmatch(limit) and 1 <= int(limit) <= max(size, LARGEST_PAGE)):
         raise InvalidRequest(f"limit: must be a number from 1 to {max(size, LARGEST_PAGE)}")
     if query.get("order") == "asc":
         listed.reverse()

@@ -24,8 +24,8 @@ from headstart.errors import (
     UpstreamRefused,
     UpstreamUnreachable,
 )
-from headstart.middleware.upstreams.http import HTTPUpstream, pieces_of
-from headstart.middleware.upstreams.outgoing import read_head
+from headstart.middleware.upstreams.http import HTTPUpstream
+from headstart.middleware.upstreams.outgoing import pieces_of, read_head
 from headstart.reply import Reply, Transcript
 
 if TYPE_CHECKING:

@@ -36,6 +36,7 @@ from headstart.middleware.upstreams.outgoing import (
     IncomingAnswer,
     RequestWriter,
     begins_events,
+    pieces_of,
     read_head,
 )
 from headstart.reply import Reply, Transcript
@@ -120,6 +121,14 @@ class _WatchedConnection(ResponseHandler):
         body = self._payload
         if body is not None and not body.is_eof() and body.exception() is None:
             body.set_exception(aiohttp.ClientPayloadError("the body cannot be read"))
+
+    def resume_reading(self, *arguments: Any, **options: Any) -> None:
+        """Go on after a pause. The client library asks for it after each piece, and parses again.
+
+        Without a pause, nothing is left to be parsed.
+        """
+        if self._reading_paused:
+            super().resume_reading(*arguments, **options)
 
     def _reschedule_timeout(self) -> None:
         limit_s, timer = self._read_timeout, self._read_timeout_handle
@@ -608,18 +617,6 @@ class HTTPUpstream:
         real = self._settings.models.get(model, model)
         beside = not self._settings.quirks.stream_usage
         return IncomingAnswer(call, client, own, self._clock(), real, usage_beside=beside)
-
-
-async def pieces_of(
-    body: bytes, reader: BodyReader, transcript: Transcript
-) -> AsyncGenerator[Piece]:
-    """Yield the pieces of a body that was read ahead."""
-    piece = reader.feed(body)
-    transcript.add(piece)
-    yield piece
-    piece = reader.end()
-    transcript.add(piece)
-    yield piece
 
 
 async def _in_time(content: aiohttp.StreamReader, until: float) -> bytes:

@@ -1,4 +1,4 @@
-"""Writes the request that a provider gets for a call, and reads the head of its answer."""
+"""Writes the request that a provider gets for a call, and begins to read its answer."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ from headstart.reply import EVENT_STREAMS
 from headstart.types import ExtraDelta, UsageReported
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import AsyncGenerator, Callable, Mapping
 
     from headstart.dialects.dialect import Dialect, EventEncoder, UpstreamDialect
     from headstart.reply import Transcript
     from headstart.settings import UpstreamSettings
-    from headstart.types import CacheMarks, Call, ChatRequest, Headers
+    from headstart.types import CacheMarks, Call, ChatRequest, Headers, Piece
 
 HOP_BY_HOP = frozenset(
     (
@@ -322,6 +322,18 @@ class IncomingAnswer(msgspec.Struct, frozen=True):
             estimate = client.usage(Tokens(prompt=self.call.prompt_tokens))
             encoder.feed((UsageReported(usage=estimate),))
         return encoder
+
+
+async def pieces_of(
+    body: bytes, reader: BodyReader, transcript: Transcript
+) -> AsyncGenerator[Piece]:
+    """Yield the pieces of a body that was read ahead."""
+    piece = reader.feed(body)
+    transcript.add(piece)
+    yield piece
+    piece = reader.end()
+    transcript.add(piece)
+    yield piece
 
 
 AFTER_END_S = 1.0

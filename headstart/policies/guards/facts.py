@@ -736,7 +736,7 @@ _FORMATTING = re.compile(
 """Bullets, quotes, bold text, placeholders such as "[name]", and a slip at the end."""
 _FORMULA = re.compile(
     r"""
-      [*^=<>|\\{}\[\]] | && | !(?==)
+      [*^=<>|\\{}\[\]] | && | !(?==) | ```
     | \+(?=[\w(]) | (?<=\s)\+(?=\s)
     | (?<![\w)\]}-])-(?=[\d.(]|\w\b|-\w)             # -5, -x, --force
     | (?:(?<=[\d)\]}]\ )|(?<=\b\w\ ))-(?=\ (?:[\d(]|\w\b))    # 12 - 4, x - 4
@@ -751,7 +751,7 @@ _SIGN = re.compile(
 )
 """Signs that count beside those. A hyphen or a slash between two words does not."""
 
-_ANY = re.compile(rf"[-+*/^=<>|\\{{}}\[\]()&{''.join(_OTHER_SIGNS)}]|\d [pmt]", re.IGNORECASE)
+_ANY = re.compile(rf"[-+*/^=<>`|\\{{}}\[\]()&{''.join(_OTHER_SIGNS)}]|\d [pmt]", re.IGNORECASE)
 """What every formula has, and little prose."""
 
 

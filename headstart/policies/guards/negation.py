@@ -12,11 +12,11 @@ Zaharia 2020, used as a veto, not as a score).
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING
 
 from headstart.policies.guards.words import (
-    MOST_VECTORS,
     different,
     is_negated_verb,
     listed,
@@ -494,17 +494,27 @@ LEAST_CONTEXT = 10
 """Fewest words that two prompts must share at both ends, so that the rest is compared alone."""
 LEAST_CONTEXT_SHARE = 0.6
 """The share of the longer prompt that these words must have."""
-LEAST_SAME_TEXT = 0.75
-"""Prompts with this share of common content words are one text with changes."""
+LEAST_TEXT = 25
+"""Fewest words that two prompts must share to be one text with changes. The share is the same."""
+_IDLE = stems_of(
+    """
+    a an the this that these those am is are be do does have has there it s m re ve ll d t
+    please thanks thank hi hello hey ok okay kindly
+    """
+)
+"""Words that change no answer, also in a long text. Was, will and may are not among them."""
 
 
 def words_substituted(a: Parse, b: Parse) -> bool:
     """Veto when content words were exchanged and their vectors are far apart.
 
     This applies to a few words, and to all words between a long start and end that both prompts
-    have: there, the similarity of the prompts is that of their context. Without vectors (very long
-    prompts) a change cannot be checked, so it is a veto.
+    have: there, the similarity of the prompts is that of their context. In a long text with
+    changes, neither the similarity nor the vectors show what a change means, so any change of words
+    or of their order is a veto.
     """
+    if _text_changed(a, b):
+        return True
     only_a, only_b = a.content - b.content, b.content - a.content
     if not only_a and not only_b:
         return False
@@ -512,15 +522,21 @@ def words_substituted(a: Parse, b: Parse) -> bool:
         maxsim = exchanged_maxsim(a, b)
         if maxsim is None or maxsim < LEAST_MAXSIM:
             return True
-    return _changed_unseen(a, b) or _rests_differ(a, b)
+    return _rests_differ(a, b)
 
 
-def _changed_unseen(a: Parse, b: Parse) -> bool:
-    """Tell whether the prompts are one text with changes, and too long to have vectors."""
-    if min(len(different(a.stems)), len(different(b.stems))) <= MOST_VECTORS:
+def _text_changed(a: Parse, b: Parse) -> bool:
+    """Tell whether the prompts are one long text with changes."""
+    shorter, longer = sorted((len(a.stems), len(b.stems)))
+    least = max(LEAST_TEXT, LEAST_CONTEXT_SHARE * longer)
+    if shorter < least or (Counter(a.stems) & Counter(b.stems)).total() < least:
         return False
-    shared = len(a.content & b.content)
-    return shared >= LEAST_SAME_TEXT * max(len(a.content), len(b.content))
+    code = bool(a.signs and b.signs)  # there "a" is a name
+    one, other = (
+        [word for word in side.stems if word not in _IDLE or (code and len(word) == 1)]
+        for side in (a, b)
+    )
+    return one != other
 
 
 def _rests_differ(a: Parse, b: Parse) -> bool:

@@ -218,7 +218,8 @@ def words_crossed(a: Parse, b: Parse) -> bool:
     """Veto when the order of shared words differs in a way that could matter."""
     if a.stems == b.stems:
         return False
-    texts = (_ordered_text(a.stems, a.commas), _ordered_text(b.stems, b.commas))
+    code = bool(a.signs and b.signs)
+    texts = (_ordered_text(side.stems, side.commas, code=code) for side in (a, b))
     one, other = sorted(texts, key=attrgetter("words"))
     alike = _share(one, other)
     if alike < LEAST_COMPARABLE:
@@ -232,7 +233,8 @@ def words_crossed(a: Parse, b: Parse) -> bool:
 
 
 @lru_cache(maxsize=512)
-def _ordered_text(stems: tuple[str, ...], commas: tuple[int, ...]) -> _OrderedText:
+def _ordered_text(stems: tuple[str, ...], commas: tuple[int, ...], *, code: bool) -> _OrderedText:
+    """Return a text whose words can be compared in order. In code "a" is a name, not an article."""
     every: list[str] = []
     words: list[str] = []
     places: list[int] = []
@@ -248,7 +250,8 @@ def _ordered_text(stems: tuple[str, ...], commas: tuple[int, ...]) -> _OrderedTe
         if place in after_comma:
             add(",", counts=True)
         if word.isalpha():
-            add(_NUMBERS.get(word, word), counts=word not in _PASSED_OVER)
+            named = code and len(word) == 1
+            add(_NUMBERS.get(word, word), counts=named or word not in _PASSED_OVER)
         else:
             for piece in _PIECES.findall(word) or (word,):
                 add(piece, counts=True)
