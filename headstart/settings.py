@@ -390,7 +390,7 @@ class CacheSettings(Section):
     """Request headers that change the answer. They become part of the cache key."""
     ignore_headers: tuple[str, ...] = ()
     """Request headers that do not identify the caller. Requests that differ only in these headers
-    [share answers](#who-shares-answers)."""
+    [share answers](#how-callers-are-told-apart)."""
     audit: AuditSettings = AuditSettings()
     judge: JudgeSettings | None = None
 

@@ -68,7 +68,7 @@ from headstart.middleware.observers import (
 from headstart.middleware.pipeline import Engine, EngineOptions
 from headstart.middleware.prepare import Preparer, ValueLimit
 from headstart.middleware.pump import Pump
-from headstart.middleware.relay import HeldResponses, Relay, RelayPaths
+from headstart.middleware.relay import KeptResponses, Relay, RelayPaths
 from headstart.middleware.respond import RenderedAnswers, Responder
 from headstart.middleware.router import ModelLists
 from headstart.middleware.shared_flights import SharedFlights
@@ -173,7 +173,7 @@ async def start_engine(
             engine,
             services.relay,
             services.sockets,
-            services.held,
+            services.kept,
             stack.pop_all().aclose,
             tracing,
             services.drafts,
@@ -476,7 +476,7 @@ class _Services(NamedTuple):
 
     relay: Relay | None = None
     sockets: WebSocketRelay | None = None
-    held: HeldResponses | None = None
+    kept: KeptResponses | None = None
     drafts: LiveDrafts | None = None
     batches: BatchService | None = None
 
@@ -493,12 +493,12 @@ async def _open_services(
 ) -> _Services:
     """Open the services. They close before the engine does. Raises ConfigError."""
     stack = build.stack
-    held = (
+    kept = (
         None
         if conversations is None
-        else _make_held(conversations, engine, access, build.observers)
+        else _make_kept(conversations, engine, access, build.observers)
     )
-    relay = await _open_relay(build, parts, providers, access, held)
+    relay = await _open_relay(build, parts, providers, access, kept)
     stack.push_async_callback(sockets.aclose)
     drafts = _make_drafts(parts, engine)
     if drafts is not None:
@@ -506,16 +506,16 @@ async def _open_services(
     batches = await _open_batches(parts, engine)
     if batches is not None:
         stack.push_async_callback(batches.aclose)
-    return _Services(relay, sockets, held, drafts, batches)
+    return _Services(relay, sockets, kept, drafts, batches)
 
 
-def _make_held(
+def _make_kept(
     conversations: Conversations, engine: Engine, access: AccessControl, observer: Observers
-) -> HeldResponses | None:
+) -> KeptResponses | None:
     """Return the store of answers that clients may name; None if no dialect names answers."""
     for dialect in DIALECTS.values():
         if dialect.names_answers:
-            return HeldResponses(
+            return KeptResponses(
                 conversations,
                 observer=observer,
                 clock=clock,
@@ -632,7 +632,7 @@ async def _open_relay(
     parts: Parts,
     providers: _Providers,
     access: AccessControl,
-    held: HeldResponses | None,
+    kept: KeptResponses | None,
 ) -> Relay:
     """Return the relay, with the lists of models of an earlier run."""
     opened, router = providers.opened, providers.router
@@ -653,7 +653,7 @@ async def _open_relay(
         router,
         rules=rules,
         models=models,
-        held=held,
+        kept=kept,
         concurrency=parts.relays,
         spawn=parts.supervisor.spawn,
         clock=clock,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from headstart.middleware.endpoints import Route, Routes
     from headstart.middleware.live_drafts import LiveDrafts
     from headstart.middleware.pipeline import Engine
-    from headstart.middleware.relay import HeldResponses, Relay
+    from headstart.middleware.relay import KeptResponses, Relay
     from headstart.middleware.telemetry import Tracing
     from headstart.middleware.websocket_relay import WebSocketRelay
     from headstart.policies.callers import OriginRules
@@ -101,7 +101,7 @@ class StartedEngine:
     engine: Engine
     relay: Relay | None
     sockets: WebSocketRelay | None
-    held: HeldResponses | None
+    kept: KeptResponses | None
     aclose: Callable[[], Awaitable[None]]
     tracing: Tracing | None = None
     drafts: LiveDrafts | None = None
@@ -209,7 +209,7 @@ class Gateway:
             return
         if raw_path(scope).startswith(_VERSION_TWICE):
             return await not_found(scope, receive, send)
-        if running.held is not None and await running.held.answer(scope, send):
+        if running.kept is not None and await running.kept.answer(scope, send):
             return
         if running.drafts is not None and await running.drafts.answer(scope, receive, send):
             return

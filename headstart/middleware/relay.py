@@ -105,7 +105,7 @@ class Relay:
     the books for each. ``clock`` gives Unix seconds. ``concurrency`` bounds how many requests are
     relayed at once, ``deadline_s`` how long each may take, and ``body_timeout_s`` the wait for its
     body. A prompt that is to be counted is read whole, up to ``max_body_bytes`` and ``values``.
-    ``paths`` may be relayed. ``models`` answers requests for lists of models. ``held`` checks that
+    ``paths`` may be relayed. ``models`` answers requests for lists of models. ``kept`` checks that
     the answers in a body belong to the caller. ``ledger`` has the limits of callers' keys.
     """
 
@@ -115,7 +115,7 @@ class Relay:
         *,
         rules: Sequence[RouteRule] = (),
         models: ModelLists,
-        held: HeldResponses | None = None,
+        kept: KeptResponses | None = None,
         concurrency: ConcurrencyLimit,
         spawn: Spawn,
         clock: Callable[[], float],
@@ -132,7 +132,7 @@ class Relay:
         self._router = router
         self._rules = rules
         self._models = models
-        self._held = held
+        self._kept = kept
         self._models_matter = any(rule.model != "*" for rule in rules)
         self._concurrency = concurrency
         self._spawn = spawn
@@ -273,16 +273,16 @@ class Relay:
         """Return the call with its body: whole if it must be read, else as it arrives."""
         if not _has_body(call.headers):
             return call
-        held = self._held if self._held is not None and self._held.checks(call.path) else None
-        if held is not None:
+        kept = self._kept if self._kept is not None and self._kept.checks(call.path) else None
+        if kept is not None:
             refuse_compressed(call.headers)
-        whole = held is not None or _count_form(call) is not None
+        whole = kept is not None or _count_form(call) is not None
         decides = self._models_matter or self._router.tells_models_apart(call.dialect)
         if not (whole or (decides and _is_small_json(call.headers))):
             return msgspec.structs.replace(call, upload=Upload(caller.next_piece))
         body = await caller.whole_body(self._max_body_bytes if whole else KEPT_BYTES)
-        if held is not None:
-            await held.check(scope, body)
+        if kept is not None:
+            await kept.check(scope, body)
         if call.deployment:
             return msgspec.structs.replace(
                 call, body=with_deployment(body, call.deployment, self._values.check)
@@ -521,7 +521,7 @@ PAGE = 20
 LARGEST_PAGE = 100
 
 
-class HeldResponses:
+class KeptResponses:
     """Answers requests for kept answers of the caller. ``owner`` names the caller of a request.
 
     An id of ours, or of another caller, that this caller does not have is answered with 404. The
