@@ -440,11 +440,11 @@ async def test_a_relayed_call_that_names_two_models_is_refused(tmp_path: Path) -
 async def test_of_two_limits_of_an_answer_the_larger_one_is_reserved(tmp_path: Path) -> None:
     """Many providers know only ``max_tokens``."""
     async with sidecar(**settings(tmp_path, {"usd_per_day": 1.0})) as running:
-        limits: dict[str, Any]
-        for limits in (
+        asked: list[dict[str, Any]] = [
             {"max_tokens": 1, "max_completion_tokens": 90_000},
             {"max_completion_tokens": 1, "max_tokens": 90_000},
-        ):
+        ]
+        for limits in asked:
             reply = await running.ask("x", headers=A, **limits)
             assert reply.status == 429
         assert (await running.ask("x", headers=A, max_tokens=9)).status == 200
