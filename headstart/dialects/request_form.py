@@ -418,8 +418,15 @@ class RequestForm:
     # --- the work that a request asks for ----------------------------------------------------
 
     def answers_billed(self, request: ChatRequest) -> tuple[int | None, int]:
-        """Return the most tokens of an answer (None: no limit), and how many are billed."""
-        return request.max_tokens, request.choices
+        """Return the most tokens of an answer (None: no limit), and how many are billed.
+
+        OpenAI's API has two names of the limit, and many providers know only one of them.
+        """
+        if request.max_tokens is None:
+            return None, request.choices
+        named = [request.document.get(each) for each in ("max_tokens", "max_completion_tokens")]
+        written = [each for each in named if type(each) is int]
+        return max([request.max_tokens, *written]), request.choices
 
     def sampling(self, document: dict[str, Any]) -> dict[str, Any]:
         """Return the object that holds temperature and seed."""

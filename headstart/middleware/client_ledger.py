@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from headstart.observe import Observer
     from headstart.policies.cost import Price
     from headstart.settings import ClientLimits
-    from headstart.types import Call, Charge, Message, Send
+    from headstart.types import Call, Charge, ChatRequest, Message, Send
 
 RETRY_S = 1.0
 """Time until a failed settlement is tried again."""
@@ -222,6 +222,19 @@ class ClientLedger:
                 )
         if found.limits.requests_per_minute is not None:
             await self._count_request(caller, found.limits.requests_per_minute)
+
+    async def admit_request(self, caller: str, request: ChatRequest | None) -> None:
+        """Admit a request; None: it cannot be read. Raises as ``admit``.
+
+        If it repeats a JSON key, its provider may read another model, or another limit, than we do.
+        """
+        if request is None:
+            return await self.admit(caller)
+        if request.duplicate_keys and (found := self._callers.get(caller)) is not None:
+            _refuse_unknown(found, caller, "requests that repeat a JSON key", "")
+        others = request.document.get("models")  # alternatives, at some providers
+        named = others if isinstance(others, list) else () if others is None else (others,)
+        await self.admit(caller, request.model, *map(str, named))
 
     async def admit_relayed(self, call: Call, *, is_free: bool) -> None:
         """Admit a relayed request. Its cost is not known unless it is free.

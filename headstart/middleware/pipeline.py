@@ -74,7 +74,6 @@ if TYPE_CHECKING:
     from headstart.types import (
         ASGIApp,
         CacheKey,
-        ChatRequest,
         Entry,
         Headers,
         Message,
@@ -130,12 +129,6 @@ def _source_of(context: RequestContext) -> AnswerSource:
         asked=context.lookup.outcome in (Outcome.MISS, Outcome.BYPASS),
         composed=reply is not None and not _COMPOSED.isdisjoint(reply.transforms),
     )
-
-
-def _models(request: ChatRequest) -> list[str]:
-    """Return the models that may answer. Some providers take alternatives in ``models``."""
-    others = request.document.get("models")
-    return [request.model, *map(str, others if isinstance(others, list) else ())]
 
 
 def _identity(prepared: Prepared, key: CacheKey) -> tuple[tuple[Any, ...], AnswerForm]:
@@ -332,7 +325,7 @@ class Engine:
         """Apply the limits of the caller's key to a call. Raises RequestError."""
         request = context.prepared.request
         if self._ledger is not None and request is not None:
-            await self._ledger.admit(context.caller, *_models(request))
+            await self._ledger.admit_request(context.caller, request)
 
     async def look_up_draft(self, context: RequestContext) -> bool | None:
         """Return whether the cache has the answer; None if such requests are not looked up."""
@@ -474,11 +467,9 @@ class Engine:
         if context.prepared.in_sentences and dialect is not None:
             context.send = SentencePace(context.send, dialect)
         if self._ledger is not None:
-            request = context.prepared.request
-            models = [] if request is None else _models(request)
             form = (context.route.dialect or OPENAI_CHAT).limit_headers
             context.send = self._ledger.with_limit_headers(context.send, context.caller, form)
-            await self._ledger.admit(context.caller, *models)
+            await self._ledger.admit_request(context.caller, context.prepared.request)
         await self._serve(context, app)
 
     def _keep_answer(self, context: RequestContext) -> None:

@@ -19,7 +19,12 @@ from headstart.attempts import AttemptOutcome
 from headstart.compression.tokens import count_prompt
 from headstart.decisions import Outcome
 from headstart.dialects.registry import DIALECTS, claiming
-from headstart.dialects.requests import LONGEST_MODEL, decode_object, too_long_model
+from headstart.dialects.requests import (
+    LONGEST_MODEL,
+    decode_object,
+    repeats_keys,
+    too_long_model,
+)
 from headstart.dialects.responses_chains import OWN, listed, page, read_answer, read_raws
 from headstart.errors import (
     Forbidden,
@@ -237,7 +242,9 @@ class Relay:
         if self._ledger is not None:
             is_free = counting is not None or call.method in _FREE_METHODS
             relayed.tell_limits(self._ledger)
-            await self._ledger.admit_relayed(call, is_free=is_free)
+            # A provider may read another model than we do.
+            known = msgspec.structs.replace(call, model="") if _repeats_keys(call.body) else call
+            await self._ledger.admit_relayed(known, is_free=is_free)
         if counting is None:
             upstream = self._router.relayed(call.dialect, call.model, rule.name)
         else:
@@ -453,6 +460,16 @@ def _is_small_json(headers: Headers) -> bool:
     length, kind = named.get(b"content-length", b""), named.get(b"content-type", b"")
     is_json = kind.partition(b";")[0].strip().lower() in (b"", b"application/json")
     return is_json and length.isdigit() and int(length) <= KEPT_BYTES
+
+
+def _repeats_keys(body: bytes) -> bool:
+    """Tell whether a JSON body that was read may name its model twice."""
+    if body.count(b'"model"') < 2 and b"\\u" not in body:
+        return False
+    try:
+        return repeats_keys(body, decode_object(body))
+    except InvalidRequest:
+        return True
 
 
 class _Named(msgspec.Struct):

@@ -19,6 +19,7 @@ from headstart.dialects.registry import ACCOUNT_HEADERS
 from headstart.dialects.requests import LONGEST_MODEL, too_long_model
 from headstart.errors import (
     HeadstartError,
+    InvalidRequest,
     Overloaded,
     RequestError,
     ServerStopping,
@@ -147,7 +148,11 @@ class WebSocketRelay:
         self._paths.check("GET", path)
         if draining or self._stops:
             raise ServerStopping(STOPPING)
-        model = dict(parse_qsl(scope["query_string"].decode("latin-1"))).get("model", "")
+        asked = parse_qsl(scope["query_string"].decode("latin-1"))
+        models = [value for name, value in asked if name == "model"]
+        if len(models) > 1:  # the provider may read another one than we do
+            raise InvalidRequest("model: name it once")
+        model = models[0] if models else ""
         if len(model) > LONGEST_MODEL:
             raise too_long_model()
         return Call(
@@ -311,6 +316,10 @@ class _Relayed:
         try:
             return await self._shake_hands(upstream, call)
         except UpstreamError as failure:
+            if isinstance(failure, UpstreamRefused):
+                failure.body, failure.headers = upstream.writer.masked(
+                    failure.body, failure.headers
+                )
             status = failure.status if isinstance(failure, UpstreamRefused) else 0
             if not status or status >= 500 or status == 429 or not upstream.passes_keys:
                 failed = Attempt(

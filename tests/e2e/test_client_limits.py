@@ -399,6 +399,57 @@ async def test_a_caller_names_no_other_model_in_a_second_place(tmp_path: Path) -
         await (await running.session.ws_connect(running.url + "/v1/responses", headers=B)).close()
 
 
+@pytest.mark.parametrize(
+    ("limits", "twice"),
+    [
+        ({"models": ["m"]}, '"model":"large","model":"m"'),
+        ({"models": ["m"]}, '"mod\\u0065l":"large","model":"m"'),
+        ({"usd_per_day": 1.0}, '"model":"m","max_tokens":90000,"max_tokens":1'),
+    ],
+)
+async def test_a_request_that_can_be_read_in_two_ways_is_refused(
+    tmp_path: Path, limits: dict[str, Any], twice: str
+) -> None:
+    """Some providers take the first of two equal keys, and we the last."""
+    body = "{" + twice + ',"messages":[{"role":"user","content":"x"}]}'
+    async with sidecar(**settings(tmp_path, limits)) as running:
+        for headers, status in ((A, 403), (B, 200)):
+            async with running.session.post(
+                running.url + "/v1/chat/completions", data=body, headers=headers
+            ) as response:
+                assert response.status == status
+
+
+async def test_a_relayed_call_that_names_two_models_is_refused(tmp_path: Path) -> None:
+    upstream = {"models": {"small": "m"}}
+    async with sidecar(**settings(tmp_path, {"models": ["small"]}, upstream=upstream)) as running:
+        for model, status in (('"model":"small"', 404), ('"model":"large","model":"small"', 403)):
+            async with running.session.post(
+                running.url + "/v1/images/generations",
+                data=f'{{{model},"prompt":"x"}}',
+                headers={**A, "content-type": "application/json"},
+            ) as response:
+                assert response.status == status
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            await running.session.ws_connect(
+                running.url + "/v1/realtime?model=large&model=small", headers=A
+            )
+        assert refused.value.status == 400
+
+
+async def test_of_two_limits_of_an_answer_the_larger_one_is_reserved(tmp_path: Path) -> None:
+    """Many providers know only ``max_tokens``."""
+    async with sidecar(**settings(tmp_path, {"usd_per_day": 1.0})) as running:
+        asked: list[dict[str, Any]] = [
+            {"max_tokens": 1, "max_completion_tokens": 90_000},
+            {"max_completion_tokens": 1, "max_tokens": 90_000},
+        ]
+        for limits in asked:
+            reply = await running.ask("x", headers=A, **limits)
+            assert reply.status == 429
+        assert (await running.ask("x", headers=A, max_tokens=9)).status == 200
+
+
 async def test_a_request_that_cannot_be_read_needs_a_known_cost(tmp_path: Path) -> None:
     async with sidecar(**settings(tmp_path, {"tokens_per_day": 5000})) as running:
         body = gzip.compress(json.dumps({"model": "m", "messages": []}).encode())

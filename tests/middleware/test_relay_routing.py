@@ -259,7 +259,7 @@ async def test_an_alias_of_the_upstream_becomes_its_name_of_the_model() -> None:
     assert "x-headstart-transforms" not in as_it_came
 
 
-@pytest.mark.parametrize("body", [b"no JSON", b"[1]", b"[" * 100_000, b'"\xff'])
+@pytest.mark.parametrize("body", [b"no JSON", b"[1]", b"[" * 50_000, b'"\xff'])
 async def test_a_body_that_is_no_json_object_goes_up_as_it_came_whatever_the_path_names(
     body: bytes,
 ) -> None:

@@ -142,7 +142,7 @@ class BatchedUpstream(HTTPUpstream):
     async def send(self, call: Call) -> Reply:
         """Return the answer of the batch. Raises InBatch, and InvalidRequest."""
         incoming = self._incoming(call)
-        sent = self._writer.write(call, incoming.client, incoming.own)
+        sent = self.writer.write(call, incoming.client, incoming.own)
         answer = self._desk.take(call.id, self._batched(sent))
         length = b"%d" % len(answer.body)
         head = read_head(

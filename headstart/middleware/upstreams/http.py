@@ -264,7 +264,7 @@ class HTTPUpstream:
         """
         self.name = settings.name
         self._settings = settings
-        self._writer = RequestWriter(settings, credential)
+        self.writer = RequestWriter(settings, credential)
         self.passes_keys = credential is None
         """True if the caller's own key is sent."""
         self._signer = signer
@@ -344,7 +344,7 @@ class HTTPUpstream:
         upstream's dialect cannot express.
         """
         incoming = self._incoming(call)
-        sent = self._writer.write(call, incoming.client, incoming.own)
+        sent = self.writer.write(call, incoming.client, incoming.own)
         headers, upload = sent.headers, call.upload
         if upload is not None:
             # Without the length that the caller gave, the body would go out in chunks.
@@ -434,7 +434,7 @@ class HTTPUpstream:
                 middlewares=(refusing,),
                 ws_response_class=Socket,
             )
-        sent = self._writer.write(call, None, None)
+        sent = self.writer.write(call, None, None)
         try:
             socket = await self._socket_session.ws_connect(
                 self.url(sent.path, sent.query),
@@ -471,8 +471,8 @@ class HTTPUpstream:
             head = head.labelled(is_stream=asked) if begins_events(first) == asked else head
         strip = head.is_stream and "include-usage" in transforms
         status, headers, reader = incoming.begin(head, transcript, strip=strip)
-        if incoming.own is not None and head.status >= 400:
-            read = await self._read_ahead(response)
+        if head.status >= 400 and (incoming.own is not None or not self.passes_keys):
+            read, headers = self.writer.masked(await self._read_ahead(response), headers)
             headers = with_retry_after(headers, read)
             pieces = pieces_of(read, reader, transcript)
         else:

@@ -359,6 +359,10 @@ _OF_A_DEPLOYMENT = frozenset(
 """Azure's operations whose path names the deployment; for others the body names the model."""
 
 
+SHORTEST_SECRET = 8
+"""Fewest characters of a key that is masked in errors. A shorter one may be any word."""
+
+
 class OutgoingRequest(NamedTuple):
     """A request in the form in which it is sent."""
 
@@ -384,6 +388,8 @@ class RequestWriter:
         """The text of each header name that passes; "" for other names."""
         self._plain_names = NameMemo(lambda name: "" if name == _ENCODING else self._names[name])
         self._keys = [(n.decode("latin-1"), v.decode("latin-1")) for n, v in credential or ()]
+        values = [value.rpartition(b" ")[2] for _, value in credential or ()]
+        self._secrets = tuple(each for each in values if len(each) >= SHORTEST_SECRET)
         self._main = BY_SETTING[upstream.speaks]
         self._further = frozenset(BY_SETTING[each].name for each in upstream.further)
         self._has_quirks = upstream.quirks != _NO_QUIRKS
@@ -415,6 +421,17 @@ class RequestWriter:
             return sent
         model = call.deployment if call.request is None else call.request.model
         return _at_deployment(sent, upstream.models.get(model, model), upstream.api_version)
+
+    def masked(self, body: bytes, headers: Headers) -> tuple[bytes, Headers]:
+        """Return an error without the upstream's own key, which some providers quote.
+
+        The lengths stay.
+        """
+        for secret in self._secrets:
+            mask = b"*" * len(secret)
+            body = body.replace(secret, mask)
+            headers = tuple((name, value.replace(secret, mask)) for name, value in headers)
+        return body, headers
 
     def _at_model(
         self, sent: OutgoingRequest, place: Callable[[bytes, bytes, str], tuple[bytes, bytes]]
