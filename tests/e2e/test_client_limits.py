@@ -131,7 +131,9 @@ async def test_what_was_spent_outlives_a_restart(tmp_path: Path) -> None:
 
 async def test_two_nodes_share_a_budget(tmp_path: Path) -> None:
     with redis_server() as redis:
-        sections = settings(tmp_path, {"usd_per_day": 0.52}, cache={"store": redis.url})
+        # A Redis that has no time for 0.5 s would answer the question with 503: nothing is shared.
+        url = f"{redis.url}?socket_timeout=60&socket_connect_timeout=60&timeout=60"
+        sections = settings(tmp_path, {"usd_per_day": 0.52}, cache={"store": url})
         async with sidecar(**sections) as one, sidecar(**sections) as other:
             found: Counter[int] = Counter()
 
