@@ -6,6 +6,7 @@ has its own dark background, so it can be read on light and dark pages, and it l
 
 from __future__ import annotations
 
+import argparse
 import io
 import os
 import re
@@ -87,4 +88,5 @@ def picture(output: str) -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     main()

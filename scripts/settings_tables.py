@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 from pathlib import Path
 from types import NoneType, UnionType
@@ -127,4 +128,5 @@ def _quoted(text: str) -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     main()

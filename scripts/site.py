@@ -9,6 +9,7 @@ from another host.
 
 from __future__ import annotations
 
+import argparse
 import ast
 import re
 import shutil
@@ -223,6 +224,9 @@ def build() -> None:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--serve", action="store_true", help="show the site on loopback")
+    arguments = parser.parse_args()
     build()
-    if "--serve" in sys.argv:
+    if arguments.serve:
         subprocess.run([sys.executable, "-m", "zensical", "serve"], cwd=ROOT, check=True)
