@@ -50,8 +50,8 @@ OVERHEAD_BYTES = 512
 """Memory of a kept answer beside its texts."""
 MOST_UNREAD = 64
 MOST_UNREAD_BYTES = 1024 * 1024
-"""Bytes of answers that wait to be read. Reading many at once costs a third of reading each by
-itself."""
+"""Bytes of requests and answers that wait to be read. Reading many at once costs a third of reading
+each by itself."""
 WRITE_AFTER_S = 0.05
 """Seconds after which the store gets all new answers at once."""
 
@@ -207,7 +207,7 @@ class Conversations:
     def keep_unread(self, unread: _Unread) -> None:
         """Keep an answer that was sent, and read it later."""
         self._unread.append(unread)
-        self._unread_size += len(unread.answer)
+        self._unread_size += len(unread.answer) + len(unread.chain.whole)
         if len(self._unread) >= MOST_UNREAD or self._unread_size >= MOST_UNREAD_BYTES:
             self._read()
         self._write_soon()
