@@ -51,8 +51,8 @@ OVERHEAD_BYTES = 512
 MOST_UNREAD = 64
 """Answers that wait to be read."""
 MOST_UNREAD_BYTES = 1024 * 1024
-"""Bytes of these answers. Reading many at once costs a third of reading each by
-itself."""
+"""Bytes of these answers and of their requests. Reading many at once costs a third of reading each
+by itself."""
 WRITE_AFTER_S = 0.05
 """Seconds after which the store gets all new answers at once."""
 
@@ -208,7 +208,7 @@ class Conversations:
     def keep_unread(self, unread: _Unread) -> None:
         """Keep an answer that was sent, and read it later."""
         self._unread.append(unread)
-        self._unread_size += len(unread.answer)
+        self._unread_size += len(unread.answer) + len(unread.chain.whole)
         if len(self._unread) >= MOST_UNREAD or self._unread_size >= MOST_UNREAD_BYTES:
             self._read()
         self._write_soon()

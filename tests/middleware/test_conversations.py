@@ -67,14 +67,16 @@ class Kept:
         self.conversations.keep(owner, turn)
         return turn
 
-    async def send(self, owner: str, id: str, text: str = "hello", *, stream: bool = False) -> None:
+    async def send(
+        self, owner: str, id: str, text: str = "hello", *, stream: bool = False, asked: str = ""
+    ) -> None:
         """Send an answer through the tap that keeps it."""
         said = [{"id": f"msg_{id}", "type": "message", "role": "assistant", "content": text}]
         response = {"id": id, "status": "completed", "output": said}
         body, kind = json.dumps(response).encode(), b"application/json"
         if stream:
             body, kind = b'data: {"type":"response.completed","response":%b}\n\n' % body, EVENTS
-        chain = self.conversations.begin(json.dumps({"input": f"about {id}"}).encode())
+        chain = self.conversations.begin(json.dumps({"input": f"about {id}{asked}"}).encode())
         sent: list[Any] = []
 
         async def send(message: Any) -> None:
@@ -126,6 +128,8 @@ async def test_answers_that_nobody_names_are_bounded_like_all_others(
     assert len(kept.conversations._unread) == 0
     assert kept.conversations._count == 10
     await kept.send("a", "long", "x" * MOST_UNREAD_BYTES)
+    assert len(kept.conversations._unread) == 0
+    await kept.send("a", "asked", asked="x" * MOST_UNREAD_BYTES)
     assert len(kept.conversations._unread) == 0
 
 
