@@ -7,7 +7,6 @@ the store: if it has an id that the store no longer has, the id is removed here.
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from functools import partial
@@ -68,9 +67,8 @@ class HotTier:
         self._max_bytes = max_bytes
         self._clock = clock
         self._outage_ttl_s = outage_ttl_s
-        self._confirmed_until = math.inf
-        """The time until which each entry here may be served. It is finite while the log cannot be
-        read."""
+        self._failed_at: float | None = None
+        """The time since which the log cannot be read; None: it can."""
         self._by_id: OrderedDict[str, HotEntry] = OrderedDict()
         self._by_exact: dict[str, str] = {}
         self._decoded: OrderedDict[str, Entry] = OrderedDict()
@@ -119,8 +117,11 @@ class HotTier:
         if hot.expires is not None and hot.expires <= now:
             self.discard((id,))
             return None
-        if now > self._confirmed_until and now > hot.created + self._outage_ttl_s:
-            return None
+        if self._failed_at is not None:
+            # A time in the future shows that the clock was put back, nobody knows how far.
+            ages_s = now - self._failed_at, now - hot.created
+            if not any(0 <= age_s <= self._outage_ttl_s for age_s in ages_s):
+                return None
         self._by_id.move_to_end(id)
         self._used.add(id)
         return self._decoded.get(id) or self._decode(id, hot)
@@ -136,12 +137,12 @@ class HotTier:
 
     def doubt(self) -> None:
         """Note that the store's log cannot be read from now on, unless that is known already."""
-        if self._confirmed_until == math.inf:
-            self._confirmed_until = self._clock() + self._outage_ttl_s
+        if self._failed_at is None:
+            self._failed_at = self._clock()
 
     def confirm(self) -> None:
         """Note that all entries here are known to be in the store."""
-        self._confirmed_until = math.inf
+        self._failed_at = None
 
     def mark_used(self, ids: Iterable[str]) -> None:
         """Mark entries as used, which need not be here, until ``take_used``."""
@@ -155,7 +156,7 @@ class HotTier:
     def get(self, id: str) -> Entry | None:
         """Return the live entry of an id, without marking it as used."""
         hot = self._by_id.get(id)
-        if hot is None or self._confirmed_until != math.inf:
+        if hot is None or self._failed_at is not None:
             return None
         if hot.expires is not None and hot.expires <= self._clock():
             self.discard((id,))

@@ -151,6 +151,19 @@ def test_while_the_log_cannot_be_read_only_exact_repeats_are_served_and_not_for_
     assert hot.find("old") is hot.get("old") is not None
 
 
+def test_a_clock_that_is_put_back_does_not_lengthen_an_outage() -> None:
+    now = 1000.0
+    hot = HotTier(1 << 20, lambda: now, outage_ttl_s=30.0)
+    hot.put(make_entry("old", exact="old", created=10.0))
+    hot.doubt()
+    hot.put(make_entry("new", exact="new", created=now))
+    now = 20.1
+    hot.put(make_entry("newest", exact="newest", created=now))
+    now = 50.1
+    assert [hot.find("old"), hot.find("new")] == [None, None]
+    assert hot.find("newest") is not None
+
+
 def test_without_time_for_an_outage_nothing_is_served_in_one() -> None:
     hot = HotTier(1 << 20, lambda: NOW)
     hot.put(make_entry("a", created=NOW - 1.0))
