@@ -176,7 +176,7 @@ class EntryEncoder(Generic[P]):
         self._policy = policy
         self._replica = replica
         self._parsed: dict[str, P] = {}
-        self._sketched: dict[str, bytes | None] = {}
+        self._sketched: dict[str, bytes] = {}
         self._busy: OrderedDict[str, None] = OrderedDict()
         """Texts that a lookup did not encode because of load."""
         self._wanted: OrderedDict[str, str] = OrderedDict()
@@ -194,8 +194,8 @@ class EntryEncoder(Generic[P]):
         if self._sketcher is None:
             return None
         row = self._sketched.get(text)
-        if row is None and text not in self._sketched:
-            row = self._sketch(text)
+        if row is None and (row := self._sketch(text)) is not None:
+            # A text without a sketch may have any length, so it is not kept.
             _keep(self._sketched, text, row, MOST_SKETCHED)
         return row
 

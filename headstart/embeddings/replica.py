@@ -33,6 +33,8 @@ ENTRY_OVERHEAD = 500
 """The bytes of an entry's keys and table rows, in addition to its encoded length."""
 DECODED = 256
 """The number of entries that are kept as objects, too. To decode one takes some 4 µs."""
+LONGEST_DECODED = 64 * 1024
+"""Bytes of an encoded entry above which no object is kept of it, which would double its memory."""
 INLINE_ROWS = 8192
 """Larger partitions are searched and changed in a thread, because they would stop the event loop
 for longer than 0.2 ms. A switch to a thread and back costs 0.05 to 0.1 ms."""
@@ -102,9 +104,7 @@ class HotTier:
         self._by_id[id] = HotEntry(exact, value, entry.created, entry.expires)
         self._by_exact[exact] = id
         self.bytes += size
-        self._decoded[id] = entry
-        if len(self._decoded) > DECODED:
-            self._decoded.popitem(last=False)
+        self._keep_decoded(id, value, entry)
         while self.bytes > self._max_bytes:
             self.discard((next(iter(self._by_id)),))
 
@@ -182,10 +182,15 @@ class HotTier:
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             self.discard((id,))
             return None
+        self._keep_decoded(id, hot.value, entry)
+        return entry
+
+    def _keep_decoded(self, id: str, value: bytes, entry: Entry) -> None:
+        if len(value) > LONGEST_DECODED:
+            return
         self._decoded[id] = entry
         if len(self._decoded) > DECODED:
             self._decoded.popitem(last=False)
-        return entry
 
 
 @dataclass(slots=True, eq=False)

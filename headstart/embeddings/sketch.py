@@ -195,8 +195,10 @@ class Sketcher:
         This is a prompt that is too long, or that has a word outside the vocabulary. It must not
         match by meaning, so its sketch is not needed.
         """
+        if len(text) > self._most_chars:
+            return None
         ids = self._tokenize(text)
-        if len(text) > self._most_chars or len(ids) > self._most_tokens or self._unknown in ids:
+        if len(ids) > self._most_tokens or self._unknown in ids:
             return None
         return self._add(ids)
 

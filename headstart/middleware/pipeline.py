@@ -263,6 +263,7 @@ class Engine:
                 self._finder.note_answered(repeat)
             if context.claim is not None:
                 context.claim.close()
+            context.send = send  # what wraps it may know the context: a cycle would keep the body
             if context.seat is None:
                 self._observer.notify(context.served(self._clock()))
             else:

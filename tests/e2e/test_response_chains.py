@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import gzip
 import json
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ import pytest
 from headstart.config.loading import load_settings
 from headstart.lab.simulator import Simulator
 from headstart.middleware.asgi import not_found
+from headstart.middleware.request_context import RequestContext
 from headstart.mount import build_gateway
 from headstart.observe import Observers, Served
 from support.fakes import Recorder
@@ -128,6 +130,20 @@ async def test_a_translated_answer_repeats_its_request(*, stream: bool) -> None:
             answer = await gate.ask("a", stream=stream, **asked)
             assert {name: getattr(answer, name) for name in asked} == asked
         assert gate.outcomes == ["miss", "exact"]
+
+
+async def test_a_request_leaves_memory_at_its_end_and_needs_no_collector() -> None:
+    async with chained(ResponsesProvider()) as gate:
+        await gate.ask("first")
+        gc.collect()
+        gc.disable()
+        try:
+            await talk(gate)
+            await asyncio.sleep(0.1)  # until it is booked
+            left = [each for each in gc.get_objects() if isinstance(each, RequestContext)]
+        finally:
+            gc.enable()
+        assert not left
 
 
 SAID = ["said 1: a", "said 3: b", "said 5: c"]

@@ -7,7 +7,7 @@ import tracemalloc
 import msgspec
 import pytest
 
-from headstart.embeddings.replica import DECODED, ENTRY_OVERHEAD, HotTier
+from headstart.embeddings.replica import DECODED, ENTRY_OVERHEAD, LONGEST_DECODED, HotTier
 from headstart.types import Completion, Entry
 from support.fakes import make_entry
 
@@ -29,6 +29,13 @@ def test_an_entry_is_found_by_exact_key_and_by_id(hot: HotTier) -> None:
     assert hot.find("x") is hot.get("a") is entry
     assert hot.find("a") is None
     assert "a" in hot
+
+
+def test_a_long_entry_is_kept_only_once(hot: HotTier) -> None:
+    entry = make_entry("a", exact="x", query="a" * LONGEST_DECODED)
+    hot.put(entry)
+    assert hot.find("x") == entry
+    assert hot.find("x") is not entry
 
 
 def test_the_least_recently_used_leaves_first() -> None:

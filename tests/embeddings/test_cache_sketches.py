@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import anyio
@@ -69,6 +70,16 @@ async def test_a_question_that_is_near_nothing_is_a_miss_and_nothing_is_encoded(
     )  # fmt: skip
     assert encoded(house) == []
     assert gated(house) == [GateOutcome.STOPPED]
+
+
+async def test_a_text_without_a_sketch_is_not_kept(house: House) -> None:
+    await put(house, "a", "one@0")
+    text = "long" * 1000
+    before = sys.getrefcount(text)
+    lookup = await house.cache.find_semantic(key(text), refuse_none)
+    assert lookup.reason == "too-long"
+    del lookup
+    assert sys.getrefcount(text) == before
 
 
 async def test_a_near_question_is_encoded_and_so_is_the_entry(house: House) -> None:
