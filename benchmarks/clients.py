@@ -2,9 +2,14 @@
 
     python -m venv CLIENTS
     CLIENTS/bin/pip install openai openai-agents 'pydantic-ai-slim[openai]' langchain-openai \
-        llama-index-llms-openai instructor anthropic google-genai litellm
+        llama-index-llms-openai instructor anthropic google-genai litellm langchain \
+        langchain-anthropic langgraph smolagents[openai] agno haystack-ai autogen-agentchat \
+        autogen-ext[openai] semantic-kernel mirascope[openai] outlines guidance groq mistralai \
+        together google-adk claude-agent-sdk
     npm install --prefix MODULES openai @openai/agents ai @ai-sdk/openai @ai-sdk/anthropic \
-        @anthropic-ai/sdk @google/genai @openai/codex @anthropic-ai/claude-code
+        @anthropic-ai/sdk @google/genai @openai/codex @anthropic-ai/claude-code opencode-ai \
+        @qwen-code/qwen-code @continuedev/cli @langchain/core @langchain/openai \
+        @langchain/anthropic @mastra/core llamaindex @llamaindex/openai groq-sdk together-ai
     python -m benchmarks.clients --python CLIENTS/bin/python --modules MODULES [--only NAME]
 
 Each client is a program of its own, in an environment apart from Headstart's. It knows the address
@@ -45,8 +50,18 @@ LIMIT_S = 120.0
 _SETTLE_S = 0.5
 
 CODEX_PROVIDER = '{{name="sim",base_url="{base}",env_key="OPENAI_API_KEY",wire_api="responses"}}'
+CONTINUE = """name: c
+version: 0.0.1
+schema: v1
+models: [{{name: m, provider: openai, model: gpt-4o-mini, apiBase: "{base}", apiKey: "{key}"}}]
+"""
 COMMANDS: dict[str, Callable[[str], list[str]]] = {
     "claude": lambda _: ["claude", "-p", QUESTION],
+    "opencode": lambda _: ["opencode", "run", "--model", "anthropic/claude-sonnet-4-5", QUESTION],
+    "qwen": lambda _: [
+        "qwen", "--auth-type", "openai", "-m", "qwen3-coder-plus", "-p", QUESTION,
+    ],
+    "cn": lambda _: ["cn", "--config", "continue.yaml", "-p", QUESTION],
     "codex": lambda root: [
         "codex", "exec", "--skip-git-repo-check", "-c", 'model_provider="sim"', "-c",
         f"model_providers.sim={CODEX_PROVIDER.format(base=f'{root}/v1')}", QUESTION,
@@ -101,7 +116,11 @@ async def call(command: Sequence[str], *, key: str, folder: Path, root: str) -> 
         "ANTHROPIC_API_KEY": key,
         "ANTHROPIC_BASE_URL": root,
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        "OPENCODE_CONFIG_CONTENT": json.dumps(
+            {"provider": {"anthropic": {"options": {"baseURL": base}}}}
+        ),
     }
+    (folder / "continue.yaml").write_text(CONTINUE.format(base=base, key=key), encoding="utf-8")
     process = await asyncio.create_subprocess_exec(
         *command,
         cwd=folder,

@@ -104,7 +104,10 @@ class HotTier:
         self._by_id[id] = HotEntry(exact, value, entry.created, entry.expires)
         self._by_exact[exact] = id
         self.bytes += size
-        self._keep_decoded(id, value, entry)
+        if len(value) <= LONGEST_DECODED:
+            self._decoded[id] = entry
+            if len(self._decoded) > DECODED:
+                self._decoded.popitem(last=False)
         while self.bytes > self._max_bytes:
             self.discard((next(iter(self._by_id)),))
 
@@ -182,15 +185,11 @@ class HotTier:
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             self.discard((id,))
             return None
-        self._keep_decoded(id, hot.value, entry)
+        if len(hot.value) <= LONGEST_DECODED:
+            self._decoded[id] = entry
+            if len(self._decoded) > DECODED:
+                self._decoded.popitem(last=False)
         return entry
-
-    def _keep_decoded(self, id: str, value: bytes, entry: Entry) -> None:
-        if len(value) > LONGEST_DECODED:
-            return
-        self._decoded[id] = entry
-        if len(self._decoded) > DECODED:
-            self._decoded.popitem(last=False)
 
 
 @dataclass(slots=True, eq=False)

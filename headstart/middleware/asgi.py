@@ -339,6 +339,14 @@ _NO_COHERE_PATH = (
     "no such path: of the paths of Cohere's clients only /v2/rerank is served. Chat with Cohere's "
     "models through a client of OpenAI, Anthropic or Google"
 )
+_NO_OLLAMA_PATH = (
+    b'{"error":"no such path: the paths of Ollama\'s own clients are not served. Take a client of '
+    b'OpenAI, with a base URL that ends in /v1: Ollama answers it, too"}'
+)
+"""In Ollama's form, because its clients show nothing of an error that is an object."""
+_OLLAMA_PATHS = frozenset(
+    b"/api/" + name for name in (b"chat", b"embed", b"embeddings", b"generate", b"show", b"tags")
+)
 _VERSION_TWICE = b"/v1/v1/"
 """The beginning of a path if both the base URL and the client add the version."""
 
@@ -351,13 +359,19 @@ async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
         return await refuse_socket(scope, send, 404, "not_found", _NO_PATH)
     if scope["type"] != "http":
         raise NotImplementedError(scope["type"])
-    of_cohere = raw_path(scope).startswith(b"/v2/")
+    path = raw_path(scope)
+    if path in _OLLAMA_PATHS:
+        return await _answer_body(send, 404, _NO_OLLAMA_PATH)
+    of_cohere = path.startswith(b"/v2/")
     await answer_json(send, 404, "not_found", _NO_COHERE_PATH if of_cohere else _NO_PATH)
 
 
 async def answer_json(send: Send, status: int, code: str, message: str) -> None:
     """Answer with an error of our own on a path without a dialect."""
-    body = plain_error(code, message)
+    await _answer_body(send, status, plain_error(code, message))
+
+
+async def _answer_body(send: Send, status: int, body: bytes) -> None:
     headers = ((b"content-type", JSON), (b"content-length", b"%d" % len(body)))
     await send_whole(send, status, headers, body)
 

@@ -20,6 +20,7 @@ from headstart.policies.callers import (
     identifying_query,
     tells_address,
     tells_callers_apart,
+    without_opencode_session,
 )
 from headstart.policies.key import scope_of
 
@@ -282,6 +283,8 @@ class Callers:
             known = tuple(_with_identifying_cookies(known))
         key = credential_of(known, query_string, cookies=sharing.wrapped)
         others = [pair for pair in known if pair[0] not in self._keys and self._counts(pair[0])]
+        if others and not sharing.wrapped:  # an app may keep its own state for such an id
+            others = without_opencode_session(others)
         if self._by_credential or sharing.scope == "shared":
             self._splits.note(others)
         if key is None:

@@ -167,6 +167,8 @@ _OPEN_SESSIONS = _names(
     "x-litellm-session-id x-session-affinity"
 )
 """Headers in which agents and proxies name a conversation, for logs and prompt caches."""
+_OPENCODE_SESSION = re.compile(rb"ses_[0-9A-Za-z]{20,64}")
+_OPENCODE_HEADERS = _names("session-id x-session-affinity x-session-id")
 _PAGING = (b"continuation", b"idempotency", b"next", b"order", b"page", b"partition", b"sort",
            b"start", b"sync")  # fmt: skip
 """Words of paging: beside one of them, a ``token`` or ``key`` in a query is a place in a list."""
@@ -202,6 +204,28 @@ def identifying_cookies(value: bytes) -> bytes:
         if pair.strip() and not _ROUTING_COOKIES.fullmatch(pair.partition(b"=")[0].strip())
     ]
     return b";".join(kept).strip()
+
+
+def without_opencode_session(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Return headers without those in which OpenCode names its conversation.
+
+    Each run of OpenCode has another name. A header such as ``X-Session-Id`` is often a credential,
+    so it is left out only if its value has OpenCode's form, and is also sent as
+    ``X-Session-Affinity``, a hint for load balancers.
+    """
+    hints = [value for name, value in headers if name == b"x-session-affinity"]
+    if (
+        len(hints) != 1
+        or (b"x-session-id", hints[0]) not in headers
+        or not _OPENCODE_SESSION.fullmatch(hints[0])
+    ):
+        return headers
+    return [
+        (name, value)
+        for name, value in headers
+        if not (name in _OPENCODE_HEADERS and value == hints[0])
+        and not (name == b"x-parent-session-id" and _OPENCODE_SESSION.fullmatch(value))
+    ]
 
 
 def is_secret(name: bytes) -> bool:

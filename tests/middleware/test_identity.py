@@ -203,6 +203,62 @@ def test_what_is_known_to_name_nobody_keeps_nobody_apart(mode: str, name: bytes)
     assert one == other == none is not None
 
 
+ONE = b"ses_ddfcdf4ffffemy57lhwHKraIeo"
+OTHER = b"ses_ddfcda5d1ffeO6J4OOQlRo4krN"
+
+
+def opencode(session: bytes, *others: tuple[bytes, bytes]) -> tuple[tuple[bytes, bytes], ...]:
+    """Return what OpenCode 1.18 sends in each request of a conversation, and other headers."""
+    return ((b"x-session-affinity", session), (b"x-session-id", session), *others)
+
+
+@pytest.mark.parametrize("mode", ["loopback", "sidecar"])
+def test_the_conversations_of_opencode_share_answers(mode: str) -> None:
+    found = scopes(
+        MODES[mode],
+        (KEY, *opencode(ONE)),
+        (KEY, *opencode(OTHER)),
+        (KEY, *opencode(OTHER, (b"x-parent-session-id", ONE))),  # a subagent's
+        (KEY, *opencode(OTHER, (b"session-id", OTHER))),  # to OpenAI
+        (KEY,),
+    )
+    assert len(set(found)) == 1
+    assert found[0] is not None
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (((b"x-session-id", ONE),), ((b"x-session-id", OTHER),)),
+        (((b"x-session-affinity", ONE),), ((b"x-session-affinity", OTHER),)),
+        (opencode(b"ann"), opencode(b"bob")),
+        (
+            ((b"x-session-affinity", ONE), (b"x-session-id", ONE)),
+            ((b"x-session-affinity", ONE), (b"x-session-id", OTHER)),
+        ),
+        (opencode(ONE, (b"x-session-id", b"ann")), opencode(ONE, (b"x-session-id", b"bob"))),
+        (opencode(ONE, (b"session-id", ONE)), opencode(ONE, (b"session-id", OTHER))),
+        (
+            opencode(ONE, (b"x-parent-session-id", b"ann")),
+            opencode(ONE, (b"x-parent-session-id", b"bob")),
+        ),
+        (opencode(ONE, (b"x-user", b"ann")), opencode(ONE, (b"x-user", b"bob"))),
+        (opencode(ONE, (b"x-api-key", b"a")), opencode(ONE, (b"x-api-key", b"b"))),
+    ],
+    ids=["id", "hint", "form", "differ", "twice", "other", "parent", "user", "key"],
+)
+def test_a_session_that_is_not_opencodes_keeps_callers_apart(
+    one: tuple[tuple[bytes, bytes], ...], other: tuple[tuple[bytes, bytes], ...]
+) -> None:
+    ann, bob = scopes(MODES["loopback"], (KEY, *one), (KEY, *other))
+    assert ann != bob
+
+
+def test_an_app_may_keep_a_state_for_each_session_of_opencode() -> None:
+    ann, bob = scopes(MODES["app"], (KEY, *opencode(ONE)), (KEY, *opencode(OTHER)))
+    assert ann != bob
+
+
 @pytest.mark.parametrize("name", APART)
 def test_without_a_key_such_a_header_keeps_callers_apart_on_loopback_and_is_nobody_elsewhere(
     name: bytes,

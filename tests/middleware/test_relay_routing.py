@@ -96,6 +96,18 @@ async def test_clients_of_cohere_are_told_what_there_is(path: str) -> None:
     assert b"of the paths of Cohere's clients only /v2/rerank is served" in body
 
 
+@pytest.mark.parametrize(
+    ("method", "path"), [("POST", "/api/chat"), ("POST", "/api/embed"), ("GET", "/api/tags")]
+)
+async def test_clients_of_ollama_are_told_in_their_form_what_to_take(
+    method: str, path: str
+) -> None:
+    async with house(RawUpstream(ANSWER), RawUpstream(ANSWER)) as gate:
+        status, _, body = await gate.ask(path, method=method)
+    assert status == 404
+    assert "Take a client of OpenAI" in json.loads(body)["error"]
+
+
 async def test_another_upstream_is_asked_for_a_model_that_the_first_does_not_have() -> None:
     unknown = b'{"error":{"message":"no","code":"model_not_found"}}'
     first, second = RawUpstream(says("404 Not Found", unknown)), RawUpstream(ANSWER)

@@ -134,7 +134,7 @@ def test_the_python_of_the_connect_pages_compiles_and_names_what_exists() -> Non
         for page in pages
         for block in re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
     ]
-    assert len(pages) == 19
+    assert len(pages) == 20
     assert len(blocks) > 10
     for name, block in blocks:
         tree = ast.parse(block, name)
