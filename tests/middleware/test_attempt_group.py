@@ -25,6 +25,7 @@ from support.candidates import (
     Actor,
     Candid,
     House,
+    attempt_group,
     chat_call,
     read,
     say,
@@ -33,7 +34,6 @@ from support.candidates import (
 )
 
 if TYPE_CHECKING:
-    from headstart.interfaces import Candidate
     from headstart.reply import Reply
     from headstart.types import Call
     from support.candidates import Step
@@ -42,18 +42,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
 HEADERS_ONLY = say(Started(id="x"), TextDelta(text=""))
 NEVER = 10**9
-
-
-def attempt_group(house: House, strategy: Any, *members: Candidate, **options: Any) -> AttemptGroup:
-    return AttemptGroup(
-        strategy,
-        members,
-        Strategy(strategy=strategy, **{"retries": 0, **options}),
-        extra=ExtraBudget(1.0, 1.0),
-        retrying=RetryBudget(),
-        draw=lambda: 0.0,
-        clock=lambda: UNIX,
-    )
 
 
 def never() -> list[Step]:
@@ -65,7 +53,7 @@ def down() -> list[Step]:
 
 
 async def race(house: House, *actors: Actor, **options: Any) -> str:
-    upstream = attempt_group(house, "race", *(house.target(each) for each in actors), **options)
+    upstream = attempt_group("race", *(house.target(each) for each in actors), **options)
     async with await upstream.send(chat_call()) as reply:
         return await read(reply)
 
@@ -102,7 +90,7 @@ async def test_losers_are_cancelled_at_once_and_nobody_waits_for_them() -> None:
             await super().close(error)
 
     loser, winner = Slow("loser", [never()]), Actor("winner", [[10, *whole("a", "b")]])
-    upstream = attempt_group(house, "race", house.target(loser), house.target(winner))
+    upstream = attempt_group("race", house.target(loser), house.target(winner))
     async with await upstream.send(chat_call()) as reply:
         assert await read(reply) == "ab"
         assert loser.open == 1
@@ -115,8 +103,8 @@ async def test_losers_are_cancelled_at_once_and_nobody_waits_for_them() -> None:
 async def test_the_consumers_cancellation_ends_everything() -> None:
     house = House()
     actors = [Actor(name, [never()]) for name in "abc"]
-    nested = attempt_group(house, "race", *map(house.target, actors[1:]))
-    upstream = attempt_group(house, "race", house.target(actors[0]), nested)
+    nested = attempt_group("race", *map(house.target, actors[1:]))
+    upstream = attempt_group("race", house.target(actors[0]), nested)
 
     async def ask() -> None:
         async with await upstream.send(chat_call()):
@@ -136,7 +124,7 @@ async def test_a_consumers_own_error_comes_out_as_it_is() -> None:
     house = House()
     with pytest.raises(ValueError, match="mine"):
         async with await attempt_group(
-            house, "race", *(house.target(Actor(n, [whole("x")])) for n in "ab")
+            "race", *(house.target(Actor(n, [whole("x")])) for n in "ab")
         ).send(chat_call()):
             raise ValueError("mine")
 
@@ -152,8 +140,8 @@ async def test_a_bug_in_a_member_is_not_hidden() -> None:
 async def test_a_group_may_be_a_member_of_a_group() -> None:
     house = House()
     a, b, c = (Actor(n, [s]) for n, s in (("a", never()), ("b", down()), ("c", [5, *whole("c")])))
-    hedge = attempt_group(house, "hedge", house.target(b), house.target(c))
-    upstream = attempt_group(house, "race", house.target(a), hedge)
+    hedge = attempt_group("hedge", house.target(b), house.target(c))
+    upstream = attempt_group("race", house.target(a), hedge)
     async with await upstream.send(chat_call()) as reply:
         assert await read(reply) == "c"
     assert sorted(house.outcomes()) == [("a", "lost"), ("b", "failed"), ("c", "won")]
@@ -164,7 +152,7 @@ async def test_a_group_may_be_a_member_of_a_group() -> None:
 async def test_a_failed_member_is_retried_then_the_next_one_is_asked() -> None:
     house = House()
     a, b = Actor("a", [down()]), Actor("b", [whole("b")])
-    upstream = attempt_group(house, "fallback", house.target(a), house.target(b), retries=1)
+    upstream = attempt_group("fallback", house.target(a), house.target(b), retries=1)
     async with await upstream.send(chat_call()) as reply:
         assert await read(reply) == "b"
     assert house.roles() == [("a", "first"), ("a", "retry"), ("b", "fallback")]
@@ -178,7 +166,7 @@ def refusal(status: int, message: str) -> UpstreamRefused:
 async def test_the_callers_own_fault_is_handed_over_at_once() -> None:
     house, b = House(), Actor("b", [whole("b")])
     a = Actor("a", [[refusal(400, "bad tool")]])
-    upstream = attempt_group(house, "fallback", house.target(a), house.target(b))
+    upstream = attempt_group("fallback", house.target(a), house.target(b))
     with pytest.raises(UpstreamRefused, match="bad tool"):
         async with await upstream.send(chat_call()):
             pytest.fail("entered")
@@ -207,7 +195,7 @@ async def test_a_vetoed_answer_comes_before_any_error() -> None:
 async def test_avoided_members_are_not_asked() -> None:
     house = House()
     a, b = Actor("a", [whole("a")]), Actor("b", [whole("b")])
-    upstream = attempt_group(house, "race", house.target(a), house.target(b))
+    upstream = attempt_group("race", house.target(a), house.target(b))
     async with await upstream.send(chat_call(avoid=frozenset("a"))) as reply:
         assert await read(reply) == "b"
     with pytest.raises(UpstreamUnavailable):
@@ -221,7 +209,7 @@ async def test_who_bills_cancelled_calls_races_only_where_the_route_says_so() ->
         house = House()
         a, b = Actor("a", [[30, *whole("a")]]), Actor("b", [[10, *whole("b")]])
         members = house.target(a), house.target(b, cancels_billing=False)
-        async with await attempt_group(house, "race", *members, race_billed=billed).send(
+        async with await attempt_group("race", *members, race_billed=billed).send(
             chat_call()
         ) as reply:
             assert await read(reply) == ("b" if billed else "a")
@@ -236,7 +224,7 @@ async def test_a_whole_answer_is_asked_for_as_a_stream_so_that_losers_stop() -> 
         ({"first_complete": True}, False),
     ]
     for options, fold in cases:
-        upstream = attempt_group(house, "race", house.target(a), house.target(b), **options)
+        upstream = attempt_group("race", house.target(a), house.target(b), **options)
         async with await upstream.send(chat_call(stream=False)) as reply:
             await read(reply)
         assert (a.calls[-1].streamed_upstream, b.calls[-1].streamed_upstream) == (fold, fold)
@@ -300,7 +288,7 @@ async def test_what_fails_after_it_lost_charges_nobody() -> None:
     loser = Spiteful("loser", [whole("x")])
     for number in range(8):
         upstream = attempt_group(
-            house, "race", house.target(loser), house.target(Actor("w", [[5, *whole("w")]]))
+            "race", house.target(loser), house.target(Actor("w", [[5, *whole("w")]]))
         )
         async with await upstream.send(chat_call(f"{number}")) as reply:
             assert await read(reply) == "w"
@@ -312,7 +300,7 @@ async def test_pieces_are_the_winners_own() -> None:
     house = House()
     body = [Piece(b"1", (TextDelta(text="1"),)), Piece(b"2", (Finished(reason="stop"), Ended()))]
     upstream = attempt_group(
-        house, "race", house.target(Actor("a", [body])), house.target(Actor("b", [never()]))
+        "race", house.target(Actor("a", [body])), house.target(Actor("b", [never()]))
     )
     async with await upstream.send(chat_call()) as reply:
         assert [piece async for piece in reply.pieces] == body
@@ -322,7 +310,7 @@ async def test_pieces_are_the_winners_own() -> None:
 async def test_only_who_could_be_replaced_has_an_alternative() -> None:
     house = House()
     down_then_up = [Actor("a", [down()]), Actor("b", [down()]), Actor("c", [whole("Hi")])]
-    upstream = attempt_group(house, "fallback", *(house.target(each) for each in down_then_up))
+    upstream = attempt_group("fallback", *(house.target(each) for each in down_then_up))
     async with await upstream.send(chat_call()) as reply:
         assert await read(reply) == "Hi"
     assert [each.calls[0].has_alternative for each in down_then_up] == [True, True, False]
@@ -331,7 +319,7 @@ async def test_only_who_could_be_replaced_has_an_alternative() -> None:
 async def test_nobody_hurries_a_lone_upstream_or_a_race_that_is_on() -> None:
     house = House()
     lone = Actor("a", [whole("Hi")])
-    async with await attempt_group(house, "single", house.target(lone)).send(chat_call()) as reply:
+    async with await attempt_group("single", house.target(lone)).send(chat_call()) as reply:
         assert await read(reply) == "Hi"
     racers = [Actor("b", [whole("Hi")]), Actor("c", [whole("Hi")])]
     await race(house, *racers)
@@ -352,8 +340,6 @@ async def test_who_is_rationed_stands_by_in_a_race() -> None:
         target = house.target(b)
         async with await target.send(chat_call()) as reply:
             assert await read(reply) == "b"
-        async with await attempt_group(house, "race", house.target(a), target).send(
-            chat_call()
-        ) as reply:
+        async with await attempt_group("race", house.target(a), target).send(chat_call()) as reply:
             await read(reply)
         assert len(b.calls) == 1 + raced

@@ -8,33 +8,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headstart.attempts import RoutingEstimate
-from headstart.middleware.upstreams.attempt_group import AttemptGroup
 from headstart.policies.cost import Price
-from headstart.policies.routing.failures import RetryBudget
-from headstart.policies.routing.schedule import ExtraBudget
-from headstart.settings import Strategy
-from support.candidates import UNIX, Actor, Candid, House, chat_call, read, whole
+from support.candidates import Actor, Candid, House, attempt_group, chat_call, read, whole
 
 if TYPE_CHECKING:
-    from headstart.interfaces import Candidate
+    from headstart.middleware.upstreams.attempt_group import AttemptGroup
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
 FREE = Price(input_per_million=0.0, output_per_million=0.0)
-
-
-def attempt_group(
-    house: House, strategy: Any, *members: Candidate, draw: float = 0.0, **options: Any
-) -> AttemptGroup:
-    return AttemptGroup(
-        strategy,
-        members,
-        Strategy(strategy=strategy, **{"retries": 0, **options}),
-        extra=ExtraBudget(1.0, 1.0),
-        retrying=RetryBudget(),
-        draw=lambda: draw,
-        clock=lambda: UNIX,
-    )
 
 
 async def ask(upstream: AttemptGroup, id: str = "call", **fields: Any) -> str:
@@ -46,7 +28,7 @@ async def ask(upstream: AttemptGroup, id: str = "call", **fields: Any) -> str:
 async def test_a_first_member_without_a_price_is_hedged(price: Price | None) -> None:
     house = House()
     slow, quick = Actor("a", [[asyncio.Event()]]), Actor("b", [whole("b")])
-    upstream = attempt_group(house, "hedge", house.target(slow, price), house.target(quick))
+    upstream = attempt_group("hedge", house.target(slow, price), house.target(quick))
     # While nothing is known of either, the hedge starts after half of the time that is left.
     deadline = asyncio.get_running_loop().time() + 0.5
     assert await ask(upstream, deadline=deadline) == "b"
@@ -58,8 +40,8 @@ async def test_a_conversation_stays_where_it_was_served_only_if_that_is_asked_fo
         house = House()
         a, b = Actor("a", [whole("a")]), Actor("b", [whole("b")])
         members = house.target(a), house.target(b)
-        assert await ask(attempt_group(house, "single", members[1]), affinity="talk") == "b"
-        upstream = attempt_group(house, "fallback", *members, sticky=sticky)
+        assert await ask(attempt_group("single", members[1]), affinity="talk") == "b"
+        upstream = attempt_group("fallback", *members, sticky=sticky)
         assert await ask(upstream, affinity="talk") == then
         assert await ask(upstream, affinity="another") == "a"
 
@@ -77,4 +59,4 @@ async def test_who_comes_back_after_an_outage_is_asked_for_its_share(
         Candid(house.target(a), lambda _: back),
         Candid(house.target(b), lambda _: well),
     )
-    assert await ask(attempt_group(house, "fallback", *members, draw=draw)) == first
+    assert await ask(attempt_group("fallback", *members, draw=draw)) == first

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import anyio
 import pytest
 
@@ -40,6 +42,13 @@ def test_the_oldest_answers_are_forgotten_first() -> None:
     assert [name for name in (b"a", b"b", b"c") if Repeat(name, 1.0) in answered] == [b"a", b"c"]
 
 
+def finder_of(house: House, **options: Any) -> Finder:
+    answered = RecentAnswers(lambda: house.now)
+    return Finder(
+        house.cache, Admission(), None, clock=lambda: house.now, answered=answered, **options
+    )
+
+
 @pytest.mark.anyio
 @pytest.mark.parametrize(
     ("transforms", "rule", "served"),
@@ -56,14 +65,7 @@ async def test_a_short_answer_serves_the_routes_that_ask_for_one(
     transforms: tuple[str, ...], rule: str, *, served: bool
 ) -> None:
     house = House(FaultyStore())
-    finder = Finder(
-        house.cache,
-        Admission(),
-        None,
-        clock=lambda: house.now,
-        answered=RecentAnswers(lambda: house.now),
-        concise={"": 0, "support": 2, "chat": 1},
-    )
+    finder = finder_of(house, concise={"": 0, "support": 2, "chat": 1})
     stored = entry("a", transforms=transforms, created=house.now)
     async with running(house.cache) as cache:
         await cache.put(stored)
@@ -89,13 +91,7 @@ async def test_an_answer_from_the_future_is_stale(
     life_s: float | None, back_s: float, *, served: bool
 ) -> None:
     house = House(FaultyStore())
-    finder = Finder(
-        house.cache,
-        Admission(),
-        None,
-        clock=lambda: house.now,
-        answered=RecentAnswers(lambda: house.now),
-    )
+    finder = finder_of(house)
     house.now = 1_000_000.0
     expires = None if life_s is None else house.now + life_s
     stored = entry("a", created=house.now, expires=expires)

@@ -11,11 +11,14 @@ from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.registry import DIALECTS
 from headstart.middleware.shaping.steps import ShapedCandidate, StepContext
 from headstart.middleware.upstreams.accounting import UpstreamStates
+from headstart.middleware.upstreams.attempt_group import AttemptGroup
 from headstart.middleware.upstreams.target import Target
 from headstart.observe import Observers
 from headstart.policies.cost import Price
+from headstart.policies.routing.failures import RetryBudget
+from headstart.policies.routing.schedule import ExtraBudget
 from headstart.reply import Reply, Transcript
-from headstart.settings import UpstreamSettings
+from headstart.settings import Strategy, UpstreamSettings
 from headstart.types import (
     Call,
     Ended,
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
     from headstart.attempts import Attempt, RoutingEstimate, ShapingEffect
+    from headstart.interfaces import Candidate
     from headstart.middleware.shaping.steps import Step as ShapingStep
     from headstart.observe import Observer
     from headstart.reply import Closing
@@ -230,6 +234,20 @@ class Candid:
 
     def estimate(self, call: Call) -> RoutingEstimate:
         return self.expects(call)
+
+
+def attempt_group(
+    strategy: Any, *members: Candidate, draw: float = 0.0, **options: Any
+) -> AttemptGroup:
+    return AttemptGroup(
+        strategy,
+        members,
+        Strategy(strategy=strategy, **{"retries": 0, **options}),
+        extra=ExtraBudget(1.0, 1.0),
+        retrying=RetryBudget(),
+        draw=lambda: draw,
+        clock=lambda: UNIX,
+    )
 
 
 async def read(reply: Reply) -> str:
