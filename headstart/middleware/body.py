@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from codecs import BOM_UTF8
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from headstart.errors import HeadstartError, RequestTimeout, RequestTooLarge
@@ -110,13 +109,11 @@ def _begin(receive: Receive) -> Message | _WaitingReceive:
 
 
 async def read_body(
-    receive: Receive, limit: int, patience_s: float | None = None, *, marked: bool = True
+    receive: Receive, limit: int, patience_s: float | None = None
 ) -> tuple[bytes, bool, bool]:
     """Read the body up to ``limit`` bytes; return it, whether it fits, and whether it has ended.
 
-    A body that is too long is read until it is known to be, which may be at its end. Without
-    ``marked`` it is returned without a byte order mark: programs of Windows write one, and JSON has
-    none.
+    A body that is too long is read until it is known to be, which may be at its end.
 
     Raises ClientGone. With ``patience_s`` it raises RequestTimeout as ``paced`` does.
     """
@@ -130,7 +127,7 @@ async def read_body(
         raise ClientGone
     data: bytes = message.get("body", b"")
     if not message.get("more_body", False):
-        return data if marked else data.removeprefix(BOM_UTF8), len(data) <= limit, True
+        return data, len(data) <= limit, True
     parts = [data]
     size = len(data)
     while size <= limit:
@@ -141,8 +138,7 @@ async def read_body(
         parts.append(part)
         size += len(part)
         if not message.get("more_body", False):
-            data = b"".join(parts)
-            return data if marked else data.removeprefix(BOM_UTF8), size <= limit, True
+            return b"".join(parts), size <= limit, True
     return b"".join(parts), False, False
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from codecs import BOM_UTF8
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -203,6 +204,9 @@ class Engine:
         self._clock = clock
         self._new_id = new_id
         self._router = router
+        self._mark = b"" if router is None else BOM_UTF8
+        """Is left out before a body: programs of Windows write it, and JSON has none. A wrapped app
+        gets every byte."""
         self._conversations = conversations
         self._shared = shared
         self.drafts: KeptCalls | None = None
@@ -437,8 +441,8 @@ class Engine:
     async def _answer(self, context: RequestContext, app: ASGIApp) -> None:
         context.caller = self._access.admit(context.scope)
         limits = self._options.max_body_bytes, self._options.body_timeout_s
-        marked = self._router is None  # only a wrapped app gets every byte
-        context.body, fits, ended = await read_body(context.receive, *limits, marked=marked)
+        body, fits, ended = await read_body(context.receive, *limits)
+        context.body = body.removeprefix(self._mark)
         context.read_at = time.perf_counter()
         if not fits and self._router is None:
             return await self._pass_through(context, app, "body-too-large", complete=ended)
