@@ -41,6 +41,17 @@ if TYPE_CHECKING:
 class HeadstartError(Exception):
     """The base of all errors that this package raises."""
 
+    def forget_frames(self) -> None:
+        """Remove the tracebacks of this error and of its causes.
+
+        A frame refers to the request, and often to the object that keeps this error. Such a cycle
+        would hold the request's body until Python looks for cycles.
+        """
+        error: BaseException | None = self
+        while error is not None and error.__traceback__ is not None:
+            error.__traceback__ = None
+            error = error.__cause__ or error.__context__
+
 
 class ConfigError(HeadstartError):
     """A setting is missing, unknown or impossible. The message names it and the fix."""

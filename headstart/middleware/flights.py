@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from headstart.errors import UpstreamError, UpstreamTimeout
+from headstart.errors import HeadstartError, UpstreamError, UpstreamTimeout
 from headstart.middleware.body import ClientGone
 
 if TYPE_CHECKING:
@@ -356,6 +356,8 @@ class Flight:
     def fail(self, error: BaseException) -> None:
         """Publish a failure: each reader gets what arrived before it, then the error."""
         if not self.done:
+            if isinstance(error, HeadstartError):
+                error.forget_frames()
             self.error = error
             self.done = True
             self.wake()

@@ -255,6 +255,7 @@ class Engine:
             elif self._router is not None:
                 raise  # It is too late for a status, so the answer breaks off.
             # A wrapped app ended in the middle of its answer, so this request ends there, too.
+            error.forget_frames()
         except Exception as error:
             context.error = type(error).__name__
             if self._router is None or context.status:

@@ -451,6 +451,7 @@ def _bound_whole(context: RequestContext, client: Client) -> None:
 def _last_event(context: RequestContext, error: HeadstartError, dialect: Dialect) -> bytes:
     """Note that a stream broke off, and return its last event: the provider's own, if any."""
     context.error = booked_code(error)
+    error.forget_frames()
     own = error.event if isinstance(error, UpstreamRefused) else b""
     return own or dialect.error_frame(error, context.id)
 

@@ -20,6 +20,7 @@ from headstart.lab.simulator.faults import (
     Stall,
     Status,
 )
+from support.leaks import requests_leave_memory
 from support.scripted import ScriptedUpstream
 from support.serving import bind_free_port, serving
 from support.sidecar import PROMPT, sidecar
@@ -297,3 +298,36 @@ async def test_a_relayed_server_error_is_in_the_log(caplog: pytest.LogCaptureFix
     assert relayed.status == 503
     said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert said == ["upstream sim failed: overloaded (status 503)"]
+
+
+FAILURES = {
+    "refused": Status(500),
+    "not a request": Status(400),
+    "reset": Cut(),
+    "broken": Cut(after=1),
+    "late": Stall(),
+    "error event": ErrorFrame(after=1),
+}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("fault", FAILURES.values(), ids=FAILURES)
+async def test_a_failed_request_leaves_memory_at_its_end(fault: Fault, stream: bool) -> None:
+    async with sidecar(cache=EXACT, upstream={"first_token_s": 0.3}) as gateway:
+        await gateway.ask()
+        with requests_leave_memory():
+            for prompt in ("one", "two", "three"):
+                await gateway.ask(prompt, fault=fault, stream=stream, headers=IN_TIME)
+            await gateway.finished(4)
+
+
+@pytest.mark.parametrize("strategy", ["fallback", "race", "hedge"])
+async def test_a_request_that_a_second_provider_answers_leaves_memory(strategy: str) -> None:
+    broken = {"name": "broken", "base_url": closed_port()}
+    route = {"name": "two", "upstreams": ["broken", "sim"], "strategy": strategy}
+    async with sidecar(cache=EXACT, others=(broken,), routes=(route,)) as gateway:
+        await gateway.ask()
+        with requests_leave_memory():
+            for prompt in ("one", "two", "three"):
+                assert (await gateway.ask(prompt)).status == 200
+            await gateway.finished(4)

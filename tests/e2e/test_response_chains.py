@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import gzip
 import json
 from typing import TYPE_CHECKING, Any
@@ -16,10 +15,10 @@ import pytest
 from headstart.config.loading import load_settings
 from headstart.lab.simulator import Simulator
 from headstart.middleware.asgi import not_found
-from headstart.middleware.request_context import RequestContext
 from headstart.mount import build_gateway
 from headstart.observe import Observers, Served
 from support.fakes import Recorder
+from support.leaks import requests_leave_memory
 from support.responses_provider import ResponsesProvider
 from support.serving import serving
 from support.simulated import simulated
@@ -132,22 +131,12 @@ async def test_a_translated_answer_repeats_its_request(*, stream: bool) -> None:
         assert gate.outcomes == ["miss", "exact"]
 
 
-def requests_in_memory() -> dict[int, RequestContext]:
-    return {id(each): each for each in gc.get_objects() if type(each) is RequestContext}
-
-
 async def test_a_request_leaves_memory_at_its_end_and_needs_no_collector() -> None:
     async with chained(ResponsesProvider()) as gate:
         await gate.ask("first")
-        before = requests_in_memory()  # other tests may have left some
-        gc.disable()
-        try:
+        with requests_leave_memory():
             await talk(gate)
             await asyncio.sleep(0.1)  # until it is booked
-            after = requests_in_memory()
-        finally:
-            gc.enable()
-        assert not after.keys() - before.keys()
 
 
 SAID = ["said 1: a", "said 3: b", "said 5: c"]

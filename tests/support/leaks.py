@@ -1,12 +1,20 @@
-"""What a test left behind: asyncio tasks and sockets that were not there when it began."""
+"""What a test left behind: tasks, sockets and requests that were not there when it began."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import stat
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headstart.middleware.request_context import RequestContext
+from headstart.middleware.upstreams.attempt_group import CallTask
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 DESCRIPTORS = Path("/dev/fd")
 
@@ -45,6 +53,23 @@ async def leaked_sockets(before: frozenset[int], settle_s: float = SETTLE_S) -> 
             return 0
         await asyncio.sleep(settle_s / turns)
     return len(open_sockets() - before)
+
+
+@contextlib.contextmanager
+def requests_leave_memory() -> Iterator[None]:
+    """Fail if requests or calls of this block stay in memory until Python looks for cycles."""
+    before = _requests_in_memory()  # other tests may have left some
+    gc.disable()
+    try:
+        yield
+        left = _requests_in_memory() - before
+    finally:
+        gc.enable()
+    assert not left
+
+
+def _requests_in_memory() -> set[int]:
+    return {id(each) for each in gc.get_objects() if type(each) in (RequestContext, CallTask)}
 
 
 def _is_runner(task: asyncio.Task[object]) -> bool:

@@ -86,7 +86,12 @@ class ParallelAttempts:
                 task.release()
             else:
                 task.cancel()
-        await all_ended(self._members)
+        try:
+            await all_ended(self._members)
+        finally:
+            # Calls and answer refer to this object: a cycle would keep them in memory.
+            self._members.clear()
+            self._winner = None
 
     async def _then_cancel_others(self, pieces: AsyncIterator[Piece]) -> AsyncGenerator[Piece]:
         """Yield the winner's pieces, then cancel the other calls, which are booked then."""
@@ -147,6 +152,7 @@ class AttemptErrors:
         A later error of the member replaces an earlier one, unless the later one only says that
         the upstream could not be asked (UpstreamUnavailable).
         """
+        error.forget_frames()
         if blames_caller:
             self._blamed = self._blamed or error
         if not isinstance(error, UpstreamUnavailable):
