@@ -301,8 +301,8 @@ async def test_a_relayed_server_error_is_in_the_log(caplog: pytest.LogCaptureFix
 
 
 FAILURES = {
-    "refused": Status(500),
-    "not a request": Status(400),
+    "refused": Status(status=500),
+    "not a request": Status(status=400),
     "reset": Cut(),
     "broken": Cut(after=1),
     "late": Stall(),
