@@ -47,7 +47,7 @@ REPEATS, REWORDINGS = 0.3, 0.2
 LATENCY_S = 0.4
 BATCH_S = 20.0
 MOST_TRIES, LONGEST_PAUSE_S = 8, 8.0
-COMMAND = [sys.executable, "-c", "from headstart.cli import main; main()", "batch"]
+COMMAND = [sys.executable, "-m", "headstart", "batch"]
 
 
 def questions(count: int, seed: int) -> list[Scripted]:

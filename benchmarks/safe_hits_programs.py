@@ -20,9 +20,8 @@ class Program:
 
     async def start(self) -> str:
         """Start it and wait for the address it announces."""
-        code = "from headstart.cli import main; main()"
         self.process = await asyncio.create_subprocess_exec(
-            sys.executable, "-u", "-c", code, *self.arguments, stdout=asyncio.subprocess.PIPE
+            sys.executable, "-u", "-m", "headstart", *self.arguments, stdout=asyncio.subprocess.PIPE
         )
         assert self.process.stdout is not None
         async for line in self.process.stdout:

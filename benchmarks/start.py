@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-COMMAND = (sys.executable, "-c", "from headstart.cli import main; main()")
+COMMAND = (sys.executable, "-m", "headstart")
 TICKS = os.sysconf("SC_CLK_TCK")
 PATIENCE_S = 60.0
 

@@ -22,7 +22,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 import click
 
-from headstart.cli import FIRST, MORE, cli
+from headstart.__main__ import FIRST, MORE, cli
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -245,9 +245,8 @@ def _place(url: str) -> tuple[str, int | None]:
 @contextmanager
 def started(config: Path, log: Path) -> Iterator[str]:
     """Start a sidecar on a free port of loopback; yield its URL. Raises HeadstartError."""
-    serve = "from headstart.cli import main; main()"
     # -P: no module of the folder that the tool works in takes the place of one of ours.
-    words = [sys.executable, "-P", "-c", serve, "serve", "--config", str(config.resolve())]
+    words = [sys.executable, "-P", "-m", "headstart", "serve", "--config", str(config.resolve())]
     with log.open("w") as out:
         running = subprocess.Popen(  # noqa: S603 - our own command
             [*words, "--host", "127.0.0.1", "--port", "0", "--workers", "1"],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from anyio import to_thread
 
-from headstart.cli import main
+from headstart.__main__ import main
 from headstart.cli.cache import read_calls
 from support.sidecar import PROMPT, REWORDED, sidecar
 from support.simulated import chat

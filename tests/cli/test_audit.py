@@ -10,7 +10,7 @@ import anyio
 import msgspec
 import pytest
 
-from headstart.cli import main
+from headstart.__main__ import main
 from headstart.decisions import LabelSource, Outcome
 from headstart.embeddings.stores.store_urls import open_store
 from headstart.observe import Served

@@ -172,9 +172,8 @@ def test_what_cannot_be_measured_is_refused(tmp_path: Path) -> None:
 
 def _interrupted(config: Path, ready: Callable[[], bool]) -> tuple[int, dict[str, Any]]:
     """Run the command, press Ctrl-C once it is under way, and return its code and its report."""
-    program = "from headstart.cli import main; main()"
     arguments = ["bench", "--config", str(config), "--calls", "1000000", "--json"]
-    command = [sys.executable, "-c", program, *arguments]
+    command = [sys.executable, "-m", "headstart", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         while not ready() and process.poll() is None:
             time.sleep(0.01)

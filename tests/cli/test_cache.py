@@ -11,7 +11,7 @@ import anyio
 import msgspec
 import pytest
 
-from headstart.cli import main
+from headstart.__main__ import main
 from headstart.embeddings.stores.store_urls import open_store
 from support.entries import full_entry, put, vector
 from support.labels import label

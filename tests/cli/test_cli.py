@@ -11,7 +11,7 @@ import click
 import pytest
 
 from headstart import __version__
-from headstart.cli import FIRST, MORE, cli, main
+from headstart.__main__ import FIRST, MORE, cli, main
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,14 +54,21 @@ def test_help_lists_the_everyday_commands_first(capsys: pytest.CaptureFixture[st
 
 def test_help_loads_nothing_heavy() -> None:
     script = (
-        "import sys\nfrom headstart.cli import main\nmain(['--help'])\n"
+        "import sys\nfrom headstart.__main__ import main\nmain(['--help'])\n"
         "print(*sys.modules, file=sys.stderr)"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert HEAVY.isdisjoint(done.stderr.split())
-    assert "headstart.cli" in done.stderr.split()
+    assert "headstart.__main__" in done.stderr.split()
+
+
+def test_python_runs_the_package_as_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "headstart", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("headstart, version ")
 
 
 @pytest.mark.parametrize("name", [*FIRST, *MORE])

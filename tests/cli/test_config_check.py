@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headstart.cli import main
+from headstart.__main__ import main
 from headstart.cli.config import ask_all, model_for
 from headstart.config.checks import checked
 from headstart.config.providers import providers

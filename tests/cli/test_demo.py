@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headstart.cli import main
+from headstart.__main__ import main
 
 if TYPE_CHECKING:
     import pytest

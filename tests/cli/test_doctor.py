@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headstart.cli import main
+from headstart.__main__ import main
 from headstart.config.providers import providers
 from headstart.embeddings.stores.sqlite import SCHEMA_VERSION
 from headstart.settings import CacheSettings, Settings, UpstreamSettings

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
-from headstart.cli import main
+from headstart.__main__ import main
 from headstart.cli.explain import print_explained
 from headstart.decisions import Outcome
 from headstart.observe import Served

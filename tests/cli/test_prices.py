@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headstart.cli import main
+from headstart.__main__ import main
 from headstart.config.checks import checked
 from headstart.config.loading import load_settings
 from headstart.config.providers import price_at

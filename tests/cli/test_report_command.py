@@ -11,8 +11,8 @@ import anyio
 import msgspec
 import pytest
 
+from headstart.__main__ import main
 from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
-from headstart.cli import main
 from headstart.cli.data_sources import existing_store
 from headstart.decisions import Outcome
 from headstart.embeddings.stores.store_urls import open_store

@@ -22,7 +22,7 @@ import websockets.sync.client
 import websockets.sync.server
 from websockets.exceptions import ConnectionClosed
 
-from headstart.cli import main
+from headstart.__main__ import main
 from headstart.cli.serve import banner, billed_notes, with_route
 from headstart.config.checks import checked
 from headstart.config.providers import lists_models, providers
@@ -46,7 +46,7 @@ KEYS = {known.variable for known in providers().values()}
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-c", "from headstart.cli import main; main()", "serve", *arguments]
+    return [sys.executable, "-m", "headstart", "serve", *arguments]
 
 
 def without_provider(port: int, *arguments: str) -> list[str]:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-MAIN = "from headstart.cli import main; main()"
 MIDDLEWARE = """
 import asyncio, json, sys
 from headstart import Endpoint, HeadstartMiddleware
@@ -86,7 +85,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 def serving(environment: dict[str, str], folder: Path, provider: str, port: int) -> Iterator[str]:
     arguments = ["--upstream", provider, "--port", str(port), "--store", "logged:///answers.db"]
     with subprocess.Popen(
-        [sys.executable, "-c", MAIN, "serve", *arguments],
+        [sys.executable, "-m", "headstart", "serve", *arguments],
         cwd=folder,
         env=environment,
         stdout=subprocess.PIPE,
@@ -155,7 +154,7 @@ def test_config_check_knows_it_by_its_scheme(
     store: str, status: int, said: str, environment: dict[str, str], tmp_path: Path
 ) -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", MAIN, "config", "check"],
+        [sys.executable, "-m", "headstart", "config", "check"],
         cwd=tmp_path, env={**environment, "HEADSTART_CACHE__STORE": store},
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip

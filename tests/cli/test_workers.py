@@ -239,7 +239,7 @@ def test_a_hangup_during_the_start_does_not_end_the_server(
         "from headstart.cli import serve\n"
         "chosen = serve.chosen_settings\n"
         "serve.chosen_settings = lambda *a: os.kill(os.getpid(), signal.SIGHUP) or chosen(*a)\n"
-        "from headstart.cli import main\n"
+        "from headstart.__main__ import main\n"
         f"main(['serve', '--workers', '{workers}'])"
     )
     server = Served(tmp_path, free_port, "http://127.0.0.1:9")

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from headstart.cli import main
+from headstart.__main__ import main
 from headstart.cli.wrap import _OTHER, TOOLS, Sums, _configuration, environment, savings_text
 from headstart.config.checks import checked
 from headstart.config.loading import load_settings
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-COMMAND = [sys.executable, "-c", "from headstart.cli import main; main()", "wrap"]
+COMMAND = [sys.executable, "-m", "headstart", "wrap"]
 ASKS_TWICE = """
 import os, sys, urllib.request
 body = b'{"model":"gpt-4o","messages":[{"role":"user","content":"hello"}]}'

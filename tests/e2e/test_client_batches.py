@@ -262,7 +262,7 @@ def test_a_store_in_memory_is_refused(tmp_path: Path) -> None:
         load_settings(None, {}, {"cache.store": "memory:", "batches.dir": str(tmp_path)})
 
 
-SERVE = [sys.executable, "-c", "from headstart.cli import main; main()", "serve"]
+SERVE = [sys.executable, "-m", "headstart", "serve"]
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @contextmanager
 def _running(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Start the command on a free port; yield it and its first line."""
-    program = [sys.executable, "-u", "-c", "from headstart.cli import main; main()"]
+    program = [sys.executable, "-u", "-m", "headstart"]
     arguments = [*program, "simulate", "--port", "0", *options]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
         try:

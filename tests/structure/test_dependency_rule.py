@@ -24,7 +24,7 @@ VALUES = {
 SETTINGS = {"config"}
 COMPONENTS = {"dialects", "report", *ROOMS}
 ROOT_MODULES = {
-    "factory", "mount", "sidecar", "cli", "__init__", "clients", "httpx_transport",
+    "factory", "mount", "sidecar", "cli", "__init__", "__main__", "clients", "httpx_transport",
     "langchain_cache",
 }  # fmt: skip
 ANYTHING = VALUES | SETTINGS | COMPONENTS | ROOT_MODULES

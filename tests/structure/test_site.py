@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import headstart
-from headstart.cli import FIRST, MORE
+from headstart.__main__ import FIRST, MORE
 from scripts import demo_svg, site
 from support.repository import PACKAGE, ROOT
 

@@ -6,12 +6,12 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from headstart.cli import main
+from headstart.__main__ import main
 
 if TYPE_CHECKING:
     import pytest
 
-COMMAND = [sys.executable, "-c", "from headstart.cli import main; main()"]
+COMMAND = [sys.executable, "-m", "headstart"]
 
 
 def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:

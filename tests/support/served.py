@@ -25,7 +25,7 @@ PATIENCE_S = 60.0
 
 
 def headstart(*arguments: str) -> list[str]:
-    return [sys.executable, "-c", "from headstart.cli import main; main()", *arguments]
+    return [sys.executable, "-m", "headstart", *arguments]
 
 
 class Served:

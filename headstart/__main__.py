@@ -41,7 +41,7 @@ MORE = {
 }
 OF_LAB = {"demo", "tune", "bench", "watch", "simulate", "evaluate", "replay"}
 """Commands in ``headstart/lab/commands``. An installation may leave out that folder."""
-LAB = Path(__file__).parents[1] / "lab" / "commands"
+LAB = Path(__file__).parent / "lab" / "commands"
 
 
 class LazyGroup(click.Group):
@@ -111,3 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except HeadstartError as error:
         click.echo(f"headstart: {error}", err=True)
         sys.exit(2 if isinstance(error, ConfigError) else 1)
+
+
+if __name__ == "__main__":
+    main()
