@@ -7,6 +7,7 @@ import contextlib
 import itertools
 from typing import TYPE_CHECKING, Any
 
+import openai
 import pytest
 
 from support.rate_limited import RateLimited
@@ -138,6 +139,25 @@ async def test_a_provider_that_answers_nobody_gets_few_calls_and_its_refusal_is_
         assert (await running.ask("question")).status == 429
         assert loop.time() - began < 3.0
     assert provider.allowed.refused <= 2
+
+
+@pytest.mark.parametrize("answered", [0, 1], ids=["answers nobody", "answered one"])
+async def test_a_lasting_limit_is_told_to_an_sdk_on_its_defaults_in_seconds(answered: int) -> None:
+    provider = WindowedProvider(limit=answered, window_s=600.0, tells=False)
+    async with (
+        sidecar(provider, cache=EXACT) as running,
+        openai.AsyncOpenAI(base_url=running.url + "/v1", api_key="sk-test") as client,
+    ):
+        for number in range(answered):
+            assert (await running.ask(f"question {number}")).status == 200
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        with pytest.raises(openai.RateLimitError):
+            await client.chat.completions.create(
+                model="m", messages=[{"role": "user", "content": "one more question"}]
+            )
+        assert loop.time() - began < 12.0
+    assert 3 <= provider.allowed.refused <= 5, "as many tries as the SDK makes without us, or more"
 
 
 @pytest.mark.parametrize("tells", [True, False])

@@ -146,6 +146,15 @@ def test_a_refused_call_queues_again_without_a_budget_while_others_are_answered(
     assert starts.over
 
 
+def test_a_call_that_queued_is_not_retried_when_nobody_is_answered() -> None:
+    starts = make(1)
+    due(starts, 0.0)
+    starts.failed(0, TURNED_AWAY, 0.0, asked=False)
+    assert due(starts, 0.0) == [(0, "first")]
+    starts.failed(0, LIMITED, 2.0)
+    assert starts.over
+
+
 def test_a_refused_call_goes_to_another_member_first() -> None:
     starts = make(2, AttemptRules(retries=0), retries=0)
     due(starts, 0.0)

@@ -136,6 +136,8 @@ MOST_TOKENS = 10_000_000
 """A number of tokens that no answer has. Larger limits of callers are read as this one."""
 LATELY_S = 60.0
 """No answer for this time means that a rate limit does not end soon, such as that of a day."""
+LATELY_UNTOLD_S = 10.0
+"""The same, if the provider does not tell when its limit lets calls pass again."""
 _UNUSED = (FailureKind.BAD_REQUEST, FailureKind.CONTEXT_TOO_LONG, FailureKind.NO_SUCH_MODEL)
 """Refusals that cost nothing: the reserved tokens are given back, so that other callers can use
 them."""
@@ -292,10 +294,18 @@ class AttemptBooking:
         else:
             self._cut(outcome, now, failure)
 
-    def others_are_answered(self, now: float) -> bool:
-        """Tell whether another call was answered lately, or may be answered now."""
-        is_lately = now - self._state.answered_at <= LATELY_S
-        return is_lately or self._states.measures.in_flight(self.key) > 0
+    def others_are_answered(self, now: float, *, told: bool) -> bool:
+        """Tell whether another call was answered lately, or may be answered now.
+
+        ``told``: the provider told when its limit lets calls pass again. If not, an answer is old
+        if it will be older than ``LATELY_UNTOLD_S`` at the end of the pause that we made.
+        """
+        if self._states.measures.in_flight(self.key) > 0:
+            return True
+        age_s = now - self._state.answered_at
+        if told:
+            return age_s <= LATELY_S
+        return age_s + self._state.breaker.ready_in_s(now) <= LATELY_UNTOLD_S
 
     def left(self, now: float) -> None:
         """Book a call whose answer is not read any more: it lost, or its client left.

@@ -7,7 +7,7 @@ calls: it asks one upstream after the other until one does not fail.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -131,10 +131,13 @@ class ParallelAttempts:
 _NO_SDK_RETRY = (b"x-should-retry", b"false")
 """The header that tells OpenAI's and Anthropic's SDKs not to retry.
 
-An error gets it if several upstreams were asked. If only one upstream was asked, the SDK retries as
-it would without Headstart: its pauses are longer than ours, so it may succeed after a longer
-outage. Our own retries are few, because the retry budget limits them.
+An error gets it if several upstreams were asked, or if one was asked as often as an SDK asks. After
+fewer tries the SDK retries as it would without Headstart: its pauses are longer than ours, so it
+may succeed after a longer outage. Our own retries are few, because the retry budget limits them.
+Only calls that queue for a rate limit are made more often, with pauses as long as an SDK's.
 """
+_SDK_TRIES = 3
+"""The tries of an SDK on its defaults."""
 
 
 class AttemptErrors:
@@ -144,7 +147,7 @@ class AttemptErrors:
         self._order = order
         self._errors: dict[int, HeadstartError] = {}
         self._blamed: HeadstartError | None = None
-        self._asked: set[int] = set()
+        self._tries: Counter[int] = Counter()
 
     def add(self, member: int, error: HeadstartError, *, blames_caller: bool) -> None:
         """Add a member's error.
@@ -156,7 +159,7 @@ class AttemptErrors:
         if blames_caller:
             self._blamed = self._blamed or error
         if not isinstance(error, UpstreamUnavailable):
-            self._asked.add(member)
+            self._tries[member] += 1
         if not isinstance(error, UpstreamUnavailable) or member not in self._errors:
             self._errors[member] = error
 
@@ -175,7 +178,8 @@ class AttemptErrors:
             return min(
                 (each for each in errors if isinstance(each, UpstreamUnavailable)), key=_wait_s
             )
-        if isinstance(best, UpstreamRefused) and len(self._asked) > 1:
+        tried_enough = len(self._tries) > 1 or max(self._tries.values(), default=0) >= _SDK_TRIES
+        if isinstance(best, UpstreamRefused) and tried_enough:
             return _without_sdk_retry(best)
         return best
 

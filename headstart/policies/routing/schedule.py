@@ -178,7 +178,7 @@ def fits_deadline(delay_s: float, left_s: float | None) -> bool:
     return delay_s <= longest_wait_s(left_s)
 
 
-MOST_REFUSALS, MOST_PROVIDER_REFUSALS = 2, 4
+MOST_REFUSALS, MOST_PROVIDER_REFUSALS = 2, 5
 """Most times that a call queues for a member's rate limit: after refusals without a call, and after
 refusals by the provider."""
 
@@ -384,6 +384,8 @@ class AttemptSchedule:
         if failure.larger_context:
             self._next = deque(each for each in self._next if self._is_larger(each, member))
         retries = asked and failure.retry_here and member not in self._forced
+        if failure.ends_with_time and member in self._queues_until:
+            retries = False  # it has waited for this limit, which does not end soon
         if queues or (retries and self._retried.get(member, 0) < self._rules.retries):
             wait_s = failure.retry_after_s or failure.pauses_s
             if asked and wait_s is None and self.over and self._retry(member, now, None):
