@@ -153,6 +153,8 @@ def test_a_call_that_queued_is_not_retried_when_nobody_is_answered() -> None:
     assert due(starts, 0.0) == [(0, "first")]
     starts.failed(0, LIMITED, 2.0)
     assert starts.over
+    assert starts.outlasts_sdk(2.0)
+    assert not starts.outlasts_sdk(1.0), "an SDK would have tried again later"
 
 
 def test_a_refused_call_goes_to_another_member_first() -> None:

@@ -7,7 +7,7 @@ calls: it asks one upstream after the other until one does not fail.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -131,13 +131,11 @@ class ParallelAttempts:
 _NO_SDK_RETRY = (b"x-should-retry", b"false")
 """The header that tells OpenAI's and Anthropic's SDKs not to retry.
 
-An error gets it if several upstreams were asked, or if one was asked as often as an SDK asks. After
-fewer tries the SDK retries as it would without Headstart: its pauses are longer than ours, so it
-may succeed after a longer outage. Our own retries are few, because the retry budget limits them.
-Only calls that queue for a rate limit are made more often, with pauses as long as an SDK's.
+An error gets it if several upstreams were asked, or if the call has queued for a rate limit for as
+long as an SDK would wait. Otherwise the SDK retries as it would without Headstart: its pauses are
+longer than ours, so it may succeed after a longer outage. Our own retries are few, because the
+retry budget limits them.
 """
-_SDK_TRIES = 3
-"""The tries of an SDK on its defaults."""
 
 
 class AttemptErrors:
@@ -147,7 +145,7 @@ class AttemptErrors:
         self._order = order
         self._errors: dict[int, HeadstartError] = {}
         self._blamed: HeadstartError | None = None
-        self._tries: Counter[int] = Counter()
+        self._asked: set[int] = set()
 
     def add(self, member: int, error: HeadstartError, *, blames_caller: bool) -> None:
         """Add a member's error.
@@ -159,16 +157,17 @@ class AttemptErrors:
         if blames_caller:
             self._blamed = self._blamed or error
         if not isinstance(error, UpstreamUnavailable):
-            self._tries[member] += 1
+            self._asked.add(member)
         if not isinstance(error, UpstreamUnavailable) or member not in self._errors:
             self._errors[member] = error
 
-    def most_useful(self) -> HeadstartError:
+    def most_useful(self, *, outlasts_sdk: bool = False) -> HeadstartError:
         """Return the most useful error for the caller.
 
         That is the caller's own mistake, else a withheld answer, else the first error that a
         provider itself sent, else the reason why a call got no answer, else the error of the
-        upstream that can be asked again first.
+        upstream that can be asked again first. ``outlasts_sdk``: the call has queued for as long as
+        an SDK would wait.
         """
         if self._blamed is not None:
             return self._blamed
@@ -178,8 +177,7 @@ class AttemptErrors:
             return min(
                 (each for each in errors if isinstance(each, UpstreamUnavailable)), key=_wait_s
             )
-        tried_enough = len(self._tries) > 1 or max(self._tries.values(), default=0) >= _SDK_TRIES
-        if isinstance(best, UpstreamRefused) and tried_enough:
+        if isinstance(best, UpstreamRefused) and (outlasts_sdk or len(self._asked) > 1):
             return _without_sdk_retry(best)
         return best
 
@@ -327,7 +325,7 @@ class AttemptGroup:
                 except HeadstartError as error:
                     self._failed(starts, errors, start.member, error)
             if starts.over:
-                raise errors.most_useful()
+                raise errors.most_useful(outlasts_sdk=starts.outlasts_sdk(loop.time()))
             await asyncio.sleep((starts.wakes_at or 0.0) - loop.time())
 
     async def _side_by_side(
@@ -360,7 +358,7 @@ class AttemptGroup:
                 )
                 attempts.ask(start.member, self._members[start.member], asked)
             if starts.over:
-                raise errors.most_useful()
+                raise errors.most_useful(outlasts_sdk=starts.outlasts_sdk(loop.time()))
             failed = await attempts.news(starts.wakes_at)
             reply = attempts.winner()
             if reply is not None:

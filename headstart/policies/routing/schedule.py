@@ -182,6 +182,9 @@ MOST_REFUSALS, MOST_PROVIDER_REFUSALS = 2, 5
 """Most times that a call queues for a member's rate limit: after refusals without a call, and after
 refusals by the provider."""
 
+SDK_PAUSES_S = 1.5
+"""The longest pauses of OpenAI's and Anthropic's SDKs between their three tries, in seconds."""
+
 
 class JoinTerms(NamedTuple):
     """The estimates by which a stream decides whether to wait for an equal whole answer in flight.
@@ -278,6 +281,7 @@ class AttemptSchedule:
         deadline: float | None = None,
         contexts: Mapping[int, int | None] | None = None,
     ) -> None:
+        self._began = now
         self._rules = rules
         self._may_retry = may_retry
         self._may_hedge = may_hedge
@@ -392,6 +396,10 @@ class AttemptSchedule:
                 return
             self._retry_at[member] = now + (wait_s or 0.0)
         self._plan_next(now)
+
+    def outlasts_sdk(self, now: float) -> bool:
+        """Tell whether the call has queued for a rate limit for as long as an SDK would wait."""
+        return bool(self._queues_until) and now - self._began >= SDK_PAUSES_S
 
     def _plan_next(self, now: float) -> None:
         if not self.over:
