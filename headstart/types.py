@@ -332,6 +332,11 @@ class Choice(Frozen):
     beside: dict[str, Any] = {}
     """Unknown fields that stood beside the message."""
 
+    @property
+    def text(self) -> str:
+        """The text, without reasoning and refusals."""
+        return "".join(part.text for part in self.parts if isinstance(part, Text))
+
 
 class Completion(Frozen, tag="completion"):
     """A whole answer. It can be replayed as JSON or as a stream without loss."""

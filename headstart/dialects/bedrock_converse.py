@@ -58,7 +58,7 @@ from headstart.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from headstart.canonical_request import (
         CanonicalRequest,
@@ -173,18 +173,6 @@ def _read_headers(data: bytes) -> dict[bytes, bytes]:
     if at != len(data):
         raise UpstreamProtocolError("the headers of a message cannot be read")
     return headers
-
-
-def encode_message(headers: Mapping[str, str], payload: bytes) -> bytes:
-    """Return a message with headers whose values are texts."""
-    written = b"".join(
-        b"%c%b%c%b%b" % (len(name), name.encode(), _TEXT, struct.pack(">H", len(value)), value)
-        for name, value in ((name, value.encode()) for name, value in headers.items())
-    )
-    length = _LEAST + len(written) + len(payload)
-    prelude = struct.pack(">II", length, len(written))
-    head = prelude + _CRC.pack(zlib.crc32(prelude)) + written + payload
-    return head + _CRC.pack(zlib.crc32(head))
 
 
 # --- Converse -------------------------------------------------------------------------------------

@@ -204,26 +204,6 @@ def _listed(raw: msgspec.Raw, response_id: str, place: int) -> dict[str, Any]:
     return {"id": f"{'msg' if kind == 'message' else 'item'}_hs{digest}", **own, **item}
 
 
-def page(
-    items: Sequence[dict[str, Any]], *, after: str | None, limit: int, order: str
-) -> dict[str, Any] | None:
-    """Return a page of a list; None if ``after`` is not one of its items."""
-    ordered = list(items) if order == "asc" else list(reversed(items))
-    if after is not None:
-        places = [place for place, item in enumerate(ordered) if item["id"] == after]
-        if not places:
-            return None
-        ordered = ordered[places[0] + 1 :]
-    shown = ordered[:limit]
-    return {
-        "object": "list",
-        "data": shown,
-        "first_id": shown[0]["id"] if shown else None,
-        "last_id": shown[-1]["id"] if shown else None,
-        "has_more": len(ordered) > limit,
-    }
-
-
 # --- answers on their way ------------------------------------------------------------------------
 
 _TERMINAL = (b'"response.completed"', b'"response.incomplete"')

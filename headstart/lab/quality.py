@@ -221,9 +221,9 @@ class DriftAlarm(Frozen, frozen=True, kw_only=True, omit_defaults=False):
     """The median of the last rounds."""
 
 
-def limit_for(every_s: float, series: int, false_alarms: float = FALSE_ALARMS) -> float:
+def limit_for(every_s: float, series: int) -> float:
     """Return the limit with which ``series`` tests keep the rate of false alarms in a month."""
-    return MONTH_S / every_s * max(1, series) / false_alarms
+    return MONTH_S / every_s * max(1, series) / FALSE_ALARMS
 
 
 class DriftTest:

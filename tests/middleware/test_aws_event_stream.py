@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headstart.dialects.bedrock_converse import MessageCutter, encode_message
+from headstart.dialects.bedrock_converse import MessageCutter
 from headstart.dialects.dialect import Frame
 from headstart.errors import UpstreamProtocolError
+from support.aws_events import encode_message
 
 # Vectors of the specification, as the SDKs of AWS test them.
 EMPTY = bytes.fromhex("000000100000000005c248eb7d98c8ff")

@@ -9,12 +9,13 @@ import pytest
 
 from headstart.canonical_request import Quirks, WrittenRequest
 from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
-from headstart.dialects.bedrock_converse import BEDROCK_CONVERSE, MessageCutter, encode_message
+from headstart.dialects.bedrock_converse import BEDROCK_CONVERSE, MessageCutter
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.errors import InvalidRequest
 from headstart.middleware.reading import EventStream
 from headstart.reply import Transcript
 from headstart.types import Ended, ErrorReported, Reasoning, StreamEvent, Text, ToolCall
+from support.aws_events import encode_message
 
 DIALECT = BEDROCK_CONVERSE
 PNG = "data:image/png;base64,iVBORw0KGgo="

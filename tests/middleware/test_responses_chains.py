@@ -10,16 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from headstart.dialects.requests import list_page
 from headstart.dialects.responses_chains import (
     StreamTail,
     listed,
-    page,
     portable,
     read_answer,
     read_asked,
     response_in,
     write_whole,
 )
+from headstart.errors import InvalidRequest
 
 
 def raw(item: Any) -> msgspec.Raw:
@@ -193,18 +194,24 @@ def test_input_items_are_listed_whole_each_with_an_id_that_stays() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "ids", "more"),
+    ("query", "ids", "more"),
     [
-        ({"after": None, "limit": 20, "order": "asc"}, "abc", False),
-        ({"after": None, "limit": 20, "order": "desc"}, "cba", False),
-        ({"after": None, "limit": 2, "order": "desc"}, "cb", True),
-        ({"after": "b", "limit": 2, "order": "desc"}, "a", False),
-        ({"after": "c", "limit": 2, "order": "asc"}, "", False),
+        ({"order": "asc"}, "abc", False),
+        ({}, "cba", False),
+        ({"limit": "2"}, "cb", True),
+        ({"after": "b", "limit": "2"}, "a", False),
+        ({"after": "c", "limit": "2", "order": "asc"}, "", False),
     ],
 )
-def test_a_list_has_pages(options: Any, ids: str, more: bool) -> None:
-    found = page([{"id": "a"}, {"id": "b"}, {"id": "c"}], **options)
-    assert found is not None
+def test_a_list_has_pages(query: dict[str, str], ids: str, more: bool) -> None:
+    found = list_page([{"id": "c"}, {"id": "b"}, {"id": "a"}], query, size=20, largest=100)
     assert [item["id"] for item in found["data"]] == list(ids)
     assert found["has_more"] is more
-    assert page([{"id": "a"}], after="z", limit=1, order="asc") is None
+
+
+@pytest.mark.parametrize(
+    "query", [{"after": "z"}, {"limit": "0"}, {"limit": "x"}, {"limit": "9" * 9}]
+)
+def test_a_page_that_no_list_has_is_refused(query: dict[str, str]) -> None:
+    with pytest.raises(InvalidRequest, match=next(iter(query))):
+        list_page([{"id": "a"}], query, size=20, largest=100)

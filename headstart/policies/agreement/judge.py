@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from headstart.policies.guards.words import is_function_word, listed, stem
-from headstart.types import Choice, Completion, Frozen, RawResponse, Refusal, Text, ToolCall
+from headstart.types import Choice, Completion, Frozen, RawResponse, Refusal, ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,7 +108,7 @@ def refuses(text: str) -> bool:
 
 def _read_choice(choice: Choice) -> ReadChoice:
     calls = tuple(part for part in choice.parts if isinstance(part, ToolCall))
-    text = "".join(part.text for part in choice.parts if isinstance(part, Text)).strip()
+    text = choice.text.strip()
     refused = any(isinstance(part, Refusal) and part.text for part in choice.parts)
     return ReadChoice(
         text=text,
