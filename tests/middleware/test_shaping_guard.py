@@ -117,8 +117,8 @@ async def test_a_cut_answer_is_continued_as_one(
         {"role": "assistant", "content": BEGINNING},
         {"role": "user", "content": INSTRUCTION + anchor(BEGINNING)},
     ]
-    assert place.house.roles() == [("a", "first"), ("a", "continue")]
-    (row,) = place.house.ledger.shaped("call")
+    assert place.targets.roles() == [("a", "first"), ("a", "continue")]
+    (row,) = place.targets.ledger.shaped("call")
     assert (row.kind, row.tokens_after) == ("guard", 49 if tokens else row.tokens_after)
 
 
@@ -165,7 +165,7 @@ async def test_the_second_continuation_has_no_limit_while_lengths_are_unknown() 
     assert (await place.ask(a_call())).text == "".join(parts)
     limits = [asked.get("max_completion_tokens") for asked in place.asked()]
     assert limits == [40, 40, None]
-    assert place.house.ledger.shaped("call")[0].tokens_after == 480
+    assert place.targets.ledger.shaped("call")[0].tokens_after == 480
 
 
 async def test_an_answer_that_runs_in_circles_ends_in_an_error() -> None:

@@ -95,7 +95,7 @@ async def test_tight_leaves_a_share_of_the_conversations_alone_and_measures_both
     for number in range(60):
         asked = [{"role": "user", "content": f"Tides of day {number}?"}]
         answer = await place.ask(a_call(messages=asked))
-        (row,) = place.house.ledger.shaped("call")
+        (row,) = place.targets.ledger.shaped("call")
         assert answer.transforms == (("tight",) if row.kind == "tight" else ())
         assert row.tokens_after == 7
         kinds.add(row.kind)
