@@ -50,8 +50,8 @@ def hits(count: int) -> list[Served]:
 async def fill(url: str, labels: Iterable[Label], booked: Iterable[Served] = ()) -> None:
     store = open_store(url)
     await store.open()
-    await store.label(list(labels))
-    await store.book(list(booked))
+    await store.add_labels(list(labels))
+    await store.add_to_books(list(booked))
     await store.aclose()
 
 

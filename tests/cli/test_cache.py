@@ -45,7 +45,7 @@ def with_store(url: str, act: Callable[[Store], object]) -> object:
 def fill(url: str, records: Sequence[Record], labels: int = 0) -> None:
     async def act(store: Store) -> None:
         await store.append(records)
-        await store.label([label(f"l{number}") for number in range(labels)])
+        await store.add_labels([label(f"l{number}") for number in range(labels)])
 
     with_store(url, act)
 
@@ -56,7 +56,7 @@ def contents(url: str) -> tuple[dict[str, Entry], dict[str, bytes | None], list[
     async def act(store: Store) -> object:
         entries = {each.id: each async for page in store.entries() for each in page}
         vectors = {each.id: each.vector async for page in store.scan() for each in page}
-        labels = [each.id for _, each in await store.labels()]
+        labels = [each.id for _, each in await store.read_labels()]
         return entries, vectors, labels, await store.secret()
 
     return with_store(url, act)  # type: ignore[return-value]

@@ -57,7 +57,7 @@ def rows() -> list[Served]:
 async def book(url: str, rows: Sequence[Served]) -> None:
     store = open_store(url)
     await store.open()
-    await store.book(rows)
+    await store.add_to_books(rows)
     await store.aclose()
 
 

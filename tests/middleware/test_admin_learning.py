@@ -85,7 +85,7 @@ async def test_a_static_match_says_that_nothing_is_learned() -> None:
 async def test_what_is_not_known_cannot_be_labelled(running: Administered, path: str) -> None:
     await running.ask_first()
     assert message(await running.post(path, WRITES[path]), 404)
-    assert await running.store.labels() == []
+    assert await running.store.read_labels() == []
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ async def test_an_unknown_request_cannot_be_explained(running: Administered) -> 
 
 async def test_audit_shows_the_certificate_and_the_wrong_hits(running: Administered) -> None:
     audits = [make_label(n, source=LabelSource.AUDIT, same=n != 3) for n in range(10)]
-    await running.store.label(audits)
+    await running.store.add_labels(audits)
     found = await running.get("audit?since=999.5")
     (row,) = found["certificates"]
     assert (row["domain"], row["week"], row["audits"], row["wrong"]) == ("d", "1970-W01", 10, 1)

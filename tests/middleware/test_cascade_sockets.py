@@ -207,7 +207,7 @@ async def test_what_a_cascade_learned_is_there_after_a_restart(tmp_path: Path) -
         for _ in range(2):
             app = build_gateway(settings, not_found, observers=Observers(), on_start=look)
             async with serving(app) as url, aiohttp.ClientSession() as session:
-                kept.append(await stores[-1].kept(name))
+                kept.append(await stores[-1].load_document(name))
                 path = f"{url}/v1/chat/completions"
                 async with session.post(path, data=chat_call().body) as response:
                     assert b"42" in await response.read()

@@ -67,7 +67,7 @@ def make_learner(
 async def labelled(store: MemoryStore, count: int) -> set[str]:
     """Wait for so many labels, and return the requests that were labelled."""
     with anyio.fail_after(10):
-        while len(rows := await store.labels()) < count:
+        while len(rows := await store.read_labels()) < count:
             await anyio.sleep(0.005)
     return {label.id for _, label in rows}
 
@@ -117,7 +117,7 @@ async def test_a_model_that_never_answers_leaves_the_answers_unsure(
     async with running(learner):
         learner.submit(PendingComparison(sample("vague", VAGUE), answer(VAGUER), stored=True))
         await labelled(store, 1)
-    ((_, label),) = await store.labels()
+    ((_, label),) = await store.read_labels()
     assert label.same is None
     assert StageFailed(stage="judge", error="TimeoutError") in recorder.seen
 
@@ -170,7 +170,7 @@ async def test_a_megabyte_of_answers_is_judged_off_the_loop() -> None:
     async with running(learner):
         learner.submit(PendingComparison(sample("long", document), answer(document), stored=True))
         await labelled(store, 1)
-    ((_, label),) = await store.labels()
+    ((_, label),) = await store.read_labels()
     assert label.same is True
 
 

@@ -90,7 +90,7 @@ async def test_the_lists_are_kept_in_the_store(tmp_path: Path) -> None:
     async with relay_to(upstream, routes=(), options=KEYED, **store) as gate:
         assert await owners(gate) == {"big": "a"}
     async with relay_to(upstream, routes=(), options=KEYED, **store) as gate:
-        kept = await gate.parts[0].store.kept("model-lists")
+        kept = await gate.parts[0].store.load_document("model-lists")
     assert kept is not None
     assert b"big" in kept
 

@@ -359,7 +359,7 @@ async def test_each_relayed_request_is_a_row_of_the_books_with_its_attempts_and_
         (row,) = gate.served
         rows: list[Served] = []
         while not rows:
-            rows = [each async for each in store.books()]
+            rows = [each async for each in store.read_books()]
             await asyncio.sleep(0.01)
     assert rows == [row]
     assert (row.outcome, row.endpoint, row.status) == (Outcome.RELAY, "/v1/files", 200)

@@ -207,7 +207,7 @@ class Domains:
             del self._loaded[name]
 
     async def _saved(self, name: str) -> SavedDomain | None:
-        document = await self.store.kept(_document(name))
+        document = await self.store.load_document(_document(name))
         if document is None:
             return None
         try:
@@ -225,14 +225,14 @@ class Domains:
         return _LoadedDomain(self.fresh(), "")
 
     async def _catch_up(self, name: str, loaded: _LoadedDomain) -> None:
-        while page := await self.store.labels(loaded.cursor, domain=name):
+        while page := await self.store.read_labels(loaded.cursor, domain=name):
             await self._apply_all(page, {name: loaded})
 
     async def _advance(self) -> None:
         """Apply the labels after the last one read. The caller holds the lock."""
         if self._cursor is None:
             self._cursor = self._saved_cursor = await self._load_vetoes()
-        while page := await self.store.labels(self._cursor):
+        while page := await self.store.read_labels(self._cursor):
             for _, label in page:
                 self.vetoes.apply(label)
             await self._apply_all(page, self._loaded)
@@ -240,7 +240,7 @@ class Domains:
 
     async def _load_vetoes(self) -> str:
         """Read people's vetoes; return the last label in them. Without them read all labels."""
-        document = await self.store.kept(_VETOES)
+        document = await self.store.load_document(_VETOES)
         if document is None:
             return ""
         try:
@@ -319,7 +319,7 @@ class Domains:
         cursor = self._cursor
         if cursor is not None and cursor != self._saved_cursor:
             saved = SavedVetoes(cursor=cursor, rows=self.vetoes.rows())
-            await self.store.keep(_VETOES, msgspec.msgpack.encode(saved))
+            await self.store.save_document(_VETOES, msgspec.msgpack.encode(saved))
             self._saved_cursor = cursor
         for name, loaded in list(self._loaded.items()):
             if loaded.changed:
@@ -329,7 +329,7 @@ class Domains:
         loaded.changed = False
         saved = SavedDomain(cursor=loaded.cursor, snapshot=loaded.domain.snapshot())
         try:
-            await self.store.keep(_document(name), msgspec.msgpack.encode(saved))
+            await self.store.save_document(_document(name), msgspec.msgpack.encode(saved))
         except BaseException:
             loaded.changed = True
             raise

@@ -327,7 +327,7 @@ class Reviews:
                 self._store, self._cursor = store, ""
                 self._pairs.clear()
                 self._reviewed.clear()
-            while page := await store.labels(self._cursor):
+            while page := await store.read_labels(self._cursor):
                 for _, label in page:
                     self._note(label)
                 self._cursor = page[-1][0]
