@@ -308,7 +308,7 @@ class BatchOptions:
     model: str | None = option(None, "Model of the requests that name none.", metavar="NAME")
     max_error: float | None = option(
         None,
-        "Share of the reworded hits that may be wrong.  [default: cache.max_error]",
+        "Share of the semantic hits that may be wrong.  [default: cache.max_error]",
         Share(),
         metavar="SHARE",
     )

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MAX_ERROR_HELP = (
-    "Error target: the share of the reworded hits that may be wrong.  "
+    "Error target: the share of the semantic hits that may be wrong.  "
     f"[default: {ErrorLimit().max_error:g}]"
 )
 STATE_HELP = "Start from what headstart tune has learned."
