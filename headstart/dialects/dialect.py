@@ -1,10 +1,10 @@
-"""A wire format as one record, which has everything that is particular to it.
+"""A wire format as one ``Dialect``, which has everything that is particular to it.
 
-``registry.py`` holds the records. Code outside this folder asks a record, and never compares the
-name of a dialect.
+``registry.py`` lists the dialects. Code outside this folder asks a ``Dialect``, and never compares
+the name of a dialect.
 
-Below the record are the parts that several dialects share: lists of models, and helpers for
-answers.
+The second half of the file has the parts that several dialects share: lists of models, and helpers
+for answers.
 """
 
 from __future__ import annotations
@@ -269,7 +269,7 @@ class UpstreamDialect:
     """A wire format of upstreams: their answers are read, and requests to them are written."""
 
     name: str
-    """Its name in cache keys, records and measurements."""
+    """Its name in cache keys, stored entries and measurements."""
     setting: DialectName
     """Its name in the setting ``upstream.dialect``."""
     includes: tuple[DialectName, ...] = ()

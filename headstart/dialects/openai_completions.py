@@ -348,7 +348,7 @@ def _new_id() -> str:
     return "cmpl-" + random_bytes(12).hex()
 
 
-# --- the record ----------------------------------------------------------------------------------
+# --- the dialect ---------------------------------------------------------------------------------
 
 _KEYED = (
     "model prompt suffix echo max_tokens n best_of logprobs stop seed temperature top_p "

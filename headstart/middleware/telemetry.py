@@ -326,7 +326,7 @@ class OpenTelemetryObserver:
         )
 
     def notify(self, observation: Observation) -> None:
-        """Record a served request; other observations have no convention, nor have relayed ones."""
+        """Count a served request; other observations have no convention, nor have relayed ones."""
         if not isinstance(observation, Served) or observation.outcome is Outcome.RELAY:
             return
         row = observation

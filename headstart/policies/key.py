@@ -1,7 +1,7 @@
 """Cache keys: who may share an answer, what must be equal, what is compared by meaning.
 
 A key is SHA-256 over canonical JSON of the client's original request. ``docs/cache-key.md`` has the
-rules and their reasons; the records of the dialects have the tables of body fields.
+rules and their reasons; the files of the dialects have the tables of body fields.
 
 The last user text of a templated prompt is mostly template and documents. A header, a body field or
 a pattern can name the question in it. Exactly one span of the text is then the question, and only
@@ -40,7 +40,7 @@ _FORMAT = 1
 then never match."""
 
 _UNKNOWN = KeyForm(fields={}, canonical=canonical_body)
-"""The form of a dialect that has no record: every field is keyed."""
+"""The form of an unknown dialect: every field is keyed."""
 
 _encode = msgspec.json.Encoder(order="sorted").encode
 

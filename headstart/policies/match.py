@@ -475,7 +475,7 @@ class VerifiedMatch(GuardedMatch):
     ) -> Verdict:
         """Measure the pair and apply the rule of the domain. The features are always returned."""
         domain = self._domain_of(nearby.context.domain)
-        features = measure(query, candidate, nearby, domain.entry_record, veto)
+        features = measure(query, candidate, nearby, domain.entry_stats, veto)
         score = domain.score(features, nearby.neighbor.id)
         threshold = domain.threshold(nearby.context.max_error)
         rule = domain.rule

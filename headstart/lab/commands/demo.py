@@ -438,7 +438,7 @@ def _screen(answers: Sequence[DemoAnswer], requests: int) -> Group:
     return Group(
         table,
         Text(
-            f"exact {kinds['exact']}, reworded {kinds['semantic']}, joined {kinds['joined']}, "
+            f"exact {kinds['exact']}, semantic {kinds['semantic']}, joined {kinds['joined']}, "
             f"upstream {kinds['miss']}"
         ),
         Text(

@@ -20,7 +20,7 @@ from headstart.decisions import Rule
 from headstart.errors import StageError, StoreError
 from headstart.observe import Learned, StageFailed, logger
 from headstart.policies.learned_rule.domain import SnapshotError
-from headstart.policies.learned_rule.error_limit import MOST_ENTRY_RECORDS, Trust
+from headstart.policies.learned_rule.error_limit import MOST_ENTRY_STATS, Trust
 from headstart.policies.match import Veto, Vetoes
 from headstart.types import Frozen
 
@@ -44,7 +44,7 @@ MOST_DOMAINS = 256
 """Number of domains in memory. One takes 10 kB when new, 60 kB with 200 labels, 700 kB with 2,000
 and 3.3 MB with all the entries that it may remember."""
 MOST_LABELS = 1_000_000
-"""Labels of all domains in memory, up to ``MOST_ENTRY_RECORDS`` each: some 350 MB."""
+"""Labels of all domains in memory, up to ``MOST_ENTRY_STATS`` each: some 350 MB."""
 
 
 class LearnerError(StageError):
@@ -191,7 +191,7 @@ class Domains:
 
     def _is_full(self) -> bool:
         labels = sum(
-            min(loaded.domain.labels, MOST_ENTRY_RECORDS) for loaded in self._loaded.values()
+            min(loaded.domain.labels, MOST_ENTRY_STATS) for loaded in self._loaded.values()
         )
         return len(self._loaded) > self.most or (labels > MOST_LABELS and len(self._loaded) > 1)
 

@@ -101,7 +101,7 @@ def _contributions(pair: UnlabelledPair, domain: Domain) -> dict[str, float]:
     if not pair.verdict.features:
         return {}
     shares = domain.contributions(pair.verdict.features)
-    shares["entry"] = domain.entry_record(pair.entry.id).offset
+    shares["entry"] = domain.entry_stats(pair.entry.id).offset
     return dict(sorted(shares.items(), key=lambda each: -abs(each[1])))
 
 

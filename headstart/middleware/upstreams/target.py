@@ -160,7 +160,7 @@ is alive, while the model may think between two blocks, or hang."""
 
 
 _NO_ANSWER = Transcript()
-"""The record of an answer that has not begun."""
+"""The transcript of an answer that has not begun."""
 
 
 class TargetCall:

@@ -228,7 +228,7 @@ NULL_STRENGTH = 50
 """The weight of the default error rate of the judge: it counts as this number of null audits."""
 PRINCIPAL_SHARE = 0.05
 """The largest share of the memory for one of many principals."""
-MOST_ENTRY_RECORDS = 10_000
+MOST_ENTRY_STATS = 10_000
 """Most entries whose answer group and offset are remembered."""
 
 SOFT_GUARDS = frozenset({"substitution"})
