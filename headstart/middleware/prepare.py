@@ -464,9 +464,7 @@ class Preparer:
         """Decide whether the request may be looked up, and under which key."""
         found, directives = head.found, head.directives
         bypass = "no-store" if directives.no_store else None
-        never_stored = rule.never_stored
-        if never_stored is None:
-            never_stored = self._never_stored
+        never_stored = self._never_stored if rule.never_stored is None else rule.never_stored
         texts = (request.query, request.question, request.document)
         if never_stored and has_match(texts, never_stored):
             bypass, directives = NEVER_STORED, msgspec.structs.replace(directives, no_store=True)
