@@ -317,7 +317,7 @@ def export(options: CacheExportOptions) -> None:
         with os.fdopen(descriptor, "wb") as file:
             entries, labels = anyio.run(_export, url, options.config, file)
     except BaseException:
-        options.file.unlink()  # a part of an export must not look like a whole one
+        options.file.unlink()  # an incomplete export must not look like a complete one
         raise
     click.echo(f"{_counted(entries, labels)} were written to {options.file}")
 

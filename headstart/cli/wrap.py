@@ -254,7 +254,7 @@ def started(config: Path, log: Path) -> Iterator[str]:
             stdout=out,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
-            start_new_session=True,  # a Ctrl-C in the terminal is not meant for it
+            start_new_session=True,  # a Ctrl-C in the terminal must not reach the sidecar
         )
     try:
         yield anyio.run(_address, running, log)

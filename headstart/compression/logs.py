@@ -85,7 +85,7 @@ def _by_letter(words: Iterable[str]) -> str:
     for word in words:
         begins = word.startswith("=")
         bare = word.removeprefix("=")
-        if bare.startswith("(?:"):  # one for each choice
+        if bare.startswith("(?:"):  # one prefix for each alternative
             choices, _, after = bare[3:].partition(")")
             found = [choice + after for choice in choices.split("|")]
         elif bare.startswith("["):

@@ -157,7 +157,7 @@ def _typed(variable: str, section: str, key: str, text: str) -> object:
     try:
         return msgspec.to_builtins(msgspec.convert(value, kind, strict=False))
     except msgspec.ValidationError as error:
-        message = str(error).partition(", got ")[0]  # a variable is always a text
+        message = str(error).partition(", got ")[0]  # what was given is always a text
         raise ConfigError(f"{variable}: {expectation(section, key, message)}") from error
 
 
@@ -265,7 +265,7 @@ def _put(document: dict[str, Any], name: str, value: object, *, replace: bool = 
         if isinstance(table, dict):
             table = table.setdefault(section, {})
     if isinstance(table, dict) and (replace or key not in table):
-        table[key] = value  # msgspec refuses a section that is not a table
+        table[key] = value  # msgspec reports a section that is not a table
 
 
 def _texts(value: object) -> Iterator[str]:

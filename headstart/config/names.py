@@ -193,7 +193,7 @@ def type_problems(
             found.extend(itertools.chain.from_iterable(inside))
         yield from found or [told]
     if not wrong and (told := _problem_of(struct, table, shown)):
-        yield told  # a value is missing
+        yield told  # msgspec names no field: a value is missing
 
 
 def _problem_of(kind: object, value: object, shown: str) -> str:
@@ -277,7 +277,7 @@ def _description(section: str, key: str) -> str | None:
     """Return a description of a setting's values; None if the type describes them."""
     try:
         kind = fields_of(section)[key]
-    except KeyError:  # a key of a table in which users choose the keys
+    except KeyError:  # users choose the keys of this table
         return None
     notes = getattr(kind, "__metadata__", ())
     return next((note.description for note in notes if note.description), None)

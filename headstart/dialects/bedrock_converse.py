@@ -309,7 +309,7 @@ def _reasoning(reasoning: Any, block: int) -> tuple[StreamEvent, ...]:
         raise MalformedAnswerError("reasoning is not an object")
     text, signature = as_text(reasoning.get("text")), as_text(reasoning.get("signature"))
     if not text and not signature:
-        return ()  # only the provider can read reasoning that it hides
+        return ()  # hidden reasoning: only the provider can read it
     return (ReasoningDelta(text=text or "", field=REASONING, signature=signature, block=block),)
 
 
@@ -503,7 +503,7 @@ def _tools(asked: CanonicalRequest, losses: TranslationLosses) -> dict[str, Any]
     if mode == "none":
         if not _holds_calls(asked.messages):
             return {}
-        losses.drop("tool_choice")  # a conversation with calls needs their tools
+        losses.drop("tool_choice")  # Bedrock requires the tools of calls in the conversation
     chosen: dict[str, Any] = {}
     if mode in ("required", "named"):
         named = {"tool": {"name": names[0]}} if mode == "named" and len(names) == 1 else {"any": {}}

@@ -525,7 +525,7 @@ def as_count(value: Any) -> int:
 
     Budgets, books and the store rely on its bound. Some APIs write whole numbers as floats.
     """
-    if not value:  # most counts of an answer are left out
+    if not value:  # the usual case: most counts are not reported
         return 0
     return int(value) if type(value) in (int, float) and 0 < value <= MOST_TOKENS else 0
 

@@ -233,7 +233,7 @@ class StreamTail:
     def feed(self, data: bytes) -> bytes | None:
         """Return the terminal event once it has come, else None. ``response_in`` reads it."""
         if not self._rest and _IN_EACH_TERMINAL not in data and data.endswith(b"\n\n"):
-            return None  # most pieces are whole frames that do not end the stream
+            return None  # the usual case: whole frames that do not end the stream
         pending = self._rest + data if self._rest else data
         start = 0
         while (at := _place_of_terminal(pending, start)) is not None:

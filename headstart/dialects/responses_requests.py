@@ -161,7 +161,7 @@ def read_request(request: ChatRequest) -> CanonicalRequest:
     include, logprobs = _read_include(fields)
     user, safety = fields.text("user"), fields.text("safety_identifier")
     if fields.peek("truncation") == "disabled":
-        fields.value("truncation")  # the default
+        fields.value("truncation")  # it only repeats the default
     return CanonicalRequest(
         dialect=NAME,
         model=fields.text("model") or "",

@@ -120,7 +120,7 @@ class _Sending:
         done, _ = await asyncio.wait((stopping,), timeout=STOP_S)
         if not done:
             for exporter in self._exporters:
-                exporter.shutdown()  # it drops its next try
+                exporter.shutdown()  # a shut-down exporter makes no further try
         await stopping
 
 

@@ -281,7 +281,7 @@ def _bet(p: float) -> float:
     if p <= 1e-9:
         return _LARGEST_BET
     log = math.log(p)
-    if log > -1e-3:  # near 1 both terms of the fraction are tiny
+    if log > -1e-3:  # near 1 the fraction is 0 / 0, so its limit is used
         return 0.5
     return (1.0 - p + p * log) / (p * log * log)
 

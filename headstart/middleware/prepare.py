@@ -199,7 +199,7 @@ class ValueLimit:
                 f"the body holds a number of more than {LONGEST_NUMBER} characters: send it as a "
                 "string"
             )
-        return None  # at the end of the body, or at its first error
+        return None  # the end of the body, or the first error in it, is reached
 
     def check(self, body: bytes) -> None:
         """Raise RequestTooLarge for a body that is too expensive to decode."""

@@ -259,7 +259,7 @@ class Relay:
             if reply.transforms:
                 names = ",".join(reply.transforms).encode()
                 headers.append((b"x-headstart-transforms", names))
-            if reply.status == 304:  # it may state a length without having a body
+            if reply.status == 304:  # a 304 may state the length of a body that it does not have
                 headers = [pair for pair in headers if pair[0] != b"content-length"]
             await send(response_start(reply.status, headers))
             async for piece in reply.pieces:

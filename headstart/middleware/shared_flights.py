@@ -240,7 +240,7 @@ class RemoteAnswer:
             async with asyncio.timeout(DOUBT_S):
                 return await self._waiter
         reached = await self._flights.reaches(self._owner)
-        if self._messages:  # they came late, because this process was busy
+        if self._messages:  # messages had come, but this process was too busy to see them
             return
         if not reached or loop.time() - self._heard >= SILENCE_S:
             raise OwnerLost("the process that made the call has ended", again=True)
@@ -433,7 +433,7 @@ class SharedFlights:
         return self.exchange.release(owned.lease, stored=owned.stored)
 
     async def _end(self, rest: Coroutine[Any, Any, None]) -> None:
-        with contextlib.suppress(StageError):  # the lease ends by itself
+        with contextlib.suppress(StageError):  # a lease that is not released ends by its TTL
             await rest
 
     # --- messages ---------------------------------------------------------------------------
@@ -442,7 +442,7 @@ class SharedFlights:
         try:
             message = _decoder.decode(data)
         except UNDECODABLE:
-            return  # no process of this version wrote it
+            return  # a process of another version wrote the message
         if isinstance(message, _FollowRequest):
             place = message.address, message.number
             task = self._followers[place] = self._spawn(self._tell_follower, message)
@@ -555,7 +555,7 @@ class SharedFlights:
         except TimeoutError:
             again = False
         except UpstreamError:
-            pass  # its own clients get the error
+            pass  # the clients of the flight get the error
         finally:
             flight.leave(client)
         if again:

@@ -188,7 +188,7 @@ filter as JSON."""
 async def gathered(admin: AdminState, engine: EngineParts, what: str) -> WorkerAnswers:
     """Return the answers of all workers, or of this process where there are no others."""
     if admin.gather is not None:
-        with contextlib.suppress(HeadstartError):  # else the parent process has just ended
+        with contextlib.suppress(HeadstartError):  # raised if the parent process has just ended
             found = await admin.gather(what)
             if found.live:
                 return found

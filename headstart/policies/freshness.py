@@ -361,7 +361,7 @@ def _refuse_directives(headers: Headers, directives: Mapping[bytes, list[bytes]]
     if not _REFUSING.isdisjoint(directives):
         return "cache-control"
     if not directives and any(n == b"pragma" and b"no-cache" in v.lower() for n, v in headers):
-        return "cache-control"  # the form for HTTP/1.0
+        return "cache-control"  # ``pragma: no-cache``, the form of HTTP/1.0
     return None
 
 

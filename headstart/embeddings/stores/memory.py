@@ -207,9 +207,8 @@ class MemoryStore(RecordStore):
             _, id = heappop(self._ends)
             if id in self._entries and not self._lives(self._entries[id]):
                 self._remove((id,))
-        if (
-            len(self._ends) > 2 * len(self._entries) + BATCH_ROWS
-        ):  # most belong to entries that are gone
+        # Most ends belong to entries that are gone.
+        if len(self._ends) > 2 * len(self._entries) + BATCH_ROWS:
             self._ends = [
                 (put.expires, id) for id, put in self._entries.items() if put.expires is not None
             ]

@@ -164,7 +164,7 @@ class RedisExchange:
         value, *held = await self._run(FIND_OR_LEASE, exact, name, address, LEASE_MS, instead_of)
         if value is not None:
             return self._unpack(value, exact)
-        if not held or not self._listens:  # messages of the owner would not arrive
+        if not held or not self._listens:  # no lease, or the owner's messages would not arrive here
             return None
         owner, token = held
         return Lease(name=name, owner=owner.decode(), token=int(token))
@@ -198,9 +198,8 @@ class RedisExchange:
                         message = await inbox.get_message(timeout=None)
                     if message is not None and message["type"] == "subscribe":
                         self._listens = True
-                    elif (
-                        message is not None and message["data"]
-                    ):  # an empty message only tests the connection
+                    # An empty message only tests the connection.
+                    elif message is not None and message["data"]:
                         yield message["data"]
                         if self._in_cluster:
                             await self._check_inbox()
@@ -520,7 +519,7 @@ class RedisStore(RecordStore):
             if is_lasting(error.__cause__):
                 raise ConfigError(f"cache.store: {error}") from error
             raise StoreError(f"cache.store: {error}; is Redis running there?") from error
-        except TypeError as error:  # redis-py hands the query of the URL to a connection
+        except TypeError as error:  # redis-py passes unknown options of the URL to the connection
             raise ConfigError(
                 f"cache.store: the Redis URL has an unknown option: {error}"
             ) from None

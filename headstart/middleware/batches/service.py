@@ -390,10 +390,12 @@ class BatchService:
         try:
             async with self._slots:
                 await self._run(owner, batch, headers)
-        except ConfigError as error:  # another process runs it, and may end
+        # Another process runs the batch, but may end before the batch does.
+        except ConfigError as error:
             logger.info("batch %s does not start here: %s", batch.id, error)
             self._looks_at[owner] = time.monotonic() + AGAIN_S
-        except RecursionError:  # one was only just not too deep for the first reader
+        # A request of a depth that the first reader accepts may be too deep for the next one.
+        except RecursionError:
             await self._fail(owner, batch, "a request is nested too deeply", None)
         except (OSError, HeadstartError) as error:
             logger.error("batch %s stopped: %s", batch.id, error)
@@ -441,7 +443,7 @@ class BatchService:
         """Ask all requests; return the reason for an early stop, and the counts."""
         concurrency = ConcurrencyLimit(1, len(requests) + 1)
         books = self.books.batches[batch.id] = BatchBooks()
-        begin = partial(  # it sorts all requests, which takes a second for 50,000
+        begin = partial(  # the sorting of 50,000 requests takes a second
             BatchRun, headers=headers, most=self._settings.concurrency
         )
         app = _limited(self._app, concurrency)

@@ -203,7 +203,8 @@ class Domains:
                 await self._save(name, loaded)
             except StoreError as error:
                 self._report(error)
-        if next(iter(self._loaded), None) == name:  # it was not used meanwhile
+        # The domain was not used while its snapshot was written.
+        if next(iter(self._loaded), None) == name:
             del self._loaded[name]
 
     async def _saved(self, name: str) -> SavedDomain | None:

@@ -344,7 +344,7 @@ def _judge_sketched(
     pair: tuple[Completion | RawResponse, Completion | RawResponse, tuple[str, str | None]],
 ) -> Agreement | None:
     one, other = map(sketch, texts)
-    if not (one.any() and other.any()):  # no word of a text is known
+    if not (one.any() and other.any()):  # a sketch of zeros: no word of the text is known
         return None
     return judge_by_sketches(*pair, float(one @ other))
 

@@ -153,7 +153,7 @@ class AwaitedTwin:
                 while await client.read():
                     pass
         except (TimeoutError, UpstreamError):
-            pass  # its own clients hear of it
+            pass  # the twin's clients get the error
         finally:
             twin.leave(client)
         await settled(twin)

@@ -146,7 +146,7 @@ class ReusableTimeout:
         if self._task is None:
             return
         if now >= self._until != self._extended and now - looks_at > STOOD_STILL_S:
-            self._until = self._extended = now + CATCH_UP_S  # once
+            self._until = self._extended = now + CATCH_UP_S  # only once for each standstill
         if now < self._until:
             self._look_at(self._until)
         elif not self._late:
@@ -321,7 +321,7 @@ class TargetCall:
                     f"upstream {self._name} ended before its answer did", kind=FailureKind.CUT
                 )
         elif transcript.error is not None and piece.events:
-            transcript.size -= len(piece.data)  # the client does not get this piece
+            transcript.size -= len(piece.data)  # the client does not get the bytes of this piece
             error = reported(transcript.error, self._name, self._headers, dialect, self._call.id)
             error.event = error_event(piece.data)
             raise error
@@ -751,7 +751,8 @@ class Target:
     def _stall_limit_s(self, booking: AttemptBooking, call: Call) -> float:
         """Return how long the call may be silent once it has begun."""
         if call.relayed:
-            return math.inf  # it is not known what such an answer waits for; ``read_s`` limits it
+            # Nobody knows how long such an answer may be silent; ``read_s`` limits it.
+            return math.inf
         if self._settings.stall_s:
             return self._settings.stall_s
         limit_s, with_tools_s = booking.stall_limits_s

@@ -531,7 +531,7 @@ def _text_changed(a: Parse, b: Parse) -> bool:
     least = max(LEAST_TEXT, LEAST_CONTEXT_SHARE * longer)
     if shorter < least or (Counter(a.stems) & Counter(b.stems)).total() < least:
         return False
-    code = bool(a.signs and b.signs)  # there "a" is a name
+    code = bool(a.signs and b.signs)  # in code "a" is a name, not an article
     one, other = (
         [word for word in side.stems if word not in _IDLE or (code and len(word) == 1)]
         for side in (a, b)

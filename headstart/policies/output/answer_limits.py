@@ -207,7 +207,7 @@ class Lengths:
         try:
             snapshot = msgspec.msgpack.decode(data, type=_LengthsSnapshot)
             learned = {each.key: _restored(each) for each in snapshot.lengths}
-        except (msgspec.DecodeError, ValueError):  # the layout may differ
+        except (msgspec.DecodeError, ValueError):  # saved by a version with another layout
             return False
         if snapshot.format != FORMAT:
             return False

@@ -621,13 +621,13 @@ class CircuitBreaker:
         if self.avoided_for_s(now) > 0.0:
             return 0.0
         if self._open:
-            return 1.0  # only one call is admitted, to test whether it has recovered
+            return 1.0  # a probe is due: one call tests whether it has recovered
         return min(1.0, max(_LEAST_WEIGHT, (now - self._recovered_at) / _RAMP_S))
 
     def _pause_s(self, failure: Failure, pauses_s: float, permit: Permit, now: float) -> float:
         if failure.kind is not FailureKind.RATE_LIMITED or failure.retry_after_s is not None:
             return pauses_s
-        if permit.at > self._refused_at:  # other calls of the same burst say nothing new
+        if permit.at > self._refused_at:  # not a call of the same burst, which tells nothing new
             self._refusals = min(self._refusals + 1, 16)
             self._refused_at = now
         return min(_LONGEST_BACKOFF_S, pauses_s * 2.0 ** (self._refusals - 1))

@@ -211,7 +211,7 @@ def join_terms(when: JoinStreams, own: RoutingEstimate | None) -> JoinTerms | No
     if when == "never" or own is None:
         return None
     if not own.ready:
-        return ANY_WAIT  # a call of its own would be refused
+        return ANY_WAIT  # its own call would be refused, so it waits for any time
     known = own.samples >= LEAST_SAMPLES and own.tokens_per_s
     if not known or own.ttft_s is None or own.completion_s is None:
         return None
@@ -563,7 +563,7 @@ def refused(pace: BatchPace, *, began: float, wait_s: float | None, now: float) 
 
     ``wait_s`` is the time after which the provider may be asked again; None: it names none.
     """
-    if began >= pace.lowered_at:  # the other refusals of the same round say the same
+    if began >= pace.lowered_at:  # only the first refusal of a round lowers the limit
         pace = msgspec.structs.replace(
             _lowered(pace, AFTER_REFUSAL, now), refusals=pace.refusals + 1
         )
