@@ -86,7 +86,7 @@ async def test_measures_outlive_a_restart(tmp_path: Path) -> None:
         assert measures.first_token(KEY, 100, now).mean_s == pytest.approx(0.25, rel=0.05)
 
 
-async def test_what_cannot_be_read_is_begun_anew() -> None:
+async def test_an_unreadable_state_is_begun_anew() -> None:
     store = MemoryStore()
     await store.save_document(MEASURES_NAME, b"of another version")
     async with a_run(store) as site:
@@ -103,7 +103,7 @@ async def test_a_store_that_fails_costs_what_was_learned_and_no_server() -> None
     assert recorder.seen == [StageFailed(stage="measures", error="StoreError")]
 
 
-async def test_it_is_kept_while_the_server_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_state_is_saved_while_the_server_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headstart.factory.context.SAVE_S", 0.001)
     kept = asyncio.Event()
 

@@ -185,7 +185,7 @@ def test_a_static_match_has_nothing_to_audit(capsys: pytest.CaptureFixture[str])
     assert code == 1
 
 
-def test_what_cannot_be_read_is_refused(
+def test_an_unreadable_source_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], free_port: int
 ) -> None:
     for arguments, reason in (

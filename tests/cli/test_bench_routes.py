@@ -101,7 +101,7 @@ def _recommended(path: Path, rule: str, pair: str) -> Recommendation:
 
 @pytest.mark.parametrize("pair", PAIRS)
 @pytest.mark.parametrize("rule", ["single", "hedge", "race", "fastest", "cheapest", "fallback"])
-def test_what_is_recommended_loads_and_asks_for_what_was_measured(
+def test_a_recommended_route_loads_and_asks_for_the_measured_models(
     tmp_path: Path, rule: str, pair: str
 ) -> None:
     path = tmp_path / "headstart.toml"

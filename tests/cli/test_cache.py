@@ -126,7 +126,7 @@ def test_a_store_with_another_secret_takes_nothing(
     assert list(contents(other)[0]) == ["mine"]
 
 
-def test_what_has_expired_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_expired_entries_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old, new = (f"sqlite:///{tmp_path / name}.db" for name in ("old", "new"))
     fill(old, [put("long", created=NOW), put("short", created=NOW, expires=NOW + 1000.0)])
     file = tmp_path / "cache.jsonl"

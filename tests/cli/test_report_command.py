@@ -245,7 +245,9 @@ def test_an_export_is_compared_with_the_books(
     assert line["differs"] == ["prompt_tokens", "completion_tokens"]
 
 
-def test_a_file_that_is_no_export_is_refused(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_not_an_export_is_refused(
+    log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     message = refusal(capsys, "--log", str(log), "--reconcile", str(log))
     assert "--reconcile" in message
 

@@ -101,7 +101,7 @@ async def test_shadow_mode_never_serves_and_learns_what_it_would_have_done() -> 
     assert (label.source, label.same) == (LabelSource.AUDIT, True)
 
 
-async def test_what_is_labelled_in_any_case_stands_for_itself_also_when_held_out() -> None:
+async def test_a_pair_that_is_always_labelled_counts_once_even_if_held_out() -> None:
     async with sidecar(cache={"mode": "shadow", "holdout": 0.999, **never()}) as running:
         await running.ask(PROMPT)
         await running.indexed(1)

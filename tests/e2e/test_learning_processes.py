@@ -234,7 +234,7 @@ async def test_a_redis_that_leaves_and_comes_back_costs_labels_and_nothing_else(
 
 
 @pytest.mark.parametrize("method", ["label", "labels", "keep", "kept"])
-async def test_whatever_learning_asks_of_a_failing_store_callers_are_answered(
+async def test_callers_are_answered_while_the_store_fails_for_learning(
     method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(domains_module, "SAVE_S", 0.0)

@@ -30,7 +30,7 @@ async def test_an_entry_is_visible_to_exact_lookups_before_any_wait(rig: CacheRi
     assert await rig.store.find("x") is not None
 
 
-async def test_who_waits_for_an_answer_gets_it_before_the_store_does(rig: CacheRig) -> None:
+async def test_waiting_clients_get_an_answer_before_the_store_does(rig: CacheRig) -> None:
     entry, answered = make_entry("a", exact="x"), anyio.Event()
 
     async def answer() -> None:

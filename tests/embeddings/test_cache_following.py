@@ -65,7 +65,7 @@ async def test_a_vector_that_does_not_fit_is_reported_and_the_others_are_indexed
     assert warm.failures == [("index", "VectorIndexError")]
 
 
-async def test_what_another_process_stores_and_deletes_is_followed() -> None:
+async def test_changes_of_another_process_are_followed() -> None:
     store = FaultyStore()
     here, there = CacheRig(store), CacheRig(store)
     async with running(here.cache) as cache:
@@ -113,7 +113,7 @@ async def test_an_entry_that_another_process_replaced_is_no_longer_hot() -> None
         assert "old" not in here.index
 
 
-async def test_what_is_appended_during_a_warm_start_is_not_missed() -> None:
+async def test_an_append_during_a_warm_start_is_not_missed() -> None:
     class Busy(FaultyStore):
         """Another process appends before, amid and after each scan."""
 

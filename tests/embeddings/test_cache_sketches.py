@@ -258,7 +258,7 @@ async def busy_miss(rig: CacheRig, id: str, text: str) -> None:
     await put(rig, id, text)
 
 
-async def test_what_a_busy_encoder_left_out_is_encoded_in_idle_time() -> None:
+async def test_prompts_that_a_busy_encoder_left_out_are_encoded_in_idle_time() -> None:
     rig = sketching(max_wait_s=0.01)
     async with running(rig.cache):
         await put(rig, "a", "one@0")

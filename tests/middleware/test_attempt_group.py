@@ -204,7 +204,7 @@ async def test_avoided_members_are_not_asked() -> None:
     assert a.calls == []
 
 
-async def test_who_bills_cancelled_calls_races_only_where_the_route_says_so() -> None:
+async def test_a_provider_that_bills_cancelled_calls_races_only_if_the_route_allows_it() -> None:
     for billed in (False, True):
         targets = Targets()
         a, b = Actor("a", [[30, *whole("a")]]), Actor("b", [[10, *whole("b")]])
@@ -272,7 +272,7 @@ async def test_a_hedge_waits_and_its_budget_is_never_exceeded() -> None:
     assert hedged == 5
 
 
-async def test_what_fails_after_it_lost_charges_nobody() -> None:
+async def test_a_failure_after_the_loss_charges_no_upstream() -> None:
     class Spiteful(Actor):
         """Answers its cancellation with an error."""
 
@@ -316,7 +316,7 @@ async def test_only_who_could_be_replaced_has_an_alternative() -> None:
     assert [each.calls[0].has_alternative for each in down_then_up] == [True, True, False]
 
 
-async def test_nobody_hurries_a_lone_upstream_or_a_race_that_is_on() -> None:
+async def test_a_lone_upstream_and_a_running_race_get_no_deadline() -> None:
     targets = Targets()
     lone = Actor("a", [whole("Hi")])
     async with await attempt_group("single", targets.target(lone)).send(chat_call()) as reply:
@@ -326,7 +326,7 @@ async def test_nobody_hurries_a_lone_upstream_or_a_race_that_is_on() -> None:
     assert not any(call.has_alternative for each in (lone, *racers) for call in each.calls)
 
 
-async def test_who_is_rationed_stands_by_in_a_race() -> None:
+async def test_an_upstream_with_scarce_limits_stands_by_in_a_race() -> None:
     for left, raced in ((b"60", True), (b"40", False)):
         targets = Targets()
         headers = (

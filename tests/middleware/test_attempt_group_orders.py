@@ -47,7 +47,7 @@ async def test_a_conversation_stays_where_it_was_served_only_if_that_is_asked_fo
 
 
 @pytest.mark.parametrize(("draw", "first"), [(0.2, "a"), (0.4, "b")])
-async def test_who_comes_back_after_an_outage_is_asked_for_its_share(
+async def test_an_upstream_that_recovers_gets_its_share_of_the_calls(
     draw: float, first: str
 ) -> None:
     targets = Targets()

@@ -107,7 +107,7 @@ async def test_both_definitions_of_the_error_are_shown(store: MemoryStore) -> No
     assert row.more_audits is None
 
 
-async def test_what_the_judge_was_unsure_of_counts_neither_way(store: MemoryStore) -> None:
+async def test_unsure_judgements_count_neither_way(store: MemoryStore) -> None:
     await store.add_labels(audits(right=10, unsure=7))
     (row,) = (await audit_report(store, ERROR_LIMIT)).certificates
     assert (row.audits, row.unsure, row.wrong) == (10, 7, 0)

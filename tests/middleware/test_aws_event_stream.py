@@ -78,7 +78,7 @@ def test_no_damaged_message_is_read(place: int) -> None:
         frames_in(bytes(damaged) + MESSAGES[1])
 
 
-def test_values_that_are_no_texts_are_skipped() -> None:
+def test_values_that_are_not_texts_are_skipped() -> None:
     headers = (
         b"\x01a\x00" + b"\x01b\x04" + bytes(4) + b"\x01c\x06\x00\x02hi" + b"\x01d\x09" + bytes(16)
     )

@@ -244,7 +244,7 @@ async def test_a_call_that_nobody_can_read_goes_to_the_strong_model() -> None:
     )
 
 
-async def test_what_one_cascade_lets_pass_a_stricter_one_does_not_share() -> None:
+async def test_a_stricter_cascade_does_not_share_the_drafts_of_another() -> None:
     targets = Targets()
     members = fast_says("a"), slow_says("b")
     found = {

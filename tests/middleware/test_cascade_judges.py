@@ -181,7 +181,7 @@ async def test_escalations_teach_what_a_score_is_worth() -> None:
     assert (await ask(other))[1] == ("cascade:fast",)
 
 
-async def test_what_cannot_be_read_of_another_run_is_ignored() -> None:
+async def test_an_unreadable_state_of_an_earlier_run_is_ignored() -> None:
     panel = cascade(Targets(), fast_says(), slow_says()).panel
     before = panel.saved()
     for data in (b"", b"{}", before.replace(b'"version":1', b'"version":2')):
@@ -208,7 +208,7 @@ async def test_a_checked_call_whose_strong_model_fails_is_judged_as_any_other() 
     assert sorted(targets.outcomes()) == [("fast", "won"), ("slow", "failed")]
 
 
-async def test_what_only_vetoes_needs_no_checks() -> None:
+async def test_judges_that_only_veto_need_no_checks() -> None:
     slow = slow_says("b")
     assert (await ask(cascade(Targets(), fast_says("a"), slow, draw=0.0)))[0] == "a"
     assert slow.calls == []

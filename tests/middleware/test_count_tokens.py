@@ -93,7 +93,7 @@ async def test_gemini_counts_by_the_model_in_the_path(model: str) -> None:
 @pytest.mark.parametrize(
     ("body", "status"), [(b"[]", 400), (b"{", 400), (b'{"messages":"' + b"x" * 5000 + b'"}', 413)]
 )
-async def test_what_cannot_be_counted_is_refused_in_the_dialect(body: bytes, status: int) -> None:
+async def test_an_uncountable_prompt_is_refused_in_the_dialect(body: bytes, status: int) -> None:
     server: dict[str, Any] = {"server.max_body_bytes": 4000}
     async with relay_to(RawUpstream(COUNTED), routes=(), **server) as gate:
         found, _, answer = await gate.ask(COUNT, body)

@@ -231,7 +231,7 @@ async def test_anthropics_own_bodies_lose_what_the_upstream_rejects() -> None:
     assert provider.calls[1].body == plain.body
 
 
-async def test_what_cannot_be_expressed_is_no_call() -> None:
+async def test_a_request_that_cannot_be_expressed_makes_no_call() -> None:
     targets = Targets()
     async with upstream_to("http://127.0.0.1:9", COHERE) as upstream:
         settings = UpstreamSettings(name="u")

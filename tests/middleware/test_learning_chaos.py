@@ -147,7 +147,7 @@ async def test_a_domain_that_could_not_be_loaded_is_loaded_once_the_store_is_bac
     assert (await domains.load("d")).labels == 4
 
 
-async def test_what_could_not_be_saved_is_saved_at_the_next_chance() -> None:
+async def test_a_state_that_could_not_be_saved_is_saved_later() -> None:
     store = FaultyStore()
     domains = make_domains(store, Recorder())
     await store.add_labels(labels_for(4))

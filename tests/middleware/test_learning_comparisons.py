@@ -137,7 +137,7 @@ async def test_a_label_that_cannot_be_written_is_lost_and_told_and_the_next_is_w
 @pytest.mark.parametrize(
     ("bound", "most"), [("MOST_WAITING_CHARS", 3 * len(SURE)), ("MOST_WAITING", 3)]
 )
-async def test_what_waits_to_be_compared_is_bounded(
+async def test_waiting_comparisons_are_bounded(
     bound: str, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(learner_module, bound, most)
@@ -153,7 +153,7 @@ async def test_what_waits_to_be_compared_is_bounded(
         assert "again" in await labelled(store, 4)
 
 
-async def test_what_is_submitted_after_the_end_is_told_and_nothing_more() -> None:
+async def test_a_comparison_submitted_after_the_end_is_only_reported() -> None:
     recorder = Recorder()
     learner = make_learner(MemoryStore(), recorder)
     async with running(learner):

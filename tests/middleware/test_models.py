@@ -107,7 +107,7 @@ async def test_lists_of_an_earlier_run_count_for_the_same_address_alone() -> Non
     assert await names(again) == ["old"]
 
 
-async def test_what_is_kept_of_a_list_is_small() -> None:
+async def test_a_saved_list_is_small() -> None:
     upstream = Listing(["one"])
     lists, _, _ = make_lists(upstream)
     assert await names(lists) == ["one"]
@@ -337,7 +337,7 @@ async def test_a_list_that_could_not_be_had_is_asked_for_again_later_and_told_of
     assert "upstream a" in str(failed)
 
 
-async def test_what_a_provider_lists_is_read_leniently() -> None:
+async def test_the_list_of_a_provider_is_read_leniently() -> None:
     form = OPENAI_CHAT.models
     assert form is not None
     odd = [{"id": "a", "name": "A"}, {"id": 3}, "x", {}, {"id": "b", "created": "no"}]

@@ -358,7 +358,7 @@ def test_requests_that_repeat_are_prepared_no_more_and_headers_that_decide_count
     assert caller.ask("a").match_context.max_error is None
 
 
-def test_what_is_remembered_is_bounded_by_all_that_callers_send() -> None:
+def test_the_memory_of_requests_is_bounded_by_their_whole_size() -> None:
     caller = Caller()
     caller.ask("a")
     first = caller.ask("a")

@@ -68,7 +68,7 @@ async def test_an_upstream_that_closes_without_an_answer_is_followed_by_the_next
         b"HTTP/1.1 307 Temporary Redirect\r\nlocation: /x\r\ncontent-length: 0\r\n\r\n",
     ],
 )
-async def test_what_an_upstream_says_about_the_request_is_the_answer(answer: bytes) -> None:
+async def test_an_error_about_the_request_is_the_answer(answer: bytes) -> None:
     first, second = RawUpstream(answer), RawUpstream(ANSWER)
     async with relay_to(first, second) as gate:
         status, headers, body = await gate.ask("/v1/files/f", b"", method="GET")
@@ -272,7 +272,7 @@ async def test_an_alias_of_the_upstream_becomes_its_name_of_the_model() -> None:
 
 
 @pytest.mark.parametrize("body", [b"no JSON", b"[1]", b"[" * 50_000, b'"\xff'])
-async def test_a_body_that_is_no_json_object_goes_up_as_it_came_whatever_the_path_names(
+async def test_a_body_that_is_not_a_json_object_is_sent_unchanged_whatever_the_path_names(
     body: bytes,
 ) -> None:
     upstream = RawUpstream(ANSWER)

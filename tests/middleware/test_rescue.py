@@ -236,7 +236,7 @@ def last_message(actor: Actor) -> Any:
     return call.request.document["messages"][-1]
 
 
-async def test_who_takes_a_prefill_is_asked_for_the_rest_alone() -> None:
+async def test_an_upstream_with_prefill_is_asked_for_the_rest_alone() -> None:
     targets = Targets()
     first, second = Actor("a", [spoken(BEGUN, end=False)]), Actor("b", [spoken(" fox", ".")])
     unable = Actor("d", [spoken("Never")])
@@ -279,7 +279,7 @@ async def test_usage_is_that_of_both_parts() -> None:
     assert [(each["prompt_tokens"], each["completion_tokens"]) for each in asked] == [(40, 27)]
 
 
-async def test_who_has_nothing_to_add_has_said_it_all() -> None:
+async def test_a_second_answer_without_text_means_that_the_first_was_whole() -> None:
     silent = [*spoken()]
     chunks = await went_on(
         Targets(), Actor("a", [spoken(BEGUN + "fox.", end=False)]), Actor("b", [silent])
@@ -297,7 +297,7 @@ async def test_who_has_nothing_to_add_has_said_it_all() -> None:
     ],
     ids=["too little was shown", "nobody takes it", "nobody answers"],
 )
-async def test_where_nobody_can_go_on_it_is_begun_anew(
+async def test_without_an_upstream_that_continues_the_answer_is_begun_anew(
     shown: list[str], others: list[Actor]
 ) -> None:
     chunks = await went_on(Targets(), Actor("a", [spoken(*shown, end=False)]), *others)

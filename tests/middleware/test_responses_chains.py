@@ -40,7 +40,7 @@ def raw(item: Any) -> msgspec.Raw:
         ({"input": [{"type": None, "id": "msg_1"}, {"id": "rs_1"}]}, None, ("msg_1", "rs_1")),
     ],
 )
-def test_what_a_request_refers_to(
+def test_the_references_of_a_request_are_read(
     body: dict[str, Any], previous: str | None, references: tuple[str | None, ...]
 ) -> None:
     asked = read_asked(json.dumps({"model": "m", **body}).encode())
@@ -129,13 +129,15 @@ def without_id(item: dict[str, Any]) -> dict[str, Any]:
         (SEARCH, None, None),
     ],
 )
-def test_what_a_provider_gets_of_an_answer(item: Any, elsewhere: Any, same: Any) -> None:
+def test_a_provider_gets_the_portable_items_of_an_answer(
+    item: Any, elsewhere: Any, same: Any
+) -> None:
     for same_account, wanted in ((False, elsewhere), (True, same)):
         got = portable([raw(item)], said=True, same_account=same_account)
         assert [json.loads(bytes(each)) for each in got] == ([] if wanted is None else [wanted])
 
 
-def test_what_the_caller_wrote_stays_also_of_types_that_we_do_not_know() -> None:
+def test_items_of_the_caller_stay_even_if_their_type_is_unknown() -> None:
     written = {"type": "a_later_type", "id": "x_1"}
     assert portable([raw(written)], said=False, same_account=False) == (raw(written),)
 

@@ -152,7 +152,7 @@ async def test_a_caller_may_ask_for_less_and_not_for_more(
     assert await scene.ask(call_of(chat(), asked, route="another")) == transforms
 
 
-async def test_a_mode_that_is_none_is_the_callers_mistake(bench: TextWorker) -> None:
+async def test_an_unknown_mode_is_the_callers_mistake(bench: TextWorker) -> None:
     with pytest.raises(InvalidRequest, match="x-headstart-compress"):
         await Scene(bench).candidate.send(call_of(chat(), "yes"))
 

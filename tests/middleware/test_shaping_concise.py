@@ -78,7 +78,7 @@ async def test_examples_are_shown_where_they_are_wanted() -> None:
     assert words == directive(3, examples=True)
 
 
-async def test_anthropics_system_text_is_no_message() -> None:
+async def test_anthropics_system_text_is_not_a_message() -> None:
     sent, _, _ = await ask(a_call(dialect=ANTHROPIC_MESSAGES.name, system="Be kind."))
     document = msgspec.json.decode(sent.body)
     assert document["system"] == "Be kind.\n\n" + directive(2, examples=False)

@@ -101,7 +101,7 @@ async def test_an_answer_is_booked_with_its_tokens_as_soon_as_it_ended() -> None
         ([OPENING, UpstreamUnreachable("gone")], UpstreamUnreachable, "unreachable"),
     ],
 )
-async def test_what_is_no_answer_does_not_enter(
+async def test_an_empty_answer_or_an_error_does_not_win(
     steps: list[Piece], error: type[UpstreamError], kind: str
 ) -> None:
     targets, actor = Targets(), Actor("a", [steps])
@@ -207,7 +207,7 @@ async def test_pings_alone_keep_no_answer_alive_for_ever() -> None:
     assert (attempt.outcome, attempt.error) == ("broken", "stalled")
 
 
-async def test_pings_between_words_are_no_silence() -> None:
+async def test_pings_between_words_do_not_count_as_silence() -> None:
     steps: list[Step] = [0.15, PING, 0.15, text("x")]
     targets, actor = Targets(), Actor("a", [[*steps * 20, DONE]])
     async with await targets.target(actor, stall_s=0.2).send(chat_call()) as reply:
@@ -396,7 +396,7 @@ async def test_a_conversation_is_warm_where_it_was_served() -> None:
     assert target.estimate(call).warm
 
 
-async def test_what_was_billed_for_nothing_is_booked() -> None:
+async def test_a_billed_call_without_an_answer_is_booked() -> None:
     veto = say(
         Finished(reason="content_filter"), UsageReported(usage={"prompt_tokens": 1000}), Ended()
     )

@@ -63,7 +63,7 @@ def after(counts: GateCounts, hits: int, found: int) -> GateCounts:
     return counts
 
 
-def test_what_is_not_known_is_encoded() -> None:
+def test_questions_of_unknown_domains_are_encoded() -> None:
     assert gate(learned=False) == OPEN
     assert gate() == LOWEST
 

@@ -335,7 +335,7 @@ def test_a_hit_drawn_for_an_audit_stands_for_those_that_were_not() -> None:
     assert served(0.1) > served(1.0) > 0
 
 
-def test_features_that_are_no_numbers_are_refused() -> None:
+def test_features_that_are_not_numbers_are_refused() -> None:
     features = np.zeros(len(NAMES))
     features[3] = np.nan
     with pytest.raises(ValueError, match="finite"):

@@ -26,7 +26,7 @@ NATIVE = [
      "localhost.", "[::1]", "127.0.0.1.", "127.0.0.1.:80", "LocalHost.:80", "[::ffff:127.0.0.1]:80",
      "[::FFFF:7f00:1]"],
 )  # fmt: skip
-def test_clients_that_are_no_browser_come_in_under_any_local_name(
+def test_clients_other_than_browsers_come_in_under_any_local_name(
     host: str, headers: tuple[tuple[bytes, bytes], ...]
 ) -> None:
     assert LOCAL.refusal(((b"host", host.encode()), *headers)) is None
@@ -55,7 +55,7 @@ def test_a_request_without_a_host_comes_in_unless_a_browser_sent_it() -> None:
     assert LOCAL.refusal(((b"sec-fetch-site", b"cross-site"),)) is not None
 
 
-def test_of_two_hosts_the_worst_decides() -> None:
+def test_the_worse_of_two_hosts_decides() -> None:
     assert LOCAL.refusal((HOST, (b"host", b"evil.example"))) is not None
 
 

@@ -58,7 +58,7 @@ def test_the_strictest_mode_of_compression_asked_for_counts(
     assert parse_directives(cached) == Directives(compress=mode, no_cache=True)
 
 
-def test_a_mode_of_compression_that_is_none_is_refused() -> None:
+def test_an_unknown_mode_of_compression_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="off, safe, recoverable, balanced, aggressive"):
         parse_directives(((b"x-headstart-compress", b"on"),))
 

@@ -152,7 +152,7 @@ async def test_labels_of_which_one_cannot_be_stored_are_not_stored(stores: Store
     assert await store.read_labels() == []
 
 
-async def test_a_cursor_that_is_none_is_an_error(stores: Stores) -> None:
+async def test_an_invalid_cursor_is_an_error(stores: Stores) -> None:
     store = await stores.open()
     with pytest.raises(StoreError):
         await store.read_labels("no cursor")

@@ -228,7 +228,7 @@ async def test_a_password_opens_and_a_wrong_one_is_refused_unquoted() -> None:
         assert "mistaken" not in f"{refused.value} {refused.value.__cause__}"
 
 
-async def test_a_server_that_is_no_sentinel_is_refused(redis: RedisServer) -> None:
+async def test_a_server_that_is_not_a_sentinel_is_refused(redis: RedisServer) -> None:
     store = RedisStore(f"redis+sentinel://127.0.0.1:{redis.port}/main")
     with pytest.raises(ConfigError, match="the hosts of the URL are not Sentinels"):
         await store.open()

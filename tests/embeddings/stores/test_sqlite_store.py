@@ -265,7 +265,7 @@ async def test_a_write_that_fails_is_an_error_and_the_next_one_works(
     assert await scan(store) == ["b"]
 
 
-async def test_what_expires_is_purged_without_a_write(open_file: Open) -> None:
+async def test_expired_entries_are_purged_without_a_write(open_file: Open) -> None:
     clock = Clock()
     store = await open_file(clock=clock)
     cursor = await store.append([put("brief", expires=NOW + 60), put("lasting")])

@@ -433,7 +433,7 @@ async def test_long_books_are_read_to_their_end(stores: Stores) -> None:
     assert [served async for served in store.read_books()] == rows
 
 
-async def test_what_was_kept_is_there_after_reopening(durable_url: str, stores: Stores) -> None:
+async def test_stored_entries_are_there_after_reopening(durable_url: str, stores: Stores) -> None:
     store = await stores.open()
     secret = await store.secret()
     await store.append([Put(entry=full_entry(), vector=vector()), put("a")])
