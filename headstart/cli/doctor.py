@@ -526,9 +526,9 @@ def _limits(server: ServerSettings) -> Iterator[Finding]:
 
 async def _collector(settings: Settings, environ: Mapping[str, str]) -> AsyncIterator[Finding]:
     """Check whether traces can be sent, if traces are on."""
-    from headstart.factory.telemetry import asked_for
+    from headstart.factory.telemetry import is_wanted
 
-    if not asked_for(settings.otel, environ):
+    if not is_wanted(settings.otel, environ):
         return
     try:
         import opentelemetry.sdk  # noqa: F401 - tests whether it is installed

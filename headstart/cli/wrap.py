@@ -213,7 +213,7 @@ def sidecar(options: WrapOptions, tool: WrappedTool) -> Iterator[str]:
             checked(
                 load_settings(config, os.environ, {})
             )  # errors in the configuration are reported here
-        with started(config, Path(folder, "log")) as url:
+        with start_sidecar(config, Path(folder, "log")) as url:
             yield url
 
 
@@ -243,7 +243,7 @@ def _place(url: str) -> tuple[str, int | None]:
 
 
 @contextmanager
-def started(config: Path, log: Path) -> Iterator[str]:
+def start_sidecar(config: Path, log: Path) -> Iterator[str]:
     """Start a sidecar on a free port of loopback; yield its URL. Raises HeadstartError."""
     serve = "from headstart.cli import main; main()"
     # -P: no module of the folder that the tool works in takes the place of one of ours.

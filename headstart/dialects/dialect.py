@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import msgspec
 
-from headstart.dialects.requests import mark
+from headstart.dialects.requests import reasoning_mark
 from headstart.types import (
     Ended,
     ErrorReported,
@@ -660,7 +660,7 @@ def _translate_reasoning(event: ReasoningDelta, target: Dialect) -> ReasoningDel
         text=event.text,
         choice=event.choice,
         field=target.reasoning_field,
-        signature=mark(event.field) if target.marks_reasoning else None,
+        signature=reasoning_mark(event.field) if target.marks_reasoning else None,
         block=event.block,
     )
 

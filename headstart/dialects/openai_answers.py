@@ -548,7 +548,7 @@ def _read_rest(chunk: dict[str, Any], events: list[StreamEvent]) -> None:
         events.append(ExtraDelta(fields=_unknown(chunk, _CHUNK), choice=None))
 
 
-def count_tokens(usage: dict[str, Any]) -> Tokens:
+def usage_tokens(usage: dict[str, Any]) -> Tokens:
     """Return the counts of a usage object. DeepSeek has its own name for cached tokens."""
     prompt, completion = token_details(usage, "prompt"), token_details(usage, "completion")
     cached = prompt.get("cached_tokens") or usage.get("prompt_cache_hit_tokens")

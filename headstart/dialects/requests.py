@@ -306,12 +306,12 @@ _MARK = "headstart:"
 _MARK_BYTES = _MARK.encode()
 
 
-def mark(field: str) -> str:
+def reasoning_mark(field: str) -> str:
     """Return our signature for thinking that another provider sent under this name."""
     return _MARK + field
 
 
-def origin(signature: str | None) -> str | None:
+def marked_origin(signature: str | None) -> str | None:
     """Return the name under which another provider sent the thinking; None for the API's own."""
     if signature is None or not signature.startswith(_MARK):
         return None
@@ -347,7 +347,7 @@ def without_marked(
 def _is_marked(block: Any) -> bool:
     match block:
         case {"type": "thinking", "signature": str(signature)}:
-            return origin(signature) is not None
+            return marked_origin(signature) is not None
     return False
 
 
@@ -390,7 +390,7 @@ class TranslationLosses:
 
         Marked reasoning is never refused, because it came from us.
         """
-        leave = self.drop if origin(part.signature) is None else self.leave
+        leave = self.drop if marked_origin(part.signature) is None else self.leave
         leave(part.field)
 
     def drop_filled(self, fields: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from headstart.dialects.requests import origin
+from headstart.dialects.requests import marked_origin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -173,7 +173,7 @@ def _portable(raw: msgspec.Raw, *, said: bool, same_account: bool) -> msgspec.Ra
     kind = item.get("type") or "message"
     if kind == "reasoning":
         signature = item.get("encrypted_content")
-        marked = isinstance(signature, str) and origin(signature) is not None
+        marked = isinstance(signature, str) and marked_origin(signature) is not None
         return raw if marked or (same_account and signature) else None
     if kind not in _PORTABLE:
         return None if said else raw
@@ -185,7 +185,7 @@ def _portable(raw: msgspec.Raw, *, said: bool, same_account: bool) -> msgspec.Ra
 # --- lists of input items ------------------------------------------------------------------------
 
 
-def listed(items: Sequence[msgspec.Raw], response_id: str) -> list[dict[str, Any]]:
+def list_items(items: Sequence[msgspec.Raw], response_id: str) -> list[dict[str, Any]]:
     """Return the input items of a response as the API lists them: whole, each with an id."""
     return [_listed(raw, response_id, place) for place, raw in enumerate(items)]
 

@@ -39,7 +39,7 @@ from headstart.policies.route_rules import (
     NO_RULE,
     ROUTE_HEADER,
     RouteRule,
-    decoded,
+    decode_header,
     first_rule,
     match_context,
     requested_max_error,
@@ -595,7 +595,7 @@ def _question(
     names: tuple[str, ...] = () if request.question is None else (request.question,)
     pattern = rule.query or route.pattern
     if header is not None:
-        plain = decoded(header)
+        plain = decode_header(header)
         names = (plain.strip(), unquote(plain).strip())
     elif pattern is not None:
         names = ()

@@ -26,7 +26,7 @@ from headstart.dialects.requests import (
     repeats_keys,
     too_long_model,
 )
-from headstart.dialects.responses_chains import OWN, listed, read_answer, read_raws
+from headstart.dialects.responses_chains import OWN, list_items, read_answer, read_raws
 from headstart.errors import (
     Forbidden,
     HeadstartError,
@@ -637,7 +637,7 @@ class KeptResponses:
             raise InvalidRequest("order: must be 'asc' or 'desc'")
         items: list[dict[str, Any]] = []
         for each in await self._conversations.chain(owner, turn.id) or [turn]:
-            items += listed(read_raws(each.input), each.id)
+            items += list_items(read_raws(each.input), each.id)
             answer = None if each is turn else read_answer(each.response)
             items += [msgspec.json.decode(raw) for raw in answer.output] if answer else []
         return msgspec.json.encode(list_page(items[::-1], query, size=PAGE, largest=LARGEST_PAGE))

@@ -560,7 +560,7 @@ class SharedFlights:
             flight.leave(client)
         if again:
             await self._await_news(follow, owned.wait_over)
-        await settled(flight)
+        await wait_until_settled(flight)
         return AnswerEnded(follow.number, whole=False, again=again, attempts=flight.claim(client))
 
     async def _publish(self, flight: Flight, follow: _FollowRequest) -> AnswerEnded:
@@ -582,7 +582,7 @@ class SharedFlights:
             pass
         finally:
             flight.leave(client)
-        await settled(flight)
+        await wait_until_settled(flight)
         return AnswerEnded(follow.number, whole, not alone, flight.origin, flight.claim(client))
 
     async def _send_body(self, flight: Flight, client: Client, follow: _FollowRequest) -> None:
@@ -610,7 +610,7 @@ class SharedFlights:
             raise _FollowerGone
 
 
-async def settled(flight: Flight) -> None:
+async def wait_until_settled(flight: Flight) -> None:
     """Wait until a call that its last reader has left can be booked."""
     if not flight.clients and not flight.settled:
         with contextlib.suppress(TimeoutError):

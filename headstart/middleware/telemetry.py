@@ -80,7 +80,7 @@ _TOKENS = tuple(4**n for n in range(14))
 """Bounds of the buckets of token counts."""
 
 
-def provider_of(upstream: UpstreamSettings) -> str:
+def provider_name(upstream: UpstreamSettings) -> str:
     """Return the ``gen_ai.provider.name`` of an upstream."""
     preset = upstream.preset or upstream.name
     return _PROVIDERS.get(preset, preset)
@@ -90,7 +90,7 @@ def provider_facts(upstream: UpstreamSettings) -> dict[str, Any]:
     """Return the attributes of a span that are the same for all calls to an upstream."""
     address = urlsplit(upstream.base_url)
     facts = {
-        "gen_ai.provider.name": provider_of(upstream),
+        "gen_ai.provider.name": provider_name(upstream),
         "headstart.upstream": upstream.name,
         "server.address": address.hostname,
         "server.port": address.port or {"http": 80, "https": 443}.get(address.scheme),
@@ -294,7 +294,7 @@ class OpenTelemetryObserver:
     """Records duration, time to first token and tokens of each served request with ``meter``."""
 
     def __init__(self, meter: Meter, upstreams: Iterable[UpstreamSettings] = ()) -> None:
-        self._providers = {each.name: provider_of(each) for each in upstreams}
+        self._providers = {each.name: provider_name(each) for each in upstreams}
         self._duration = meter.create_histogram(
             "gen_ai.client.operation.duration",
             "s",

@@ -372,7 +372,7 @@ def _is_loopback(host: str) -> bool:
     return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
-def forwarded(headers: Headers, http_version: str) -> str | None:
+def proxy_sign(headers: Headers, http_version: str) -> str | None:
     """Return the header or version that shows that a proxy passed a request on, or None.
 
     nginx, unless told otherwise, adds no header, but speaks HTTP/1.0.

@@ -26,7 +26,7 @@ import msgspec
 from headstart.dialects.dialect import FieldUse, KeyForm
 from headstart.dialects.registry import DIALECTS, PROTOCOL_HEADERS
 from headstart.dialects.request_form import canonical_body
-from headstart.policies.guards.words import listed, word_texts
+from headstart.policies.guards.words import word_texts, words_of
 from headstart.types import CacheKey, Frozen, Headers, Turn
 
 if TYPE_CHECKING:
@@ -313,7 +313,7 @@ MOST_CHARS = 16_384
 A history is stored with its entry."""
 
 _COURTEOUS = frozenset(
-    listed("""
+    words_of("""
     thanks thank you thx ta cheers ok okay k great lovely perfect brilliant cool nice good ah oh
     oops ha haha lol hi hello hey morning afternoon evening welcome glad alright awesome excellent
     super very so a lot that's that is all much for your the help helping i i'll will appreciate it
@@ -325,19 +325,19 @@ _COURTEOUS = frozenset(
 _LONGEST_COURTESY = 8
 
 _QUESTION_WORDS = frozenset(
-    listed("""
+    words_of("""
     how what what's whats when when's where where's which who who's whose why is are am was were do
     does did will would should has have can could may
     """)
 )
 _OPENINGS = frozenset(
-    listed("""
+    words_of("""
     ok okay yes yeah yep no and but so well oh ah right fine sure please sorry ugh great good cool
     lovely perfect brilliant thanks thank you hi hello hey
     """)
 )
-_ORDERS = frozenset(listed("can could will would"))
-_TELLING = frozenset(listed("tell explain say show describe"))
+_ORDERS = frozenset(words_of("can could will would"))
+_TELLING = frozenset(words_of("tell explain say show describe"))
 
 
 class Conversation(Frozen, frozen=True):

@@ -13,7 +13,7 @@ from hypothesis import strategies as some
 from headstart.dialects.requests import list_page
 from headstart.dialects.responses_chains import (
     StreamTail,
-    listed,
+    list_items,
     portable,
     read_answer,
     read_asked,
@@ -188,7 +188,7 @@ def test_only_answers_that_can_be_continued_are_read(document: Any, read: bool) 
 
 def test_input_items_are_listed_whole_each_with_an_id_that_stays() -> None:
     items = [raw({"role": "user", "content": "a"}), raw(CALL), raw({"role": "user", "content": []})]
-    once, again = listed(items, "resp_1"), listed(items, "resp_1")
+    once, again = list_items(items, "resp_1"), list_items(items, "resp_1")
     assert once == again
     assert once[0]["content"] == [{"type": "input_text", "text": "a"}]
     assert once[1] == CALL

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headstart.policies.callers import OriginRules, forwarded
+from headstart.policies.callers import OriginRules, proxy_sign
 
 LOCAL = OriginRules()
 HOST = (b"host", b"127.0.0.1:8080")
@@ -144,9 +144,9 @@ def test_only_listed_origins_are_accepted(pattern: str, origin: str, comes_in: b
      "x-cluster-client-ip"],
 )  # fmt: skip
 def test_a_proxy_is_known_by_its_headers(name: str) -> None:
-    assert forwarded((HOST, (name.encode(), b"1")), "1.1") == name.title()
+    assert proxy_sign((HOST, (name.encode(), b"1")), "1.1") == name.title()
 
 
 def test_a_proxy_is_known_by_its_version() -> None:
-    assert forwarded((HOST,), "1.0") == "HTTP/1.0"
-    assert forwarded((HOST, (b"x-request-id", b"1"), (b"user-agent", b"x")), "1.1") is None
+    assert proxy_sign((HOST,), "1.0") == "HTTP/1.0"
+    assert proxy_sign((HOST, (b"x-request-id", b"1"), (b"user-agent", b"x")), "1.1") is None

@@ -7,7 +7,12 @@ from typing import get_args
 import pytest
 
 from headstart.errors import InvalidRequest
-from headstart.policies.freshness import Directives, compressed, parse_directives, stricter
+from headstart.policies.freshness import (
+    Directives,
+    compressed_transform,
+    parse_directives,
+    stricter,
+)
 from headstart.settings import CompressionMode
 from headstart.settings import CompressionMode as ConfiguredMode
 
@@ -83,7 +88,9 @@ def test_answers_to_prompts_compressed_more_than_allowed_are_refused(
 ) -> None:
     directives = Directives(compress=asked)
     modes = get_args(CompressionMode)
-    assert {mode for mode in modes if directives.refuses(("model", compressed(mode)))} == refused
+    assert {
+        mode for mode in modes if directives.refuses(("model", compressed_transform(mode)))
+    } == refused
     assert not directives.refuses(("model", "include-usage"))
 
 

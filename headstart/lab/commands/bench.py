@@ -133,14 +133,14 @@ def _plan(options: BenchOptions) -> BenchPlan:
 
 def _source(options: BenchOptions) -> Source:
     """Return the providers to call: simulated or real ones. Raises UsageError."""
-    from headstart.lab.commands.bench_calls import configured, simulated
+    from headstart.lab.commands.bench_calls import open_configured, open_simulated
 
     if options.simulate is not None:
         names = tuple(filter(None, options.simulate.split(",")))
-        return simulated(names, options.seed, options.speed)
+        return open_simulated(names, options.seed, options.speed)
     if options.speed != 1.0:
         raise click.UsageError("--speed is for --simulate: real time cannot be compressed")
-    return configured(options.path, options.upstream, options.model)
+    return open_configured(options.path, options.upstream, options.model)
 
 
 class _Found(NamedTuple):

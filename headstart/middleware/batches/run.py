@@ -369,7 +369,7 @@ class BatchRun:
         if reply.status in _LIMITED_STATUSES and not _is_hopeless(booked):
             self.counts.refusals += 1
             wait_s = retry_after_s(reply.headers, unix)
-            self.pace = schedule.refused(self.pace, began=began, wait_s=wait_s, now=now)
+            self.pace = schedule.pace_after_refusal(self.pace, began=began, wait_s=wait_s, now=now)
             if not self.pace.gives_up:
                 self._waiting.appendleft(request)
                 return
@@ -398,10 +398,10 @@ class BatchRun:
         if limited:
             self.counts.refusals += 1
         if last.upstream in limited and last.outcome is AttemptOutcome.WON:
-            self.pace = schedule.crowded(self.pace, began=began, now=now)
+            self.pace = schedule.pace_after_late_answer(self.pace, began=began, now=now)
         if booked.succeeded:
             took_s = booked.total_s if booked.upstream_s is None else booked.upstream_s
-            self.pace = schedule.answered(
+            self.pace = schedule.pace_after_answer(
                 self.pace,
                 began=began,
                 took_s=took_s,

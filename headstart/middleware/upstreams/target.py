@@ -33,11 +33,11 @@ from headstart.middleware.upstreams.outgoing import AFTER_END_S
 from headstart.policies.callers import PROMPT_MARGIN, NameMemo
 from headstart.policies.routing.failures import (
     FailureKind,
+    error_in_answer,
     fails_relayed,
     failure_of,
+    headers_for_own_body,
     limit_relayed_pause,
-    own_headers,
-    reported,
     safe_code,
 )
 from headstart.policies.routing.measures import UpstreamModel
@@ -322,7 +322,9 @@ class TargetCall:
                 )
         elif transcript.error is not None and piece.events:
             transcript.size -= len(piece.data)  # the client does not get the bytes of this piece
-            error = reported(transcript.error, self._name, self._headers, dialect, self._call.id)
+            error = error_in_answer(
+                transcript.error, self._name, self._headers, dialect, self._call.id
+            )
             error.event = error_event(piece.data)
             raise error
 
@@ -398,7 +400,9 @@ async def open_answer(reply: Reply, dialect: Dialect | None, request_id: str) ->
         held.append(piece)
         size += len(piece.data)
         if transcript.error is not None and dialect is not None:
-            raise reported(transcript.error, reply.upstream, reply.headers, dialect, request_id)
+            raise error_in_answer(
+                transcript.error, reply.upstream, reply.headers, dialect, request_id
+            )
         if transcript.content or size > HELD_BYTES or (size and dialect is None):
             return held
         if transcript.ended:
@@ -480,7 +484,7 @@ async def _refusal(reply: Reply, dialect: Dialect | None, request_id: str) -> Up
     if len(body) > REFUSAL_BYTES and dialect is not None:
         event = ErrorReported(message=message, status=reply.status)
         body[:] = dialect.error_body(event, request_id)
-        headers = own_headers(headers, dialect)
+        headers = headers_for_own_body(headers, dialect)
     return UpstreamRefused(
         f"upstream {reply.upstream}: {message}",
         status=reply.status,

@@ -62,7 +62,7 @@ _QUESTION_WORDS = frozenset(
 )
 
 
-def measure(
+def measure_pair(
     query: Parse,
     candidate: Parse,
     nearby: RankedNeighbor,

@@ -71,7 +71,7 @@ _TOO_LARGE_TEXTS = re.compile(
 )
 
 
-def read_error(body: bytes) -> tuple[tuple[str, ...], str]:
+def read_error_document(body: bytes) -> tuple[tuple[str, ...], str]:
     """Return the codes and the message of an error document in any dialect."""
     try:
         document: Any = msgspec.json.decode(body)
@@ -267,7 +267,7 @@ def failure_of(error: UpstreamError, now: float) -> Failure:
         return failure(FailureKind(error.kind))
     match error:
         case UpstreamRefused():
-            codes, message = read_error(error.body)
+            codes, message = read_error_document(error.body)
             return _classify(
                 error.status, (error.code, *codes), message or str(error), error.headers, now
             )
@@ -724,7 +724,7 @@ class RetryBudget:
 _CODE = re.compile(r"[A-Za-z0-9_.:/#-]{1,64}")
 
 
-def reported(
+def error_in_answer(
     event: ErrorReported, upstream: str, headers: Headers, dialect: Dialect, request_id: str
 ) -> UpstreamRefused:
     """Return the error in a 200 answer as the error status that it should have had."""
@@ -732,7 +732,7 @@ def reported(
     return UpstreamRefused(
         f"upstream {upstream} answered 200 with an error: {event.message}",
         status=status,
-        headers=own_headers(headers, dialect),
+        headers=headers_for_own_body(headers, dialect),
         body=dialect.error_body(event, request_id),
         code=safe_code(event),
         upstream=upstream,
@@ -748,7 +748,7 @@ def safe_code(event: ErrorReported | None) -> str:
     return code if _CODE.fullmatch(code) else UpstreamError.code
 
 
-def own_headers(headers: Headers, dialect: Dialect) -> Headers:
+def headers_for_own_body(headers: Headers, dialect: Dialect) -> Headers:
     """Return a provider's headers for a body of ours."""
     kept = tuple(pair for pair in headers if not pair[0].startswith(b"content-"))
     return (*kept, (b"content-type", dialect.content_types.json))

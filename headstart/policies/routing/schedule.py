@@ -520,7 +520,7 @@ class BatchPace(Frozen):
         return self.refusals >= MOST_REFUSED_ROUNDS
 
 
-def answered(
+def pace_after_answer(
     pace: BatchPace, *, began: float, took_s: float, in_flight: int, now: float
 ) -> BatchPace:
     """Return the pace after an answer of a provider.
@@ -558,7 +558,9 @@ def _after_round(pace: BatchPace, now: float) -> BatchPace:
     return _lowered(pace, AFTER_SLOW_ROUND, now)
 
 
-def refused(pace: BatchPace, *, began: float, wait_s: float | None, now: float) -> BatchPace:
+def pace_after_refusal(
+    pace: BatchPace, *, began: float, wait_s: float | None, now: float
+) -> BatchPace:
     """Return the pace after a refusal.
 
     ``wait_s`` is the time after which the provider may be asked again; None: it names none.
@@ -573,7 +575,7 @@ def refused(pace: BatchPace, *, began: float, wait_s: float | None, now: float) 
     return msgspec.structs.replace(pace, resumes_at=max(pace.resumes_at, now + wait_s))
 
 
-def crowded(pace: BatchPace, *, began: float, now: float) -> BatchPace:
+def pace_after_late_answer(pace: BatchPace, *, began: float, now: float) -> BatchPace:
     """Return the pace after a call that was refused first and answered on a later try."""
     return _lowered(pace, AFTER_REFUSAL, now) if began >= pace.lowered_at else pace
 
