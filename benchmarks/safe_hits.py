@@ -14,7 +14,7 @@ many orders. All are played as ``headstart evaluate`` plays a file, with the sam
 The pairs (fow-cache's, by category) meet the cold-start rule as it is after an uneventful start.
 
 A run breaks the promise when the exact one-sided 95 % lower bound of its error exceeds the target.
-"hit" counts all hits by meaning, "saved" those that were not audited: an audit asks upstream.
+"hit" counts all semantic hits, "saved" those that were not audited: an audit asks upstream.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from headstart.decisions import Label, LabelSource, MatchContext, Neighbor, Rank
 from headstart.policies.guards.negation import exchanged_maxsim
 from headstart.policies.guards.table import parse_prompt
 from headstart.policies.learned_rule.domain import Domain, redraw_curve
-from headstart.policies.learned_rule.error_limit import MEMORY, MOST_ENTRY_RECORDS, ErrorLimit
+from headstart.policies.learned_rule.error_limit import MEMORY, MOST_ENTRY_STATS, ErrorLimit
 from headstart.policies.learned_rule.features import unpack_features
 from headstart.policies.match import VerifiedMatch
 
@@ -62,7 +62,7 @@ def pairs_of(prompts: Prompts, texts: Sequence[str]) -> list[Pair]:
 def filled(policy: VerifiedMatch, domain: Domain, pairs: Sequence[Pair]) -> list[Label]:
     """Fill a domain's memory and its entry records; return the labels of the last pairs."""
     labels: list[Label] = []
-    while domain.status().candidates < MEMORY or len(labels) < MOST_ENTRY_RECORDS:
+    while domain.status().candidates < MEMORY or len(labels) < MOST_ENTRY_STATS:
         for pair in pairs:
             number = len(labels)
             verdict = policy.judge(pair.query, pair.candidate, pair.nearby)

@@ -359,7 +359,7 @@ async def run_once(run: int, off: Site, on: Site, store: str) -> tuple[Report, d
     await asyncio.sleep(2 * FLUSH_S)
     accounts = Accounts()
     async with existing_store(store) as books:
-        async for row in books.books():
+        async for row in books.read_books():
             if row.model == f"run-{run}":
                 accounts.add(row)
     (off_tokens, off_usd), (on_tokens, on_usd) = [await bill(each, run) for each in (off, on)]

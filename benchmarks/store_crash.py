@@ -45,7 +45,7 @@ async def write(path: str, name: str, writes: int) -> None:
         for number in numbers:
             entry = make_entry(f"{name}-{number:06}")
             await store.append([Put(entry=entry, vector=VECTOR)])
-            await store.label([make_label(entry.id)])
+            await store.add_labels([make_label(entry.id)])
             os.write(1, f"{entry.id}\n".encode())
 
     async with asyncio.TaskGroup() as tasks:
@@ -96,7 +96,7 @@ async def read_labels(store: SQLiteStore) -> dict[str, Label]:
     """Return all labels by id."""
     labels: dict[str, Label] = {}
     after = ""
-    while page := await store.labels(after):
+    while page := await store.read_labels(after):
         labels |= {label.id: label for _, label in page}
         after = page[-1][0]
     return labels

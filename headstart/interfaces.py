@@ -154,10 +154,10 @@ class Store(Protocol):
     async def stats(self) -> StoreStats:
         """Return the numbers of entries and of their bytes, and why the last write failed."""
 
-    async def label(self, labels: Sequence[Label]) -> None:
+    async def add_labels(self, labels: Sequence[Label]) -> None:
         """Append labels; they are durable on return."""
 
-    async def labels(
+    async def read_labels(
         self, after: str = "", limit: int = 1000, *, domain: str | None = None
     ) -> Sequence[tuple[str, Label]]:
         """Return up to ``limit`` labels after a cursor, each with its own cursor, oldest first.
@@ -167,10 +167,10 @@ class Store(Protocol):
         many labels drops the oldest. ``domain`` limits the result to one learning domain.
         """
 
-    async def keep(self, name: str, value: bytes) -> None:
-        """Keep a document under a name, such as a learning snapshot; it replaces the old one."""
+    async def save_document(self, name: str, value: bytes) -> None:
+        """Save a document under a name, such as a learning snapshot; it replaces the old one."""
 
-    async def kept(self, name: str) -> bytes | None:
+    async def load_document(self, name: str) -> bytes | None:
         """Return the document under a name, or None."""
 
     async def charge(self, charges: Sequence[Charge]) -> Charged:
@@ -184,10 +184,10 @@ class Store(Protocol):
     async def secret(self) -> bytes:
         """Return 32 random bytes, made once and the same for all processes of the store."""
 
-    async def book(self, rows: Sequence[Served]) -> None:
+    async def add_to_books(self, rows: Sequence[Served]) -> None:
         """Append one row for each request to the books, which ``headstart report`` reads."""
 
-    def books(self, since: float = 0.0) -> AsyncIterator[Served]:
+    def read_books(self, since: float = 0.0) -> AsyncIterator[Served]:
         """Yield the rows of the books since ``since`` (Unix seconds), oldest first."""
 
 

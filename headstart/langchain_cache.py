@@ -84,7 +84,8 @@ class HeadstartCache(BaseCache):
             self._answers.popitem(last=False)
         body = _request(prompt, llm_string)
         self._ask(body, {_ANSWER: id})
-        if self._answers.pop(id, None) is not None:  # there was a hit: the new answer replaces it
+        # A hit did not take the answer: the new answer replaces the entry.
+        if self._answers.pop(id, None) is not None:
             self._answers[id] = text
             self._ask(body, {_ANSWER: id, "cache-control": "no-cache"})
             self._answers.pop(id, None)
@@ -113,7 +114,7 @@ class HeadstartCache(BaseCache):
             with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:  # noqa: S310
                 found: bytes = reply.read()
                 return found
-        except OSError:  # also HTTPError: 504 is a miss
+        except OSError:  # HTTPError is an OSError, too: status 504 is a miss
             return None
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:

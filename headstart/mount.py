@@ -369,5 +369,5 @@ def _is_local(scope: Any) -> bool:
     """Tell whether the connection was made from this machine to a loopback address."""
     try:
         return all(ip_address(scope[end][0]).is_loopback for end in ("client", "server"))
-    except (KeyError, TypeError, ValueError):  # a Unix socket, or a server that does not say
+    except (KeyError, TypeError, ValueError):  # a Unix socket, or a server that states no addresses
         return False

@@ -1,7 +1,7 @@
-"""One upstream's answer on its way from the provider to the client, and the record of it.
+"""One upstream's answer on its way from the provider to the client (``Reply``).
 
-The ``Transcript`` is the record of one answer: its events, the facts that decisions need, and the
-Completion. The code that makes the pieces of the answer adds them to the record.
+The ``Transcript`` collects the answer while it passes: its events, the facts that decisions need,
+and the Completion. The code that makes the pieces of the answer adds them to the transcript.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Transcript:
-    """The record of the part of an answer that has passed.
+    """Collects the part of an answer that has passed. It never raises.
 
-    It never raises, and keeps at most ``max_bytes``.
+    It keeps at most ``max_bytes``.
 
     An answer is whole when its terminal event came (``ended``). Some providers close the body
     without a terminal event. Such an answer is whole for the client too. It may be stored only if
@@ -651,8 +651,7 @@ class Reply:
         """Whether the body is a stream of events, and whether it is not compressed: then it can be
         read as it is."""
         self.transcript = Transcript() if transcript is None else transcript
-        """The record of all pieces. The code that makes pieces adds them to it before it yields
-        them."""
+        """Collects all pieces. The code that makes a piece adds it before it yields it."""
         self.closing = closing
         """Closes the connection and books the call. An owner may wrap it."""
         self._generators: tuple[AsyncGenerator[Piece], ...] = (pieces,)

@@ -192,7 +192,8 @@ class Sidecar:
             async with asyncio.timeout(longest_s):
                 await old.idle.wait()
         self._older.discard(old)
-        old.gateway.draining = True  # it closes its WebSockets with "service restart"
+        # The old gateway then closes its WebSockets with "service restart".
+        old.gateway.draining = True
         await old.gateway.aclose()
         settle_memory()
 
@@ -227,7 +228,7 @@ def settle_memory() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER, *gc.get_threshold()[1:])
-    if sys.platform == "linux":  # glibc keeps the memory otherwise
+    if sys.platform == "linux":  # glibc keeps freed memory unless it is told to return it
         import ctypes
 
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

@@ -332,6 +332,11 @@ class Choice(Frozen):
     beside: dict[str, Any] = {}
     """Unknown fields that stood beside the message."""
 
+    @property
+    def text(self) -> str:
+        """The text, without reasoning and refusals."""
+        return "".join(part.text for part in self.parts if isinstance(part, Text))
+
 
 class Completion(Frozen, tag="completion"):
     """A whole answer. It can be replayed as JSON or as a stream without loss."""
@@ -545,7 +550,7 @@ if hasattr(os, "register_at_fork"):
 def random_bytes(count: int) -> bytes:
     """Return up to 16 random bytes, for an id. The system is asked for many at a time."""
     try:
-        return _drawn.pop()[:count]  # no other thread gets the same ones
+        return _drawn.pop()[:count]  # ``pop`` is atomic: no other thread gets the same bytes
     except IndexError:
         drawn = os.urandom(16 * 256)
         _drawn.extend(drawn[at : at + 16] for at in range(16, len(drawn), 16))

@@ -64,7 +64,7 @@ def kind_of(row: Served) -> CallKind:
     return CallKind(row.endpoint, row.route, row.model, row.stream)
 
 
-def length_of(row: Served) -> int:
+def tokens_of(row: Served) -> int:
     """Return the tokens on which the time of such a call depends."""
     return row.completion_tokens or row.prompt_tokens
 
@@ -87,7 +87,7 @@ def usual_call(row: Served) -> UsualCall | None:
         row.at,
         max(0.0, total_s - row.overhead_s),
         max(0.0, ttft_s - row.overhead_s),
-        length_of(row),
+        tokens_of(row),
     )
 
 
@@ -95,7 +95,7 @@ def original_call(row: Served, at: float) -> UsualCall:
     """Return the call that made the answer of a hit."""
     total_s, ttft_s = own_times(row)
     first_s = None if row.saved_ttft_s is None else max(0.0, row.saved_ttft_s + ttft_s)
-    return UsualCall(at, max(0.0, row.saved_total_s + total_s), first_s, length_of(row))
+    return UsualCall(at, max(0.0, row.saved_total_s + total_s), first_s, tokens_of(row))
 
 
 def fence(values: Sequence[float]) -> float:
@@ -143,7 +143,7 @@ class AvoidedSums:
         """Add a request."""
         total_s, first_s = own_times(row)
         self.requests += 1
-        self.tokens += length_of(row)
+        self.tokens += tokens_of(row)
         self.total_s += total_s
         self.first_s += first_s
 

@@ -108,7 +108,7 @@ def test_settings_with_upstreams_decide_where_calls_go(provider: str, simulator:
     assert calls(simulator) == 1
 
 
-def test_what_is_no_sdk_is_refused() -> None:
+def test_a_client_of_no_known_sdk_is_refused() -> None:
     with pytest.raises(ConfigError, match="not dict"):
         headstart.wrap({})  # type: ignore[type-var]
 

@@ -506,7 +506,7 @@ def test_without_a_setting_compression_is_what_the_library_does_by_default() -> 
 
 
 @pytest.mark.parametrize("key", ["compression.mode", "route[0].compression"])
-def test_a_mode_of_compression_that_is_none_is_refused(key: str, tmp_path: Path) -> None:
+def test_an_unknown_mode_of_compression_is_refused(key: str, tmp_path: Path) -> None:
     table = "[compression]\nmode"
     inner = table if key == "compression.mode" else "[[route]]\nname = 'a'\ncompression"
     assert f"{key}: 'save' is not a choice" in refusal(f"{inner} = 'save'", tmp_path)

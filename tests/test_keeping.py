@@ -41,10 +41,10 @@ class Recorder:
 class UnkeepingStore(MemoryStore):
     """Keeps no documents."""
 
-    async def keep(self, name: str, value: bytes) -> None:
+    async def save_document(self, name: str, value: bytes) -> None:
         raise StoreError("the disk is full")
 
-    async def kept(self, name: str) -> bytes | None:
+    async def load_document(self, name: str) -> bytes | None:
         raise StoreError("the disk is gone")
 
 
@@ -86,12 +86,12 @@ async def test_measures_outlive_a_restart(tmp_path: Path) -> None:
         assert measures.first_token(KEY, 100, now).mean_s == pytest.approx(0.25, rel=0.05)
 
 
-async def test_what_cannot_be_read_is_begun_anew() -> None:
+async def test_an_unreadable_state_is_begun_anew() -> None:
     store = MemoryStore()
-    await store.keep(MEASURES_NAME, b"of another version")
+    await store.save_document(MEASURES_NAME, b"of another version")
     async with a_run(store) as site:
         assert (await open_states(site)).items() == ()
-    assert await store.kept(MEASURES_NAME) != b"of another version"
+    assert await store.load_document(MEASURES_NAME) != b"of another version"
 
 
 async def test_a_store_that_fails_costs_what_was_learned_and_no_server() -> None:
@@ -103,20 +103,20 @@ async def test_a_store_that_fails_costs_what_was_learned_and_no_server() -> None
     assert recorder.seen == [StageFailed(stage="measures", error="StoreError")]
 
 
-async def test_it_is_kept_while_the_server_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_state_is_saved_while_the_server_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headstart.factory.context.SAVE_S", 0.001)
     kept = asyncio.Event()
 
     class Store(MemoryStore):
-        async def keep(self, name: str, value: bytes) -> None:
-            await super().keep(name, value)
+        async def save_document(self, name: str, value: bytes) -> None:
+            await super().save_document(name, value)
             kept.set()
 
     loaded: list[bytes] = []
     async with a_run(store := Store()) as site:
         await persist(site, "name", "stage", saved=lambda: b"value", load=loaded.append)
         await kept.wait()
-        assert await store.kept("name") == b"value"
+        assert await store.load_document("name") == b"value"
     assert loaded == []
 
 

@@ -76,7 +76,7 @@ def test_every_preset_is_whole() -> None:
     assert checked(Settings(upstream=found)).upstream == found, "whole ones stay as they are"
 
 
-def test_what_the_user_writes_wins_over_the_preset() -> None:
+def test_a_users_setting_wins_over_the_preset() -> None:
     own = upstream(
         preset="together",
         name="fast",
@@ -374,7 +374,7 @@ def test_servers_of_ones_own_and_free_ones_race_without_a_word_on_bills(
         {"preset": "openrouter", "price": {"m": FREE["default"]}},
     ],
 )
-def test_of_any_other_server_nobody_knows_the_bill(fields: dict[str, Any]) -> None:
+def test_the_billing_of_any_other_server_is_unknown(fields: dict[str, Any]) -> None:
     assert upstream(**fields).cancels_billing is None
 
 

@@ -74,7 +74,7 @@ def test_every_setting_has_a_help_text(name: str) -> None:
     assert set(TABLES[name].__struct_fields__) - texts.keys() <= inner
 
 
-def test_what_is_made_of_the_tables_is_up_to_date() -> None:
+def test_the_generated_tables_are_up_to_date() -> None:
     hint = "run: python -m scripts.settings_tables"
     assert settings_tables.document(PAGE) == PAGE, hint
     doors = (ROOT / settings_tables.FRONT_DOORS).read_text("utf-8")

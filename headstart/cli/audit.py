@@ -180,7 +180,7 @@ def _print_wrong_hits(console: Console, found: AuditReport) -> None:
             f"  {wrong.request} answered by {wrong.entry}, similarity {wrong.similarity:.3f},"
             f" {at:%Y-%m-%d %H:%M} UTC",
             highlight=False,
-            soft_wrap=True,  # ids stay whole, to be copied
+            soft_wrap=True,  # no line break inside an id, so that it can be copied
         )
 
 

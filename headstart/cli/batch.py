@@ -155,7 +155,7 @@ class BatchTier:
             if known.batch is None:
                 id = await self._find(endpoint, submission)
                 if id is None:
-                    continue  # it was never made, so its calls are submitted again
+                    continue  # the provider never got this batch: its calls are submitted again
                 known = await self._note(msgspec.structs.replace(submission, batch=id))
             running.append(_Running(known, endpoint))
             for digest, count in wanted.items():
@@ -308,7 +308,7 @@ class BatchOptions:
     model: str | None = option(None, "Model of the requests that name none.", metavar="NAME")
     max_error: float | None = option(
         None,
-        "Share of the reworded hits that may be wrong.  [default: cache.max_error]",
+        "Share of the semantic hits that may be wrong.  [default: cache.max_error]",
         Share(),
         metavar="SHARE",
     )
@@ -573,7 +573,7 @@ async def _show_progress(run: BatchRun, books: BatchBooks) -> None:
             since, before = marks[0]
             rate = (run.counts.done - before) / (now - since) if now > since else 0.0
             line = progress_line(run, books.paid_usd, rate)
-            if terminal:  # a line that is broken in two could not be rewritten
+            if terminal:  # it can rewrite the line only if the line is not wrapped
                 line = f"\r\x1b[2K{line[: shutil.get_terminal_size().columns - 1]}"
             click.echo(line, nl=not terminal, err=True)
     finally:

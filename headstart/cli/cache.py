@@ -258,7 +258,7 @@ async def _summarise(url: str, config: Path | None) -> StoreSummary:
 
 async def _labels(store: Store) -> AsyncIterator[list[Label]]:
     cursor = ""
-    while page := await store.labels(cursor):
+    while page := await store.read_labels(cursor):
         cursor = page[-1][0]
         yield [label for _, label in page]
 
@@ -317,7 +317,7 @@ def export(options: CacheExportOptions) -> None:
         with os.fdopen(descriptor, "wb") as file:
             entries, labels = anyio.run(_export, url, options.config, file)
     except BaseException:
-        options.file.unlink()  # a part of an export must not look like a whole one
+        options.file.unlink()  # an incomplete export must not look like a complete one
         raise
     click.echo(f"{_counted(entries, labels)} were written to {options.file}")
 
@@ -458,7 +458,7 @@ async def _import(url: str, config: Path | None, file: IO[bytes]) -> tuple[int, 
                 await store.append(fresh)
             learned = [label for label in read if _identity(label) not in had]
             if learned:
-                await store.label(learned)
+                await store.add_labels(learned)
             entries += len(fresh)
             known += len(puts) - len(fresh)
             labels += len(learned)

@@ -259,7 +259,7 @@ async def _store(cache: CacheSettings) -> AsyncIterator[Finding]:
             if finding.verdict == "problem":
                 return
         if not await anyio.Path(path).exists():
-            return  # opening it would make it, perhaps with another owner than the server's user
+            return  # opening a missing file would create it, perhaps under the wrong user
     opened = [finding async for finding in _opened_store(cache)]
     for finding in opened:
         yield finding
@@ -346,7 +346,7 @@ async def _redis(url: str) -> AsyncIterator[Finding]:
             skew_s = time.time() - (int(seconds) + int(micro) / 1e6)  # noqa: TID251 - the real clock
             asked = await client.redis.config_get("maxmemory*")
     except (RedisError, OSError, TimeoutError):
-        return  # the check before has reported it, or the user may not read the configuration
+        return  # the check before has reported it, or this user may not read the file
     finally:
         await client.aclose()
     policies = [value for name, value in asked.items() if _text(name) == "maxmemory-policy"]
@@ -526,9 +526,9 @@ def _limits(server: ServerSettings) -> Iterator[Finding]:
 
 async def _collector(settings: Settings, environ: Mapping[str, str]) -> AsyncIterator[Finding]:
     """Check whether traces can be sent, if traces are on."""
-    from headstart.factory.telemetry import asked_for
+    from headstart.factory.telemetry import is_wanted
 
-    if not asked_for(settings.otel, environ):
+    if not is_wanted(settings.otel, environ):
         return
     try:
         import opentelemetry.sdk  # noqa: F401 - tests whether it is installed

@@ -181,7 +181,7 @@ def _genai_prices(document: Iterable[Any], today: str) -> Iterator[_Entry]:
 
 def _genai_price(model: Mapping[str, Any], today: str) -> BookPrice | None:
     prices = model["prices"]
-    if isinstance(prices, list):  # the last one that has begun
+    if isinstance(prices, list):  # prices by date: the last one that has begun counts
         begun = [each for each in prices if (_begins(each) or "") <= today]
         prices = begun[-1]["prices"] if begun else {}
     names = ("input_mtok", "output_mtok", "cache_read_mtok", "cache_write_mtok")
@@ -203,7 +203,7 @@ def _base(price: object) -> object:
 def _own(document: Mapping[str, Any]) -> Iterator[_Entry]:
     """Read our own form. Raises ConfigError that names the entry at fault."""
     for provider, models in document.items():
-        if not isinstance(models, dict):  # a date, or the name of a source
+        if not isinstance(models, dict):  # not a provider: a date, or the name of a source
             continue
         if provider not in providers():
             known = ", ".join(providers())

@@ -225,7 +225,7 @@ async def report_on_store(
     """
     accounts = Accounts()
     async with existing_store(url, config) as store:
-        async for row in store.books(since):
+        async for row in store.read_books(since):
             for each in (accounts, *collectors):
                 each.add(row)
     return accounts.report()

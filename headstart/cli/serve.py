@@ -104,7 +104,8 @@ def serve(options: ServeOptions) -> None:
     if (count := worker_count(settings.server)) == 1:
         run_alone(settings, load, options.log_level)
     else:
-        from headstart.cli.workers import run_workers  # one process needs less memory without it
+        # A single process saves memory without this module.
+        from headstart.cli.workers import run_workers
 
         run_workers(
             settings,
@@ -260,7 +261,8 @@ def banner(settings: Settings, port: int, workers: int = 1) -> str:
     host = f"[{server.host}]" if ":" in server.host else server.host
     base = f"http://{host}:{port}"
     upstreams = ", ".join(f"{up.name} ({up.base_url})" for up in settings.upstream)
-    same = cache.scope.partition(":")[2] or "key"  # of scope "header:NAME", or "credential"
+    # The name of the header, or "key" for the scope "credential".
+    same = cache.scope.partition(":")[2] or "key"
     sharers = "all callers" if cache.scope == "shared" else f"callers with the same {same}"
     rows = [
         ("upstream", upstreams),

@@ -183,7 +183,8 @@ class SidecarServer:
             server_header=False,
             http=Protocol,
             ws=cast("type[asyncio.Protocol]", websocket_protocol),
-            ws_per_message_deflate=False,  # it costs more time than it saves, and much memory
+            # Compression costs more time than it saves, and much memory.
+            ws_per_message_deflate=False,
             lifespan="on",
             # Longer than clients keep idle connections (httpx: 5 s). If the server closed a
             # connection first, a request could be on its way already.

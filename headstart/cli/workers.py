@@ -289,7 +289,8 @@ class WorkerPool:
 
     def _stop(self, sent: int) -> None:
         """Pass a signal on to all workers, and start no other."""
-        self._listening.close()  # else connections wait here after the workers closed their copies
+        # Otherwise connections would wait here after the workers closed their copies.
+        self._listening.close()
         self._stopping.set()
         self._started.set()
         for worker in self._workers.values():
@@ -333,7 +334,8 @@ class WorkerPool:
         worker.ready_at = time.monotonic()
         self._early_deaths = 0
         self._started.set()
-        if worker.settings is not self._settings:  # a reload came while it started
+        # The configuration was reloaded while the worker started.
+        if worker.settings is not self._settings:
             await self._hand_over(worker, self._settings)
         if not self._announced and self._count == len(self._ready_workers()):
             self._announced = True

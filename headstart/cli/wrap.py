@@ -213,7 +213,7 @@ def sidecar(options: WrapOptions, tool: WrappedTool) -> Iterator[str]:
             checked(
                 load_settings(config, os.environ, {})
             )  # errors in the configuration are reported here
-        with started(config, Path(folder, "log")) as url:
+        with start_sidecar(config, Path(folder, "log")) as url:
             yield url
 
 
@@ -243,7 +243,7 @@ def _place(url: str) -> tuple[str, int | None]:
 
 
 @contextmanager
-def started(config: Path, log: Path) -> Iterator[str]:
+def start_sidecar(config: Path, log: Path) -> Iterator[str]:
     """Start a sidecar on a free port of loopback; yield its URL. Raises HeadstartError."""
     # -P: no module of the folder that the tool works in takes the place of one of ours.
     words = [sys.executable, "-P", "-m", "headstart", "serve", "--config", str(config.resolve())]
@@ -253,7 +253,7 @@ def started(config: Path, log: Path) -> Iterator[str]:
             stdout=out,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
-            start_new_session=True,  # a Ctrl-C in the terminal is not meant for it
+            start_new_session=True,  # a Ctrl-C in the terminal must not reach the sidecar
         )
     try:
         yield anyio.run(_address, running, log)

@@ -32,15 +32,15 @@ from headstart.compression.result import (
     Span,
     call_of,
     calls_in,
+    cleared_text,
     indexed_texts,
     is_plain_text,
-    mark,
     only_text,
     read_message,
+    recovery_mark,
     texts,
     with_text,
 )
-from headstart.compression.result import cleared as cleared_mark
 from headstart.compression.selection import DocumentSpan, find_documents, shows_file, understand
 from headstart.compression.tokens import CHARS_PER_TOKEN
 from headstart.compression.transforms import (
@@ -238,7 +238,7 @@ class ConversationCompressor:
 
     def _omit(self, number: int, message: Mapping[str, Any]) -> tuple[dict[str, Any], list[Span]]:
         ((part, text),) = indexed_texts(message)
-        sent = cleared_mark(text) if self.allowed.recoverable else CLEARED
+        sent = cleared_text(text) if self.allowed.recoverable else CLEARED
         span = Span(
             start=0,
             end=len(sent),
@@ -293,7 +293,7 @@ class ConversationCompressor:
         else:
             short = shorten_text(source, purpose, self.allowed, self.passages, self.memo)
         if self.allowed.recoverable and short.applied and short.layout is None:
-            text = f"{short.text.rstrip()}\n{mark(source)}"
+            text = f"{short.text.rstrip()}\n{recovery_mark(source)}"
             short = msgspec.structs.replace(short, text=text)
         cost_ms = sum(COST_MS_PER_1K[transform] for transform in short.applied)
         worth = is_worth(

@@ -166,7 +166,7 @@ def html_to_text(html: str) -> str | None:
     try:
         reader.feed(visible.html)
         reader.close()
-    except AssertionError:  # raised by the parser for a text that begins like a marked section
+    except AssertionError:  # the parser raises it for text like "<![ "
         return None
     body = _BREAK.sub("\n", reader.text()).strip()
     if visible.large and len(body) < _MIN_WORDS:

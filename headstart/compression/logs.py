@@ -24,7 +24,7 @@ from itertools import accumulate, groupby, pairwise
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
-from headstart.compression.passages import like_these, omitted
+from headstart.compression.passages import like_these, omission_mark
 from headstart.compression.selection import STOPWORDS
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def _by_letter(words: Iterable[str]) -> str:
     for word in words:
         begins = word.startswith("=")
         bare = word.removeprefix("=")
-        if bare.startswith("(?:"):  # one for each choice
+        if bare.startswith("(?:"):  # one prefix for each alternative
             choices, _, after = bare[3:].partition(")")
             found = [choice + after for choice in choices.split("|")]
         elif bare.startswith("["):
@@ -225,7 +225,7 @@ def collapse_log(text: str, query: str) -> str:
         if kept or len(run) < _MIN_RUN:
             out += (lines[number] for number in run)
         else:
-            out.append(omitted(len(run), "line"))
+            out.append(omission_mark(len(run), "line"))
             gone[run[0] : run[-1] + 1] = [True] * len(run)
     return "\n".join([*out, *_descriptions(lines, forms, gone)])
 

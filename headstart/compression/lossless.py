@@ -195,7 +195,8 @@ def holds_json(text: str) -> bool:
 def _minify(body: str) -> str | None:
     try:
         value = _pairs(body)
-        short = _STRING_OR_SPACE.sub(r"\1", body)  # quadratic if a string never ends
+        # The pattern takes quadratic time if a string never ends.
+        short = _STRING_OR_SPACE.sub(r"\1", body)
         same = _pairs(short) == value
     except (ValueError, RecursionError):
         return None

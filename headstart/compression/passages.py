@@ -33,7 +33,7 @@ def has_mark(text: str) -> bool:
 CLEARED = "[… the result of this call was omitted: call again if it is needed …]"
 
 
-def omitted(count: int, unit: str) -> str:
+def omission_mark(count: int, unit: str) -> str:
     """Return the mark for ``count`` omitted lines, sentences or documents."""
     return f"[… {count} {unit}{'' if count == 1 else 's'} omitted …]"
 

@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 
 from headstart.compression.lossless import Layout, Padding, expand, pad
-from headstart.compression.passages import omitted
+from headstart.compression.passages import omission_mark
 from headstart.compression.selection import parse_query, rank
 from headstart.compression.tokens import TokenCount, count_tokens
 from headstart.types import Frozen
@@ -68,12 +68,12 @@ def id_of(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
 
 
-def mark(text: str) -> str:
+def recovery_mark(text: str) -> str:
     """Return the mark at the end of a shortened text, which names the whole one."""
     return f'[… all {len(text):,} characters: {RETRIEVE}("{id_of(text)}") …]'
 
 
-def cleared(text: str) -> str:
+def cleared_text(text: str) -> str:
     """Return the text in place of an old tool result."""
     return f'[… a result of {len(text):,} characters was cut: {RETRIEVE}("{id_of(text)}") …]'
 
@@ -118,7 +118,7 @@ def _written(text: str, spans: Sequence[tuple[int, int]], chosen: set[int]) -> s
     written, last = [], -1
     for number in [*sorted(chosen), len(spans)]:
         if gap := number - last - 1:
-            written.append(omitted(gap, "line"))
+            written.append(omission_mark(gap, "line"))
         if number < len(spans):
             start, end = spans[number]
             written.append(text[start:end])
@@ -310,7 +310,7 @@ class Span(Frozen):
     part: int | None = None
     """The index in a list of content parts; None if the content is one text."""
     layout: Layout | Padding | None = None
-    """The layout with which ``restored`` gives back the source; None if something was left out."""
+    """The layout for ``restore_text`` to restore the source; None if something was left out."""
 
     @property
     def lossless(self) -> bool:
@@ -378,7 +378,7 @@ class Compression:
         for span in reversed(self.spans):
             if span.layout is not None:
                 text = text_at(messages[span.message], span.part)
-                original = restored(text[span.start : span.end], span.layout)
+                original = restore_text(text[span.start : span.end], span.layout)
                 messages[span.message] = with_text(
                     messages[span.message],
                     span.part,
@@ -387,7 +387,7 @@ class Compression:
         return messages
 
 
-def restored(text: str, layout: Layout | Padding) -> str:
+def restore_text(text: str, layout: Layout | Padding) -> str:
     """Return the source of a text that was written without loss."""
     return pad(text, layout) if isinstance(layout, Padding) else expand(text, layout)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headstart.compression.passages import has_mark, omitted, sentences
+from headstart.compression.passages import has_mark, omission_mark, sentences
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
@@ -303,7 +303,7 @@ _REACH = 20
 subject."""
 _OWN_WEIGHT = 0.5
 """The weight of a sentence's own score beside that of the stretch around it."""
-_MARK_CHARS = len(omitted(10, "sentence"))
+_MARK_CHARS = len(omission_mark(10, "sentence"))
 
 _HEAD = re.compile(
     r"^(?:(?:Document|Passage|Source)[ \t]?\[\d+\][ \t]?"
@@ -446,7 +446,7 @@ def _write(text: str, pieces: _Pieces, keep: Sequence[bool]) -> str:
             ends = (stop for _, stop in spans)
             count = sum(not pieces.frame[number] for number in numbers) or len(numbers)
             lines = all(text[at - 1 : at] in {"", "\n"} for at in (spans[0][0], *ends))
-            out += [omitted(count, "line" if lines else "sentence"), run[len(run.rstrip()) :]]
+            out += [omission_mark(count, "line" if lines else "sentence"), run[len(run.rstrip()) :]]
     return "".join(out)
 
 

@@ -154,7 +154,8 @@ def load(model: str) -> None:
 @lru_cache(maxsize=256)
 def _encoding_name(model: str) -> str | None:
     try:
-        from tiktoken.model import encoding_name_for_model  # no prompt was counted before
+        # Imported when the first prompt is counted.
+        from tiktoken.model import encoding_name_for_model
 
         name = encoding_name_for_model(model)
     except KeyError:

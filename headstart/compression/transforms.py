@@ -19,7 +19,7 @@ from headstart.compression import lossless
 from headstart.compression.html_text import html_to_text, is_html, is_markup
 from headstart.compression.logs import collapse_log, is_log, reports_problem
 from headstart.compression.lossless import strip_padding
-from headstart.compression.passages import has_mark, omitted
+from headstart.compression.passages import has_mark, omission_mark
 from headstart.compression.selection import is_code, select
 from headstart.types import Frozen
 
@@ -228,7 +228,7 @@ def fold_steps(text: str) -> str:
     for form, group in groupby(text.split("\n"), key=_step):
         run = list(group)
         if form and len(run) >= _MIN_STEPS:
-            out += (run[0], omitted(len(run) - 2, "line"), run[-1])
+            out += (run[0], omission_mark(len(run) - 2, "line"), run[-1])
         else:
             out += run
     return "\n".join(out)

@@ -192,7 +192,7 @@ def _error_problems(setting: str, share: float | None) -> Iterator[str]:
     if share is None or 0 < share <= _MOST_ERRORS:
         return
     if share == 0:
-        yield f"{setting}: 0 accepts no hit by meaning; {_NO_MEANING[setting == 'cache.max_error']}"
+        yield f"{setting}: 0 accepts no semantic hit; {_NO_MEANING[setting == 'cache.max_error']}"
         return
     hint = f"for {share:g} % write {share / 100:g}" if 1 <= share <= 50 else "0.01 is 1 %"
     yield f"{setting}: {share:g} is not a share above 0 and at most {_MOST_ERRORS}; {hint}"

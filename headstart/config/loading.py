@@ -18,11 +18,11 @@ from headstart.config.names import (
     check_document,
     check_name,
     expectation,
-    fields_of,
     may_be_empty,
     may_be_none,
     problem,
     read_share,
+    settings_of,
     table_type,
     type_problems,
 )
@@ -94,11 +94,11 @@ def _intended(name: str) -> str | None:
     section = name.partition("_")[0]
     if section.removesuffix("s") in LISTS:
         return f"{PREFIX}{section.removesuffix('s').upper()}"
-    if section in fields_of(""):
+    if section in settings_of(""):
         nearest = difflib.get_close_matches(name, _by_single_name(), n=1)
         alone = name == section or not nearest
         return f"{PREFIX}{section.upper()}__NAME" if alone else _by_single_name()[nearest[0]]
-    known = (f"{PREFIX}{each}__{name}".upper() for each in _GUESSED if name in fields_of(each))
+    known = (f"{PREFIX}{each}__{name}".upper() for each in _GUESSED if name in settings_of(each))
     return next(known, None)
 
 
@@ -107,7 +107,7 @@ def _by_single_name() -> dict[str, str]:
     """Return the variables of all settings, by their names with each ``__`` as ``_``."""
 
     def under(section: str) -> Iterator[str]:
-        for name, kind in fields_of(section).items():
+        for name, kind in settings_of(section).items():
             place = f"{section}.{name}" if section else name
             if table_type(kind) is None:
                 yield place
@@ -141,7 +141,7 @@ def _typed(variable: str, section: str, key: str, text: str) -> object:
 
     A list is separated by commas. If a setting also takes names, a JSON object gives them.
     """
-    kind = fields_of(section)[key]
+    kind = settings_of(section)[key]
     if text == NONE and may_be_none(kind):
         return text
     if text.startswith("{") and get_origin(kind) is dict:
@@ -157,7 +157,7 @@ def _typed(variable: str, section: str, key: str, text: str) -> object:
     try:
         return msgspec.to_builtins(msgspec.convert(value, kind, strict=False))
     except msgspec.ValidationError as error:
-        message = str(error).partition(", got ")[0]  # a variable is always a text
+        message = str(error).partition(", got ")[0]  # what was given is always a text
         raise ConfigError(f"{variable}: {expectation(section, key, message)}") from error
 
 
@@ -265,7 +265,7 @@ def _put(document: dict[str, Any], name: str, value: object, *, replace: bool = 
         if isinstance(table, dict):
             table = table.setdefault(section, {})
     if isinstance(table, dict) and (replace or key not in table):
-        table[key] = value  # msgspec refuses a section that is not a table
+        table[key] = value  # msgspec reports a section that is not a table
 
 
 def _texts(value: object) -> Iterator[str]:

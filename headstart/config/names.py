@@ -34,12 +34,12 @@ def check_document(document: Mapping[str, object]) -> None:
 
 def check_name(section: str, name: str, shown: str) -> None:
     """Raise ConfigError unless ``name`` is a setting of ``section`` (``""``: a section)."""
-    _check_known(name, tuple(fields_of(section)), shown)
+    _check_known(name, tuple(settings_of(section)), shown)
 
 
 def check_choice(section: str, name: str, value: object, shown: str) -> None:
     """Raise ConfigError if the setting has choices and ``value`` is not one of them."""
-    kind = fields_of(section)[name]
+    kind = settings_of(section)[name]
     choices = tuple(_choices(kind))
     for each in value if isinstance(value, list | tuple) else (value,):
         if isinstance(each, bool) and choices and bool not in get_args(kind):
@@ -49,7 +49,7 @@ def check_choice(section: str, name: str, value: object, shown: str) -> None:
         raise ConfigError(f"{shown}: {each!r} is not a choice; {hint(each, choices, all_of=True)}")
 
 
-def fields_of(section: str) -> dict[str, Any]:
+def settings_of(section: str) -> dict[str, Any]:
     """Return the settings of a section, such as ``cache.audit``, and their types."""
     table: type[msgspec.Struct] = Settings
     for step in section.split(".") if section else ():
@@ -141,8 +141,8 @@ def _sections_with(name: str) -> list[str]:
     """Return the headers of the sections that have a setting of this name."""
     return [
         f"[[{section}]]" if section in LISTS else f"[{section}]"
-        for section, kind in fields_of("").items()
-        if table_type(kind) is not None and name in fields_of(section)
+        for section, kind in settings_of("").items()
+        if table_type(kind) is not None and name in settings_of(section)
     ]
 
 
@@ -193,7 +193,7 @@ def type_problems(
             found.extend(itertools.chain.from_iterable(inside))
         yield from found or [told]
     if not wrong and (told := _problem_of(struct, table, shown)):
-        yield told  # a value is missing
+        yield told  # msgspec names no field: a value is missing
 
 
 def _problem_of(kind: object, value: object, shown: str) -> str:
@@ -276,8 +276,8 @@ def expectation(section: str, key: str, message: str) -> str:
 def _description(section: str, key: str) -> str | None:
     """Return a description of a setting's values; None if the type describes them."""
     try:
-        kind = fields_of(section)[key]
-    except KeyError:  # a key of a table in which users choose the keys
+        kind = settings_of(section)[key]
+    except KeyError:  # users choose the keys of this table
         return None
     notes = getattr(kind, "__metadata__", ())
     return next((note.description for note in notes if note.description), None)

@@ -644,7 +644,7 @@ class MessagesEncoder:
         if key == self._open:
             self._write_piece(event, written)
         elif key in self._called and all(key != waits for waits, _ in self._waiting):
-            return  # what follows whole arguments is blank
+            return  # only white space can follow complete arguments
         elif self._waiting or not self._call_is_whole():
             self._keep_piece(key, event)
         else:

@@ -36,8 +36,8 @@ from headstart.dialects.requests import (
     forces_tool,
     is_amid_calls,
     last_user_text,
+    marked_origin,
     name_results,
-    origin,
     plain_text,
     read_boolean,
     read_integer,
@@ -139,7 +139,7 @@ def _read_block(fields: Fields) -> MessagePart:
         return ReasoningPart(
             text=fields.required_text("thinking"),
             signature=signature,
-            field=origin(signature) or kind,
+            field=marked_origin(signature) or kind,
             extra=fields.rest(),
         )
     if kind == "redacted_thinking":
@@ -360,7 +360,9 @@ def _blocks(parts: Iterable[MessagePart], losses: TranslationLosses) -> _Blocks:
         # Anthropic refuses blank texts, which are common in other dialects.
         if isinstance(part, TextPart) and not part.text.strip() and not losses.own:
             continue
-        if isinstance(part, ReasoningPart) and not (losses.own and origin(part.signature) is None):
+        if isinstance(part, ReasoningPart) and not (
+            losses.own and marked_origin(part.signature) is None
+        ):
             losses.drop_reasoning(part)
             continue
         written.append(_write_block(part, losses))

@@ -58,7 +58,7 @@ from headstart.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from headstart.canonical_request import (
         CanonicalRequest,
@@ -173,18 +173,6 @@ def _read_headers(data: bytes) -> dict[bytes, bytes]:
     if at != len(data):
         raise UpstreamProtocolError("the headers of a message cannot be read")
     return headers
-
-
-def encode_message(headers: Mapping[str, str], payload: bytes) -> bytes:
-    """Return a message with headers whose values are texts."""
-    written = b"".join(
-        b"%c%b%c%b%b" % (len(name), name.encode(), _TEXT, struct.pack(">H", len(value)), value)
-        for name, value in ((name, value.encode()) for name, value in headers.items())
-    )
-    length = _LEAST + len(written) + len(payload)
-    prelude = struct.pack(">II", length, len(written))
-    head = prelude + _CRC.pack(zlib.crc32(prelude)) + written + payload
-    return head + _CRC.pack(zlib.crc32(head))
 
 
 # --- Converse -------------------------------------------------------------------------------------
@@ -321,7 +309,7 @@ def _reasoning(reasoning: Any, block: int) -> tuple[StreamEvent, ...]:
         raise MalformedAnswerError("reasoning is not an object")
     text, signature = as_text(reasoning.get("text")), as_text(reasoning.get("signature"))
     if not text and not signature:
-        return ()  # only the provider can read reasoning that it hides
+        return ()  # hidden reasoning: only the provider can read it
     return (ReasoningDelta(text=text or "", field=REASONING, signature=signature, block=block),)
 
 
@@ -515,7 +503,7 @@ def _tools(asked: CanonicalRequest, losses: TranslationLosses) -> dict[str, Any]
     if mode == "none":
         if not _holds_calls(asked.messages):
             return {}
-        losses.drop("tool_choice")  # a conversation with calls needs their tools
+        losses.drop("tool_choice")  # Bedrock requires the tools of calls in the conversation
     chosen: dict[str, Any] = {}
     if mode in ("required", "named"):
         named = {"tool": {"name": names[0]}} if mode == "named" and len(names) == 1 else {"any": {}}

@@ -1,10 +1,10 @@
-"""A wire format as one record, which has everything that is particular to it.
+"""A wire format as one ``Dialect``, which has everything that is particular to it.
 
-``registry.py`` holds the records. Code outside this folder asks a record, and never compares the
-name of a dialect.
+``registry.py`` lists the dialects. Code outside this folder asks a ``Dialect``, and never compares
+the name of a dialect.
 
-Below the record are the parts that several dialects share: lists of models, and helpers for
-answers.
+The second half of the file has the parts that several dialects share: lists of models, and helpers
+for answers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import msgspec
 
-from headstart.dialects.requests import mark
+from headstart.dialects.requests import reasoning_mark
 from headstart.types import (
     Ended,
     ErrorReported,
@@ -269,7 +269,7 @@ class UpstreamDialect:
     """A wire format of upstreams: their answers are read, and requests to them are written."""
 
     name: str
-    """Its name in cache keys, records and measurements."""
+    """Its name in cache keys, stored entries and measurements."""
     setting: DialectName
     """Its name in the setting ``upstream.dialect``."""
     includes: tuple[DialectName, ...] = ()
@@ -525,7 +525,7 @@ def as_count(value: Any) -> int:
 
     Budgets, books and the store rely on its bound. Some APIs write whole numbers as floats.
     """
-    if not value:  # most counts of an answer are left out
+    if not value:  # the usual case: most counts are not reported
         return 0
     return int(value) if type(value) in (int, float) and 0 < value <= MOST_TOKENS else 0
 
@@ -660,7 +660,7 @@ def _translate_reasoning(event: ReasoningDelta, target: Dialect) -> ReasoningDel
         text=event.text,
         choice=event.choice,
         field=target.reasoning_field,
-        signature=mark(event.field) if target.marks_reasoning else None,
+        signature=reasoning_mark(event.field) if target.marks_reasoning else None,
         block=event.block,
     )
 

@@ -274,7 +274,8 @@ def _key_part(part: object, ordinals: dict[str, int]) -> object:
 def _key_system(instruction: object) -> object:
     match instruction:
         case {"parts": list(parts)}:
-            return [_key_part(part, {}) for part in parts]  # its role means nothing
+            # The role of an instruction has no meaning.
+            return [_key_part(part, {}) for part in parts]
         case _:
             return instruction
 

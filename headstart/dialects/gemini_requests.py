@@ -492,7 +492,7 @@ def thinking_config(
     if budget is None and effort is not None:
         budget = _BUDGETS.get(effort, _BUDGETS["high"])
     if budget is None and wish.enabled:
-        budget = -1  # the model decides how much
+        budget = -1  # -1: the model decides how much to think
     if budget is not None:
         config["thinkingBudget"] = _LEAST_OF_PRO if budget == 0 and "pro" in model else budget
     return config or None

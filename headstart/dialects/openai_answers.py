@@ -526,7 +526,8 @@ def _read_function_call(body: Any, choice: int, calls: _ToolCalls) -> ToolCallDe
 def _arguments(value: Any) -> str:
     if value is None or isinstance(value, str):
         return value or ""
-    return msgspec.json.encode(value).decode()  # some local servers send an object
+    # Some local servers send an object instead of JSON text.
+    return msgspec.json.encode(value).decode()
 
 
 def _read_rest(chunk: dict[str, Any], events: list[StreamEvent]) -> None:
@@ -537,7 +538,8 @@ def _read_rest(chunk: dict[str, Any], events: list[StreamEvent]) -> None:
     if type(usage) is dict:
         choices: Any = chunk.get("choices")
         if choices and all(type(event) is Started for event in events):
-            events.append(TextDelta(text=""))  # this is a part of the answer, not the extra chunk
+            # A chunk with choices is part of the answer, not the usage chunk.
+            events.append(TextDelta(text=""))
         beside = "delta" in choices[0] if choices and not of_groq else False
         events.append(UsageReported(usage=usage, beside=beside))
     if chunk.get("error") or chunk.get("object") == "error":
@@ -546,7 +548,7 @@ def _read_rest(chunk: dict[str, Any], events: list[StreamEvent]) -> None:
         events.append(ExtraDelta(fields=_unknown(chunk, _CHUNK), choice=None))
 
 
-def count_tokens(usage: dict[str, Any]) -> Tokens:
+def usage_tokens(usage: dict[str, Any]) -> Tokens:
     """Return the counts of a usage object. DeepSeek has its own name for cached tokens."""
     prompt, completion = token_details(usage, "prompt"), token_details(usage, "completion")
     cached = prompt.get("cached_tokens") or usage.get("prompt_cache_hit_tokens")
@@ -667,7 +669,8 @@ def _frames(completion: Completion) -> Iterator[tuple[StreamEvent, ...]]:
     """Yield the events of a stored answer; the events of one part come together."""
     yield (
         Started(model=completion.model, fingerprint=completion.fingerprint, tier=completion.tier),
-        ExtraDelta(fields=completion.extra, choice=None),  # SDKs look for them in the first chunk
+        # SDKs look for these fields in the first chunk.
+        ExtraDelta(fields=completion.extra, choice=None),
     )
     if completion.usage is not None:
         yield (UsageReported(usage=completion.usage),)
@@ -680,7 +683,7 @@ def _frames(completion: Completion) -> Iterator[tuple[StreamEvent, ...]]:
             closing.append(LogprobsDelta(value=left, choice=choice.index))
         if choice.beside:
             closing.append(ExtraDelta(fields=choice.beside, choice=choice.index, beside=True))
-        if choice is last:  # the fields of the answer come with it
+        if choice is last:  # the last chunk also has the fields of the whole answer
             closing.append(ExtraDelta(fields=completion.extra, choice=None))
         yield (*closing, Finished(reason=choice.finish, choice=choice.index))
 

@@ -21,11 +21,11 @@ from headstart.dialects.dialect import (
 from headstart.dialects.openai_answers import (
     ChatDecoder,
     ChatEncoder,
-    count_tokens,
     decode_body,
     error_body,
     error_frame,
     render,
+    usage_tokens,
     write_body,
 )
 from headstart.dialects.openai_requests import (
@@ -191,7 +191,7 @@ OPENAI_CHAT = Dialect(
     write_request=write_request,
     shows_reasoning=_shows_reasoning,
     add_usage=add_usage,
-    tokens=count_tokens,
+    tokens=usage_tokens,
     usage=_usage,
     decoder=ChatDecoder,
     decode_body=decode_body,

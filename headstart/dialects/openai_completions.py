@@ -42,7 +42,6 @@ from headstart.types import (
     Finished,
     LogprobsDelta,
     Started,
-    Text,
     TextDelta,
     UsageReported,
     random_bytes,
@@ -291,16 +290,12 @@ def _document(completion: Completion) -> dict[str, Any]:
 
 def _choice(choice: Choice) -> dict[str, Any]:
     return {
-        "text": _text(choice),
+        "text": choice.text,
         "index": choice.index,
         "logprobs": _logprobs(choice.logprobs),
         "finish_reason": choice.finish,
         **choice.beside,
     }
-
-
-def _text(choice: Choice) -> str:
-    return "".join(part.text for part in choice.parts if isinstance(part, Text))
 
 
 def render(completion: Completion) -> Rendered:
@@ -336,7 +331,7 @@ def _chunks(completion: Completion) -> Iterator[dict[str, Any]]:
     """Yield the chunks of a stream. Log probabilities come with their text."""
     last = completion.choices[-1]
     for choice in completion.choices:
-        text, logprobs = _text(choice), _logprobs(choice.logprobs)
+        text, logprobs = choice.text, _logprobs(choice.logprobs)
         pieces = split_text(text) if logprobs is None else [text]
         rest = {"index": choice.index, "finish_reason": None}
         for piece in pieces:
@@ -353,7 +348,7 @@ def _new_id() -> str:
     return "cmpl-" + random_bytes(12).hex()
 
 
-# --- the record ----------------------------------------------------------------------------------
+# --- the dialect ---------------------------------------------------------------------------------
 
 _KEYED = (
     "model prompt suffix echo max_tokens n best_of logprobs stop seed temperature top_p "

@@ -62,7 +62,7 @@ def refuse_in_dialect(request: ChatRequest, entry: Entry) -> str | None:
     if target is None or entry.dialect == target.name or not isinstance(answer, Completion):
         return None
     source = DIALECTS.get(entry.dialect)
-    if source is None:  # it was stored when dialects shared no keys
+    if source is None:  # an entry from before dialects shared keys
         return None if target.key.shared is None else "other-api:unknown"
     lost = source.beside_text(answer)
     if any(name.startswith(TRANSLATED) for name in entry.transforms):
@@ -228,7 +228,7 @@ def read_vectors(body: bytes, count: int) -> Vectors | None:
             return None
         packed = {msgspec.json.decode(row["index"], type=int): _pack(row) for row in rows}
         return Vectors(head, [packed[index] for index in range(count)])
-    except (*UNDECODABLE, KeyError, ValueError):  # ValueError: no base64
+    except (*UNDECODABLE, KeyError, ValueError):  # ValueError: the vector is not base64
         return None
 
 
@@ -268,7 +268,7 @@ def _pack_vector(text: bytes) -> tuple[int, bytes]:
         encoded = msgspec.json.decode(text, type=str)
         decoded = b64decode(encoded, validate=True)
         return (_BASE64, decoded) if b64encode(decoded).decode() == encoded else (_AS_IT_CAME, text)
-    if b"." not in text:  # whole numbers, as of a quantised vector
+    if b"." not in text:  # a vector of integers, which is quantised
         return _AS_IT_CAME, text
     exact = array("d", msgspec.json.decode(text, type=list[float]))
     try:

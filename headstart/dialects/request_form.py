@@ -227,7 +227,8 @@ def decoded_digest(data: str, *, url_safe: bool = False) -> str:
     text = data
     if url_safe and "+" not in data and "/" not in data:
         text = data.translate(_STANDARD_ALPHABET)
-    if len(text) % 4 or "=" in text[:-4]:  # some versions of Python decode these texts nevertheless
+    # Some versions of Python decode bad padding, others do not.
+    if len(text) % 4 or "=" in text[:-4]:
         return data
     try:
         decoded = b64decode(text, validate=True)

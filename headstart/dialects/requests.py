@@ -56,6 +56,33 @@ def decode_object(body: bytes) -> dict[str, Any]:
     return document
 
 
+def list_page(
+    items: Sequence[dict[str, Any]], query: Mapping[str, str], *, size: int, largest: int
+) -> dict[str, Any]:
+    """Return the page of a list that a query asks for. Raises InvalidRequest.
+
+    ``items`` are the whole list, the newest first. Without ``limit`` a page has ``size`` items; no
+    page has more than ``largest``.
+    """
+    limit, after = query.get("limit", str(size)), query.get("after")
+    if not (limit.isdecimal() and len(limit) < 9 and 1 <= int(limit) <= largest):
+        raise InvalidRequest(f"limit: must be a number from 1 to {largest}")
+    ordered = list(reversed(items) if query.get("order") == "asc" else items)
+    if after is not None:
+        ids = [item["id"] for item in ordered]
+        if after not in ids:
+            raise InvalidRequest("after: no item of this list has this id")
+        ordered = ordered[ids.index(after) + 1 :]
+    shown = ordered[: int(limit)]
+    return {
+        "object": "list",
+        "data": shown,
+        "first_id": shown[0]["id"] if shown else None,
+        "last_id": shown[-1]["id"] if shown else None,
+        "has_more": len(ordered) > len(shown),
+    }
+
+
 def read_model(document: dict[str, Any]) -> str:
     """Return the model's name. Raises InvalidRequest."""
     model = document.get("model")
@@ -279,12 +306,12 @@ _MARK = "headstart:"
 _MARK_BYTES = _MARK.encode()
 
 
-def mark(field: str) -> str:
+def reasoning_mark(field: str) -> str:
     """Return our signature for thinking that another provider sent under this name."""
     return _MARK + field
 
 
-def origin(signature: str | None) -> str | None:
+def marked_origin(signature: str | None) -> str | None:
     """Return the name under which another provider sent the thinking; None for the API's own."""
     if signature is None or not signature.startswith(_MARK):
         return None
@@ -320,7 +347,7 @@ def without_marked(
 def _is_marked(block: Any) -> bool:
     match block:
         case {"type": "thinking", "signature": str(signature)}:
-            return origin(signature) is not None
+            return marked_origin(signature) is not None
     return False
 
 
@@ -363,7 +390,7 @@ class TranslationLosses:
 
         Marked reasoning is never refused, because it came from us.
         """
-        leave = self.drop if origin(part.signature) is None else self.leave
+        leave = self.drop if marked_origin(part.signature) is None else self.leave
         leave(part.field)
 
     def drop_filled(self, fields: Mapping[str, Any]) -> None:

@@ -227,7 +227,7 @@ def _filled(frame: dict[str, Any], source: Source) -> dict[str, Any]:
     kind = kind_of(frame)
     item = dict(frame)
     if item.get("status") == IN_PROGRESS and kind in _PREFIXES:
-        item["status"] = "completed"  # no event has said so
+        item["status"] = "completed"  # no event has reported the status
     if kind in CALLS:
         call = source.call()
         if call is not None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from headstart.dialects.requests import origin
+from headstart.dialects.requests import marked_origin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -173,7 +173,7 @@ def _portable(raw: msgspec.Raw, *, said: bool, same_account: bool) -> msgspec.Ra
     kind = item.get("type") or "message"
     if kind == "reasoning":
         signature = item.get("encrypted_content")
-        marked = isinstance(signature, str) and origin(signature) is not None
+        marked = isinstance(signature, str) and marked_origin(signature) is not None
         return raw if marked or (same_account and signature) else None
     if kind not in _PORTABLE:
         return None if said else raw
@@ -185,7 +185,7 @@ def _portable(raw: msgspec.Raw, *, said: bool, same_account: bool) -> msgspec.Ra
 # --- lists of input items ------------------------------------------------------------------------
 
 
-def listed(items: Sequence[msgspec.Raw], response_id: str) -> list[dict[str, Any]]:
+def list_items(items: Sequence[msgspec.Raw], response_id: str) -> list[dict[str, Any]]:
     """Return the input items of a response as the API lists them: whole, each with an id."""
     return [_listed(raw, response_id, place) for place, raw in enumerate(items)]
 
@@ -202,26 +202,6 @@ def _listed(raw: msgspec.Raw, response_id: str, place: int) -> dict[str, Any]:
             item["content"] = [{"type": part, "text": content}]
     digest = blake2b(f"{response_id} {place}".encode(), digest_size=16).hexdigest()
     return {"id": f"{'msg' if kind == 'message' else 'item'}_hs{digest}", **own, **item}
-
-
-def page(
-    items: Sequence[dict[str, Any]], *, after: str | None, limit: int, order: str
-) -> dict[str, Any] | None:
-    """Return a page of a list; None if ``after`` is not one of its items."""
-    ordered = list(items) if order == "asc" else list(reversed(items))
-    if after is not None:
-        places = [place for place, item in enumerate(ordered) if item["id"] == after]
-        if not places:
-            return None
-        ordered = ordered[places[0] + 1 :]
-    shown = ordered[:limit]
-    return {
-        "object": "list",
-        "data": shown,
-        "first_id": shown[0]["id"] if shown else None,
-        "last_id": shown[-1]["id"] if shown else None,
-        "has_more": len(ordered) > limit,
-    }
 
 
 # --- answers on their way ------------------------------------------------------------------------
@@ -253,7 +233,7 @@ class StreamTail:
     def feed(self, data: bytes) -> bytes | None:
         """Return the terminal event once it has come, else None. ``response_in`` reads it."""
         if not self._rest and _IN_EACH_TERMINAL not in data and data.endswith(b"\n\n"):
-            return None  # most pieces are whole frames that do not end the stream
+            return None  # the usual case: whole frames that do not end the stream
         pending = self._rest + data if self._rest else data
         start = 0
         while (at := _place_of_terminal(pending, start)) is not None:

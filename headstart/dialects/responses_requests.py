@@ -31,9 +31,9 @@ from headstart.dialects.requests import (
     edit,
     effort_of,
     fits_strict,
+    marked_origin,
     may_hold_marks,
     name_results,
-    origin,
     plain_text,
     read_model,
     repeats_keys,
@@ -161,7 +161,7 @@ def read_request(request: ChatRequest) -> CanonicalRequest:
     include, logprobs = _read_include(fields)
     user, safety = fields.text("user"), fields.text("safety_identifier")
     if fields.peek("truncation") == "disabled":
-        fields.value("truncation")  # the default
+        fields.value("truncation")  # it only repeats the default
     return CanonicalRequest(
         dialect=NAME,
         model=fields.text("model") or "",
@@ -328,7 +328,7 @@ def _read_thought(item: Fields) -> ReasoningPart:
     return ReasoningPart(
         text=texts["content"] or texts[SUMMARY],
         signature=signature,
-        field=origin(signature) or "reasoning item",
+        field=marked_origin(signature) or "reasoning item",
     )
 
 
@@ -638,5 +638,5 @@ def apply_quirks(
 def _is_marked(item: Any) -> bool:
     match item:
         case {"type": "reasoning", "encrypted_content": str(signature)}:
-            return origin(signature) is not None
+            return marked_origin(signature) is not None
     return False

@@ -254,7 +254,7 @@ class ResponsesEncoder:
         self._seen.add(native)
         self._waiting.pop(native, None)
         if known or awaits_texts(frame):
-            return None  # it belongs to another answer, whose texts come elsewhere
+            return None  # the frame belongs to another answer
         self._close(written)
         item = self._begin_item(frame, native, written)
         self._end_item(item, frame, written)

@@ -167,7 +167,8 @@ class SemanticCache:
                 self.touch((entry.id,))
                 found[place] = entry
 
-        async with anyio.create_task_group() as tasks:  # a store answers many questions at once
+        # All at once: a store answers many questions in parallel.
+        async with anyio.create_task_group() as tasks:
             for place in places:
                 tasks.start_soon(find, place)
         return found
@@ -222,7 +223,7 @@ class SemanticCache:
         that of the call, if other processes could follow it.
         """
         self._hot.put(entry)
-        await asyncio.sleep(0)  # the clients that wait for this answer come before the store
+        await asyncio.sleep(0)  # let waiting clients get the answer before the store does
         vector, sketch, postponed = None, None, False
         if self._entries is not None and text is not None:
             entry, vector, sketch, postponed = await self._entries.embed(entry, text, tenant)

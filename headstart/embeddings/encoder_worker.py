@@ -92,7 +92,7 @@ class EncoderWorker:
         self._running: dict[str, _EncodeJob] = {}
         self._behind = 0
         """The number of background jobs that run now."""
-        self._wakeup = threading.Condition()  # guards everything above and below
+        self._wakeup = threading.Condition()  # guards all attributes
         self._size = threads
         self._threads: list[threading.Thread] = []
         self._closed = False
@@ -235,7 +235,7 @@ class EncoderWorker:
                 del self._running[job.text]
                 self._behind -= queue is self._background
                 queue.charge(job.tenant, encode_s)
-                waiters = tuple(job.waiters)  # other threads may remove cancelled ones
+                waiters = tuple(job.waiters)  # a copy: other threads may remove cancelled waiters
                 if not isinstance(outcome, EncoderError):
                     self._recent.put(job.text, outcome)
             for waiter in waiters:
@@ -281,7 +281,8 @@ class EncoderWorker:
         running = self._running.get(job.text)
         if running is not None:
             running.waiters.extend(job.waiters)
-            job.waiters = running.waiters  # from which cancelled callers take themselves out
+            # One shared list: a cancelled caller removes itself from it.
+            job.waiters = running.waiters
             return True
         return False
 

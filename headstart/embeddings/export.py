@@ -304,7 +304,8 @@ def _write_graph(original: SentenceTransformer, target: Path, pooling: Pooling) 
     )
     model = program.model_proto
     for part in (*model.graph.node, *model.graph.initializer, *model.graph.value_info):
-        part.ClearField("metadata_props")  # stack traces: the hash must not depend on paths
+        # Stack traces with paths: the hash must not depend on them.
+        part.ClearField("metadata_props")
     onnx.save(model, target)
 
 

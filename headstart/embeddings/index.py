@@ -341,12 +341,12 @@ class FlatPartition:
             found = _neighbors(self._ids, *nearest)
             if len(found) >= k or fetch >= k + self._dead:
                 return found[:k]
-            fetch *= 2  # most of the found rows were tombstones
+            fetch *= 2  # too many tombstones among the found rows
 
     def add(self, id: str, row: bytes) -> Partition:
         if len(self._ids) == self._capacity:
             return self._rebuilt().add(id, row)
-        self._ids.append(id)  # before its row can be found
+        self._ids.append(id)  # the id comes first: a search may find the row at once
         with self._writing:
             self._codec.append(self._index, row)
         return self
@@ -358,7 +358,8 @@ class FlatPartition:
                 self._ids[row] = None
                 self._dead += 1
                 wanted -= 1
-                if not wanted:  # eviction removes the oldest rows, which come first
+                # All are found early: eviction removes the oldest rows, which come first.
+                if not wanted:
                     break
         if not len(self):
             return None

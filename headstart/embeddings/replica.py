@@ -245,7 +245,7 @@ class Replica:
                 async for logged in self.store.follow(self._cursor):
                     record = logged.record
                     if isinstance(record, VectorRow) and self._knows(record):
-                        continue  # this process stored it
+                        continue  # this process wrote the row itself
                     # A cancellation here would leave the store's generator to the collector.
                     with anyio.CancelScope(shield=True):
                         if isinstance(record, VectorRow):

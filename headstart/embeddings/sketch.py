@@ -137,7 +137,8 @@ class WordTokens:
         for word in words:
             tokens = self._words.get(word)
             if tokens is None:
-                whole = self._tokenizer.token_to_id(word)  # the longest part of a word comes first
+                # A word that is one token, as WordPiece takes the longest part first.
+                whole = self._tokenizer.token_to_id(word)
                 tokens = (
                     tuple(self._tokenizer.encode(word, add_special_tokens=False).ids)
                     if whole is None
@@ -331,7 +332,8 @@ def make_table(
     report(f"encoding {len(kept)} texts")
     trainer = _Trainer(_arrange([own for own in tokens if own]), _encode(encoder, kept))
     table = trainer.train(words, steps, report)
-    table[list(tokenizer.get_added_tokens_decoder())] = 0  # [CLS], [UNK] and the like mean nothing
+    # Tokens such as [CLS] and [UNK] have no meaning.
+    table[list(tokenizer.get_added_tokens_decoder())] = 0
     return _write(folder, encoder.namespace, table, kept)
 
 
@@ -466,7 +468,8 @@ class _TrainingBatch:
         self.error = float(np.sqrt((weights * errors**2).sum() / weights.sum()))
         slopes = (weights * errors) @ sketches / np.float32(len(sketches))
         along = (slopes * sketches).sum(axis=1, keepdims=True)
-        by_sum = (slopes - along * sketches) / lengths  # a sketch keeps its length of 1
+        # The part along the sketch is removed: its length stays 1.
+        by_sum = (slopes - along * sketches) / lengths
         order = np.argsort(places, kind="stable")
         first = np.searchsorted(places[order], np.arange(len(rows)))
         by_token = np.repeat(by_sum, texts.lengths, axis=0)[order]

@@ -179,7 +179,8 @@ async def start_engine(
             services.drafts,
             services.batches,
         )
-    raise AssertionError("unreachable")  # for type checkers: the stack swallows nothing
+    # For type checkers, which think that the stack may swallow an error.
+    raise AssertionError("unreachable")
 
 
 class _Providers(NamedTuple):

@@ -42,7 +42,7 @@ async def persist(
 
     async def save_now() -> None:
         try:
-            await build.store.keep(name, saved())
+            await build.store.save_document(name, saved())
         except StoreError as error:
             build.observers.notify(StageFailed(stage=stage, error=type(error).__name__))
 
@@ -52,7 +52,7 @@ async def persist(
             await save_now()
 
     try:
-        kept = await build.store.kept(name)
+        kept = await build.store.load_document(name)
     except StoreError:
         kept = None
     if kept is not None:

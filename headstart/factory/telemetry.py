@@ -35,7 +35,7 @@ STOP_S = 5.0
 """Longest time for the last spans and metrics when the engine stops."""
 
 
-def asked_for(otel: OtelSettings, environ: Mapping[str, str]) -> bool:
+def is_wanted(otel: OtelSettings, environ: Mapping[str, str]) -> bool:
     """Tell whether traces and metrics are to be sent: the setting decides, else the variables."""
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return False
@@ -52,7 +52,7 @@ async def open_telemetry(build: BuildContext) -> Tracing | None:
     with a line in the log, unless the setting asks for it: then it raises MissingExtra.
     """
     otel = build.settings.otel
-    if not asked_for(otel, os.environ):
+    if not is_wanted(otel, os.environ):
         return None
     try:
         # The SDK takes a quarter of a second to load.
@@ -120,7 +120,7 @@ class _Sending:
         done, _ = await asyncio.wait((stopping,), timeout=STOP_S)
         if not done:
             for exporter in self._exporters:
-                exporter.shutdown()  # it drops its next try
+                exporter.shutdown()  # a shut-down exporter makes no further try
         await stopping
 
 

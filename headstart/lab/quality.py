@@ -221,9 +221,9 @@ class DriftAlarm(Frozen, frozen=True, kw_only=True, omit_defaults=False):
     """The median of the last rounds."""
 
 
-def limit_for(every_s: float, series: int, false_alarms: float = FALSE_ALARMS) -> float:
+def limit_for(every_s: float, series: int) -> float:
     """Return the limit with which ``series`` tests keep the rate of false alarms in a month."""
-    return MONTH_S / every_s * max(1, series) / false_alarms
+    return MONTH_S / every_s * max(1, series) / FALSE_ALARMS
 
 
 class DriftTest:
@@ -281,7 +281,7 @@ def _bet(p: float) -> float:
     if p <= 1e-9:
         return _LARGEST_BET
     log = math.log(p)
-    if log > -1e-3:  # near 1 both terms of the fraction are tiny
+    if log > -1e-3:  # near 1 the fraction is 0 / 0, so its limit is used
         return 0.5
     return (1.0 - p + p * log) / (p * log * log)
 

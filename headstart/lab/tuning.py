@@ -62,7 +62,7 @@ def advise(targets: Sequence[TargetResult], max_error: float, state: str) -> Adv
     explained = tuple(_explain(each) for each in targets if _exceeds(each))
     if pick is None:
         nothing = (
-            "Serve only exact repeats: no target that was kept gave hits by meaning for at least "
+            "Serve only exact repeats: no target that was kept gave semantic hits for at least "
             f"{_percent(WORTH_IT)} of the prompts."
         )
         return Advice(words=(nothing, *explained), toml='[cache]\nmode = "exact-only"')
@@ -89,7 +89,7 @@ def advise_static(found: Static) -> Advice:
     bound = "" if interval is None else f" (95 % bound: {_percent(interval.high)})"
     words = (
         f"Set threshold = {found.threshold:.2f}: {_percent(found.rates.hit_rate)} of the prompts "
-        "of this log would have been hits by meaning, and "
+        "of this log would have been semantic hits, and "
         f"{_percent(found.rates.wrong_per_hit)} of these hits wrong{bound}."
     )
     toml = f'[cache]\nmatch = "static"\nthreshold = {found.threshold:.2f}'
@@ -119,7 +119,7 @@ def _exceeds(target: TargetResult) -> bool:
 
 def _expect(target: TargetResult) -> str:
     return (
-        f"expect hits by meaning for about {_percent(target.late.hit_rate)} of the prompts, as in "
+        f"expect semantic hits for about {_percent(target.late.hit_rate)} of the prompts, as in "
         f"the second half of this log, when most was learned. In the whole log {_wrong(target)}"
     )
 

@@ -64,14 +64,14 @@ from headstart.middleware.worker_figures import (
     EXPLAIN,
     METRICS,
     UPSTREAMS,
-    gathered,
+    gather_answers,
     merge_counts,
     merge_metrics,
     merge_upstreams,
     recent_calls,
 )
 from headstart.observe import logger
-from headstart.policies.callers import forwarded
+from headstart.policies.callers import proxy_sign
 from headstart.policies.learned_rule.domain import DomainStatus  # noqa: TC001 - msgspec reads it
 from headstart.policies.learned_rule.threshold import AuditReport, audit_report
 from headstart.types import Frozen, LimitUse
@@ -278,7 +278,7 @@ async def review(data: JSONBody[Reviewed], admin: Admin, engine: Engine) -> Labe
 @get("/explain/{id:str}")
 async def explain(id: FromPath[str], admin: Admin, engine: Engine) -> dict[str, Any]:
     """Explain the answer to a recent request: ids, reasons and features, no texts."""
-    found = await gathered(admin, engine, f"{EXPLAIN}{id}")
+    found = await gather_answers(admin, engine, f"{EXPLAIN}{id}")
     for explained in filter(None, found.live):
         return msgspec.json.decode(explained, type=dict[str, Any])
     raise NotFoundException(
@@ -435,7 +435,7 @@ async def ready(admin: Admin) -> Response[Readiness]:
 @get("/metrics", media_type="text/plain")
 async def metrics(admin: Admin, engine: Engine) -> Response[bytes]:
     """Show the metrics in Prometheus's text format."""
-    found = await gathered(admin, engine, METRICS)
+    found = await gather_answers(admin, engine, METRICS)
     text = found.live[0]
     if len(found.live) > 1 or found.ended:
         text = await to_thread.run_sync(merge_metrics, found.live, found.ended)
@@ -445,7 +445,7 @@ async def metrics(admin: Admin, engine: Engine) -> Response[bytes]:
 @get("/stats")
 async def stats(admin: Admin, engine: Engine) -> Stats:
     """Show the counts of requests, and the present sizes."""
-    found = await gathered(admin, engine, COUNTS)
+    found = await gather_answers(admin, engine, COUNTS)
     counted = merge_counts(found.live, found.ended)
     count = counted.outcomes
     return Stats(
@@ -469,7 +469,7 @@ async def config(admin: Admin) -> dict[str, Any]:
 @get("/upstreams")
 async def upstreams(admin: Admin, engine: Engine) -> UpstreamsView:
     """Show the upstreams that were called: their state and their measurements."""
-    found = await gathered(admin, engine, UPSTREAMS)
+    found = await gather_answers(admin, engine, UPSTREAMS)
     return merge_upstreams([msgspec.json.decode(each, type=UpstreamsView) for each in found.live])
 
 
@@ -503,7 +503,7 @@ def _check_token(connection: ASGIConnection[Any, Any, Any, Any], token: bytes) -
 def _check_origin(connection: ASGIConnection[Any, Any, Any, Any], rules: OriginRules) -> None:
     """Refuse requests of other sites' pages, and requests through a proxy on this machine."""
     headers = tuple(connection.scope["headers"])
-    through = forwarded(headers, connection.scope["http_version"])
+    through = proxy_sign(headers, connection.scope["http_version"])
     if through is not None:
         raise PermissionDeniedException(
             f"this request came through a proxy ({through}), so others than this machine may have "

@@ -118,7 +118,7 @@ class CheckedRequest:
             self._give.close()
             return
         if self._to_engine is None and not self._answered:
-            side.cancel()  # the framework has sent another answer
+            side.cancel()  # the framework has answered in place of the handler
         await asyncio.wait((side,))
 
     async def look_up(self) -> HandlerAnswer | None:
@@ -192,7 +192,8 @@ class CheckedRequest:
         if message["type"] == "http.response.start":
             self._status = message["status"]
             show_written(self._of_client, self.scope)
-            if self._engine_side is not None:  # it has our headers, in which Django writes capitals
+            # Django writes the names of our headers with capitals.
+            if self._engine_side is not None:
                 named = [(name.lower(), value) for name, value in message.get("headers", ())]
                 message = {**message, "headers": named}
         await (self._host_send if self._to_engine is None else self._to_engine)(message)
@@ -206,7 +207,7 @@ class CheckedRequest:
                 nonlocal found
                 message = await self._incoming.for_app()
                 if message["type"] == "http.disconnect" and self._shared:
-                    return  # the app gets it later, when no client waits any more
+                    return  # the app is told when the last client that waits has left
                 found = message
                 group.cancel_scope.cancel()
 
@@ -252,7 +253,8 @@ class _Incoming:
                 self._messages.append(message)
                 self._left -= len(message.get("body", b""))
         message = self._messages[at - self._dropped]
-        if message["type"] != "http.disconnect":  # the last one: both get it as often as they ask
+        # A disconnect is the last message: both readers get it as often as they ask.
+        if message["type"] != "http.disconnect":
             self._positions[reader] = at + 1
             self._drop()
         return message

@@ -82,7 +82,7 @@ class _WaitingReceive:
 
     def __await__(self) -> Generator[object, Any, Message]:
         steps, waits_for = self._steps, self._waits_for
-        throw = getattr(steps, "throw", None)  # granian's has only ``__next__``
+        throw = getattr(steps, "throw", None)  # granian's iterator has only ``__next__``
         try:
             while True:
                 try:
@@ -90,7 +90,7 @@ class _WaitingReceive:
                 except BaseException as error:
                     if throw is None:
                         raise
-                    waits_for = throw(error)  # the waiting call raises it
+                    waits_for = throw(error)  # the waiting call gets the cancellation
                 else:
                     waits_for = next(steps)
         except StopIteration as returned:

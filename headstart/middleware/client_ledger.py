@@ -232,7 +232,7 @@ class ClientLedger:
             return await self.admit(caller)
         if request.duplicate_keys and (found := self._callers.get(caller)) is not None:
             _refuse_unknown(found, caller, "requests that repeat a JSON key", "")
-        others = request.document.get("models")  # alternatives, at some providers
+        others = request.document.get("models")  # some providers take a list of alternative models
         named = others if isinstance(others, list) else () if others is None else (others,)
         await self.admit(caller, request.model, *map(str, named))
 

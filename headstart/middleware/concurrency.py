@@ -100,7 +100,7 @@ class ConcurrencyLimit:
             if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
                 self._free += 1
                 self._admit()
-            elif waiter in self._waiting:  # otherwise ``_admit`` has just removed it
+            elif waiter in self._waiting:  # if it is not there, ``_admit`` has just removed it
                 self._waiting.remove(waiter)
             raise
         self.active += 1

@@ -365,7 +365,7 @@ class Flight:
     def push(self, data: bytes) -> None:
         """Append a piece and wake the readers. Once the log is full, wait for room first."""
         self._size += len(data)
-        if self.readers:  # no client reads the bytes of an audit
+        if self.readers:  # the flight of an audit has no readers, and keeps no bytes
             self._log.append(data)
             self.end += 1
             for client in self.readers:
@@ -483,7 +483,7 @@ class OwnedCall(LazyCondition):
         """Release the lease. Processes that follow already get the rest of the answer."""
         self.begun = self.over = True
         self.notify()
-        self.flight = None  # each would keep the other in memory, and with them the whole answer
+        self.flight = None  # breaks a cycle that would keep the whole answer in memory
         self._ended(self)
 
 

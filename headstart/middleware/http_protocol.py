@@ -184,7 +184,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
             del self._queued[self.cycle]
             self.pipeline.popleft()
         last = next(reversed(self._queued), self._running)
-        assert last is not None  # bytes are ignored only after a request in progress
+        assert last is not None  # bytes are only ignored behind a request that is in progress
         self.cycle = last
         last.keep_alive = False
         self.flow.resume_reading()
@@ -281,7 +281,7 @@ async def _break_off_quietly(
 ) -> None:
     """Break off an answer whose upstream broke off, with a line in the log, not a traceback."""
     if cycle.scope["http_version"] == "1.0":
-        cycle.waiting_for_100_continue = False  # such a client knows no interim answer
+        cycle.waiting_for_100_continue = False  # HTTP/1.0 has no interim answers
         cycle.chunked_encoding = False
         send = partial(_send_until_closed, cycle, send)
     elif cycle.waiting_for_100_continue:
@@ -293,7 +293,7 @@ async def _break_off_quietly(
             raise
         # The failure log warns of the upstream, once a minute for each cause.
         logger.info("an answer that had begun was broken off: %s", error)
-        cycle.disconnected = True  # the server does not expect the end of the answer any more
+        cycle.disconnected = True  # the server then expects no end of the answer
         cycle.transport.close()
 
 

@@ -283,7 +283,7 @@ class Callers:
             known = tuple(_with_identifying_cookies(known))
         key = credential_of(known, query_string, cookies=sharing.wrapped)
         others = [pair for pair in known if pair[0] not in self._keys and self._counts(pair[0])]
-        if others and not sharing.wrapped:  # an app may keep its own state for such an id
+        if others and not sharing.wrapped:  # a wrapped app may keep its own state for a session id
             others = without_opencode_session(others)
         if self._by_credential or sharing.scope == "shared":
             self._splits.note(others)

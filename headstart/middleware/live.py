@@ -266,7 +266,7 @@ class LiveTotals:
         rows = sorted(recent, key=lambda row: row.at)
         seen = self._seen = {row.id for row in rows}
         try:
-            async for row in store.books(self._clock() - DAY_S):
+            async for row in store.read_books(self._clock() - DAY_S):
                 if row.id not in seen:
                     self._add(row)
         finally:

@@ -530,7 +530,8 @@ class LiveDrafts:
         left_usd = draft.left_usd(self._settings.infer_usd)
         if refuse_inference(estimate, budget_usd=left_usd) is None:
             await self._engine.admit_draft(context)
-            if draft.over or draft.inferring is not None:  # meanwhile
+            # The draft may have ended while this task waited.
+            if draft.over or draft.inferring is not None:
                 return
             draft.inferring = self._begin(draft, context, "inference", estimate, text=segment)
 
@@ -661,7 +662,8 @@ class LiveDrafts:
             discount_usd = (cold.cost_usd or 0.0) - (estimate.cost_usd or 0.0)
         else:
             discount_usd = used.discount_usd
-        if draft.warm in ("running", "done"):  # counted with the call that filled the cache
+        # The discount was booked with the call that filled the cache.
+        if draft.warm in ("running", "done"):
             discount_usd = 0.0
         draft.account.answered(cold.cost_usd or 0.0)
         wasted_usd, draft.wasted_usd = draft.wasted_usd, 0.0
@@ -711,7 +713,8 @@ def _wasted_usd(kept: KeptCall) -> float:
     """Return the cost of an unused call."""
     attempts = kept.flight.attempts
     spent = sum(each.cost_usd or 0.0 for each in attempts)
-    cut = any(each.estimated for each in attempts)  # the provider has not reported its tokens
+    # The call was cut: the provider reported no tokens.
+    cut = any(each.estimated for each in attempts)
     return max(0.0, spent - kept.discount_usd) if cut else spent
 
 

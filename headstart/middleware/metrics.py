@@ -361,7 +361,7 @@ class PrometheusObserver:
 
     def _shaped(self, shaped: ShapingEffect) -> None:
         if shaped.kind == PROMPT_CACHE:
-            return  # its tokens were sent
+            return  # the prompt cache removes no tokens
         removed = self._removable if shaped.kind.endswith(DRY_RUN) else self._removed
         removed.labels(shaped.kind).inc(max(0, shaped.tokens_before - shaped.tokens_after))
 

@@ -64,7 +64,7 @@ class Bookkeeper:
         rows, self._rows = self._rows, []
         if rows:
             try:
-                await self._store.book(rows)
+                await self._store.add_to_books(rows)
             except StoreError as error:
                 self._observer.notify(StageFailed(stage="books", error=type(error).__name__))
 

@@ -268,13 +268,15 @@ class Engine:
                 self._finder.note_answered(repeat)
             if context.claim is not None:
                 context.claim.close()
-            context.send = send  # what wraps it may know the context: a cycle would keep the body
+            # Drops wrappers of ``send`` that refer to the context: a cycle keeps the body.
+            context.send = send
             if context.seat is None:
                 self._observer.notify(context.served(self._clock()))
             else:
                 context.total_s = context.elapsed()
                 self._supervisor.spawn(self._book_later, context)
-        if context.app_call is not None:  # a server that stops waits for requests, not for tasks
+        # A server that stops waits for open requests, but not for tasks.
+        if context.app_call is not None:
             await context.app_call.ended()
 
     async def _book_later(self, context: RequestContext) -> None:
@@ -404,7 +406,7 @@ class Engine:
         except (NotForOthers, UpstreamError, *_LIMITS_OF_KEYS):
             if context.status:
                 raise
-            context.lookup = lookup  # the call failed before the client got anything of it
+            context.lookup = lookup  # the call of the draft failed: the request makes its own
             return False
         finally:
             kept.flight.leave(kept.reader)
@@ -436,7 +438,7 @@ class Engine:
         _, late = await asyncio.wait(tuple(self._pumps), timeout=seconds)
         for pump in late:
             pump.cancel()
-        if late:  # while they can still be booked
+        if late:  # cancelled calls are booked before the store closes
             await asyncio.wait(late)
 
     async def _answer(self, context: RequestContext, app: ASGIApp) -> None:
@@ -465,7 +467,7 @@ class Engine:
             if self._router is not None:
                 raise
             pass_reason = "unreadable" if isinstance(error, InvalidRequest) else "body-too-large"
-        if pass_reason:  # outside of ``except``: errors of the app are not caused by ours
+        if pass_reason:  # not in ``except``: an error of the app must not name ours as its cause
             return await self._pass_through(context, app, pass_reason)
         if chain is not None and chain.refers:
             context.body = chain.sent(self._answerers(context))
@@ -483,7 +485,7 @@ class Engine:
         kept, prepared, chain = self._conversations, context.prepared, context.chain
         if kept is None or not prepared.owner or prepared.directives.no_store:
             return
-        if prepared.never_stored:  # the answer's text is not known yet
+        if prepared.never_stored:  # the text of the answer, which may match, is not known yet
             return
         if context.answer_id and kept.holds(prepared.owner, context.answer_id):
             return
@@ -503,7 +505,7 @@ class Engine:
     async def _serve(self, context: RequestContext, app: ASGIApp) -> None:
         """Answer a request that was read."""
         prepared = context.prepared
-        if prepared.has_deadline:  # an invalid one is refused, also if the cache has the answer
+        if prepared.has_deadline:  # an invalid deadline is refused even before a hit
             self._limit(context)
         if prepared.live and await self._serve_draft(context, app):
             return None
@@ -550,7 +552,7 @@ class Engine:
             )
             if lookup.entry is None and (request := prepared.request) is not None:
                 lost = finder.lost_in_dialect(request, key)
-                if lost is not None:  # the answer for the other dialect stays
+                if lost is not None:  # the entry stays for clients of the other dialect
                     key = key_of_dialect(key, request.dialect)
                     lookup = finder.peek(prepared, key) or await finder.find(
                         prepared, key, None if self._shared is None else self._claim(context, key)
@@ -563,7 +565,7 @@ class Engine:
                 if owned is None or owned.over:
                     # An equal call may have ended while the store was asked.
                     lookup = finder.peek(prepared, key) or lookup
-            spent_s = time.perf_counter() - began  # with the wait for the store
+            spent_s = time.perf_counter() - began  # includes the wait for the store
             context.timings[b"lookup"] = spent_s - lookup.encode_s - lookup.match_s
             if lookup.encode_s:
                 context.timings[b"encode"] = lookup.encode_s
@@ -612,7 +614,8 @@ class Engine:
             self._hit_decider.learner.mark_unserved(context.id)
         held = msgspec.structs.replace(lookup, outcome=Outcome.MISS, entry=None, reason="holdout")
         sample = decision.sample
-        if sample is not None:  # its label counts by the probability of the draw
+        # The holdout was drawn, so its label is weighted by this probability.
+        if sample is not None:
             sample = sample._replace(draw_probability=holdout)
         return HitDecision(HitAction.ASK, held, sample)
 
@@ -658,7 +661,7 @@ class Engine:
         self._limit(context)
         flight = self._flights.find(identity, context.begin_by)
         if flight is not None and flight.whole and context.lookup.reason in _ASKS_AGAIN:
-            flight = None  # the caller does not want this answer again
+            flight = None  # the caller rejects the answer that this flight already has
         if flight is not None and context.held_out is None:
             alone, context.lookup = context.lookup, Lookup(outcome=Outcome.JOINED)
             if context.claim is not None:

@@ -39,7 +39,7 @@ from headstart.policies.route_rules import (
     NO_RULE,
     ROUTE_HEADER,
     RouteRule,
-    decoded,
+    decode_header,
     first_rule,
     match_context,
     requested_max_error,
@@ -199,7 +199,7 @@ class ValueLimit:
                 f"the body holds a number of more than {LONGEST_NUMBER} characters: send it as a "
                 "string"
             )
-        return None  # at the end of the body, or at its first error
+        return None  # the end of the body, or the first error in it, is reached
 
     def check(self, body: bytes) -> None:
         """Raise RequestTooLarge for a body that is too expensive to decode."""
@@ -464,9 +464,7 @@ class Preparer:
         """Decide whether the request may be looked up, and under which key."""
         found, directives = head.found, head.directives
         bypass = "no-store" if directives.no_store else None
-        never_stored = rule.never_stored
-        if never_stored is None:
-            never_stored = self._never_stored
+        never_stored = self._never_stored if rule.never_stored is None else rule.never_stored
         texts = (request.query, request.question, request.document)
         if never_stored and has_match(texts, never_stored):
             bypass, directives = NEVER_STORED, msgspec.structs.replace(directives, no_store=True)
@@ -597,7 +595,7 @@ def _question(
     names: tuple[str, ...] = () if request.question is None else (request.question,)
     pattern = rule.query or route.pattern
     if header is not None:
-        plain = decoded(header)
+        plain = decode_header(header)
         names = (plain.strip(), unquote(plain).strip())
     elif pattern is not None:
         names = ()

@@ -305,7 +305,8 @@ class PumpedCall:
         try:
             async with await self._upstream.send(self._call) as reply:
                 await self._publish(reply)
-        except AnswerWithheld as withheld:  # an answer without content is still an answer
+        # No upstream did better, so the caller gets the empty answer.
+        except AnswerWithheld as withheld:
             await self._publish(withheld.reply)
 
     async def _publish(self, reply: Reply) -> None:
@@ -329,12 +330,13 @@ class PumpedCall:
             if not flight.was_cut_off():
                 raise
         except Exception:
-            if flight.whole and flight.origin is None:  # it failed after the answer was whole
+            # Only the rest of the body failed: the answer is whole.
+            if flight.whole and flight.origin is None:
                 reply.transcript.feed((Ended(),))
                 self._sum_up_at_once(reply)
             raise
         if head.stream and flight.origin is None:
-            await asyncio.sleep(0)  # its last piece is sent before the answer is summed up
+            await asyncio.sleep(0)  # let clients get the last piece before the work below
         transcript = reply.transcript
         if self._readable and not pump.wrapped:
             # A wrapped app may give any answer: it passes, and is not stored.
@@ -355,9 +357,10 @@ class PumpedCall:
         """Note the answer's source: another process, or an upstream that saw the caller's key."""
         if reply.followed is not None:
             self._flight.followed = True
-            self._key = None  # its owner stores it
-            self._holder = ""  # its owner knows whose key was accepted
-        elif self._holder and self._pump.wrapped:  # the attempts show it for other upstreams
+            self._key = None  # the process that made the call stores the answer
+            self._holder = ""  # that process notes whose key was accepted
+        # An app makes no attempts. For providers, the attempts show which keys were accepted.
+        elif self._holder and self._pump.wrapped:
             self._pump.accepted.note(self._holder, reply.upstream, reply.status)
 
     async def _read(self, reply: Reply, head: FlightHead) -> None:
@@ -431,7 +434,7 @@ class PumpedCall:
     ) -> None:
         """Note the cost of a whole answer, and let exact lookups find it from now on."""
         flight, pump, request = self._flight, self._pump, self._call.request
-        if self._holder:  # the caller's next request may come before this call is booked
+        if self._holder:  # noted now: the caller's next request may come before the books
             pump.accepted.note(self._holder, reply.upstream, reply.status)
         first, total_s = flight.first_content, time.perf_counter() - flight.began
         named = request if whole is None else whole
@@ -497,7 +500,7 @@ class PumpedCall:
         if self._custom:
             return self._refuse_raw(reply)
         if self._whole(reply) is not None and self._kept is not None:
-            if not self._judged:  # an answer may be summed up a second time
+            if not self._judged:  # an answer may be summed up twice, but is judged once
                 self._refusal = self._pump.admission.refuse_store(
                     request, self._kept, self._prepared.cached_tools
                 )
@@ -569,7 +572,7 @@ class PumpedCall:
         if self._completion is None and self._readable:
             found, request = reply.transcript.completion(self._pump.clock()), self._call.request
             if found is not None and not found.model and request is not None:
-                found = replace(found, model=request.model)  # its provider did not report it
+                found = replace(found, model=request.model)  # the provider did not name the model
             self._completion = found
             self._kept = None if found is None else storable(found)
         return self._completion

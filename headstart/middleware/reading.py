@@ -101,14 +101,14 @@ class SSEDecoder:
         if self._only_lf and block.startswith(b"data: ", start):
             end = block.find(b"\n", start)
             if block.startswith(b"\n\n", end) and end - start < self._max:
-                self._at_start = False  # the usual frame: one line of data
+                self._at_start = False  # the usual frame has one line of data
                 return Frame(block[start : end + 2], block[start + 6 : end], None)
         if self._only_lf and block.startswith(b"event: ", start):
             line = block.find(b"\ndata: ", start)
             named = block.find(b"\n", start) == line >= 0
             end = block.find(b"\n", line + 1) if named else -1
             if end >= 0 and block.startswith(b"\n\n", end) and end - start < self._max:
-                self._at_start = False  # with a name before it
+                self._at_start = False  # a frame may have the event's name before its data
                 return Frame(block[start : end + 2], block[line + 7 : end], block[start + 7 : line])
         end = _frame_end(block, start, only_lf=self._only_lf)
         if end == 0:
@@ -266,7 +266,7 @@ class TextShape(msgspec.Struct, frozen=True):
             if middle:
                 begin = _end_of_number(data, begin, middle)
             found = _STRING.match(data, begin)
-            assert found is not None  # it matches also an empty text
+            assert found is not None  # the pattern also matches an empty text
             text, end = found[0], found.end()
             if not (text and data.startswith(after, end)):
                 break
@@ -305,7 +305,8 @@ def learn_shape(raw: bytes, events: Sequence[StreamEvent]) -> TextShape | None:
     if len(events) != 1 or not raw.endswith(b"\n"):
         return None
     event = events[0]
-    signed = isinstance(event, ReasoningDelta) and event.signature is not None  # its block ends
+    # A signature ends its block.
+    signed = isinstance(event, ReasoningDelta) and event.signature is not None
     if signed or not isinstance(event, TextDelta | ReasoningDelta):
         return None
     fields = [*_TEXT.finditer(raw)]
@@ -428,7 +429,7 @@ class EventStream:
         rest = self._frames.rest()
         if self.ended or not self._has_lines or not rest.endswith(b"\r"):
             return rest, []
-        return rest, [*self.feed(b":")]  # a comment begins
+        return rest, [*self.feed(b":")]  # ":" begins a comment, which ends the wait for a line feed
 
 
 MAX_DOCUMENT_BYTES = 8 * 1024 * 1024
@@ -593,7 +594,8 @@ class Document:
 
     def events(self) -> tuple[StreamEvent, ...]:
         """Decode the answer."""
-        body = b"".join(self._parts).removeprefix(_BOM)  # which the providers' clients skip, too
+        # The providers' clients skip a byte order mark, too.
+        body = b"".join(self._parts).removeprefix(_BOM)
         return self._dialect.decode_body(self._status, body)
 
 
@@ -758,12 +760,12 @@ class SentencePace:
         [text] = texts
         place = _TextPlace(text.choice, text.block)
         written = _write(frame.raw, text.text, text.text)
-        if written is None:  # its text is in another place
+        if written is None:  # the text is in a field that ``_write`` does not know
             return self._flush() + frame.raw
         cutter = self._cutters.setdefault(place, SentenceCutter())
         sentences = cutter.feed(text.text)
         self._last[place] = _TakenText(frame.raw, text.text)
-        if _says_more(events):  # such as the finish reason
+        if _says_more(events):  # the frame also has, for example, the finish reason
             others = self._flush(but=place)
             rest = "".join(sentences) + cutter.rest()
             self._last.pop(place)

@@ -22,10 +22,11 @@ from headstart.dialects.registry import DIALECTS, claiming
 from headstart.dialects.requests import (
     LONGEST_MODEL,
     decode_object,
+    list_page,
     repeats_keys,
     too_long_model,
 )
-from headstart.dialects.responses_chains import OWN, listed, page, read_answer, read_raws
+from headstart.dialects.responses_chains import OWN, list_items, read_answer, read_raws
 from headstart.errors import (
     Forbidden,
     HeadstartError,
@@ -258,7 +259,7 @@ class Relay:
             if reply.transforms:
                 names = ",".join(reply.transforms).encode()
                 headers.append((b"x-headstart-transforms", names))
-            if reply.status == 304:  # it may state a length without having a body
+            if reply.status == 304:  # a 304 may state the length of a body that it does not have
                 headers = [pair for pair in headers if pair[0] != b"content-length"]
             await send(response_start(reply.status, headers))
             async for piece in reply.pieces:
@@ -632,20 +633,14 @@ class KeptResponses:
         return turn.response
 
     async def _list(self, owner: str, turn: KeptTurn, query: dict[str, str]) -> bytes:
-        limit, order = query.get("limit", str(PAGE)), query.get("order", "desc")
-        if not (limit.isdecimal() and len(limit) < 9 and 1 <= int(limit) <= LARGEST_PAGE):
-            raise InvalidRequest(f"limit: must be a number from 1 to {LARGEST_PAGE}")
-        if order not in ("asc", "desc"):
+        if query.get("order", "desc") not in ("asc", "desc"):
             raise InvalidRequest("order: must be 'asc' or 'desc'")
         items: list[dict[str, Any]] = []
         for each in await self._conversations.chain(owner, turn.id) or [turn]:
-            items += listed(read_raws(each.input), each.id)
+            items += list_items(read_raws(each.input), each.id)
             answer = None if each is turn else read_answer(each.response)
             items += [msgspec.json.decode(raw) for raw in answer.output] if answer else []
-        found = page(items, after=query.get("after"), limit=int(limit), order=order)
-        if found is None:
-            raise InvalidRequest("after: no item of this list has this id")
-        return msgspec.json.encode(found)
+        return msgspec.json.encode(list_page(items[::-1], query, size=PAGE, largest=LARGEST_PAGE))
 
 
 def _headers(document: bytes, request_id: str) -> list[tuple[bytes, bytes]]:

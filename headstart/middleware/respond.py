@@ -136,7 +136,8 @@ class Responder:
         assert dialect is not None
         assert request is not None
         own = entry.dialect in ("", dialect.name)
-        fitted = fit(answer, request) if own else answer  # an answer of another dialect is one text
+        # An entry of another dialect is plain text, and fits.
+        fitted = fit(answer, request) if own else answer
         if fitted is answer:
             rendered = self._answers.rendered(entry, dialect)
         else:

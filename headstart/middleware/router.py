@@ -284,7 +284,8 @@ class Router:
             able = [each for each in self.providers if each.speaks(dialect)]
             if able:
                 return min(able, key=lambda each: [not claim for claim in each.claims(model)])
-        return self._choose(form.spoken_by[0], None)  # raises, because no upstream speaks it
+        # Raises NoUpstream: no upstream speaks this dialect.
+        return self._choose(form.spoken_by[0], None)
 
     def _all_speak(self, candidate: Candidate, dialect: str) -> bool:
         """Return whether all upstreams of a candidate speak a dialect, and so accept any body."""
@@ -371,7 +372,7 @@ def chat_path(dialect: Dialect, model: str) -> str:
     """Return the path of a chat with a model."""
     if dialect.paths:
         return dialect.paths[0]
-    assert dialect.operations is not None  # a dialect of clients has either of the two
+    assert dialect.operations is not None  # a dialect has paths or operations
     return dialect.operations.route.replace("{model}", model)
 
 
@@ -382,7 +383,7 @@ def model_in(path: bytes, dialect: Dialect) -> str:
         return ""
     name: bytes = found[1]
     if dialect.operations is not None:
-        name = name.partition(b":")[0]  # the operation follows
+        name = name.partition(b":")[0]  # the name ends at ":", before the operation
     return unquote_to_bytes(name).decode("utf-8", "replace")
 
 

@@ -240,7 +240,7 @@ class RemoteAnswer:
             async with asyncio.timeout(DOUBT_S):
                 return await self._waiter
         reached = await self._flights.reaches(self._owner)
-        if self._messages:  # they came late, because this process was busy
+        if self._messages:  # messages had come, but this process was too busy to see them
             return
         if not reached or loop.time() - self._heard >= SILENCE_S:
             raise OwnerLost("the process that made the call has ended", again=True)
@@ -433,7 +433,7 @@ class SharedFlights:
         return self.exchange.release(owned.lease, stored=owned.stored)
 
     async def _end(self, rest: Coroutine[Any, Any, None]) -> None:
-        with contextlib.suppress(StageError):  # the lease ends by itself
+        with contextlib.suppress(StageError):  # a lease that is not released ends by its TTL
             await rest
 
     # --- messages ---------------------------------------------------------------------------
@@ -442,7 +442,7 @@ class SharedFlights:
         try:
             message = _decoder.decode(data)
         except UNDECODABLE:
-            return  # no process of this version wrote it
+            return  # a process of another version wrote the message
         if isinstance(message, _FollowRequest):
             place = message.address, message.number
             task = self._followers[place] = self._spawn(self._tell_follower, message)
@@ -555,12 +555,12 @@ class SharedFlights:
         except TimeoutError:
             again = False
         except UpstreamError:
-            pass  # its own clients get the error
+            pass  # the clients of the flight get the error
         finally:
             flight.leave(client)
         if again:
             await self._await_news(follow, owned.wait_over)
-        await settled(flight)
+        await wait_until_settled(flight)
         return AnswerEnded(follow.number, whole=False, again=again, attempts=flight.claim(client))
 
     async def _publish(self, flight: Flight, follow: _FollowRequest) -> AnswerEnded:
@@ -582,7 +582,7 @@ class SharedFlights:
             pass
         finally:
             flight.leave(client)
-        await settled(flight)
+        await wait_until_settled(flight)
         return AnswerEnded(follow.number, whole, not alone, flight.origin, flight.claim(client))
 
     async def _send_body(self, flight: Flight, client: Client, follow: _FollowRequest) -> None:
@@ -610,7 +610,7 @@ class SharedFlights:
             raise _FollowerGone
 
 
-async def settled(flight: Flight) -> None:
+async def wait_until_settled(flight: Flight) -> None:
     """Wait until a call that its last reader has left can be booked."""
     if not flight.clients and not flight.settled:
         with contextlib.suppress(TimeoutError):

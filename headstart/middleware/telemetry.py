@@ -80,7 +80,7 @@ _TOKENS = tuple(4**n for n in range(14))
 """Bounds of the buckets of token counts."""
 
 
-def provider_of(upstream: UpstreamSettings) -> str:
+def provider_name(upstream: UpstreamSettings) -> str:
     """Return the ``gen_ai.provider.name`` of an upstream."""
     preset = upstream.preset or upstream.name
     return _PROVIDERS.get(preset, preset)
@@ -90,7 +90,7 @@ def provider_facts(upstream: UpstreamSettings) -> dict[str, Any]:
     """Return the attributes of a span that are the same for all calls to an upstream."""
     address = urlsplit(upstream.base_url)
     facts = {
-        "gen_ai.provider.name": provider_of(upstream),
+        "gen_ai.provider.name": provider_name(upstream),
         "headstart.upstream": upstream.name,
         "server.address": address.hostname,
         "server.port": address.port or {"http": 80, "https": 443}.get(address.scheme),
@@ -139,7 +139,8 @@ class Tracing:
         outer = get_current()
         inside = get_current_span(outer).get_span_context().is_valid
         parent = outer if inside else self._propagator.extract(self._carried(scope), outer)
-        method = scope.get("method", "GET")  # the handshake of a WebSocket is a GET
+        # A WebSocket's scope has no method: its handshake is a GET.
+        method = scope.get("method", "GET")
         span = self._tracer.start_span(
             method,
             parent,
@@ -153,7 +154,7 @@ class Tracing:
             yield
         finally:
             detach(token)
-            if not trace.booked:  # the books may wait for the retry of the client's SDK
+            if not trace.booked:  # the booking may wait for a retry of the client's SDK
                 asyncio.get_running_loop().call_later(LATE_S, span.end)
 
     def _carried(self, scope: Scope) -> dict[str, str]:
@@ -167,7 +168,7 @@ class Tracing:
         if facts is None:
             facts = self._facts[upstream.name] = provider_facts(upstream)
         attributes = {**facts, "headstart.attempt.role": str(call.role)}
-        if call.relayed:  # it is not known what such a call does
+        if call.relayed:  # the operation of a relayed call is not known
             name = f"{call.method} relay"
         else:
             operation = operation_of(call.endpoint)
@@ -293,7 +294,7 @@ class OpenTelemetryObserver:
     """Records duration, time to first token and tokens of each served request with ``meter``."""
 
     def __init__(self, meter: Meter, upstreams: Iterable[UpstreamSettings] = ()) -> None:
-        self._providers = {each.name: provider_of(each) for each in upstreams}
+        self._providers = {each.name: provider_name(each) for each in upstreams}
         self._duration = meter.create_histogram(
             "gen_ai.client.operation.duration",
             "s",
@@ -326,7 +327,7 @@ class OpenTelemetryObserver:
         )
 
     def notify(self, observation: Observation) -> None:
-        """Record a served request; other observations have no convention, nor have relayed ones."""
+        """Count a served request; other observations have no convention, nor have relayed ones."""
         if not isinstance(observation, Served) or observation.outcome is Outcome.RELAY:
             return
         row = observation
@@ -334,7 +335,7 @@ class OpenTelemetryObserver:
         self._cost.add(row.cost_usd or 0.0, route)
         self._cost_without.add(max(0.0, row.would_have_cost_usd), route)
         if row.outcome.is_own_call:
-            return  # no client waited for it
+            return  # such a call has a cost, but no client and no times
         attributes = {
             "gen_ai.operation.name": operation_of(row.endpoint),
             "gen_ai.request.model": row.model,

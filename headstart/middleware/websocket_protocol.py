@@ -41,7 +41,7 @@ class QuietWebSocket(WebSocketsSansIOProtocol):
         """Send a message of the app."""
         await super().send(message)
         if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
-            self.handshake_complete = True  # uvicorn would log that it was not completed
+            self.handshake_complete = True  # otherwise uvicorn logs an incomplete handshake
 
     def on_task_complete(self, task: asyncio.Task[None]) -> None:
         """The app has ended."""

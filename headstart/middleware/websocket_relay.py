@@ -150,7 +150,7 @@ class WebSocketRelay:
             raise ServerStopping(STOPPING)
         asked = parse_qsl(scope["query_string"].decode("latin-1"))
         models = [value for name, value in asked if name == "model"]
-        if len(models) > 1:  # the provider may read another one than we do
+        if len(models) > 1:  # several models: the provider may read another one than we do
             raise InvalidRequest("model: name it once")
         model = models[0] if models else ""
         if len(model) > LONGEST_MODEL:
@@ -306,7 +306,7 @@ class _Relayed:
                     return self._connected.set_exception(error)
                 if not of_key:
                     break
-        assert error is not None  # a router returns at least one upstream
+        assert error is not None  # the router returns at least one upstream, so one has failed
         self._connected.set_exception(error)
         return None
 
@@ -421,9 +421,8 @@ class _Relayed:
         """Close both sides. The side that ended it gets the answer to its close frame."""
         self._code = ending.code
         up = ending.sendable(GOING_AWAY)
-        if (
-            ending.code == RESTART
-        ):  # only servers send this code: our own server closed the client's side
+        # Only servers send this code: our own server closed the client's side.
+        if ending.code == RESTART:
             up = Ending(GOING_AWAY, ending.reason)
         down = ending.sendable(FAILED)
         if by == "client":

@@ -185,10 +185,10 @@ EXPLAIN, RECENT = "explain/", "recent/"
 filter as JSON."""
 
 
-async def gathered(admin: AdminState, engine: EngineParts, what: str) -> WorkerAnswers:
+async def gather_answers(admin: AdminState, engine: EngineParts, what: str) -> WorkerAnswers:
     """Return the answers of all workers, or of this process where there are no others."""
     if admin.gather is not None:
-        with contextlib.suppress(HeadstartError):  # else the parent process has just ended
+        with contextlib.suppress(HeadstartError):  # raised if the parent process has just ended
             found = await admin.gather(what)
             if found.live:
                 return found
@@ -199,7 +199,7 @@ async def recent_calls(admin: AdminState, engine: EngineParts, wanted: LiveFilte
     """Return the last ``wanted`` requests of all workers, and the calls of all their requests."""
     if admin.gather is None:
         return read_recent(admin, engine, wanted)
-    found = await gathered(admin, engine, RECENT + _encode(wanted).decode())
+    found = await gather_answers(admin, engine, RECENT + _encode(wanted).decode())
     return merge_recent([msgspec.json.decode(each, type=RecentCalls) for each in found.live])
 
 

@@ -212,7 +212,7 @@ def _refuse_choice(
 ) -> str | None:
     said = [part.arguments if isinstance(part, ToolCall) else part.text for part in choice.parts]
     if _NO_CHARACTER in "".join(said):
-        return "unreadable"  # it may stand for half a surrogate pair, which a hit could not repeat
+        return "unreadable"  # it may replace half of a surrogate pair, which a hit could not repeat
     calls = [part for part in choice.parts if isinstance(part, ToolCall)]
     replays = bool(calls) and _all_listed([call.name for call in calls], tools)
     reason = _refuse_finish(choice)

@@ -93,7 +93,7 @@ def _names(text: str) -> frozenset[bytes]:
     return frozenset(text.encode().split())
 
 
-_SILENT = PROTOCOL_HEADERS | _names(  # those of the protocol are part of every cache key
+_SILENT = PROTOCOL_HEADERS | _names(  # the headers of the protocol are part of every cache key
     # How the body is written and what answer is wanted (RFC 9110, 9111, 9213, 9218).
     "accept accept-charset accept-encoding accept-language cache-control content-digest "
     "content-disposition content-encoding content-language content-length content-md5 "
@@ -275,7 +275,8 @@ def identifying_query(query: bytes) -> bytes:
         if name.lower() in _SILENT_PARAMETERS and _PLAIN_VALUE.fullmatch(value):
             continue
         for sign, code in ((b"%", b"%25"), (b"&", b"%26"), (b"=", b"%3D")):
-            name = name.replace(sign, code)  # so that two queries never look the same
+            # Escaped, so that two different queries never look the same.
+            name = name.replace(sign, code)
         kept.append(name + equals + value)
     return b"&".join(kept)
 
@@ -371,7 +372,7 @@ def _is_loopback(host: str) -> bool:
     return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
-def forwarded(headers: Headers, http_version: str) -> str | None:
+def proxy_sign(headers: Headers, http_version: str) -> str | None:
     """Return the header or version that shows that a proxy passed a request on, or None.
 
     nginx, unless told otherwise, adds no header, but speaks HTTP/1.0.
@@ -563,7 +564,7 @@ def refusal(
         for allowance, charge, used in zip(allowances, charges, charged.values, strict=True)
         if allowance.most is not None and used + charge.amount > allowance.most
     ]  # fmt: skip
-    if not over:  # the tokens or dollars that were missing have just been given back
+    if not over:  # a call has just given back what was missing
         return OverLimit("a limit of this API key was reached; try again", code=_TOO_FAST)
     return max(over, key=lambda each: (not each.is_held, each.ends)).error(now)
 

@@ -239,7 +239,7 @@ def parse_directives(headers: Headers) -> Directives:
     that is too old for the caller.
     """
     values = [value for name, value in headers if name == b"cache-control"]
-    compress = asked_compression(headers)
+    compress = requested_compression(headers)
     if not values:
         return _ALLOW_ALL if compress is None else Directives(compress=compress)
     found = dict(_split_directive(item) for item in b",".join(values).split(b","))
@@ -252,7 +252,7 @@ def parse_directives(headers: Headers) -> Directives:
     )
 
 
-def asked_compression(headers: Headers) -> CompressionMode | None:
+def requested_compression(headers: Headers) -> CompressionMode | None:
     """Return the mode that ``x-headstart-compress`` allows, if any. Raises InvalidRequest."""
     asked: CompressionMode | None = None
     for name, value in headers:
@@ -269,7 +269,7 @@ def stricter(mode: CompressionMode, other: CompressionMode | None) -> Compressio
     return mode if other is None else min(mode, other, key=_MODES.index)
 
 
-def compressed(mode: CompressionMode) -> str:
+def compressed_transform(mode: CompressionMode) -> str:
     """Return the transform that says by which mode a prompt was compressed."""
     return _COMPRESSED + mode
 
@@ -361,7 +361,7 @@ def _refuse_directives(headers: Headers, directives: Mapping[bytes, list[bytes]]
     if not _REFUSING.isdisjoint(directives):
         return "cache-control"
     if not directives and any(n == b"pragma" and b"no-cache" in v.lower() for n, v in headers):
-        return "cache-control"  # the form for HTTP/1.0
+        return "cache-control"  # ``pragma: no-cache``, the form of HTTP/1.0
     return None
 
 

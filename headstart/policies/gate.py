@@ -61,7 +61,7 @@ WINDOW = 5000
 STEP = 0.05
 """The distance by which the gate is lowered at a time."""
 MOST_DOMAINS = 4096
-"""Domains whose records are kept. The least recently used is evicted first."""
+"""Domains whose counts are kept. The least recently used is evicted first."""
 FIRST_HIT_SHARE = 0.25
 """The assumed share of hits among a domain's encoded questions, before any was encoded."""
 HIT_MEMORY = 32
@@ -94,7 +94,7 @@ class SketchLabels(Frozen, frozen=True, array_like=True):
         return SketchLabels(compared=tuple(compared), same=tuple(equal))
 
 
-class GateRecord(Frozen, frozen=True):
+class GateCounts(Frozen, frozen=True):
     """The questions of a domain that this process compared with its gate. Immutable."""
 
     passed: tuple[float, ...] = (0.0,) * RANGES
@@ -116,8 +116,8 @@ class GateRecord(Frozen, frozen=True):
 
     def with_question(
         self, similarity: float, *, sampled: bool, served: bool, judged: bool = True
-    ) -> GateRecord:
-        """Return the record with one more question that was encoded.
+    ) -> GateCounts:
+        """Return the counts with one more question that was encoded.
 
         ``judged``: the rule judged a neighbour, so the question may also give a label. If there was
         none (all neighbours are too far, or guards vetoed them), the question counts like a label
@@ -132,20 +132,20 @@ class GateRecord(Frozen, frozen=True):
         share = self.hit_share
         if not sampled:
             share += (served - share) / HIT_MEMORY
-        record = GateRecord(
+        counts = GateCounts(
             passed=passed, hits=hits, found=found, lowered=self.lowered, hit_share=share
         )
-        if found >= ENOUGH_FOUND and record.lost > MOST_LOST:
-            return GateRecord(passed=passed, lowered=self.lowered + STEP, hit_share=share)
+        if found >= ENOUGH_FOUND and counts.lost > MOST_LOST:
+            return GateCounts(passed=passed, lowered=self.lowered + STEP, hit_share=share)
         if hits < WINDOW:
-            return record
+            return counts
         lowered = self.lowered if found else max(self.lowered - STEP, 0.0)
-        return GateRecord(passed=passed, lowered=lowered, hit_share=share)
+        return GateCounts(passed=passed, lowered=lowered, hit_share=share)
 
 
 def gate_of(
     labels: SketchLabels,
-    record: GateRecord,
+    counts: GateCounts,
     noise: JudgeNoise,
     *,
     learned: bool,
@@ -162,7 +162,7 @@ def gate_of(
     gate = OPEN
     seen_from_here_up = equal_from_here_up = 0.0
     discernment = 1 - noise.false_agree - noise.false_disagree
-    ranges = list(enumerate(zip(labels.compared, labels.same, record.passed, strict=True)))
+    ranges = list(enumerate(zip(labels.compared, labels.same, counts.passed, strict=True)))
     for place, (compared, same, passed) in reversed(ranges):
         seen_here = max(compared, UNLABELLED * passed)
         # The equal answers without the errors of the judge (Rogan and Gladen 1978).
@@ -179,21 +179,21 @@ def gate_of(
         gate = max(gate, min(least_served - MARGIN, HIGHEST))
     if learned:
         gate = max(gate, LOWEST)
-    return gate if gate == OPEN else max(gate - record.lowered, LOWEST)
+    return gate if gate == OPEN else max(gate - counts.lowered, LOWEST)
 
 
-NOTHING_SEEN = GateRecord()
+NOTHING_SEEN = GateCounts()
 
 
 class Gates:
-    """The records of the domains that were used last."""
+    """The counts of the domains that were used last."""
 
     def __init__(self) -> None:
-        self._records: OrderedDict[str, GateRecord] = OrderedDict()
+        self._counts: OrderedDict[str, GateCounts] = OrderedDict()
 
-    def of(self, context: MatchContext) -> GateRecord:
-        """Return the record of a request's domain."""
-        return self._records.get(context.domain, NOTHING_SEEN)
+    def of(self, context: MatchContext) -> GateCounts:
+        """Return the counts of a request's domain."""
+        return self._counts.get(context.domain, NOTHING_SEEN)
 
     def note(
         self,
@@ -205,12 +205,12 @@ class Gates:
         judged: bool = True,
     ) -> None:
         """Count a question that was encoded."""
-        record = self.of(context)
-        record = record.with_question(similarity, sampled=sampled, served=served, judged=judged)
-        self._records[context.domain] = record
-        self._records.move_to_end(context.domain)
-        if len(self._records) > MOST_DOMAINS:
-            self._records.popitem(last=False)
+        counts = self.of(context)
+        counts = counts.with_question(similarity, sampled=sampled, served=served, judged=judged)
+        self._counts[context.domain] = counts
+        self._counts.move_to_end(context.domain)
+        if len(self._counts) > MOST_DOMAINS:
+            self._counts.popitem(last=False)
 
 
 # --- how long a question may wait -----------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Cache keys: who may share an answer, what must be equal, what is compared by meaning.
 
 A key is SHA-256 over canonical JSON of the client's original request. ``docs/cache-key.md`` has the
-rules and their reasons; the records of the dialects have the tables of body fields.
+rules and their reasons; the files of the dialects have the tables of body fields.
 
 The last user text of a templated prompt is mostly template and documents. A header, a body field or
 a pattern can name the question in it. Exactly one span of the text is then the question, and only
@@ -26,7 +26,7 @@ import msgspec
 from headstart.dialects.dialect import FieldUse, KeyForm
 from headstart.dialects.registry import DIALECTS, PROTOCOL_HEADERS
 from headstart.dialects.request_form import canonical_body
-from headstart.policies.guards.words import listed, word_texts
+from headstart.policies.guards.words import word_texts, words_of
 from headstart.types import CacheKey, Frozen, Headers, Turn
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _FORMAT = 1
 then never match."""
 
 _UNKNOWN = KeyForm(fields={}, canonical=canonical_body)
-"""The form of a dialect that has no record: every field is keyed."""
+"""The form of an unknown dialect: every field is keyed."""
 
 _encode = msgspec.json.Encoder(order="sorted").encode
 
@@ -313,7 +313,7 @@ MOST_CHARS = 16_384
 A history is stored with its entry."""
 
 _COURTEOUS = frozenset(
-    listed("""
+    words_of("""
     thanks thank you thx ta cheers ok okay k great lovely perfect brilliant cool nice good ah oh
     oops ha haha lol hi hello hey morning afternoon evening welcome glad alright awesome excellent
     super very so a lot that's that is all much for your the help helping i i'll will appreciate it
@@ -325,19 +325,19 @@ _COURTEOUS = frozenset(
 _LONGEST_COURTESY = 8
 
 _QUESTION_WORDS = frozenset(
-    listed("""
+    words_of("""
     how what what's whats when when's where where's which who who's whose why is are am was were do
     does did will would should has have can could may
     """)
 )
 _OPENINGS = frozenset(
-    listed("""
+    words_of("""
     ok okay yes yeah yep no and but so well oh ah right fine sure please sorry ugh great good cool
     lovely perfect brilliant thanks thank you hi hello hey
     """)
 )
-_ORDERS = frozenset(listed("can could will would"))
-_TELLING = frozenset(listed("tell explain say show describe"))
+_ORDERS = frozenset(words_of("can could will would"))
+_TELLING = frozenset(words_of("tell explain say show describe"))
 
 
 class Conversation(Frozen, frozen=True):

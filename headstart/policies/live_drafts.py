@@ -62,7 +62,7 @@ def read_template(body: bytes) -> DraftTemplate:
         raise InvalidRequest(
             f"request: exactly one text must contain {PLACEHOLDER}, in the place of the draft"
         )
-    if not _is_object(before + after):  # also if the placeholder is no part of a string
+    if not _is_object(before + after):  # this also refuses a placeholder outside of a string
         raise InvalidRequest("request: must be a JSON object")
     return DraftTemplate(before, after)
 

@@ -43,15 +43,15 @@ from headstart.policies.guards.table import GUARDS, parse_prompt
 from headstart.policies.guards.words import (
     PARSE_VERSION,
     is_function_word,
-    listed,
     pack_parse,
     split_words,
     stem,
     stems_of,
     unpack_parse,
+    words_of,
 )
 from headstart.policies.learned_rule.error_limit import SOFT_GUARDS
-from headstart.policies.learned_rule.features import VERSION, measure, pack_features
+from headstart.policies.learned_rule.features import VERSION, measure_pair, pack_features
 from headstart.settings import static_threshold
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ _CODE = re.compile(r"[={}\\|^~`]|(?<!\w)-\d")
 _CLOSING = re.compile(r"(?<![.,!?;:])[.,!?;:]+(?=\s|$)")
 """Punctuation at the end of a word. With the lookbehind the search takes linear time, because a
 long run of signs is tried only from its first sign."""
-_YES = frozenset(listed("yes yeah yep yup correct"))
-_NO = frozenset(listed("no nope nah not none"))
+_YES = frozenset(words_of("yes yeah yep yup correct"))
+_NO = frozenset(words_of("no nope nah not none"))
 _SMALL_TALK = (
     _YES
     | _NO
@@ -475,7 +475,7 @@ class VerifiedMatch(GuardedMatch):
     ) -> Verdict:
         """Measure the pair and apply the rule of the domain. The features are always returned."""
         domain = self._domain_of(nearby.context.domain)
-        features = measure(query, candidate, nearby, domain.entry_record, veto)
+        features = measure_pair(query, candidate, nearby, domain.entry_stats, veto)
         score = domain.score(features, nearby.neighbor.id)
         threshold = domain.threshold(nearby.context.max_error)
         rule = domain.rule

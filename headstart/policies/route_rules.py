@@ -52,7 +52,10 @@ class RouteRule:
             fnmatchcase(model, self.model)
             and fnmatchcase(path, self.path)
             and all(
-                any(name == wanted and fnmatchcase(decoded(value), glob) for name, value in headers)
+                any(
+                    name == wanted and fnmatchcase(decode_header(value), glob)
+                    for name, value in headers
+                )
                 for wanted, glob in self.headers
             )
         )
@@ -68,7 +71,7 @@ def first_rule(rules: Sequence[RouteRule], *, model: str, path: str, headers: He
     """
     for name, value in headers:
         if name == ROUTE_HEADER:
-            return _named(rules, decoded(value).strip())
+            return _named(rules, decode_header(value).strip())
     for rule in rules:
         if rule.fits(model=model, path=path, headers=headers):
             return rule
@@ -115,7 +118,7 @@ def match_context(
     )
 
 
-def decoded(value: bytes) -> str:
+def decode_header(value: bytes) -> str:
     """Decode the value of a header as UTF-8, or else as Latin-1."""
     try:
         return value.decode()

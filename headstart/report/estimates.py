@@ -20,8 +20,8 @@ from headstart.usual_calls import (
     UsualCall,
     freedom_of,
     kind_of,
-    length_of,
     original_call,
+    tokens_of,
     usual_call,
 )
 
@@ -359,7 +359,7 @@ class EstimateAccounts:
         if row.outcome.is_hit:
             self._add_hit(row)
         elif row.outcome is Outcome.AUDIT and row.reason != "judge" and row.neighbor is not None:
-            audit = UsualCall(row.at, row.total_s, None, length_of(row))
+            audit = UsualCall(row.at, row.total_s, None, tokens_of(row))
             self._repeat(row.neighbor, audit, row)
         elif row.holdout:
             call = usual_call(row)

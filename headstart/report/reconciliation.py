@@ -121,7 +121,7 @@ def _openai_costs(row: Mapping[str, str]) -> Iterator[ExportRow]:
 
 
 def _openai_tokens(row: Mapping[str, str]) -> Iterator[ExportRow]:
-    if row["model"]:  # an empty bucket has none
+    if row["model"]:  # an empty bucket names no model
         yield ExportRow(
             day_of(float(row["start_time"])),
             row["model"],
@@ -210,7 +210,8 @@ class Books:
                 sums = self._of(day_of(each.at), each.model, each.upstream)
                 self._add(sums, each.prompt_tokens, each.completion_tokens, each.cost_usd)
                 sums.estimated += each.estimated
-        if row.outcome is Outcome.AUDIT and not row.attempts:  # a judge's call
+        # An audit without attempts is a call of the judge.
+        if row.outcome is Outcome.AUDIT and not row.attempts:
             sums = self._of(day, row.model, row.upstream)
             self._add(sums, row.prompt_tokens, row.completion_tokens, row.cost_usd)
 

@@ -32,7 +32,7 @@ def test_json_lines_hold_prompts_or_messages() -> None:
         ("p.txt", b"\n", "no prompt"),
     ],
 )
-def test_what_cannot_be_read_is_named(name: str, line: bytes, reason: str) -> None:
+def test_an_unreadable_line_is_named(name: str, line: bytes, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         read_prompts(name, [line])
 

@@ -87,7 +87,7 @@ def test_a_long_answer_is_not_raced_for_its_first_token() -> None:
     assert _choose(samples)[0] != "race"
 
 
-def test_who_is_first_on_short_answers_and_who_on_long_ones_both_stay() -> None:
+def test_the_fastest_on_short_and_on_long_answers_both_stay() -> None:
     lengths = (10, 10, 400, 400)
     samples = _samples(A, _steady(0.1), speed=50, tokens=lengths)
     samples += _samples(B, _steady(0.8), speed=500, tokens=lengths)
@@ -107,12 +107,12 @@ def test_a_cheaper_one_that_is_hardly_slower_comes_first() -> None:
     assert _choose(dear)[0] == "fallback"
 
 
-def test_what_is_free_is_not_undercut() -> None:
+def test_a_free_provider_cannot_be_undercut() -> None:
     samples = _samples(A, _steady(0.5), cost_usd=0.0) + _samples(B, _steady(0.6), cost_usd=0.0)
     assert _choose(samples)[0] == "fallback"
 
 
-def test_one_that_is_simply_best_has_the_others_behind_it() -> None:
+def test_a_provider_that_is_simply_best_has_the_others_behind_it() -> None:
     samples = _samples(A, _steady(0.5)) + _samples(B, _steady(0.2))
     assert _choose(samples)[:2] == ("fallback", ("b", "a"))
 
@@ -124,7 +124,7 @@ def test_few_answers_decide_nothing_but_the_order() -> None:
     assert "more --calls" in why
 
 
-def test_who_fails_is_left_out_and_the_reason_says_so() -> None:
+def test_a_failing_provider_is_left_out_and_the_reason_says_so() -> None:
     samples = _samples(A, _steady(0.1), errors=50) + _samples(B, _steady(0.5))
     found = recommend((A, B), samples)
     assert found is not None

@@ -120,7 +120,7 @@ def test_a_log_is_refused_without_the_option(
     assert "add --answers" in capsys.readouterr().err
 
 
-def test_lines_that_are_no_calls_are_named_as_such() -> None:
+def test_lines_that_are_not_calls_are_named_as_such() -> None:
     lines = [b"", b"nonsense", b"[]", b'{"request": 1}', json.dumps(litellm("q", "a")).encode()]
     calls = list(read_calls(lines))
     assert [call is None for call in calls] == [True, True, True, False]

@@ -50,8 +50,8 @@ def hits(count: int) -> list[Served]:
 async def fill(url: str, labels: Iterable[Label], booked: Iterable[Served] = ()) -> None:
     store = open_store(url)
     await store.open()
-    await store.label(list(labels))
-    await store.book(list(booked))
+    await store.add_labels(list(labels))
+    await store.add_to_books(list(booked))
     await store.aclose()
 
 
@@ -185,7 +185,7 @@ def test_a_static_match_has_nothing_to_audit(capsys: pytest.CaptureFixture[str])
     assert code == 1
 
 
-def test_what_cannot_be_read_is_refused(
+def test_an_unreadable_source_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], free_port: int
 ) -> None:
     for arguments, reason in (

@@ -128,7 +128,7 @@ def test_failed_requests_are_asked_again_by_the_next_run(
 @pytest.mark.parametrize(
     "refusal", [(401, "invalid_api_key"), (429, "insufficient_quota")], ids=["key", "quota"]
 )
-def test_what_a_person_must_correct_stops_the_batch(
+def test_a_failure_that_a_person_must_fix_stops_the_batch(
     tmp_path: Path,
     provider: Provider,
     capsys: pytest.CaptureFixture[str],

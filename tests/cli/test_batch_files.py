@@ -136,7 +136,7 @@ def test_two_processes_cannot_work_on_one_batch(tmp_path: Path) -> None:
     assert "another process works on this batch" in other.stderr
 
 
-def test_an_answer_that_is_no_json_is_a_text() -> None:
+def test_an_answer_that_is_not_json_is_a_text() -> None:
     [request] = read({"prompt": "a"})
     row = json.loads(bytes(output_row(request, "ID", 502, b"<html>")))
     assert row["response"] == {"status_code": 502, "request_id": "ID", "body": "<html>"}

@@ -112,7 +112,7 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_what_is_not_known_goes_into_one_batch_at_half_the_price(
+def test_misses_go_into_one_batch_at_half_the_price(
     tmp_path: Path, provider: Provider, capsys: pytest.CaptureFixture[str], api: str
 ) -> None:
     questions = ["Where is Rome?", "Who was Cato?", "Where is Rome?"]

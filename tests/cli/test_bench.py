@@ -158,7 +158,7 @@ async def test_configured_providers_get_the_users_own_prompts(tmp_path: Path) ->
     assert alone["recommended"] is None
 
 
-def test_what_cannot_be_measured_is_refused(tmp_path: Path) -> None:
+def test_options_that_allow_no_measurement_are_refused(tmp_path: Path) -> None:
     config = str(_configured(tmp_path, "http://127.0.0.1:9"))
     for options, reason in (
         (["--simulate", "groqq"], "did you mean 'groq'"),

@@ -11,7 +11,7 @@ import pytest
 from headstart.config.loading import load_settings
 from headstart.config.providers import model_at
 from headstart.lab.bench import Sample, recommend
-from headstart.lab.commands.bench_calls import Source, configured
+from headstart.lab.commands.bench_calls import Source, open_configured
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,7 +91,7 @@ def _recommended(path: Path, rule: str, pair: str) -> Recommendation:
     )
     path.write_text("\n".join(tables))
     models = () if pair == "nobody knows" else (MODEL,)
-    subjects = anyio.run(_subjects, configured(path, (), models))
+    subjects = anyio.run(_subjects, open_configured(path, (), models))
     found = recommend(subjects, _measured(rule, *subjects))
     assert found is not None
     with path.open("a") as file:
@@ -101,7 +101,7 @@ def _recommended(path: Path, rule: str, pair: str) -> Recommendation:
 
 @pytest.mark.parametrize("pair", PAIRS)
 @pytest.mark.parametrize("rule", ["single", "hedge", "race", "fastest", "cheapest", "fallback"])
-def test_what_is_recommended_loads_and_asks_for_what_was_measured(
+def test_a_recommended_route_loads_and_asks_for_the_measured_models(
     tmp_path: Path, rule: str, pair: str
 ) -> None:
     path = tmp_path / "headstart.toml"

@@ -45,7 +45,7 @@ def with_store(url: str, act: Callable[[Store], object]) -> object:
 def fill(url: str, records: Sequence[Record], labels: int = 0) -> None:
     async def act(store: Store) -> None:
         await store.append(records)
-        await store.label([label(f"l{number}") for number in range(labels)])
+        await store.add_labels([label(f"l{number}") for number in range(labels)])
 
     with_store(url, act)
 
@@ -56,7 +56,7 @@ def contents(url: str) -> tuple[dict[str, Entry], dict[str, bytes | None], list[
     async def act(store: Store) -> object:
         entries = {each.id: each async for page in store.entries() for each in page}
         vectors = {each.id: each.vector async for page in store.scan() for each in page}
-        labels = [each.id for _, each in await store.labels()]
+        labels = [each.id for _, each in await store.read_labels()]
         return entries, vectors, labels, await store.secret()
 
     return with_store(url, act)  # type: ignore[return-value]
@@ -126,7 +126,7 @@ def test_a_store_with_another_secret_takes_nothing(
     assert list(contents(other)[0]) == ["mine"]
 
 
-def test_what_has_expired_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_expired_entries_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old, new = (f"sqlite:///{tmp_path / name}.db" for name in ("old", "new"))
     fill(old, [put("long", created=NOW), put("short", created=NOW, expires=NOW + 1000.0)])
     file = tmp_path / "cache.jsonl"

@@ -64,7 +64,7 @@ def file(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_it_shows_upstreams_routes_and_what_is_worth_knowing(
+def test_check_shows_upstreams_routes_and_notes(
     file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GROQ_API_KEY", "sk-secret")
@@ -225,7 +225,7 @@ async def test_live_asks_each_upstream_once_and_names_what_fails() -> None:
     assert down.error.startswith("unreachable: ")
 
 
-def test_it_says_where_the_list_of_models_comes_from(
+def test_check_says_where_the_list_of_models_comes_from(
     file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("GROQ_API_KEY", "sk-secret")

@@ -191,7 +191,7 @@ def test_a_miss_that_no_rule_judged_has_its_reason_in_words(
     assert f"No neighbour was judged by the learned rule: {said}" in shown.getvalue()
 
 
-def test_it_lists_the_upstreams_that_were_asked(
+def test_explain_lists_the_upstreams_that_were_asked(
     sidecar: Remote, vetoed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shown = explain(capsys, vetoed, "--url", sidecar.url)

@@ -213,7 +213,7 @@ def test_the_data_of_genai_prices_becomes_prices(capsys: pytest.CaptureFixture[s
     assert "left out: 1, free, or no price by tokens" in shown
 
 
-def test_what_was_written_can_be_imported_again() -> None:
+def test_written_prices_can_be_imported_again() -> None:
     run(OWN)
     first = Path("prices.toml").read_text("utf-8")
     main(["prices", "import", "prices.toml", "--output", "again.toml"])

@@ -57,7 +57,7 @@ def rows() -> list[Served]:
 async def book(url: str, rows: Sequence[Served]) -> None:
     store = open_store(url)
     await store.open()
-    await store.book(rows)
+    await store.add_to_books(rows)
     await store.aclose()
 
 
@@ -245,7 +245,9 @@ def test_an_export_is_compared_with_the_books(
     assert line["differs"] == ["prompt_tokens", "completion_tokens"]
 
 
-def test_a_file_that_is_no_export_is_refused(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_not_an_export_is_refused(
+    log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     message = refusal(capsys, "--log", str(log), "--reconcile", str(log))
     assert "--reconcile" in message
 

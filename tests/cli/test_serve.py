@@ -69,7 +69,7 @@ def started(tmp_path: Path, free_port: int) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def test_it_says_where_it_listens_is_ready_then_and_stops_cleanly(
+def test_serve_says_where_it_listens_is_ready_then_and_stops_cleanly(
     started: subprocess.Popen[str], free_port: int
 ) -> None:
     assert started.stdout is not None
@@ -304,7 +304,7 @@ base_url = "http://127.0.0.1:9/v1"
             process.kill()
 
 
-def test_it_refuses_headers_without_end(started: subprocess.Popen[str], free_port: int) -> None:
+def test_serve_refuses_headers_without_end(started: subprocess.Popen[str], free_port: int) -> None:
     assert started.stdout is not None
     started.stdout.readline()
     with socket.create_connection(("127.0.0.1", free_port), timeout=20) as caller:
@@ -322,13 +322,13 @@ def test_it_refuses_headers_without_end(started: subprocess.Popen[str], free_por
         ("header:x-team", "callers with the same x-team"),
     ],
 )
-def test_it_says_who_shares_answers_and_where_the_page_is(scope: str, sharers: str) -> None:
+def test_serve_says_who_shares_answers_and_where_the_page_is(scope: str, sharers: str) -> None:
     lines = banner(Settings(cache=CacheSettings(scope=scope)), 8080)
     assert f"; shared by {sharers}; store " in lines
     assert "page      http://127.0.0.1:8080/_headstart/\n" in f"{lines}\n"
 
 
-def test_it_says_when_prompts_are_recorded() -> None:
+def test_serve_says_when_prompts_are_recorded() -> None:
     assert "record" not in banner(Settings(), 8080)
     on_ipv6 = banner(Settings(server=ServerSettings(host="::1")), 8080)
     assert "ready on http://[::1]:8080 " in on_ipv6
@@ -347,7 +347,7 @@ def test_it_says_when_prompts_are_recorded() -> None:
         (["--race", "groq,together"], "GROQ_API_KEY (upstream.api_key_env) is not set"),
     ],
 )
-def test_it_names_what_keeps_it_from_starting(
+def test_serve_names_the_reason_why_it_cannot_start(
     arguments: list[str], reason: str, tmp_path: Path
 ) -> None:
     (tmp_path / "damaged.db").write_bytes(b"not a database" * 100)

@@ -41,7 +41,7 @@ def file_with(toml: str, folder: Path) -> Path:
         (f"{EXACT}{UPSTREAM}api_key_env = 'CORP_KEY'", "'corp'"),
     ],
 )
-def test_what_keeps_the_engine_from_starting_is_found_without_it(
+def test_problems_of_the_start_are_found_without_starting(
     toml: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -65,6 +65,6 @@ def test_a_token_that_is_not_set_is_found_and_no_likely_key_is_shown(tmp_path: P
     assert "hf_secret" not in problem
 
 
-def test_what_is_switched_off_needs_no_files(tmp_path: Path) -> None:
+def test_parts_that_are_switched_off_need_no_files(tmp_path: Path) -> None:
     toml = f"{EXACT}[encoder]\nmodel = 'gone'\n[record]\npath = 'gone/log.jsonl'"
     assert list(start_problems(load_settings(file_with(toml, tmp_path), {}), {})) == []

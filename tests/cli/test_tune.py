@@ -83,7 +83,7 @@ def test_the_end_is_a_recommendation_that_can_be_pasted(stream: Path, tmp_path: 
         "max_error": 0.02,
         "state": str(tmp_path / "state.bin"),
     }
-    assert "Set max_error = 0.02: expect hits by meaning for about" in words
+    assert "Set max_error = 0.02: expect semantic hits for about" in words
     assert "late hits: those of the second half" in words
     assert "Recommendation" in (tmp_path / "tune.html").read_text("utf-8")
     # A log of a CI job sees that it goes on.

@@ -113,14 +113,14 @@ def test_scores_of_a_table_are_those_of_its_own_judge(tmp_path: Path) -> None:
     assert found["report"]["apgr"] == pytest.approx(0.75)
 
 
-def test_a_strong_model_that_is_no_better_is_said_so(tmp_path: Path) -> None:
+def test_a_strong_model_that_is_not_better_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "equal.csv"
     path.write_text("prompt,cheap,strong\nWho?,1,1\nWhy?,1,0\n")
     assert "not better" in run(path).stdout
     assert study(path)["toml"] is None
 
 
-def test_what_cannot_be_read_is_named(table: Path, tmp_path: Path) -> None:
+def test_an_unreadable_line_is_named(table: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'small'"):
         run(table, "--cheap", "small")
     (tmp_path / "empty").mkdir()

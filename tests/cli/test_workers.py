@@ -139,9 +139,7 @@ def test_a_killed_worker_loses_nothing_that_was_written_before(two: Served) -> N
     assert booked >= written + len(load.texts[:written])
 
 
-def test_what_one_worker_learned_of_an_upstream_holds_for_all(
-    tmp_path: Path, free_port: int
-) -> None:
+def test_all_workers_use_what_one_learned_of_an_upstream(tmp_path: Path, free_port: int) -> None:
     limited = Status(status=429, headers={"retry-after": "300"})
     provider = Simulator(fault=limited)
     with served(tmp_path, free_port, "--workers", "2", provider=provider) as server:
@@ -334,7 +332,7 @@ def test_a_broken_file_changes_nothing_and_is_told(
         assert json.loads(server.admin("config")[1])["cache"]["max_entries"] == 3
 
 
-def test_what_only_a_restart_changes_is_refused(tmp_path: Path, free_port: int) -> None:
+def test_settings_that_need_a_restart_are_refused(tmp_path: Path, free_port: int) -> None:
     with served(tmp_path, free_port) as server:
         text = server.config.read_text("utf-8")
         server.config.write_text(text.replace("[server]", "[server]\nworkers = 3"), "utf-8")

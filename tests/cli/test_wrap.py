@@ -168,7 +168,7 @@ def test_codex_gets_a_provider_before_its_own_arguments(folder: Path) -> None:
     assert "http://127.0.0.1:" in base_url
 
 
-def test_what_is_wrong_is_said_before_the_tool_runs(
+def test_problems_are_reported_before_the_tool_runs(
     folder: Path, free_port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for words, said in (

@@ -67,6 +67,6 @@ def test_comments_are_stripped_only_where_that_was_asked_for() -> None:
     assert compress(conversation("read_file"), mode="balanced", strip_comments=True).spans == ()
 
 
-def test_what_was_stripped_is_not_shortened_again() -> None:
+def test_stripped_code_is_not_shortened_again() -> None:
     once = compress(conversation("search_code"), mode="balanced", strip_comments=True).messages
     assert compress(once, mode="balanced", strip_comments=True).messages == once

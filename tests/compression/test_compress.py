@@ -241,7 +241,7 @@ def test_questions_asked_in_several_messages_are_read_together() -> None:
     assert len(compress(messages, mode="balanced").spans) == 1
 
 
-def test_what_does_not_pay_is_sent_as_it_is() -> None:
+def test_a_text_that_does_not_pay_is_sent_unchanged() -> None:
     messages = [ask("Cheapest?"), call(), result(TABLE)]
     instant = Profile(prefill_tokens_per_s=1e9)
     assert compress(messages, profile=instant).messages == messages
@@ -290,7 +290,7 @@ def test_messages_and_calls_of_the_openai_sdk_are_read_and_sent_as_it_would(name
 
 
 @pytest.mark.parametrize("given", [None, "Hello", object()])
-def test_what_is_no_message_is_refused_by_its_type(given: Any) -> None:
+def test_a_value_that_is_not_a_message_is_refused_by_its_type(given: Any) -> None:
     with pytest.raises(TypeError, match=f"a {type(given).__name__} is not a chat message: give"):
         compress([ask("Cheapest?"), given])
 

@@ -45,7 +45,7 @@ def test_sentences_in_another_order_stay() -> None:
     assert passages(MIDDLE).shorten(shuffled) == shuffled
 
 
-def test_what_was_left_out_before_is_no_target() -> None:
+def test_a_text_with_a_mark_is_not_a_target() -> None:
     marked = f"{FIRST}{same_as('Elsewhere', 4, 'line')} {LAST}"
     assert passages(marked).shorten("More. " + marked) == "More. " + marked
 

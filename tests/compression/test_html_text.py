@@ -57,7 +57,7 @@ def test_pages_and_parts_of_pages_are_html(text: str) -> None:
         "<a:p><a:r>text</a:r></a:p>" * 9,
     ],
 )
-def test_mentions_of_tags_and_other_markup_are_no_html(text: str) -> None:
+def test_mentions_of_tags_and_other_markup_are_not_html(text: str) -> None:
     assert not is_html(text)
 
 
@@ -165,7 +165,7 @@ def test_the_state_of_forms_is_kept(markup: str, text: str) -> None:
         ('<iframe src="https://v.example/1"></iframe>', "[media: https://v.example/1]"),
     ],
 )
-def test_what_only_markup_says_is_kept(markup: str, text: str) -> None:
+def test_facts_that_only_markup_states_are_kept(markup: str, text: str) -> None:
     assert _said(markup) == text.strip()
 
 

@@ -42,7 +42,7 @@ def test_a_document_a_line_is_given_back() -> None:
 
 
 @given(VALUES, st.sampled_from([None, 2]))
-def test_what_is_shortened_is_shorter_and_is_given_back(value: object, indent: int | None) -> None:
+def test_shortened_json_is_shorter_and_can_be_restored(value: object, indent: int | None) -> None:
     text = json.dumps(value, indent=indent)
     short = shorten_json(text)
     if short is not None:
@@ -68,7 +68,7 @@ def test_what_is_shortened_is_shorter_and_is_given_back(value: object, indent: i
     ],
     ids=lambda text: text[:20],
 )
-def test_what_could_not_be_given_back_is_left_alone(text: str) -> None:
+def test_json_that_could_not_be_restored_stays(text: str) -> None:
     assert shorten_json(text) is None
 
 
@@ -89,7 +89,7 @@ def test_minified_json_keeps_literals_order_and_repeated_keys(text: str, short: 
 
 
 @pytest.mark.parametrize("text", ["", "[a b]", "12", "[1] and more", "[1]\n[2", "[" * 100_000])
-def test_what_is_not_json_is_not_minified(text: str) -> None:
+def test_text_that_is_not_json_is_not_minified(text: str) -> None:
     assert minify(text) is None
 
 

@@ -58,7 +58,7 @@ def test_a_file_that_is_read_keeps_all_else_in_every_mode() -> None:
         _listing() + "\n7\u2192without its blanks",
     ],
 )
-def test_what_is_no_padded_listing_stays(text: str) -> None:
+def test_text_that_is_not_a_padded_listing_stays(text: str) -> None:
     assert strip_padding(text) is None
 
 
@@ -66,7 +66,9 @@ ROWS = st.lists(st.text(alphabet="a 1\t\u2192|\n", max_size=12), min_size=5, max
 
 
 @given(ROWS, st.integers(1, 1200), st.integers(2, 7), st.sampled_from(["\t", "\u2192", "|"]))
-def test_what_goes_always_comes_back(rows: list[str], first: int, width: int, sign: str) -> None:
+def test_removed_padding_always_comes_back(
+    rows: list[str], first: int, width: int, sign: str
+) -> None:
     text = "\n".join(f"{n:{width}}{sign}{row}" for n, row in enumerate(rows, first))
     short = strip_padding(text)
     if short is not None:

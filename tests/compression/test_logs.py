@@ -34,7 +34,7 @@ def test_every_line_of_trouble_is_kept(problems: str) -> None:
     assert collapsed.count(problems) == 2
 
 
-def test_what_is_indented_under_trouble_is_kept_with_it() -> None:
+def test_lines_indented_below_trouble_are_kept() -> None:
     trace = ["2026-03-01 10:00:09 ERROR boom 1", "    at f (a.js:1)", "    at f (a.js:2)"]
     collapsed = collapse_log("\n".join([*BEAT, *trace, *BEAT, *trace, *BEAT]), "")
     assert collapsed.count("\n".join(trace)) == 2
@@ -141,7 +141,7 @@ def test_a_pause_in_what_comes_regularly_is_kept_between_other_lines() -> None:
     assert {lines[300], lines[400]} <= set(_collapsed(lines))
 
 
-def test_what_comes_twice_where_all_else_comes_once_is_kept() -> None:
+def test_a_value_that_comes_twice_among_single_ones_is_kept() -> None:
     lines = [f"{line} order={40_000 + n}" for n, line in enumerate(_requests())]
     lines[222] = lines[222].replace("order=40222", "order=40111")
     assert {lines[111], lines[222]} <= set(_collapsed(lines))

@@ -33,7 +33,7 @@ from headstart.compression.selection import is_code, shows_file, understand
         ("lookup", '{"targets": ["a", "Dockerfile"]}'),
     ],
 )
-def test_what_may_be_a_file_to_edit_is_known_by_the_call(name: str, arguments: str) -> None:
+def test_the_call_tells_whether_a_result_may_be_a_file_to_edit(name: str, arguments: str) -> None:
     assert shows_file(name, arguments)
 
 

@@ -13,7 +13,7 @@ from headstart.compression.result import (
     MOST_FOUND_CHARS,
     find,
     id_of,
-    mark,
+    recovery_mark,
     retrieve,
 )
 
@@ -32,7 +32,7 @@ def conversation(*more: dict[str, object]) -> list[dict[str, object]]:
 
 def test_a_cut_text_ends_with_the_mark_of_the_whole_one() -> None:
     done = compress(conversation(), mode="recoverable")
-    assert done.messages[2]["content"].endswith(mark(LOG))
+    assert done.messages[2]["content"].endswith(recovery_mark(LOG))
     assert done.cut_texts == {id_of(LOG): LOG}
     assert done.retrieve(json.dumps({"id": id_of(LOG)})) == LOG
     assert done.tokens_after < 0.2 * done.tokens_before

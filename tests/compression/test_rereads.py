@@ -94,7 +94,7 @@ def test_another_files_edit_changes_nothing() -> None:
     assert _REFERENCE.search(session.read(FILE).sent())
 
 
-def test_it_is_off_by_default_and_where_the_provider_removes_messages() -> None:
+def test_references_are_off_by_default_and_where_the_provider_removes_messages() -> None:
     session = Session().read(FILE).read(FILE)
     whole = compress(session.messages).messages[-1]["content"]
     assert not _REFERENCE.search(whole)

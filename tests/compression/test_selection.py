@@ -69,7 +69,7 @@ def meeting() -> tuple[str, list[str]]:
     return "\n".join(talk), [talk[number] for number in told]
 
 
-def test_of_a_long_talk_the_stretch_about_the_question_stays() -> None:
+def test_the_stretch_of_a_long_talk_about_the_question_stays() -> None:
     text, told = meeting()
     short = select(text, QUESTION)
     assert short is not None
@@ -114,7 +114,7 @@ def test_code_and_other_scripts_within_stay(kept: str) -> None:
     ],
     ids=["short", "few terms", "not found", "Chinese", "German", "figures"],
 )
-def test_what_is_unclear_stays_whole(text: str, question: str) -> None:
+def test_an_unclear_text_stays_whole(text: str, question: str) -> None:
     assert select(text, question) is None
 
 

@@ -34,7 +34,7 @@ def test_other_carriage_returns_stay(text: str) -> None:
     assert play_back(text) == text
 
 
-def test_of_the_steps_of_one_bar_the_first_and_the_last_stay() -> None:
+def test_the_first_and_the_last_step_of_a_bar_stay() -> None:
     bars = [f"fetch |{'#' * n:10}| {n}/10 [00:0{n // 2}]" for n in range(11)]
     assert fold_steps("\n".join(["Start", *bars, "End"])).split("\n") == [
         "Start",
@@ -69,7 +69,7 @@ def test_balanced_shows_what_a_terminal_shows() -> None:
     assert not compress(messages, mode="safe").spans
 
 
-def test_what_went_wrong_is_kept_although_the_bar_overwrote_it() -> None:
+def test_trouble_is_kept_although_the_bar_overwrote_it() -> None:
     bar = [f"Downloading {done:3}% |{'#' * (done // 5):20}| {done}/100 MB" for done in range(100)]
     bar[47] = "warning: mirror b.example is slow, retrying"
     line = "\r".join(bar)

@@ -90,7 +90,7 @@ async def test_a_shared_scope_gives_away_what_others_asked_but_not_what_is_perso
     assert "detail=personal" in personal.verdict
 
 
-async def test_who_joins_a_call_gets_the_answer_and_not_the_cookies() -> None:
+async def test_a_client_that_joins_a_call_gets_the_answer_and_not_the_cookies() -> None:
     async with sidecar(CookieProvider(), cache={"scope": "shared", **UNAUDITED}) as running:
         for headers in ({}, MALLORY):  # proves their keys
             await running.ask("Something else", headers=headers)
@@ -155,7 +155,7 @@ UPGRADES: tuple[dict[str, Any], ...] = (
 )
 
 
-async def test_what_changes_the_answer_shares_nothing() -> None:
+async def test_requests_with_other_answers_share_nothing() -> None:
     async with sidecar(cache=UNAUDITED) as running:
         await running.ask(PROMPT)
         await running.indexed(1)

@@ -91,7 +91,7 @@ async def test_any_number_of_tokens_may_be_asked_for(number: int) -> None:
         assert (await gateway.ask(max_tokens=number)).status == 200
 
 
-async def test_what_a_provider_refused_uses_up_nobodys_rate_limit(own_key: dict[str, Any]) -> None:
+async def test_a_refused_call_uses_up_no_rate_limit(own_key: dict[str, Any]) -> None:
     upstream = ScriptedUpstream()
     upstream.headers = LIMITS
     async with proxied(upstream, provider=own_key) as gateway:

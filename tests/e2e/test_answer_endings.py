@@ -216,7 +216,7 @@ async def test_all_joined_clients_may_leave_at_the_last_event(how: Ending) -> No
         assert provider.calls == 1
 
 
-async def test_who_caused_the_call_books_it_though_others_still_wait_for_the_bodys_end() -> None:
+async def test_the_causing_client_books_the_call_while_others_wait_for_the_bodys_end() -> None:
     provider = EndingProvider(Ending(None))
     async with behind(provider, "gemini") as proxy:
         await leave_at_last_event(proxy, "gemini")
@@ -409,7 +409,7 @@ WAYS = {
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
 @pytest.mark.parametrize("how", [Ending(0.002), Ending(None)], ids=["2 ms", "never"])
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-async def test_what_stands_above_a_provider_keeps_to_the_rule(
+async def test_candidates_above_a_provider_keep_to_the_rule(
     way: Way, how: Ending, stream: bool
 ) -> None:
     async with ending(EndingProvider(how)) as spare:
@@ -613,7 +613,7 @@ async def test_an_app_may_finish_its_work_after_its_last_event() -> None:
         assert app.calls == 1
 
 
-async def test_what_an_app_sends_after_its_last_event_passes_to_clients_that_read_on() -> None:
+async def test_bytes_after_an_apps_last_event_pass_to_clients_that_read_on() -> None:
     app = App(after=b": and more\n\n")
     async with wrapping(app) as proxy, asyncio.TaskGroup() as group:
         asked = group.create_task(proxy.ask("Why?", stream=True))
@@ -658,7 +658,7 @@ async def test_an_app_that_fails_after_a_finish_reason_that_ends_the_answer_has_
         assert app.calls == 1
 
 
-async def test_what_is_not_stored_is_not_shared_once_it_is_whole() -> None:
+async def test_an_answer_that_is_not_stored_is_not_shared_once_it_is_whole() -> None:
     def chunk(delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
         choice = {"index": 0, "delta": delta, "finish_reason": finish}
         return {"id": "up", "object": "chat.completion.chunk", "model": "m", "choices": [choice]}

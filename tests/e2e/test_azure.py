@@ -97,7 +97,7 @@ async def test_the_deployment_of_the_path_is_the_model() -> None:
     assert {(call.path, call.query) for call in calls} == {("/v1/chat/completions", b"")}
 
 
-async def test_what_is_not_cached_is_relayed_to_openais_path() -> None:
+async def test_other_paths_are_relayed_to_openais_path() -> None:
     async with proxied() as proxy:
         for path in ("deployments/d/audio/transcriptions", "v1/files", "models"):
             url = f"{proxy.url}/openai/{path}?api-version={VERSION}&limit=3"

@@ -13,9 +13,9 @@ import pytest
 
 from headstart.cli.config import report_on
 from headstart.config.checks import checked
-from headstart.dialects.bedrock_converse import encode_message
 from headstart.middleware.upstreams.signers import AwsKeys, SignedRequest, sign
 from headstart.settings import Settings, UpstreamSettings
+from support.aws_events import encode_message
 from support.proxied import proxied
 
 if TYPE_CHECKING:

@@ -228,7 +228,7 @@ def test_limits_are_kept(tmp_path: Path, provider: tuple[Simulator, str]) -> Non
     assert [each for each in (tmp_path / "batches").rglob("*") if each.is_file()] == []
 
 
-def test_what_is_old_is_deleted(tmp_path: Path) -> None:
+def test_old_files_are_deleted(tmp_path: Path) -> None:
     folder = BatchFolder(tmp_path)
     folder.prepare()
     for n in range(2):

@@ -117,7 +117,7 @@ async def test_requests_of_a_minute_are_limited_hits_included(tmp_path: Path) ->
         assert {row.error for row in running.served if row.status == 429} == {"over_limit"}
 
 
-async def test_what_was_spent_outlives_a_restart(tmp_path: Path) -> None:
+async def test_spending_outlives_a_restart(tmp_path: Path) -> None:
     async with sidecar(**settings(tmp_path, {"usd_per_day": 0.1})) as running:
         assert (await running.ask("first", headers=A, max_tokens=500)).status == 200
         before = await used(running)
@@ -439,7 +439,7 @@ async def test_a_relayed_call_that_names_two_models_is_refused(tmp_path: Path) -
         assert refused.value.status == 400
 
 
-async def test_of_two_limits_of_an_answer_the_larger_one_is_reserved(tmp_path: Path) -> None:
+async def test_the_larger_of_two_limits_of_an_answer_is_reserved(tmp_path: Path) -> None:
     """Many providers know only ``max_tokens``."""
     async with sidecar(**settings(tmp_path, {"usd_per_day": 1.0})) as running:
         asked: list[dict[str, Any]] = [

@@ -98,7 +98,7 @@ async def test_anthropics_prompts_are_compressed_too() -> None:
     assert call.json["system"] == messages()["system"]
 
 
-async def test_who_asks_for_less_is_not_answered_by_what_was_compressed_more() -> None:
+async def test_a_request_for_less_compression_gets_no_answer_with_more() -> None:
     async with proxied(compression={"mode": "balanced"}) as proxy:
         first = await post(proxy, chat())
         await proxy.stored(1)

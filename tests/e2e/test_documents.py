@@ -84,7 +84,7 @@ async def test_a_repeated_moderation_is_a_hit_for_the_same_caller_alone() -> Non
 
 
 @pytest.mark.parametrize("fault", [Status(status=429), Cut(after=0, how="close")])
-async def test_what_is_no_whole_answer_is_not_stored(fault: Fault) -> None:
+async def test_an_answer_that_is_not_whole_is_not_stored(fault: Fault) -> None:
     async with sidecar() as gateway:
         failed = await post(gateway, "/v1/rerank", RERANK, fault)
         fine = await post(gateway, "/v1/rerank", RERANK)

@@ -103,6 +103,6 @@ async def test_its_books_and_its_secret_are_kept(store: Path) -> None:
     opened = SQLiteStore(store, clock=Clock())
     await opened.open()
     assert await opened.secret() == secret
-    assert len([row async for row in opened.books()]) == len(QUESTIONS)
+    assert len([row async for row in opened.read_books()]) == len(QUESTIONS)
     await opened.aclose()
     assert await asyncio.to_thread(row_of, store, "PRAGMA user_version") == (SCHEMA_VERSION,)

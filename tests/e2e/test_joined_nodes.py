@@ -534,7 +534,7 @@ async def test_callers_of_other_scopes_are_not_joined(redis: RedisServer) -> Non
         assert provider.calls == 2
 
 
-async def test_it_can_be_switched_off(redis: RedisServer) -> None:
+async def test_joining_processes_can_be_switched_off(redis: RedisServer) -> None:
     provider = Provider()
     async with nodes(redis, provider, 2, join_processes=False) as found:
         provider.open.clear()

@@ -101,7 +101,7 @@ async def test_shadow_mode_never_serves_and_learns_what_it_would_have_done() -> 
     assert (label.source, label.same) == (LabelSource.AUDIT, True)
 
 
-async def test_what_is_labelled_in_any_case_stands_for_itself_also_when_held_out() -> None:
+async def test_a_pair_that_is_always_labelled_counts_once_even_if_held_out() -> None:
     async with sidecar(cache={"mode": "shadow", "holdout": 0.999, **never()}) as running:
         await running.ask(PROMPT)
         await running.indexed(1)
@@ -184,7 +184,7 @@ async def test_an_audit_whose_provider_fails_costs_the_caller_nothing() -> None:
         hit = await running.ask(REWORDED, fault=Status(status=500))
         await running.finished(3)
         audit = next(row for row in running.served if row.outcome is Outcome.AUDIT)
-        assert await running.parts[0].store.labels() == []
+        assert await running.parts[0].store.read_labels() == []
     assert hit.status == 200
     assert "detail=semantic" in hit.verdict
     assert (audit.status, audit.stored) == (500, False)
@@ -224,7 +224,7 @@ async def test_a_cold_start_is_strict_until_near_misses_tell_traps_from_easy_tra
         assert hit_decider is not None
         domain = hit_decider.learner.domains.get(label.domain)
         assert domain.status().near_misses == 1  # the strict start's own miss is one of them
-        await running.parts[0].store.label(near_misses(label.domain, 15, wrong=wrong))
+        await running.parts[0].store.add_labels(near_misses(label.domain, 15, wrong=wrong))
         await learned(running, 16)
         asked = await running.ask("I want to sign up to ChatGPT")
         explained = hit_decider.explain(asked.headers["x-headstart-request-id"])

@@ -50,7 +50,7 @@ async def only_label(running: Sidecar) -> Label:
     """Wait for the one label in the store."""
     store = running.parts[0].store
     async with asyncio.timeout(PATIENCE_S):
-        while not (found := await store.labels()):
+        while not (found := await store.read_labels()):
             await asyncio.sleep(0.005)
     ((_, label),) = found
     return label
@@ -144,7 +144,7 @@ async def test_shutting_down_ends_audits_that_a_provider_does_not_answer() -> No
             await until(lambda: running.parts[0].concurrency.active == 1)
         provider.open.set()
     assert running.parts[0].concurrency.active == 0
-    booked = [row.outcome async for row in running.parts[0].store.books()]
+    booked = [row.outcome async for row in running.parts[0].store.read_books()]
     assert booked.count(Outcome.AUDIT) == 1
 
 

@@ -82,7 +82,7 @@ async def relearned(url: str) -> str:
     store = open_store(url)
     await store.open()
     fresh = memory_room.MemoryStore()
-    await fresh.label([label for _, label in await store.labels()])
+    await fresh.add_labels([label for _, label in await store.read_labels()])
     await store.aclose()
     return digest(await make_domains(fresh).load("d"))
 
@@ -121,7 +121,7 @@ async def test_a_process_killed_in_the_middle_has_lost_nothing_that_it_wrote(url
     store = open_store(url)
     await store.open()
     try:
-        labels = await store.labels()
+        labels = await store.read_labels()
         back = await make_domains(store).load("d")
     finally:
         await store.aclose()
@@ -191,18 +191,18 @@ async def test_a_veto_survives_a_kill_before_it_was_saved(url: str) -> None:
     store = open_store(url)
     await store.open()
     try:
-        await store.label([make_label(n) for n in range(5)])
+        await store.add_labels([make_label(n) for n in range(5)])
         wrong = msgspec.structs.replace(
             make_label(5, source=LabelSource.FEEDBACK, same=False), served=True, question="q"
         )
-        await store.label([wrong])
-        assert await store.kept("vetoes") is None
+        await store.add_labels([wrong])
+        assert await store.load_document("vetoes") is None
         killed = make_domains(store)
         await killed.load("d")
         assert killed.vetoes.refuses(wrong.entry, "another")
         await killed.aclose()
-        assert await store.kept("vetoes") is not None
-        await store.label([msgspec.structs.replace(wrong, id="later", entry="e9")])
+        assert await store.load_document("vetoes") is not None
+        await store.add_labels([msgspec.structs.replace(wrong, id="later", entry="e9")])
         again = make_domains(store)
         await again.load("another domain")
         assert again.vetoes.refuses("e9", "another")
@@ -234,7 +234,7 @@ async def test_a_redis_that_leaves_and_comes_back_costs_labels_and_nothing_else(
 
 
 @pytest.mark.parametrize("method", ["label", "labels", "keep", "kept"])
-async def test_whatever_learning_asks_of_a_failing_store_callers_are_answered(
+async def test_callers_are_answered_while_the_store_fails_for_learning(
     method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(domains_module, "SAVE_S", 0.0)
@@ -247,7 +247,7 @@ async def test_whatever_learning_asks_of_a_failing_store_callers_are_answered(
         store.failing = set()
         asked = 0
         async with asyncio.timeout(PATIENCE_S):
-            while not await store.labels():
+            while not await store.read_labels():
                 asked += 1
                 await running.ask(f"Can I not sign up for ChatGPT {asked} times?")
         await learned(running, 1)

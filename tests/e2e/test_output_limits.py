@@ -96,7 +96,9 @@ async def test_a_client_gets_the_whole_of_an_answer_that_a_limit_cut(*, stream: 
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_what_cannot_be_continued_is_an_error_and_not_kept(*, stream: bool) -> None:
+async def test_an_answer_that_cannot_be_continued_is_an_error_and_not_stored(
+    *, stream: bool
+) -> None:
     async with proxied(Limited(continues=False), output={"max_tokens": LIMIT}) as proxy:
         reply = await proxy.ask(QUESTION, stream=stream)
         await booked(proxy, 1)

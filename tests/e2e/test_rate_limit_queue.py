@@ -175,7 +175,7 @@ async def test_a_client_that_leaves_the_queue_takes_no_call(tells: bool) -> None
         assert provider.calls == 4
 
 
-async def test_who_would_queue_for_longer_than_a_minute_is_refused_at_once() -> None:
+async def test_a_call_that_would_queue_for_over_a_minute_is_refused_at_once() -> None:
     provider = WindowedProvider(limit=1, window_s=40.0)
     async with sidecar(provider, cache=EXACT) as running, asyncio.TaskGroup() as group:
         assert (await running.ask("the first")).status == 200

@@ -12,7 +12,7 @@ from google import genai
 from google.genai import types as gemini
 
 from headstart.lab.simulator import ProviderProfile, Simulator
-from support.relaying import house
+from support.relaying import relay_to
 from support.simulated import simulated
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from google.genai.client import AsyncClient
 
-    from support.relaying import House
+    from support.relaying import RelayingGateway
 
 pytestmark = [
     pytest.mark.anyio,
@@ -38,7 +38,7 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
 @contextlib.asynccontextmanager
 async def gateway(
     *upstreams: dict[str, Any] | None, routes: tuple[dict[str, Any], ...] = ()
-) -> AsyncIterator[House]:
+) -> AsyncIterator[RelayingGateway]:
     """A gateway before simulated providers named a, b ...; None is one that is down."""
     async with contextlib.AsyncExitStack() as stack:
         options = []
@@ -49,11 +49,13 @@ async def gateway(
                 own["base_url"] = url
             options.append(own)
         places = (None,) * len(options)
-        yield await stack.enter_async_context(house(*places, routes=routes, options=tuple(options)))
+        yield await stack.enter_async_context(
+            relay_to(*places, routes=routes, options=tuple(options))
+        )
 
 
 @contextlib.asynccontextmanager
-async def openai_client(gate: House) -> AsyncIterator[openai.AsyncOpenAI]:
+async def openai_client(gate: RelayingGateway) -> AsyncIterator[openai.AsyncOpenAI]:
     async with openai.AsyncOpenAI(
         base_url=gate.url + "/v1", api_key="mine", max_retries=0
     ) as client:
@@ -61,13 +63,13 @@ async def openai_client(gate: House) -> AsyncIterator[openai.AsyncOpenAI]:
 
 
 @contextlib.asynccontextmanager
-async def anthropic_client(gate: House) -> AsyncIterator[anthropic.AsyncAnthropic]:
+async def anthropic_client(gate: RelayingGateway) -> AsyncIterator[anthropic.AsyncAnthropic]:
     async with anthropic.AsyncAnthropic(base_url=gate.url, api_key="mine", max_retries=0) as client:
         yield client
 
 
 @contextlib.asynccontextmanager
-async def gemini_client(gate: House) -> AsyncIterator[AsyncClient]:
+async def gemini_client(gate: RelayingGateway) -> AsyncIterator[AsyncClient]:
     options = gemini.HttpOptions(base_url=gate.url, api_version="v1beta")
     client = genai.Client(api_key="mine", vertexai=False, http_options=options).aio
     try:

@@ -27,7 +27,7 @@ async def test_only_the_named_question_is_compared_by_meaning() -> None:
     assert "detail=empty-partition" in other.verdict
 
 
-async def test_a_target_that_is_no_share_is_a_400_that_names_its_header() -> None:
+async def test_a_target_that_is_not_a_share_is_a_400_that_names_its_header() -> None:
     provider = Provider()
     async with sidecar(provider, cache=UNAUDITED) as running:
         refused = await running.ask(PROMPT, headers={"x-headstart-max-error": "lots"})

@@ -183,9 +183,7 @@ BEYOND: dict[str, dict[str, Any]] = {
 
 @each_mode
 @pytest.mark.parametrize("reason", BEYOND)
-async def test_what_only_the_provider_holds_or_runs_passes_untouched(
-    reason: str, stream: bool
-) -> None:
+async def test_state_and_tools_of_the_provider_pass_untouched(reason: str, stream: bool) -> None:
     item = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {}}
     whole = {
         "id": "resp_up", "object": "response", "created_at": 1, "status": "completed",

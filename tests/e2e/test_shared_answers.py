@@ -173,7 +173,7 @@ async def post(proxy: Any, api: str) -> Reply:
     ],
     ids=["reasoned", "thought", "with-a-note", "translated"],
 )
-async def test_what_would_be_lost_is_named_and_each_api_keeps_its_own(
+async def test_a_loss_is_named_and_each_api_keeps_its_own_answer(
     first: str, answer: bytes, why: str
 ) -> None:
     provider = ScriptedUpstream()

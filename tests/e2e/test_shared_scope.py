@@ -79,7 +79,7 @@ async def two(*routes: dict[str, Any], **sections: Any) -> AsyncIterator[Sidecar
             yield running
 
 
-async def test_what_one_upstream_accepts_proves_nothing_to_another() -> None:
+async def test_a_key_that_one_upstream_accepts_proves_nothing_to_another() -> None:
     async with two() as running:
         for _ in range(2):
             paid = await running.ask(model="gpt", headers=GOOD)
@@ -172,7 +172,7 @@ async def test_a_parameter_that_was_accepted_proves_nothing_for_callers_without_
         assert await ask("What is a cat?", "", {}) == 401
 
 
-async def test_how_an_answer_is_delivered_is_no_credential() -> None:
+async def test_the_delivery_of_an_answer_is_not_a_credential() -> None:
     body = json.dumps({"contents": [{"role": "user", "parts": [{"text": "What is a cat?"}]}]})
     async with sidecar(Strict(), upstream={"dialect": "gemini"}, cache=SHARED) as running:
         verdicts: list[str] = []
@@ -185,7 +185,7 @@ async def test_how_an_answer_is_delivered_is_no_credential() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["fallback", "race", "fastest", "cheapest", "hedge"])
-async def test_of_several_upstreams_the_one_that_answered_has_to_know_the_key(
+async def test_the_upstream_that_answered_has_to_know_the_key(
     strategy: str,
 ) -> None:
     route = {"name": "r", "strategy": strategy, "upstreams": ["strict", "lax"]}

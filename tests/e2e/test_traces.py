@@ -19,7 +19,7 @@ from opentelemetry.trace import get_current_span, use_span
 
 from headstart.errors import ConfigError, MissingExtra
 from headstart.factory import telemetry
-from headstart.factory.telemetry import asked_for
+from headstart.factory.telemetry import is_wanted
 from headstart.lab.simulator.faults import Cut
 from headstart.lab.simulator.profiles import ProviderProfile
 from headstart.middleware.asgi import not_found
@@ -395,7 +395,7 @@ async def test_spans_name_the_provider_as_the_conventions_do(
 async def test_the_setting_decides_else_the_variables(
     settings: dict[str, Any], variables: dict[str, str], asked: bool
 ) -> None:
-    assert asked_for(OtelSettings(**settings), variables) is asked
+    assert is_wanted(OtelSettings(**settings), variables) is asked
 
 
 async def started(**otel: Any) -> None:

@@ -180,7 +180,7 @@ async def test_an_error_of_google_reaches_the_client_in_its_form() -> None:
 
 
 @pytest.mark.usefixtures("login")
-async def test_what_google_lacks_is_refused_in_clear_words() -> None:
+async def test_paths_that_google_lacks_are_refused_in_clear_words() -> None:
     async with proxied(provider=google()) as proxy, client(proxy) as asking:
         with pytest.raises(anthropic.BadRequestError, match="Google has no such path for Claude"):
             await asking.messages.batches.create(requests=[])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from support.caches import House
+from support.caches import CacheRig
 from support.fakes import FaultyStore
 
 
 @pytest.fixture
-async def house() -> House:
-    house = House(FaultyStore())
-    await house.cache.open()
-    return house
+async def rig() -> CacheRig:
+    rig = CacheRig(FaultyStore())
+    await rig.cache.open()
+    return rig

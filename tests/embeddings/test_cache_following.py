@@ -12,7 +12,7 @@ from headstart.embeddings.index import FaissIndex
 from headstart.embeddings.stores.sqlite import SQLiteStore
 from headstart.errors import StoreError
 from headstart.types import Delete, Put
-from support.caches import House, key, make_cache, refuse_none, running, until
+from support.caches import CacheRig, key, make_cache, refuse_none, running, until
 from support.fakes import DIMENSION, FakeEncoder, FaultyStore, Recorder, make_entry
 
 if TYPE_CHECKING:
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_warm_start_answers_as_the_live_cache_did(house: House) -> None:
+async def test_a_warm_start_answers_as_the_live_cache_did(rig: CacheRig) -> None:
     for number in range(150):
         partition = f"p{number % 3 * (number % 2)}"
-        await house.cache.put(
+        await rig.cache.put(
             make_entry(f"e{number}", partition=partition), f"prompt {number}@{number}"
         )
-    await house.cache.invalidate(["e3", "e4"])
-    warm = House(house.store)
+    await rig.cache.invalidate(["e3", "e4"])
+    warm = CacheRig(rig.store)
     await warm.cache.open()
     for number in range(150):
         for partition in ("p0", "p1", "p2"):
             asked = key(f"uno@{number + 0.2}", partition=partition)
-            live = await house.cache.find_semantic(asked, refuse_none)
+            live = await rig.cache.find_semantic(asked, refuse_none)
             again = await warm.cache.find_semantic(asked, refuse_none)
             assert (live.reason, live.similarity, live.entry) == (
                 again.reason,
@@ -45,29 +45,29 @@ async def test_a_warm_start_answers_as_the_live_cache_did(house: House) -> None:
             )
 
 
-async def test_vectors_of_another_encoder_are_not_indexed(house: House) -> None:
-    await house.cache.put(make_entry("a"), "one@0")
+async def test_vectors_of_another_encoder_are_not_indexed(rig: CacheRig) -> None:
+    await rig.cache.put(make_entry("a"), "one@0")
     index = FaissIndex(DIMENSION)
-    await make_cache(house.store, index, FakeEncoder("other"), Recorder()).open()
+    await make_cache(rig.store, index, FakeEncoder("other"), Recorder()).open()
     assert index.size() == 0
 
 
 async def test_a_vector_that_does_not_fit_is_reported_and_the_others_are_indexed(
-    house: House,
+    rig: CacheRig,
 ) -> None:
-    await house.cache.put(make_entry("a"), "one@0")
+    await rig.cache.put(make_entry("a"), "one@0")
     broken = msgspec.structs.replace(make_entry("b"), encoder="angles")
-    await house.store.append([Put(entry=broken, vector=b"\0\0")])
-    await house.cache.put(make_entry("c"), "one@9")
-    warm = House(house.store)
+    await rig.store.append([Put(entry=broken, vector=b"\0\0")])
+    await rig.cache.put(make_entry("c"), "one@9")
+    warm = CacheRig(rig.store)
     await warm.cache.open()
     assert [id for id in "abc" if id in warm.index] == ["a", "c"]
     assert warm.failures == [("index", "VectorIndexError")]
 
 
-async def test_what_another_process_stores_and_deletes_is_followed() -> None:
+async def test_changes_of_another_process_are_followed() -> None:
     store = FaultyStore()
-    here, there = House(store), House(store)
+    here, there = CacheRig(store), CacheRig(store)
     async with running(here.cache) as cache:
         await there.cache.put(make_entry("a", exact="x"), "one@0")
         await until(lambda: "a" in here.index)
@@ -101,7 +101,7 @@ async def test_two_caches_share_one_sqlite_file(tmp_path: Path) -> None:
 
 async def test_an_entry_that_another_process_replaced_is_no_longer_hot() -> None:
     store = FaultyStore()
-    here, there = House(store), House(store)
+    here, there = CacheRig(store), CacheRig(store)
     async with running(here.cache) as cache:
         await cache.put(make_entry("old", exact="x"), "one@0")
         await there.cache.put(make_entry("new", exact="x"), "one@0")
@@ -113,7 +113,7 @@ async def test_an_entry_that_another_process_replaced_is_no_longer_hot() -> None
         assert "old" not in here.index
 
 
-async def test_what_is_appended_during_a_warm_start_is_not_missed() -> None:
+async def test_an_append_during_a_warm_start_is_not_missed() -> None:
     class Busy(FaultyStore):
         """Another process appends before, amid and after each scan."""
 
@@ -130,7 +130,7 @@ async def test_what_is_appended_during_a_warm_start_is_not_missed() -> None:
             await writer.cache.put(make_entry(f"after-{self.scans}"), "one@0")
 
     store = Busy()
-    writer, here = House(store), House(store)
+    writer, here = CacheRig(store), CacheRig(store)
     await writer.cache.put(make_entry("early"), "one@0")
     async with running(here.cache):
         await until(lambda: "after-1" in here.index and "early" not in here.index)
@@ -141,7 +141,7 @@ async def test_what_is_appended_during_a_warm_start_is_not_missed() -> None:
 
 async def test_after_a_lost_log_nothing_deleted_meanwhile_is_served() -> None:
     store = FaultyStore()
-    here, there = House(store), House(store)
+    here, there = CacheRig(store), CacheRig(store)
     async with running(here.cache) as cache:
         await cache.put(make_entry("a", exact="x"), "one@0")
         await until(lambda: store.calls.count("follow") >= 2)
@@ -160,17 +160,17 @@ async def test_after_a_lost_log_nothing_deleted_meanwhile_is_served() -> None:
 @pytest.mark.virtual_clock
 async def test_a_store_that_is_away_leaves_exact_repeats_for_a_while() -> None:
     store = FaultyStore()
-    house, other = House(store, outage_ttl_s=30.0), House(store)
-    async with running(house.cache) as cache:
-        await cache.put(make_entry("a", exact="x", created=house.now), "one@0")
+    rig, other = CacheRig(store, outage_ttl_s=30.0), CacheRig(store)
+    async with running(rig.cache) as cache:
+        await cache.put(make_entry("a", exact="x", created=rig.now), "one@0")
         await until(lambda: store.calls.count("follow") >= 2)
         store.failing = {"follow", "find", "load", "cursor"}
         await other.cache.put(make_entry("b"), "one@9")
-        await until(lambda: house.failures)
-        house.now += 30.0
+        await until(lambda: rig.failures)
+        rig.now += 30.0
         assert cache.peek_exact("x") is not None
         assert (await cache.find_semantic(key("uno@0"), refuse_none)).entry is None
-        house.now += 0.1
+        rig.now += 0.1
         assert cache.peek_exact("x") is None
         store.failing = set()
         await until(lambda: store.calls.count("scan") >= 2)
@@ -180,8 +180,8 @@ async def test_a_store_that_is_away_leaves_exact_repeats_for_a_while() -> None:
 
 
 async def test_a_warm_start_that_fails_closes_the_store() -> None:
-    house = House(store := FaultyStore())
+    rig = CacheRig(store := FaultyStore())
     store.failing = {"scan"}
     with pytest.raises(StoreError):
-        await house.cache.open()
+        await rig.cache.open()
     assert store.calls[-1] == "aclose"

@@ -15,7 +15,7 @@ from headstart.embeddings.index import FaissIndex, pack_vector
 from headstart.embeddings.replica import INLINE_ROWS
 from headstart.errors import EncoderError
 from headstart.types import Put
-from support.caches import House, key, make_cache, refuse_none, until
+from support.caches import CacheRig, key, make_cache, refuse_none, until
 from support.fakes import (
     DIMENSION,
     FakeEncoder,
@@ -33,9 +33,11 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
 
-async def test_a_similar_prompt_is_answered_with_its_similarity_and_times(house: House) -> None:
-    await house.cache.put(make_entry("a"), "one@0")
-    lookup = await house.cache.find_semantic(key("uno@10"), refuse_none)
+async def test_a_similar_prompt_is_answered_with_its_similarity_and_times(
+    rig: CacheRig,
+) -> None:
+    await rig.cache.put(make_entry("a"), "one@0")
+    lookup = await rig.cache.find_semantic(key("uno@10"), refuse_none)
     assert lookup.outcome is Outcome.SEMANTIC
     assert lookup.entry is not None
     assert lookup.entry.id == "a"
@@ -43,60 +45,60 @@ async def test_a_similar_prompt_is_answered_with_its_similarity_and_times(house:
     assert min(lookup.encode_s, lookup.lookup_s, lookup.match_s) > 0
 
 
-async def test_a_hot_entry_is_judged_without_asking_the_store(house: House) -> None:
-    await house.cache.put(make_entry("a"), "one@0")
-    await house.cache.put(make_entry("b"), "two@5")
-    house.store.failing = {"load"}
-    assert (await house.cache.find_semantic(key("uno@0"), refuse_none)).outcome is Outcome.SEMANTIC
+async def test_a_hot_entry_is_judged_without_asking_the_store(rig: CacheRig) -> None:
+    await rig.cache.put(make_entry("a"), "one@0")
+    await rig.cache.put(make_entry("b"), "two@5")
+    rig.store.failing = {"load"}
+    assert (await rig.cache.find_semantic(key("uno@0"), refuse_none)).outcome is Outcome.SEMANTIC
 
 
 async def test_entries_that_are_not_hot_are_read_at_once_and_the_hit_is_kept_hot() -> None:
-    house = House(FaultyStore())
-    writer = House(house.store)
+    rig = CacheRig(FaultyStore())
+    writer = CacheRig(rig.store)
     await writer.cache.put(make_entry("a"), "not one@0")
     await writer.cache.put(make_entry("b"), "not two@1")
     await writer.cache.put(make_entry("c"), "three@2")
-    await house.cache.open()
-    lookup = await house.cache.find_semantic(key("uno@0"), refuse_none)
+    await rig.cache.open()
+    lookup = await rig.cache.find_semantic(key("uno@0"), refuse_none)
     assert lookup.entry is not None
     assert lookup.entry.id == "c"
-    assert house.store.calls.count("load") == 1
-    assert [id for id in "abc" if house.cache.peek_exact(id)] == ["c"]
+    assert rig.store.calls.count("load") == 1
+    assert [id for id in "abc" if rig.cache.peek_exact(id)] == ["c"]
 
 
-async def test_the_best_neighbour_that_survives_is_the_hit(house: House) -> None:
-    await house.cache.put(make_entry("vetoed"), "not one@0")
-    await house.cache.put(make_entry("refused"), "two@1")
-    await house.cache.put(make_entry("served"), "three@2")
-    await house.cache.put(make_entry("farther"), "four@3")
-    lookup = await house.cache.find_semantic(
+async def test_the_best_neighbour_that_survives_is_the_hit(rig: CacheRig) -> None:
+    await rig.cache.put(make_entry("vetoed"), "not one@0")
+    await rig.cache.put(make_entry("refused"), "two@1")
+    await rig.cache.put(make_entry("served"), "three@2")
+    await rig.cache.put(make_entry("farther"), "four@3")
+    lookup = await rig.cache.find_semantic(
         key("uno@0"), lambda entry: "stale" if entry.id == "refused" else None
     )
     assert lookup.entry is not None
     assert lookup.entry.id == "served"
 
 
-async def test_partitions_are_never_crossed(house: House) -> None:
-    await house.cache.put(make_entry("a", partition="p"), "one@0")
-    await house.cache.put(make_entry("b", partition="q"), "one@60")
-    lookup = await house.cache.find_semantic(key("one@0", partition="q"), refuse_none)
+async def test_partitions_are_never_crossed(rig: CacheRig) -> None:
+    await rig.cache.put(make_entry("a", partition="p"), "one@0")
+    await rig.cache.put(make_entry("b", partition="q"), "one@60")
+    lookup = await rig.cache.find_semantic(key("one@0", partition="q"), refuse_none)
     assert (lookup.reason, lookup.entry) == ("below-threshold", None)
 
 
-async def test_a_large_partition_is_searched_and_grows_too(house: House) -> None:
-    await house.cache.put(make_entry("a"), "one@0")
+async def test_a_large_partition_is_searched_and_grows_too(rig: CacheRig) -> None:
+    await rig.cache.put(make_entry("a"), "one@0")
     far = pack_vector(encode_angle("far@90").sentence)
     for number in range(INLINE_ROWS):
-        house.index.add("p", f"far-{number}", far)
-    lookup = await house.cache.find_semantic(key("uno@1"), refuse_none)
+        rig.index.add("p", f"far-{number}", far)
+    lookup = await rig.cache.find_semantic(key("uno@1"), refuse_none)
     assert lookup.entry is not None
     assert lookup.entry.id == "a"
-    await house.cache.put(make_entry("b"), "one@45")
-    assert "b" in house.index
+    await rig.cache.put(make_entry("b"), "one@45")
+    assert "b" in rig.index
 
 
-async def test_no_text_to_compare_is_exact_only(house: House) -> None:
-    assert (await house.cache.find_semantic(key(None), refuse_none)).reason == "exact-only"
+async def test_no_text_to_compare_is_exact_only(rig: CacheRig) -> None:
+    assert (await rig.cache.find_semantic(key(None), refuse_none)).reason == "exact-only"
 
 
 async def test_no_encoder_is_exact_only() -> None:
@@ -107,221 +109,221 @@ async def test_no_encoder_is_exact_only() -> None:
     assert cache.peek_exact("a") is not None
 
 
-async def test_an_empty_partition_is_a_miss_that_encodes_nothing(house: House) -> None:
-    await house.cache.put(make_entry("a", partition="q"), "one@0")
-    house.encoder.encoded.clear()
-    lookup = await house.cache.find_semantic(key("one@0"), refuse_none)
+async def test_an_empty_partition_is_a_miss_that_encodes_nothing(rig: CacheRig) -> None:
+    await rig.cache.put(make_entry("a", partition="q"), "one@0")
+    rig.encoder.encoded.clear()
+    lookup = await rig.cache.find_semantic(key("one@0"), refuse_none)
     assert (lookup.outcome, lookup.reason) == (Outcome.MISS, "empty-partition")
-    assert house.encoder.encoded == []
+    assert rig.encoder.encoded == []
 
 
-async def put_expected(house: House, entry: Entry, text: str) -> None:
+async def put_expected(rig: CacheRig, entry: Entry, text: str) -> None:
     """Put an entry for which lookups by meaning wait."""
-    arrived = house.cache.expect(entry.key)
+    arrived = rig.cache.expect(entry.key)
     try:
-        await house.cache.put(entry, text)
+        await rig.cache.put(entry, text)
     finally:
         arrived()
 
 
 @pytest.mark.parametrize("stored", ["", "veto", "far"])
-async def test_a_lookup_waits_for_the_encodings_of_its_partition(house: House, stored: str) -> None:
+async def test_a_lookup_waits_for_the_encodings_of_its_partition(
+    rig: CacheRig, stored: str
+) -> None:
     if stored:
-        await house.cache.put(make_entry(stored), "not one@0" if stored == "veto" else "one@90")
-    house.encoder.background_turn = anyio.Event()
+        await rig.cache.put(make_entry(stored), "not one@0" if stored == "veto" else "one@90")
+    rig.encoder.background_turn = anyio.Event()
     found: list[Lookup] = []
 
     async def find() -> None:
-        found.append(await house.cache.find_semantic(key("uno@1"), refuse_none))
+        found.append(await rig.cache.find_semantic(key("uno@1"), refuse_none))
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(put_expected, house, make_entry("a"), "one@0")
-        await until(lambda: ("one@0", True) in house.encoder.encoded)
+        tasks.start_soon(put_expected, rig, make_entry("a"), "one@0")
+        await until(lambda: ("one@0", True) in rig.encoder.encoded)
         tasks.start_soon(find)
-        await until(lambda: ("uno@1", False) in house.encoder.encoded)
+        await until(lambda: ("uno@1", False) in rig.encoder.encoded)
         await anyio.wait_all_tasks_blocked()
         assert found == []
-        house.encoder.background_turn.set()
+        rig.encoder.background_turn.set()
     (lookup,) = found
     assert lookup.entry is not None
     assert lookup.entry.id == "a"
 
 
-async def test_a_hit_does_not_wait_for_what_is_still_to_be_encoded(house: House) -> None:
-    await house.cache.put(make_entry("a"), "one@0")
-    house.encoder.background_turn = anyio.Event()
+async def test_a_hit_does_not_wait_for_what_is_still_to_be_encoded(rig: CacheRig) -> None:
+    await rig.cache.put(make_entry("a"), "one@0")
+    rig.encoder.background_turn = anyio.Event()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(house.cache.put, make_entry("b"), "two@1")
-        await until(lambda: ("two@1", True) in house.encoder.encoded)
+        tasks.start_soon(rig.cache.put, make_entry("b"), "two@1")
+        await until(lambda: ("two@1", True) in rig.encoder.encoded)
         with anyio.fail_after(5):
-            lookup = await house.cache.find_semantic(key("uno@1"), refuse_none)
-        house.encoder.background_turn.set()
+            lookup = await rig.cache.find_semantic(key("uno@1"), refuse_none)
+        rig.encoder.background_turn.set()
     assert lookup.entry is not None
     assert lookup.entry.id == "a"
 
 
-async def test_nothing_is_waited_for_in_another_partition(house: House) -> None:
-    house.encoder.background_turn = anyio.Event()
+async def test_nothing_is_waited_for_in_another_partition(rig: CacheRig) -> None:
+    rig.encoder.background_turn = anyio.Event()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(house.cache.put, make_entry("a", partition="q"), "one@0")
-        await until(lambda: house.encoder.encoded)
+        tasks.start_soon(rig.cache.put, make_entry("a", partition="q"), "one@0")
+        await until(lambda: rig.encoder.encoded)
         with anyio.fail_after(5):
-            lookup = await house.cache.find_semantic(key("uno@1"), refuse_none)
-        house.encoder.background_turn.set()
+            lookup = await rig.cache.find_semantic(key("uno@1"), refuse_none)
+        rig.encoder.background_turn.set()
     assert lookup.reason == "empty-partition"
-    assert house.encoder.encoded == [("one@0", True)]
+    assert rig.encoder.encoded == [("one@0", True)]
 
 
 async def test_a_lookup_waits_for_its_partition_no_longer_than_for_its_own_encoding() -> None:
-    house = House(FaultyStore(), max_wait_s=0.01)
-    house.encoder.background_turn = anyio.Event()
+    rig = CacheRig(FaultyStore(), max_wait_s=0.01)
+    rig.encoder.background_turn = anyio.Event()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(house.cache.put, make_entry("a"), "one@0")
-        await until(lambda: house.encoder.encoded)
+        tasks.start_soon(rig.cache.put, make_entry("a"), "one@0")
+        await until(lambda: rig.encoder.encoded)
         with anyio.fail_after(5):
-            lookup = await house.cache.find_semantic(key("uno@1"), refuse_none)
-        assert house.index.size() == 0
-        house.encoder.background_turn.set()
+            lookup = await rig.cache.find_semantic(key("uno@1"), refuse_none)
+        assert rig.index.size() == 0
+        rig.encoder.background_turn.set()
     assert lookup.reason == "empty-partition"
 
 
 @pytest.mark.parametrize("ending", ["encoder", "store", "cancelled"])
 async def test_a_lookup_does_not_wait_for_an_entry_that_will_not_come(
-    house: House, ending: str
+    rig: CacheRig, ending: str
 ) -> None:
-    house.encoder.background_turn = anyio.Event()
+    rig.encoder.background_turn = anyio.Event()
     putting = anyio.CancelScope()
     found: list[Lookup] = []
 
     async def put() -> None:
         with putting:
-            await put_expected(house, make_entry("a"), "one@0")
+            await put_expected(rig, make_entry("a"), "one@0")
 
     async def find() -> None:
-        found.append(await house.cache.find_semantic(key("uno@1"), refuse_none))
+        found.append(await rig.cache.find_semantic(key("uno@1"), refuse_none))
 
     with anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(put)
-            await until(lambda: house.encoder.encoded)
+            await until(lambda: rig.encoder.encoded)
             tasks.start_soon(find)
-            await until(lambda: ("uno@1", False) in house.encoder.encoded)
+            await until(lambda: ("uno@1", False) in rig.encoder.encoded)
             if ending == "encoder":
-                house.encoder.error = EncoderError("broken")
+                rig.encoder.error = EncoderError("broken")
             elif ending == "store":
-                house.store.failing = {"append"}
+                rig.store.failing = {"append"}
             else:
                 putting.cancel()
-            house.encoder.background_turn.set()
+            rig.encoder.background_turn.set()
     assert [lookup.reason for lookup in found] == ["empty-partition"]
-    assert (await house.cache.find_semantic(key("uno@1"), refuse_none)).reason == "empty-partition"
+    assert (await rig.cache.find_semantic(key("uno@1"), refuse_none)).reason == "empty-partition"
 
 
-async def test_encodings_are_asked_for_in_the_name_of_the_tenant(house: House) -> None:
-    await house.cache.put(make_entry("a"), "one@0", tenant="ann")
-    await house.cache.find_semantic(key("uno@1"), refuse_none, MatchContext(tenant="bob"))
-    assert house.encoder.tenants == ["ann", "bob"]
+async def test_encodings_are_asked_for_in_the_name_of_the_tenant(rig: CacheRig) -> None:
+    await rig.cache.put(make_entry("a"), "one@0", tenant="ann")
+    await rig.cache.find_semantic(key("uno@1"), refuse_none, MatchContext(tenant="bob"))
+    assert rig.encoder.tenants == ["ann", "bob"]
 
 
 async def test_a_busy_encoder_is_not_waited_for() -> None:
-    house = House(FaultyStore(), max_wait_s=0.0)
-    await house.cache.put(make_entry("a"), "one@0")
-    house.encoder.turn = anyio.Event()
-    lookup = await house.cache.find_semantic(key("one@0"), refuse_none)
+    rig = CacheRig(FaultyStore(), max_wait_s=0.0)
+    await rig.cache.put(make_entry("a"), "one@0")
+    rig.encoder.turn = anyio.Event()
+    lookup = await rig.cache.find_semantic(key("one@0"), refuse_none)
     assert (lookup.outcome, lookup.reason) == (Outcome.MISS, "encoder-busy")
     assert lookup.encode_s > 0
 
 
 async def test_a_request_may_wait_longer_or_shorter_than_the_cache_is_set() -> None:
-    house = House(FaultyStore(), max_wait_s=0.0)
-    await house.cache.put(make_entry("a"), "one@0")
-    patient = await house.cache.find_semantic(
+    rig = CacheRig(FaultyStore(), max_wait_s=0.0)
+    await rig.cache.put(make_entry("a"), "one@0")
+    patient = await rig.cache.find_semantic(
         key("one@0"), refuse_none, MatchContext(max_wait_s=60.0)
     )
     assert patient.outcome is Outcome.SEMANTIC
-    house.encoder.turn = anyio.Event()
-    hurried = await house.cache.find_semantic(
-        key("one@0"), refuse_none, MatchContext(max_wait_s=0.0)
-    )
+    rig.encoder.turn = anyio.Event()
+    hurried = await rig.cache.find_semantic(key("one@0"), refuse_none, MatchContext(max_wait_s=0.0))
     assert hurried.reason == "encoder-busy"
 
 
-async def test_a_prompt_beyond_the_limit_is_too_long(house: House) -> None:
-    await house.cache.put(make_entry("a"), "one@0")
-    house.encoder.complete = False
-    assert (await house.cache.find_semantic(key("one@0"), refuse_none)).reason == "too-long"
+async def test_a_prompt_beyond_the_limit_is_too_long(rig: CacheRig) -> None:
+    await rig.cache.put(make_entry("a"), "one@0")
+    rig.encoder.complete = False
+    assert (await rig.cache.find_semantic(key("one@0"), refuse_none)).reason == "too-long"
 
 
-async def test_a_far_neighbour_is_below_the_threshold_and_is_not_loaded(house: House) -> None:
-    await house.cache.put(make_entry("a"), "one@0")
-    house.store.failing = {"load"}
-    lookup = await house.cache.find_semantic(key("uno@80"), refuse_none)
+async def test_a_far_neighbour_is_below_the_threshold_and_is_not_loaded(rig: CacheRig) -> None:
+    await rig.cache.put(make_entry("a"), "one@0")
+    rig.store.failing = {"load"}
+    lookup = await rig.cache.find_semantic(key("uno@80"), refuse_none)
     assert (lookup.reason, lookup.veto) == ("below-threshold", "threshold")
     assert lookup.similarity == pytest.approx(0.1736, abs=1e-3)
 
 
 async def test_a_neighbour_that_the_policy_finds_too_far_is_below_the_threshold(
-    house: House,
+    rig: CacheRig,
 ) -> None:
-    await house.cache.put(make_entry("a"), "one@0")
-    lookup = await house.cache.find_semantic(key("uno@30"), refuse_none)
+    await rig.cache.put(make_entry("a"), "one@0")
+    lookup = await rig.cache.find_semantic(key("uno@30"), refuse_none)
     assert (lookup.reason, lookup.veto) == ("below-threshold", "threshold")
     assert lookup.similarity == pytest.approx(0.8660, abs=1e-3)
 
 
-async def test_a_veto_is_reported_with_the_best_similarity(house: House) -> None:
-    await house.cache.put(make_entry("a"), "not one@0")
-    await house.cache.put(make_entry("b"), "two@40")
-    lookup = await house.cache.find_semantic(key("uno@10"), refuse_none)
+async def test_a_veto_is_reported_with_the_best_similarity(rig: CacheRig) -> None:
+    await rig.cache.put(make_entry("a"), "not one@0")
+    await rig.cache.put(make_entry("b"), "two@40")
+    lookup = await rig.cache.find_semantic(key("uno@10"), refuse_none)
     assert (lookup.outcome, lookup.reason, lookup.veto) == (Outcome.MISS, "veto", "negation")
     assert lookup.similarity == pytest.approx(0.9848, abs=1e-3)
 
 
-async def test_a_refusal_of_the_request_is_reported_as_the_veto(house: House) -> None:
-    await house.cache.put(make_entry("a"), "one@0")
-    lookup = await house.cache.find_semantic(key("uno@0"), lambda _: "max-tokens")
+async def test_a_refusal_of_the_request_is_reported_as_the_veto(rig: CacheRig) -> None:
+    await rig.cache.put(make_entry("a"), "one@0")
+    lookup = await rig.cache.find_semantic(key("uno@0"), lambda _: "max-tokens")
     assert (lookup.reason, lookup.veto) == ("veto", "max-tokens")
 
 
-async def test_damaged_evidence_is_a_miss(house: House) -> None:
+async def test_damaged_evidence_is_a_miss(rig: CacheRig) -> None:
     entry = msgspec.structs.replace(
         make_entry("a"), evidence=b"\xff", evidence_version="fake-1", encoder="angles"
     )
     vector = pack_vector(encode_angle("one@0").sentence)
-    await house.store.append([Put(entry=entry, vector=vector)])
-    await house.cache.open()
-    lookup = await house.cache.find_semantic(key("one@0"), refuse_none)
+    await rig.store.append([Put(entry=entry, vector=vector)])
+    await rig.cache.open()
+    lookup = await rig.cache.find_semantic(key("one@0"), refuse_none)
     assert (lookup.reason, lookup.veto) == ("veto", "evidence-damaged")
 
 
-async def test_evidence_of_another_policy_is_never_judged(house: House) -> None:
+async def test_evidence_of_another_policy_is_never_judged(rig: CacheRig) -> None:
     entry = msgspec.structs.replace(
         make_entry("a"), evidence=b"\xff", evidence_version="other", encoder="angles"
     )
     vector = pack_vector(encode_angle("one@0").sentence)
-    await house.store.append([Put(entry=entry, vector=vector)])
-    await house.cache.open()
-    lookup = await house.cache.find_semantic(key("one@0"), refuse_none)
+    await rig.store.append([Put(entry=entry, vector=vector)])
+    await rig.cache.open()
+    lookup = await rig.cache.find_semantic(key("one@0"), refuse_none)
     assert (lookup.reason, lookup.veto) == ("veto", "evidence-version")
 
 
-async def test_an_entry_that_left_the_store_is_skipped_and_forgotten(house: House) -> None:
+async def test_an_entry_that_left_the_store_is_skipped_and_forgotten(rig: CacheRig) -> None:
     vector = pack_vector(encode_angle("one@0").sentence)
-    house.index.add("p", "left", vector)
-    assert (await house.cache.find_semantic(key("one@0"), refuse_none)).reason == "gone"
-    assert house.index.size() == 0
-    house.index.add("p", "left", vector)
-    await house.cache.put(make_entry("a"), "one@5")
-    lookup = await house.cache.find_semantic(key("one@0"), refuse_none)
+    rig.index.add("p", "left", vector)
+    assert (await rig.cache.find_semantic(key("one@0"), refuse_none)).reason == "gone"
+    assert rig.index.size() == 0
+    rig.index.add("p", "left", vector)
+    await rig.cache.put(make_entry("a"), "one@5")
+    lookup = await rig.cache.find_semantic(key("one@0"), refuse_none)
     assert lookup.entry is not None
     assert lookup.entry.id == "a"
 
 
-async def test_an_expired_entry_is_not_served(house: House) -> None:
-    await house.cache.put(make_entry("a", expires=house.now + 5), "one@0")
-    house.now += 5
-    assert house.cache.peek_exact("a") is None
-    assert (await house.cache.find_semantic(key("one@0"), refuse_none)).reason == "gone"
+async def test_an_expired_entry_is_not_served(rig: CacheRig) -> None:
+    await rig.cache.put(make_entry("a", expires=rig.now + 5), "one@0")
+    rig.now += 5
+    assert rig.cache.peek_exact("a") is None
+    assert (await rig.cache.find_semantic(key("one@0"), refuse_none)).reason == "gone"
 
 
 class CountingPolicy(FakeMatchPolicy):

@@ -14,7 +14,7 @@ from headstart.embeddings.semantic_search import ENCODED_AT_ONCE, ENCODED_NEAR
 from headstart.errors import EncoderError
 from headstart.observe import Gated, GateOutcome
 from headstart.types import Put, VectorRow
-from support.caches import House, key, refuse_none, running, until
+from support.caches import CacheRig, key, refuse_none, running, until
 from support.fakes import FakeSketcher, FaultyStore, encode_angle, make_entry
 
 if TYPE_CHECKING:
@@ -25,104 +25,104 @@ pytestmark = pytest.mark.anyio
 
 def sketching(
     store: FaultyStore | None = None, *, table: str = "table", max_wait_s: float = 60.0
-) -> House:
-    return House(store or FaultyStore(), sketcher=FakeSketcher(table), max_wait_s=max_wait_s)
+) -> CacheRig:
+    return CacheRig(store or FaultyStore(), sketcher=FakeSketcher(table), max_wait_s=max_wait_s)
 
 
 @pytest.fixture
-async def house() -> House:
-    house = sketching()
-    await house.cache.open()
-    return house
+async def rig() -> CacheRig:
+    rig = sketching()
+    await rig.cache.open()
+    return rig
 
 
-async def put(house: House, id: str, text: str) -> None:
-    await house.cache.put(make_entry(id, query=text), text)
+async def put(rig: CacheRig, id: str, text: str) -> None:
+    await rig.cache.put(make_entry(id, query=text), text)
 
 
-async def find(house: House, text: str) -> Lookup:
-    return await house.cache.find_semantic(key(text), refuse_none)
+async def find(rig: CacheRig, text: str) -> Lookup:
+    return await rig.cache.find_semantic(key(text), refuse_none)
 
 
-def encoded(house: House) -> list[str]:
-    return [text for text, _ in house.encoder.encoded]
+def encoded(rig: CacheRig) -> list[str]:
+    return [text for text, _ in rig.encoder.encoded]
 
 
-def gated(house: House) -> list[GateOutcome]:
-    return [seen.outcome for seen in house.recorder.seen if isinstance(seen, Gated)]
+def gated(rig: CacheRig) -> list[GateOutcome]:
+    return [seen.outcome for seen in rig.recorder.seen if isinstance(seen, Gated)]
 
 
-async def rows(house: House) -> dict[str, VectorRow]:
-    return {row.id: row async for page in house.store.scan() for row in page}
+async def rows(rig: CacheRig) -> dict[str, VectorRow]:
+    return {row.id: row async for page in rig.store.scan() for row in page}
 
 
 # --- the gate ----------------------------------------------------------------------------------
 
 
 async def test_a_question_that_is_near_nothing_is_a_miss_and_nothing_is_encoded(
-    house: House,
+    rig: CacheRig,
 ) -> None:
-    house.cache._search.draw = lambda: 0.5  # type: ignore[union-attr]
-    await put(house, "a", "one@0")
-    lookup = await find(house, "uno@0~80")
+    rig.cache._search.draw = lambda: 0.5  # type: ignore[union-attr]
+    await put(rig, "a", "one@0")
+    lookup = await find(rig, "uno@0~80")
     assert (lookup.outcome, lookup.reason, lookup.veto, lookup.similarity) == (
         Outcome.MISS, "below-threshold", "threshold", None,
     )  # fmt: skip
-    assert encoded(house) == []
-    assert gated(house) == [GateOutcome.STOPPED]
+    assert encoded(rig) == []
+    assert gated(rig) == [GateOutcome.STOPPED]
 
 
-async def test_a_text_without_a_sketch_is_not_kept(house: House) -> None:
-    await put(house, "a", "one@0")
+async def test_a_text_without_a_sketch_is_not_kept(rig: CacheRig) -> None:
+    await put(rig, "a", "one@0")
     text = "long" * 1000
     before = sys.getrefcount(text)
-    lookup = await house.cache.find_semantic(key(text), refuse_none)
+    lookup = await rig.cache.find_semantic(key(text), refuse_none)
     assert lookup.reason == "too-long"
     del lookup
     assert sys.getrefcount(text) == before
 
 
-async def test_a_near_question_is_encoded_and_so_is_the_entry(house: House) -> None:
-    await put(house, "a", "one@0~20")
-    lookup = await find(house, "uno@10~0")
+async def test_a_near_question_is_encoded_and_so_is_the_entry(rig: CacheRig) -> None:
+    await put(rig, "a", "one@0~20")
+    lookup = await find(rig, "uno@10~0")
     assert lookup.entry is not None
     assert lookup.entry.id == "a"
     assert lookup.similarity == pytest.approx(0.9848, abs=1e-3)
-    assert encoded(house) == ["uno@10~0", "one@0~20"]
-    assert gated(house) == [GateOutcome.PASSED]
-    assert house.policy.hits == [False]
+    assert encoded(rig) == ["uno@10~0", "one@0~20"]
+    assert gated(rig) == [GateOutcome.PASSED]
+    assert rig.policy.hits == [False]
 
 
-async def test_an_entry_is_encoded_once(house: House) -> None:
-    await put(house, "a", "one@0")
+async def test_an_entry_is_encoded_once(rig: CacheRig) -> None:
+    await put(rig, "a", "one@0")
     for number in range(3):
-        assert (await find(house, f"{number}@1")).entry is not None
-    assert encoded(house) == ["0@1", "one@0", "1@1", "2@1"]
+        assert (await find(rig, f"{number}@1")).entry is not None
+    assert encoded(rig) == ["0@1", "one@0", "1@1", "2@1"]
 
 
-async def test_the_neighbour_with_the_nearest_encoding_answers(house: House) -> None:
-    await put(house, "nearest sketch", "one@20~0")
-    await put(house, "nearest encoding", "two@1~20")
-    lookup = await find(house, "uno@0")
+async def test_the_neighbour_with_the_nearest_encoding_answers(rig: CacheRig) -> None:
+    await put(rig, "nearest sketch", "one@20~0")
+    await put(rig, "nearest encoding", "two@1~20")
+    lookup = await find(rig, "uno@0")
     assert lookup.entry is not None
     assert lookup.entry.id == "nearest encoding"
 
 
 async def test_the_policy_sees_the_nearest_by_their_encodings_and_the_nearest_sketch(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    rig: CacheRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[RankedNeighbor] = []
-    judge = house.policy.judge
+    judge = rig.policy.judge
 
     def note(query: str, candidate: str, nearby: RankedNeighbor, veto: str | None) -> Verdict:
         asked.append(nearby)
         return judge(query, candidate, nearby, veto)
 
-    monkeypatch.setattr(house.policy, "judge", note)
+    monkeypatch.setattr(rig.policy, "judge", note)
     for number in range(5):
-        await put(house, f"{number}", f"{number}@{0 if number == 1 else 25}~{10 * number}")
-    await find(house, "uno@0")
-    await find(house, "dos@0")
+        await put(rig, f"{number}", f"{number}@{0 if number == 1 else 25}~{10 * number}")
+    await find(rig, "uno@0")
+    await find(rig, "dos@0")
     ranked = asked[-1]
     assert ranked.neighbor.id == "1"
     far = encode_angle("@25").sentence[0]
@@ -133,82 +133,88 @@ async def test_the_policy_sees_the_nearest_by_their_encodings_and_the_nearest_sk
     assert ranked.sketch == pytest.approx(1.0, abs=1e-3)
 
 
-async def test_a_sampled_question_below_the_gate_may_be_a_hit(house: House) -> None:
-    house.cache._search.draw = lambda: 0.0  # type: ignore[union-attr]
-    await put(house, "a", "one@0~80")
-    lookup = await find(house, "uno@0")
+async def test_a_sampled_question_below_the_gate_may_be_a_hit(rig: CacheRig) -> None:
+    rig.cache._search.draw = lambda: 0.0  # type: ignore[union-attr]
+    await put(rig, "a", "one@0~80")
+    lookup = await find(rig, "uno@0")
     assert lookup.entry is not None
-    assert house.policy.hits == [True]
-    assert (await find(house, "uno@40~0")).entry is None
-    assert gated(house) == [GateOutcome.FOUND, GateOutcome.SAMPLED]
+    assert rig.policy.hits == [True]
+    assert (await find(rig, "uno@40~0")).entry is None
+    assert gated(rig) == [GateOutcome.FOUND, GateOutcome.SAMPLED]
 
 
-async def test_the_gate_learns_whether_a_question_had_a_neighbour_to_judge(house: House) -> None:
-    await put(house, "a", "one@70~0")
-    assert (await find(house, "uno@0")).reason == "below-threshold"
-    assert (await find(house, "dos@40~0")).reason == "below-threshold"
-    assert house.policy.judged == [False, True]
+async def test_the_gate_learns_whether_a_question_had_a_neighbour_to_judge(
+    rig: CacheRig,
+) -> None:
+    await put(rig, "a", "one@70~0")
+    assert (await find(rig, "uno@0")).reason == "below-threshold"
+    assert (await find(rig, "dos@40~0")).reason == "below-threshold"
+    assert rig.policy.judged == [False, True]
 
 
-async def test_a_question_whose_neighbours_are_all_vetoed_had_none_to_judge(house: House) -> None:
-    await put(house, "a", "not one@0~0")
-    await put(house, "b", "not two@4~4")
-    assert (await find(house, "uno@0")).reason == "veto"
-    await put(house, "c", "three@30~8")
-    assert (await find(house, "dos@0")).veto == "negation"
-    assert house.policy.judged == [False, True]
+async def test_a_question_whose_neighbours_are_all_vetoed_had_none_to_judge(
+    rig: CacheRig,
+) -> None:
+    await put(rig, "a", "not one@0~0")
+    await put(rig, "b", "not two@4~4")
+    assert (await find(rig, "uno@0")).reason == "veto"
+    await put(rig, "c", "three@30~8")
+    assert (await find(rig, "dos@0")).veto == "negation"
+    assert rig.policy.judged == [False, True]
 
 
-async def test_a_prompt_that_cannot_be_encoded_as_a_whole_is_never_encoded(house: House) -> None:
-    await put(house, "a", "one@0")
-    await put(house, "b", "long@0")
-    assert (await find(house, "long@0")).reason == "too-long"
-    assert encoded(house) == []
-    assert house.index.size() == 1
-    assert house.cache.peek_exact("b") is not None
+async def test_a_prompt_that_cannot_be_encoded_as_a_whole_is_never_encoded(
+    rig: CacheRig,
+) -> None:
+    await put(rig, "a", "one@0")
+    await put(rig, "b", "long@0")
+    assert (await find(rig, "long@0")).reason == "too-long"
+    assert encoded(rig) == []
+    assert rig.index.size() == 1
+    assert rig.cache.peek_exact("b") is not None
 
 
 # --- entries that are not encoded yet ----------------------------------------------------------
 
 
 async def test_few_entries_are_encoded_while_a_request_waits_and_some_later() -> None:
-    house = sketching()
-    async with running(house.cache):
+    rig = sketching()
+    async with running(rig.cache):
         for number in range(20):
-            await put(house, f"{number:02}", f"{number}@0~{10 + 1.25 * number}")
-        first = await find(house, "uno@60~0")
+            await put(rig, f"{number:02}", f"{number}@0~{10 + 1.25 * number}")
+        first = await find(rig, "uno@60~0")
         assert first.entry is None
-        now = [text for text, background in house.encoder.encoded if not background]
+        now = [text for text, background in rig.encoder.encoded if not background]
         nearest = [f"{number}@0~{10 + 1.25 * number}" for number in range(ENCODED_AT_ONCE)]
         assert now == ["uno@60~0", *nearest]
-        await until(lambda: len(house.encoder.encoded) == 1 + ENCODED_AT_ONCE + ENCODED_NEAR)
+        await until(lambda: len(rig.encoder.encoded) == 1 + ENCODED_AT_ONCE + ENCODED_NEAR)
         await anyio.wait_all_tasks_blocked()
-    assert len(house.encoder.encoded) == 1 + ENCODED_AT_ONCE + ENCODED_NEAR
+    assert len(rig.encoder.encoded) == 1 + ENCODED_AT_ONCE + ENCODED_NEAR
 
 
 async def test_no_worse_neighbour_answers_while_a_nearer_one_is_not_encoded() -> None:
-    house = sketching()
-    async with running(house.cache):
-        await put(house, "far", "far@20~20")
-        assert (await find(house, "dos@20~20")).entry is not None
+    rig = sketching()
+    async with running(rig.cache):
+        await put(rig, "far", "far@20~20")
+        assert (await find(rig, "dos@20~20")).entry is not None
         for number in range(ENCODED_AT_ONCE + 1):
-            await put(house, f"{number}", f"{number}@{50 - number}~{number}")
-        house.encoder.background_turn = anyio.Event()
-        lookup = await find(house, "uno@10~0")
+            await put(rig, f"{number}", f"{number}@{50 - number}~{number}")
+        rig.encoder.background_turn = anyio.Event()
+        lookup = await find(rig, "uno@10~0")
         assert (lookup.reason, lookup.entry, lookup.pair) == ("unencoded", None, None)
-        house.encoder.background_turn.set()
-        await until(lambda: len(house.cache._replica.vectors) == 4)
-        again = await find(house, "uno@10~0")
+        rig.encoder.background_turn.set()
+        await until(lambda: len(rig.cache._replica.vectors) == 4)
+        again = await find(rig, "uno@10~0")
         assert again.entry is not None
         assert again.entry.id == "far"
 
 
-async def test_a_new_entry_takes_the_encoding_of_its_lookup(house: House) -> None:
-    house.encoder.recent["one@0"] = encode_angle("one@0")
-    await put(house, "a", "one@0")
-    assert (await rows(house))["a"].vector == pack_vector(encode_angle("one@0").sentence)
-    assert (await find(house, "uno@1")).entry is not None
-    assert encoded(house) == ["uno@1"]
+async def test_a_new_entry_takes_the_encoding_of_its_lookup(rig: CacheRig) -> None:
+    rig.encoder.recent["one@0"] = encode_angle("one@0")
+    await put(rig, "a", "one@0")
+    assert (await rows(rig))["a"].vector == pack_vector(encode_angle("one@0").sentence)
+    assert (await find(rig, "uno@1")).entry is not None
+    assert encoded(rig) == ["uno@1"]
 
 
 async def test_a_late_vector_reaches_the_store_other_nodes_and_a_restart() -> None:
@@ -231,96 +237,96 @@ async def test_a_late_vector_reaches_the_store_other_nodes_and_a_restart() -> No
 
 
 async def test_a_late_vector_does_not_bring_back_a_deleted_entry() -> None:
-    house = sketching()
-    async with running(house.cache):
-        await put(house, "a", "one@0")
-        house.encoder.turn = anyio.Event()
+    rig = sketching()
+    async with running(rig.cache):
+        await put(rig, "a", "one@0")
+        rig.encoder.turn = anyio.Event()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(find, house, "uno@1")
-            await until(lambda: house.encoder.encoded)
-            await house.cache.invalidate(["a"])
-            house.encoder.turn.set()
+            tasks.start_soon(find, rig, "uno@1")
+            await until(lambda: rig.encoder.encoded)
+            await rig.cache.invalidate(["a"])
+            rig.encoder.turn.set()
         await anyio.wait_all_tasks_blocked()
-        assert (await house.store.stats()).entries == 0
-        assert (await find(house, "uno@1")).reason == "empty-partition"
-    assert house.cache._replica.vectors == {}
+        assert (await rig.store.stats()).entries == 0
+        assert (await find(rig, "uno@1")).reason == "empty-partition"
+    assert rig.cache._replica.vectors == {}
 
 
-async def busy_miss(house: House, id: str, text: str) -> None:
+async def busy_miss(rig: CacheRig, id: str, text: str) -> None:
     """Miss because the encoder does not come to an end, and store the answer from upstream."""
-    assert (await find(house, text)).reason == "encoder-busy"
-    await put(house, id, text)
+    assert (await find(rig, text)).reason == "encoder-busy"
+    await put(rig, id, text)
 
 
-async def test_what_a_busy_encoder_left_out_is_encoded_in_idle_time() -> None:
-    house = sketching(max_wait_s=0.01)
-    async with running(house.cache):
-        await put(house, "a", "one@0")
-        house.encoder.turn = anyio.Event()
-        await busy_miss(house, "b", "uno@1")
-        house.encoder.turn.set()
-        await until(lambda: "b" in house.cache._replica.vectors)
-        assert house.encoder.encoded[-1] == ("uno@1", True)
-        await until(lambda: house.cache._index.size() == 2)
+async def test_prompts_that_a_busy_encoder_left_out_are_encoded_in_idle_time() -> None:
+    rig = sketching(max_wait_s=0.01)
+    async with running(rig.cache):
+        await put(rig, "a", "one@0")
+        rig.encoder.turn = anyio.Event()
+        await busy_miss(rig, "b", "uno@1")
+        rig.encoder.turn.set()
+        await until(lambda: "b" in rig.cache._replica.vectors)
+        assert rig.encoder.encoded[-1] == ("uno@1", True)
+        await until(lambda: rig.cache._index.size() == 2)
 
 
 async def test_no_question_waits_for_the_encoding_of_what_was_left_out() -> None:
-    house = sketching(max_wait_s=0.01)
-    async with running(house.cache):
-        await put(house, "a", "one@0")
-        assert (await find(house, "eins@0")).entry is not None
-        house.encoder.turn = anyio.Event()
-        await busy_miss(house, "b", "uno@1")
-        house.encoder.turn.set()
-        house.encoder.encoded.clear()
-        lookup = await find(house, "dos@1")  # nearer to b, which is not in the index yet
+    rig = sketching(max_wait_s=0.01)
+    async with running(rig.cache):
+        await put(rig, "a", "one@0")
+        assert (await find(rig, "eins@0")).entry is not None
+        rig.encoder.turn = anyio.Event()
+        await busy_miss(rig, "b", "uno@1")
+        rig.encoder.turn.set()
+        rig.encoder.encoded.clear()
+        lookup = await find(rig, "dos@1")  # nearer to b, which is not in the index yet
         assert lookup.entry is not None
         assert lookup.entry.id == "a"
-        assert encoded(house)[0] == "dos@1"
-        assert ("uno@1", False) not in house.encoder.encoded
-        await until(lambda: house.cache._index.size() == 2)
-        lookup = await find(house, "tres@1")
+        assert encoded(rig)[0] == "dos@1"
+        assert ("uno@1", False) not in rig.encoder.encoded
+        await until(lambda: rig.cache._index.size() == 2)
+        lookup = await find(rig, "tres@1")
         assert lookup.entry is not None
         assert lookup.entry.id == "b"
 
 
 async def test_an_entry_that_was_left_out_is_found_after_a_restart() -> None:
     store = FaultyStore()
-    house = sketching(store, max_wait_s=0.01)
-    await house.cache.open()
-    await put(house, "a", "one@0")
-    house.encoder.turn = anyio.Event()
-    await busy_miss(house, "b", "uno@1")
-    assert house.cache._index.size() == 1
+    rig = sketching(store, max_wait_s=0.01)
+    await rig.cache.open()
+    await put(rig, "a", "one@0")
+    rig.encoder.turn = anyio.Event()
+    await busy_miss(rig, "b", "uno@1")
+    assert rig.cache._index.size() == 1
     again = sketching(store)
     await again.cache.open()
     assert again.cache._index.size() == 2
 
 
 async def test_an_entry_that_was_left_out_and_deleted_does_not_come_back() -> None:
-    house = sketching(max_wait_s=0.01)
-    async with running(house.cache):
-        await put(house, "a", "one@0")
-        house.encoder.turn = anyio.Event()
-        await busy_miss(house, "b", "uno@1")
-        await house.cache.invalidate(["b"])
-        house.encoder.turn.set()
+    rig = sketching(max_wait_s=0.01)
+    async with running(rig.cache):
+        await put(rig, "a", "one@0")
+        rig.encoder.turn = anyio.Event()
+        await busy_miss(rig, "b", "uno@1")
+        await rig.cache.invalidate(["b"])
+        rig.encoder.turn.set()
         await anyio.wait_all_tasks_blocked()
-        assert house.cache._index.size() == 1
-        assert house.cache._replica.vectors == {}
+        assert rig.cache._index.size() == 1
+        assert rig.cache._replica.vectors == {}
 
 
 async def test_an_entry_that_was_left_out_joins_the_index_if_its_encoding_fails() -> None:
-    house = sketching(max_wait_s=0.01)
-    async with running(house.cache):
-        await put(house, "a", "one@0")
-        house.encoder.turn = anyio.Event()
-        await busy_miss(house, "b", "uno@1")
-        house.encoder.error = EncoderError("broken")
-        house.encoder.turn.set()
-        await until(lambda: house.cache._index.size() == 2)
-        house.encoder.error = None
-        lookup = await find(house, "dos@1")
+    rig = sketching(max_wait_s=0.01)
+    async with running(rig.cache):
+        await put(rig, "a", "one@0")
+        rig.encoder.turn = anyio.Event()
+        await busy_miss(rig, "b", "uno@1")
+        rig.encoder.error = EncoderError("broken")
+        rig.encoder.turn.set()
+        await until(lambda: rig.cache._index.size() == 2)
+        rig.encoder.error = None
+        lookup = await find(rig, "dos@1")
         assert lookup.entry is not None
         assert lookup.entry.id == "b"
 
@@ -329,34 +335,34 @@ async def test_entries_beyond_those_that_may_wait_join_the_index_with_their_sket
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("headstart.embeddings.entry_encoder.MOST_WANTED", 2)
-    house = sketching(max_wait_s=0.01)
-    await house.cache.open()
-    await put(house, "a", "one@0")
-    house.encoder.turn = anyio.Event()
+    rig = sketching(max_wait_s=0.01)
+    await rig.cache.open()
+    await put(rig, "a", "one@0")
+    rig.encoder.turn = anyio.Event()
     for number in range(4):
-        await busy_miss(house, f"late {number}", f"{number}@1")
-    assert house.cache._index.size() == 1
+        await busy_miss(rig, f"late {number}", f"{number}@1")
+    assert rig.cache._index.size() == 1
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(house.cache.run)
-        await until(lambda: house.cache._index.size() == 3)
+        tasks.start_soon(rig.cache.run)
+        await until(lambda: rig.cache._index.size() == 3)
         tasks.cancel_scope.cancel()
 
 
-async def test_an_encoder_that_fails_makes_a_miss_and_the_entry_waits(house: House) -> None:
-    await put(house, "a", "one@0")
-    house.encoder.error = EncoderError("broken")
-    assert (await find(house, "uno@1")).reason == "encoder-error"
-    house.encoder.error = None
-    assert (await find(house, "uno@1")).entry is not None
+async def test_an_encoder_that_fails_makes_a_miss_and_the_entry_waits(rig: CacheRig) -> None:
+    await put(rig, "a", "one@0")
+    rig.encoder.error = EncoderError("broken")
+    assert (await find(rig, "uno@1")).reason == "encoder-error"
+    rig.encoder.error = None
+    assert (await find(rig, "uno@1")).entry is not None
 
 
-async def test_a_cancelled_lookup_leaves_the_entry_to_the_next(house: House) -> None:
-    await put(house, "a", "one@0")
-    house.encoder.turn = anyio.Event()
+async def test_a_cancelled_lookup_leaves_the_entry_to_the_next(rig: CacheRig) -> None:
+    await put(rig, "a", "one@0")
+    rig.encoder.turn = anyio.Event()
     with anyio.move_on_after(0.01):
-        await find(house, "uno@1")
-    house.encoder.turn.set()
-    assert (await find(house, "uno@1")).entry is not None
+        await find(rig, "uno@1")
+    rig.encoder.turn.set()
+    assert (await find(rig, "uno@1")).entry is not None
 
 
 # --- entries on their way ----------------------------------------------------------------------
@@ -364,20 +370,20 @@ async def test_a_cancelled_lookup_leaves_the_entry_to_the_next(house: House) -> 
 
 @pytest.mark.parametrize(("asked", "waits"), [("uno@1", True), ("far@80", False)])
 async def test_only_a_near_question_waits_for_an_entry_on_its_way(
-    house: House, asked: str, waits: bool
+    rig: CacheRig, asked: str, waits: bool
 ) -> None:
-    house.cache._search.draw = lambda: 0.5  # type: ignore[union-attr]
-    arrived = house.cache.expect(key("one@0"))
+    rig.cache._search.draw = lambda: 0.5  # type: ignore[union-attr]
+    arrived = rig.cache.expect(key("one@0"))
     found: list[Lookup] = []
 
     async def ask() -> None:
-        found.append(await find(house, asked))
+        found.append(await find(rig, asked))
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(ask)
         await anyio.wait_all_tasks_blocked()
         assert (found == []) is waits
-        await put(house, "a", "one@0")
+        await put(rig, "a", "one@0")
         arrived()
     assert (found[0].entry is not None) is waits
 
@@ -390,26 +396,28 @@ async def test_an_entry_without_a_sketch_of_this_table_is_sketched_from_its_ques
     table: str,
 ) -> None:
     store = FaultyStore()
-    older = House(store) if not table else sketching(store, table=table)
+    older = CacheRig(store) if not table else sketching(store, table=table)
     await older.cache.open()
     await put(older, "a", "one@0")
-    house = sketching(store)
-    async with running(house.cache):
-        await until(lambda: "a" in house.index)
-        assert (await find(house, "uno@1")).entry is not None
-        assert encoded(house) == (["uno@1", "one@0"] if table else ["uno@1"])
-        await until(lambda: house.store.calls.count("append") > 1)
-    row = (await rows(house))["a"]
+    rig = sketching(store)
+    async with running(rig.cache):
+        await until(lambda: "a" in rig.index)
+        assert (await find(rig, "uno@1")).entry is not None
+        assert encoded(rig) == (["uno@1", "one@0"] if table else ["uno@1"])
+        await until(lambda: rig.store.calls.count("append") > 1)
+    row = (await rows(rig))["a"]
     assert row.sketch is not None
     assert row.sketch.table == "table"
     assert row.vector == pack_vector(encode_angle("one@0").sentence)
 
 
-async def test_an_entry_with_the_parse_of_another_version_is_encoded_again(house: House) -> None:
-    await put(house, "a", "one@0")
-    assert (await find(house, "uno@1")).entry is not None
-    await house.cache.aclose()
-    newer = sketching(house.store)
+async def test_an_entry_with_the_parse_of_another_version_is_encoded_again(
+    rig: CacheRig,
+) -> None:
+    await put(rig, "a", "one@0")
+    assert (await find(rig, "uno@1")).entry is not None
+    await rig.cache.aclose()
+    newer = sketching(rig.store)
     newer.policy.parse_version = "fake-2"
     await newer.cache.open()
     assert (await find(newer, "uno@1")).entry is not None
@@ -418,19 +426,19 @@ async def test_an_entry_with_the_parse_of_another_version_is_encoded_again(house
     assert encoded(newer) == ["uno@1", "one@0", "dos@1"]
 
 
-async def test_a_question_goes_in_the_name_of_its_tenant(house: House) -> None:
-    await put(house, "a", "one@0")
-    await house.cache.find_semantic(key("uno@1"), refuse_none, MatchContext(tenant="bob"))
-    assert house.encoder.tenants == ["bob", "bob"]
+async def test_a_question_goes_in_the_name_of_its_tenant(rig: CacheRig) -> None:
+    await put(rig, "a", "one@0")
+    await rig.cache.find_semantic(key("uno@1"), refuse_none, MatchContext(tenant="bob"))
+    assert rig.encoder.tenants == ["bob", "bob"]
 
 
-async def test_a_sketch_alone_is_what_the_store_gets_at_first(house: House) -> None:
-    await put(house, "a", "one@0")
-    row = (await rows(house))["a"]
+async def test_a_sketch_alone_is_what_the_store_gets_at_first(rig: CacheRig) -> None:
+    await put(rig, "a", "one@0")
+    row = (await rows(rig))["a"]
     assert (row.vector, row.sketch is not None) == (None, True)
-    assert house.encoder.encoded == []
-    stored = await house.store.find("a")
+    assert rig.encoder.encoded == []
+    stored = await rig.store.find("a")
     assert stored is not None
     assert (stored.evidence, stored.encoder) == (b"", "")
-    await house.store.append([Put(entry=make_entry("b"))])
-    assert set(await rows(house)) == {"a"}
+    await rig.store.append([Put(entry=make_entry("b"))])
+    assert set(await rows(rig)) == {"a"}

@@ -172,7 +172,7 @@ def test_pooling_that_the_graph_cannot_do_is_refused(
         export_model(make_model(pooling="max"), tmp_path / "out")
 
 
-def test_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match="cannot be loaded"):
         export_model(str(tmp_path / "empty"), tmp_path / "out")

@@ -64,7 +64,7 @@ def test_tenants_that_always_have_a_job_take_equal_times(
     assert all(texts == sorted(texts) for texts in served.values())
 
 
-def test_who_stayed_away_has_saved_up_no_turns() -> None:
+def test_a_tenant_that_stayed_away_has_saved_up_no_turns() -> None:
     queue = FairQueue[Ask]()
     for number in range(10):
         queue.add(Ask("busy", str(number)))
@@ -100,7 +100,7 @@ def test_ever_new_tenants_do_not_keep_an_old_one_waiting() -> None:
     assert len(waited) > 50
 
 
-def test_who_goes_for_a_moment_does_not_lose_what_it_took() -> None:
+def test_a_tenant_that_is_away_for_a_moment_keeps_its_time() -> None:
     """One caller with long prompts, one at a time, against one with short prompts."""
     queue = FairQueue[Ask]()
     taken = {"long": 0.0, "short": 0.0}

@@ -181,7 +181,7 @@ def test_tombstones_are_compacted_once_they_are_many(removed: int, kind: type) -
     assert (0 if left is None else len(left)) == 1000 - removed
 
 
-def test_what_survives_a_compaction_is_found_and_what_left_may_return() -> None:
+def test_kept_rows_are_found_after_a_compaction_and_removed_ones_may_return() -> None:
     index = FaissIndex(DIMENSION)
     vectors = unit_rows(4096)
     fill(index, "p", vectors)

@@ -47,7 +47,7 @@ asyncio.run(main())
 """
 
 
-def test_it_encodes_as_the_encoder_does_whoever_is_first() -> None:
+def test_a_lazy_encoder_encodes_like_the_encoder_whichever_caller_is_first() -> None:
     lazy, own = LazyEncoder(max_tokens=64), OnnxEncoder(max_tokens=64)
     assert (lazy.namespace, lazy.dimension) == (own.namespace, own.dimension)
     texts = ["How do I reset my password?", "What is a hedge?"] * 4

@@ -36,7 +36,7 @@ def test_the_wanted_target_is_recommended_with_what_to_expect() -> None:
     assert pasted(advice) == {"max_error": 0.02, "state": "learned.bin"}
     assert advice.words == (
         (
-            "Set max_error = 0.02: expect hits by meaning for about 20 % of the prompts, as in the "
+            "Set max_error = 0.02: expect semantic hits for about 20 % of the prompts, as in the "
             "second half of this log, when most was learned. In the whole log 3 of 300 hits were "
             "wrong (1 %)."
         ),

@@ -42,6 +42,6 @@ def test_noisy_judge_errs_and_doubts_at_its_rates(truth: bool, unsure: float, wr
     assert sure.count(not truth) / len(sure) == pytest.approx(wrong, abs=0.015)
 
 
-def test_what_nobody_knows_stays_unknown() -> None:
+def test_an_unsure_judgement_stays_unknown() -> None:
     judge = noisy(lambda _, __: None, JudgeNoise(), random.Random(1).random)
     assert judge(None, None) is None

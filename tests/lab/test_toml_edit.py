@@ -40,6 +40,6 @@ def test_a_table_written_otherwise_is_refused_with_what_to_write(text: str) -> N
         set_keys(text, "cache", VALUES)
 
 
-def test_what_is_no_toml_is_refused() -> None:
+def test_text_that_is_not_toml_is_refused() -> None:
     with pytest.raises(ConfigError, match="not TOML"):
         set_keys("[cache", "cache", VALUES)

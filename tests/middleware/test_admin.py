@@ -338,7 +338,7 @@ async def test_entries_are_deleted_by_the_start_of_their_partition(local: Sideca
     assert "fwd=miss" in (await local.ask("one")).verdict
 
 
-async def test_what_one_caller_had_stored_is_listed_and_deleted_by_its_scope(
+async def test_the_entries_of_one_caller_are_listed_and_deleted_by_scope(
     local: Sidecar,
 ) -> None:
     mine = await local.ask("one")

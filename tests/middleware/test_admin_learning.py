@@ -82,10 +82,10 @@ async def test_a_static_match_says_that_nothing_is_learned() -> None:
 
 
 @pytest.mark.parametrize("path", WRITES)
-async def test_what_is_not_known_cannot_be_labelled(running: Administered, path: str) -> None:
+async def test_an_unknown_request_cannot_be_labelled(running: Administered, path: str) -> None:
     await running.ask_first()
     assert message(await running.post(path, WRITES[path]), 404)
-    assert await running.store.labels() == []
+    assert await running.store.read_labels() == []
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ async def test_a_value_out_of_range_is_refused(running: Administered, query: str
 # --- learning and feedback -------------------------------------------------------------------
 
 
-async def test_what_a_domain_learned_can_be_taken_elsewhere(running: Administered) -> None:
+async def test_the_state_of_a_domain_can_be_exported(running: Administered) -> None:
     await running.ask_first()
     await running.gateway.ask(REWORDED)
     (domain,) = await running.get("learning")
@@ -152,7 +152,7 @@ async def test_feedback_on_a_hit_is_a_label(running: Administered, correct: bool
 
 
 @pytest.mark.parametrize("pair_only", [False, True])
-async def test_what_a_person_called_wrong_is_not_served_again(
+async def test_an_answer_that_a_person_called_wrong_is_not_served_again(
     running: Administered, pair_only: bool
 ) -> None:
     stored = await running.ask_first()
@@ -287,7 +287,7 @@ async def test_an_unknown_request_cannot_be_explained(running: Administered) -> 
 
 async def test_audit_shows_the_certificate_and_the_wrong_hits(running: Administered) -> None:
     audits = [make_label(n, source=LabelSource.AUDIT, same=n != 3) for n in range(10)]
-    await running.store.label(audits)
+    await running.store.add_labels(audits)
     found = await running.get("audit?since=999.5")
     (row,) = found["certificates"]
     assert (row["domain"], row["week"], row["audits"], row["wrong"]) == ("d", "1970-W01", 10, 1)

@@ -66,7 +66,7 @@ def _status(key: str, samples: int) -> UpstreamStatus:
     )
 
 
-async def test_what_hedges_cost_is_told_beside_their_budget() -> None:
+async def test_the_cost_of_hedges_is_shown_beside_their_budget() -> None:
     price = {"default": {"input_per_million": 1.0, "output_per_million": 1.0}}
     async with simulated(Provider()) as quick:
         slow = {"name": "slow", "price": price}

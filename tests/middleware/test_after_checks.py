@@ -376,7 +376,9 @@ async def test_a_caller_who_leaves_does_not_take_the_answer_from_another(
 
 
 @pytest.mark.parametrize("make", FRAMEWORKS)
-async def test_what_bypasses_the_cache_reaches_the_handler(make: Callable[[App], Any]) -> None:
+async def test_a_request_that_bypasses_the_cache_reaches_the_handler(
+    make: Callable[[App], Any],
+) -> None:
     own = App()
     async with served(make(own)) as client:
         for _ in range(2):
@@ -581,7 +583,7 @@ async def test_a_half_of_the_setup_alone_is_logged_once(caplog: pytest.LogCaptur
     assert len([line for line in said if "without_endpoint is decorated" in line]) == 1
 
 
-async def test_what_cannot_be_decorated_is_refused() -> None:
+async def test_a_function_that_cannot_be_decorated_is_refused() -> None:
     async def yields() -> AsyncIterator[bytes]:
         yield b""
 

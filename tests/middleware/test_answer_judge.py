@@ -88,7 +88,7 @@ async def test_a_broken_encoder_leaves_the_words_to_judge_and_is_told() -> None:
     assert recorder.seen == [StageFailed(stage="encoder", error="EncoderError")]
 
 
-async def test_words_that_settle_it_are_not_encoded() -> None:
+async def test_pairs_that_words_settle_are_not_encoded() -> None:
     recorder = Recorder()
     judge = AnswerJudge(Broken(), recorder)
     found = await judge.compare(stored(OSLO), "What of Oslo?", answer(BERGEN))
@@ -115,7 +115,7 @@ async def test_sketches_settle_what_no_probable_encoding_would_change(
     assert recorder.seen == []
 
 
-async def test_what_sketches_leave_open_is_encoded() -> None:
+async def test_pairs_that_sketches_leave_open_are_encoded() -> None:
     recorder = Recorder()
     judge = AnswerJudge(Broken(), recorder, sketch=drawing(0.6))
     await judge.compare(stored(OSLO), "What of Oslo?", answer(NEARLY))

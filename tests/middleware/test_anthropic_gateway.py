@@ -126,7 +126,7 @@ KEPT_APART: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("one", "other"), KEPT_APART.values(), ids=KEPT_APART.keys())
-async def test_what_changes_an_answer_is_in_its_key(
+async def test_headers_and_fields_that_change_an_answer_are_keyed(
     one: dict[str, Any], other: dict[str, Any]
 ) -> None:
     async with proxied(ScriptedMessages(), provider=ANTHROPIC) as proxy:
@@ -159,7 +159,7 @@ THE_SAME: dict[str, tuple[dict[str, Any], ...]] = {
 
 
 @pytest.mark.parametrize(("one", "other"), THE_SAME.values(), ids=THE_SAME.keys())
-async def test_what_does_not_change_an_answer_is_not_in_its_key(
+async def test_headers_and_fields_that_do_not_change_an_answer_are_not_keyed(
     one: dict[str, Any], other: dict[str, Any]
 ) -> None:
     async with proxied(ScriptedMessages(), provider=ANTHROPIC) as proxy:
@@ -199,7 +199,7 @@ BYPASSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("fields", "reason"), BYPASSED.values(), ids=BYPASSED.keys())
-async def test_what_must_reach_the_provider_bypasses_the_cache(
+async def test_requests_that_must_reach_the_provider_bypass_the_cache(
     fields: dict[str, Any], reason: str
 ) -> None:
     async with proxied(ScriptedMessages(), provider=ANTHROPIC) as proxy:
@@ -225,7 +225,7 @@ async def test_conversations_of_equal_meaning_share_an_answer() -> None:
         assert [row.outcome for row in proxy.served] == [Outcome.MISS, Outcome.SEMANTIC]
 
 
-async def test_what_cannot_be_translated_is_refused_with_the_fix() -> None:
+async def test_an_untranslatable_request_is_refused_with_the_fix() -> None:
     async with proxied(ScriptedMessages(), provider=ANTHROPIC) as proxy:
         uploading = proxy.session.post(proxy.url + "/v1/files", json={}, headers=KEY)
         async with uploading as response:

@@ -106,7 +106,7 @@ def test_anthropic_never_sees_our_signature() -> None:
 
 
 @pytest.mark.parametrize("target", [ANTHROPIC, GEMINI_GENERATE, COHERE_CHAT])
-def test_what_we_handed_out_ourselves_is_never_refused(target: Any) -> None:
+def test_reasoning_with_our_mark_is_never_refused(target: Any) -> None:
     strict = Quirks(refuse=True)
     assert edited(conversation(MARKED, TEXT), strict)[1] == ("thinking",)
     for thought in (MARKED, SIGNED):
@@ -124,7 +124,7 @@ def test_a_turn_that_held_nothing_else_goes_with_it() -> None:
 
 
 @pytest.mark.parametrize("content", [[SIGNED, TEXT], [], "headstart:", [{"type": "thinking"}]])
-def test_what_is_not_ours_passes_byte_for_byte(content: Any) -> None:
+def test_reasoning_without_our_mark_passes_byte_for_byte(content: Any) -> None:
     document = conversation()
     document["messages"][1]["content"] = content
     body = json.dumps(document).encode()

@@ -24,7 +24,7 @@ from support.candidates import (
     UNIX,
     Actor,
     Candid,
-    House,
+    Targets,
     attempt_group,
     chat_call,
     read,
@@ -52,8 +52,8 @@ def down() -> list[Step]:
     return [UpstreamUnreachable("down")]
 
 
-async def race(house: House, *actors: Actor, **options: Any) -> str:
-    upstream = attempt_group("race", *(house.target(each) for each in actors), **options)
+async def race(targets: Targets, *actors: Actor, **options: Any) -> str:
+    upstream = attempt_group("race", *(targets.target(each) for each in actors), **options)
     async with await upstream.send(chat_call()) as reply:
         return await read(reply)
 
@@ -71,16 +71,16 @@ LOSING: dict[str, list[Any]] = {
 @pytest.mark.parametrize("losing", LOSING)
 async def test_only_content_wins_a_race(losing: str) -> None:
     steps = [step() if callable(step) else step for step in LOSING[losing]]
-    house, loser = House(), Actor("loser", [steps])
+    targets, loser = Targets(), Actor("loser", [steps])
     winner = Actor("winner", [[20, *whole("yes")]])
-    assert await race(house, loser, winner) == "yes"
+    assert await race(targets, loser, winner) == "yes"
     outcome = "lost" if losing == "headers" else "failed"
-    assert sorted(house.outcomes()) == [("loser", outcome), ("winner", "won")]
+    assert sorted(targets.outcomes()) == [("loser", outcome), ("winner", "won")]
     assert loser.open == winner.open == 0
 
 
 async def test_losers_are_cancelled_at_once_and_nobody_waits_for_them() -> None:
-    house, unwound = House(), asyncio.Event()
+    targets, unwound = Targets(), asyncio.Event()
 
     class Slow(Actor):
         """Takes its time to close."""
@@ -90,21 +90,21 @@ async def test_losers_are_cancelled_at_once_and_nobody_waits_for_them() -> None:
             await super().close(error)
 
     loser, winner = Slow("loser", [never()]), Actor("winner", [[10, *whole("a", "b")]])
-    upstream = attempt_group("race", house.target(loser), house.target(winner))
+    upstream = attempt_group("race", targets.target(loser), targets.target(winner))
     async with await upstream.send(chat_call()) as reply:
         assert await read(reply) == "ab"
         assert loser.open == 1
         unwound.set()
     assert loser.open == 0
     assert isinstance(loser.closed[0], asyncio.CancelledError)
-    house.ledger.take("call")
+    targets.ledger.take("call")
 
 
 async def test_the_consumers_cancellation_ends_everything() -> None:
-    house = House()
+    targets = Targets()
     actors = [Actor(name, [never()]) for name in "abc"]
-    nested = attempt_group("race", *map(house.target, actors[1:]))
-    upstream = attempt_group("race", house.target(actors[0]), nested)
+    nested = attempt_group("race", *map(targets.target, actors[1:]))
+    upstream = attempt_group("race", targets.target(actors[0]), nested)
 
     async def ask() -> None:
         async with await upstream.send(chat_call()):
@@ -117,45 +117,45 @@ async def test_the_consumers_cancellation_ends_everything() -> None:
         asked.cancel()
     assert asked.cancelled()
     assert [each.open for each in actors] == [0, 0, 0]
-    assert sorted(house.outcomes()) == [(name, "abandoned") for name in "abc"]
+    assert sorted(targets.outcomes()) == [(name, "abandoned") for name in "abc"]
 
 
 async def test_a_consumers_own_error_comes_out_as_it_is() -> None:
-    house = House()
+    targets = Targets()
     with pytest.raises(ValueError, match="mine"):
         async with await attempt_group(
-            "race", *(house.target(Actor(n, [whole("x")])) for n in "ab")
+            "race", *(targets.target(Actor(n, [whole("x")])) for n in "ab")
         ).send(chat_call()):
             raise ValueError("mine")
 
 
 async def test_a_bug_in_a_member_is_not_hidden() -> None:
-    house = House()
+    targets = Targets()
     actors = [Actor("a", [[RuntimeError("bug")]]), Actor("b", [never()])]
     with pytest.raises(RuntimeError, match="bug"):
-        await race(house, *actors)
+        await race(targets, *actors)
     assert [each.open for each in actors] == [0, 0]
 
 
 async def test_a_group_may_be_a_member_of_a_group() -> None:
-    house = House()
+    targets = Targets()
     a, b, c = (Actor(n, [s]) for n, s in (("a", never()), ("b", down()), ("c", [5, *whole("c")])))
-    hedge = attempt_group("hedge", house.target(b), house.target(c))
-    upstream = attempt_group("race", house.target(a), hedge)
+    hedge = attempt_group("hedge", targets.target(b), targets.target(c))
+    upstream = attempt_group("race", targets.target(a), hedge)
     async with await upstream.send(chat_call()) as reply:
         assert await read(reply) == "c"
-    assert sorted(house.outcomes()) == [("a", "lost"), ("b", "failed"), ("c", "won")]
-    assert sorted(house.roles()) == [("a", "first"), ("b", "race"), ("c", "fallback")]
+    assert sorted(targets.outcomes()) == [("a", "lost"), ("b", "failed"), ("c", "won")]
+    assert sorted(targets.roles()) == [("a", "first"), ("b", "race"), ("c", "fallback")]
     assert upstream.names == {"a", "b", "c"}
 
 
 async def test_a_failed_member_is_retried_then_the_next_one_is_asked() -> None:
-    house = House()
+    targets = Targets()
     a, b = Actor("a", [down()]), Actor("b", [whole("b")])
-    upstream = attempt_group("fallback", house.target(a), house.target(b), retries=1)
+    upstream = attempt_group("fallback", targets.target(a), targets.target(b), retries=1)
     async with await upstream.send(chat_call()) as reply:
         assert await read(reply) == "b"
-    assert house.roles() == [("a", "first"), ("a", "retry"), ("b", "fallback")]
+    assert targets.roles() == [("a", "first"), ("a", "retry"), ("b", "fallback")]
 
 
 def refusal(status: int, message: str) -> UpstreamRefused:
@@ -164,9 +164,9 @@ def refusal(status: int, message: str) -> UpstreamRefused:
 
 
 async def test_the_callers_own_fault_is_handed_over_at_once() -> None:
-    house, b = House(), Actor("b", [whole("b")])
+    targets, b = Targets(), Actor("b", [whole("b")])
     a = Actor("a", [[refusal(400, "bad tool")]])
-    upstream = attempt_group("fallback", house.target(a), house.target(b))
+    upstream = attempt_group("fallback", targets.target(a), targets.target(b))
     with pytest.raises(UpstreamRefused, match="bad tool"):
         async with await upstream.send(chat_call()):
             pytest.fail("entered")
@@ -174,28 +174,28 @@ async def test_the_callers_own_fault_is_handed_over_at_once() -> None:
 
 
 async def test_the_first_members_words_are_the_most_useful() -> None:
-    house = House()
+    targets = Targets()
     actors = [
         Actor("a", [down()]),
         Actor("b", [[refusal(500, "b broke")]]),
         Actor("c", [[refusal(503, "c is full")]]),
     ]
     with pytest.raises(UpstreamRefused, match="b broke") as caught:
-        await race(house, *actors)
+        await race(targets, *actors)
     assert (b"x-should-retry", b"false") in caught.value.headers
 
 
 async def test_a_vetoed_answer_comes_before_any_error() -> None:
-    house = House()
+    targets = Targets()
     actors = [Actor("a", [down()]), Actor("b", [[say(Finished(reason="content_filter"), Ended())]])]
     with pytest.raises(AnswerWithheld):
-        await race(house, *actors)
+        await race(targets, *actors)
 
 
 async def test_avoided_members_are_not_asked() -> None:
-    house = House()
+    targets = Targets()
     a, b = Actor("a", [whole("a")]), Actor("b", [whole("b")])
-    upstream = attempt_group("race", house.target(a), house.target(b))
+    upstream = attempt_group("race", targets.target(a), targets.target(b))
     async with await upstream.send(chat_call(avoid=frozenset("a"))) as reply:
         assert await read(reply) == "b"
     with pytest.raises(UpstreamUnavailable):
@@ -204,11 +204,11 @@ async def test_avoided_members_are_not_asked() -> None:
     assert a.calls == []
 
 
-async def test_who_bills_cancelled_calls_races_only_where_the_route_says_so() -> None:
+async def test_a_provider_that_bills_cancelled_calls_races_only_if_the_route_allows_it() -> None:
     for billed in (False, True):
-        house = House()
+        targets = Targets()
         a, b = Actor("a", [[30, *whole("a")]]), Actor("b", [[10, *whole("b")]])
-        members = house.target(a), house.target(b, cancels_billing=False)
+        members = targets.target(a), targets.target(b, cancels_billing=False)
         async with await attempt_group("race", *members, race_billed=billed).send(
             chat_call()
         ) as reply:
@@ -217,30 +217,30 @@ async def test_who_bills_cancelled_calls_races_only_where_the_route_says_so() ->
 
 
 async def test_a_whole_answer_is_asked_for_as_a_stream_so_that_losers_stop() -> None:
-    house = House()
+    targets = Targets()
     a, b = Actor("a", [[5, *whole("a")]]), Actor("b", [never()])
     cases: list[tuple[dict[str, bool], bool]] = [
         ({}, True),
         ({"first_complete": True}, False),
     ]
     for options, fold in cases:
-        upstream = attempt_group("race", house.target(a), house.target(b), **options)
+        upstream = attempt_group("race", targets.target(a), targets.target(b), **options)
         async with await upstream.send(chat_call(stream=False)) as reply:
             await read(reply)
         assert (a.calls[-1].streamed_upstream, b.calls[-1].streamed_upstream) == (fold, fold)
 
 
 async def test_the_first_whole_answer_can_be_made_to_win() -> None:
-    house = House()
+    targets = Targets()
     hasty = Actor("hasty", [[text("I"), NEVER]])
     cut = Actor("cut", [[text("I")]])
     slow = Actor("slow", [[30, *whole("slow")]])
-    assert await race(house, hasty, cut, slow, first_complete=True) == "slow"
-    assert sorted(house.outcomes()) == [("cut", "broken"), ("hasty", "lost"), ("slow", "won")]
+    assert await race(targets, hasty, cut, slow, first_complete=True) == "slow"
+    assert sorted(targets.outcomes()) == [("cut", "broken"), ("hasty", "lost"), ("slow", "won")]
 
 
 async def test_a_hedge_waits_and_its_budget_is_never_exceeded() -> None:
-    house, extra = House(), ExtraBudget(0.1, 1.0)
+    targets, extra = Targets(), ExtraBudget(0.1, 1.0)
     slow = RoutingEstimate(
         name="a", samples=100, late_ttft_s=(0.001,) * 8, cost_usd=1.0, waste_usd=0.001
     )
@@ -249,7 +249,7 @@ async def test_a_hedge_waits_and_its_budget_is_never_exceeded() -> None:
         a, b = Actor("a", [[60, *whole("a")]]), Actor("b", [whole("b")])
         upstream = AttemptGroup(
             "h",
-            [Candid(house.target(a), lambda _: slow), Candid(house.target(b), lambda _: slow)],
+            [Candid(targets.target(a), lambda _: slow), Candid(targets.target(b), lambda _: slow)],
             Strategy(strategy="hedge", hedge_floor_s=0.0),
             extra=extra,
             retrying=RetryBudget(),
@@ -263,7 +263,7 @@ async def test_a_hedge_waits_and_its_budget_is_never_exceeded() -> None:
             if number % 10 == 9:
                 async with await upstream.send(chat_call(f"{number}")) as reply:
                     assert await read(reply) == "b"
-                assert set(house.roles(f"{number}")) == {("a", "first"), ("b", "hedge")}
+                assert set(targets.roles(f"{number}")) == {("a", "first"), ("b", "hedge")}
             else:
                 async with await upstream.send(chat_call(f"{number}")) as reply:
                     assert await read(reply) == "a"
@@ -272,7 +272,7 @@ async def test_a_hedge_waits_and_its_budget_is_never_exceeded() -> None:
     assert hedged == 5
 
 
-async def test_what_fails_after_it_lost_charges_nobody() -> None:
+async def test_a_failure_after_the_loss_charges_no_upstream() -> None:
     class Spiteful(Actor):
         """Answers its cancellation with an error."""
 
@@ -284,23 +284,23 @@ async def test_what_fails_after_it_lost_charges_nobody() -> None:
                 raise UpstreamUnreachable("torn") from error
             raise AssertionError("it waits for ever")
 
-    house = House()
+    targets = Targets()
     loser = Spiteful("loser", [whole("x")])
     for number in range(8):
         upstream = attempt_group(
-            "race", house.target(loser), house.target(Actor("w", [[5, *whole("w")]]))
+            "race", targets.target(loser), targets.target(Actor("w", [[5, *whole("w")]]))
         )
         async with await upstream.send(chat_call(f"{number}")) as reply:
             assert await read(reply) == "w"
-        assert sorted(house.outcomes(f"{number}")) == [("loser", "lost"), ("w", "won")]
-    assert not house.target(loser).estimate(chat_call()).degraded
+        assert sorted(targets.outcomes(f"{number}")) == [("loser", "lost"), ("w", "won")]
+    assert not targets.target(loser).estimate(chat_call()).degraded
 
 
 async def test_pieces_are_the_winners_own() -> None:
-    house = House()
+    targets = Targets()
     body = [Piece(b"1", (TextDelta(text="1"),)), Piece(b"2", (Finished(reason="stop"), Ended()))]
     upstream = attempt_group(
-        "race", house.target(Actor("a", [body])), house.target(Actor("b", [never()]))
+        "race", targets.target(Actor("a", [body])), targets.target(Actor("b", [never()]))
     )
     async with await upstream.send(chat_call()) as reply:
         assert [piece async for piece in reply.pieces] == body
@@ -308,27 +308,27 @@ async def test_pieces_are_the_winners_own() -> None:
 
 
 async def test_only_who_could_be_replaced_has_an_alternative() -> None:
-    house = House()
+    targets = Targets()
     down_then_up = [Actor("a", [down()]), Actor("b", [down()]), Actor("c", [whole("Hi")])]
-    upstream = attempt_group("fallback", *(house.target(each) for each in down_then_up))
+    upstream = attempt_group("fallback", *(targets.target(each) for each in down_then_up))
     async with await upstream.send(chat_call()) as reply:
         assert await read(reply) == "Hi"
     assert [each.calls[0].has_alternative for each in down_then_up] == [True, True, False]
 
 
-async def test_nobody_hurries_a_lone_upstream_or_a_race_that_is_on() -> None:
-    house = House()
+async def test_a_lone_upstream_and_a_running_race_get_no_deadline() -> None:
+    targets = Targets()
     lone = Actor("a", [whole("Hi")])
-    async with await attempt_group("single", house.target(lone)).send(chat_call()) as reply:
+    async with await attempt_group("single", targets.target(lone)).send(chat_call()) as reply:
         assert await read(reply) == "Hi"
     racers = [Actor("b", [whole("Hi")]), Actor("c", [whole("Hi")])]
-    await race(house, *racers)
+    await race(targets, *racers)
     assert not any(call.has_alternative for each in (lone, *racers) for call in each.calls)
 
 
-async def test_who_is_rationed_stands_by_in_a_race() -> None:
+async def test_an_upstream_with_scarce_limits_stands_by_in_a_race() -> None:
     for left, raced in ((b"60", True), (b"40", False)):
-        house = House()
+        targets = Targets()
         headers = (
             *SSE,
             (b"x-ratelimit-limit-requests", b"100"),
@@ -337,9 +337,11 @@ async def test_who_is_rationed_stands_by_in_a_race() -> None:
         )
         a = Actor("a", [[30, *whole("a")]])
         b = Actor("b", [whole("b"), [10, *whole("b")]], headers=headers)
-        target = house.target(b)
+        target = targets.target(b)
         async with await target.send(chat_call()) as reply:
             assert await read(reply) == "b"
-        async with await attempt_group("race", house.target(a), target).send(chat_call()) as reply:
+        async with await attempt_group("race", targets.target(a), target).send(
+            chat_call()
+        ) as reply:
             await read(reply)
         assert len(b.calls) == 1 + raced

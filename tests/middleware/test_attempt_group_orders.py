@@ -9,7 +9,7 @@ import pytest
 
 from headstart.attempts import RoutingEstimate
 from headstart.policies.cost import Price
-from support.candidates import Actor, Candid, House, attempt_group, chat_call, read, whole
+from support.candidates import Actor, Candid, Targets, attempt_group, chat_call, read, whole
 
 if TYPE_CHECKING:
     from headstart.middleware.upstreams.attempt_group import AttemptGroup
@@ -26,20 +26,20 @@ async def ask(upstream: AttemptGroup, id: str = "call", **fields: Any) -> str:
 
 @pytest.mark.parametrize("price", [None, FREE], ids=["unknown", "free"])
 async def test_a_first_member_without_a_price_is_hedged(price: Price | None) -> None:
-    house = House()
+    targets = Targets()
     slow, quick = Actor("a", [[asyncio.Event()]]), Actor("b", [whole("b")])
-    upstream = attempt_group("hedge", house.target(slow, price), house.target(quick))
+    upstream = attempt_group("hedge", targets.target(slow, price), targets.target(quick))
     # While nothing is known of either, the hedge starts after half of the time that is left.
     deadline = asyncio.get_running_loop().time() + 0.5
     assert await ask(upstream, deadline=deadline) == "b"
-    assert sorted(house.roles()) == [("a", "first"), ("b", "hedge")]
+    assert sorted(targets.roles()) == [("a", "first"), ("b", "hedge")]
 
 
 async def test_a_conversation_stays_where_it_was_served_only_if_that_is_asked_for() -> None:
     for sticky, then in ((True, "b"), (False, "a")):
-        house = House()
+        targets = Targets()
         a, b = Actor("a", [whole("a")]), Actor("b", [whole("b")])
-        members = house.target(a), house.target(b)
+        members = targets.target(a), targets.target(b)
         assert await ask(attempt_group("single", members[1]), affinity="talk") == "b"
         upstream = attempt_group("fallback", *members, sticky=sticky)
         assert await ask(upstream, affinity="talk") == then
@@ -47,16 +47,16 @@ async def test_a_conversation_stays_where_it_was_served_only_if_that_is_asked_fo
 
 
 @pytest.mark.parametrize(("draw", "first"), [(0.2, "a"), (0.4, "b")])
-async def test_who_comes_back_after_an_outage_is_asked_for_its_share(
+async def test_an_upstream_that_recovers_gets_its_share_of_the_calls(
     draw: float, first: str
 ) -> None:
-    house = House()
+    targets = Targets()
     back, well = (
         RoutingEstimate(name=name, weight=weight) for name, weight in (("a", 0.3), ("b", 1.0))
     )
     a, b = Actor("a", [whole("a")]), Actor("b", [whole("b")])
     members = (
-        Candid(house.target(a), lambda _: back),
-        Candid(house.target(b), lambda _: well),
+        Candid(targets.target(a), lambda _: back),
+        Candid(targets.target(b), lambda _: well),
     )
     assert await ask(attempt_group("fallback", *members, draw=draw)) == first

@@ -69,7 +69,7 @@ def test_a_branch_books_for_its_whole_request() -> None:
     assert len(log.attempts) == 1
 
 
-def test_what_was_shaped_is_taken_once_and_apart_from_attempts() -> None:
+def test_shaping_effects_are_taken_once_and_apart_from_attempts() -> None:
     log = AttemptLog()
     row = ShapingEffect(kind="compress", tokens_before=2, tokens_after=1)
     log.branch().shaped.append(row)

@@ -61,7 +61,7 @@ def awaiting(flight: Flight, upstream: App, when: JoinStreams = "sooner") -> Awa
     return AwaitedTwin(flight, upstream, dialect=None, render=rendered, join_streams=when)
 
 
-async def test_it_waits_for_an_answer_that_should_be_there_sooner() -> None:
+async def test_a_stream_waits_for_a_whole_answer_that_should_come_sooner() -> None:
     flight, provider = in_flight(WHOLE_S - 0.5), Provider()
     async with asyncio.TaskGroup() as tasks:
         asking = tasks.create_task(awaiting(flight, provider).send(chat_call()))
@@ -77,7 +77,7 @@ async def test_it_waits_for_an_answer_that_should_be_there_sooner() -> None:
 
 
 @pytest.mark.parametrize("not_stored", [False, True])
-async def test_it_asks_itself_at_once_if_the_call_fails_or_its_answer_is_not_stored(
+async def test_a_stream_makes_its_own_call_if_the_twin_fails_or_is_not_stored(
     not_stored: bool,
 ) -> None:
     flight, provider = in_flight(WHOLE_S), Provider()
@@ -107,7 +107,7 @@ async def test_a_stream_makes_its_own_call_if_the_whole_answer_is_late() -> None
     ("seconds", "upstream", "when"),
     [(0.0, Provider(), "sooner"), (WHOLE_S, App(), "sooner"), (WHOLE_S, Provider(), "never")],
 )
-async def test_it_does_not_wait_for_what_may_take_longer(
+async def test_a_stream_does_not_wait_for_an_answer_that_may_take_longer(
     seconds: float, upstream: App, when: JoinStreams
 ) -> None:
     flight = in_flight(seconds)

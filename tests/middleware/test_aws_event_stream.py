@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headstart.dialects.bedrock_converse import MessageCutter, encode_message
+from headstart.dialects.bedrock_converse import MessageCutter
 from headstart.dialects.dialect import Frame
 from headstart.errors import UpstreamProtocolError
+from support.aws_events import encode_message
 
 # Vectors of the specification, as the SDKs of AWS test them.
 EMPTY = bytes.fromhex("000000100000000005c248eb7d98c8ff")
@@ -77,7 +78,7 @@ def test_no_damaged_message_is_read(place: int) -> None:
         frames_in(bytes(damaged) + MESSAGES[1])
 
 
-def test_values_that_are_no_texts_are_skipped() -> None:
+def test_values_that_are_not_texts_are_skipped() -> None:
     headers = (
         b"\x01a\x00" + b"\x01b\x04" + bytes(4) + b"\x01c\x06\x00\x02hi" + b"\x01d\x09" + bytes(16)
     )

@@ -90,7 +90,7 @@ async def test_a_large_batch_never_blocks_the_event_loop(tmp_path: Path) -> None
         assert content.text.count("\n") == 3
 
 
-async def test_a_key_that_is_refused_fails_the_batch(tmp_path: Path) -> None:
+async def test_a_refused_key_fails_the_batch(tmp_path: Path) -> None:
     async with asked(tmp_path, Simulator("instant", api_keys=["sk-right"])) as client:
         done = await ended(client, lines(30))
         assert done.status == "failed"
@@ -332,7 +332,7 @@ async def test_batches_stop_where_the_folder_is_full(caller: Caller) -> None:
     await caller.aclose(service)
 
 
-async def test_what_no_client_asks_for_is_refused(caller: Caller) -> None:
+async def test_requests_that_no_client_makes_are_refused(caller: Caller) -> None:
     service = caller.service()
     deep = b'{"input_file_id":' + b"[" * 20_000 + b"]" * 20_000 + b"}"
     for method, body, query in (

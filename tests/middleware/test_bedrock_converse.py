@@ -9,12 +9,13 @@ import pytest
 
 from headstart.canonical_request import Quirks, WrittenRequest
 from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
-from headstart.dialects.bedrock_converse import BEDROCK_CONVERSE, MessageCutter, encode_message
+from headstart.dialects.bedrock_converse import BEDROCK_CONVERSE, MessageCutter
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.errors import InvalidRequest
 from headstart.middleware.reading import EventStream
 from headstart.reply import Transcript
 from headstart.types import Ended, ErrorReported, Reasoning, StreamEvent, Text, ToolCall
+from support.aws_events import encode_message
 
 DIALECT = BEDROCK_CONVERSE
 PNG = "data:image/png;base64,iVBORw0KGgo="
@@ -177,7 +178,7 @@ def test_an_error_has_the_status_of_its_answer() -> None:
     "raw",
     [b"{}", b"[]", b'{"output": {"message": {"content": [3]}}, "stopReason": "end_turn"}'],
 )
-def test_what_is_no_answer_is_an_error(raw: bytes) -> None:
+def test_a_body_that_is_not_an_answer_is_an_error(raw: bytes) -> None:
     (event,) = DIALECT.decode_body(200, raw)
     assert isinstance(event, ErrorReported)
     assert isinstance(read(message("contentBlockDelta", delta={"text": "x"}))[0], ErrorReported)
@@ -295,7 +296,7 @@ def test_a_mark_of_the_prefix_cache_travels() -> None:
         ("json_object", {"response_format": {"type": "json_object"}}),
     ],
 )
-def test_what_bedrock_cannot_take_is_refused(message: str, fields: dict[str, Any]) -> None:
+def test_content_that_bedrock_refuses_is_refused(message: str, fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest, match=message):
         written(**fields)
 

@@ -60,7 +60,7 @@ class PlainAwaitable:
         return next(self._steps)
 
 
-async def test_a_body_is_read_from_servers_whose_receive_is_no_coroutine() -> None:
+async def test_a_body_is_read_from_servers_whose_receive_is_not_a_coroutine() -> None:
     loop = asyncio.get_running_loop()
     futures: list[asyncio.Future[dict[str, Any]]] = [loop.create_future() for _ in range(3)]
     waiting = iter(futures)

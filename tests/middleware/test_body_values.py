@@ -57,7 +57,7 @@ def test_values_are_counted_however_the_body_is_written(
 
 
 @given(JSON, st.binary(max_size=6))
-def test_what_is_no_json_counts_as_much_as_its_valid_beginning(document: Any, junk: bytes) -> None:
+def test_invalid_json_counts_as_much_as_its_valid_beginning(document: Any, junk: bytes) -> None:
     beginning = msgspec.json.encode([1, document, 2])[:-1]
     assert ValueLimit(values(document) + 2).refusal(beginning + junk) is not None
 
@@ -212,7 +212,7 @@ async def test_a_wrapped_app_gets_such_a_request_as_it_came(body: bytes) -> None
         "/v1/live",
     ],
 )
-async def test_what_is_read_before_the_request_itself_is_bounded_too(path: str) -> None:
+async def test_bodies_that_are_read_before_the_request_are_bounded_too(path: str) -> None:
     """Ids of answers, a prompt to count, the template of a draft."""
     lists = b"[%b0]" % (b"{}," * 100_000)
     names = b",".join(b'"k%d":0' % place for place in range(40_000))

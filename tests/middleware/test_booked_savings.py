@@ -84,7 +84,7 @@ async def test_a_hit_saves_the_tokens_and_the_cost_of_all_calls_for_its_answer()
     assert hit.would_have_cost_usd == pytest.approx(miss.would_have_cost_usd)
 
 
-async def test_what_the_prefix_cache_would_have_spared_is_booked() -> None:
+async def test_the_saving_of_the_prefix_cache_is_booked() -> None:
     price = {"default": {**PRICE["default"], "cached_per_million": 0.1}}
     async with proxied(provider={"price": price}) as proxy:
         await proxy.ask()

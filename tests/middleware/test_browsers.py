@@ -147,7 +147,7 @@ async def test_with_client_keys_the_key_decides_whatever_the_host() -> None:
 
 
 @pytest.mark.parametrize(("method", "path"), [PATHS[0], ("GET", "/v1/files/f/content")])
-async def test_what_a_provider_sends_as_a_page_runs_nothing(method: str, path: str) -> None:
+async def test_a_page_from_a_provider_cannot_run_scripts(method: str, path: str) -> None:
     theirs = b"content-security-policy: script-src *\r\nx-content-type-options: none\r\n"
     async with sidecar_before(RawUpstream(answering(HTML, b"text/html", theirs))) as url:
         answer = await ask_raw(url, request(method, path, "Host: localhost\r\n"))

@@ -67,7 +67,7 @@ def test_a_mark_behind_the_request_before_needs_an_answer() -> None:
     assert _anthropic(body, CacheMarks(previous=True)) is None
 
 
-def test_what_is_not_marked_keeps_its_bytes() -> None:
+def test_unmarked_members_keep_their_bytes() -> None:
     turn = b'{"role": "user",  "content":"\\u0041 1.50"}'
     body = b'{"temperature": 1.50, "messages": [%b,{"role":"assistant","content":"b"},%b]}'
     marked = mark_anthropic(body % (turn, turn), LAST)

@@ -252,7 +252,7 @@ def test_no_field_is_lost_in_silence(field: tuple[type, str], target: str) -> No
 
 @each_target
 @each_sample
-def test_what_is_dropped_by_name_is_refused_where_nothing_may_be(
+def test_a_named_loss_is_refused_where_no_loss_is_allowed(
     field: tuple[type, str], target: str
 ) -> None:
     for asked in SAMPLES[field]:

@@ -10,7 +10,7 @@ import pytest
 
 from headstart.errors import HeadstartError, UpstreamError, UpstreamRefused
 from headstart.types import Ended, Finished, TextDelta
-from support.candidates import Actor, House, chat_call, read, say, whole
+from support.candidates import Actor, Targets, chat_call, read, say, whole
 from support.cascades import REFUSAL, asking, cascade
 
 if TYPE_CHECKING:
@@ -77,25 +77,25 @@ async def run(asking: Coroutine[Any, Any, str | None], turns: int) -> str | None
 async def test_a_cascade_keeps_its_promises_in_any_weather(part: int) -> None:
     for seed in range(part, SEEDS, 4):
         chance = random.Random(seed)
-        house, fast, slow = House(), actor(chance, "fast"), actor(chance, "slow")
+        targets, fast, slow = Targets(), actor(chance, "fast"), actor(chance, "slow")
         options: dict[str, Any] = {
             "judge": tuple(chance.sample(JUDGES, chance.randint(0, 4))),
             "min_confidence": chance.choice([0.1, 0.6, 0.99]),
             "escalate_early": chance.random() < 0.5,
             "draw": chance.choice([0.0, 1.0]),
         }
-        upstream = cascade(house, fast, slow, **options)
+        upstream = cascade(targets, fast, slow, **options)
         for _ in range(chance.randint(0, 20)):
             request = chat_call().request
             assert request is not None
             await upstream.panel.rule(request, None, None)
         said = await run(ask(upstream, chance), chance.choice([chance.randint(1, 60), 500]))
-        where = f"seed {seed}: {said!r} {house.outcomes()}"
+        where = f"seed {seed}: {said!r} {targets.outcomes()}"
         if said is not None:
             assert said in ("fastmore", "slowmore", REFUSAL, "cut"), f"{where}: mixed"
         assert fast.open == slow.open == 0, where
-        outcomes = house.outcomes()
+        outcomes = targets.outcomes()
         assert len(outcomes) == len(fast.calls) + len(slow.calls), where
         assert [outcome for _, outcome in outcomes].count("won") <= 1, where
         assert said is None or "won" in [outcome for _, outcome in outcomes], where
-        house.ledger.take("call")
+        targets.ledger.take("call")

@@ -181,7 +181,7 @@ async def test_a_route_with_a_cascade_answers_stores_and_says_who_answered() -> 
     assert not second.attempts, "it came from the cache"
 
 
-async def test_what_a_cascade_learned_is_there_after_a_restart(tmp_path: Path) -> None:
+async def test_a_cascade_keeps_what_it_learned_over_a_restart(tmp_path: Path) -> None:
     async with serving(provider("42")) as fast, serving(provider("42")) as slow:
         route = {
             "name": "all",
@@ -207,7 +207,7 @@ async def test_what_a_cascade_learned_is_there_after_a_restart(tmp_path: Path) -
         for _ in range(2):
             app = build_gateway(settings, not_found, observers=Observers(), on_start=look)
             async with serving(app) as url, aiohttp.ClientSession() as session:
-                kept.append(await stores[-1].kept(name))
+                kept.append(await stores[-1].load_document(name))
                 path = f"{url}/v1/chat/completions"
                 async with session.post(path, data=chat_call().body) as response:
                     assert b"42" in await response.read()
@@ -260,7 +260,7 @@ async def test_a_users_own_function_judges_the_drafts_of_a_gateway(judge: DraftJ
     assert [len(each.calls) for each in members] == [1, 2]
 
 
-async def test_what_a_route_without_an_own_judge_let_pass_is_not_served_where_one_vetoes() -> None:
+async def test_a_draft_of_a_route_without_a_judge_is_not_served_where_a_judge_vetoes() -> None:
     lax = headstart.route(
         "lax", headstart.cascade("fast", "slow", extra_calls=0.0), header={"x-lax": "*"}
     )

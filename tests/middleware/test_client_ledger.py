@@ -134,7 +134,7 @@ def attempt(usd: float | None, tokens: int = 0) -> Attempt:
     )
 
 
-async def test_what_a_call_may_cost_is_reserved_until_it_is_settled() -> None:
+async def test_the_highest_cost_of_a_call_is_reserved_until_it_is_settled() -> None:
     async with running(usd_per_day=10.0) as case:
         first = await case.reserve(6)
         with pytest.raises(OverLimit, match="calls in flight have reserved the rest") as soon:
@@ -441,7 +441,7 @@ async def test_without_the_store_no_call_is_charged_and_requests_are_counted_alo
             await case.ledger.admit("a", "m")
 
 
-async def test_what_cannot_be_settled_now_is_settled_later() -> None:
+async def test_a_failed_settlement_is_tried_again() -> None:
     async with running(usd_per_day=10.0) as case:
         first, second = await case.reserve(5), await case.reserve(5)
         assert first is not None

@@ -27,7 +27,7 @@ BODY = b"a request"
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
-class House:
+class ClosingProvider:
     """A provider with all its connections."""
 
     def __init__(self) -> None:
@@ -49,25 +49,25 @@ class Connection(asyncio.Protocol):
 
     transport: asyncio.Transport
 
-    def __init__(self, house: House) -> None:
-        self._house = house
+    def __init__(self, provider: ClosingProvider) -> None:
+        self._provider = provider
         self._read = b""
         self._answered = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
-        self._house.connections.add(self)
+        self._provider.connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._house.connections.discard(self)
+        self._provider.connections.discard(self)
 
     def data_received(self, data: bytes) -> None:
-        self._house.heard += not self._read
+        self._provider.heard += not self._read
         self._read += data
         if not self._read.endswith(BODY):
             return
         self._read = b""
-        if self._house.rude and self._answered:
+        if self._provider.rude and self._answered:
             self.transport.close()
             return
         self._answered += 1
@@ -75,9 +75,9 @@ class Connection(asyncio.Protocol):
 
 
 @contextlib.asynccontextmanager
-async def upstream_of(house: House) -> AsyncIterator[HTTPUpstream]:
+async def upstream_of(provider: ClosingProvider) -> AsyncIterator[HTTPUpstream]:
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Connection(house), "127.0.0.1", 0)
+    server = await loop.create_server(lambda: Connection(provider), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     upstream = HTTPUpstream(UpstreamSettings(name="u", base_url=f"http://127.0.0.1:{port}"))
     try:
@@ -85,7 +85,7 @@ async def upstream_of(house: House) -> AsyncIterator[HTTPUpstream]:
     finally:
         await upstream.aclose()
         server.close()
-        house.close_connections()
+        provider.close_connections()
         await server.wait_closed()
 
 
@@ -114,13 +114,13 @@ async def ask_at_once(upstream: HTTPUpstream, count: int) -> None:
 @pytest.mark.parametrize("turns", range(16))
 async def test_a_connection_that_closes_under_a_call_costs_one_retry_at_most(turns: int) -> None:
     """The provider closes all connections after so many turns of the event loop."""
-    house = House()
-    async with upstream_of(house) as upstream:
+    provider = ClosingProvider()
+    async with upstream_of(provider) as upstream:
         await ask_at_once(upstream, 4)
         asked = asyncio.get_running_loop().create_task(ask(upstream))
         for _ in range(turns):
             await asyncio.sleep(0)
-        house.close_connections()
+        provider.close_connections()
         try:
             assert await asked == b"ok"
         except UpstreamUnreachable:  # it may have heard the request: the retry is booked
@@ -130,7 +130,7 @@ async def test_a_connection_that_closes_under_a_call_costs_one_retry_at_most(tur
 async def test_a_request_that_was_not_written_is_sent_on_another_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    house = House()
+    provider = ClosingProvider()
     is_silent, closed = http._WatchedConnection.is_silent, []
 
     def close_when_chosen(connection: http._WatchedConnection) -> bool:
@@ -145,23 +145,23 @@ async def test_a_request_that_was_not_written_is_sent_on_another_connection(
             asyncio.get_running_loop().call_soon(connection.transport.close)
         return silent
 
-    async with upstream_of(house) as upstream:
+    async with upstream_of(provider) as upstream:
         await ask_at_once(upstream, 4)
         monkeypatch.setattr(http._WatchedConnection, "is_silent", close_when_chosen)
         assert await ask(upstream) == b"ok"
         assert len(closed) == 1
-        assert house.heard == 5
+        assert provider.heard == 5
 
 
 async def test_a_retry_meets_no_connection_that_was_idle_when_the_first_one_closed() -> None:
-    house = House()
-    async with upstream_of(house) as upstream:
+    provider = ClosingProvider()
+    async with upstream_of(provider) as upstream:
         await ask_at_once(upstream, 8)
-        house.rude = True
+        provider.rude = True
         with pytest.raises(UpstreamUnreachable, match="closed the connection"):
             await ask(upstream)
         assert await ask(upstream) == b"ok"
-        assert house.heard == 10
+        assert provider.heard == 10
 
 
 DOCUMENT = (
@@ -176,7 +176,7 @@ class Chat(Connection):
     def data_received(self, data: bytes) -> None:
         if not data.endswith(b"}"):
             return
-        if self in self._house.leaving:
+        if self in self._provider.leaving:
             self.transport.close()
         else:
             length = b"content-length: %d\r\n" % len(DOCUMENT)
@@ -188,14 +188,14 @@ BURST = 40
 
 
 @contextlib.asynccontextmanager
-async def chatting(house: House) -> AsyncIterator[str]:
-    server = await asyncio.get_running_loop().create_server(lambda: Chat(house), "127.0.0.1", 0)
+async def chatting(provider: ClosingProvider) -> AsyncIterator[str]:
+    server = await asyncio.get_running_loop().create_server(lambda: Chat(provider), "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()
     try:
         yield f"http://{host}:{port}"
     finally:
         server.close()
-        house.close_connections()
+        provider.close_connections()
         await server.wait_closed()
 
 
@@ -208,10 +208,10 @@ async def chat_at_once(proxy: Proxied, text: str) -> list[int]:
 
 async def test_requests_that_cross_the_end_of_idle_connections_are_all_retried() -> None:
     """From a provider far away, the end of a connection arrives after a request was written."""
-    house = House()
-    async with chatting(house) as url, proxied(provider={"base_url": url}) as proxy:
+    provider = ClosingProvider()
+    async with chatting(provider) as url, proxied(provider={"base_url": url}) as proxy:
         await chat_at_once(proxy, "first")
-        house.leaving = {*house.connections}
+        provider.leaving = {*provider.connections}
         statuses = await chat_at_once(proxy, "then")
         assert statuses == [200] * BURST
         retried = sum(len(row.attempts) == 2 for row in proxy.served)
@@ -222,9 +222,9 @@ async def test_a_provider_that_fails_while_it_thinks_is_retried_within_the_budge
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(http, "CROSSED_S", 0.0)
-    house = House()
-    async with chatting(house) as url, proxied(provider={"base_url": url}) as proxy:
+    provider = ClosingProvider()
+    async with chatting(provider) as url, proxied(provider={"base_url": url}) as proxy:
         await chat_at_once(proxy, "first")
-        house.leaving = {*house.connections}
+        provider.leaving = {*provider.connections}
         statuses = await chat_at_once(proxy, "then")
         assert {*statuses} == {200, 502}

@@ -124,7 +124,7 @@ def test_errors_are_read() -> None:
 @pytest.mark.parametrize(
     "body", [b"", b"{}", b"[]", b'{"message":{"tool_calls":[1]}}', b'{"message":{"content":5}}']
 )
-def test_what_is_no_answer_is_an_error(body: bytes) -> None:
+def test_a_body_that_is_not_an_answer_is_an_error(body: bytes) -> None:
     (error,) = DIALECT.decode_body(200, body)
     assert isinstance(error, ErrorReported)
     assert error.code == "upstream_protocol_error"
@@ -202,7 +202,7 @@ BEYOND: list[tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]] = [
 
 
 @pytest.mark.parametrize(("asked", "said", "dropped"), BEYOND)
-def test_what_it_documents_to_refuse_is_kept_from_it(
+def test_values_that_cohere_documents_to_refuse_are_not_sent(
     asked: dict[str, Any], said: dict[str, Any], dropped: tuple[str, ...]
 ) -> None:
     request = written(**asked)
@@ -217,7 +217,7 @@ def test_no_more_stop_sequences_than_it_takes_are_told() -> None:
     assert request.dropped == ("stop",)
 
 
-def test_what_it_cannot_be_asked_is_refused() -> None:
+def test_requests_that_cohere_cannot_express_are_refused() -> None:
     audio = {"type": "input_audio", "input_audio": {"data": "aQ==", "format": "wav"}}
     refused: tuple[dict[str, Any], ...] = (
         {"n": 2},

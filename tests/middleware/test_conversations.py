@@ -178,7 +178,7 @@ async def test_bytes_are_bounded_and_an_answer_beyond_its_share_is_not_kept(
     assert held.count(True) == 2
 
 
-async def test_what_was_dropped_leaves_no_trace(supervisor: Supervisor) -> None:
+async def test_dropped_answers_leave_nothing_behind(supervisor: Supervisor) -> None:
     kept = Kept(supervisor, max_answers=4)
     for number in range(50):
         kept.keep(f"caller{number}", f"r{number}")
@@ -206,7 +206,7 @@ async def test_a_chain_that_bites_its_tail_ends(supervisor: Supervisor) -> None:
     assert await kept.conversations.chain("a", "one") is None
 
 
-async def test_nobody_without_a_name_has_an_answer_of_ours(supervisor: Supervisor) -> None:
+async def test_an_unknown_caller_has_no_answers_of_ours(supervisor: Supervisor) -> None:
     kept = Kept(supervisor)
     body = b'{"model":"m","previous_response_id":"resp_hs1"}'
     with pytest.raises(UnknownReference):
@@ -214,7 +214,9 @@ async def test_nobody_without_a_name_has_an_answer_of_ours(supervisor: Superviso
     assert await kept.conversations.open(None, body.replace(b"resp_hs1", b"resp_1")) is None
 
 
-async def test_nobody_without_a_name_refers_to_what_a_caller_has(supervisor: Supervisor) -> None:
+async def test_an_unknown_caller_cannot_refer_to_the_answers_of_others(
+    supervisor: Supervisor,
+) -> None:
     kept = Kept(supervisor)
     kept.keep("a", "resp_1", own=True)
     for body in (
@@ -244,7 +246,7 @@ async def test_a_providers_id_that_is_too_old_here_goes_up(
             await kept.conversations.open("b", body)
 
 
-async def test_of_two_answers_of_one_id_the_last_one_counts(supervisor: Supervisor) -> None:
+async def test_the_last_answer_under_an_id_counts(supervisor: Supervisor) -> None:
     kept = Kept(supervisor)
     first = kept.keep("a", "r1")
     last = msgspec.structs.replace(first, input=b'[{"role":"user","content":"else"}]')

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from support.raw_upstream import RawUpstream
-from support.relaying import house, says
+from support.relaying import relay_to, says
 
 pytestmark = pytest.mark.anyio
 
@@ -24,7 +24,7 @@ def prompt(model: str = "claude", text: str = "hi") -> bytes:
 async def test_an_upstream_of_the_dialect_counts_under_its_name_of_the_model() -> None:
     upstream = RawUpstream(COUNTED)
     options = ({**ANTHROPIC, "models": {"claude": "claude-real"}},)
-    async with house(upstream, routes=(), options=options) as gate:
+    async with relay_to(upstream, routes=(), options=options) as gate:
         status, headers, body = await gate.ask(COUNT, prompt())
     assert (status, body) == (200, b'{"input_tokens":41}')
     assert json.loads(upstream.body())["model"] == "claude-real"
@@ -33,7 +33,7 @@ async def test_an_upstream_of_the_dialect_counts_under_its_name_of_the_model() -
 
 async def test_a_fallback_counts_when_the_first_upstream_is_down() -> None:
     second = RawUpstream(COUNTED)
-    async with house(None, second, options=(ANTHROPIC, ANTHROPIC)) as gate:
+    async with relay_to(None, second, options=(ANTHROPIC, ANTHROPIC)) as gate:
         assert (await gate.ask(COUNT, prompt()))[2] == b'{"input_tokens":41}'
 
 
@@ -41,7 +41,7 @@ async def test_the_model_decides_whether_the_count_is_ours() -> None:
     """The chat with this model would be translated, so that the other upstream does not know it."""
     claude, chat = RawUpstream(COUNTED), RawUpstream(COUNTED)
     options = (ANTHROPIC, {"models": {"gpt": "gpt-4o"}})
-    async with house(claude, chat, routes=(), options=options) as gate:
+    async with relay_to(claude, chat, routes=(), options=options) as gate:
         _, headers, body = await gate.ask(COUNT, prompt("gpt", "word " * 100))
         assert (await gate.ask(COUNT, prompt("claude")))[2] == b'{"input_tokens":41}'
         (row, _) = gate.served
@@ -55,7 +55,7 @@ async def test_the_model_decides_whether_the_count_is_ours() -> None:
 async def test_a_route_without_an_upstream_of_the_dialect_gets_an_estimate() -> None:
     claude, chat = RawUpstream(COUNTED), RawUpstream(COUNTED)
     routes = ({"name": "private", "match": {"header": {"x-team": "p"}}, "upstreams": ["b"]},)
-    async with house(claude, chat, routes=routes, options=(ANTHROPIC, {})) as gate:
+    async with relay_to(claude, chat, routes=routes, options=(ANTHROPIC, {})) as gate:
         _, headers, _ = await gate.ask(COUNT, prompt(), "X-Team: p\r\n")
     assert headers["x-headstart-estimated"] == "tokens"
     assert claude.requests == chat.requests == []  # the route keeps its prompts to its upstreams
@@ -65,7 +65,7 @@ async def test_a_route_without_an_upstream_of_the_dialect_gets_an_estimate() -> 
 async def test_a_prompt_is_counted_by_the_route_of_its_chat(path: str) -> None:
     first, second = RawUpstream(COUNTED), RawUpstream(COUNTED)
     routes = ({"name": "chat", "match": {"path": path, "model": "cl*"}, "upstreams": ["b"]},)
-    async with house(first, second, routes=routes, options=(ANTHROPIC, ANTHROPIC)) as gate:
+    async with relay_to(first, second, routes=routes, options=(ANTHROPIC, ANTHROPIC)) as gate:
         _, headers, _ = await gate.ask(COUNT, prompt(text="x" * 1_100_000))
     assert headers["x-headstart-upstream"] == "b"
     assert first.requests == []
@@ -79,7 +79,7 @@ async def test_gemini_counts_by_the_model_in_the_path(model: str) -> None:
         {"dialect": "gemini", "models": {"flash": "gemini-x"}}, {"models": {"gpt": "gpt-4o"}}
     )  # fmt: skip
     body = b'{"contents":[{"role":"user","parts":[{"text":"hi there"}]}]}'
-    async with house(flash, RawUpstream(COUNTED), routes=(), options=options) as gate:
+    async with relay_to(flash, RawUpstream(COUNTED), routes=(), options=options) as gate:
         _, headers, answer = await gate.ask(path, body)
     if model == "flash":
         assert json.loads(answer) == {"totalTokens": 7}
@@ -93,9 +93,9 @@ async def test_gemini_counts_by_the_model_in_the_path(model: str) -> None:
 @pytest.mark.parametrize(
     ("body", "status"), [(b"[]", 400), (b"{", 400), (b'{"messages":"' + b"x" * 5000 + b'"}', 413)]
 )
-async def test_what_cannot_be_counted_is_refused_in_the_dialect(body: bytes, status: int) -> None:
+async def test_an_uncountable_prompt_is_refused_in_the_dialect(body: bytes, status: int) -> None:
     server: dict[str, Any] = {"server.max_body_bytes": 4000}
-    async with house(RawUpstream(COUNTED), routes=(), **server) as gate:
+    async with relay_to(RawUpstream(COUNTED), routes=(), **server) as gate:
         found, _, answer = await gate.ask(COUNT, body)
     assert found == status
     assert json.loads(answer)["type"] == "error"
@@ -103,6 +103,6 @@ async def test_what_cannot_be_counted_is_refused_in_the_dialect(body: bytes, sta
 
 async def test_a_long_prompt_is_counted_whole() -> None:
     text = "a few words " * 120_000
-    async with house(RawUpstream(COUNTED), routes=()) as gate:
+    async with relay_to(RawUpstream(COUNTED), routes=()) as gate:
         _, _, answer = await gate.ask(COUNT, prompt(text=text))
     assert json.loads(answer)["input_tokens"] == pytest.approx(len(text) / 4, abs=10)

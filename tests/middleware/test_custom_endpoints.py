@@ -185,7 +185,9 @@ async def test_a_complete_success_is_stored_with_its_status(
         (200, {"content-encoding": "br"}, "content-encoding"),
     ],
 )
-async def test_what_is_not_stored_says_why(status: int, headers: dict[str, str], why: str) -> None:
+async def test_an_answer_that_is_not_stored_says_why(
+    status: int, headers: dict[str, str], why: str
+) -> None:
     app = Answers(status, headers)
     async with wrapped(app) as client:
         client.session._auto_decompress = False

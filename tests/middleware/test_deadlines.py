@@ -39,6 +39,6 @@ def test_an_sdk_bounds_the_wait_for_the_first_byte_and_others_the_whole_answer(
 
 
 @pytest.mark.parametrize("value", [b"", b"soon", b"0", b"-5", b"nan", b"inf"])
-def test_a_deadline_that_is_none_is_refused(value: bytes) -> None:
+def test_an_invalid_deadline_is_refused(value: bytes) -> None:
     with pytest.raises(InvalidRequest, match="X-Headstart-Deadline-Ms"):
         deadlines([(OWN, value)], 60.0)

@@ -86,7 +86,7 @@ def test_other_answers_are_not_taken_apart(body: bytes) -> None:
     assert read_vectors(body, 1) is None
 
 
-def test_two_rows_of_one_index_are_no_answer() -> None:
+def test_two_rows_of_one_index_are_not_an_answer() -> None:
     row = {"index": 0, "embedding": [0.5]}
     assert read_vectors(msgspec.json.encode({"data": [row, row]}), 2) is None
 
@@ -137,7 +137,7 @@ def test_repeated_names_are_found(form: Any) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"a": "\xff"}', b"[" * 100_000])
-def test_what_is_no_object_is_invalid(body: bytes) -> None:
+def test_a_body_that_is_not_an_object_is_invalid(body: bytes) -> None:
     for form in (EMBEDDINGS, RERANK):
         with pytest.raises(InvalidRequest):
             form.parse(body)

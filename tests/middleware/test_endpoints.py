@@ -44,7 +44,7 @@ def test_a_function_may_name_the_prompt() -> None:
 
 
 @pytest.mark.parametrize("body", [b"{", b"[1]", b'"text"', b"\xff", b"[" * 100_000])
-def test_a_body_that_is_no_json_object_is_invalid(body: bytes) -> None:
+def test_a_body_that_is_not_a_json_object_is_invalid(body: bytes) -> None:
     with pytest.raises(InvalidRequest):
         parse_custom(Endpoint("/ask", prompt="question"), body)
 
@@ -165,7 +165,7 @@ def test_a_request_matches_only_if_an_app_would_find_the_parameter_in_one_segmen
         assert b"" not in segments
 
 
-def test_what_is_no_endpoint_is_refused() -> None:
+def test_an_impossible_endpoint_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"headstart\.Endpoint"):
         Routes((), cast("tuple[Endpoint, ...]", ("/ask",)))
 

@@ -90,7 +90,7 @@ def attempt(
         (served(), []),
     ],
 )
-def test_what_is_told_of_an_upstream(
+def test_the_log_line_on_an_upstream(
     observation: Observation, lines: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     FailureLog(lambda: 0.0).notify(observation)

@@ -94,7 +94,7 @@ async def test_a_call_that_failed_is_paid_all_the_same() -> None:
     assert flight.claim(client) == ATTEMPTS
 
 
-async def test_who_left_last_pays_what_its_cancelled_call_had_cost() -> None:
+async def test_the_last_client_to_leave_books_the_cancelled_call() -> None:
     flight = Flight()
     client = flight.join()
     begun = asyncio.Event()

@@ -81,7 +81,7 @@ async def test_only_the_last_client_to_leave_cancels_the_pump() -> None:
         await cancelled.wait()
 
 
-async def test_nobody_joins_a_call_that_its_last_client_has_left() -> None:
+async def test_a_call_that_its_last_client_has_left_cannot_be_joined() -> None:
     flights, flight = Flights(), Flight()
     flights.add("question", flight)
     client = flight.join()

@@ -82,7 +82,7 @@ async def test_an_owner_that_says_nothing_is_lost_later() -> None:
     assert await lost_after(await followed(Owner())) == pytest.approx(SILENCE_S)
 
 
-async def test_what_arrives_at_the_last_moment_counts() -> None:
+async def test_a_message_that_arrives_at_the_last_moment_counts() -> None:
     owner = Owner()
     following = await followed(owner)
     owner.reached = False

@@ -191,14 +191,14 @@ def test_error_bodies_are_read_with_their_delay() -> None:
 
 
 @pytest.mark.parametrize("delay", ["soon", "-1s", "infs", "nans", 3, None])
-def test_a_delay_that_is_none_is_left_out(delay: Any) -> None:
+def test_an_invalid_delay_is_left_out(delay: Any) -> None:
     assert retry_delay_s({"error": {"details": [{"retryDelay": delay}]}}) is None
 
 
 @pytest.mark.parametrize(
     "body", [b"", b"{}", b"[]", b"null", b"\xff", b'{"candidates":{}}', b'{"candidates":[7]}']
 )
-def test_what_is_no_answer_is_an_error(body: bytes) -> None:
+def test_a_body_that_is_not_an_answer_is_an_error(body: bytes) -> None:
     (error,) = DIALECT.decode_body(200, body)
     assert isinstance(error, ErrorReported)
     assert error.code == "upstream_protocol_error"

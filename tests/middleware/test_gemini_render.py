@@ -148,7 +148,7 @@ def test_an_encoder_goes_on_where_a_client_already_is() -> None:
 
 
 @pytest.mark.parametrize("arguments", ['{"a": ', "[1]", "7"])
-def test_arguments_that_are_no_object_are_wrapped(arguments: str) -> None:
+def test_arguments_that_are_not_an_object_are_wrapped(arguments: str) -> None:
     encoder = DIALECT.encoder("r", 0, include_usage=False)
     call = ToolCallDelta(index=0, id="c", name="f", arguments=arguments)
     raw = encoder.feed([call, Finished(reason="tool_calls"), Ended()])

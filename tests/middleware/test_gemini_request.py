@@ -209,7 +209,7 @@ def test_geminis_schemas_become_json_schema() -> None:
     }
 
 
-def test_a_count_of_a_schema_that_is_no_count_passes_as_it_came() -> None:
+def test_an_invalid_count_of_a_schema_passes_unchanged() -> None:
     schema = {"type": "array", "maxItems": "1" * 5000}
     tools = [{"functionDeclarations": [{"name": "f", "parameters": schema}]}]
     asked = DIALECT.read_request(parse({**ASK, "tools": tools}))
@@ -218,7 +218,7 @@ def test_a_count_of_a_schema_that_is_no_count_passes_as_it_came() -> None:
 
 
 @pytest.mark.parametrize("target", [OPENAI_CHAT, ANTHROPIC_MESSAGES])
-def test_what_other_dialects_cannot_say_is_dropped_or_refused(target: Any) -> None:
+def test_fields_that_other_dialects_lack_are_dropped_or_refused(target: Any) -> None:
     safe = DIALECT.read_request(parse({**ASK, "safetySettings": [{"category": "x"}]}))
     assert target.write_request(safe, Quirks()).dropped == ("safetySettings",)
     with pytest.raises(InvalidRequest, match="safetySettings"):
@@ -323,7 +323,7 @@ def test_a_model_that_does_not_think_loses_nothing_by_not_thinking() -> None:
     assert written({"model": "gemini-2.0-flash", "reasoning_effort": "none"}).dropped == ()
 
 
-def test_what_the_api_refuses_is_kept_from_it() -> None:
+def test_fields_that_the_api_refuses_are_not_sent() -> None:
     request = written({"seed": 2**31, "stop": list("abcdef"), "top_logprobs": 2})
     assert json.loads(request.body)["generationConfig"] == {"stopSequences": list("abcde")}
     assert request.dropped == ("seed", "stop", "top_logprobs")

@@ -310,9 +310,7 @@ async def test_a_path_below_a_root_is_matched(root: str, prefix: str) -> None:
 
 
 @pytest.mark.parametrize("condition", ["range", "if-none-match", "if-modified-since"])
-async def test_what_one_client_asks_of_its_own_copy_reaches_no_other(
-    tmp_path: Path, condition: str
-) -> None:
+async def test_the_conditions_of_one_client_reach_no_other(tmp_path: Path, condition: str) -> None:
     file = tmp_path / "file.txt"
     file.write_text(LONG)
     app = Starlette(routes=[Route("/file", lambda _: FileResponse(file))])
@@ -350,7 +348,7 @@ async def test_errors_pass_a_middleware_on_either_side(name: str, side: str) -> 
 
 
 @pytest.mark.parametrize("name", MIDDLEWARE)
-async def test_what_is_not_looked_up_passes_a_middleware(name: str) -> None:
+async def test_requests_that_are_not_looked_up_pass_a_middleware(name: str) -> None:
     async with served(stacked(Asked(), inside=(name,), outside=(name,))) as client:
         for path, body in REQUESTS.values():
             reply = await client.post(path, body, **{"cache-control": "no-store"})
@@ -640,7 +638,7 @@ async def test_scopes_other_than_http_pass_as_they_are() -> None:
         await gateway(mode="exact-only")({"type": "a.later.kind"}, receive, send)
 
 
-async def test_what_the_apps_lifespan_leaves_in_its_state_reaches_its_requests() -> None:
+async def test_the_state_of_the_apps_lifespan_reaches_its_requests() -> None:
     @contextlib.asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[dict[str, str]]:
         yield {"pool": "open"}

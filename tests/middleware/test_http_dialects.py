@@ -22,7 +22,7 @@ from headstart.middleware.upstreams.target import Target
 from headstart.policies.routing.measures import UpstreamModel
 from headstart.settings import UpstreamSettings
 from headstart.types import Call, Ended
-from support.candidates import UNIX, House
+from support.candidates import UNIX, Targets
 from support.events import decoded, folded, said
 from support.gemini_stream import OPERATIONS
 from support.scripted import ScriptedUpstream, chunk
@@ -231,29 +231,29 @@ async def test_anthropics_own_bodies_lose_what_the_upstream_rejects() -> None:
     assert provider.calls[1].body == plain.body
 
 
-async def test_what_cannot_be_expressed_is_no_call() -> None:
-    house = House()
+async def test_a_request_that_cannot_be_expressed_makes_no_call() -> None:
+    targets = Targets()
     async with upstream_to("http://127.0.0.1:9", COHERE) as upstream:
         settings = UpstreamSettings(name="u")
-        target = Target(upstream, settings, house.states, DIALECTS, lambda: UNIX)
+        target = Target(upstream, settings, targets.states, DIALECTS, lambda: UNIX)
         with pytest.raises(InvalidRequest, match="web_search_options"):
             async with await target.send(chat(web_search_options={})):
                 raise AssertionError
         assert target.estimate(chat()).ready_in_s == 0.0
-    assert house.outcomes("01H") == []
-    assert house.states.measures.in_flight(UpstreamModel("u", "m")) == 0
+    assert targets.outcomes("01H") == []
+    assert targets.states.measures.in_flight(UpstreamModel("u", "m")) == 0
 
 
 @pytest.mark.parametrize("client", [OPENAI, GEMINI])
 async def test_the_wait_in_a_gemini_error_holds_whoever_asked(client: Dialect) -> None:
-    house, call = House(), chat() if client is OPENAI else generate(b"generateContent")
+    targets, call = Targets(), chat() if client is OPENAI else generate(b"generateContent")
     info = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "7.5s"}
     error = {"code": 429, "message": "Slow down", "status": "RESOURCE_EXHAUSTED"}
     body = json.dumps({"error": {**error, "details": [info]}})
     simulator = Simulator(fault=Status(status=429, body=body))
     async with simulated(simulator) as url, upstream_to(url, GEMINI) as upstream:
         settings = UpstreamSettings(name="u")
-        target = Target(upstream, settings, house.states, DIALECTS, lambda: UNIX, key="1")
+        target = Target(upstream, settings, targets.states, DIALECTS, lambda: UNIX, key="1")
         with pytest.raises(UpstreamRefused) as caught:
             async with await target.send(call):
                 raise AssertionError

@@ -133,7 +133,7 @@ def test_accepted_credentials_expire_and_can_be_rejected() -> None:
      (401, False, False), (403, False, False), (404, True, False), (429, True, False),
      (500, True, False), (0, True, False)],
 )  # fmt: skip
-def test_what_a_status_says_about_a_key(status: int, *, known: bool, unknown: bool) -> None:
+def test_statuses_that_accept_or_refuse_a_key(status: int, *, known: bool, unknown: bool) -> None:
     accepted = AcceptedCredentials(lambda: 0.0)
     accepted.accept("known", "up")
     for holder in ("known", "unknown"):
@@ -198,7 +198,7 @@ def test_callers_with_one_key_and_another_value_of_such_a_header_share_nothing(
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", SILENT)
-def test_what_is_known_to_name_nobody_keeps_nobody_apart(mode: str, name: bytes) -> None:
+def test_headers_that_identify_nobody_keep_no_callers_apart(mode: str, name: bytes) -> None:
     one, other, none = scopes(MODES[mode], (KEY, (name, b"1")), (KEY, (name, b"2")), (KEY,))
     assert one == other == none is not None
 
@@ -340,7 +340,7 @@ def test_a_header_that_splits_callers_is_named_once_with_the_setting(
         (set(), {"a", "b"}, None),
     ],
 )
-def test_who_may_read_a_shared_answer(
+def test_the_callers_that_may_read_a_shared_answer(
     accepted_by: set[str], own_keys: set[str], readable: set[str] | None, *, anonymous: bool
 ) -> None:
     sharing = SharingOptions(scope="shared", anonymous=anonymous, own_keys=frozenset(own_keys))
@@ -366,7 +366,7 @@ def test_who_may_read_a_shared_answer(
     ],
 )
 @pytest.mark.parametrize("anonymous", [True, False], ids=["loopback", "public"])
-def test_what_was_accepted_counts_for_the_same_credentials_alone(
+def test_an_acceptance_counts_for_the_same_credentials_alone(
     headers: tuple[tuple[bytes, bytes], ...], query: bytes, *, anonymous: bool
 ) -> None:
     accepted = AcceptedCredentials(lambda: 0.0)
@@ -379,7 +379,7 @@ def test_what_was_accepted_counts_for_the_same_credentials_alone(
 
 
 @pytest.mark.parametrize("scope", ["credential", "header:X-Team"])
-def test_nobody_is_asked_for_proof_where_callers_do_not_share(scope: str) -> None:
+def test_callers_that_do_not_share_need_no_proof(scope: str) -> None:
     callers = Callers(SharingOptions(scope=scope), AcceptedCredentials(lambda: 0.0), b"secret")
     assert callers.holder(callers.caller((), b""), None) == ""
     assert callers.readable("", frozenset(("up",))) is None
@@ -431,7 +431,7 @@ def test_without_client_keys_each_key_is_a_caller() -> None:
 
 
 @pytest.mark.parametrize("part", ["header", "subdivision", "user"])
-def test_what_a_caller_sends_a_lot_of_is_not_remembered(part: str) -> None:
+def test_long_requests_of_a_caller_are_not_remembered(part: str) -> None:
     callers = Callers(SharingOptions(), AcceptedCredentials(lambda: 0.0), b"secret")
     long = "x" * 100_000
     tracemalloc.start()

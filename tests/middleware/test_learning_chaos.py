@@ -50,9 +50,11 @@ async def learned(domain: Domain, count: int) -> None:
 
 async def test_a_snapshot_that_an_upgrade_cannot_read_is_learned_again_from_the_labels() -> None:
     store = MemoryStore()
-    await store.label(labels_for(5))
+    await store.add_labels(labels_for(5))
     old = Domain(ERROR_LIMIT, version="of last year").snapshot()
-    await store.keep("learned/d", msgspec.msgpack.encode(SavedDomain(cursor="", snapshot=old)))
+    await store.save_document(
+        "learned/d", msgspec.msgpack.encode(SavedDomain(cursor="", snapshot=old))
+    )
     domain = await make_domains(store).load("d")
     assert (domain.version, domain.labels) == (VERSION, 5)
 
@@ -63,8 +65,8 @@ async def test_a_label_that_teaches_nothing_is_passed_over_by_all(features: byte
     domains = make_domains(store, recorder)
     async with running(domains):
         follower = await domains.load("d")
-        await store.label([msgspec.structs.replace(make_label(0), features=features)])
-        await store.label(labels_for(60))
+        await store.add_labels([msgspec.structs.replace(make_label(0), features=features)])
+        await store.add_labels(labels_for(60))
         domains.wake()
         await failed(recorder, "ValueError")
         await learned(follower, 60)
@@ -83,7 +85,7 @@ async def test_learning_goes_on_after_an_error_that_no_store_should_raise(
         store.surprising = True
         await failed(recorder, "LookupError")
         store.surprising = False
-        await store.label(labels_for(3))
+        await store.add_labels(labels_for(3))
         await learned(domain, 3)
 
 
@@ -92,12 +94,12 @@ class Surprising(MemoryStore):
 
     surprising = False
 
-    async def labels(
+    async def read_labels(
         self, after: str = "", limit: int = 1000, *, domain: str | None = None
     ) -> Sequence[tuple[str, Label]]:
         if self.surprising:
             raise LookupError("a bug")
-        return await super().labels(after, limit, domain=domain)
+        return await super().read_labels(after, limit, domain=domain)
 
 
 # --- a store that fails ---------------------------------------------------------------------------
@@ -108,7 +110,7 @@ async def test_a_store_that_takes_no_documents_does_not_fill_the_memory() -> Non
     domains = make_domains(store, recorder, most=2)
     store.failing = {"keep"}
     for name in "abcde":
-        await store.label(labels_for(3, name))
+        await store.add_labels(labels_for(3, name))
         assert (await domains.load(name)).labels == 3
     assert domains.names() == ("d", "e")
     assert StageFailed(stage="learner", error="StoreError") in recorder.seen
@@ -122,10 +124,10 @@ async def test_domains_that_learned_much_leave_memory_sooner(
     store = MemoryStore()
     domains = make_domains(store)
     for name in "abc":
-        await store.label(labels_for(20, name))
+        await store.add_labels(labels_for(20, name))
         await domains.load(name)
     assert domains.names() == ("b", "c")
-    await store.label(labels_for(60, "much"))
+    await store.add_labels(labels_for(60, "much"))
     assert (await domains.load("much")).labels == 60
     assert domains.names() == ("much",)
 
@@ -136,7 +138,7 @@ async def test_a_domain_that_could_not_be_loaded_is_loaded_once_the_store_is_bac
 ) -> None:
     store = FaultyStore()
     domains = make_domains(store)
-    await store.label(labels_for(4))
+    await store.add_labels(labels_for(4))
     store.failing = {method}
     with pytest.raises(Exception, match=f"{method} failed"):
         await domains.load("d")
@@ -145,17 +147,17 @@ async def test_a_domain_that_could_not_be_loaded_is_loaded_once_the_store_is_bac
     assert (await domains.load("d")).labels == 4
 
 
-async def test_what_could_not_be_saved_is_saved_at_the_next_chance() -> None:
+async def test_a_state_that_could_not_be_saved_is_saved_later() -> None:
     store = FaultyStore()
     domains = make_domains(store, Recorder())
-    await store.label(labels_for(4))
+    await store.add_labels(labels_for(4))
     domain = await domains.load("d")
     store.failing = {"keep"}
     await domains.aclose()
-    assert await store.kept("learned/d") is None
+    assert await store.load_document("learned/d") is None
     store.failing = set()
     await domains.aclose()
-    kept = await store.kept("learned/d")
+    kept = await store.load_document("learned/d")
     assert kept is not None
     assert msgspec.msgpack.decode(kept, type=SavedDomain).snapshot == domain.snapshot()
 
@@ -175,25 +177,25 @@ class Slow(MemoryStore):
         self.waiting.set()
         await self.turn.wait()
 
-    async def kept(self, name: str) -> bytes | None:
+    async def load_document(self, name: str) -> bytes | None:
         await self._wait()
-        return await super().kept(name)
+        return await super().load_document(name)
 
 
 class SlowKeeping(Slow):
     """A store that is slow to keep what it is given."""
 
-    async def keep(self, name: str, value: bytes) -> None:
+    async def save_document(self, name: str, value: bytes) -> None:
         await self._wait()
-        await super().keep(name, value)
+        await super().save_document(name, value)
 
-    async def kept(self, name: str) -> bytes | None:
-        return await MemoryStore.kept(self, name)
+    async def load_document(self, name: str) -> bytes | None:
+        return await MemoryStore.load_document(self, name)
 
 
 async def test_a_request_that_leaves_while_it_loads_a_domain_leaves_it_to_the_next() -> None:
     store = Slow()
-    await store.label(labels_for(3))
+    await store.add_labels(labels_for(3))
     domains = make_domains(store)
     found: list[Domain] = []
 
@@ -213,7 +215,7 @@ async def test_a_request_that_leaves_while_it_loads_a_domain_leaves_it_to_the_ne
 
 async def test_a_domain_that_is_asked_for_while_it_leaves_stays() -> None:
     store = SlowKeeping()
-    await store.label(labels_for(3, "old") + labels_for(3, "middle") + labels_for(3, "new"))
+    await store.add_labels(labels_for(3, "old") + labels_for(3, "middle") + labels_for(3, "new"))
     domains = make_domains(store, most=2)
     old = await domains.load("old")
     await domains.load("middle")
@@ -228,7 +230,7 @@ async def test_a_domain_that_is_asked_for_while_it_leaves_stays() -> None:
 
 async def test_a_long_past_is_learned_in_turns() -> None:
     store = MemoryStore()
-    await store.label(labels_for(400))
+    await store.add_labels(labels_for(400))
     turns = 0
 
     async def count() -> None:

@@ -67,7 +67,7 @@ def make_learner(
 async def labelled(store: MemoryStore, count: int) -> set[str]:
     """Wait for so many labels, and return the requests that were labelled."""
     with anyio.fail_after(10):
-        while len(rows := await store.labels()) < count:
+        while len(rows := await store.read_labels()) < count:
             await anyio.sleep(0.005)
     return {label.id for _, label in rows}
 
@@ -117,7 +117,7 @@ async def test_a_model_that_never_answers_leaves_the_answers_unsure(
     async with running(learner):
         learner.submit(PendingComparison(sample("vague", VAGUE), answer(VAGUER), stored=True))
         await labelled(store, 1)
-    ((_, label),) = await store.labels()
+    ((_, label),) = await store.read_labels()
     assert label.same is None
     assert StageFailed(stage="judge", error="TimeoutError") in recorder.seen
 
@@ -137,7 +137,7 @@ async def test_a_label_that_cannot_be_written_is_lost_and_told_and_the_next_is_w
 @pytest.mark.parametrize(
     ("bound", "most"), [("MOST_WAITING_CHARS", 3 * len(SURE)), ("MOST_WAITING", 3)]
 )
-async def test_what_waits_to_be_compared_is_bounded(
+async def test_waiting_comparisons_are_bounded(
     bound: str, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(learner_module, bound, most)
@@ -153,7 +153,7 @@ async def test_what_waits_to_be_compared_is_bounded(
         assert "again" in await labelled(store, 4)
 
 
-async def test_what_is_submitted_after_the_end_is_told_and_nothing_more() -> None:
+async def test_a_comparison_submitted_after_the_end_is_only_reported() -> None:
     recorder = Recorder()
     learner = make_learner(MemoryStore(), recorder)
     async with running(learner):
@@ -170,7 +170,7 @@ async def test_a_megabyte_of_answers_is_judged_off_the_loop() -> None:
     async with running(learner):
         learner.submit(PendingComparison(sample("long", document), answer(document), stored=True))
         await labelled(store, 1)
-    ((_, label),) = await store.labels()
+    ((_, label),) = await store.read_labels()
     assert label.same is True
 
 

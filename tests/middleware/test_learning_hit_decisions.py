@@ -84,7 +84,7 @@ def decide(hit_decider: HitDecider, verdict: Verdict) -> HitDecision:
         (Rule.COLD_START, UNLIKELY_SCORE - 1, False, 1.0),
     ],
 )
-def test_of_pairs_that_surely_differ_only_some_are_compared(
+def test_only_some_of_the_pairs_that_surely_differ_are_compared(
     rule: Rule, score: float, lucky: bool, drawn: float | None
 ) -> None:
     learner = Remembering()

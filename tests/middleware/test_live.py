@@ -143,7 +143,7 @@ def test_many_models_share_a_row_and_many_minutes_stay_bounded() -> None:
 async def test_the_books_are_read_once_and_no_row_counts_twice() -> None:
     store = MemoryStore()
     await store.open()
-    await store.book([served(id="1"), served(id="2"), served(id="3", at=NOW - 2 * DAY_S)])
+    await store.add_to_books([served(id="1"), served(id="2"), served(id="3", at=NOW - 2 * DAY_S)])
     totals = LiveTotals(lambda: NOW)
     await totals.load(store, [served(id="2"), served(id="not yet in the books")])
     totals.notify(served(id="4"))

@@ -57,7 +57,7 @@ def see(page: Page, selector: str, text: str) -> None:
     expect(page.locator(selector)).to_have_text(text, timeout=PATIENCE_MS)
 
 
-def test_it_follows_the_traffic_filters_and_explains(page: Page) -> None:
+def test_the_page_follows_the_traffic_filters_and_explains(page: Page) -> None:
     with remote(match="verified") as sidecar:
         sidecar.ask_first(CHATGPT)
         page.goto(sidecar.url + "/")  # leads to the page
@@ -182,7 +182,7 @@ def test_the_token_is_asked_for_and_the_width_of_a_phone_is_enough(
         page.goto("about:blank")
 
 
-def test_it_works_under_any_path_of_an_app(page: Page) -> None:
+def test_the_page_works_under_any_path_of_an_app(page: Page) -> None:
     async def answer(request: StarletteRequest) -> JSONResponse:
         return JSONResponse({"answer": (await request.json())["question"]})
 

@@ -16,7 +16,7 @@ from headstart.policies.admission import Admission
 from headstart.policies.freshness import Directives, Lifetime, Lifetimes
 from headstart.policies.gate import SHORTEST_S, UNKNOWN_S, EncoderWaitLimit
 from headstart.types import ChatRequest
-from support.caches import House, running
+from support.caches import CacheRig, running
 from support.entries import entry
 from support.fakes import FaultyStore
 
@@ -42,11 +42,9 @@ def test_the_oldest_answers_are_forgotten_first() -> None:
     assert [name for name in (b"a", b"b", b"c") if Repeat(name, 1.0) in answered] == [b"a", b"c"]
 
 
-def finder_of(house: House, **options: Any) -> Finder:
-    answered = RecentAnswers(lambda: house.now)
-    return Finder(
-        house.cache, Admission(), None, clock=lambda: house.now, answered=answered, **options
-    )
+def finder_of(rig: CacheRig, **options: Any) -> Finder:
+    answered = RecentAnswers(lambda: rig.now)
+    return Finder(rig.cache, Admission(), None, clock=lambda: rig.now, answered=answered, **options)
 
 
 @pytest.mark.anyio
@@ -64,10 +62,10 @@ def finder_of(house: House, **options: Any) -> Finder:
 async def test_a_short_answer_serves_the_routes_that_ask_for_one(
     transforms: tuple[str, ...], rule: str, *, served: bool
 ) -> None:
-    house = House(FaultyStore())
-    finder = finder_of(house, concise={"": 0, "support": 2, "chat": 1})
-    stored = entry("a", transforms=transforms, created=house.now)
-    async with running(house.cache) as cache:
+    rig = CacheRig(FaultyStore())
+    finder = finder_of(rig, concise={"": 0, "support": 2, "chat": 1})
+    stored = entry("a", transforms=transforms, created=rig.now)
+    async with running(rig.cache) as cache:
         await cache.put(stored)
         prepared = Prepared(request=None, key=stored.key, directives=Directives(), rule=rule)
         lookup = finder.peek(prepared, stored.key) or await finder.find(prepared, stored.key)
@@ -90,40 +88,40 @@ async def test_a_short_answer_serves_the_routes_that_ask_for_one(
 async def test_an_answer_from_the_future_is_stale(
     life_s: float | None, back_s: float, *, served: bool
 ) -> None:
-    house = House(FaultyStore())
-    finder = finder_of(house)
-    house.now = 1_000_000.0
-    expires = None if life_s is None else house.now + life_s
-    stored = entry("a", created=house.now, expires=expires)
+    rig = CacheRig(FaultyStore())
+    finder = finder_of(rig)
+    rig.now = 1_000_000.0
+    expires = None if life_s is None else rig.now + life_s
+    stored = entry("a", created=rig.now, expires=expires)
     lifetime = Lifetime("", Lifetimes(ttl_s=604_800.0))
     prepared = Prepared(
         request=None, key=stored.key, directives=Directives(), rule="", lifetime=lifetime
     )
-    async with running(house.cache) as cache:
+    async with running(rig.cache) as cache:
         await cache.put(stored)
-        house.now -= back_s
+        rig.now -= back_s
         lookup = finder.peek(prepared, stored.key) or await finder.find(prepared, stored.key)
     assert lookup.reason == (None if served else "stale")
 
 
 @pytest.mark.anyio
 async def test_a_question_waits_for_the_encoder_as_long_as_fresh_answers_take() -> None:
-    house, wait_limit = House(FaultyStore(), max_wait_s=60.0), EncoderWaitLimit()
+    rig, wait_limit = CacheRig(FaultyStore(), max_wait_s=60.0), EncoderWaitLimit()
     finder = Finder(
-        house.cache,
+        rig.cache,
         Admission(),
         None,
-        clock=lambda: house.now,
-        answered=RecentAnswers(lambda: house.now),
+        clock=lambda: rig.now,
+        answered=RecentAnswers(lambda: rig.now),
         wait_limit=wait_limit,
     )
     request = ChatRequest(model="m", stream=False, document={}, query="one@0")
     asked = entry("b").key
     prepared = Prepared(request=request, key=asked, directives=Directives(), rule="fast")
     wait_limit.learn("fast", "m", 0.001)
-    async with running(house.cache):
-        await house.cache.put(entry("a"), "one@0")
-        house.encoder.turn = anyio.Event()
+    async with running(rig.cache):
+        await rig.cache.put(entry("a"), "one@0")
+        rig.encoder.turn = anyio.Event()
         with anyio.fail_after(5):
             lookup = await finder.find(prepared, asked)
     assert lookup.reason == "encoder-busy"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from support.raw_upstream import RawUpstream
-from support.relaying import house, says
+from support.relaying import relay_to, says
 
 pytestmark = pytest.mark.anyio
 
@@ -25,7 +25,7 @@ async def test_no_error_shows_the_operators_key(
 ) -> None:
     monkeypatch.setenv("PROVIDER_KEY", KEY)
     upstream = RawUpstream(says(status, ERROR.encode(), b"x-key: Bearer %b\r\n" % KEY.encode()))
-    async with house(upstream, routes=(), options=(OWN,)) as gate:
+    async with relay_to(upstream, routes=(), options=(OWN,)) as gate:
         found, headers, body = await gate.ask(path, CHAT.encode())
         assert found >= 400
         assert upstream.header(b"authorization") == [f"Bearer {KEY}".encode()]
@@ -35,6 +35,6 @@ async def test_no_error_shows_the_operators_key(
 
 async def test_a_callers_own_key_is_shown_as_the_provider_says_it() -> None:
     upstream = RawUpstream(says("401 Unauthorized", ERROR.encode()))
-    async with house(upstream, routes=()) as gate:
+    async with relay_to(upstream, routes=()) as gate:
         _, _, body = await gate.ask("/v1/images/generations", CHAT.encode())
     assert body == ERROR.encode()

@@ -197,7 +197,7 @@ def test_a_request_without_an_answer_has_no_first_token_but_a_failure() -> None:
     assert samples["headstart_failed_requests_total", "openai"] == 1
 
 
-def test_what_a_dry_run_would_have_saved_is_no_saving() -> None:
+def test_a_dry_run_counts_as_no_saving() -> None:
     samples = counted(
         changed(shaped=(ShapingEffect(kind="compress", tokens_before=100, tokens_after=60),)),
         changed(
@@ -235,7 +235,7 @@ def test_levels_are_gauges_and_unknown_ones_are_not_numbers() -> None:
     assert str(counted(levels=unknown)[("headstart_entries",)]) == "nan"
 
 
-def test_what_is_asked_twice_stands_beside_its_budget() -> None:
+def test_extra_calls_are_shown_beside_their_budget() -> None:
     hedging = Hedging(
         route="chat",
         strategy="hedge(a, b)",

@@ -16,7 +16,7 @@ from headstart.reply import Reply
 from headstart.types import Call, Piece
 from support.fakes import Recorder
 from support.raw_upstream import RawUpstream
-from support.relaying import house, says
+from support.relaying import relay_to, says
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -57,7 +57,7 @@ async def test_the_list_has_the_upstreams_models_aliases_and_names_of_routes() -
         {"name": "e", "match": {"model": "embed-*"}, "upstreams": ["b"]},
     )
     options = ({**KEYED[0], "models": {"fast": "small"}}, KEYED[1])
-    async with house(first, second, routes=routes, options=options) as gate:
+    async with relay_to(first, second, routes=routes, options=options) as gate:
         found = await owners(gate, MINE)
         assert found == {"assistant": "b", "fast": "a", "big": "a", "small": "a", "embed-1": "b"}
     # "other" is left out: a request for it would go to the first upstream, which has no such model.
@@ -68,7 +68,7 @@ async def test_the_list_has_the_upstreams_models_aliases_and_names_of_routes() -
 async def test_the_list_is_answered_while_an_upstream_is_down_and_says_its_age() -> None:
     first, second = RawUpstream(listing("big")), RawUpstream(listing("small"))
     options = (KEYED[0], {**KEYED[1], "models": {"fast": "small"}})
-    async with house(first, second, routes=(), options=options) as gate:
+    async with relay_to(first, second, routes=(), options=options) as gate:
         before = await owners(gate)
         first.answer = second.answer = says("500 Oops")
         status, headers, _ = await gate.ask("/v1/models", b"", "", "GET")
@@ -80,17 +80,17 @@ async def test_the_list_is_answered_while_an_upstream_is_down_and_says_its_age()
 
 async def test_an_upstream_that_never_answered_is_listed_by_its_settings() -> None:
     options = ({**KEYED[0], "models": {"fast": "small"}}, KEYED[1])
-    async with house(None, RawUpstream(None), routes=(), options=options) as gate:
+    async with relay_to(None, RawUpstream(None), routes=(), options=options) as gate:
         assert await owners(gate) == {"fast": "a"}
 
 
 async def test_the_lists_are_kept_in_the_store(tmp_path: Path) -> None:
     store: dict[str, Any] = {"cache.store": f"sqlite:///{tmp_path / 'store.db'}"}
     upstream = RawUpstream(listing("big"))
-    async with house(upstream, routes=(), options=KEYED, **store) as gate:
+    async with relay_to(upstream, routes=(), options=KEYED, **store) as gate:
         assert await owners(gate) == {"big": "a"}
-    async with house(upstream, routes=(), options=KEYED, **store) as gate:
-        kept = await gate.parts[0].store.kept("model-lists")
+    async with relay_to(upstream, routes=(), options=KEYED, **store) as gate:
+        kept = await gate.parts[0].store.load_document("model-lists")
     assert kept is not None
     assert b"big" in kept
 
@@ -107,7 +107,7 @@ async def test_lists_of_an_earlier_run_count_for_the_same_address_alone() -> Non
     assert await names(again) == ["old"]
 
 
-async def test_what_is_kept_of_a_list_is_small() -> None:
+async def test_a_saved_list_is_small() -> None:
     upstream = Listing(["one"])
     lists, _, _ = make_lists(upstream)
     assert await names(lists) == ["one"]
@@ -126,7 +126,7 @@ async def test_clients_of_anthropic_get_its_form() -> None:
     second = RawUpstream(listing("gpt"))
     claude_is = {"dialect": "anthropic", "models": {"claude": "claude"}}
     options = ({**KEYED[0], **claude_is}, {**KEYED[1], "models": {"gpt": "gpt"}})
-    async with house(first, second, routes=(), options=options) as gate:
+    async with relay_to(first, second, routes=(), options=options) as gate:
         version = "anthropic-version: 2023-06-01\r\n"
         _, _, body = await gate.ask("/v1/models", b"", version, "GET")
         _, _, one = await gate.ask("/v1/models/claude", b"", version, "GET")
@@ -148,7 +148,7 @@ async def test_clients_of_gemini_get_its_form() -> None:
     first = RawUpstream(says("200 OK", json.dumps({"models": [gemini]}).encode()))
     second = RawUpstream(listing("gpt"))
     options = ({**KEYED[0], "dialect": "gemini"}, {**KEYED[1], "models": {"gpt": "gpt"}})
-    async with house(first, second, routes=(), options=options) as gate:
+    async with relay_to(first, second, routes=(), options=options) as gate:
         _, _, body = await gate.ask("/v1beta/models?pageSize=1", b"", "", "GET")
         _, _, one = await gate.ask("/v1/models/gpt", b"", "x-goog-api-key: k\r\n", "GET")
     flash, gpt = json.loads(body)["models"]
@@ -162,7 +162,7 @@ async def test_clients_of_gemini_get_its_form() -> None:
 @pytest.mark.parametrize("path", ["/v1/models/org/m:7b", "/v1/models/org%2Fm%3A7b"])
 async def test_one_model_is_answered_by_its_name(path: str) -> None:
     first = RawUpstream(listing("org/m:7b", context_window=8000))
-    async with house(first, RawUpstream(listing("x")), routes=(), options=KEYED) as gate:
+    async with relay_to(first, RawUpstream(listing("x")), routes=(), options=KEYED) as gate:
         await owners(gate)
         first.answer = says("500 Oops")
         status, _, body = await gate.ask(path, b"", "", "GET")
@@ -174,7 +174,7 @@ async def test_one_model_is_answered_by_its_name(path: str) -> None:
 
 async def test_an_unknown_model_and_all_other_methods_are_the_upstreams_to_answer() -> None:
     first = RawUpstream(listing("big"))
-    async with house(first, RawUpstream(listing("x")), routes=(), options=KEYED) as gate:
+    async with relay_to(first, RawUpstream(listing("x")), routes=(), options=KEYED) as gate:
         await owners(gate)
         first.answer = says("404 Not Found", b'{"error":{"message":"no"}}')
         status, headers, body = await gate.ask("/v1/models/none", b"", "", "GET")
@@ -188,7 +188,7 @@ async def test_a_single_upstream_with_callers_keys_answers_itself() -> None:
     answer = listing("theirs")
     upstream = RawUpstream(answer)
     options = ({"models": {"fast": "m"}},)
-    async with house(upstream, routes=(), options=options) as gate:
+    async with relay_to(upstream, routes=(), options=options) as gate:
         _, headers, body = await gate.ask("/v1/models?x=1", b"", MINE, "GET")
     assert body == answer.partition(b"\r\n\r\n")[2]
     assert headers["x-headstart-upstream"] == "a"
@@ -198,7 +198,7 @@ async def test_a_single_upstream_with_callers_keys_answers_itself() -> None:
 
 async def test_no_callers_key_goes_to_an_upstream_for_the_list() -> None:
     first, second = RawUpstream(listing("big")), RawUpstream(listing("small"))
-    async with house(first, second, routes=()) as gate:  # both on this machine, without keys
+    async with relay_to(first, second, routes=()) as gate:  # both on this machine, without keys
         assert await owners(gate, MINE) == {"big": "a"}
     assert first.header(b"authorization") == second.header(b"authorization") == []
 
@@ -209,7 +209,7 @@ async def test_the_list_is_that_of_the_route_that_the_caller_takes() -> None:
         {"name": "tenant", "match": {"header": {"x-tenant": "b"}}, "upstreams": ["b"]},
         {"name": "named", "match": {"path": "/none"}, "upstreams": ["b"]},
     )
-    async with house(first, second, routes=routes, options=KEYED) as gate:
+    async with relay_to(first, second, routes=routes, options=KEYED) as gate:
         assert await owners(gate) == {"big": "a"}
         assert await owners(gate, "X-Tenant: b\r\n") == {"small": "b"}
         assert await owners(gate, "X-Headstart-Route: named\r\n") == {"small": "b"}
@@ -220,7 +220,7 @@ async def test_the_list_is_that_of_the_route_that_the_caller_takes() -> None:
 async def test_the_list_needs_the_operators_leave_as_all_paths_do() -> None:
     both = (RawUpstream(listing("big")), RawUpstream(listing("small")))
     server = {"server.relay_paths": ["/v1/files"], "server.client_keys": ["c"]}
-    async with house(*both, routes=(), options=KEYED, **server) as gate:
+    async with relay_to(*both, routes=(), options=KEYED, **server) as gate:
         assert (await gate.ask("/v1/models", b"", "", "GET"))[0] == 401
         assert (await gate.ask("/v1/models", b"", "Authorization: Bearer c\r\n", "GET"))[0] == 403
 
@@ -337,7 +337,7 @@ async def test_a_list_that_could_not_be_had_is_asked_for_again_later_and_told_of
     assert "upstream a" in str(failed)
 
 
-async def test_what_a_provider_lists_is_read_leniently() -> None:
+async def test_the_list_of_a_provider_is_read_leniently() -> None:
     form = OPENAI_CHAT.models
     assert form is not None
     odd = [{"id": "a", "name": "A"}, {"id": 3}, "x", {}, {"id": "b", "created": "no"}]

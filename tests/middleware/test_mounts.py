@@ -465,7 +465,7 @@ async def test_after_a_start_that_failed_no_request_waits_for_the_next_try() -> 
     assert (tries, counted.asked) == (1, 2)
 
 
-async def test_a_scope_that_is_no_function_is_refused() -> None:
+async def test_a_scope_that_is_not_a_function_is_refused() -> None:
     with pytest.raises(ConfigError, match="scope takes a function"):
         HeadstartMiddleware(fastapi_app(Counted()), scope="shared")  # type: ignore[arg-type]
 
@@ -600,7 +600,9 @@ def make_app() -> Any:
         (None, "an ASGI app, not None"),
     ],
 )
-async def test_what_is_no_asgi_app_is_refused_when_it_is_wrapped(app: Any, words: str) -> None:
+async def test_an_app_without_the_asgi_form_is_refused_when_it_is_wrapped(
+    app: Any, words: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         HeadstartMiddleware(app)
     assert words in str(caught.value)

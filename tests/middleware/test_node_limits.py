@@ -303,7 +303,9 @@ async def test_a_lost_document_is_written_anew(supervisor: Supervisor) -> None:
     assert nodes.limits(1).allowance(now) == pytest.approx(34 / 40, abs=0.02)
 
 
-async def test_who_leaves_while_the_store_is_asked_takes_no_call(supervisor: Supervisor) -> None:
+async def test_a_caller_that_leaves_while_the_store_is_asked_takes_no_call(
+    supervisor: Supervisor,
+) -> None:
     provider = RateLimited(4, 600.0)
     nodes = Nodes(1, supervisor, Documents())
     await nodes.call(0, provider)

@@ -82,7 +82,7 @@ def settings_of(*upstreams: dict[str, Any]) -> dict[str, Any]:
         ),
     ],
 )
-async def test_what_was_shown_goes_up_and_the_rest_comes_down(
+async def test_the_shown_text_is_sent_and_the_rest_is_received(
     dialect: str, quirks: dict[str, str], turn: dict[str, Any]
 ) -> None:
     cut, unable, notes = ScriptedUpstream(), ScriptedUpstream(), Notes()

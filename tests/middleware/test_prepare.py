@@ -67,6 +67,7 @@ class Caller:
         headers: Mapping[str, str | bytes],
         method: str = "POST",
         query: bytes = b"",
+        peer: str = "192.0.2.1",
     ) -> Prepared:
         route = self.routes.match(method, path.encode())
         assert route is not None
@@ -74,7 +75,13 @@ class Caller:
             (name.encode(), value if isinstance(value, bytes) else value.encode())
             for name, value in headers.items()
         ]
-        scope = {"method": method, "path": path, "query_string": query, "headers": pairs}
+        scope = {
+            "method": method,
+            "path": path,
+            "query_string": query,
+            "headers": pairs,
+            "client": (peer, 50_000),
+        }
         sent = body if isinstance(body, bytes) else json.dumps(body).encode()
         return self.preparer.prepare(route, scope, sent)
 
@@ -94,6 +101,25 @@ def test_terms_hold_the_stricter_target_of_setting_and_caller() -> None:
     assert caller.ask("a").match_context.max_error == 0.02
     assert caller.ask("a", {"x-headstart-max-error": "1%"}).match_context.max_error == 0.01
     assert caller.ask("a", {"x-headstart-max-error": "0.5"}).match_context.max_error == 0.02
+
+
+def test_the_peer_is_checked_again_for_equal_requests() -> None:
+    sharing = SharingOptions(scope="header:x-team", trusted_proxies=("10.0.0.1",))
+    caller = Caller(sharing=sharing)
+    body = {"model": "m", "messages": [{"role": "user", "content": "a"}]}
+    headers = {"x-team": "red"}
+    for _ in range(3):
+        assert caller.post(CHAT, body, headers, peer="10.0.0.1").key is not None
+        assert caller.post(CHAT, body, headers, peer="10.0.0.2").bypass == "no-identity"
+
+
+def test_the_users_function_is_asked_again_for_equal_requests() -> None:
+    teams = {"10.0.0.1": "red"}
+    caller = Caller(sharing=SharingOptions(resolve=lambda scope: teams.get(scope["client"][0])))
+    body = {"model": "m", "messages": [{"role": "user", "content": "a"}]}
+    for _ in range(3):
+        assert caller.post(CHAT, body, {}, peer="10.0.0.1").key is not None
+        assert caller.post(CHAT, body, {}, peer="10.0.0.2").bypass == "no-identity"
 
 
 def test_a_bad_target_is_refused_whatever_else_is_asked() -> None:
@@ -358,7 +384,7 @@ def test_requests_that_repeat_are_prepared_no_more_and_headers_that_decide_count
     assert caller.ask("a").match_context.max_error is None
 
 
-def test_what_is_remembered_is_bounded_by_all_that_callers_send() -> None:
+def test_the_memory_of_requests_is_bounded_by_their_whole_size() -> None:
     caller = Caller()
     caller.ask("a")
     first = caller.ask("a")

@@ -112,7 +112,7 @@ def test_every_split_gives_the_same_bytes_and_events(
     "more",
     [b": bye\n\n", b"\n", b"data: {", chunk({"content": "x"}), DONE, event("error", error={})],
 )
-def test_what_follows_the_terminal_event_is_no_part_of_the_answer(
+def test_bytes_after_the_terminal_event_are_not_part_of_the_answer(
     make: Callable[[], BodyReader], stream: bytes, more: bytes
 ) -> None:
     whole, reader = read(make(), stream), make()
@@ -145,7 +145,7 @@ def test_a_document_ends_with_its_last_bracket(*, translated: bool) -> None:
 @pytest.mark.parametrize(
     "body", [b"{}", b'{"error":{"message":"no"}}', b'{"a":1}\n{"choices":[]}', b"[{}", b"<p>}"]
 )
-def test_what_is_no_answer_has_no_end_of_its_own(body: bytes) -> None:
+def test_a_body_that_is_not_an_answer_has_no_end_of_its_own(body: bytes) -> None:
     reader = DocumentReader(OPENAI, 200)
     reader.feed(body)
     assert not reader.ended
@@ -262,7 +262,7 @@ def test_document_is_written_as_a_stream_where_the_client_asked_for_one() -> Non
     assert said(folded(events).choices[0]) == [("text", "a")]
 
 
-def test_document_that_is_no_answer_is_an_error() -> None:
+def test_a_document_that_is_not_an_answer_is_an_error() -> None:
     data, events = read(DocumentTranslator(ANTHROPIC, OPENAI, 200, NAMING), b"<html>")
     assert isinstance(events[0], ErrorReported)
     assert "error" in json.loads(data)

@@ -261,7 +261,7 @@ def recorded(folder: Path) -> dict[str, Any]:
     return {"record": {"enabled": True, "path": str(folder / "log.jsonl")}}
 
 
-async def test_what_a_sidecar_records_can_be_tuned_and_replayed(tmp_path: Path) -> None:
+async def test_the_record_of_a_sidecar_can_be_tuned_and_replayed(tmp_path: Path) -> None:
     prompts = (PROMPT, "What is the capital of Norway?", "Name three prime numbers")
     folder = tmp_path / "records"
     folder.mkdir()

@@ -148,7 +148,7 @@ async def test_a_path_that_climbs_is_refused_in_every_spelling(segment: str, for
 
 
 @pytest.mark.parametrize("segment", PLAIN)
-async def test_dots_within_a_segment_are_no_dot_segment(segment: str) -> None:
+async def test_dots_within_a_segment_are_not_a_dot_segment(segment: str) -> None:
     assert not has_dot_segment(f"/v1/{segment}/y".encode("latin-1"))
 
 
@@ -353,7 +353,7 @@ FORGED = (
 )
 
 
-async def test_what_only_we_can_say_does_not_pass_from_a_relayed_upstream() -> None:
+async def test_our_own_headers_do_not_pass_from_a_relayed_upstream() -> None:
     answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nage: 60\r\n" + FORGED + b"\r\n{}"
     async with relaying(RawUpstream(answer)) as gate:
         head, _, body = (await gate.ask(request())).partition(b"\r\n\r\n")
@@ -367,9 +367,7 @@ async def test_what_only_we_can_say_does_not_pass_from_a_relayed_upstream() -> N
 
 @pytest.mark.parametrize("status", [200, 400])
 @pytest.mark.parametrize("stream", [False, True])
-async def test_what_only_we_can_say_does_not_pass_from_a_chat_upstream(
-    status: int, stream: bool
-) -> None:
+async def test_our_own_headers_do_not_pass_from_a_chat_upstream(status: int, stream: bool) -> None:
     async with proxied() as proxy:
         proxy.upstream.status = status
         proxy.upstream.headers = [

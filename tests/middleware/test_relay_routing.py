@@ -14,7 +14,7 @@ from headstart.decisions import Outcome
 from headstart.middleware.relay import resource_of
 from headstart.types import KEPT_BYTES, Upload
 from support.raw_upstream import RawUpstream, ask_raw, open_raw
-from support.relaying import EMBED, house, request, says
+from support.relaying import EMBED, relay_to, request, says
 from support.simulated import until
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ async def test_the_next_upstream_of_the_route_answers_when_the_first_fails(
 ) -> None:
     first = None if down is None else RawUpstream(down)
     second = RawUpstream(ANSWER)
-    async with house(first, second) as gate:
+    async with relay_to(first, second) as gate:
         status, headers, answer = await gate.ask(target, body, method=method)
     assert (status, answer) == (200, b'{"data":[]}')
     assert headers["x-headstart-upstream"] == "b"
@@ -53,7 +53,7 @@ async def test_the_next_upstream_of_the_route_answers_when_the_first_fails(
 
 async def test_an_upstream_that_closes_without_an_answer_is_followed_by_the_next() -> None:
     first, second = RawUpstream(b"", breaks_off=True), RawUpstream(ANSWER)
-    async with house(first, second) as gate:
+    async with relay_to(first, second) as gate:
         assert (await gate.ask())[0] == 200
     assert len(first.requests) == 1
 
@@ -68,9 +68,9 @@ async def test_an_upstream_that_closes_without_an_answer_is_followed_by_the_next
         b"HTTP/1.1 307 Temporary Redirect\r\nlocation: /x\r\ncontent-length: 0\r\n\r\n",
     ],
 )
-async def test_what_an_upstream_says_about_the_request_is_the_answer(answer: bytes) -> None:
+async def test_an_error_about_the_request_is_the_answer(answer: bytes) -> None:
     first, second = RawUpstream(answer), RawUpstream(ANSWER)
-    async with house(first, second) as gate:
+    async with relay_to(first, second) as gate:
         status, headers, body = await gate.ask("/v1/files/f", b"", method="GET")
     assert status == int(answer.split()[1])
     assert body == answer.partition(b"\r\n\r\n")[2]
@@ -81,7 +81,7 @@ async def test_what_an_upstream_says_about_the_request_is_the_answer(answer: byt
 @pytest.mark.parametrize("path", ["/v1/v1/messages", "/v1/v1/chat/completions", "/messages"])
 async def test_a_wrong_base_url_is_told(path: str) -> None:
     first, second = RawUpstream(ANSWER), RawUpstream(ANSWER)
-    async with house(first, second) as gate:
+    async with relay_to(first, second) as gate:
         status, _, body = await gate.ask(path)
     assert status == 404
     assert b"no such path: the base URL of OpenAI's clients ends in /v1" in body
@@ -90,7 +90,7 @@ async def test_a_wrong_base_url_is_told(path: str) -> None:
 
 @pytest.mark.parametrize("path", ["/v2/chat", "/v2/embed"])
 async def test_clients_of_cohere_are_told_what_there_is(path: str) -> None:
-    async with house(RawUpstream(ANSWER), RawUpstream(ANSWER)) as gate:
+    async with relay_to(RawUpstream(ANSWER), RawUpstream(ANSWER)) as gate:
         status, _, body = await gate.ask(path)
     assert status == 404
     assert b"of the paths of Cohere's clients only /v2/rerank is served" in body
@@ -102,7 +102,7 @@ async def test_clients_of_cohere_are_told_what_there_is(path: str) -> None:
 async def test_clients_of_ollama_are_told_in_their_form_what_to_take(
     method: str, path: str
 ) -> None:
-    async with house(RawUpstream(ANSWER), RawUpstream(ANSWER)) as gate:
+    async with relay_to(RawUpstream(ANSWER), RawUpstream(ANSWER)) as gate:
         status, _, body = await gate.ask(path, method=method)
     assert status == 404
     assert "Take a client of OpenAI" in json.loads(body)["error"]
@@ -111,7 +111,7 @@ async def test_clients_of_ollama_are_told_in_their_form_what_to_take(
 async def test_another_upstream_is_asked_for_a_model_that_the_first_does_not_have() -> None:
     unknown = b'{"error":{"message":"no","code":"model_not_found"}}'
     first, second = RawUpstream(says("404 Not Found", unknown)), RawUpstream(ANSWER)
-    async with house(first, second) as gate:
+    async with relay_to(first, second) as gate:
         assert (await gate.ask())[0] == 200
         assert (await gate.ask())[0] == 200
     assert len(first.requests) == 2  # callers may name any model, so that closes nothing
@@ -119,7 +119,7 @@ async def test_another_upstream_is_asked_for_a_model_that_the_first_does_not_hav
 
 async def test_when_all_fail_the_first_ones_own_words_pass_byte_for_byte() -> None:
     first, second = RawUpstream(BUSY), RawUpstream(says("500 Oops"))
-    async with house(first, second) as gate:
+    async with relay_to(first, second) as gate:
         status, headers, body = await gate.ask()
     assert (status, body) == (503, b'{"error":{"message":"busy"}}')
     assert headers["x-headstart-upstream"] == "a"
@@ -128,7 +128,7 @@ async def test_when_all_fail_the_first_ones_own_words_pass_byte_for_byte() -> No
 
 async def test_without_any_upstream_the_error_is_in_the_callers_dialect() -> None:
     options = ({"dialect": "anthropic"}, {"dialect": "anthropic"})
-    async with house(None, None, options=options) as gate:
+    async with relay_to(None, None, options=options) as gate:
         status, headers, body = await gate.ask("/v1/messages/batches")
     assert status == 502
     assert json.loads(body)["type"] == "error"
@@ -139,7 +139,7 @@ async def test_a_kept_body_goes_whole_to_the_next_upstream_while_the_rest_arrive
     """The first one refuses when it has the beginning; the rest comes after that."""
     first, second = _EarlyRefusal(), RawUpstream(ANSWER)
     half = b"x" * 1000
-    async with house(first, second) as gate:
+    async with relay_to(first, second) as gate:
         head = request("/v1/files", b"y" * 2000).partition(b"\r\n\r\n")[0]
         head = head.replace(b"application/json", b"application/octet-stream")
         reader, writer = await open_raw(gate.url, head + b"\r\n\r\n" + half)
@@ -169,7 +169,7 @@ class _EarlyRefusal(RawUpstream):
 async def test_a_body_that_is_too_long_to_keep_goes_to_one_upstream_only() -> None:
     first, second = RawUpstream(BUSY), RawUpstream(ANSWER)
     body = b"x" * (KEPT_BYTES + 1)
-    async with house(first, second) as gate:
+    async with relay_to(first, second) as gate:
         status, _, _ = await gate.ask("/v1/files", body)
         assert status == 503
         assert second.requests == []
@@ -181,7 +181,7 @@ async def test_a_body_that_is_too_long_to_keep_goes_to_one_upstream_only() -> No
 async def test_a_long_body_goes_to_the_next_upstream_if_nothing_of_it_was_sent() -> None:
     second = RawUpstream(ANSWER)
     body = b"x" * (KEPT_BYTES + 1)
-    async with house(None, second) as gate:
+    async with relay_to(None, second) as gate:
         assert (await gate.ask("/v1/files", body))[0] == 200
     assert second.body() == body
 
@@ -192,7 +192,7 @@ async def test_an_upstream_that_chat_found_down_is_not_asked_first() -> None:
     document = {"object": "chat.completion", "model": "m", "created": 1, "choices": [choice]}
     first = RawUpstream(BUSY)
     second = RawUpstream(says("200 OK", json.dumps(document).encode()))
-    async with house(first, second) as gate:
+    async with relay_to(first, second) as gate:
         for number in range(6):
             prompt = CHAT.replace(b"hi", b"%d" % number)
             assert (await gate.ask("/v1/chat/completions", prompt))[0] == 200
@@ -205,7 +205,7 @@ async def test_an_upstream_that_chat_found_down_is_not_asked_first() -> None:
 async def test_a_rate_limit_that_a_relayed_call_met_holds_for_the_next() -> None:
     limited = says("429 Too Many Requests", headers=b"retry-after: 60\r\n")
     first, second = RawUpstream(limited), RawUpstream(ANSWER)
-    async with house(first, second) as gate:
+    async with relay_to(first, second) as gate:
         for _ in range(3):
             assert (await gate.ask())[0] == 200
     assert len(first.requests) == 1
@@ -214,7 +214,7 @@ async def test_a_rate_limit_that_a_relayed_call_met_holds_for_the_next() -> None
 async def test_trouble_with_one_kind_of_path_keeps_no_other_from_the_first_upstream() -> None:
     limited = says("429 Too Many Requests", headers=b"retry-after: 60\r\n")
     first, second = RawUpstream(limited), RawUpstream(ANSWER)
-    async with house(first, second) as gate:
+    async with relay_to(first, second) as gate:
         assert (await gate.ask("/v1/batches", b"{}"))[1]["x-headstart-upstream"] == "b"
         first.answer = ANSWER
         assert (await gate.ask("/v1/batches", b"{}"))[1]["x-headstart-upstream"] == "b"
@@ -223,7 +223,7 @@ async def test_trouble_with_one_kind_of_path_keeps_no_other_from_the_first_upstr
 
 async def test_a_single_upstream_that_fails_is_asked_each_time() -> None:
     upstream = RawUpstream(BUSY)
-    async with house(upstream, routes=()) as gate:
+    async with relay_to(upstream, routes=()) as gate:
         for _ in range(8):
             assert (await gate.ask())[0] == 503
         upstream.answer = ANSWER
@@ -234,7 +234,7 @@ async def test_a_single_upstream_that_fails_is_asked_each_time() -> None:
 async def test_the_header_names_the_route_and_an_unknown_name_is_refused() -> None:
     first, second = RawUpstream(ANSWER), RawUpstream(ANSWER)
     routes = ({"name": "second", "match": {"path": "/none"}, "upstreams": ["b"]},)
-    async with house(first, second, routes=routes) as gate:
+    async with relay_to(first, second, routes=routes) as gate:
         assert (await gate.ask())[1]["x-headstart-upstream"] == "a"
         named = await gate.ask(headers="X-Headstart-Route: second\r\n")
         assert named[1]["x-headstart-upstream"] == "b"
@@ -249,7 +249,7 @@ async def test_the_header_names_the_route_and_an_unknown_name_is_refused() -> No
 )
 async def test_path_header_and_model_choose_the_route(match: dict[str, Any]) -> None:
     first, second = RawUpstream(ANSWER), RawUpstream(ANSWER)
-    async with house(
+    async with relay_to(
         first, second, routes=({"name": "r", "match": match, "upstreams": ["b"]},)
     ) as gate:
         found = await gate.ask(headers="X-App: search\r\n")
@@ -262,7 +262,7 @@ async def test_path_header_and_model_choose_the_route(match: dict[str, Any]) -> 
 async def test_an_alias_of_the_upstream_becomes_its_name_of_the_model() -> None:
     upstream = RawUpstream(ANSWER)
     options = ({"models": {"embed": "e-large"}},)
-    async with house(upstream, routes=(), options=options) as gate:
+    async with relay_to(upstream, routes=(), options=options) as gate:
         _, edited, _ = await gate.ask()
         _, as_it_came, _ = await gate.ask("/v1/audio/speech", b'{"model": "other" }')
     assert json.loads(upstream.body()) == {"model": "e-large", "input": ["a"]}
@@ -272,12 +272,12 @@ async def test_an_alias_of_the_upstream_becomes_its_name_of_the_model() -> None:
 
 
 @pytest.mark.parametrize("body", [b"no JSON", b"[1]", b"[" * 50_000, b'"\xff'])
-async def test_a_body_that_is_no_json_object_goes_up_as_it_came_whatever_the_path_names(
+async def test_a_body_that_is_not_a_json_object_is_sent_unchanged_whatever_the_path_names(
     body: bytes,
 ) -> None:
     upstream = RawUpstream(ANSWER)
     alias = {"models": {"gpt": "deployed"}}
-    async with house(upstream, routes=(), options=(alias,)) as gate:
+    async with relay_to(upstream, routes=(), options=(alias,)) as gate:
         status, _, _ = await gate.ask("/openai/deployments/gpt/images/generations", body)
     assert status == 200
     assert upstream.body() == body
@@ -287,7 +287,7 @@ async def test_a_path_of_one_dialect_never_goes_to_an_upstream_of_another() -> N
     chat, claude = RawUpstream(ANSWER), RawUpstream(ANSWER)
     options: tuple[dict[str, Any], ...] = ({}, {"dialect": "anthropic"})
     only = {"name": "chat", "match": {"header": {"x-app": "chat"}}, "upstreams": ["a"]}
-    async with house(chat, claude, routes=(only,), options=options) as gate:
+    async with relay_to(chat, claude, routes=(only,), options=options) as gate:
         assert (await gate.ask("/v1/messages/batches"))[1]["x-headstart-upstream"] == "b"
         status, _, body = await gate.ask("/v1/messages/batches", headers="X-App: chat\r\n")
     assert status == 404
@@ -297,7 +297,7 @@ async def test_a_path_of_one_dialect_never_goes_to_an_upstream_of_another() -> N
 
 async def test_a_fallback_leaves_out_upstreams_of_another_dialect() -> None:
     chat = RawUpstream(ANSWER)
-    async with house(chat, None, options=({}, {"dialect": "anthropic"})) as gate:
+    async with relay_to(chat, None, options=({}, {"dialect": "anthropic"})) as gate:
         status, _, _ = await gate.ask("/v1/messages/batches")
     assert status == 502
     assert chat.requests == []
@@ -310,7 +310,7 @@ async def test_another_key_of_the_upstream_is_asked_before_the_next_upstream(
     monkeypatch.setenv("KEY_TWO", "two")
     upstream = _ByKey()
     options = ({"api_key_env": ["KEY_ONE", "KEY_TWO"]},)
-    async with house(upstream, routes=(), options=options) as gate:
+    async with relay_to(upstream, routes=(), options=options) as gate:
         status, headers, _ = await gate.ask(headers="Authorization: Bearer mine\r\n")
     assert (status, headers["x-headstart-upstream"]) == (200, "a#2")
     sent = [upstream.header(b"authorization", number) for number in (0, 1)]
@@ -327,7 +327,7 @@ class _ByKey(RawUpstream):
 
 async def test_a_route_has_its_own_deadline_for_relayed_requests() -> None:
     routes = ({"name": "r", "deadline_s": 0.05},)
-    async with house(RawUpstream(None), routes=routes) as gate:
+    async with relay_to(RawUpstream(None), routes=routes) as gate:
         status, _, body = await gate.ask()
     assert status == 504
     assert "deadline_s" in json.loads(body)["error"]["message"]
@@ -352,14 +352,14 @@ async def test_an_upload_is_read_again_from_its_beginning_while_it_arrives() -> 
 
 async def test_each_relayed_request_is_a_row_of_the_books_with_its_attempts_and_bytes() -> None:
     first, second = RawUpstream(BUSY), RawUpstream(ANSWER)
-    async with house(first, second) as gate:
+    async with relay_to(first, second) as gate:
         await gate.ask("/v1/files/file-abc?purpose=x", EMBED, "Authorization: Bearer secret\r\n")
         store = gate.parts[0].store
         await until(lambda: len(gate.served) == 1)
         (row,) = gate.served
         rows: list[Served] = []
         while not rows:
-            rows = [each async for each in store.books()]
+            rows = [each async for each in store.read_books()]
             await asyncio.sleep(0.01)
     assert rows == [row]
     assert (row.outcome, row.endpoint, row.status) == (Outcome.RELAY, "/v1/files", 200)
@@ -384,7 +384,7 @@ async def test_the_books_say_how_a_relayed_request_ended(
     answer: bytes, status: int, error: str | None
 ) -> None:
     upstream = RawUpstream(answer, breaks_off=True)
-    async with house(upstream, routes=()) as gate:
+    async with relay_to(upstream, routes=()) as gate:
         with contextlib.suppress(asyncio.IncompleteReadError):
             await ask_raw(gate.url, request())
         await until(lambda: len(gate.served) == 1)
@@ -396,7 +396,7 @@ async def test_the_books_say_that_the_client_left_or_that_the_time_was_over(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     upstream = RawUpstream(None)
-    async with house(upstream, routes=()) as gate:
+    async with relay_to(upstream, routes=()) as gate:
         _, writer = await open_raw(gate.url, request())
         await until(lambda: len(upstream.requests) == 1)
         writer.close()

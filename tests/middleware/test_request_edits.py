@@ -30,7 +30,7 @@ def a_call(body: bytes = BODY) -> Call:
     )
 
 
-def test_what_did_not_change_keeps_its_bytes() -> None:
+def test_unchanged_members_keep_their_bytes() -> None:
     call = a_call()
     assert call.request is not None
     old = call.request.document

@@ -316,7 +316,7 @@ def test_effort_is_a_budget_to_models_that_know_no_other(effort: str, budget: in
 
 
 @pytest.mark.parametrize("quirks", [Quirks(), Quirks(thinking="budget")])
-def test_no_effort_is_no_thinking(quirks: Quirks) -> None:
+def test_the_effort_none_switches_thinking_off(quirks: Quirks) -> None:
     body = ask("openai", "anthropic", quirks, reasoning_effort="none")
     assert body["thinking"] == {"type": "disabled"}
 

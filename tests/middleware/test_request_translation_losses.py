@@ -155,14 +155,14 @@ LOST_TO_OPENAI: list[tuple[str, dict[str, Any], Quirks]] = [
 
 
 @pytest.mark.parametrize(("name", "fields", "quirks"), LOST_TO_ANTHROPIC)
-def test_what_merely_tunes_is_dropped_by_name_for_anthropic(
+def test_tuning_fields_are_dropped_by_name_for_anthropic(
     name: str, fields: dict[str, Any], quirks: Quirks
 ) -> None:
     assert lose("openai", "anthropic", quirks, **fields) == (name,)
 
 
 @pytest.mark.parametrize(("name", "fields", "quirks"), LOST_TO_OPENAI)
-def test_what_merely_tunes_is_dropped_by_name_for_openai(
+def test_tuning_fields_are_dropped_by_name_for_openai(
     name: str, fields: dict[str, Any], quirks: Quirks
 ) -> None:
     assert lose("anthropic", "openai", quirks, **fields) == (name,)
@@ -189,7 +189,7 @@ NO_LOSS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("fields", NO_LOSS.values(), ids=NO_LOSS)
-def test_what_says_nothing_is_no_loss(fields: dict[str, Any]) -> None:
+def test_empty_fields_are_not_named_as_losses(fields: dict[str, Any]) -> None:
     assert lose("openai", "anthropic", Quirks(refuse=True), **fields) == ()
 
 

@@ -124,7 +124,7 @@ def _conversations(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 @given(messages=_conversations(), limit=st.integers(1, 10_000), stream=st.booleans())
 @settings(max_examples=60, deadline=None)
-def test_what_both_dialects_know_comes_back_from_the_other(
+def test_fields_of_both_dialects_come_back_from_the_other(
     messages: list[dict[str, Any]], limit: int, stream: bool
 ) -> None:
     chat = {"model": "m", "messages": messages, "max_completion_tokens": limit}

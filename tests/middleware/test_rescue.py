@@ -27,7 +27,7 @@ from headstart.types import (
     ToolCallDelta,
     UsageReported,
 )
-from support.candidates import CHAT, UNIX, Actor, House, chat_call, read, text, thought
+from support.candidates import CHAT, UNIX, Actor, Targets, chat_call, read, text, thought
 from support.guarded import a_call
 
 if TYPE_CHECKING:
@@ -51,13 +51,13 @@ def spoken(*words: str, id: str = "up-1", end: bool = True) -> list[Step]:
 
 
 def rescued(
-    house: House,
+    targets: Targets,
     *actors: Actor,
     mode: Any = "restart",
     prefill: Any = NOBODY,
     stall_s: float = 0.05,
 ) -> RescuedCandidate:
-    members = [house.target(each, stall_s=stall_s) for each in actors]
+    members = [targets.target(each, stall_s=stall_s) for each in actors]
     strategy = AttemptGroup(
         "route",
         members,
@@ -78,10 +78,10 @@ def chunks_of(stream: bytes) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("end", [[], [asyncio.Event()], [UpstreamUnreachable("reset")]])
 async def test_a_broken_answer_goes_on_elsewhere_as_one_stream(end: list[Step]) -> None:
-    house = House()
+    targets = Targets()
     first = Actor("a", [[*spoken("Once upon", " a ti", end=False), *end]])
     second = Actor("b", [spoken("Once", " upon a", " time", ".", id="up-2")])
-    async with await rescued(house, first, second).send(chat_call()) as reply:
+    async with await rescued(targets, first, second).send(chat_call()) as reply:
         stream = b"".join([piece.data async for piece in reply.pieces])
         assert first.open == 0
         assert (reply.storable, reply.transforms) == (False, ("rescued",))
@@ -91,15 +91,15 @@ async def test_a_broken_answer_goes_on_elsewhere_as_one_stream(end: list[Step]) 
     assert "".join(each.get("content") or "" for each in deltas) == "Once upon a time."
     assert sum("role" in each for each in deltas) == 1
     assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
-    assert house.outcomes() == [("a", "broken"), ("b", "won")]
-    assert house.roles() == [("a", "first"), ("b", "rescue")]
+    assert targets.outcomes() == [("a", "broken"), ("b", "won")]
+    assert targets.roles() == [("a", "first"), ("b", "rescue")]
     assert second.open == 0
 
 
 async def test_the_same_upstream_is_asked_again_where_there_is_no_other() -> None:
-    house = House()
+    targets = Targets()
     actor = Actor("a", [spoken("Hello", end=False), spoken("Hel", "lo you")])
-    async with await rescued(house, actor).send(chat_call()) as reply:
+    async with await rescued(targets, actor).send(chat_call()) as reply:
         assert await read(reply) == "Hello you"
 
 
@@ -115,9 +115,9 @@ async def test_the_same_upstream_is_asked_again_where_there_is_no_other() -> Non
     ids=["diverges", "shorter", "breaks too", "down", "calls a tool"],
 )
 async def test_where_it_cannot_go_on_the_first_error_comes_out(other: list[Step]) -> None:
-    house = House()
+    targets = Targets()
     actors = Actor("a", [spoken("Once upon", end=False)]), Actor("b", [other])
-    async with await rescued(house, *actors).send(chat_call()) as reply:
+    async with await rescued(targets, *actors).send(chat_call()) as reply:
         with pytest.raises(UpstreamProtocolError, match="upstream a ended before its answer did"):
             await read(reply)
     assert [each.open for each in actors] == [0, 0]
@@ -139,8 +139,8 @@ async def test_where_it_cannot_go_on_the_first_error_comes_out(other: list[Step]
 async def test_some_answers_are_not_rescued(
     mode: str, shown: list[Step], fields: dict[str, Any]
 ) -> None:
-    house, second = House(), Actor("b", [spoken("Once")])
-    upstream = rescued(house, Actor("a", [shown]), second, mode=mode)
+    targets, second = Targets(), Actor("b", [spoken("Once")])
+    upstream = rescued(targets, Actor("a", [shown]), second, mode=mode)
     async with await upstream.send(chat_call(**fields)) as reply:
         with pytest.raises(UpstreamError):
             await read(reply)
@@ -148,10 +148,10 @@ async def test_some_answers_are_not_rescued(
 
 
 async def test_an_answer_that_broke_while_it_thought_thinks_no_second_time() -> None:
-    house = House()
+    targets = Targets()
     first = Actor("a", [[*spoken(end=False), thought("Let me see")]])
     second = Actor("b", [[*spoken(end=False), thought("Well"), *spoken("Four.")[1:]]])
-    async with await rescued(house, first, second).send(chat_call()) as reply:
+    async with await rescued(targets, first, second).send(chat_call()) as reply:
         events = [event async for piece in reply.pieces for event in piece.events]
     assert "Well" not in repr(events)
     assert TextDelta(text="Four.") in events
@@ -163,20 +163,20 @@ OVERLOADED = Piece(b'{"error":{}}', (ErrorReported(message="overloaded", status=
 @pytest.mark.parametrize("mode", ["restart", "off"])
 @pytest.mark.parametrize("end", [UpstreamUnreachable("cut"), OVERLOADED], ids=["cut", "error"])
 async def test_a_folded_answer_is_simply_begun_anew(mode: str, end: Step) -> None:
-    house = House()
+    targets = Targets()
     body = Piece(b'{"whole":true}', (Finished(reason="stop"), Ended()))
     first = Actor("a", [[Piece(b"", (TextDelta(text="x"),)), end]])
     second = Actor("b", [[Piece(b"", (TextDelta(text="y"),)), body]])
-    upstream = rescued(house, first, second, mode=mode)
+    upstream = rescued(targets, first, second, mode=mode)
     async with await upstream.send(chat_call(stream=False, streamed_upstream=True)) as reply:
         assert b"".join([piece.data async for piece in reply.pieces]) == body.data
 
 
 async def test_there_is_no_rescue_after_the_deadline() -> None:
-    house, second = House(), Actor("b", [spoken("Once")])
+    targets, second = Targets(), Actor("b", [spoken("Once")])
     first = Actor("a", [[*spoken("Once", end=False), asyncio.Event()]])
     call = chat_call(deadline=asyncio.get_running_loop().time() + 0.03)
-    async with await rescued(house, first, second).send(call) as reply:
+    async with await rescued(targets, first, second).send(call) as reply:
         with pytest.raises(UpstreamError):
             await read(reply)
     assert second.calls == []
@@ -184,18 +184,18 @@ async def test_there_is_no_rescue_after_the_deadline() -> None:
 
 async def test_a_vetoed_answer_is_delivered_when_nobody_gave_another() -> None:
     veto = [text(""), Piece(b"veto", (Finished(reason="content_filter"), Ended()))]
-    house = House()
-    upstream = rescued(house, Actor("a", [veto]), Actor("b", [veto]))
+    targets = Targets()
+    upstream = rescued(targets, Actor("a", [veto]), Actor("b", [veto]))
     async with await upstream.send(chat_call()) as reply:
         assert [piece async for piece in reply.pieces] == veto
 
 
 @pytest.mark.parametrize("turns", range(0, 40, 3))
 async def test_leaving_ends_the_rescue_too(turns: int) -> None:
-    house = House()
+    targets = Targets()
     first = Actor("a", [spoken("Once", end=False)])
     second = Actor("b", [[5, *spoken("Once", " more", end=False), asyncio.Event()]])
-    upstream = rescued(house, first, second)
+    upstream = rescued(targets, first, second)
 
     async def ask() -> None:
         async with await upstream.send(chat_call()) as reply:
@@ -208,16 +208,16 @@ async def test_leaving_ends_the_rescue_too(turns: int) -> None:
         asked.cancel()
     assert first.open == second.open == 0
     calls = len(first.calls) + len(second.calls)
-    assert len(house.ledger.attempts("call")) == calls
+    assert len(targets.ledger.attempts("call")) == calls
 
 
 BEGUN = "Once upon a time there was a "
 ABLE = {"b": "plain", "c": "prefix", "d": "no"}
 
 
-async def went_on(house: House, *actors: Actor, **fields: Any) -> list[dict[str, Any]]:
+async def went_on(targets: Targets, *actors: Actor, **fields: Any) -> list[dict[str, Any]]:
     """Return the chunks that the client gets where upstreams go on as ABLE says."""
-    upstream = rescued(house, *actors, mode="prefill", prefill=ABLE)
+    upstream = rescued(targets, *actors, mode="prefill", prefill=ABLE)
     async with await upstream.send(chat_call(**fields)) as reply:
         stream = b"".join([piece.data async for piece in reply.pieces])
         assert (reply.storable, reply.transforms) == (False, ("rescued",))
@@ -236,22 +236,22 @@ def last_message(actor: Actor) -> Any:
     return call.request.document["messages"][-1]
 
 
-async def test_who_takes_a_prefill_is_asked_for_the_rest_alone() -> None:
-    house = House()
+async def test_an_upstream_with_prefill_is_asked_for_the_rest_alone() -> None:
+    targets = Targets()
     first, second = Actor("a", [spoken(BEGUN, end=False)]), Actor("b", [spoken(" fox", ".")])
     unable = Actor("d", [spoken("Never")])
-    chunks = await went_on(house, first, unable, second)
+    chunks = await went_on(targets, first, unable, second)
     assert text_of(chunks) == "Once upon a time there was a fox."
     assert {each["id"] for each in chunks} == {"up-1"}
     assert last_message(second) == {"role": "assistant", "content": BEGUN.rstrip()}
-    assert house.roles() == [("a", "first"), ("b", "rescue")]
-    assert house.outcomes() == [("a", "broken"), ("b", "won")]
+    assert targets.roles() == [("a", "first"), ("b", "rescue")]
+    assert targets.outcomes() == [("a", "broken"), ("b", "won")]
     assert unable.calls == []
 
 
 async def test_a_provider_that_wants_a_prefix_marked_gets_it_marked() -> None:
     second = Actor("c", [spoken("Once upon a time there was a fox.")])
-    chunks = await went_on(House(), Actor("a", [spoken(BEGUN, end=False)]), second)
+    chunks = await went_on(Targets(), Actor("a", [spoken(BEGUN, end=False)]), second)
     assert text_of(chunks) == "Once upon a time there was a fox."
     assert last_message(second)["prefix"] is True
 
@@ -259,7 +259,7 @@ async def test_a_provider_that_wants_a_prefix_marked_gets_it_marked() -> None:
 async def test_a_dialect_without_prefill_is_begun_anew() -> None:
     second = Actor("b", [spoken(BEGUN, "fox", ".")])
     upstream = rescued(
-        House(), Actor("a", [spoken(BEGUN, end=False)]), second, mode="prefill", prefill=ABLE
+        Targets(), Actor("a", [spoken(BEGUN, end=False)]), second, mode="prefill", prefill=ABLE
     )
     call = a_call(dialect=GEMINI_GENERATE.name)
     async with await upstream.send(call) as reply:
@@ -270,19 +270,19 @@ async def test_a_dialect_without_prefill_is_begun_anew() -> None:
 
 
 async def test_usage_is_that_of_both_parts() -> None:
-    house, asked = House(), []
+    targets, asked = Targets(), []
     first, second = Actor("a", [spoken(BEGUN, end=False)]), Actor("b", [spoken(" fox.")])
-    upstream = rescued(house, first, second, mode="prefill", prefill=ABLE)
+    upstream = rescued(targets, first, second, mode="prefill", prefill=ABLE)
     async with await upstream.send(chat_call()) as reply:
         async for piece in reply.pieces:
             asked += [each.usage for each in piece.events if isinstance(each, UsageReported)]
     assert [(each["prompt_tokens"], each["completion_tokens"]) for each in asked] == [(40, 27)]
 
 
-async def test_who_has_nothing_to_add_has_said_it_all() -> None:
+async def test_a_second_answer_without_text_means_that_the_first_was_whole() -> None:
     silent = [*spoken()]
     chunks = await went_on(
-        House(), Actor("a", [spoken(BEGUN + "fox.", end=False)]), Actor("b", [silent])
+        Targets(), Actor("a", [spoken(BEGUN + "fox.", end=False)]), Actor("b", [silent])
     )
     assert text_of(chunks) == BEGUN + "fox."
     assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
@@ -297,10 +297,10 @@ async def test_who_has_nothing_to_add_has_said_it_all() -> None:
     ],
     ids=["too little was shown", "nobody takes it", "nobody answers"],
 )
-async def test_where_nobody_can_go_on_it_is_begun_anew(
+async def test_without_an_upstream_that_continues_the_answer_is_begun_anew(
     shown: list[str], others: list[Actor]
 ) -> None:
-    chunks = await went_on(House(), Actor("a", [spoken(*shown, end=False)]), *others)
+    chunks = await went_on(Targets(), Actor("a", [spoken(*shown, end=False)]), *others)
     assert text_of(chunks).endswith("a fox")
     assert last_message_of_all(others) == {"role": "user", "content": "hi"}
 
@@ -315,14 +315,14 @@ async def test_an_answer_that_thought_aloud_is_begun_anew() -> None:
     thinking = Piece(b"", thought("Hm").events)
     first = Actor("a", [[*spoken(end=False), thinking, *spoken(BEGUN, end=False)[1:]]])
     second = Actor("b", [spoken(BEGUN, "fox")])
-    assert text_of(await went_on(House(), first, second)) == BEGUN + "fox"
+    assert text_of(await went_on(Targets(), first, second)) == BEGUN + "fox"
     assert last_message(second)["role"] == "user"
 
 
 async def test_a_continuation_that_tells_another_tale_is_no_rescue() -> None:
     other = Actor("b", [spoken("Once upon a time there were two foxes.")])
     upstream = rescued(
-        House(), Actor("a", [spoken(BEGUN, end=False)]), other, mode="prefill", prefill=ABLE
+        Targets(), Actor("a", [spoken(BEGUN, end=False)]), other, mode="prefill", prefill=ABLE
     )
     async with await upstream.send(chat_call()) as reply:
         with pytest.raises(UpstreamProtocolError, match="upstream a ended before its answer did"):
@@ -335,25 +335,27 @@ def dripping(*words: str, every_s: float = 1.0) -> list[Step]:
     return [step for piece in spoken(*words) for step in (every_s, piece)]
 
 
-async def known(house: House, *actors: Actor, words: str = "A word. " * 200) -> RescuedCandidate:
+async def known(
+    targets: Targets, *actors: Actor, words: str = "A word. " * 200
+) -> RescuedCandidate:
     """Return a rescue whose first upstream is known to be fast."""
     key = UpstreamModel(actors[0].name, "m")
-    house.states.measures.speed(key, len(words) // 4, 4.0, asyncio.get_running_loop().time())
-    return rescued(house, *actors, stall_s=30.0)
+    targets.states.measures.speed(key, len(words) // 4, 4.0, asyncio.get_running_loop().time())
+    return rescued(targets, *actors, stall_s=30.0)
 
 
 WORDS = [f"word {n}, " for n in range(60)]
 
 
 async def test_a_stream_that_drips_is_overtaken_by_another_upstream() -> None:
-    house, loop = House(), asyncio.get_running_loop()
+    targets, loop = Targets(), asyncio.get_running_loop()
     slow, fast = Actor("a", [dripping(*WORDS)]), Actor("b", [spoken(*WORDS, id="up-2")])
     began = loop.time()
-    async with await (await known(house, slow, fast)).send(chat_call()) as reply:
+    async with await (await known(targets, slow, fast)).send(chat_call()) as reply:
         assert await read(reply) == "".join(WORDS)
         assert (reply.storable, reply.transforms) == (False, ("rescued",))
     assert loop.time() - began < 20
-    assert house.roles() == [("b", "rescue"), ("a", "first")]
+    assert targets.roles() == [("b", "rescue"), ("a", "first")]
     assert (slow.open, fast.open) == (0, 0)
 
 
@@ -362,18 +364,18 @@ async def test_a_stream_that_drips_is_overtaken_by_another_upstream() -> None:
     [[spoken("Something else entirely.", *WORDS)], [[UpstreamUnreachable("down")]]],
 )
 async def test_a_slow_stream_goes_on_where_nobody_overtakes_it(other: list[Any]) -> None:
-    house = House()
+    targets = Targets()
     slow, second = Actor("a", [dripping(*WORDS)]), Actor("b", other)
-    async with await (await known(house, slow, second)).send(chat_call()) as reply:
+    async with await (await known(targets, slow, second)).send(chat_call()) as reply:
         assert await read(reply) == "".join(WORDS)
         assert (reply.storable, reply.transforms) == (True, ())
     assert len(second.calls) == 1
 
 
 async def test_a_slow_reader_is_no_slow_upstream() -> None:
-    house = House()
+    targets = Targets()
     first, second = Actor("a", [spoken(*WORDS)]), Actor("b", [spoken(*WORDS)])
-    async with await (await known(house, first, second)).send(chat_call()) as reply:
+    async with await (await known(targets, first, second)).send(chat_call()) as reply:
         async for _ in reply.pieces:
             await asyncio.sleep(1.0)
     assert second.calls == []

@@ -10,16 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from headstart.dialects.requests import list_page
 from headstart.dialects.responses_chains import (
     StreamTail,
-    listed,
-    page,
+    list_items,
     portable,
     read_answer,
     read_asked,
     response_in,
     write_whole,
 )
+from headstart.errors import InvalidRequest
 
 
 def raw(item: Any) -> msgspec.Raw:
@@ -39,7 +40,7 @@ def raw(item: Any) -> msgspec.Raw:
         ({"input": [{"type": None, "id": "msg_1"}, {"id": "rs_1"}]}, None, ("msg_1", "rs_1")),
     ],
 )
-def test_what_a_request_refers_to(
+def test_the_references_of_a_request_are_read(
     body: dict[str, Any], previous: str | None, references: tuple[str | None, ...]
 ) -> None:
     asked = read_asked(json.dumps({"model": "m", **body}).encode())
@@ -128,13 +129,15 @@ def without_id(item: dict[str, Any]) -> dict[str, Any]:
         (SEARCH, None, None),
     ],
 )
-def test_what_a_provider_gets_of_an_answer(item: Any, elsewhere: Any, same: Any) -> None:
+def test_a_provider_gets_the_portable_items_of_an_answer(
+    item: Any, elsewhere: Any, same: Any
+) -> None:
     for same_account, wanted in ((False, elsewhere), (True, same)):
         got = portable([raw(item)], said=True, same_account=same_account)
         assert [json.loads(bytes(each)) for each in got] == ([] if wanted is None else [wanted])
 
 
-def test_what_the_caller_wrote_stays_also_of_types_that_we_do_not_know() -> None:
+def test_items_of_the_caller_stay_even_if_their_type_is_unknown() -> None:
     written = {"type": "a_later_type", "id": "x_1"}
     assert portable([raw(written)], said=False, same_account=False) == (raw(written),)
 
@@ -185,7 +188,7 @@ def test_only_answers_that_can_be_continued_are_read(document: Any, read: bool) 
 
 def test_input_items_are_listed_whole_each_with_an_id_that_stays() -> None:
     items = [raw({"role": "user", "content": "a"}), raw(CALL), raw({"role": "user", "content": []})]
-    once, again = listed(items, "resp_1"), listed(items, "resp_1")
+    once, again = list_items(items, "resp_1"), list_items(items, "resp_1")
     assert once == again
     assert once[0]["content"] == [{"type": "input_text", "text": "a"}]
     assert once[1] == CALL
@@ -193,18 +196,24 @@ def test_input_items_are_listed_whole_each_with_an_id_that_stays() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "ids", "more"),
+    ("query", "ids", "more"),
     [
-        ({"after": None, "limit": 20, "order": "asc"}, "abc", False),
-        ({"after": None, "limit": 20, "order": "desc"}, "cba", False),
-        ({"after": None, "limit": 2, "order": "desc"}, "cb", True),
-        ({"after": "b", "limit": 2, "order": "desc"}, "a", False),
-        ({"after": "c", "limit": 2, "order": "asc"}, "", False),
+        ({"order": "asc"}, "abc", False),
+        ({}, "cba", False),
+        ({"limit": "2"}, "cb", True),
+        ({"after": "b", "limit": "2"}, "a", False),
+        ({"after": "c", "limit": "2", "order": "asc"}, "", False),
     ],
 )
-def test_a_list_has_pages(options: Any, ids: str, more: bool) -> None:
-    found = page([{"id": "a"}, {"id": "b"}, {"id": "c"}], **options)
-    assert found is not None
+def test_a_list_has_pages(query: dict[str, str], ids: str, more: bool) -> None:
+    found = list_page([{"id": "c"}, {"id": "b"}, {"id": "a"}], query, size=20, largest=100)
     assert [item["id"] for item in found["data"]] == list(ids)
     assert found["has_more"] is more
-    assert page([{"id": "a"}], after="z", limit=1, order="asc") is None
+
+
+@pytest.mark.parametrize(
+    "query", [{"after": "z"}, {"limit": "0"}, {"limit": "x"}, {"limit": "9" * 9}]
+)
+def test_a_page_that_no_list_has_is_refused(query: dict[str, str]) -> None:
+    with pytest.raises(InvalidRequest, match=next(iter(query))):
+        list_page([{"id": "a"}], query, size=20, largest=100)

@@ -183,7 +183,7 @@ def test_a_whole_conversation_is_told_to_every_dialect(target: Any) -> None:
         (ANTHROPIC_MESSAGES, PORTABLE["anthropic"]),
     ],
 )
-def test_what_other_clients_ask_is_a_valid_request(source: Any, document: Any) -> None:
+def test_requests_of_other_dialects_become_valid_requests(source: Any, document: Any) -> None:
     asked = source.read_request(source.parse_request(json.dumps(document).encode()))
     written = DIALECT.write_request(asked, Quirks())
     body = PARAMS.validate_python(json.loads(written.body))
@@ -194,7 +194,7 @@ def test_what_other_clients_ask_is_a_valid_request(source: Any, document: Any) -
     assert "function_call_output" in kinds
 
 
-def test_what_has_no_place_is_refused_or_named() -> None:
+def test_fields_without_a_place_are_refused_or_named() -> None:
     sound = OPENAI_CHAT.parse_request(json.dumps(CHAT | {"n": 1}).encode())
     searched = ANTHROPIC_MESSAGES.parse_request(json.dumps(MESSAGES).encode())
     for source, request in ((OPENAI_CHAT, sound), (ANTHROPIC_MESSAGES, searched)):
@@ -222,9 +222,7 @@ def test_a_tool_is_as_strict_as_it_was() -> None:
         ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "item_reference"),
     ],
 )
-def test_what_only_its_provider_holds_is_refused_elsewhere(
-    fields: dict[str, Any], name: str
-) -> None:
+def test_state_at_a_provider_is_refused_elsewhere(fields: dict[str, Any], name: str) -> None:
     with pytest.raises(InvalidRequest, match=rf"^{name}: .* also_speaks"):
         translate(OPENAI_CHAT, **fields)
 
@@ -241,7 +239,7 @@ def test_what_only_its_provider_holds_is_refused_elsewhere(
         ),
     ],
 )
-def test_what_only_its_provider_runs_is_refused_elsewhere(
+def test_tools_that_a_provider_runs_are_refused_elsewhere(
     fields: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=words):
@@ -258,7 +256,7 @@ def test_what_only_its_provider_runs_is_refused_elsewhere(
         ({"reasoning": {"effort": "low", "mode": "pro"}}, ("mode",)),
     ],
 )
-def test_what_only_tunes_the_answer_is_named(
+def test_fields_that_only_tune_the_answer_are_named(
     fields: dict[str, Any], dropped: tuple[str, ...]
 ) -> None:
     assert translate(OPENAI_CHAT, **fields).dropped == dropped

@@ -93,7 +93,7 @@ async def test_a_source_that_answers_its_cancellation_leaves_none_behind() -> No
     await asyncio.sleep(0)
 
 
-async def test_what_came_while_the_process_stood_still_is_not_late() -> None:
+async def test_a_value_that_came_while_the_process_stood_still_is_not_late() -> None:
     timeout, came = ReusableTimeout(), asyncio.Event()
     asyncio.get_running_loop().call_later(1, stand_still, came)
     source = act([came, PIECE, asyncio.Event()])

@@ -32,10 +32,10 @@ class CountingStore(MemoryStore):
         super().__init__()
         self.read = 0
 
-    async def labels(
+    async def read_labels(
         self, after: str = "", limit: int = 1000, *, domain: str | None = None
     ) -> Sequence[tuple[str, Label]]:
-        found = await super().labels(after, limit, domain=domain)
+        found = await super().read_labels(after, limit, domain=domain)
         self.read += len(found)
         return found
 
@@ -46,9 +46,9 @@ def ids(reviews: Reviews) -> list[str]:
 
 async def test_labels_are_read_once() -> None:
     store, reviews = CountingStore(), Reviews()
-    await store.label([make_label(number) for number in range(2500)])
+    await store.add_labels([make_label(number) for number in range(2500)])
     await reviews.follow(store)
-    await store.label([make_label(2500)])
+    await store.add_labels([make_label(2500)])
     await reviews.follow(store)
     await reviews.follow(store)
     assert store.read == 2501
@@ -57,7 +57,7 @@ async def test_labels_are_read_once() -> None:
 
 async def test_the_newest_pairs_are_kept() -> None:
     store, reviews = MemoryStore(), Reviews(most=3)
-    await store.label([make_label(number) for number in range(5)])
+    await store.add_labels([make_label(number) for number in range(5)])
     await reviews.follow(store)
     assert ids(reviews) == ["q4", "q3", "q2"]
     assert reviews.find("q0", "e0") is None
@@ -66,7 +66,7 @@ async def test_the_newest_pairs_are_kept() -> None:
 async def test_pairs_without_two_stored_answers_are_left_out() -> None:
     store, reviews = MemoryStore(), Reviews()
     label = make_label(1)
-    await store.label([
+    await store.add_labels([
         msgspec.structs.replace(label, id="a", stored=False),
         msgspec.structs.replace(label, id="b", features=b"", source=LabelSource.NULL),
         msgspec.structs.replace(label, id="c", stored=False, source=LabelSource.FEEDBACK),
@@ -77,7 +77,7 @@ async def test_pairs_without_two_stored_answers_are_left_out() -> None:
 
 async def test_a_pair_that_was_reviewed_elsewhere_is_not_open() -> None:
     store, reviews = MemoryStore(), Reviews()
-    await store.label([make_label(1), make_label(2), make_label(1, source=LabelSource.REVIEW)])
+    await store.add_labels([make_label(1), make_label(2), make_label(1, source=LabelSource.REVIEW)])
     await reviews.follow(store)
     assert ids(reviews) == ["q2"]
     assert reviews.find("q1", "e1") is not None
@@ -87,7 +87,7 @@ async def test_another_store_is_read_from_its_beginning() -> None:
     reviews = Reviews()
     for number in (1, 2):
         store = MemoryStore()
-        await store.label([make_label(number)])
+        await store.add_labels([make_label(number)])
         await reviews.follow(store)
         assert ids(reviews) == [f"q{number}"]
 

@@ -82,7 +82,7 @@ def test_the_key_binds_what_a_strategy_lets_pass() -> None:
     assert router.answerers(CHAT, "m", "lax")[0] != router.answerers(CHAT, "m", "strict")[0]
 
 
-def test_who_answers_is_remembered_for_each_model_route_and_dialect() -> None:
+def test_the_answerer_is_remembered_for_each_model_route_and_dialect() -> None:
     providers = [provider("a"), provider("b", MESSAGES, models={"m": "m-b"})]
     router = Router(providers, {"race": RouteTaken(cast("Candidate", Named("a", "b")))})
     asked = [
@@ -147,7 +147,7 @@ def test_an_unreadable_body_takes_a_route_only_if_all_its_members_speak_its_dial
         (b"/v1/files", ((b"x-goog-api-key", b"k"),), "gemini"),
     ],
 )
-def test_what_is_relayed_goes_to_the_first_of_its_dialect(
+def test_a_relayed_request_goes_to_the_first_upstream_of_its_dialect(
     path: bytes, headers: tuple[tuple[bytes, bytes], ...], name: str
 ) -> None:
     router = Router(

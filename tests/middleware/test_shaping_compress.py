@@ -21,7 +21,7 @@ from headstart.observe import StageFailed
 from headstart.reply import AnswerWithheld
 from headstart.settings import CompressionSettings
 from headstart.types import Finished
-from support.candidates import CHAT, Actor, House, chat_call, read, say, whole
+from support.candidates import CHAT, Actor, Targets, chat_call, read, say, whole
 from support.prompts import ROWS, TABLE, chat
 from support.simulated import until
 
@@ -47,11 +47,11 @@ class Scene:
     """One provider, and compression before it."""
 
     def __init__(self, bench: TextWorker, *script: Any, **options: Any) -> None:
-        self.house = House()
+        self.targets = Targets()
         self.observed: list[Observation] = []
         self.actor = Actor("a", [list(script) or whole("Hi")])
         step = CompressPrompts(CompressionSettings(**options), bench)
-        self.candidate = self.house.shaped(self.actor, step, observers=[self])
+        self.candidate = self.targets.shaped(self.actor, step, observers=[self])
 
     def notify(self, observation: Observation) -> None:
         self.observed.append(observation)
@@ -66,7 +66,7 @@ class Scene:
         return self.actor.calls[-1]
 
     def booked(self) -> tuple[ShapingEffect, ...]:
-        return self.house.ledger.shaped("call")
+        return self.targets.ledger.shaped("call")
 
 
 def call_of(document: dict[str, Any], mode: str | None = None, **fields: Any) -> Call:
@@ -152,7 +152,7 @@ async def test_a_caller_may_ask_for_less_and_not_for_more(
     assert await scene.ask(call_of(chat(), asked, route="another")) == transforms
 
 
-async def test_a_mode_that_is_none_is_the_callers_mistake(bench: TextWorker) -> None:
+async def test_an_unknown_mode_is_the_callers_mistake(bench: TextWorker) -> None:
     with pytest.raises(InvalidRequest, match="x-headstart-compress"):
         await Scene(bench).candidate.send(call_of(chat(), "yes"))
 

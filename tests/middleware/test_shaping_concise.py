@@ -11,7 +11,7 @@ from headstart.middleware.shaping.answer_length import AskBriefly
 from headstart.policies.output.answer_limits import directive
 from headstart.settings import OutputSettings
 from headstart.types import Call
-from support.candidates import Actor, House, whole
+from support.candidates import Actor, Targets, whole
 
 if TYPE_CHECKING:
     from headstart.attempts import ShapingEffect
@@ -37,9 +37,9 @@ async def ask(
     call: Call, *, usage: bool = True, **options: Any
 ) -> tuple[Call, tuple[str, ...], tuple[ShapingEffect, ...]]:
     """Return the call that went up, the answer's transforms and what was booked."""
-    house, actor = House(), Actor("a", [whole("Gra", "vity.", usage=usage)])
+    targets, actor = Targets(), Actor("a", [whole("Gra", "vity.", usage=usage)])
     step = AskBriefly(OutputSettings(**{"concise": 2, "holdout": 0.0, **options}))
-    concise = house.shaped(actor, step)
+    concise = targets.shaped(actor, step)
     async with await concise.send(call) as reply:
         pieces = [piece async for piece in reply.pieces]
         transforms = reply.transforms
@@ -78,7 +78,7 @@ async def test_examples_are_shown_where_they_are_wanted() -> None:
     assert words == directive(3, examples=True)
 
 
-async def test_anthropics_system_text_is_no_message() -> None:
+async def test_anthropics_system_text_is_not_a_message() -> None:
     sent, _, _ = await ask(a_call(dialect=ANTHROPIC_MESSAGES.name, system="Be kind."))
     document = msgspec.json.decode(sent.body)
     assert document["system"] == "Be kind.\n\n" + directive(2, examples=False)

@@ -25,7 +25,7 @@ from headstart.types import (
     Started,
     TextDelta,
 )
-from support.candidates import CHAT, JSON, UNIX, Actor, House, chat_call, read, say, text, whole
+from support.candidates import CHAT, JSON, UNIX, Actor, Targets, chat_call, read, say, text, whole
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
@@ -62,9 +62,9 @@ class Scene:
     """One provider that answers with these scripts, and edits before it."""
 
     def __init__(self, *scripts: Any, **options: Any) -> None:
-        self.house = House()
+        self.targets = Targets()
         self.actor = Actor("a", list(scripts))
-        self.candidate = self.house.shaped(self.actor, AskForEdits(**options))
+        self.candidate = self.targets.shaped(self.actor, AskForEdits(**options))
 
     async def ask(self, call: Call) -> tuple[str, tuple[str, ...]]:
         async with await self.candidate.send(call) as reply:
@@ -82,8 +82,8 @@ async def test_blocks_come_out_as_the_whole_document_in_its_border(size: int) ->
     shown, transforms = await scene.ask(call_of())
     assert shown == f"Sure.\n\n```text\n{CHANGED}\n```"
     assert transforms == ("edits",)
-    assert scene.house.outcomes() == [("a", "won")]
-    (row,) = scene.house.ledger.shaped("call")
+    assert scene.targets.outcomes() == [("a", "won")]
+    (row,) = scene.targets.ledger.shaped("call")
     assert row.kind == "edits"
     assert row.tokens_after < 0.1 * row.tokens_before
 
@@ -183,7 +183,7 @@ async def test_a_model_that_writes_the_document_is_passed_on_to_the_byte() -> No
     scene = Scene(script)
     assert await scene.pieces(call_of()) == script
     assert (await scene.ask(call_of()))[1] == ("edits:whole",)
-    assert scene.house.ledger.shaped("call") == ()
+    assert scene.targets.ledger.shaped("call") == ()
 
 
 @pytest.mark.parametrize(
@@ -202,9 +202,9 @@ async def test_where_in_doubt_the_call_is_made_in_the_callers_own_words(answer: 
     assert shown == WHOLE
     assert transforms == ("edits:again",)
     assert scene.actor.calls[1].body == call.body
-    assert [role for _, role in scene.house.roles()] == ["first", "retry"]
-    assert scene.house.outcomes() == [("a", "rejected"), ("a", "won")]
-    (row,) = scene.house.ledger.shaped("call")
+    assert [role for _, role in scene.targets.roles()] == ["first", "retry"]
+    assert scene.targets.outcomes() == [("a", "rejected"), ("a", "won")]
+    (row,) = scene.targets.ledger.shaped("call")
     assert row.tokens_after > row.tokens_before
 
 

@@ -51,7 +51,7 @@ async def test_an_answer_within_its_limit_passes_byte_for_byte() -> None:
         {"tools": [{"type": "function", "function": {"name": "f"}}]},
     ],
 )
-async def test_what_names_a_limit_or_is_no_plain_text_goes_up_as_it_came(
+async def test_requests_with_a_limit_or_more_than_text_are_sent_unchanged(
     fields: dict[str, Any],
 ) -> None:
     place, call = site(events("Hi", reason="length")), a_call(**fields)
@@ -117,12 +117,12 @@ async def test_a_cut_answer_is_continued_as_one(
         {"role": "assistant", "content": BEGINNING},
         {"role": "user", "content": INSTRUCTION + anchor(BEGINNING)},
     ]
-    assert place.house.roles() == [("a", "first"), ("a", "continue")]
-    (row,) = place.house.ledger.shaped("call")
+    assert place.targets.roles() == [("a", "first"), ("a", "continue")]
+    (row,) = place.targets.ledger.shaped("call")
     assert (row.kind, row.tokens_after) == ("guard", 49 if tokens else row.tokens_after)
 
 
-async def test_what_the_client_had_of_a_cut_answer_stays_to_the_byte() -> None:
+async def test_the_shown_part_of_a_cut_answer_stays_to_the_byte() -> None:
     first = frames(events(BEGINNING, reason="length"))
     place = site(events(BEGINNING, reason="length"), events(REST))
     answer = await place.ask(a_call())
@@ -165,7 +165,7 @@ async def test_the_second_continuation_has_no_limit_while_lengths_are_unknown() 
     assert (await place.ask(a_call())).text == "".join(parts)
     limits = [asked.get("max_completion_tokens") for asked in place.asked()]
     assert limits == [40, 40, None]
-    assert place.house.ledger.shaped("call")[0].tokens_after == 480
+    assert place.targets.ledger.shaped("call")[0].tokens_after == 480
 
 
 async def test_an_answer_that_runs_in_circles_ends_in_an_error() -> None:
@@ -180,7 +180,7 @@ async def test_an_answer_that_runs_in_circles_ends_in_an_error() -> None:
 @pytest.mark.parametrize(
     "second", [[Piece(b"broken")], [*frames([*events("ter")[:2]])], [UpstreamProtocolError("no")]]
 )
-async def test_what_cannot_be_continued_is_an_error_and_never_a_short_answer(
+async def test_an_answer_that_cannot_be_continued_is_an_error_and_never_short(
     second: list[Step], *, stream: bool
 ) -> None:
     cut = events(BEGINNING, reason="length")

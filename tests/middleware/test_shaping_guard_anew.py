@@ -32,14 +32,14 @@ async def test_a_model_that_was_cut_while_it_thought_is_asked_without_a_limit(
     assert place.actor.calls[-1].body == a_call(stream=stream).body
 
 
-async def test_a_whole_answer_that_is_no_text_after_all_is_made_anew() -> None:
+async def test_a_whole_answer_that_is_not_text_is_made_anew() -> None:
     start, *end = events(reason="length")
     called = [start, ToolCallDelta(index=0, id="1", name="f", arguments='{"a'), *end]
     place = site(called, events("Twice a day."), stream=False)
     assert (await place.ask(a_call(stream=False))).text == "Twice a day."
 
 
-async def test_a_stream_that_is_no_text_after_all_is_an_error() -> None:
+async def test_a_stream_that_is_not_text_is_an_error() -> None:
     start, *end = events(reason="length")
     called = [start, ToolCallDelta(index=0, id="1", name="f", arguments='{"a'), *end]
     with pytest.raises(UpstreamProtocolError, match="not plain text"):
@@ -95,7 +95,7 @@ async def test_tight_leaves_a_share_of_the_conversations_alone_and_measures_both
     for number in range(60):
         asked = [{"role": "user", "content": f"Tides of day {number}?"}]
         answer = await place.ask(a_call(messages=asked))
-        (row,) = place.house.ledger.shaped("call")
+        (row,) = place.targets.ledger.shaped("call")
         assert answer.transforms == (("tight",) if row.kind == "tight" else ())
         assert row.tokens_after == 7
         kinds.add(row.kind)

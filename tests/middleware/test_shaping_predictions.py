@@ -12,7 +12,7 @@ from headstart.errors import UpstreamRefused
 from headstart.middleware.shaping.edits import SendPrediction
 from headstart.policies.output.document_edits import MIN_PREDICTED_CHARS
 from headstart.types import Call, Ended, Finished, UsageReported
-from support.candidates import CHAT, Actor, House, chat_call, read, say, text, whole
+from support.candidates import CHAT, Actor, Targets, chat_call, read, say, text, whole
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
@@ -32,9 +32,9 @@ class Scene:
     """One provider that takes predictions, more or less."""
 
     def __init__(self, *scripts: Any) -> None:
-        self.house = House()
+        self.targets = Targets()
         self.actor = Actor("a", list(scripts) or [whole("Hi")])
-        self.candidate = self.house.shaped(self.actor, SendPrediction())
+        self.candidate = self.targets.shaped(self.actor, SendPrediction())
 
     async def ask(self, call: Call) -> tuple[str, ...]:
         async with await self.candidate.send(call) as reply:
@@ -49,7 +49,7 @@ async def test_a_prediction_goes_up_with_the_call() -> None:
     scene = Scene()
     assert await scene.ask(call_of()) == ("prediction",)
     assert scene.sent()["prediction"] == {"type": "content", "content": GUESS}
-    assert scene.house.ledger.shaped("call") == ()
+    assert scene.targets.ledger.shaped("call") == ()
 
 
 async def test_accepted_and_rejected_tokens_are_booked() -> None:
@@ -58,8 +58,8 @@ async def test_accepted_and_rejected_tokens_are_booked() -> None:
     scene = Scene([text("Hi"), say(Finished(reason="stop"), UsageReported(usage=usage), Ended())])
     await scene.ask(call_of())
     row = ShapingEffect(kind="prediction", tokens_before=100, tokens_after=20, estimated=False)
-    assert scene.house.ledger.shaped("call") == (row,)
-    (attempt,) = scene.house.ledger.attempts("call")
+    assert scene.targets.ledger.shaped("call") == (row,)
+    (attempt,) = scene.targets.ledger.attempts("call")
     assert attempt.completion_tokens == 120
 
 
@@ -68,7 +68,7 @@ async def test_a_prediction_that_the_provider_did_not_use_is_not_booked() -> Non
     used = UsageReported(usage={"completion_tokens": 1, "completion_tokens_details": details})
     scene = Scene([text("Hi"), say(Finished(reason="stop"), used, Ended())])
     await scene.ask(call_of())
-    assert scene.house.ledger.shaped("call") == ()
+    assert scene.targets.ledger.shaped("call") == ()
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_only_the_result_changes_and_can_be_read_back(dialect: str) -> None:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_what_nothing_was_done_to_keeps_its_objects(dialect: str) -> None:
+def test_unchanged_messages_keep_their_objects(dialect: str) -> None:
     document = DIALECTS[dialect]("short")
     field = "contents" if dialect == "gemini-generate" else "messages"
     sent = compressed(dialect, document)
@@ -86,7 +86,7 @@ def test_a_result_that_tells_an_error_is_left_alone() -> None:
     assert compressed("anthropic-messages", document) == document
 
 
-def test_of_a_result_in_parts_only_plain_text_is_touched() -> None:
+def test_only_the_plain_text_of_a_result_in_parts_is_changed() -> None:
     image = {"type": "image", "source": {"type": "base64", "data": "aa"}}
     kept = {"type": "text", "text": TABLE, "citations": []}
     parts = [image, {"type": "text", "text": TABLE}, kept]
@@ -122,7 +122,7 @@ def test_geminis_structured_answers_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_what_was_sent_begins_what_is_sent_next(dialect: str) -> None:
+def test_the_messages_of_a_request_begin_the_next_request(dialect: str) -> None:
     document = DIALECTS[dialect]()
     field = "contents" if dialect == "gemini-generate" else "messages"
     sent = compressed(dialect, document)
@@ -151,7 +151,7 @@ def test_what_was_sent_begins_what_is_sent_next(dialect: str) -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("mode", ["safe", "aggressive"])
-def test_what_is_malformed_is_left_to_the_provider(
+def test_malformed_messages_are_left_to_the_provider(
     dialect: str, document: dict[str, Any], mode: CompressionMode
 ) -> None:
     prompt = RECORDS[dialect].form.read(document)

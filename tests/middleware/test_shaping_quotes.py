@@ -30,7 +30,7 @@ from headstart.types import (
     TextDelta,
     ToolCallDelta,
 )
-from support.candidates import CHAT, JSON, UNIX, Actor, House, chat_call, read, say, text, whole
+from support.candidates import CHAT, JSON, UNIX, Actor, Targets, chat_call, read, say, text, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,10 +72,10 @@ class Scene:
     """One provider that answers with this script, and quotes before it."""
 
     def __init__(self, bench: TextWorker, *script: Any) -> None:
-        self.house = House()
+        self.targets = Targets()
         self.observed: list[Observation] = []
         self.actor = Actor("a", [list(script) or whole("Hi")])
-        self.candidate = self.house.shaped(self.actor, QuoteByNumber(bench), observers=[self])
+        self.candidate = self.targets.shaped(self.actor, QuoteByNumber(bench), observers=[self])
 
     def notify(self, observation: Observation) -> None:
         self.observed.append(observation)
@@ -100,7 +100,7 @@ async def test_sentences_go_up_numbered_and_the_mark_comes_down_as_text(bench: T
     assert await scene.ask(call_of()) == (f"It says: {ONE} {TWO}.", ("quotes",))
     sent = msgspec.json.decode(scene.actor.calls[0].body)["messages"]
     assert sent == [{"role": "system", "content": INSTRUCTION}, user(NUMBERED)]
-    (row,) = scene.house.ledger.shaped("call")
+    (row,) = scene.targets.ledger.shaped("call")
     assert row.kind == "quotes"
     assert row.tokens_after < row.tokens_before
 
@@ -239,7 +239,7 @@ async def test_a_whole_answer_is_expanded_whole(bench: TextWorker) -> None:
         (piece,) = [piece async for piece in reply.pieces]
         assert reply.headers == JSON
     assert msgspec.json.decode(piece.data)["choices"][0]["message"]["content"] == SHOWN
-    assert scene.house.ledger.shaped("call")
+    assert scene.targets.ledger.shaped("call")
 
 
 async def test_a_tools_arguments_are_never_expanded(bench: TextWorker) -> None:

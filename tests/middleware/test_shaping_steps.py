@@ -9,7 +9,7 @@ import pytest
 from headstart.errors import UpstreamUnreachable
 from headstart.middleware.shaping.steps import ShapedCandidate, StepContext
 from headstart.observe import Observers, StageFailed
-from support.candidates import Actor, House, read, whole
+from support.candidates import Actor, Targets, read, whole
 from support.guarded import a_call
 
 if TYPE_CHECKING:
@@ -62,9 +62,9 @@ class Watcher:
 
 
 def behind(actor: Actor, watcher: Watcher, *steps: Failing | Naming) -> ShapedCandidate:
-    house = House()
+    targets = Targets()
     context = StepContext(Observers([watcher]), lambda: 7.0)
-    return ShapedCandidate(house.target(actor), steps, context)
+    return ShapedCandidate(targets.target(actor), steps, context)
 
 
 @pytest.mark.parametrize("at_once", [True, False])

@@ -75,7 +75,7 @@ def test_a_text_is_told_whole_in_the_other_form() -> None:
         ),
     ],
 )
-def test_what_the_other_form_cannot_tell_is_named(
+def test_content_that_the_other_dialect_lacks_is_named(
     output: list[Any], fields: dict[str, Any], why: str
 ) -> None:
     found = entry(*output, **fields)

@@ -266,7 +266,7 @@ FORMS = [
 
 
 @pytest.mark.parametrize("mutex", FORMS)
-def test_of_several_processes_one_at_a_time_has_the_lock(memory: int, mutex: bool) -> None:
+def test_only_one_process_at_a_time_has_the_lock(memory: int, mutex: bool) -> None:
     adders = [run_beside(ADDER, memory, mutex=mutex) for _ in range(3)]
     assert [adder.communicate(timeout=60)[0] for adder in adders] == ["", "", ""]
     assert [adder.returncode for adder in adders] == [0, 0, 0]
@@ -309,7 +309,7 @@ def test_many_models_push_out_those_that_never_answered(
     assert second.of(*PLACE).breaker.ready_in_s(2.0) > 1000
 
 
-def test_what_one_worker_learned_the_others_learn() -> None:
+def test_workers_learn_from_each_other() -> None:
     with tempfile.TemporaryFile() as file:
         file.truncate(MEMORY_BYTES)
         told, other = (SharedUpstreamStates(file.fileno(), 0) for _ in range(2))

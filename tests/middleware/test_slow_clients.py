@@ -297,7 +297,7 @@ async def test_a_body_behind_a_request_in_progress_comes_through() -> None:
 
 
 @pytest.mark.parametrize("behind", ["many", "a large body", "a large head", "no HTTP"])
-async def test_what_is_too_much_to_keep_is_dropped_and_the_rest_is_answered(behind: str) -> None:
+async def test_requests_beyond_the_bound_are_dropped_and_the_others_answered(behind: str) -> None:
     upstream = RawUpstream(answer=None)
     async with sidecar(upstream) as url:
         reader, writer = await open_raw(url, RELAY + ALIVE_ON + BEHIND[behind])
@@ -325,7 +325,7 @@ async def test_a_wrong_key_is_refused_before_the_body_comes(path: str) -> None:
         await closed(reader, writer)  # though the rest of the body never comes
 
 
-async def test_who_sends_the_whole_body_with_a_wrong_key_reads_the_refusal() -> None:
+async def test_a_client_with_a_wrong_key_that_sends_its_whole_body_reads_the_refusal() -> None:
     wrong = "Authorization: Bearer wrong\r\n"
     async with sidecar(RawUpstream(), head_s=20, client_keys=["right"]) as url:
         body = b"x" * 5_000_000

@@ -21,8 +21,8 @@ from headstart.types import Ended, ErrorReported, Finished, Started, TextDelta
 from support.candidates import (
     UNIX,
     Actor,
-    House,
     Step,
+    Targets,
     chat_call,
     read,
     say,
@@ -50,7 +50,7 @@ def steps(draw: random.Random) -> list[Step]:
     return [wait, draw.choice([*ends, asyncio.Event()])]
 
 
-def strategy(house: House, draw: random.Random, *members: Any) -> AttemptGroup:
+def strategy(targets: Targets, draw: random.Random, *members: Any) -> AttemptGroup:
     name: Any = draw.choice(STRATEGIES)
     return AttemptGroup(
         name,
@@ -90,18 +90,20 @@ async def outcome(upstream: RescuedCandidate, turns: int) -> str:
 async def test_answers_are_whole_calls_end_and_each_is_booked_once(seed: int) -> None:
     draw, seen = random.Random(seed), set[str]()
     for _ in range(200):
-        house = House()
+        targets = Targets()
         actors = [Actor(name, [steps(draw) for _ in range(3)]) for name in "abcd"]
-        a, b, c, d = map(house.target, actors)
-        inner = strategy(house, draw, b, c)
-        upstream = RescuedCandidate(strategy(house, draw, a, inner, d), DIALECTS)
+        a, b, c, d = map(targets.target, actors)
+        inner = strategy(targets, draw, b, c)
+        upstream = RescuedCandidate(strategy(targets, draw, a, inner, d), DIALECTS)
         got = await outcome(upstream, draw.choice((400, draw.randint(0, 60))))
         seen.add(got)
-        attempts = house.ledger.take("call")
+        attempts = targets.ledger.take("call")
         assert got in {ANSWER, OTHER, "error", "left"}
         assert len(attempts) == sum(len(each.calls) for each in actors)
         assert sum(each.open for each in actors) == 0
         won = sum(each.outcome == "won" for each in attempts)
         assert won == 1 if got in {ANSWER, OTHER} else won <= 1
-        assert not any(house.states.measures.in_flight(UpstreamModel(each, "m")) for each in "abcd")
+        assert not any(
+            targets.states.measures.in_flight(UpstreamModel(each, "m")) for each in "abcd"
+        )
     assert seen == {ANSWER, OTHER, "error", "left"}

@@ -32,7 +32,7 @@ from headstart.types import (
     ToolCallDelta,
     UsageReported,
 )
-from support.candidates import JSON, Actor, House, chat_call, read, say, text, thought, whole
+from support.candidates import JSON, Actor, Targets, chat_call, read, say, text, thought, whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,12 +58,12 @@ VETO = say(Finished(reason="content_filter"), Ended())
     ],
 )
 async def test_entering_waits_for_the_first_content_and_loses_nothing(content: StreamEvent) -> None:
-    house, come = House(), asyncio.Event()
+    targets, come = Targets(), asyncio.Event()
     actor = Actor("a", [[OPENING, come, say(content), DONE]])
     entered = asyncio.Event()
 
     async def ask() -> list[Piece]:
-        async with await house.target(actor).send(chat_call()) as reply:
+        async with await targets.target(actor).send(chat_call()) as reply:
             entered.set()
             return [piece async for piece in reply.pieces]
 
@@ -74,20 +74,20 @@ async def test_entering_waits_for_the_first_content_and_loses_nothing(content: S
         assert not entered.is_set()
         come.set()
     assert asked.result() == [OPENING, say(content), DONE]
-    assert house.outcomes() == [("a", "won")]
+    assert targets.outcomes() == [("a", "won")]
 
 
 async def test_an_answer_is_booked_with_its_tokens_as_soon_as_it_ended() -> None:
-    house = House()
-    async with await house.target(Actor("a", [whole("Hi", " there")])).send(chat_call()) as reply:
+    targets = Targets()
+    async with await targets.target(Actor("a", [whole("Hi", " there")])).send(chat_call()) as reply:
         assert await read(reply) == "Hi there"
-        (attempt,) = house.ledger.take("call")
+        (attempt,) = targets.ledger.take("call")
     assert (attempt.outcome, attempt.status, attempt.model) == (AttemptOutcome.WON, 200, "m")
     assert (attempt.prompt_tokens, attempt.completion_tokens) == (30, 20)
     assert attempt.cost_usd == pytest.approx((30 * 1 + 20 * 4) / 1e6)
     assert not attempt.estimated
     assert attempt.ttft_s is not None
-    assert house.ledger.take("call") == ()
+    assert targets.ledger.take("call") == ()
 
 
 @pytest.mark.parametrize(
@@ -101,39 +101,39 @@ async def test_an_answer_is_booked_with_its_tokens_as_soon_as_it_ended() -> None
         ([OPENING, UpstreamUnreachable("gone")], UpstreamUnreachable, "unreachable"),
     ],
 )
-async def test_what_is_no_answer_does_not_enter(
+async def test_an_empty_answer_or_an_error_does_not_win(
     steps: list[Piece], error: type[UpstreamError], kind: str
 ) -> None:
-    house, actor = House(), Actor("a", [steps])
+    targets, actor = Targets(), Actor("a", [steps])
     with pytest.raises(error):
-        async with await house.target(actor).send(chat_call()):
+        async with await targets.target(actor).send(chat_call()):
             pytest.fail("entered")
-    (attempt,) = house.ledger.attempts("call")
+    (attempt,) = targets.ledger.attempts("call")
     assert (attempt.outcome, attempt.error) == (AttemptOutcome.FAILED, kind)
     assert actor.open == 0
 
 
 async def test_an_error_in_a_200_stream_is_a_proper_error_before_its_first_content() -> None:
-    house = House()
+    targets = Targets()
     frame = say(ErrorReported(message="over capacity", code="overloaded_error", status=503))
     with pytest.raises(UpstreamRefused) as caught:
-        async with await house.target(Actor("a", [[OPENING, frame]])).send(chat_call()):
+        async with await targets.target(Actor("a", [[OPENING, frame]])).send(chat_call()):
             pytest.fail("entered")
     assert caught.value.status == 503
     assert b"over capacity" in caught.value.body
-    (attempt,) = house.ledger.attempts("call")
+    (attempt,) = targets.ledger.attempts("call")
     assert (attempt.error, attempt.cost_usd) == ("overloaded", 0.0)
 
 
 async def test_an_error_status_comes_with_the_providers_own_body() -> None:
-    house = House()
+    targets = Targets()
     body = b'{"error":{"message":"no such model","code":"model_not_found"}}'
     actor = Actor("a", [[Piece(body)]], status=404, headers=JSON)
     with pytest.raises(UpstreamRefused) as caught:
-        async with await house.target(actor).send(chat_call()):
+        async with await targets.target(actor).send(chat_call()):
             pytest.fail("entered")
     assert (caught.value.status, caught.value.body) == (404, body)
-    assert house.ledger.attempts("call")[0].error == "no-such-model"
+    assert targets.ledger.attempts("call")[0].error == "no-such-model"
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ async def test_a_code_that_is_a_text_stays_out_of_the_books(code: str, booked: s
         Actor("a", [[OPENING, frame]]),
     ):
         with pytest.raises(UpstreamRefused) as caught:
-            async with await House().target(actor).send(chat_call()):
+            async with await Targets().target(actor).send(chat_call()):
                 pytest.fail("entered")
         assert caught.value.code == (code if booked is None else booked)
 
@@ -165,14 +165,14 @@ async def test_an_endless_error_body_is_replaced() -> None:
     pieces = [Piece(b"x" * 8192)] * 1000
     actor = Actor("a", [pieces], status=500, headers=JSON)
     with pytest.raises(UpstreamRefused) as caught:
-        async with await House().target(actor).send(chat_call()):
+        async with await Targets().target(actor).send(chat_call()):
             pytest.fail("entered")
     assert len(caught.value.body) < 1000
 
 
 async def test_a_vetoed_answer_can_still_be_delivered() -> None:
     with pytest.raises(AnswerWithheld) as caught:
-        async with await House().target(Actor("a", [[OPENING, VETO]])).send(chat_call()):
+        async with await Targets().target(Actor("a", [[OPENING, VETO]])).send(chat_call()):
             pytest.fail("entered")
     assert [piece async for piece in caught.value.reply.pieces] == [OPENING, VETO]
 
@@ -188,54 +188,54 @@ async def test_a_vetoed_answer_can_still_be_delivered() -> None:
 async def test_a_broken_answer_is_never_taken_for_a_whole_one(
     steps: list[Piece], kind: str
 ) -> None:
-    house, actor = House(), Actor("a", [steps])
-    async with await house.target(actor, stall_s=0.05).send(chat_call()) as reply:
+    targets, actor = Targets(), Actor("a", [steps])
+    async with await targets.target(actor, stall_s=0.05).send(chat_call()) as reply:
         with pytest.raises(UpstreamError):
             await read(reply)
         assert actor.open == 0, "the broken call is closed though its context is still open"
-    (attempt,) = house.ledger.attempts("call")
+    (attempt,) = targets.ledger.attempts("call")
     assert (attempt.outcome, attempt.error, attempt.estimated) == ("broken", kind, True)
 
 
 async def test_pings_alone_keep_no_answer_alive_for_ever() -> None:
-    house = House()
+    targets = Targets()
     steps = cast("Sequence[Step]", chain([text("Hi")], cycle([0.01, PING])))
-    async with await house.target(Actor("a", [steps]), stall_s=0.02).send(chat_call()) as reply:
+    async with await targets.target(Actor("a", [steps]), stall_s=0.02).send(chat_call()) as reply:
         with pytest.raises(UpstreamTimeout):
             await read(reply)
-    (attempt,) = house.ledger.attempts("call")
+    (attempt,) = targets.ledger.attempts("call")
     assert (attempt.outcome, attempt.error) == ("broken", "stalled")
 
 
-async def test_pings_between_words_are_no_silence() -> None:
+async def test_pings_between_words_do_not_count_as_silence() -> None:
     steps: list[Step] = [0.15, PING, 0.15, text("x")]
-    house, actor = House(), Actor("a", [[*steps * 20, DONE]])
-    async with await house.target(actor, stall_s=0.2).send(chat_call()) as reply:
+    targets, actor = Targets(), Actor("a", [[*steps * 20, DONE]])
+    async with await targets.target(actor, stall_s=0.2).send(chat_call()) as reply:
         assert await read(reply) == "x" * 20
 
 
 @pytest.mark.parametrize("last", [[], [asyncio.Event()]])
 async def test_finished_choices_stand_in_for_a_missing_end(last: list[Piece]) -> None:
-    house = House()
+    targets = Targets()
     steps = [text("Hi"), say(Finished(reason="stop")), *last]
-    async with await house.target(Actor("a", [steps])).send(chat_call()) as reply:
+    async with await targets.target(Actor("a", [steps])).send(chat_call()) as reply:
         assert await read(reply) == "Hi"
-    assert house.outcomes() == [("a", "won")]
+    assert targets.outcomes() == [("a", "won")]
 
 
 async def test_a_silent_provider_is_left_at_the_first_token_limit() -> None:
-    house, actor = House(), Actor("a", [[OPENING, asyncio.Event()]])
+    targets, actor = Targets(), Actor("a", [[OPENING, asyncio.Event()]])
     with pytest.raises(UpstreamTimeout):
-        async with await house.target(actor, first_token_s=0.02).send(chat_call()):
+        async with await targets.target(actor, first_token_s=0.02).send(chat_call()):
             pytest.fail("entered")
-    (attempt,) = house.ledger.attempts("call")
+    (attempt,) = targets.ledger.attempts("call")
     assert (attempt.error, attempt.estimated) == ("silent", True)
     assert actor.open == 0
 
 
 async def test_the_callers_deadline_ends_the_call_without_blaming_the_provider() -> None:
-    house, actor = House(), Actor("a", [[OPENING, asyncio.Event()]])
-    target = house.target(actor)
+    targets, actor = Targets(), Actor("a", [[OPENING, asyncio.Event()]])
+    target = targets.target(actor)
     for _ in range(6):
         deadline = asyncio.get_running_loop().time() + 0.005
         with pytest.raises(UpstreamTimeout):
@@ -246,8 +246,8 @@ async def test_the_callers_deadline_ends_the_call_without_blaming_the_provider()
 
 
 async def test_an_open_breaker_refuses_without_a_call() -> None:
-    house, actor = House(), Actor("a", [[UpstreamUnreachable("down")]])
-    target = house.target(actor)
+    targets, actor = Targets(), Actor("a", [[UpstreamUnreachable("down")]])
+    target = targets.target(actor)
     for _ in range(5):
         with pytest.raises(UpstreamUnreachable):
             async with await target.send(chat_call()):
@@ -256,14 +256,14 @@ async def test_an_open_breaker_refuses_without_a_call() -> None:
         async with await target.send(chat_call()):
             pytest.fail("entered")
     assert caught.value.retry_after_s is not None
-    assert len(actor.calls) == len(house.ledger.attempts("call")) == 5
+    assert len(actor.calls) == len(targets.ledger.attempts("call")) == 5
     assert not target.estimate(chat_call()).ready
 
 
 @pytest.mark.parametrize("stop_after", [0, 1])
 async def test_a_cancelled_call_is_closed_and_booked_once(stop_after: int) -> None:
-    house, actor = House(), Actor("a", [[text("Hi")] * stop_after + [asyncio.Event()]])
-    target = house.target(actor)
+    targets, actor = Targets(), Actor("a", [[text("Hi")] * stop_after + [asyncio.Event()]])
+    target = targets.target(actor)
 
     async def ask() -> None:
         async with await target.send(chat_call()) as reply:
@@ -274,34 +274,34 @@ async def test_a_cancelled_call_is_closed_and_booked_once(stop_after: int) -> No
         for _ in range(10):
             await asyncio.sleep(0)
         asked.cancel()
-    (attempt,) = house.ledger.attempts("call")
+    (attempt,) = targets.ledger.attempts("call")
     assert (attempt.outcome, attempt.estimated) == (AttemptOutcome.ABANDONED, True)
     assert actor.open == 0
     assert not target.estimate(chat_call()).degraded
 
 
 async def test_a_caller_that_leaves_halfway_is_booked_as_such() -> None:
-    house, actor = House(), Actor("a", [whole("a", "b", "c")])
-    async with await house.target(actor).send(chat_call()) as reply:
+    targets, actor = Targets(), Actor("a", [whole("a", "b", "c")])
+    async with await targets.target(actor).send(chat_call()) as reply:
         async for _ in reply.pieces:
             break
-    assert house.outcomes() == [("a", "abandoned")]
+    assert targets.outcomes() == [("a", "abandoned")]
     assert actor.open == 0
 
 
 async def test_a_caller_that_leaves_at_the_terminal_event_leaves_a_success() -> None:
     """The breaker, the figures and the books all see one, though the body never ends."""
-    house, actor = House(), Actor("a", [[*whole("Hi", " there"), asyncio.Event()]])
-    target = house.target(actor)
+    targets, actor = Targets(), Actor("a", [[*whole("Hi", " there"), asyncio.Event()]])
+    target = targets.target(actor)
     for number in range(6):
         async with await target.send(chat_call(str(number))) as reply:
             async for piece in reply.pieces:
                 if any(isinstance(event, Ended) for event in piece.events):
-                    (attempt,) = house.ledger.take(str(number))
+                    (attempt,) = targets.ledger.take(str(number))
                     break
         assert attempt.outcome is AttemptOutcome.WON
         assert (attempt.completion_tokens, attempt.estimated) == (20, False)
-        assert house.ledger.attempts(str(number)) == ()
+        assert targets.ledger.attempts(str(number)) == ()
     expected = target.estimate(chat_call())
     assert expected.ready
     assert not expected.degraded
@@ -313,27 +313,30 @@ async def test_whole_answers_enter_at_their_end() -> None:
     body = b'{"choices":[{"index":0,"message":{"content":"Hi"},"finish_reason":"stop"}]}'
     events = (TextDelta(text="Hi"), Finished(reason="stop"), Ended())
     actor = Actor("a", [[Piece(body[:20]), Piece(body[20:]), Piece(b"", events)]], headers=JSON)
-    house = House()
-    async with await house.target(actor).send(chat_call(stream=False)) as reply:
+    targets = Targets()
+    async with await targets.target(actor).send(chat_call(stream=False)) as reply:
         assert b"".join([piece.data async for piece in reply.pieces]) == body
-    (attempt,) = house.ledger.attempts("call")
+    (attempt,) = targets.ledger.attempts("call")
     assert (attempt.outcome, attempt.ttft_s) == ("won", None)
 
 
 async def test_a_body_that_nobody_can_read_enters_at_its_first_byte_and_passes() -> None:
-    house, call = House(), chat_call(editable=False)
+    targets, call = Targets(), chat_call(editable=False)
     actor = Actor("a", [[Piece(b"\x00"), Piece(b"\x01")]], headers=JSON)
-    async with await house.target(actor).send(call) as reply:
+    async with await targets.target(actor).send(call) as reply:
         assert b"".join([piece.data async for piece in reply.pieces]) == b"\x00\x01"
-    assert house.outcomes() == [("a", "won")]
+    assert targets.outcomes() == [("a", "won")]
 
 
 async def test_a_redirect_is_an_error_that_names_the_address() -> None:
     location = (b"location", b"https://me:secret@api.example.com/v1/chat/completions?key=secret")
-    actor, house = Actor("a", [[Piece(b"moved")]], status=308, headers=(*JSON, location)), House()
+    actor, targets = (
+        Actor("a", [[Piece(b"moved")]], status=308, headers=(*JSON, location)),
+        Targets(),
+    )
     for _ in range(20):  # it is no outage: each caller is told
         with pytest.raises(UpstreamProtocolError, match=r"answered 308.*base_url") as raised:
-            await house.target(actor).send(chat_call())
+            await targets.target(actor).send(chat_call())
         assert "https://***@api.example.com/v1/chat/completions" in str(raised.value)
         assert "secret" not in str(raised.value)
     assert len(actor.calls) == 20
@@ -346,8 +349,8 @@ async def test_a_providers_own_limits_are_obeyed() -> None:
     actor = Actor(
         "a", [whole("Hi")], headers=(*JSON[:0], (b"content-type", b"text/event-stream"), *limits)
     )
-    house = House()
-    target = house.target(actor)
+    targets = Targets()
+    target = targets.target(actor)
     async with await target.send(chat_call()) as reply:
         await read(reply)
     with pytest.raises(UpstreamUnavailable):
@@ -371,8 +374,8 @@ def limited(left: int) -> Headers:
 async def test_ample_limits_are_read_now_and_then_and_from_each_refusal(
     status: int, later_s: float, left: float
 ) -> None:
-    actor, house = Actor("a", [whole("Hi")], headers=limited(99)), House()
-    target, call = house.target(actor), chat_call()
+    actor, targets = Actor("a", [whole("Hi")], headers=limited(99)), Targets()
+    target, call = targets.target(actor), chat_call()
     async with await target.send(call) as reply:
         await read(reply)
     await asyncio.sleep(later_s)
@@ -384,8 +387,8 @@ async def test_ample_limits_are_read_now_and_then_and_from_each_refusal(
 
 
 async def test_a_conversation_is_warm_where_it_was_served() -> None:
-    house = House()
-    target = house.target(Actor("a", [whole("Hi")]))
+    targets = Targets()
+    target = targets.target(Actor("a", [whole("Hi")]))
     call = chat_call(affinity="talk")
     assert not target.estimate(call).warm
     async with await target.send(call) as reply:
@@ -393,23 +396,23 @@ async def test_a_conversation_is_warm_where_it_was_served() -> None:
     assert target.estimate(call).warm
 
 
-async def test_what_was_billed_for_nothing_is_booked() -> None:
+async def test_a_billed_call_without_an_answer_is_booked() -> None:
     veto = say(
         Finished(reason="content_filter"), UsageReported(usage={"prompt_tokens": 1000}), Ended()
     )
-    house = House()
+    targets = Targets()
     with pytest.raises(AnswerWithheld):
-        async with await house.target(Actor("a", [[veto]])).send(chat_call()):
+        async with await targets.target(Actor("a", [[veto]])).send(chat_call()):
             pytest.fail("entered")
-    (attempt,) = house.ledger.attempts("call")
+    (attempt,) = targets.ledger.attempts("call")
     assert attempt.cost_usd == pytest.approx(1000 / 1e6)
 
 
 async def test_lengths_are_learned_by_route_and_without_one_by_endpoint() -> None:
-    house = House()
+    targets = Targets()
     for route, words in (("short", 1), ("long", 40), ("", 10)):
-        target = house.target(Actor("a", [whole(*["four"] * words, usage=False)]))
+        target = targets.target(Actor("a", [whole(*["four"] * words, usage=False)]))
         async with await target.send(chat_call(route=route)) as reply:
             await read(reply)
-    measured = house.states.measures.expected_length
+    measured = targets.states.measures.expected_length
     assert [round(measured(place)) for place in ("short", "long", "chat")] == [1, 40, 10]

@@ -106,7 +106,7 @@ ONLY_HERE: dict[str, tuple[StreamEvent, StreamEvent | None]] = {
 
 
 @pytest.mark.parametrize(("event", "translated"), ONLY_HERE.values(), ids=ONLY_HERE)
-def test_what_one_dialect_alone_knows_stays_there(
+def test_content_of_one_dialect_alone_is_not_translated(
     event: StreamEvent, translated: StreamEvent | None
 ) -> None:
     wanted = () if translated is None else (translated,)

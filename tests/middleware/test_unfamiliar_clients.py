@@ -67,7 +67,9 @@ async def until_closed(reader: asyncio.StreamReader) -> bytes:
 
 
 @pytest.mark.parametrize("framing", [SIZED, b"Transfer-Encoding: chunked"])
-async def test_who_is_refused_before_its_body_may_leave_the_body_out(framing: bytes) -> None:
+async def test_a_client_that_is_refused_before_its_body_may_leave_the_body_out(
+    framing: bytes,
+) -> None:
     """Go, Ruby, Erlang and Apache's client do, and send the next request on the same connection."""
     async with sidecar_before(RawUpstream(), client_keys=["right"]) as url:
         reader, writer = await open_raw(url, head(framing, WAITS, key=b"wrong"))
@@ -78,7 +80,7 @@ async def test_who_is_refused_before_its_body_may_leave_the_body_out(framing: by
     assert b"100 Continue" not in answer
 
 
-async def test_who_is_refused_but_has_sent_its_body_keeps_the_connection() -> None:
+async def test_a_refused_client_that_has_sent_its_body_keeps_the_connection() -> None:
     asked = head(SIZED, WAITS, key=b"wrong") + CHAT
     async with sidecar_before(RawUpstream(), client_keys=["right"]) as url:
         answers = await ask_raw(url, asked + LAST)
@@ -86,7 +88,7 @@ async def test_who_is_refused_but_has_sent_its_body_keeps_the_connection() -> No
     assert answers.count(b"HTTP/1.1 200") == 1
 
 
-async def test_who_is_let_in_sends_its_body_and_keeps_the_connection() -> None:
+async def test_an_admitted_client_sends_its_body_and_keeps_the_connection() -> None:
     upstream = RawUpstream(ANSWER)
     async with sidecar_before(upstream, client_keys=["right"]) as url:
         reader, writer = await open_raw(url, head(SIZED, WAITS))
@@ -103,7 +105,7 @@ async def test_who_is_let_in_sends_its_body_and_keeps_the_connection() -> None:
 # --- fields behind the body ----------------------------------------------------------------------
 
 
-async def test_a_field_behind_the_body_is_no_header() -> None:
+async def test_a_field_behind_the_body_is_not_a_header() -> None:
     """A proxy in front has not checked it."""
     fields = b"OpenAI-Organization: other\r\nCache-Control: no-store\r\n"
     body = b"%x\r\n%b\r\n0\r\n%b\r\n" % (len(CHAT), CHAT, fields)
@@ -118,7 +120,7 @@ async def test_a_field_behind_the_body_is_no_header() -> None:
 
 @pytest.mark.parametrize("key", [b"right", b"wrong"])
 @pytest.mark.parametrize("begun", [b"0\r\nX-Long: ", b"2;"], ids=["trailer", "extension"])
-async def test_what_is_no_part_of_a_body_has_an_end(begun: bytes, key: bytes) -> None:
+async def test_bytes_that_belong_to_no_body_are_bounded(begun: bytes, key: bytes) -> None:
     """The parser would collect it, and block all callers while it does."""
     async with sidecar_before(RawUpstream(), client_keys=["right"]) as url:
         begun = head(b"Transfer-Encoding: chunked", key=key) + begun

@@ -40,7 +40,7 @@ def test_among_equals_the_least_recently_used_leaves() -> None:
     assert [model for (_, model, _), _ in states.items()] == ["third", "first"]
 
 
-def test_what_never_answered_is_bounded_too_and_kept_while_it_is_asked() -> None:
+def test_states_of_models_without_answers_are_bounded_and_kept_while_in_use() -> None:
     states = UpstreamStates(most=2)
     fail(states, "down")
     for number in range(10):

@@ -159,7 +159,7 @@ def test_personal_wording_is_not_shared_between_users(query: str, reason: str | 
         ([None, {"role": ["tool"]}], None),
     ],
 )
-def test_what_a_tool_found_is_not_shared_between_users(
+def test_results_of_tools_are_not_shared_between_users(
     messages: object, reason: str | None
 ) -> None:
     asked = request("And?", messages=messages)

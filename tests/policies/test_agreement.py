@@ -247,7 +247,7 @@ def test_custom_json_is_judged_without_ids_and_times() -> None:
     assert agreement(fresh, raw(b'{"label": "ham", "id": "a1", "created": 1}')).same is False
 
 
-def test_bytes_that_are_no_text_are_the_same_only_if_equal() -> None:
+def test_bytes_that_are_not_text_are_the_same_only_if_equal() -> None:
     assert agreement(raw(b"\xff\x00"), raw(b"\xff\x00")).same is True
     verdict = agreement(raw(b"\xff\x00"), raw(b"\xff\x01"))
     assert (verdict.same, verdict.method) == (None, AgreementMethod.UNREADABLE)

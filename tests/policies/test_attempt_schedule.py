@@ -105,7 +105,7 @@ def test_a_silent_member_is_tried_once() -> None:
     assert starts.over
 
 
-def test_who_asks_for_time_is_waited_for_only_when_nobody_else_is_left() -> None:
+def test_a_member_that_asks_for_a_wait_is_waited_for_only_if_no_other_is_left() -> None:
     starts = make(2)
     due(starts, 0.0)
     starts.failed(0, LIMITED, 1.0)
@@ -174,7 +174,7 @@ def test_a_call_queues_for_half_of_the_time_that_is_left() -> None:
     assert start.queues_until == 10.0
 
 
-def test_who_fails_these_days_is_asked_anyway_when_nobody_else_is_left() -> None:
+def test_a_failing_member_is_asked_anyway_if_no_other_is_left() -> None:
     starts = make(2)
     due(starts, 0.0)
     starts.avoided(0, 0.0)

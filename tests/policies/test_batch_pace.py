@@ -12,22 +12,22 @@ from headstart.policies.routing.schedule import (
     LONGEST_PAUSE_S,
     MOST_REFUSED_ROUNDS,
     BatchPace,
-    answered,
-    crowded,
-    refused,
+    pace_after_answer,
+    pace_after_late_answer,
+    pace_after_refusal,
 )
 
 
 def after_answers(pace: BatchPace, count: int, took_s: float = 1.0, now: float = 0.0) -> BatchPace:
     for _ in range(count):
-        pace = answered(pace, began=now, took_s=took_s, in_flight=pace.calls, now=now)
+        pace = pace_after_answer(pace, began=now, took_s=took_s, in_flight=pace.calls, now=now)
     return pace
 
 
 def test_the_limit_doubles_with_each_round_until_the_first_refusal() -> None:
     pace = after_answers(BatchPace(most=100), LEAST_ANSWERS)
     assert pace.calls == 2 * FIRST_LIMIT
-    pace = refused(after_answers(pace, LEAST_ANSWERS), began=1.0, wait_s=None, now=1.0)
+    pace = pace_after_refusal(after_answers(pace, LEAST_ANSWERS), began=1.0, wait_s=None, now=1.0)
     assert pace.calls == 2 * FIRST_LIMIT
     assert after_answers(pace, LEAST_ANSWERS, now=2.0).calls == 2 * FIRST_LIMIT + 1
 
@@ -39,20 +39,20 @@ def test_the_limit_never_exceeds_the_most() -> None:
 def test_an_answer_beside_few_calls_raises_nothing() -> None:
     pace = BatchPace(most=100)
     for _ in range(LEAST_ANSWERS):
-        pace = answered(pace, began=0.0, took_s=1.0, in_flight=2, now=0.0)
+        pace = pace_after_answer(pace, began=0.0, took_s=1.0, in_flight=2, now=0.0)
     assert pace.calls == FIRST_LIMIT
 
 
 def test_refusals_of_one_round_lower_the_limit_once() -> None:
     pace = after_answers(BatchPace(most=100), 2 * LEAST_ANSWERS)
-    first = refused(pace, began=1.0, wait_s=None, now=2.0)
-    second = refused(first, began=1.5, wait_s=None, now=2.1)
+    first = pace_after_refusal(pace, began=1.0, wait_s=None, now=2.0)
+    second = pace_after_refusal(first, began=1.5, wait_s=None, now=2.1)
     assert first.calls == second.calls == pace.calls // 2
-    assert refused(second, began=4.0, wait_s=None, now=5.0).calls == pace.calls // 4
+    assert pace_after_refusal(second, began=4.0, wait_s=None, now=5.0).calls == pace.calls // 4
 
 
 def test_the_pause_is_the_one_that_the_provider_names() -> None:
-    pace = refused(BatchPace(most=100), began=1.0, wait_s=7.5, now=2.0)
+    pace = pace_after_refusal(BatchPace(most=100), began=1.0, wait_s=7.5, now=2.0)
     assert pace.resumes_at == 9.5
 
 
@@ -60,11 +60,11 @@ def test_pauses_double_until_a_call_is_answered() -> None:
     pace, now = BatchPace(most=100), 1.0
     pauses: list[float] = []
     for _ in range(8):
-        pace = refused(pace, began=now, wait_s=None, now=now)
+        pace = pace_after_refusal(pace, began=now, wait_s=None, now=now)
         pauses.append(pace.resumes_at - now)
         now = pace.resumes_at + 1.0
     assert pauses == [1, 2, 4, 8, 16, 32, LONGEST_PAUSE_S, LONGEST_PAUSE_S]
-    pace = refused(after_answers(pace, 1, now=now), began=now, wait_s=None, now=now)
+    pace = pace_after_refusal(after_answers(pace, 1, now=now), began=now, wait_s=None, now=now)
     assert pace.resumes_at - now == 1
 
 
@@ -72,14 +72,14 @@ def test_a_provider_that_refuses_everything_ends_the_batch() -> None:
     pace = BatchPace(most=100)
     for second in range(MOST_REFUSED_ROUNDS):
         assert not pace.gives_up
-        pace = refused(pace, began=second, wait_s=0.0, now=second)
+        pace = pace_after_refusal(pace, began=second, wait_s=0.0, now=second)
     assert pace.gives_up
     assert not after_answers(pace, 1).gives_up
 
 
 def test_a_call_that_had_to_be_made_twice_lowers_the_limit_without_a_pause() -> None:
     pace = after_answers(BatchPace(most=100), 2 * LEAST_ANSWERS)
-    lowered = crowded(pace, began=1.0, now=2.0)
+    lowered = pace_after_late_answer(pace, began=1.0, now=2.0)
     assert lowered.calls == pace.calls // 2
     assert lowered.resumes_at == pace.resumes_at
 
@@ -132,9 +132,9 @@ def play(pace: BatchPace, seconds: float, slots: int, *, refuses: bool) -> tuple
         if accepted:
             served += now > seconds / 2
             took_s = now - began
-            pace = answered(pace, began=began, took_s=took_s, in_flight=in_flight, now=now)
+            pace = pace_after_answer(pace, began=began, took_s=took_s, in_flight=in_flight, now=now)
         else:
-            pace = refused(pace, began=began, wait_s=None, now=now)
+            pace = pace_after_refusal(pace, began=began, wait_s=None, now=now)
     return pace, served / (seconds / 2)
 
 

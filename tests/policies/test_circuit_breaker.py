@@ -147,7 +147,7 @@ def test_slow_answers_do_not_make_quick_refusals_look_like_an_outage(
     assert least <= opened <= most
 
 
-def test_one_that_hangs_opens_it_by_the_five_that_waited_longest() -> None:
+def test_a_provider_that_hangs_opens_the_breaker_by_the_five_longest_waits() -> None:
     breaker = CircuitBreaker()
     waiting = [admit(breaker, call / 30) for call in range(900)]
     for late, permit in enumerate(waiting[:5]):
@@ -201,7 +201,7 @@ def test_an_answer_of_before_a_probe_went_out_changes_nothing() -> None:
     assert breaker.ready_in_s(1.2) == 2.0
 
 
-def test_one_probe_goes_at_a_time_and_its_success_closes() -> None:
+def test_only_one_probe_runs_and_its_success_closes_the_breaker() -> None:
     breaker = tripped()
     probe = admit(breaker, 1.0)
     assert probe.probe
@@ -284,7 +284,7 @@ def test_an_upstream_that_answers_again_gets_a_growing_share() -> None:
     assert CircuitBreaker().weight(0.0) == 1.0
 
 
-def test_who_failed_lately_is_degraded_until_it_is_time_to_ask_again() -> None:
+def test_an_upstream_that_failed_lately_is_degraded_for_a_time() -> None:
     breaker = CircuitBreaker()
     for now in (0.0, 1.0):
         breaker.failed(admit(breaker, now), SERVER, now)
@@ -338,7 +338,9 @@ def test_a_rate_limit_without_an_end_is_asked_about_ever_less_often() -> None:
 @pytest.mark.parametrize(
     "kind", [FailureKind.UNAUTHORIZED, FailureKind.QUOTA, FailureKind.NO_SUCH_MODEL]
 )
-def test_what_people_put_right_is_avoided_for_minutes_but_admitted(kind: FailureKind) -> None:
+def test_failures_that_people_must_fix_are_avoided_for_minutes_but_admitted(
+    kind: FailureKind,
+) -> None:
     breaker = CircuitBreaker()
     breaker.failed(admit(breaker, 0.0), failure(kind), 0.0)
     assert (breaker.avoided_for_s(0.0), breaker.ready_in_s(0.0)) == (300.0, 0.0)

@@ -106,7 +106,7 @@ def test_a_reworded_turn_is_left_to_the_encoder() -> None:
         ),
     ],
 )
-def test_what_keeps_histories_apart(
+def test_differences_that_keep_histories_apart(
     one: tuple[str, ...], other: tuple[str, ...], reason: str
 ) -> None:
     assert conflict(one, other) == reason

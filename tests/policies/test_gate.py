@@ -20,7 +20,7 @@ from headstart.policies.gate import (
     OPEN,
     STEP,
     WINDOW,
-    GateRecord,
+    GateCounts,
     SketchLabels,
     gate_of,
 )
@@ -43,27 +43,27 @@ def labelled(counts: dict[float, tuple[int, int]]) -> SketchLabels:
 
 def gate(
     labels: SketchLabels = NOTHING,
-    record: GateRecord | None = None,
+    counts: GateCounts | None = None,
     noise: JudgeNoise = EXACT_JUDGE,
     least_served: float | None = None,
     *,
     learned: bool = True,
 ) -> float:
-    record = record or GateRecord()
-    return gate_of(labels, record, noise, learned=learned, least_served=least_served)
+    counts = counts or GateCounts()
+    return gate_of(labels, counts, noise, learned=learned, least_served=least_served)
 
 
-def noted(record: GateRecord, *, sampled: bool) -> GateRecord:
-    return record.with_question(0.95, sampled=sampled, served=True)
+def noted(counts: GateCounts, *, sampled: bool) -> GateCounts:
+    return counts.with_question(0.95, sampled=sampled, served=True)
 
 
-def after(record: GateRecord, hits: int, found: int) -> GateRecord:
+def after(counts: GateCounts, hits: int, found: int) -> GateCounts:
     for number in range(hits + found):
-        record = noted(record, sampled=number < found)
-    return record
+        counts = noted(counts, sampled=number < found)
+    return counts
 
 
-def test_what_is_not_known_is_encoded() -> None:
+def test_questions_of_unknown_domains_are_encoded() -> None:
     assert gate(learned=False) == OPEN
     assert gate() == LOWEST
 
@@ -71,7 +71,7 @@ def test_what_is_not_known_is_encoded() -> None:
 def test_a_domain_with_equal_answers_gets_all_labels_until_its_rule_is_learned() -> None:
     labels = labelled({0.85: (50, 20), 0.45: (100, 0)})
     assert gate(labels, learned=False) == OPEN
-    assert gate(labels, record=GateRecord(lowered=0.1), learned=False) == OPEN
+    assert gate(labels, counts=GateCounts(lowered=0.1), learned=False) == OPEN
     assert gate(labels) == pytest.approx(0.5)
 
 
@@ -118,22 +118,22 @@ def test_equal_answers_that_only_the_judge_s_errors_explain_do_not_count() -> No
 
 
 def test_questions_that_give_no_labels_close_a_range_later() -> None:
-    record = GateRecord()
+    counts = GateCounts()
     for _ in range(90):
-        record = record.with_question(0.55, sampled=False, served=False)
-    assert gate(record=record) == LOWEST
+        counts = counts.with_question(0.55, sampled=False, served=False)
+    assert gate(counts=counts) == LOWEST
     for _ in range(15):
-        record = record.with_question(0.55, sampled=False, served=False)
-    assert gate(record=record) == pytest.approx(0.6)
-    assert gate(labelled({0.55: (5, 3)}), record) == LOWEST
+        counts = counts.with_question(0.55, sampled=False, served=False)
+    assert gate(counts=counts) == pytest.approx(0.6)
+    assert gate(labelled({0.55: (5, 3)}), counts) == LOWEST
 
 
 def test_questions_without_a_neighbour_to_judge_close_a_range_as_labels_do() -> None:
-    record = GateRecord()
+    counts = GateCounts()
     for number in range(25):
-        assert gate(record=record) == LOWEST, number
-        record = record.with_question(0.55, sampled=False, served=False, judged=False)
-    assert gate(record=record) == pytest.approx(0.6)
+        assert gate(counts=counts) == LOWEST, number
+        counts = counts.with_question(0.55, sampled=False, served=False, judged=False)
+    assert gate(counts=counts) == pytest.approx(0.6)
 
 
 def test_a_range_opens_again_when_its_answers_are_equal() -> None:
@@ -148,43 +148,43 @@ def test_a_learned_rule_has_its_gate_below_what_it_serves() -> None:
     assert gate(least_served=0.8) == pytest.approx(0.8 - MARGIN)
     assert gate(labelled({0.75: (25, 0)}), least_served=0.8) == pytest.approx(0.8)
     assert gate(least_served=0.4) == LOWEST
-    assert gate(record=GateRecord(lowered=0.1), least_served=0.8) == pytest.approx(0.7 - MARGIN)
+    assert gate(counts=GateCounts(lowered=0.1), least_served=0.8) == pytest.approx(0.7 - MARGIN)
 
 
 def test_hits_below_the_gate_count_for_those_that_were_not_sampled() -> None:
-    record = GateRecord(hits=950, found=1)
-    assert record.lost == pytest.approx(1 / GATE_SAMPLE / (950 + 1 / GATE_SAMPLE))
-    assert GateRecord(hits=950).lost == 0.0
-    assert GateRecord().lost == 0.0
+    counts = GateCounts(hits=950, found=1)
+    assert counts.lost == pytest.approx(1 / GATE_SAMPLE / (950 + 1 / GATE_SAMPLE))
+    assert GateCounts(hits=950).lost == 0.0
+    assert GateCounts().lost == 0.0
 
 
 def test_a_gate_that_costs_too_much_is_lowered_step_by_step() -> None:
-    record = after(GateRecord(), hits=100, found=0)
-    assert noted(record, sampled=True).lowered == 0.0  # one may be chance
+    counts = after(GateCounts(), hits=100, found=0)
+    assert noted(counts, sampled=True).lowered == 0.0  # one may be chance
     for step in range(1, 4):
-        record = after(record, hits=0, found=ENOUGH_FOUND)
-        assert (record.hits, record.found) == (0, 0)
-        assert record.lowered == pytest.approx(step * STEP)
+        counts = after(counts, hits=0, found=ENOUGH_FOUND)
+        assert (counts.hits, counts.found) == (0, 0)
+        assert counts.lowered == pytest.approx(step * STEP)
 
 
 def test_a_gate_that_costs_little_stays_and_rises_again_if_it_costs_nothing() -> None:
     hits = int(ENOUGH_FOUND / GATE_SAMPLE / MOST_LOST)
-    record = GateRecord(hits=hits, found=ENOUGH_FOUND - 1, lowered=0.1)
-    assert noted(record, sampled=True).lowered == 0.1
-    assert after(GateRecord(lowered=0.1), hits=WINDOW, found=0).lowered == pytest.approx(0.1 - STEP)
-    assert after(GateRecord(lowered=0.1), hits=WINDOW, found=1).lowered == 0.1
+    counts = GateCounts(hits=hits, found=ENOUGH_FOUND - 1, lowered=0.1)
+    assert noted(counts, sampled=True).lowered == 0.1
+    assert after(GateCounts(lowered=0.1), hits=WINDOW, found=0).lowered == pytest.approx(0.1 - STEP)
+    assert after(GateCounts(lowered=0.1), hits=WINDOW, found=1).lowered == 0.1
 
 
 @pytest.mark.parametrize(("lost", "lowered"), [(0.10, True), (0.001, False)])
 def test_the_measured_loss_decides(lost: float, lowered: bool) -> None:
     random.seed(7)
-    record = GateRecord()
+    counts = GateCounts()
     for _ in range(20_000):
         if random.random() >= lost:
-            record = noted(record, sampled=False)
+            counts = noted(counts, sampled=False)
         elif random.random() < GATE_SAMPLE:
-            record = noted(record, sampled=True)
-    assert (record.lowered > 0.05) is lowered
+            counts = noted(counts, sampled=True)
+    assert (counts.lowered > 0.05) is lowered
 
 
 def test_each_domain_has_its_own_record() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headstart.decisions import Encoding
 from headstart.policies.guards.table import GUARDS, parse_prompt
-from headstart.policies.guards.words import MOST_VECTORS, listed, split_words, stem
+from headstart.policies.guards.words import MOST_VECTORS, split_words, stem, words_of
 
 if TYPE_CHECKING:
     from headstart.policies.guards.words import Parse
@@ -353,7 +353,7 @@ def test_guards_cover_each_family() -> None:
     assert {guard for guard, *_ in VETOED} == {guard for guard, *_ in KEPT} == GUARDS.keys()
 
 
-WORDS = listed(
+WORDS = words_of(
     """
     when where who how many number of which and tea coffee + - = ( [ not no never stop
     don't avoid watering from to than by my our his company's colleague's all

@@ -74,7 +74,7 @@ def test_with_few_samples_the_delay_is_a_default() -> None:
         [look(degraded=True), look(degraded=True)],
     ],
 )
-def test_nobody_is_hedged_without_another_or_while_all_are_degraded(
+def test_no_hedge_without_another_upstream_or_while_all_are_degraded(
     looks: list[RoutingEstimate],
 ) -> None:
     assert hedge_delay_s(looks) is None
@@ -186,7 +186,7 @@ def test_the_first_hedges_may_waste_what_three_requests_cost(
     assert found == spent
 
 
-def test_what_was_spent_long_ago_no_longer_counts() -> None:
+def test_spending_of_long_ago_no_longer_counts() -> None:
     budget = ExtraBudget(0.05, 0.05)
     assert not budget.spend(0.0)
     for _ in range(40):

@@ -254,7 +254,7 @@ def test_nothing_that_a_client_can_send_is_keyed_as_the_digest_of_media(kind: st
     assert len({key(sent(shape)).exact for shape in shapes}) == len(shapes)
 
 
-def test_a_call_id_that_is_no_text_is_not_keyed_as_the_place_of_one_that_is() -> None:
+def test_a_call_id_that_is_not_a_text_is_not_keyed_like_one_that_is() -> None:
     shapes: list[Any] = ["call_x9", 0, {"came": 0}, {"came": {"came": 0}}, [0], 0.0, False]
     assert len({key(tool_turn(shape)).exact for shape in shapes}) == len(shapes)
 

@@ -96,7 +96,7 @@ def test_near_misses_decide_how_far_the_cold_start_goes(
     ],
     ids=lambda fields: "-".join(map(str, fields.items())),
 )
-def test_what_is_no_near_miss_is_not_counted(fields: dict[str, Any]) -> None:
+def test_pairs_that_are_not_near_misses_are_not_counted(fields: dict[str, Any]) -> None:
     domain = Domain(ERROR_LIMIT)
     for number in range(30):
         domain.apply(near_miss(number, **{"same": False, **fields}))
@@ -115,7 +115,7 @@ def test_what_is_no_near_miss_is_not_counted(fields: dict[str, Any]) -> None:
     ],
     ids=lambda fields: "-".join(map(str, fields.items())),
 )
-def test_what_could_have_been_served_or_was_is_counted(fields: dict[str, Any]) -> None:
+def test_pairs_that_were_or_could_have_been_served_are_counted(fields: dict[str, Any]) -> None:
     domain = Domain(ERROR_LIMIT)
     domain.apply(near_miss(0, **{"same": False, **fields}))
     assert domain.status().near_misses_different == 1

@@ -149,7 +149,7 @@ def test_a_call_is_made_where_it_pays(
     assert refuse_call(estimate(**fields), use, account, budget_usd=1.0) == refusal
 
 
-def test_what_is_wasted_stays_a_share_of_what_answers_cost() -> None:
+def test_wasted_dollars_stay_a_share_of_the_cost_of_answers() -> None:
     account, wasted, answered = WasteAccount(0.15), 0.0, 0.0
     for _ in range(2000):
         while refuse_call(estimate(), 0.5, account, budget_usd=1.0) is None:
@@ -176,7 +176,7 @@ def test_a_short_or_warm_prompt_is_not_warmed() -> None:
     assert refuse_warming(short, estimate(), account, alone=True, budget_usd=1.0) == "short"
 
 
-def test_what_warming_costs_is_learned() -> None:
+def test_the_extra_cost_of_warming_is_learned() -> None:
     account = WasteAccount(0.15)
     account.answered(1.0)
     for _ in range(50):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headstart.policies.callers import OriginRules, forwarded
+from headstart.policies.callers import OriginRules, proxy_sign
 
 LOCAL = OriginRules()
 HOST = (b"host", b"127.0.0.1:8080")
@@ -26,7 +26,7 @@ NATIVE = [
      "localhost.", "[::1]", "127.0.0.1.", "127.0.0.1.:80", "LocalHost.:80", "[::ffff:127.0.0.1]:80",
      "[::FFFF:7f00:1]"],
 )  # fmt: skip
-def test_clients_that_are_no_browser_come_in_under_any_local_name(
+def test_clients_other_than_browsers_come_in_under_any_local_name(
     host: str, headers: tuple[tuple[bytes, bytes], ...]
 ) -> None:
     assert LOCAL.refusal(((b"host", host.encode()), *headers)) is None
@@ -55,7 +55,7 @@ def test_a_request_without_a_host_comes_in_unless_a_browser_sent_it() -> None:
     assert LOCAL.refusal(((b"sec-fetch-site", b"cross-site"),)) is not None
 
 
-def test_of_two_hosts_the_worst_decides() -> None:
+def test_the_worse_of_two_hosts_decides() -> None:
     assert LOCAL.refusal((HOST, (b"host", b"evil.example"))) is not None
 
 
@@ -144,9 +144,9 @@ def test_only_listed_origins_are_accepted(pattern: str, origin: str, comes_in: b
      "x-cluster-client-ip"],
 )  # fmt: skip
 def test_a_proxy_is_known_by_its_headers(name: str) -> None:
-    assert forwarded((HOST, (name.encode(), b"1")), "1.1") == name.title()
+    assert proxy_sign((HOST, (name.encode(), b"1")), "1.1") == name.title()
 
 
 def test_a_proxy_is_known_by_its_version() -> None:
-    assert forwarded((HOST,), "1.0") == "HTTP/1.0"
-    assert forwarded((HOST, (b"x-request-id", b"1"), (b"user-agent", b"x")), "1.1") is None
+    assert proxy_sign((HOST,), "1.0") == "HTTP/1.0"
+    assert proxy_sign((HOST, (b"x-request-id", b"1"), (b"user-agent", b"x")), "1.1") is None

@@ -85,7 +85,7 @@ def test_all_turns_of_a_conversation_are_judged_by_its_first_question(
         assert refuse_concise(asked(first, *LATER[:turns], system="You are kind.")) == reason
 
 
-def test_what_stands_above_the_first_question_counts_too() -> None:
+def test_messages_above_the_first_question_count_too() -> None:
     greeting = turn("assistant", "Here is a ```template```.")
     assert refuse_concise(asked(messages=(greeting, turn("user", QUESTION)))) == "code"
     greeting = turn("assistant", "I format nothing. What may I tell you?")

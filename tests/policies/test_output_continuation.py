@@ -38,7 +38,7 @@ def joined(said: str, *pieces: str, prefilled: bool = False) -> str:
         ("x" * 300, "y", "y"),
     ],
 )
-def test_what_the_second_part_repeats_is_left_out(said: str, more: str, new: str) -> None:
+def test_a_repetition_in_the_second_part_is_left_out(said: str, more: str, new: str) -> None:
     assert joined(said, more) == new
 
 
@@ -66,7 +66,7 @@ def test_the_chunks_make_no_difference(
 
 
 @given(st.text(min_size=1, max_size=200).filter(str.strip), st.text(max_size=200))
-def test_what_follows_the_last_words_is_all_new(said: str, more: str) -> None:
+def test_the_text_after_the_last_words_is_new(said: str, more: str) -> None:
     space = said[len(said.rstrip()) :]
     assert joined(said, anchor(said) + space + "|" + more) == "|" + more
 
@@ -81,7 +81,7 @@ LEADS = ["```python\n", "...", "\u2026 ", '"', "**", "Continuing from where I le
 
 @pytest.mark.parametrize("lead", LEADS)
 @pytest.mark.parametrize("space", ["", " ", "\n\n"])
-def test_what_is_said_before_the_last_words_is_left_out_too(lead: str, space: str) -> None:
+def test_words_before_the_last_words_are_left_out_too(lead: str, space: str) -> None:
     said, more = SAID + space, lead + anchor(SAID) + space + "wn fox."
     assert joined(said, more) == "wn fox."
     assert joined(said, *more) == "wn fox."

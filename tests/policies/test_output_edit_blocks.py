@@ -61,7 +61,7 @@ def test_lines_are_added_and_taken_away() -> None:
     assert edited(gone).document == DOCUMENT.replace("def two():\n    return 2\n", "")
 
 
-def test_what_is_said_around_the_blocks_is_kept_and_their_fences_are_not() -> None:
+def test_words_around_the_blocks_are_kept_and_their_fences_are_not() -> None:
     answer = f"Sure:\n\n```python\n{RENAME}```\n\nAnd:\n```\n{SECOND}```\nDone."
     found = edited(answer)
     assert (found.before, found.after) == ("Sure:", "And:\n\nDone.")
@@ -128,7 +128,7 @@ def test_new_lines_that_bear_what_no_old_line_does_are_a_doubt(replace: str) -> 
     assert doubt(block("def one():\n    return 1", replace)) is EditDoubt.MALFORMED
 
 
-def test_what_an_old_line_bears_a_new_one_may_bear() -> None:
+def test_a_mark_that_an_old_line_has_is_allowed_in_a_new_one() -> None:
     steps = "1  heat\n2  cool\n+ salt\n"
     assert edited(block("2  cool", "2  cool down"), steps).document.startswith(
         "1  heat\n2  cool down"
@@ -136,7 +136,7 @@ def test_what_an_old_line_bears_a_new_one_may_bear() -> None:
     assert edited(block("+ salt", "+ sugar"), steps).document.endswith("+ sugar\n")
 
 
-def test_a_search_that_stands_twice_is_no_place() -> None:
+def test_a_search_with_two_places_is_not_applied() -> None:
     assert doubt(block("same", "other"), "same\nother line\nsame") == EditDoubt.NOT_UNIQUE
 
 
@@ -241,7 +241,7 @@ def test_a_wish_for_a_change_is_found(words: str) -> None:
         "Fix it. " + "x" * 2000,
     ],
 )
-def test_where_in_doubt_it_is_no_wish_for_a_change(words: str) -> None:
+def test_in_doubt_a_text_is_not_a_request_for_a_change(words: str) -> None:
     assert find_edit(asking(words)) is None
 
 

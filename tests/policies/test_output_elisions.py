@@ -74,7 +74,7 @@ def test_code_and_prose_are_no_elisions(line: str) -> None:
     assert not elided(f"    {line}")
 
 
-def test_what_the_search_says_too_was_there_before() -> None:
+def test_a_remark_of_the_search_is_not_new() -> None:
     search = ["def stub():", "    ...", "x = f(1)  # as before", *STEPS]
     assert not leaves_out(search, ["def stub(a):", "    ...", "x = f(2)  # as before"])
     assert leaves_out(search, ["def stub(a):", "    ...", "def other():", "    ..."])

@@ -63,7 +63,7 @@ def test_a_limit_that_was_refused_is_not_tried_again() -> None:
     assert lengths.limit(KEY, 100) is None
 
 
-def test_what_was_learned_survives_a_restart() -> None:
+def test_learned_lengths_survive_a_restart() -> None:
     lengths, restarted = learned(2000), Lengths()
     assert restarted.load(lengths.saved())
     assert restarted.limit(KEY, "guard") == pytest.approx(lengths.limit(KEY, "guard"), rel=0.01)

@@ -57,7 +57,7 @@ def test_ids_go_on_from_document_to_document() -> None:
     assert [sources.quote(each, each) for each in QUOTES] == list(QUOTES.values())
 
 
-def test_what_is_no_sentence_gets_no_id() -> None:
+def test_text_that_is_not_a_sentence_gets_no_id() -> None:
     text = (
         "Document [1](Title: Towers) The first sentence is numbered.\n# A heading of some length\n"
         "| a | table | of some length |\nToo short.\n```python\ncode = 1\n```\n"
@@ -147,7 +147,7 @@ def test_expanded_quotes_become_marks_again() -> None:
         assert sources.unquote(expand(said)) == said
 
 
-def test_what_is_not_a_quote_word_for_word_is_left_as_it_is() -> None:
+def test_text_that_is_not_quoted_word_for_word_stays() -> None:
     sources = known()
     for text in (
         "The tower was built in 1890.",
@@ -166,7 +166,7 @@ def test_a_marked_answer_expands_to_what_was_shown(pieces: list[str]) -> None:
     assert expand(known().unquote(shown)) == shown
 
 
-def test_of_equal_sentences_the_latest_is_meant() -> None:
+def test_a_quote_means_the_latest_of_equal_sentences() -> None:
     text = f"{QUOTES[1]} Something else entirely. {QUOTES[1]}"
     sources = number(text, text)[0]
     assert sources.unquote(f"It says: {QUOTES[1]}") == "It says: ⟦q:3⟧"

@@ -46,7 +46,7 @@ def test_a_model_is_tried_until_enough_is_known() -> None:
     assert savings.pays("another")
 
 
-def test_what_saves_is_gone_on_with_in_spite_of_a_failure() -> None:
+def test_a_saving_way_is_kept_in_spite_of_a_failure() -> None:
     savings = SavingsByModel()
     add(savings, 15, 20)
     add(savings, 115, 1)

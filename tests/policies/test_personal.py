@@ -65,7 +65,7 @@ def test_general_questions_are_not_personal(text: str) -> None:
         "look up ORD-12345",
     ],
 )
-def test_what_identifies_a_person_or_a_case_is_seen(text: str) -> None:
+def test_data_that_identify_a_person_or_a_case_are_found(text: str) -> None:
     assert holds_identity(text)
     assert is_personal(text)
 

@@ -67,7 +67,7 @@ def test_prices_are_shares_of_the_price_of_input() -> None:
         (NONE, NONE, None),
     ],
 )
-def test_what_is_cached_is_read_and_what_pays_is_written(
+def test_cached_prefixes_are_read_and_paying_ones_are_written(
     conversation: PrefixUse, shared: PrefixUse, marks: CacheMarks | None
 ) -> None:
     assert choose_marks(conversation, shared, PRICES) == marks
@@ -92,7 +92,7 @@ def _marked(reuse: PrefixReuse, kind: str, *, count: int, every_s: float) -> int
 
 
 @pytest.mark.parametrize("every_s", [0.01, 1.0, 10.0, 100.0])
-def test_of_calls_that_nobody_follows_up_few_are_written(every_s: float) -> None:
+def test_few_prefixes_without_a_following_call_are_written(every_s: float) -> None:
     reuse = PrefixReuse()
     kind = f"{OPENING_WITH_TOOLS} route"
     assert 1 <= _marked(reuse, kind, count=5000, every_s=every_s) <= 10

@@ -123,7 +123,7 @@ def test_each_provider_s_names_are_known(
         {"x_request_id": "1"},
     ],
 )
-def test_what_is_no_limit_is_left_out(headers: dict[str, str]) -> None:
+def test_headers_that_are_not_limits_are_left_out(headers: dict[str, str]) -> None:
     assert limit_windows(pairs(**headers), UNIX) == []
 
 
@@ -183,7 +183,7 @@ def test_a_call_larger_than_the_limit_is_not_put_off_for_ever() -> None:
     assert limits.ready_in_s(5000, 0.0) == 0.0
 
 
-def test_of_a_limit_on_one_direction_only_its_end_counts() -> None:
+def test_a_limit_on_one_direction_counts_only_once_it_is_used_up() -> None:
     headers = {
         "anthropic_ratelimit_output_tokens_limit": "100",
         "anthropic_ratelimit_output_tokens_remaining": "5",
@@ -304,7 +304,7 @@ def test_headers_are_read_again_after_a_while_or_once_half_of_a_limit_is_used() 
     assert limits.needs_headers(0.0)
 
 
-def test_what_others_use_of_a_limit_is_counted_once() -> None:
+def test_the_use_of_a_limit_by_others_is_counted_once() -> None:
     headers = {"x_ratelimit_limit_requests": "100", "x_ratelimit_reset_requests": "600"}
     limits = learned(**headers, x_ratelimit_remaining_requests="100")
     marks = [limits.take(1, 0.0) for _ in range(10)]

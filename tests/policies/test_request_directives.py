@@ -7,7 +7,12 @@ from typing import get_args
 import pytest
 
 from headstart.errors import InvalidRequest
-from headstart.policies.freshness import Directives, compressed, parse_directives, stricter
+from headstart.policies.freshness import (
+    Directives,
+    compressed_transform,
+    parse_directives,
+    stricter,
+)
 from headstart.settings import CompressionMode
 from headstart.settings import CompressionMode as ConfiguredMode
 
@@ -58,7 +63,7 @@ def test_the_strictest_mode_of_compression_asked_for_counts(
     assert parse_directives(cached) == Directives(compress=mode, no_cache=True)
 
 
-def test_a_mode_of_compression_that_is_none_is_refused() -> None:
+def test_an_unknown_mode_of_compression_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="off, safe, recoverable, balanced, aggressive"):
         parse_directives(((b"x-headstart-compress", b"on"),))
 
@@ -83,7 +88,9 @@ def test_answers_to_prompts_compressed_more_than_allowed_are_refused(
 ) -> None:
     directives = Directives(compress=asked)
     modes = get_args(CompressionMode)
-    assert {mode for mode in modes if directives.refuses(("model", compressed(mode)))} == refused
+    assert {
+        mode for mode in modes if directives.refuses(("model", compressed_transform(mode)))
+    } == refused
     assert not directives.refuses(("model", "include-usage"))
 
 

@@ -161,7 +161,7 @@ def test_schemas_keep_the_order_of_their_properties() -> None:
     assert asked("a", "b")[1] != asked("b", "a")[1]
 
 
-def test_what_an_answer_shall_hold_is_keyed_but_for_what_can_be_left_out() -> None:
+def test_wanted_extra_fields_are_keyed_unless_they_can_be_left_out() -> None:
     encrypted, listed = "reasoning.encrypted_content", "message.output_text.logprobs"
     assert key(include=[]) == key(include=[listed]) == key()
     assert key(include=[encrypted]).exact != key().exact

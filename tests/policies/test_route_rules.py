@@ -41,7 +41,7 @@ def test_a_caller_states_a_share_or_a_percentage(value: bytes, share: float) -> 
     assert requested_max_error(((b"x-headstart-max-error", value),)) == pytest.approx(share)
 
 
-def test_of_several_headers_the_strictest_holds() -> None:
+def test_the_strictest_of_several_headers_counts() -> None:
     headers = ((b"x-headstart-max-error", b"2%"), (b"x-headstart-max-error", b"1%"), (b"x", b"0"))
     assert requested_max_error(headers) == 0.01
     assert requested_max_error(()) is None
@@ -50,7 +50,7 @@ def test_of_several_headers_the_strictest_holds() -> None:
 @pytest.mark.parametrize(
     "value", [b"", b"low", b"-0.1", b"1", b"100%", b"-1%", b"1%%", b"nan", b"\xff"]
 )
-def test_a_value_that_is_no_share_is_the_callers_fault(value: bytes) -> None:
+def test_a_value_that_is_not_a_share_is_the_callers_fault(value: bytes) -> None:
     with pytest.raises(RequestError, match="x-headstart-max-error") as caught:
         requested_max_error(((b"x-headstart-max-error", value),))
     assert caught.value.status == 400

@@ -91,7 +91,7 @@ def test_a_substitution_is_obeyed_at_cold_start_and_weighed_once_learned() -> No
     assert learned.serves
 
 
-def test_what_labels_forbid_is_not_served() -> None:
+def test_pairs_that_labels_forbid_are_not_served() -> None:
     domain = Domain(ERROR_LIMIT)
     pair = (QUESTION, QUESTION + " please")
     teach(domain, pair, same=False)

@@ -82,7 +82,7 @@ def test_a_judges_word_vetoes_nothing(source: LabelSource) -> None:
     assert len(said(change(WRONG, source=source))) == 0
 
 
-def test_of_an_answer_that_was_not_the_entrys_feedback_says_nothing() -> None:
+def test_feedback_on_an_answer_that_was_not_the_entrys_has_no_effect() -> None:
     assert len(said(change(WRONG, served=False))) == 0
 
 

@@ -124,7 +124,7 @@ def test_one_stall_does_not_bend_the_line() -> None:
     assert first_s + 100 * token_s == pytest.approx(1.2 + 100 / 120, rel=0.1)
 
 
-def test_it_follows_a_provider_that_becomes_slower() -> None:
+def test_the_line_follows_a_provider_that_becomes_slower() -> None:
     whole = WholeTimes(900.0)
     for number in range(200):
         whole.add(50 + number % 100, 1.0 + (50 + number % 100) / 100, number)

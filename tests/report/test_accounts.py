@@ -165,7 +165,7 @@ def test_money_says_how_many_hits_have_no_known_price() -> None:
     assert (savings.unpriced_hits, savings.estimated_hits) == (1, 1)
 
 
-def test_audits_are_no_requests_and_their_cost_is_taken_off() -> None:
+def test_audits_do_not_count_as_requests_and_their_cost_is_taken_off() -> None:
     audit = served(outcome=Outcome.AUDIT, cost_usd=0.015, audit_of="hit")
     report = report_on(hit(), audit)
     assert report.overall.requests == 1

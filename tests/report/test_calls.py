@@ -90,7 +90,7 @@ def test_models_that_clients_make_up_cannot_grow_the_report() -> None:
     assert sum(each.calls for each in calls) == 100
 
 
-def test_what_was_reshaped_is_summed_by_kind() -> None:
+def test_shaping_effects_are_summed_by_kind() -> None:
     shaped = ShapingEffect(kind="compress", tokens_before=1000, tokens_after=600)
     (reshaped,) = report_on(served(WON, shaped=(shaped,)), served(WON, shaped=(shaped,))).reshaped
     assert (reshaped.requests, reshaped.tokens_before, reshaped.tokens_after) == (2, 2000, 1200)

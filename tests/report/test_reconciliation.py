@@ -192,7 +192,7 @@ def test_costs_are_compared_where_the_export_tells_them() -> None:
     assert found.theirs.prompt_tokens is None
 
 
-def test_what_only_one_side_knows_is_a_line() -> None:
+def test_usage_that_only_one_side_has_is_a_line() -> None:
     books = books_of(attempt(model="gpt-4o-mini"), attempt(upstream="groq", model="llama"))
     books.add(served(at=AT, attempts=(attempt(),)))
     export = [

@@ -65,7 +65,7 @@ def test_an_outlier_among_the_calls_counts_in_part_and_is_told() -> None:
     assert "only a part of their time counts: 1;" in notes_of(report)
 
 
-def test_what_many_calls_take_is_no_outlier() -> None:
+def test_times_of_many_calls_are_not_outliers() -> None:
     slow = [served(total_s=30.0, at=1000.0 + 300.0 * n) for n in range(4)]
     savings = report_on(*calls(36), *slow, *[hit()] * 100).overall.savings
     assert savings.outliers_s == 0.0

@@ -39,7 +39,7 @@ async def test_the_direct_call_is_seen_to_break_and_to_be_cancelled(site: Site) 
     assert "\n| relay | " in table(figures)
 
 
-async def test_who_asks_again_after_a_break_gets_the_whole_answer(site: Site) -> None:
+async def test_a_client_that_asks_again_after_a_break_gets_the_whole_answer(site: Site) -> None:
     await breaks(site, site.provider, range(3))
     again = await breaks(site, site.provider, range(3))
     assert {row["verdict"] for row in again.values()} == {"whole answer"}

@@ -56,7 +56,7 @@ async def test_each_message_is_answered_with_the_events_of_a_stream() -> None:
     ("asked", "status"),
     [("{", 400), ({"type": "session.update"}, 400), ({**ASK, "input": 5}, 400)],
 )
-async def test_what_cannot_be_read_is_answered_with_an_error(asked: Any, status: int) -> None:
+async def test_an_unreadable_request_is_answered_with_an_error(asked: Any, status: int) -> None:
     async with connected(Simulator()) as socket:
         [error] = await events_of(socket, asked)
         assert (error["type"], error["status"]) == ("error", status)

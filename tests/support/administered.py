@@ -78,14 +78,14 @@ class Administered:
     async def labels(self, count: int) -> list[Label]:
         """Wait for so many labels in the store."""
         async with asyncio.timeout(PATIENCE_S):
-            while len(found := await self.store.labels()) < count:
+            while len(found := await self.store.read_labels()) < count:
                 await asyncio.sleep(0.005)
         return [label for _, label in found]
 
     async def booked(self, count: int) -> None:
         """Wait for so many requests in the store's books."""
         async with asyncio.timeout(PATIENCE_S):
-            while len([row async for row in self.store.books()]) < count:
+            while len([row async for row in self.store.read_books()]) < count:
                 await asyncio.sleep(0.005)
 
 

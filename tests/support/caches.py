@@ -56,7 +56,7 @@ def make_cache(
     )
 
 
-class House:
+class CacheRig:
     """A cache and the parts that a test turns."""
 
     def __init__(

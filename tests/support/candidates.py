@@ -181,7 +181,7 @@ class Actor:
 
 
 @dataclass
-class House:
+class Targets:
     """Targets that share books and figures."""
 
     states: UpstreamStates = field(default_factory=UpstreamStates)

@@ -10,7 +10,7 @@ from headstart.dialects.registry import DIALECTS
 from headstart.errors import UpstreamRefused
 from headstart.middleware.upstreams.cascade import Cascade
 from headstart.settings import JudgeInCode, Strategy
-from support.candidates import UNIX, Actor, House, chat_call, read, whole
+from support.candidates import UNIX, Actor, Targets, chat_call, read, whole
 
 if TYPE_CHECKING:
     from headstart.interfaces import Candidate
@@ -20,7 +20,7 @@ REFUSAL = "I'm sorry, but I can't help with that."
 
 
 def cascade(
-    house: House,
+    targets: Targets,
     fast: Actor | Candidate,
     slow: Actor | Candidate,
     *own: Any,
@@ -29,8 +29,8 @@ def cascade(
 ) -> Cascade:
     return Cascade(
         "cascade",
-        house.target(fast) if isinstance(fast, Actor) else fast,
-        house.target(slow) if isinstance(slow, Actor) else slow,
+        targets.target(fast) if isinstance(fast, Actor) else fast,
+        targets.target(slow) if isinstance(slow, Actor) else slow,
         Strategy(judges=tuple(map(JudgeInCode, own)), **options),
         dialects=DIALECTS,
         draw=lambda: draw,

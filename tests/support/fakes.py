@@ -207,23 +207,23 @@ class FaultyStore(MemoryStore):
     async def aclose(self) -> None:
         self._call("aclose")
 
-    async def label(self, labels: Sequence[Label]) -> None:
+    async def add_labels(self, labels: Sequence[Label]) -> None:
         self._call("label")
-        await super().label(labels)
+        await super().add_labels(labels)
 
-    async def labels(
+    async def read_labels(
         self, after: str = "", limit: int = 1000, *, domain: str | None = None
     ) -> Sequence[tuple[str, Label]]:
         self._call("labels")
-        return await super().labels(after, limit, domain=domain)
+        return await super().read_labels(after, limit, domain=domain)
 
-    async def keep(self, name: str, value: bytes) -> None:
+    async def save_document(self, name: str, value: bytes) -> None:
         self._call("keep")
-        await super().keep(name, value)
+        await super().save_document(name, value)
 
-    async def kept(self, name: str) -> bytes | None:
+    async def load_document(self, name: str) -> bytes | None:
         self._call("kept")
-        return await super().kept(name)
+        return await super().load_document(name)
 
     async def touch(self, ids: Sequence[str]) -> None:
         self._call("touch")

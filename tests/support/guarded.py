@@ -25,7 +25,7 @@ from headstart.types import (
     TextDelta,
     UsageReported,
 )
-from support.candidates import JSON, SSE, Actor, House, Step, log_of
+from support.candidates import JSON, SSE, Actor, Step, Targets, log_of
 
 if TYPE_CHECKING:
     from headstart.dialects.dialect import Dialect
@@ -99,12 +99,12 @@ class Site:
     seen: list[Observation] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.house = House()
+        self.targets = Targets()
         self.actor = Actor("a", list(self.scripts), headers=self.headers)
         options = {"max_tokens": 40, **self.options}
         prefill = options.pop("prefill", {})
         step = LimitAnswers("route", self.lengths, OutputSettings(**options), prefill)
-        self.guard = self.house.shaped(self.actor, step, observers=[self], now=7.0)
+        self.guard = self.targets.shaped(self.actor, step, observers=[self], now=7.0)
 
     def notify(self, observation: Observation) -> None:
         self.seen.append(observation)

@@ -31,7 +31,7 @@ async def read_labels(
 ) -> list[tuple[str, Label]]:
     """Return all labels after a cursor, read page by page."""
     read: list[tuple[str, Label]] = []
-    while page := await store.labels(after, limit, domain=domain):
+    while page := await store.read_labels(after, limit, domain=domain):
         assert len(page) <= limit
         read += page
         after = page[-1][0]

@@ -30,7 +30,7 @@ async def main(url: str, name: str, count: int, total: int) -> None:
         domain = await domains.load("d")
         for number in range(count):
             label = make_label(number, same=number % 3 != 0, closeness=number % 3, by=name)
-            await store.label([label])
+            await store.add_labels([label])
             domains.wake()
             say(f"wrote {number + 1}")
         while domain.labels < total:

@@ -37,7 +37,7 @@ def request(
     return f"{head}{kind}{length}{headers}\r\n".encode() + body
 
 
-class House:
+class RelayingGateway:
     """A gateway before several upstreams."""
 
     def __init__(self, url: str, parts: list[Parts], seen: Sequence[object]) -> None:
@@ -59,12 +59,12 @@ FALLBACK = {"name": "both", "upstreams": ["a", "b"], "strategy": "fallback"}
 
 
 @contextlib.asynccontextmanager
-async def house(
+async def relay_to(
     *upstreams: RawUpstream | None,
     routes: tuple[dict[str, Any], ...] = (FALLBACK,),
     options: tuple[dict[str, Any], ...] = (),
     **dotted: Any,
-) -> AsyncIterator[House]:
+) -> AsyncIterator[RelayingGateway]:
     """Serve a gateway before upstreams named a, b ...; None is a port where nobody listens."""
     async with contextlib.AsyncExitStack() as stack:
         tables = []
@@ -94,4 +94,4 @@ async def house(
             settings, not_found, observers=Observers([recorder]), on_start=parts.append
         )
         url = await stack.enter_async_context(serving(app, http=BoundedHeadProtocol))
-        yield House(url, parts, recorder.seen)
+        yield RelayingGateway(url, parts, recorder.seen)

@@ -88,7 +88,7 @@ class Sidecar:
         """Wait until the store has so many labels, and return them."""
         store = self.parts[0].store
         async with asyncio.timeout(PATIENCE_S):
-            while len(found := await store.labels()) < count:
+            while len(found := await store.read_labels()) < count:
                 await asyncio.sleep(0.005)
         assert len(found) == count
         return [label for _, label in found]

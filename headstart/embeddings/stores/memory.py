@@ -99,7 +99,7 @@ class MemoryStore(RecordStore):
             entries=len(self._entries), bytes=self._bytes, write_error=self._write_error
         )
 
-    async def label(self, labels: Sequence[Label]) -> None:
+    async def add_labels(self, labels: Sequence[Label]) -> None:
         """Append labels. The store keeps the last ``LABEL_ROWS``."""
         for domain, value in [(label.domain, encode(label)) for label in labels]:
             self._labels.append((domain, value))
@@ -111,15 +111,15 @@ class MemoryStore(RecordStore):
             if not self._of_domain[domain]:
                 del self._of_domain[domain]
 
-    async def keep(self, name: str, value: bytes) -> None:
-        """Keep a document. The store keeps the last ``DOCUMENTS`` that were written."""
+    async def save_document(self, name: str, value: bytes) -> None:
+        """Save a document. The store keeps the last ``DOCUMENTS`` that were written."""
         self._documents.pop(name, None)
         self._documents[name] = value
         if len(self._documents) > DOCUMENTS:
             del self._documents[next(iter(self._documents))]
 
-    async def kept(self, name: str) -> bytes | None:
-        """Return a kept document, or None."""
+    async def load_document(self, name: str) -> bytes | None:
+        """Return a saved document, or None."""
         return self._documents.get(name)
 
     async def _charge(self, charges: Sequence[Charge]) -> Charged:
@@ -138,11 +138,11 @@ class MemoryStore(RecordStore):
         """Return 32 random bytes, different in each object."""
         return self._secret
 
-    async def book(self, rows: Sequence[Served]) -> None:
+    async def add_to_books(self, rows: Sequence[Served]) -> None:
         """Append to the books, which keep the last ``BOOK_ROWS`` rows."""
         self._books.extend(encode(row) for row in rows)
 
-    async def books(self, since: float = 0.0) -> AsyncIterator[Served]:
+    async def read_books(self, since: float = 0.0) -> AsyncIterator[Served]:
         """Yield the rows that were booked until now."""
         for value in tuple(self._books):
             served = decode(Served, value)
@@ -207,9 +207,8 @@ class MemoryStore(RecordStore):
             _, id = heappop(self._ends)
             if id in self._entries and not self._lives(self._entries[id]):
                 self._remove((id,))
-        if (
-            len(self._ends) > 2 * len(self._entries) + BATCH_ROWS
-        ):  # most belong to entries that are gone
+        # Most ends belong to entries that are gone.
+        if len(self._ends) > 2 * len(self._entries) + BATCH_ROWS:
             self._ends = [
                 (put.expires, id) for id, put in self._entries.items() if put.expires is not None
             ]
@@ -222,7 +221,7 @@ class MemoryStore(RecordStore):
         ):
             self._remove((next(iter(self._used)),))
 
-    async def _read_labels(
+    async def _label_rows(
         self, after: str, limit: int, domain: str | None
     ) -> Sequence[tuple[str, bytes]]:
         oldest = self._labelled - len(self._labels) + 1

@@ -391,7 +391,7 @@ class RecordStore(ABC):
     async def _check_cipher(self) -> None:
         """Keep the ids of the keys in the store. Raises ConfigError if a key is missing."""
         try:
-            kept = await self.kept(ENCRYPTION)
+            kept = await self.load_document(ENCRYPTION)
             ids = () if kept is None else msgspec.json.decode(kept, type=tuple[str, ...])
             cipher = self._cipher
             if cipher is None and ids:
@@ -402,16 +402,16 @@ class RecordStore(ABC):
             if cipher is not None:
                 known = (*cipher.key_ids, *(id for id in ids if id not in cipher.key_ids))
                 if known != ids:
-                    await self.keep(ENCRYPTION, msgspec.json.encode(known[:MOST_KEYS]))
+                    await self.save_document(ENCRYPTION, msgspec.json.encode(known[:MOST_KEYS]))
         except (StoreError, msgspec.DecodeError):
             return  # lookups report the failure
 
     @abstractmethod
-    async def keep(self, name: str, value: bytes) -> None:
-        """Keep a document."""
+    async def save_document(self, name: str, value: bytes) -> None:
+        """Save a document."""
 
     @abstractmethod
-    async def kept(self, name: str) -> bytes | None:
+    async def load_document(self, name: str) -> bytes | None:
         """Return a document, or None."""
 
     async def follow(self, after: str, *, poll_s: float = 0.2) -> AsyncIterator[Logged]:
@@ -426,7 +426,7 @@ class RecordStore(ABC):
             else:
                 await anyio.sleep(poll_s)
 
-    async def labels(
+    async def read_labels(
         self, after: str = "", limit: int = 1000, *, domain: str | None = None
     ) -> Sequence[tuple[str, Label]]:
         """Return labels of all processes after a cursor. Raises StoreError if it is not valid.
@@ -435,7 +435,7 @@ class RecordStore(ABC):
         """
         asked = (after, domain)
         cursor = self._labels_skipped if asked == self._labels_asked else after
-        while rows := await self._read_labels(cursor, limit, domain):
+        while rows := await self._label_rows(cursor, limit, domain):
             cursor = rows[-1][0]
             decoded = ((place, decode(Label, value)) for place, value in rows)
             if labels := [(place, label) for place, label in decoded if label is not None]:
@@ -457,7 +457,7 @@ class RecordStore(ABC):
         """Return log rows after a cursor, and the vectors of the stored entries that still live."""
 
     @abstractmethod
-    async def _read_labels(
+    async def _label_rows(
         self, after: str, limit: int, domain: str | None
     ) -> Sequence[tuple[str, bytes]]:
         """Return the cursors and envelopes of labels after a cursor."""

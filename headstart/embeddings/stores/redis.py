@@ -164,7 +164,7 @@ class RedisExchange:
         value, *held = await self._run(FIND_OR_LEASE, exact, name, address, LEASE_MS, instead_of)
         if value is not None:
             return self._unpack(value, exact)
-        if not held or not self._listens:  # messages of the owner would not arrive
+        if not held or not self._listens:  # no lease, or the owner's messages would not arrive here
             return None
         owner, token = held
         return Lease(name=name, owner=owner.decode(), token=int(token))
@@ -198,9 +198,8 @@ class RedisExchange:
                         message = await inbox.get_message(timeout=None)
                     if message is not None and message["type"] == "subscribe":
                         self._listens = True
-                    elif (
-                        message is not None and message["data"]
-                    ):  # an empty message only tests the connection
+                    # An empty message only tests the connection.
+                    elif message is not None and message["data"]:
                         yield message["data"]
                         if self._in_cluster:
                             await self._check_inbox()
@@ -520,7 +519,7 @@ class RedisStore(RecordStore):
             if is_lasting(error.__cause__):
                 raise ConfigError(f"cache.store: {error}") from error
             raise StoreError(f"cache.store: {error}; is Redis running there?") from error
-        except TypeError as error:  # redis-py hands the query of the URL to a connection
+        except TypeError as error:  # redis-py passes unknown options of the URL to the connection
             raise ConfigError(
                 f"cache.store: the Redis URL has an unknown option: {error}"
             ) from None
@@ -601,7 +600,7 @@ class RedisStore(RecordStore):
         _, secret, _, _ = await self._begin()
         return secret
 
-    async def book(self, rows: Sequence[Served]) -> None:
+    async def add_to_books(self, rows: Sequence[Served]) -> None:
         """Append to the books, which keep about the last ``BOOK_ROWS`` rows."""
         with self._failing_fast():
             async with self._client.pipeline(transaction=False) as pipe:
@@ -609,16 +608,16 @@ class RedisStore(RecordStore):
                     pipe.xadd(f"{PREFIX}books", {"value": encode(row)}, maxlen=BOOK_ROWS)
                 await pipe.execute()
 
-    async def label(self, labels: Sequence[Label]) -> None:
+    async def add_labels(self, labels: Sequence[Label]) -> None:
         """Append labels in one script. The store keeps the last ``LABEL_ROWS``."""
         new = [item for label in labels for item in (label.domain, encode(label))]
         await self._run(LABEL, LABEL_ROWS, *new)
 
-    async def keep(self, name: str, value: bytes) -> None:
-        """Keep a document. The store keeps the last ``DOCUMENTS`` that were written."""
+    async def save_document(self, name: str, value: bytes) -> None:
+        """Save a document. The store keeps the last ``DOCUMENTS`` that were written."""
         await self._run(KEEP, name, value, DOCUMENTS)
 
-    async def kept(self, name: str) -> bytes | None:
+    async def load_document(self, name: str) -> bytes | None:
         """Return a document, whichever node wrote it, or None."""
         with self._failing_fast():
             value = await self._client.get(f"{PREFIX}document:{name}")
@@ -647,7 +646,7 @@ class RedisStore(RecordStore):
         now = int(place.partition(b"-")[0]) / 1000
         return SwapResult(bool(written), version, value if written else found, now)
 
-    async def books(self, since: float = 0.0) -> AsyncIterator[Served]:
+    async def read_books(self, since: float = 0.0) -> AsyncIterator[Served]:
         """Yield the rows of the books in their order, one round trip a batch."""
         start = "-"
         while True:
@@ -723,7 +722,7 @@ class RedisStore(RecordStore):
             if (row := self._decrypted(row)) is not None
         ]
 
-    async def _read_labels(
+    async def _label_rows(
         self, after: str, limit: int, domain: str | None
     ) -> Sequence[tuple[str, bytes]]:
         start = after_label(after)

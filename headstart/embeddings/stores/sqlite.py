@@ -474,16 +474,16 @@ class SQLiteStore(RecordStore):
         ((entries, size),) = await self._read(_fetch, TOTALS)
         return StoreStats(entries=entries, bytes=size, write_error=self._write_error)
 
-    async def label(self, labels: Sequence[Label]) -> None:
+    async def add_labels(self, labels: Sequence[Label]) -> None:
         """Append labels in the next group commit. The store keeps the last ``LABEL_ROWS``."""
         rows = [(label.domain, encode(label)) for label in labels]
         await self._write(SQLiteWrite(labels=rows))
 
-    async def keep(self, name: str, value: bytes) -> None:
-        """Keep a document in the next group commit. The last ``DOCUMENTS`` written are kept."""
+    async def save_document(self, name: str, value: bytes) -> None:
+        """Save a document in the next group commit. The last ``DOCUMENTS`` are kept."""
         await self._write(SQLiteWrite(documents=[(name, value)]))
 
-    async def kept(self, name: str) -> bytes | None:
+    async def load_document(self, name: str) -> bytes | None:
         """Return a document, whichever process wrote it, or None."""
         value = await self._read(_read_value, "SELECT value FROM documents WHERE name = ?", (name,))
         return None if value is None else bytes(value)
@@ -496,11 +496,11 @@ class SQLiteStore(RecordStore):
         """Return the 32 random bytes that were made with the file."""
         return bytes(await self._read(_read_value, "SELECT value FROM secret"))
 
-    async def book(self, rows: Sequence[Served]) -> None:
+    async def add_to_books(self, rows: Sequence[Served]) -> None:
         """Append to the books in the next group commit. They keep the last ``BOOK_ROWS`` rows."""
         await self._write(SQLiteWrite(booked=[(row.at, encode(row)) for row in rows]))
 
-    async def books(self, since: float = 0.0) -> AsyncIterator[Served]:
+    async def read_books(self, since: float = 0.0) -> AsyncIterator[Served]:
         """Yield the rows of the books in their order, with one short query a batch."""
         last: int | None = 0
         while last is not None:
@@ -518,7 +518,7 @@ class SQLiteStore(RecordStore):
         live = {id: row for id, row in opened.items() if row is not None}
         return after_cursor(rows, cursor), live
 
-    async def _read_labels(
+    async def _label_rows(
         self, after: str, limit: int, domain: str | None
     ) -> Sequence[tuple[str, bytes]]:
         place = row_number(after)

@@ -99,7 +99,7 @@ def _make_registered(
             store = make(url, limits=limits, clock=clock, observer=observer)
         except ConfigError:
             raise
-        except Exception as error:  # its message may quote the URL
+        except Exception as error:  # the message of the error may quote the URL
             raise ConfigError(
                 f"cache.store: the store {registered.value} for {scheme!r} cannot be made: "
                 f"{type(error).__name__}"

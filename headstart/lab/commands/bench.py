@@ -99,45 +99,10 @@ def bench(options: BenchOptions) -> None:
       headstart bench --upstream my-gpu --concurrency 1,4,16,64
       headstart bench --prompts checked.jsonl --model gpt-5 --model gpt-5-mini --quality 90%
     """
-    from headstart.lab.bench import capacity_of, figures_of, recommend
-    from headstart.lab.commands.bench_calls import BenchPlan, configured, simulated
-    from headstart.lab.quality import choose, qualities
-
-    plan = BenchPlan(
-        prompts=read_bench_prompts(options.prompts),
-        calls=options.calls,
-        cold=options.cold,
-        concurrency=_steps(options.concurrency),
-        max_tokens=options.max_tokens,
-        timeout_s=options.timeout,
-        speed=options.speed,
-    )
-    if not any(prompt.expect for prompt in plan.prompts) and (options.judge or options.quality):
-        raise click.UsageError('--judge and --quality need --prompts with "expect" in some lines')
-    if options.simulate is not None:
-        names = tuple(filter(None, options.simulate.split(",")))
-        source = simulated(names, options.seed, options.speed)
-    elif options.speed != 1.0:
-        raise click.UsageError("--speed is for --simulate: real time cannot be compressed")
-    else:
-        source = configured(options.path, options.upstream, options.model)
+    plan, source = _plan(options), _source(options)
     collected = _Collected([], {})
     whole = _run(source, plan, options.judge, collected)
-    samples = collected.samples
-    subjects = tuple(dict.fromkeys(sample.subject for sample in samples))
-    fewest = [s for s in samples if s.cold or s.concurrency == plan.concurrency[0]]
-    found = _Found(
-        figures=[figures_of(subject, fewest) for subject in subjects],
-        route=recommend(subjects, fewest),
-        capacity=[
-            capacity_of(each, samples, collected.usd_per_hour.get(each.upstream))
-            for each in subjects
-        ],
-        quality=qualities(subjects, samples),
-        choice=None,
-    )
-    if options.quality is not None:
-        found = found._replace(choice=choose(found.quality, options.quality))
+    found = _found(collected, plan, options.quality)
     if options.as_json:
         _print_json(found, plan, whole=whole)
     else:
@@ -148,6 +113,36 @@ def bench(options: BenchOptions) -> None:
         raise SystemExit(1)
 
 
+def _plan(options: BenchOptions) -> BenchPlan:
+    """Return the calls to make. Raises ConfigError or UsageError."""
+    from headstart.lab.commands.bench_calls import BenchPlan
+
+    prompts = read_bench_prompts(options.prompts)
+    if not any(prompt.expect for prompt in prompts) and (options.judge or options.quality):
+        raise click.UsageError('--judge and --quality need --prompts with "expect" in some lines')
+    return BenchPlan(
+        prompts=prompts,
+        calls=options.calls,
+        cold=options.cold,
+        concurrency=_steps(options.concurrency),
+        max_tokens=options.max_tokens,
+        timeout_s=options.timeout,
+        speed=options.speed,
+    )
+
+
+def _source(options: BenchOptions) -> Source:
+    """Return the providers to call: simulated or real ones. Raises UsageError."""
+    from headstart.lab.commands.bench_calls import open_configured, open_simulated
+
+    if options.simulate is not None:
+        names = tuple(filter(None, options.simulate.split(",")))
+        return open_simulated(names, options.seed, options.speed)
+    if options.speed != 1.0:
+        raise click.UsageError("--speed is for --simulate: real time cannot be compressed")
+    return open_configured(options.path, options.upstream, options.model)
+
+
 class _Found(NamedTuple):
     """The results of a run."""
 
@@ -156,6 +151,24 @@ class _Found(NamedTuple):
     capacity: list[Capacity]
     quality: tuple[Quality, ...]
     choice: QualityChoice | None
+
+
+def _found(collected: _Collected, plan: BenchPlan, least_right: float | None) -> _Found:
+    """Return the figures of the calls. ``least_right`` is the least share of right answers."""
+    from headstart.lab.bench import capacity_of, figures_of, recommend
+    from headstart.lab.quality import choose, qualities
+
+    samples, prices = collected.samples, collected.usd_per_hour
+    subjects = tuple(dict.fromkeys(sample.subject for sample in samples))
+    fewest = [s for s in samples if s.cold or s.concurrency == plan.concurrency[0]]
+    quality = qualities(subjects, samples)
+    return _Found(
+        figures=[figures_of(subject, fewest) for subject in subjects],
+        route=recommend(subjects, fewest),
+        capacity=[capacity_of(each, samples, prices.get(each.upstream)) for each in subjects],
+        quality=quality,
+        choice=None if least_right is None else choose(quality, least_right),
+    )
 
 
 def _steps(text: str) -> tuple[int, ...]:

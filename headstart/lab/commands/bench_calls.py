@@ -347,7 +347,7 @@ Source: TypeAlias = "AbstractAsyncContextManager[Measured]"
 
 
 @asynccontextmanager
-async def configured(
+async def open_configured(
     path: Path | None, names: tuple[str, ...], models: tuple[str, ...]
 ) -> AsyncIterator[Measured]:
     """Yield the upstreams of a file, or those whose keys are found.
@@ -421,7 +421,9 @@ def judge_target(settings: Settings, model: str) -> BenchTarget:
 
 
 @asynccontextmanager
-async def simulated(names: tuple[str, ...], seed: int, speed: float) -> AsyncIterator[Measured]:
+async def open_simulated(
+    names: tuple[str, ...], seed: int, speed: float
+) -> AsyncIterator[Measured]:
     """Serve simulated providers on loopback, by the names of their profiles. Raises ConfigError."""
     if not names:
         raise ConfigError("--simulate: name one profile or more; headstart simulate --list")

@@ -346,7 +346,7 @@ async def _run(console: Console, options: DemoOptions, store: str) -> None:
 
 
 async def _show_hits(console: Console, running: Demo) -> None:
-    """Show misses, an exact hit, reworded hits and a refused trap, in a few seconds."""
+    """Show misses, an exact hit, semantic hits and a refused trap, in a few seconds."""
     console.print("[bold]First asked[/] (three misses, streamed from the provider)")
     async with asyncio.TaskGroup() as group:
         asked = [group.create_task(running.ask(prompt)) for prompt in NEW]
@@ -438,7 +438,7 @@ def _screen(answers: Sequence[DemoAnswer], requests: int) -> Group:
     return Group(
         table,
         Text(
-            f"exact {kinds['exact']}, reworded {kinds['semantic']}, joined {kinds['joined']}, "
+            f"exact {kinds['exact']}, semantic {kinds['semantic']}, joined {kinds['joined']}, "
             f"upstream {kinds['miss']}"
         ),
         Text(

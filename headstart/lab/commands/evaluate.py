@@ -115,8 +115,8 @@ def evaluate(options: EvaluateOptions) -> None:
 
 
 def _judge_pairs(pairs: Pairs, contender: Contender) -> PairReport:
-    prepare = playing.encoded(side.query for pair in pairs.rows for side in (pair.a, pair.b))
-    return judge_pairs(playing.tracked(pairs.rows, "Judging"), prepare, contender.policy)
+    prepare = playing.encode_all(side.query for pair in pairs.rows for side in (pair.a, pair.b))
+    return judge_pairs(playing.show_progress(pairs.rows, "Judging"), prepare, contender.policy)
 
 
 def _play(
@@ -125,7 +125,7 @@ def _play(
     noise: JudgeNoise,
     seeds: list[int | None],
 ) -> StreamReport:
-    prepare = playing.encoded(row.prompt.query for row in stream.rows)
+    prepare = playing.encode_all(row.prompt.query for row in stream.rows)
     orderings = []
     for seed in seeds:
         chance = random.Random(seed or 0)  # noqa: S311 - must be repeatable, guards no secret

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MAX_ERROR_HELP = (
-    "Error target: the share of the reworded hits that may be wrong.  "
+    "Error target: the share of the semantic hits that may be wrong.  "
     f"[default: {ErrorLimit().max_error:g}]"
 )
 STATE_HELP = "Start from what headstart tune has learned."
@@ -60,7 +60,7 @@ FAIL_OVER_HELP = "Exit with 1 if more than this share of hits is certainly wrong
 QUERY_HELP = "Pattern: its group query finds the question inside a templated prompt."
 
 
-def tracked(rows: Sequence[T], what: str) -> Iterable[T]:
+def show_progress(rows: Sequence[T], what: str) -> Iterable[T]:
     """Show progress on the error stream, so that output stays clean for pipes.
 
     An output that is not a terminal, such as the log of a CI job, gets one line.
@@ -71,7 +71,7 @@ def tracked(rows: Sequence[T], what: str) -> Iterable[T]:
     return track(rows, what, console=console, transient=True, disable=not console.is_terminal)
 
 
-def encoded(texts: Iterable[str | None]) -> Callable[[str], PreparedPrompt[Parse]]:
+def encode_all(texts: Iterable[str | None]) -> Callable[[str], PreparedPrompt[Parse]]:
     """Encode and parse each text once, with the default encoder. Other texts follow on demand."""
     from headstart.embeddings.encoder import OnnxEncoder
     from headstart.embeddings.sketch import load_sketcher
@@ -85,7 +85,9 @@ def encoded(texts: Iterable[str | None]) -> Callable[[str], PreparedPrompt[Parse
         parse = parse_prompt(text, encoding)
         return PreparedPrompt(encoding.sentence, parse, encoding.complete, sketch)
 
-    for text in tracked([text for text in dict.fromkeys(texts) if text is not None], "Encoding"):
+    for text in show_progress(
+        [text for text in dict.fromkeys(texts) if text is not None], "Encoding"
+    ):
         prepare(text)
     return prepare
 
@@ -170,7 +172,7 @@ def play_rows(
     draw = (chance or random.Random(0)).random  # noqa: S311 - must be repeatable, guards no secret
     same_history = history_judge(contender.policy, prepare)
     fields = {"truth": truth, "judge": truth, "draw": draw, "same_history": same_history, **given}
-    return list(play(tracked(rows, what), prepare, ReplayRun(*contender, **fields)))
+    return list(play(show_progress(rows, what), prepare, ReplayRun(*contender, **fields)))
 
 
 @contextlib.contextmanager
@@ -204,7 +206,7 @@ def _read_material(paths: Sequence[Path], pattern: re.Pattern[str] | None) -> Ma
     rows = list(pairs_in_order(labelled))
     texts = [row.prompt.query for row in rows if row.prompt.query is not None]
     pairs = isinstance(labelled, Pairs)
-    return Material(rows, encoded(texts), same_class, EXACT_JUDGE, {}, texts, pairs)
+    return Material(rows, encode_all(texts), same_class, EXACT_JUDGE, {}, texts, pairs)
 
 
 def _recorded(
@@ -213,14 +215,14 @@ def _recorded(
     skipped = Counter({"cut-off-line": cut_off} if cut_off else {})
     rows: list[Recorded] = []
     reader = _LogReader(pattern)
-    for exchange in tracked(exchanges, "Reading"):
+    for exchange in show_progress(exchanges, "Reading"):
         found = reader.read(exchange)
         if isinstance(found, str):
             skipped[found] += 1
         else:
             rows.append(found)
     texts = [row.text for row in rows if row.text is not None]
-    prepare = encoded(row.prompt.query for row in rows)
+    prepare = encode_all(row.prompt.query for row in rows)
     return Material(rows, prepare, _Agreement(), JudgeNoise(), dict(skipped), texts)
 
 

@@ -34,7 +34,7 @@ from headstart.errors import ConfigError
 from headstart.factory.upstreams import metered_price
 from headstart.lab.bench import recommend
 from headstart.lab.commands.bench import ABOVE_ZERO, PROMPTS_HELP, read_bench_prompts
-from headstart.lab.commands.bench_calls import BenchPlan, configured, measure
+from headstart.lab.commands.bench_calls import BenchPlan, measure, open_configured
 from headstart.lab.commands.tune import set_keys
 from headstart.lab.quality import FIGURES, DriftAlarm, Round, Watch, limit_for, round_of, spent_usd
 
@@ -111,7 +111,7 @@ async def _watch(options: WatchOptions) -> bool:
         timeout_s=options.timeout,
     )  # fmt: skip
     wanted_s = parse_duration(options.every)
-    async with configured(options.path, options.upstream, options.model) as measured:
+    async with open_configured(options.path, options.upstream, options.model) as measured:
         for note in measured.notes:
             _say(note)
         most_usd = sum(dearest_round_usd(each, plan) for each in measured.targets)

@@ -65,7 +65,7 @@ async def serve_responses(
         try:
             while not gone.is_set() and (text := await asked.get()) is not None:
                 await _answer(app, scope, text, gone, send)
-        except RuntimeError:  # a fault that breaks the connection off
+        except RuntimeError:  # an injected fault breaks the connection off
             await send({"type": "websocket.close", "code": 1011})
         group.cancel_scope.cancel()
     return None

@@ -48,7 +48,7 @@ def limit_headers(form: LimitForm, allowance: RateAllowance, now: float) -> Head
         for name in kinds:
             parts = {"limit": window.limit, "remaining": window.remaining}
             rows |= {pattern.format(name=name, part=part): str(n) for part, n in parts.items()}
-            if form != "mistral":  # it names no reset
+            if form != "mistral":  # Mistral names no time of the reset
                 rows[pattern.format(name=name, part="reset")] = _reset(form, window.reset_s, now)
     if allowance.retry_after_s is not None:
         rows["retry-after"] = str(math.ceil(allowance.retry_after_s))

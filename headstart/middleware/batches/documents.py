@@ -17,7 +17,7 @@ from headstart.compression.tokens import count_tokens
 from headstart.dialects.registry import DIALECTS
 from headstart.errors import ConfigError
 from headstart.reply import Transcript
-from headstart.types import Choice, Frozen, Text
+from headstart.types import Frozen, Text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -208,7 +208,7 @@ class MappedRequest:
         transcript.feed(self._dialect.decode_body(200, body))
         completion = transcript.completion(now)
         choice = completion.choices[0] if completion is not None and completion.choices else None
-        text = "" if choice is None else text_of(choice)
+        text = "" if choice is None else choice.text
         if completion is None or choice is None or not text:
             raise StepError("the answer has no text")
         self._texts[number] = text
@@ -254,11 +254,6 @@ class MappedRequest:
             self._last, choices=(choice,), usage=self._dialect.usage(self._tokens), extra={}
         )
         return self._dialect.write_body(answer, id, answer.created)
-
-
-def text_of(choice: Choice) -> str:
-    """Return the text of an answer, without reasoning."""
-    return "".join(part.text for part in choice.parts if isinstance(part, Text))
 
 
 def _dialect_of(path: str) -> Dialect:

@@ -307,7 +307,7 @@ class BatchJournal:
     def _write(self, line: bytes) -> None:
         line += b"\n"
         written = self._file.write(line)
-        if written != len(line):  # the disk is full
+        if written != len(line):  # a short write: the disk is full
             raise OSError(f"{self.path}: only a part of a line could be written")
         self._end += len(line)
 

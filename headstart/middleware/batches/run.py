@@ -347,7 +347,7 @@ class BatchRun:
     async def _ask(self, request: BatchRequest) -> None:
         headers = (*self._headers, *_REQUIRED.get(request.path, ()))
         settled = (request.place, request.step) in self._settled
-        if settled:  # its own answer is paid already
+        if settled:  # the provider's batch has a new, paid answer: the cache must not answer
             headers = (*headers, (b"cache-control", b"no-cache"))
         reply = await ask(self._app, request.path, headers, request.body)
         id = dict(reply.headers).get(_REQUEST_ID, b"").decode()
@@ -364,12 +364,12 @@ class BatchRun:
         # Without a call the engine refused it, which says nothing new about the provider.
         began = now - (unix - attempts[0].at) if attempts else -math.inf
         if self.stopped_by is not None and not attempts and reply.status in _LIMITED_STATUSES:
-            self._waiting.appendleft(request)  # it was refused, so the next run asks it
+            self._waiting.appendleft(request)  # the request was refused: the next run asks it
             return
         if reply.status in _LIMITED_STATUSES and not _is_hopeless(booked):
             self.counts.refusals += 1
             wait_s = retry_after_s(reply.headers, unix)
-            self.pace = schedule.refused(self.pace, began=began, wait_s=wait_s, now=now)
+            self.pace = schedule.pace_after_refusal(self.pace, began=began, wait_s=wait_s, now=now)
             if not self.pace.gives_up:
                 self._waiting.appendleft(request)
                 return
@@ -398,10 +398,10 @@ class BatchRun:
         if limited:
             self.counts.refusals += 1
         if last.upstream in limited and last.outcome is AttemptOutcome.WON:
-            self.pace = schedule.crowded(self.pace, began=began, now=now)
+            self.pace = schedule.pace_after_late_answer(self.pace, began=began, now=now)
         if booked.succeeded:
             took_s = booked.total_s if booked.upstream_s is None else booked.upstream_s
-            self.pace = schedule.answered(
+            self.pace = schedule.pace_after_answer(
                 self.pace,
                 began=began,
                 took_s=took_s,

@@ -20,6 +20,7 @@ import msgspec
 
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.registry import DIALECTS, DOCUMENTS
+from headstart.dialects.requests import list_page
 from headstart.errors import (
     ConfigError,
     Forbidden,
@@ -72,7 +73,6 @@ ENDPOINTS = (
 """The paths that a batch may ask."""
 WINDOW, WINDOW_S = "24h", 24 * 3600
 PURPOSE, OUTPUT = "batch", "batch_output"
-_NUMBER = re.compile(r"[0-9]{1,9}")
 MOST_REQUESTS = 50_000
 """Most requests of one batch, as at OpenAI."""
 SMALL_BODY = 64 * 1024
@@ -86,7 +86,8 @@ AGAIN_S = 10.0
 """The time until a batch that could not start here is tried again."""
 SWEEP_S = 3600.0
 """Seconds between two searches for old files."""
-PAGE, LARGEST_PAGE = 20, 100
+PAGE, LARGEST_PAGE, MOST_FILES = 20, 100, 10_000
+"""Items of a page of batches: usually, and at most; and of a page of files."""
 MOST_METADATA, LONGEST_KEY, LONGEST_VALUE = 16, 64, 512
 CANCELLED, EXPIRED, STOPPED = "cancelled", "batch_expired", "batch_stopped"
 _OF_ONE_REQUEST = re.compile(
@@ -219,7 +220,7 @@ class BatchService:
             files = await asyncio.to_thread(self._folder.listed, owner, KeptFile)
             purpose = _query(scope).get("purpose")
             shown = [each.document() for each in files if purpose in (None, each.purpose)]
-            return _page(shown, _query(scope), 10_000)
+            return list_page(shown, _query(scope), size=MOST_FILES, largest=MOST_FILES)
         file = await asyncio.to_thread(self._folder.find, owner, id, KeptFile)
         if file is None or end not in ("", "/content"):
             raise _not_found("file", id)
@@ -309,7 +310,7 @@ class BatchService:
             _only(method, "GET")
             batches = await asyncio.to_thread(self._folder.listed, owner, KeptBatch)
             shown = [msgspec.to_builtins(self._now(each)) for each in batches]
-            return _page(shown, _query(scope), PAGE)
+            return list_page(shown, _query(scope), size=PAGE, largest=LARGEST_PAGE)
         batch = await asyncio.to_thread(self._folder.find, owner, id, KeptBatch)
         if batch is None or end not in ("", "/cancel"):
             raise _not_found("batch", id)
@@ -389,10 +390,12 @@ class BatchService:
         try:
             async with self._slots:
                 await self._run(owner, batch, headers)
-        except ConfigError as error:  # another process runs it, and may end
+        # Another process runs the batch, but may end before the batch does.
+        except ConfigError as error:
             logger.info("batch %s does not start here: %s", batch.id, error)
             self._looks_at[owner] = time.monotonic() + AGAIN_S
-        except RecursionError:  # one was only just not too deep for the first reader
+        # A request of a depth that the first reader accepts may be too deep for the next one.
+        except RecursionError:
             await self._fail(owner, batch, "a request is nested too deeply", None)
         except (OSError, HeadstartError) as error:
             logger.error("batch %s stopped: %s", batch.id, error)
@@ -440,7 +443,7 @@ class BatchService:
         """Ask all requests; return the reason for an early stop, and the counts."""
         concurrency = ConcurrencyLimit(1, len(requests) + 1)
         books = self.books.batches[batch.id] = BatchBooks()
-        begin = partial(  # it sorts all requests, which takes a second for 50,000
+        begin = partial(  # the sorting of 50,000 requests takes a second
             BatchRun, headers=headers, most=self._settings.concurrency
         )
         app = _limited(self._app, concurrency)
@@ -630,28 +633,6 @@ def _metadata(value: object) -> dict[str, str] | None:
 
 def _query(scope: Scope) -> dict[str, str]:
     return dict(parse_qsl(scope["query_string"].decode("latin-1")))
-
-
-def _page(listed: list[dict[str, Any]], query: dict[str, str], size: int) -> dict[str, Any]:
-    """Return a page of a list. Raises InvalidRequest."""
-    limit = query.get("limit", str(size))
-    if not (_NUMBER.fullmatch(limit) and 1 <= int(limit) <= max(size, LARGEST_PAGE)):
-        raise InvalidRequest(f"limit: must be a number from 1 to {max(size, LARGEST_PAGE)}")
-    if query.get("order") == "asc":
-        listed.reverse()
-    ids = [each["id"] for each in listed]
-    after = query.get("after")
-    if after is not None and after not in ids:
-        raise InvalidRequest("after: there is no such id in this list")
-    start = 0 if after is None else ids.index(after) + 1
-    page = listed[start : start + int(limit)]
-    return {
-        "object": "list",
-        "data": page,
-        "first_id": page[0]["id"] if page else None,
-        "last_id": page[-1]["id"] if page else None,
-        "has_more": start + int(limit) < len(listed),
-    }
 
 
 def _only(method: str, allowed: str) -> None:

@@ -20,7 +20,7 @@ from headstart.decisions import Rule
 from headstart.errors import StageError, StoreError
 from headstart.observe import Learned, StageFailed, logger
 from headstart.policies.learned_rule.domain import SnapshotError
-from headstart.policies.learned_rule.error_limit import MOST_ENTRY_RECORDS, Trust
+from headstart.policies.learned_rule.error_limit import MOST_ENTRY_STATS, Trust
 from headstart.policies.match import Veto, Vetoes
 from headstart.types import Frozen
 
@@ -44,7 +44,7 @@ MOST_DOMAINS = 256
 """Number of domains in memory. One takes 10 kB when new, 60 kB with 200 labels, 700 kB with 2,000
 and 3.3 MB with all the entries that it may remember."""
 MOST_LABELS = 1_000_000
-"""Labels of all domains in memory, up to ``MOST_ENTRY_RECORDS`` each: some 350 MB."""
+"""Labels of all domains in memory, up to ``MOST_ENTRY_STATS`` each: some 350 MB."""
 
 
 class LearnerError(StageError):
@@ -191,7 +191,7 @@ class Domains:
 
     def _is_full(self) -> bool:
         labels = sum(
-            min(loaded.domain.labels, MOST_ENTRY_RECORDS) for loaded in self._loaded.values()
+            min(loaded.domain.labels, MOST_ENTRY_STATS) for loaded in self._loaded.values()
         )
         return len(self._loaded) > self.most or (labels > MOST_LABELS and len(self._loaded) > 1)
 
@@ -203,11 +203,12 @@ class Domains:
                 await self._save(name, loaded)
             except StoreError as error:
                 self._report(error)
-        if next(iter(self._loaded), None) == name:  # it was not used meanwhile
+        # The domain was not used while its snapshot was written.
+        if next(iter(self._loaded), None) == name:
             del self._loaded[name]
 
     async def _saved(self, name: str) -> SavedDomain | None:
-        document = await self.store.kept(_document(name))
+        document = await self.store.load_document(_document(name))
         if document is None:
             return None
         try:
@@ -225,14 +226,14 @@ class Domains:
         return _LoadedDomain(self.fresh(), "")
 
     async def _catch_up(self, name: str, loaded: _LoadedDomain) -> None:
-        while page := await self.store.labels(loaded.cursor, domain=name):
+        while page := await self.store.read_labels(loaded.cursor, domain=name):
             await self._apply_all(page, {name: loaded})
 
     async def _advance(self) -> None:
         """Apply the labels after the last one read. The caller holds the lock."""
         if self._cursor is None:
             self._cursor = self._saved_cursor = await self._load_vetoes()
-        while page := await self.store.labels(self._cursor):
+        while page := await self.store.read_labels(self._cursor):
             for _, label in page:
                 self.vetoes.apply(label)
             await self._apply_all(page, self._loaded)
@@ -240,7 +241,7 @@ class Domains:
 
     async def _load_vetoes(self) -> str:
         """Read people's vetoes; return the last label in them. Without them read all labels."""
-        document = await self.store.kept(_VETOES)
+        document = await self.store.load_document(_VETOES)
         if document is None:
             return ""
         try:
@@ -319,7 +320,7 @@ class Domains:
         cursor = self._cursor
         if cursor is not None and cursor != self._saved_cursor:
             saved = SavedVetoes(cursor=cursor, rows=self.vetoes.rows())
-            await self.store.keep(_VETOES, msgspec.msgpack.encode(saved))
+            await self.store.save_document(_VETOES, msgspec.msgpack.encode(saved))
             self._saved_cursor = cursor
         for name, loaded in list(self._loaded.items()):
             if loaded.changed:
@@ -329,7 +330,7 @@ class Domains:
         loaded.changed = False
         saved = SavedDomain(cursor=loaded.cursor, snapshot=loaded.domain.snapshot())
         try:
-            await self.store.keep(_document(name), msgspec.msgpack.encode(saved))
+            await self.store.save_document(_document(name), msgspec.msgpack.encode(saved))
         except BaseException:
             loaded.changed = True
             raise

@@ -101,7 +101,7 @@ def _contributions(pair: UnlabelledPair, domain: Domain) -> dict[str, float]:
     if not pair.verdict.features:
         return {}
     shares = domain.contributions(pair.verdict.features)
-    shares["entry"] = domain.entry_record(pair.entry.id).offset
+    shares["entry"] = domain.entry_stats(pair.entry.id).offset
     return dict(sorted(shares.items(), key=lambda each: -abs(each[1])))
 
 
@@ -327,7 +327,7 @@ class Reviews:
                 self._store, self._cursor = store, ""
                 self._pairs.clear()
                 self._reviewed.clear()
-            while page := await store.labels(self._cursor):
+            while page := await store.read_labels(self._cursor):
                 for _, label in page:
                     self._note(label)
                 self._cursor = page[-1][0]

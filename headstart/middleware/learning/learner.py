@@ -344,7 +344,7 @@ def _judge_sketched(
     pair: tuple[Completion | RawResponse, Completion | RawResponse, tuple[str, str | None]],
 ) -> Agreement | None:
     one, other = map(sketch, texts)
-    if not (one.any() and other.any()):  # no word of a text is known
+    if not (one.any() and other.any()):  # a sketch of zeros: no word of the text is known
         return None
     return judge_by_sketches(*pair, float(one @ other))
 
@@ -528,7 +528,7 @@ class Learner:
         at = ulid_time(id)
         if at is None:
             return None
-        async for row in self._store.books(at - CLOCKS_APART_S):
+        async for row in self._store.read_books(at - CLOCKS_APART_S):
             if row.id == id:
                 return row.entry if row.outcome is Outcome.SEMANTIC else None
         return None
@@ -598,7 +598,7 @@ class Learner:
         )
 
     async def _write(self, label: Label) -> None:
-        await self._store.label([label])
+        await self._store.add_labels([label])
         self.domains.wake()
         self._observer.notify(Labelled(source=label.source, same=label.same))
 

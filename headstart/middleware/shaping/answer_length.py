@@ -22,8 +22,8 @@ from headstart.middleware.shaping.steps import (
     answer_writer,
     ending_of,
     length_of,
-    measure,
     was_cut,
+    when_measured,
     with_document,
     without_length,
 )
@@ -107,7 +107,9 @@ class AskBriefly:
             else:
                 brief = with_document(call, document)
                 reply = await rest.send(brief, concise_transform(self.output.concise))
-            measure(reply, dialect, lambda length: call.log.shaped.append(length.as_shaped(arm)))
+            when_measured(
+                reply, dialect, lambda length: call.log.shaped.append(length.as_shaped(arm))
+            )
             return reply
 
         return send
@@ -169,7 +171,7 @@ class _LimitedCall(NamedTuple):
     async def send_freely(self, rest: RestOfSteps) -> Reply:
         """Return an answer without a limit, and learn its length."""
         reply = await rest.send(self.call)
-        measure(reply, self.dialect, self.learn)
+        when_measured(reply, self.dialect, self.learn)
         return reply
 
     async def send(self, limit: int, rest: RestOfSteps) -> Reply:

@@ -26,7 +26,7 @@ from headstart.dialects.registry import DIALECTS
 from headstart.errors import UpstreamRefused
 from headstart.middleware.shaping.steps import with_document
 from headstart.observe import DRY_RUN
-from headstart.policies.freshness import asked_compression, compressed, stricter
+from headstart.policies.freshness import compressed_transform, requested_compression, stricter
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -150,7 +150,7 @@ class CompressPrompts:
         """Return the function that sends a shorter prompt; None if the prompt stays unchanged."""
         if not (self.settings.clear_history or _has_long_text(call.body)):
             return None
-        mode = stricter(self.settings.mode, asked_compression(call.headers))
+        mode = stricter(self.settings.mode, requested_compression(call.headers))
         if mode == "off":
             return None
         if mode != "recoverable" or self.settings.dry_run:
@@ -176,7 +176,7 @@ class CompressPrompts:
             if self.settings.dry_run:
                 sending = rest.send(call)
             else:
-                sending = rest.send(short.call, compressed(mode))
+                sending = rest.send(short.call, compressed_transform(mode))
             return await self._book_saving(call, short.compression, own_s, context, sending)
 
         return send

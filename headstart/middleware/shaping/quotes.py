@@ -476,7 +476,8 @@ async def _expand_stream(
     shown, write = Transcript(), None
     async for piece in pieces:
         if not shown.is_continuable:
-            yield piece  # so long without a mark that it may have none at all
+            # Too long to be kept. An answer without a mark so far will hardly have one.
+            yield piece
             continue
         events = expansion.feed(piece.events)
         if write is None and events == list(piece.events):
@@ -499,7 +500,7 @@ async def _expand_body(
     async for piece in pieces:
         held.append(piece)
         size += len(piece.data)
-        if size > HELD_BYTES:  # too long to be read
+        if size > HELD_BYTES:  # the answer is too long to be kept, so it passes unread
             for each in held:
                 yield each
             held = []

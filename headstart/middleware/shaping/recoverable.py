@@ -43,7 +43,7 @@ from headstart.middleware.shaping.steps import (
     with_document,
     without_length,
 )
-from headstart.policies.freshness import compressed
+from headstart.policies.freshness import compressed_transform
 from headstart.reply import Transcript
 from headstart.types import (
     CONTENT_BLOCKS,
@@ -360,7 +360,7 @@ class RecoverableCalls:
     ) -> Reply:
         """Send a request with cuts. Raises UpstreamError. ``plain`` is the client's own request."""
         assert plain.request is not None
-        reply = await rest.send(prompt.call, compressed(MODE))
+        reply = await rest.send(prompt.call, compressed_transform(MODE))
         if not reply.is_plain:
             await rest.leave()
             return await rest.send(plain)

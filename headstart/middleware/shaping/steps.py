@@ -229,7 +229,7 @@ def _tokens_of(part: Transcript, dialect: Dialect) -> Tokens | None:
     return None if part.usage is None else dialect.tokens(part.usage)
 
 
-def measure(reply: Reply, dialect: Dialect, ended: Callable[[AnswerLength], None]) -> None:
+def when_measured(reply: Reply, dialect: Dialect, ended: Callable[[AnswerLength], None]) -> None:
     """Call ``ended`` with the length of an answer, if the answer ends cleanly."""
 
     def then(transcript: Transcript) -> None:

@@ -213,7 +213,8 @@ class AttemptBooking:
         if limits.known and reply.status < 400 and not limits.needs_headers(now):
             return
         if limits.learn(reply.headers, now, unix, self._taken, began=self.began):
-            self._reserved_tokens = 0  # the provider's remaining limits do not count them
+            # The headers told the rest of the tokens, in which our reservation is not counted.
+            self._reserved_tokens = 0
 
     def first(self, now: float) -> None:
         """Note the first content. A probe of the circuit breaker succeeds now."""
@@ -319,7 +320,8 @@ class AttemptBooking:
             self._state.breaker.superseded(self._permit)
         else:
             self._state.breaker.neutral(self._permit)
-        if self.call.affinity and self.first_at is not None:  # the provider has read the prompt
+        # The provider has read the prompt, and may cache it.
+        if self.call.affinity and self.first_at is not None:
             self._states.affinities.served(self.call.affinity, self.key.upstream, now)
         self._cut(AttemptOutcome.ABANDONED, now)
 
@@ -399,7 +401,7 @@ class AttemptBooking:
             estimated=not reported and tokens != Tokens(),
             span=self.call.span,
         )
-        if outcome is not AttemptOutcome.WON:  # else the figures have the whole answer
+        if outcome is not AttemptOutcome.WON:  # a whole answer was already learned
             gaps = () if self.call.relayed else self.gaps
             self._states.measures.ended(self.key, now, gaps)
         reservation = self._reservation

@@ -11,7 +11,13 @@ from headstart.attempts import AttemptRole
 from headstart.errors import UpstreamError
 from headstart.middleware.flights import OwnedCall
 from headstart.middleware.reading import body_reader
-from headstart.middleware.shared_flights import AnswerEnded, BodyPart, HeadCame, OwnerLost, settled
+from headstart.middleware.shared_flights import (
+    AnswerEnded,
+    BodyPart,
+    HeadCame,
+    OwnerLost,
+    wait_until_settled,
+)
 from headstart.policies.routing.schedule import ANY_WAIT, join_terms, twin_wait_s
 from headstart.reply import Reply, Transcript, read_whole, replayed
 from headstart.types import Entry, Lease
@@ -153,10 +159,10 @@ class AwaitedTwin:
                 while await client.read():
                     pass
         except (TimeoutError, UpstreamError):
-            pass  # its own clients hear of it
+            pass  # the twin's clients get the error
         finally:
             twin.leave(client)
-        await settled(twin)
+        await wait_until_settled(twin)
         for attempt in twin.claim(client):
             call.log.book(attempt)
         answer = None if twin.entry is None else self._render(twin.entry)

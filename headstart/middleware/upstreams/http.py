@@ -134,7 +134,7 @@ class _WatchedConnection(ResponseHandler):
         limit_s, timer = self._read_timeout, self._read_timeout_handle
         self._silent_until = until = self._loop.time() + (limit_s or 0.0)
         if limit_s and timer is not None and timer.when() <= until:
-            return  # the timer will look again
+            return  # the running timer will look again when it fires
         self._drop_timeout()
         if limit_s:
             self._read_timeout_handle = self._loop.call_at(until, self._on_read_timeout)
@@ -400,7 +400,7 @@ class HTTPUpstream:
                     proxy=self._settings.proxy,
                 )
             except aiohttp.ClientConnectorError:
-                raise  # no connection was used
+                raise  # no connection was made, so none was idle
             except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
                 pool = self._open().connector
                 if isinstance(pool, _SilentPool):
@@ -666,7 +666,7 @@ def _as_ours(name: str, error: Exception) -> UpstreamError:
         case aiohttp.ClientPayloadError():
             return UpstreamProtocolError(f"upstream {name} broke off its answer")
         case aiohttp.ClientResponseError():
-            why = error.message.partition("\n")[0].rstrip(":")  # the next lines quote the answer
+            why = error.message.partition("\n")[0].rstrip(":")  # the further lines quote the answer
             return UpstreamProtocolError(f"upstream {name} sent no valid HTTP: {why}")
         case _:
             return UpstreamUnreachable(f"upstream {name} closed the connection")

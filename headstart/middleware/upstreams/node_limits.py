@@ -209,7 +209,8 @@ class StoredLimits(RateLimits):
             return None
         view = self._view
         if self._is_live and not view.known:
-            return self._count(_HeldCall(tokens), now)  # it counts if another node knows a limit
+            # Counted for the case that another node knows a limit.
+            return self._count(_HeldCall(tokens), now)
         if self._is_live and now < self._seen_at + FRESH_S:
             if waiting and (wait_s := view.ready_in_s(tokens, now, 1 + waiting)) > 0.0:
                 return Held(wait_s)
@@ -271,7 +272,7 @@ class StoredLimits(RateLimits):
         began = now if began is None else began
         told_tokens = self._view.learn(headers, now, unix, taken, windows, began=began)
         if not self._stored.known:
-            self._hurry.set()  # the other processes know no limit
+            self._hurry.set()  # other nodes must learn of the first limit soon
         soon = self._view.allowance(now) < 0.5
         self._change(_ReadHeaders(headers, unix, taken, windows, began), soon=soon)
         return told_tokens
@@ -292,7 +293,7 @@ class StoredLimits(RateLimits):
 
     @known.setter
     def known(self, value: bool) -> None:
-        pass  # only the constructor sets it
+        pass  # the constructor of the base class sets it; here it is computed
 
     def needs_headers(self, now: float) -> bool:
         """Tell whether to ``learn`` from an answer."""

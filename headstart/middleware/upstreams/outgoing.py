@@ -501,7 +501,7 @@ class RequestWriter:
         elif self._credential is None:
             headers += _key_for(main, call)
         headers = self._complete(headers, spoken)
-        if call.dialect in DOCUMENTS:  # the answers of these calls are read
+        if call.dialect in DOCUMENTS:  # we read the answers of these calls
             headers = [pair for pair in headers if pair[0] != "accept-encoding"]
             headers.append(("accept-encoding", "identity"))
         query = call.query_string and self._query_up(call.query_string)

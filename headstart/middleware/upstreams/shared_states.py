@@ -192,7 +192,7 @@ class SharedLock:
         taken = self._is_repaired(failure) or self._try()
         until = time.monotonic() + self._wait_s
         while not taken and time.monotonic() < until:
-            os.sched_yield()  # the process that has the lock may wait for this core
+            os.sched_yield()  # the holder of the lock may wait for this core
             taken = self._try()
         self._wait_s = LOCK_S if taken else LOCK_AGAIN_S
         return taken
@@ -393,7 +393,7 @@ class SharedBreaker(_OnSharedState, CircuitBreaker):
     _fields = tuple(
         name
         for name in vars(CircuitBreaker())
-        if name not in ("_admitted", "_calls", "_errors", "_counted_at")  # its counts
+        if name not in ("_admitted", "_calls", "_errors", "_counted_at")  # see ``counts``
     )
     _values = attrgetter(*_fields)
     _format = tuple[

@@ -33,11 +33,11 @@ from headstart.middleware.upstreams.outgoing import AFTER_END_S
 from headstart.policies.callers import PROMPT_MARGIN, NameMemo
 from headstart.policies.routing.failures import (
     FailureKind,
+    error_in_answer,
     fails_relayed,
     failure_of,
+    headers_for_own_body,
     limit_relayed_pause,
-    own_headers,
-    reported,
     safe_code,
 )
 from headstart.policies.routing.measures import UpstreamModel
@@ -146,7 +146,7 @@ class ReusableTimeout:
         if self._task is None:
             return
         if now >= self._until != self._extended and now - looks_at > STOOD_STILL_S:
-            self._until = self._extended = now + CATCH_UP_S  # once
+            self._until = self._extended = now + CATCH_UP_S  # only once for each standstill
         if now < self._until:
             self._look_at(self._until)
         elif not self._late:
@@ -160,7 +160,7 @@ is alive, while the model may think between two blocks, or hang."""
 
 
 _NO_ANSWER = Transcript()
-"""The record of an answer that has not begun."""
+"""The transcript of an answer that has not begun."""
 
 
 class TargetCall:
@@ -321,8 +321,10 @@ class TargetCall:
                     f"upstream {self._name} ended before its answer did", kind=FailureKind.CUT
                 )
         elif transcript.error is not None and piece.events:
-            transcript.size -= len(piece.data)  # the client does not get this piece
-            error = reported(transcript.error, self._name, self._headers, dialect, self._call.id)
+            transcript.size -= len(piece.data)  # the client does not get the bytes of this piece
+            error = error_in_answer(
+                transcript.error, self._name, self._headers, dialect, self._call.id
+            )
             error.event = error_event(piece.data)
             raise error
 
@@ -399,7 +401,9 @@ async def open_answer(reply: Reply, dialect: Dialect | None, request_id: str) ->
         held.append(piece)
         size += len(piece.data)
         if transcript.error is not None and dialect is not None:
-            raise reported(transcript.error, reply.upstream, reply.headers, dialect, request_id)
+            raise error_in_answer(
+                transcript.error, reply.upstream, reply.headers, dialect, request_id
+            )
         if transcript.content or size > HELD_BYTES or (size and dialect is None):
             return held
         if transcript.ended:
@@ -481,7 +485,7 @@ async def _refusal(reply: Reply, dialect: Dialect | None, request_id: str) -> Up
     if len(body) > REFUSAL_BYTES and dialect is not None:
         event = ErrorReported(message=message, status=reply.status)
         body[:] = dialect.error_body(event, request_id)
-        headers = own_headers(headers, dialect)
+        headers = headers_for_own_body(headers, dialect)
     return UpstreamRefused(
         f"upstream {reply.upstream}: {message}",
         status=reply.status,
@@ -752,7 +756,8 @@ class Target:
     def _stall_limit_s(self, booking: AttemptBooking, call: Call) -> float:
         """Return how long the call may be silent once it has begun."""
         if call.relayed:
-            return math.inf  # it is not known what such an answer waits for; ``read_s`` limits it
+            # Nobody knows how long such an answer may be silent; ``read_s`` limits it.
+            return math.inf
         if self._settings.stall_s:
             return self._settings.stall_s
         limit_s, with_tools_s = booking.stall_limits_s

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from headstart.policies.guards.words import is_function_word, listed, stem
-from headstart.types import Choice, Completion, Frozen, RawResponse, Refusal, Text, ToolCall
+from headstart.policies.guards.words import is_function_word, stem, words_of
+from headstart.types import Choice, Completion, Frozen, RawResponse, Refusal, ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,7 +108,7 @@ def refuses(text: str) -> bool:
 
 def _read_choice(choice: Choice) -> ReadChoice:
     calls = tuple(part for part in choice.parts if isinstance(part, ToolCall))
-    text = "".join(part.text for part in choice.parts if isinstance(part, Text)).strip()
+    text = choice.text.strip()
     refused = any(isinstance(part, Refusal) and part.text for part in choice.parts)
     return ReadChoice(
         text=text,
@@ -151,7 +151,7 @@ _COUNTS = """
     zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen
     sixteen seventeen eighteen nineteen twenty
     """
-_NUMBER_WORDS = {name: str(value) for value, name in enumerate(listed(_COUNTS))} | {
+_NUMBER_WORDS = {name: str(value) for value, name in enumerate(words_of(_COUNTS))} | {
     "first": "1",
     "second": "2",
     "third": "3",

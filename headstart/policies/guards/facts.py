@@ -15,10 +15,10 @@ from headstart.policies.guards.words import (
     ABOUT_CASE,
     SPELLED,
     is_function_word,
-    listed,
     spellings,
     stem,
     stems_of,
+    words_of,
 )
 
 if TYPE_CHECKING:
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 # --- numbers and units ---------------------------------------------------------------------------
 
-_ONES = listed(
+_ONES = words_of(
     """
     zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen
     sixteen seventeen eighteen nineteen
     """
 )
-_TENS = listed("twenty thirty forty fifty sixty seventy eighty ninety")
-_ORDINALS = listed(
+_TENS = words_of("twenty thirty forty fifty sixty seventy eighty ninety")
+_ORDINALS = words_of(
     """
     third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth fourteenth
     fifteenth sixteenth seventeenth eighteenth nineteenth
@@ -195,14 +195,14 @@ def _canonical_number(digits: str) -> str:
 
 # --- days and months -----------------------------------------------------------------------------
 
-_DATE_NAMES = listed(
+_DATE_NAMES = words_of(
     """
     monday tuesday wednesday thursday friday saturday sunday
     january february march april may june july august september october november december
     today tomorrow yesterday tonight weekend weekday
     """
 )
-_SHORT_DATE_NAMES = listed(
+_SHORT_DATE_NAMES = words_of(
     "mon tue tues wed thu thur thurs fri jan feb apr jun jul aug sep sept oct nov dec"
 )
 _FOREIGN_DATES = """
@@ -235,8 +235,8 @@ _DATE_OF = (
     | {word: row.split()[0] for row in _FOREIGN_DATES.split("/") for word in row.split()}
 )
 _ALSO_WORDS_DATE = frozenset({"may", "march", "mon", "wed", "fri", "jan", "jun", "dec", "marches"})
-_PRONOUNS = frozenset(listed("i we you he she it they"))
-_BEFORE_MONTH = frozenset(listed("in since until till during last next early late mid"))
+_PRONOUNS = frozenset(words_of("i we you he she it they"))
+_BEFORE_MONTH = frozenset(words_of("in since until till during last next early late mid"))
 
 
 def dates(words: Sequence[Word]) -> tuple[str, ...]:
@@ -279,10 +279,10 @@ _QUANTIFIER_CLASS = {
     for word in words.split()
 }
 _RIVAL_QUANTIFIERS = (("all", "some"), ("both", "either"))
-_TIMES = frozenset(listed("time day night week month year hour minute morning evening single"))
-_BEFORE_ALL = frozenset(listed("at after above in not"))
-_AFTER_ALL = frozenset(listed("right set about"))
-_AFTER_SOME = frozenset(listed("reason help information info advice more time ideas tips way"))
+_TIMES = frozenset(words_of("time day night week month year hour minute morning evening single"))
+_BEFORE_ALL = frozenset(words_of("at after above in not"))
+_AFTER_ALL = frozenset(words_of("right set about"))
+_AFTER_SOME = frozenset(words_of("reason help information info advice more time ideas tips way"))
 
 
 def quantifiers(words: Sequence[Word]) -> frozenset[str]:
@@ -325,14 +325,14 @@ def _is_quantifier_idiom(text: str, before: str, after: str) -> bool:
 _LEAST, _MOST, _EXACT = "least", "most", "exact"
 _OPPOSITE = {_LEAST: _MOST, _MOST: _LEAST, _EXACT: _EXACT}
 _LIMITS = {
-    **dict.fromkeys(listed("least over above exceeding minimum min after beyond"), _LEAST),
-    **dict.fromkeys(listed("most under below maximum max before until till within by"), _MOST),
-    **dict.fromkeys(listed("exactly precisely"), _EXACT),
+    **dict.fromkeys(words_of("least over above exceeding minimum min after beyond"), _LEAST),
+    **dict.fromkeys(words_of("most under below maximum max before until till within by"), _MOST),
+    **dict.fromkeys(words_of("exactly precisely"), _EXACT),
 }
 """Words that set a limit before a number: "over 18"."""
 _THAN = {
-    **dict.fromkeys(listed("more greater larger bigger higher longer older later"), _LEAST),
-    **dict.fromkeys(listed("less fewer smaller lower shorter younger earlier cheaper"), _MOST),
+    **dict.fromkeys(words_of("more greater larger bigger higher longer older later"), _LEAST),
+    **dict.fromkeys(words_of("less fewer smaller lower shorter younger earlier cheaper"), _MOST),
 }
 """Words that set a limit: with "than" before a number ("more than 5"), or with "or" after it ("5 or
 more")."""
@@ -340,7 +340,7 @@ _OR = {**_THAN, "over": _LEAST, "above": _LEAST, "under": _MOST, "below": _MOST}
 _DENIALS = frozenset({"no", "not"})
 _INCLUSIVE = {_LEAST: ">=", _MOST: "<="}
 _AT = {"least": _LEAST, "most": _MOST}
-_BEFORE_AMOUNT = frozenset(listed("rs inr usd eur gbp"))
+_BEFORE_AMOUNT = frozenset(words_of("rs inr usd eur gbp"))
 """Currencies between a limit and its number: "under Rs 500"."""
 
 _DEGREES = {"more": "more", "most": "most"}
@@ -358,14 +358,14 @@ _IRREGULARS = {
     "worst": ("bad", "most"), "furthest": ("far", "most"),
 }  # fmt: skip
 _ALONE = frozenset(
-    listed("""
+    words_of("""
     better worse cheaper heavier lighter harder stronger weaker faster slower safer easier bigger
     larger smaller
     """)
 )
 """Words that compare also without "than". "Lower" (a verb, too) and "earlier" (an adverb, too) are
 left out."""
-_WAYS = frozenset(listed("way ways method methods"))
+_WAYS = frozenset(words_of("way ways method methods"))
 """People who ask for the best way and for the easiest way ask the same."""
 _THAN_REACH = 4
 """Most words between a comparative and its "than"."""
@@ -466,7 +466,7 @@ def comparisons_differ(a: Parse, b: Parse) -> bool:
 _SENTENCE_END = re.compile(r"[.?!:;\n\"(\[]\s*$|^\s*$")
 _SYMBOL = re.compile(r"[+#_]|\w\.\w|^\.")
 _ABBREVIATION = re.compile(r"(?:\w\.)+\w")
-_DERIVED = frozenset({"", *listed("a e i n s y an en ean ian ese ish")})
+_DERIVED = frozenset({"", *words_of("a e i n s y an en ean ian ese ish")})
 """Endings of the names of a country and of its people: Italy, Italian."""
 _LEAST_SHARED_LETTERS = 4
 _TITLE_SHARE = 0.8
@@ -576,12 +576,12 @@ def _derived(one: str, other: str) -> bool:
 # --- what is asked for ---------------------------------------------------------------------------
 
 _COUNT = "count"
-_INVERTED = frozenset(listed("when where"))
+_INVERTED = frozenset(words_of("when where"))
 """These words ask only before a verb: "when does it open", and not "when it opens"."""
 _VERBS = frozenset(
-    listed("am is are was were do does did can could will would shall should may might has have")
+    words_of("am is are was were do does did can could will would shall should may might has have")
 )
-_ASKING = frozenset(listed("who why"))
+_ASKING = frozenset(words_of("who why"))
 _CONTRACTED = {
     word: asked
     for asked in (*_INVERTED, *_ASKING)

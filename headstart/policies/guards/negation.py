@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 from headstart.policies.guards.words import (
     different,
     is_negated_verb,
-    listed,
     stem,
     stems_of,
     unit_rows,
+    words_of,
 )
 
 if TYPE_CHECKING:
@@ -303,13 +303,13 @@ def _particles_exchanged(a: Parse, b: Parse) -> bool:
 # --- negations -------------------------------------------------------------------------------
 
 _NEGATIONS = frozenset(
-    listed("""
+    words_of("""
     not no never without cannot except excluding none neither nobody nothing nowhere non unable
     hardly barely scarcely rarely seldom
     """)
 )
 _FOREIGN_NEGATIONS = frozenset(
-    listed("""
+    words_of("""
     nicht kein keine keinen keinem keiner keines nie niemals ohne weder
     pas jamais sans aucun aucune nunca jamás jamas sin ningún ningun ninguna tampoco
     não nao sem nenhum nenhuma senza nessun nessuna nessuno niet geen nooit zonder
@@ -323,11 +323,11 @@ English list. In most of these languages two negations are no affirmation ("no p
 _FOREIGN_STEMS = stems_of(" ".join(_FOREIGN_NEGATIONS))
 _ALL_NEGATIONS = _NEGATIONS | _FOREIGN_NEGATIONS
 _BEFORE_FOREIGN = frozenset(
-    listed(
+    words_of(
         "oder ou o czy of eller vagy warum wieso weshalb pourquoi dlaczego waarom varför hvorfor"
     )
 )
-_ONLY_FOREIGN = frozenset(listed("nur seulement solo sólo só tylko alleen bara kun"))
+_ONLY_FOREIGN = frozenset(words_of("nur seulement solo sólo só tylko alleen bara kun"))
 """Words for "or" and "why" before a negation, for "only" after it: "oder nicht", "nicht nur"."""
 _CEASING = stems_of("stop quit cease prevent halt keep")
 """These words negate the verb that they govern: "stop watering", "keep it from renewing"."""
@@ -337,7 +337,7 @@ _DENIALS = frozenset({"no", "not"})
 _NEGATION_REACH = 6
 """Number of words after a negation in which its verb is looked for: "prevent … from renewing"."""
 _FREE_OF = frozenset(
-    listed("""
+    words_of("""
     sugar gluten dairy lactose nut meat alcohol caffeine fat smoke interest fee tax duty rent
     """)
 )
@@ -350,9 +350,9 @@ _ENDING = stems_of(
 )
 
 # "I can't remember my PIN" and "I forgot my PIN" ask the same; so do "Why not use X" and "or not".
-_PRONOUNS = frozenset(listed("i you we they he she it this that there"))
+_PRONOUNS = frozenset(words_of("i you we they he she it this that there"))
 _UNKNOWING = frozenset(
-    listed("""
+    words_of("""
     remember recall know find see figure understand tell locate recognise recognize sure certain
     """)
 )
@@ -362,9 +362,9 @@ _IDIOMS = {
     "cannot": _UNKNOWING,
     "unable": _UNKNOWING,
     "no": _ONLY_FOREIGN
-    | frozenset(listed("matter doubt problem problems idea clue worries reason luck")),
+    | frozenset(words_of("matter doubt problem problems idea clue worries reason luck")),
 }
-_PASSED_OVER = frozenset(listed("i we seem to be able even really quite"))
+_PASSED_OVER = frozenset(words_of("i we seem to be able even really quite"))
 """Words that may come between a negation and its verb: "I can't seem to find it"."""
 _BEFORE_NOT = frozenset({"or", "why", "if", "whether"})
 
@@ -531,7 +531,7 @@ def _text_changed(a: Parse, b: Parse) -> bool:
     least = max(LEAST_TEXT, LEAST_CONTEXT_SHARE * longer)
     if shorter < least or (Counter(a.stems) & Counter(b.stems)).total() < least:
         return False
-    code = bool(a.signs and b.signs)  # there "a" is a name
+    code = bool(a.signs and b.signs)  # in code "a" is a name, not an article
     one, other = (
         [word for word in side.stems if word not in _IDLE or (code and len(word) == 1)]
         for side in (a, b)

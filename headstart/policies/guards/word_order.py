@@ -18,7 +18,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from headstart.policies.guards.facts import number_values
-from headstart.policies.guards.words import Role, is_function_word, listed, stem, stems_of
+from headstart.policies.guards.words import Role, is_function_word, stem, stems_of, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 # --- roles -----------------------------------------------------------------------------------
 
-_ROLE_PREPOSITIONS = frozenset(listed("from to into than over by of for with before after"))
-_DIRECTED = frozenset(listed("from than before after"))
+_ROLE_PREPOSITIONS = frozenset(words_of("from to into than over by of for with before after"))
+_DIRECTED = frozenset(words_of("from than before after"))
 """Prepositions whose argument decides: with another argument it is another question. With the other
 prepositions it is another question only if the argument was exchanged with the words before."""
 _DETERMINERS = frozenset(
-    listed("a an the this that these those some any each every my your our his her its their")
+    words_of("a an the this that these those some any each every my your our his her its their")
 )
 _MOST_ROLES = 24
 """Most roles of a prompt: each of them is compared with each role of the other prompt."""

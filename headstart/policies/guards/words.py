@@ -159,13 +159,13 @@ _TOKEN = re.compile(
 )
 
 
-def listed(words: str) -> tuple[str, ...]:
+def words_of(words: str) -> tuple[str, ...]:
     """Return the words of a block of text. Long lists of words are easier to read as a text."""
     return tuple(words.split())
 
 
 _FUNCTION_WORDS = frozenset(
-    listed("""
+    words_of("""
     a an the this that these those some any each every either such same own other
     i me my mine myself we us our ours ourselves you your yours yourself he him his himself she her
     hers herself it its itself they them their theirs themselves one ones someone somebody anyone
@@ -190,7 +190,7 @@ _FUNCTION_WORDS = frozenset(
 )
 
 NEGATED_VERBS = frozenset(
-    listed("""
+    words_of("""
     dont cant wont isnt arent wasnt werent doesnt didnt couldnt shouldnt wouldnt hasnt havent hadnt
     neednt mustnt mightnt shant aint
     """)
@@ -324,7 +324,7 @@ def stems_of(words: str) -> frozenset[str]:
 # --- spellings -----------------------------------------------------------------------------------
 
 ABOUT_CASE = frozenset(
-    listed(
+    words_of(
         """
         caps capitalise capitalised capitalize capitalized capitalization capitalisation lowercase
         uppercase titlecase

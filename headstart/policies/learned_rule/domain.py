@@ -1,4 +1,4 @@
-"""A learning domain: a ``DomainState`` and the records of its entries, which can be saved.
+"""A learning domain: a ``DomainState`` and the statistics of its entries, which can be saved.
 
 A snapshot is a versioned envelope. A reader of another version refuses it.
 
@@ -46,7 +46,7 @@ from headstart.policies.learned_rule.features import (
     NAMES,
     PRIOR_MEAN,
     VERSION,
-    EntryRecords,
+    EntryStatsTable,
     unpack_features,
 )
 from headstart.policies.learned_rule.threshold import (
@@ -67,8 +67,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from headstart.decisions import Label
-    from headstart.policies.gate import GateRecord
-    from headstart.policies.learned_rule.features import EntryRecord
+    from headstart.policies.gate import GateCounts
+    from headstart.policies.learned_rule.features import EntryStats
 
 
 _TINY = 1e-12
@@ -170,7 +170,7 @@ class LabelCounts(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DomainState(msgspec.Struct, frozen=True):
-    """Everything that a domain has learned, except the records of single entries."""
+    """Everything that a domain has learned, except the statistics of single entries."""
 
     model: Posterior
     memory: LabelTable
@@ -222,7 +222,7 @@ def noise_of(state: DomainState, error_limit: ErrorLimit) -> JudgeNoise:
 def learn(
     state: DomainState, row: LabelledRow, error_limit: ErrorLimit, *, vetoed: bool
 ) -> tuple[DomainState, float, float]:
-    """Learn one pair; return the state, and the residual and weight for the entry's record."""
+    """Learn one pair; return the state, and the residual and weight for the entry's statistics."""
     value = cautious_score(state.model, row.features, row.offset)
     noise = noise_of(state, error_limit)
     model, residual, weight = update_posterior(state.model, row, noise)
@@ -374,8 +374,11 @@ class _Snapshot(_SnapshotHead):
     """None in snapshots that were written before near misses were counted."""
 
 
-def dump_snapshot(state: DomainState, entries: EntryRecords, version: str) -> bytes:
-    """Serialise a state and its entry records: about 70 bytes a candidate and 80 an entry."""
+def dump_snapshot(state: DomainState, entries: EntryStatsTable, version: str) -> bytes:
+    """Serialise a state and the statistics of its entries.
+
+    It takes about 70 bytes a candidate and 80 an entry.
+    """
     return msgspec.msgpack.encode(
         _Snapshot(
             format=SNAPSHOT_FORMAT,
@@ -399,7 +402,7 @@ def dump_snapshot(state: DomainState, entries: EntryRecords, version: str) -> by
 
 def load_snapshot(
     data: bytes, version: str, *, exact: bool = False
-) -> tuple[DomainState, EntryRecords]:
+) -> tuple[DomainState, EntryStatsTable]:
     """Read what ``dump_snapshot`` wrote. Raises SnapshotError if it is damaged or outdated.
 
     ``exact`` also refuses a snapshot of a cold start in which near misses were not yet counted:
@@ -433,7 +436,7 @@ def load_snapshot(
         ) from error
     if exact and envelope.near_misses is None and state.learned_pairs < ENOUGH_LABELS:
         raise SnapshotError("the snapshot is older than the count of near misses")
-    return state, EntryRecords(envelope.entries)
+    return state, EntryStatsTable(envelope.entries)
 
 
 def _packed(value: Posterior | LabelTable | ErrorCurve) -> tuple[_Array, ...]:
@@ -516,7 +519,7 @@ class DomainStatus(Frozen, frozen=True, kw_only=True, omit_defaults=False):
 class Domain:
     """The learned state of one domain. Not thread-safe. Applying labels is deterministic.
 
-    ``prior`` is the snapshot of another domain to start from: all but its records of single
+    ``prior`` is the snapshot of another domain to start from: all but its statistics of single
     entries. Raises SnapshotError if its version differs.
     """
 
@@ -525,11 +528,11 @@ class Domain:
     ) -> None:
         self.error_limit = error_limit
         self.version = version
-        self._entries = EntryRecords()
+        self._entries = EntryStatsTable()
         self._state = initial_state()
         self._least: tuple[ErrorCurve, float | None] | None = None
-        self._gate: tuple[object, GateRecord, float] | None = None
-        """The gate, and the state and the record from which it follows."""
+        self._gate: tuple[object, GateCounts, float] | None = None
+        """The gate, and the state and the counts from which it follows."""
         if prior is not None:
             self._state, _ = load_snapshot(prior, version)
             self._state = redraw_curve(self._state, error_limit)
@@ -591,21 +594,21 @@ class Domain:
         """The labels by the similarity of the question's nearest sketch."""
         return self._state.sketches
 
-    def gate(self, record: GateRecord) -> float:
+    def gate(self, counts: GateCounts) -> float:
         """Return the least similarity of sketches of a question that is worth encoding.
 
-        ``record`` is what this process has seen at the gate.
+        ``counts`` is what this process has seen at the gate.
         """
         known = self._gate
-        if known is None or known[0] is not self._state or known[1] is not record:
+        if known is None or known[0] is not self._state or known[1] is not counts:
             gate = gate_of(
                 self.sketch_labels,
-                record,
+                counts,
                 noise_of(self._state, self.error_limit),
                 learned=self.rule is Rule.LEARNED,
                 least_served=self.least_served,
             )
-            known = self._gate = self._state, record, gate
+            known = self._gate = self._state, counts, gate
         return known[2]
 
     @property
@@ -644,7 +647,7 @@ class Domain:
         """Return the share of exact hits to ask again now, in addition to the usual share."""
         return EARLY_NULL_RATE if self._state.counts.nulls < NULLS_WANTED else 0.0
 
-    def entry_record(self, entry: str) -> EntryRecord:
+    def entry_stats(self, entry: str) -> EntryStats:
         """Return an entry's answer group and offset."""
         return self._entries.of(entry)
 

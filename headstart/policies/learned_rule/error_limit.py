@@ -110,21 +110,19 @@ def is_near_miss(similarity: float, max_error: float) -> bool:
     return threshold is not None and similarity >= threshold - BAND
 
 
-_FREE_TEXT = ((0.0, 0.0), (0.01, 0.07), (0.015, 0.13), (0.02, 0.16), (0.05, 0.38))
-_EXACT = ((0.0, 0.0), (0.005, 0.04), (0.01, 0.16), (0.02, 0.29), (0.05, 0.43))
-"""The hit rates that were reached from each error target on: the lower of the means of CLINC150 and
-Banking77, three orderings of 6,000 distinct prompts from cold, at the default confidence
-(``docs/evidence/safe-hits-table.json``). Orderings differ: at 2 % of free text, 1 to 34 %."""
+_HIT_RATES = ((0.0, 0.0), (0.01, 0.07), (0.015, 0.13), (0.02, 0.16), (0.05, 0.38))
+"""The hit rates of free text that were reached from each error target on: the lower of the means of
+CLINC150 and Banking77, three orderings of 6,000 distinct prompts from cold, at the default
+confidence (``docs/evidence/safe-hits-table.json``). Orderings differ: at 2 %, 1 to 34 %."""
 
 
-def expected_hit_rate(max_error: float, *, exact: bool = False) -> float:
+def expected_hit_rate(max_error: float) -> float:
     """Return the share of distinct prompts to expect as semantic hits in the first thousands.
 
-    ``exact``: answers are compared exactly (labels, JSON, tool calls). For free text the errors of
-    the judge are the limit.
+    It is higher if answers are compared exactly (labels, JSON, tool calls): for free text the
+    errors of the judge are the limit.
     """
-    table = _EXACT if exact else _FREE_TEXT
-    return table[bisect_right(table, (max_error, 1.0)) - 1][1]
+    return _HIT_RATES[bisect_right(_HIT_RATES, (max_error, 1.0)) - 1][1]
 
 
 MARGINS = {0.69: 0.5, 0.84: 1.0, 0.95: 1.64}
@@ -230,7 +228,7 @@ NULL_STRENGTH = 50
 """The weight of the default error rate of the judge: it counts as this number of null audits."""
 PRINCIPAL_SHARE = 0.05
 """The largest share of the memory for one of many principals."""
-MOST_ENTRY_RECORDS = 10_000
+MOST_ENTRY_STATS = 10_000
 """Most entries whose answer group and offset are remembered."""
 
 SOFT_GUARDS = frozenset({"substitution"})

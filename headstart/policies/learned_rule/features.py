@@ -1,4 +1,4 @@
-"""The features of a prompt and its nearest neighbour, and the records of single entries.
+"""The features of a prompt and its nearest neighbour, and the statistics of single entries.
 
 The features are 21 numbers, each about -2 to 2: lexical overlap, agreement of the neighbours, and
 late interaction (MaxSim, Khattab and Zaharia 2020) of the content words' contextual vectors.
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headstart.policies.guards.words import PARSE_VERSION, different, unit_rows
-from headstart.policies.learned_rule.error_limit import MOST_ENTRY_RECORDS
+from headstart.policies.learned_rule.error_limit import MOST_ENTRY_STATS
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
@@ -62,17 +62,17 @@ _QUESTION_WORDS = frozenset(
 )
 
 
-def measure(
+def measure_pair(
     query: Parse,
     candidate: Parse,
     nearby: RankedNeighbor,
-    record: Callable[[str], EntryRecord],
+    stats_of: Callable[[str], EntryStats],
     veto: str | None,
 ) -> NDArray[np.float64]:
     """Return the features f64[d], rounded to fp16: a stored label must give the same score."""
     similarity = nearby.neighbor.similarity
     spread = -log(1.005 - min(similarity, 1.0)) - 1.6
-    margin, vote, size = _agreement(nearby, record)
+    margin, vote, size = _agreement(nearby, stats_of)
     row = (
         1.0,
         spread,
@@ -107,16 +107,16 @@ def unpack_features(packed: bytes) -> NDArray[np.float64]:
 
 
 def _agreement(
-    nearby: RankedNeighbor, record: Callable[[str], EntryRecord]
+    nearby: RankedNeighbor, stats_of: Callable[[str], EntryStats]
 ) -> tuple[float, float, float]:
     """Return margin, vote and size of the candidate's answer group among the neighbours."""
-    own = record(nearby.neighbor.id)
+    own = stats_of(nearby.neighbor.id)
     similarity = nearby.neighbor.similarity
     rival = ours = total = 0.0
     for neighbor in nearby.neighbors:
         weight = exp((neighbor.similarity - similarity) / _TEMPERATURE)
         total += weight
-        if neighbor.id == nearby.neighbor.id or record(neighbor.id).group == own.group:
+        if neighbor.id == nearby.neighbor.id or stats_of(neighbor.id).group == own.group:
             ours += weight
         else:
             rival = max(rival, neighbor.similarity)
@@ -177,8 +177,8 @@ def _pick(values: Sequence[float], words: Sequence[str], wanted: frozenset[str])
     return [value for value, word in zip(values, words, strict=True) if word in wanted]
 
 
-class EntryRecord(Frozen, frozen=True, kw_only=True, array_like=True):
-    """The record of one entry: its answer group, and the residuals of the model on it."""
+class EntryStats(Frozen, frozen=True, kw_only=True, array_like=True):
+    """The statistics of one entry: its answer group, and the residuals of the model on it."""
 
     group: str
     """Entries of one group were judged to have the same answer. Alone, it is the entry's own id."""
@@ -194,8 +194,8 @@ class EntryRecord(Frozen, frozen=True, kw_only=True, array_like=True):
         return self.residuals / (self.weights + 1)
 
 
-class EntryRecords:
-    """The records of a domain's entries, bounded: the least recently labelled are evicted first."""
+class EntryStatsTable:
+    """The statistics of a domain's entries. Beyond a bound the least recently labelled leave."""
 
     def __init__(self, rows: Mapping[str, tuple[str, float, float]] | None = None) -> None:
         self._rows = dict(rows or {})
@@ -206,14 +206,14 @@ class EntryRecords:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def of(self, entry: str) -> EntryRecord:
-        """Return an entry's record; an unknown entry is alone and without offset."""
+    def of(self, entry: str) -> EntryStats:
+        """Return an entry's statistics; an unknown entry is alone and without offset."""
         row = self._rows.get(entry)
         if row is None:
-            return EntryRecord(group=entry)
+            return EntryStats(group=entry)
         group, residuals, weights = row
         size = max(self._sizes[group], 1)
-        return EntryRecord(group=group, size=size, residuals=residuals, weights=weights)
+        return EntryStats(group=group, size=size, residuals=residuals, weights=weights)
 
     def learn(self, entry: str, residual: float, weight: float) -> None:
         """Add a label's residual and weight to an entry's offset."""
@@ -242,7 +242,7 @@ class EntryRecords:
         return entry, 0.0, 0.0
 
     def _bound(self) -> None:
-        while len(self._rows) > MOST_ENTRY_RECORDS:
+        while len(self._rows) > MOST_ENTRY_STATS:
             group, _, _ = self._rows.pop(next(iter(self._rows)))
             self._sizes[group] -= 1
             if not self._sizes[group]:

@@ -476,7 +476,7 @@ async def audit_report(store: Store, error_limit: ErrorLimit, *, since: float = 
     hits: Counter[tuple[str, str]] = Counter()
     cold: Counter[tuple[str, str]] = Counter()
     places: dict[str, Served] = {}
-    async for row in store.books(since):
+    async for row in store.read_books(since):
         if row.domain and not row.outcome.is_own_call:
             places[row.domain] = row
             requests[row.domain, _week(row.at)] += 1
@@ -508,7 +508,7 @@ async def audit_report(store: Store, error_limit: ErrorLimit, *, since: float = 
 async def all_labels(store: Store) -> AsyncIterator[Label]:
     """Yield every kept label, oldest first. Raises StoreError."""
     cursor = ""
-    while page := await store.labels(cursor):
+    while page := await store.read_labels(cursor):
         for _, label in page:
             yield label
         cursor = page[-1][0]

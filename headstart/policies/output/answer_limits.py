@@ -207,7 +207,7 @@ class Lengths:
         try:
             snapshot = msgspec.msgpack.decode(data, type=_LengthsSnapshot)
             learned = {each.key: _restored(each) for each in snapshot.lengths}
-        except (msgspec.DecodeError, ValueError):  # the layout may differ
+        except (msgspec.DecodeError, ValueError):  # saved by a version with another layout
             return False
         if snapshot.format != FORMAT:
             return False
@@ -413,17 +413,17 @@ class SavingsByModel:
 
     def pays(self, model: str) -> bool:
         """Tell whether to ask in this way. Unknown models are tried."""
-        record = self._models.get(model)
-        return record is None or record.pays()
+        savings = self._models.get(model)
+        return savings is None or savings.pays()
 
     def add(self, model: str, before: int, after: int) -> None:
         """Learn that an answer of ``before`` tokens cost ``after`` tokens."""
-        record = self._models.get(model)
-        if record is None:
+        savings = self._models.get(model)
+        if savings is None:
             if len(self._models) >= MOST_MODELS:
                 return
-            record = self._models[model] = _ModelSavings()
-        record.add(before, after)
+            savings = self._models[model] = _ModelSavings()
+        savings.add(before, after)
 
 
 class _ModelSavings:

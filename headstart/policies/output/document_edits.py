@@ -301,7 +301,7 @@ def _misses(search: Sequence[str], replace: Sequence[str], after: str | None) ->
         if last == after:
             return True
     elif search[-2:] != [last, last] and replace[-2:] == [last, last] and last == after:
-        return True  # a line that is there twice would be there three times
+        return True  # the line would then stand there three times
     is_framed = count > 1 and search[0] == replace[0] and search[-1] == last
     return not is_framed and replace[: count + 1] == [*search, after]
 

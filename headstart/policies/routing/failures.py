@@ -71,7 +71,7 @@ _TOO_LARGE_TEXTS = re.compile(
 )
 
 
-def read_error(body: bytes) -> tuple[tuple[str, ...], str]:
+def read_error_document(body: bytes) -> tuple[tuple[str, ...], str]:
     """Return the codes and the message of an error document in any dialect."""
     try:
         document: Any = msgspec.json.decode(body)
@@ -267,7 +267,7 @@ def failure_of(error: UpstreamError, now: float) -> Failure:
         return failure(FailureKind(error.kind))
     match error:
         case UpstreamRefused():
-            codes, message = read_error(error.body)
+            codes, message = read_error_document(error.body)
             return _classify(
                 error.status, (error.code, *codes), message or str(error), error.headers, now
             )
@@ -621,13 +621,13 @@ class CircuitBreaker:
         if self.avoided_for_s(now) > 0.0:
             return 0.0
         if self._open:
-            return 1.0  # only one call is admitted, to test whether it has recovered
+            return 1.0  # a probe is due: one call tests whether it has recovered
         return min(1.0, max(_LEAST_WEIGHT, (now - self._recovered_at) / _RAMP_S))
 
     def _pause_s(self, failure: Failure, pauses_s: float, permit: Permit, now: float) -> float:
         if failure.kind is not FailureKind.RATE_LIMITED or failure.retry_after_s is not None:
             return pauses_s
-        if permit.at > self._refused_at:  # other calls of the same burst say nothing new
+        if permit.at > self._refused_at:  # not a call of the same burst, which tells nothing new
             self._refusals = min(self._refusals + 1, 16)
             self._refused_at = now
         return min(_LONGEST_BACKOFF_S, pauses_s * 2.0 ** (self._refusals - 1))
@@ -724,7 +724,7 @@ class RetryBudget:
 _CODE = re.compile(r"[A-Za-z0-9_.:/#-]{1,64}")
 
 
-def reported(
+def error_in_answer(
     event: ErrorReported, upstream: str, headers: Headers, dialect: Dialect, request_id: str
 ) -> UpstreamRefused:
     """Return the error in a 200 answer as the error status that it should have had."""
@@ -732,7 +732,7 @@ def reported(
     return UpstreamRefused(
         f"upstream {upstream} answered 200 with an error: {event.message}",
         status=status,
-        headers=own_headers(headers, dialect),
+        headers=headers_for_own_body(headers, dialect),
         body=dialect.error_body(event, request_id),
         code=safe_code(event),
         upstream=upstream,
@@ -748,7 +748,7 @@ def safe_code(event: ErrorReported | None) -> str:
     return code if _CODE.fullmatch(code) else UpstreamError.code
 
 
-def own_headers(headers: Headers, dialect: Dialect) -> Headers:
+def headers_for_own_body(headers: Headers, dialect: Dialect) -> Headers:
     """Return a provider's headers for a body of ours."""
     kept = tuple(pair for pair in headers if not pair[0].startswith(b"content-"))
     return (*kept, (b"content-type", dialect.content_types.json))

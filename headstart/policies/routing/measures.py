@@ -68,7 +68,8 @@ class Quantiles:
     def __init__(self, half_life: float) -> None:
         self._half_life = half_life
         self._seen = array("d", bytes(8 * HISTOGRAM_BINS))
-        self._censored: array[float] | None = None  # most never have one
+        # None until the first one: most histograms never have one.
+        self._censored: array[float] | None = None
         self._base = 0.0
         self._total = 0.0
         self._added = 0.0

@@ -479,7 +479,7 @@ class _UntoldLimit(_Bucket):
             self._measured(max(per_s, _FIRST_PER_S), _DOUBLES_S, _ENOUGH_S, now)
             self.at = now
         elif began < self.first.at:
-            return  # the refusal from which calls are counted says the same
+            return  # a call of the same burst as the refusal at ``first``
         elapsed_s, level = now - self.first.at, self.level_at(now)
         granted = self._granted(self.first.at, now)
         answered = self.first.used + granted - level - 1.0
@@ -487,7 +487,8 @@ class _UntoldLimit(_Bucket):
         if many or (answered >= 1.0 and elapsed_s >= _ENOUGH_S):
             per_s = answered / elapsed_s
             doubles_s = max(elapsed_s / 2.0, _LEAST_DOUBLES_S)
-            if level > 1.0 + granted / 10.0:  # the calls came more slowly, so they tell little
+            # Calls were fewer than the rate allows, so they tell little.
+            if level > 1.0 + granted / 10.0:
                 per_s, doubles_s = max(per_s, _FIRST_PER_S), _DOUBLES_S
             elif abs(per_s - self.per_s) < _CONFIRMED * self.per_s:
                 doubles_s = min(max(doubles_s, 2.0 * self._doubles_s), _MOST_DOUBLES_S)

@@ -214,7 +214,7 @@ def join_terms(when: JoinStreams, own: RoutingEstimate | None) -> JoinTerms | No
     if when == "never" or own is None:
         return None
     if not own.ready:
-        return ANY_WAIT  # a call of its own would be refused
+        return ANY_WAIT  # its own call would be refused, so it waits for any time
     known = own.samples >= LEAST_SAMPLES and own.tokens_per_s
     if not known or own.ttft_s is None or own.completion_s is None:
         return None
@@ -530,7 +530,7 @@ class BatchPace(Frozen):
         return self.refusals >= MOST_REFUSED_ROUNDS
 
 
-def answered(
+def pace_after_answer(
     pace: BatchPace, *, began: float, took_s: float, in_flight: int, now: float
 ) -> BatchPace:
     """Return the pace after an answer of a provider.
@@ -568,12 +568,14 @@ def _after_round(pace: BatchPace, now: float) -> BatchPace:
     return _lowered(pace, AFTER_SLOW_ROUND, now)
 
 
-def refused(pace: BatchPace, *, began: float, wait_s: float | None, now: float) -> BatchPace:
+def pace_after_refusal(
+    pace: BatchPace, *, began: float, wait_s: float | None, now: float
+) -> BatchPace:
     """Return the pace after a refusal.
 
     ``wait_s`` is the time after which the provider may be asked again; None: it names none.
     """
-    if began >= pace.lowered_at:  # the other refusals of the same round say the same
+    if began >= pace.lowered_at:  # only the first refusal of a round lowers the limit
         pace = msgspec.structs.replace(
             _lowered(pace, AFTER_REFUSAL, now), refusals=pace.refusals + 1
         )
@@ -583,7 +585,7 @@ def refused(pace: BatchPace, *, began: float, wait_s: float | None, now: float) 
     return msgspec.structs.replace(pace, resumes_at=max(pace.resumes_at, now + wait_s))
 
 
-def crowded(pace: BatchPace, *, began: float, now: float) -> BatchPace:
+def pace_after_late_answer(pace: BatchPace, *, began: float, now: float) -> BatchPace:
     """Return the pace after a call that was refused first and answered on a later try."""
     return _lowered(pace, AFTER_REFUSAL, now) if began >= pace.lowered_at else pace
 

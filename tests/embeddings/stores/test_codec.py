@@ -95,7 +95,7 @@ def test_a_damaged_value_is_skipped(damaged: bytes) -> None:
 
 
 @pytest.mark.parametrize("value", [2**70, object(), "\ud800"], ids=["int", "object", "surrogate"])
-def test_what_cannot_be_encoded_is_a_store_error(value: object) -> None:
+def test_a_value_that_cannot_be_encoded_is_a_store_error(value: object) -> None:
     completion = msgspec.structs.replace(answer(), extra={"field": value})
     with pytest.raises(StoreError):
         sealed_value(entry("id", answer=completion))

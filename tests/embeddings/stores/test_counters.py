@@ -35,7 +35,7 @@ async def test_a_charge_above_its_limit_adds_to_no_counter(stores: Stores) -> No
     assert await store.charge(fits) == Charged(added=True, values=(8, 10))
 
 
-async def test_what_is_given_back_can_be_taken_again(stores: Stores) -> None:
+async def test_returned_amounts_can_be_taken_again(stores: Stores) -> None:
     store = await stores.open()
     await store.charge([Charge("a", 10, LATER, 10)])
     assert not (await store.charge([Charge("a", 1, LATER, 10)])).added
@@ -44,7 +44,7 @@ async def test_what_is_given_back_can_be_taken_again(stores: Stores) -> None:
     assert await store.charge([Charge("a", 0, LATER, 5)]) == Charged(added=True, values=(10,))
 
 
-async def test_what_is_given_back_to_a_lost_counter_is_no_credit(stores: Stores) -> None:
+async def test_an_amount_returned_to_a_lost_counter_is_no_credit(stores: Stores) -> None:
     store = await stores.open()
     charged = await store.charge([Charge("lost", -4, LATER), Charge("b", 2, LATER)])
     assert charged == Charged(added=True, values=(0, 2))

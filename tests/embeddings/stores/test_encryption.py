@@ -145,7 +145,7 @@ async def test_a_plain_store_is_encrypted_from_now_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_nobody_can_pass_one_row_off_as_another(tmp_path: Path) -> None:
+async def test_one_row_cannot_pass_as_another(tmp_path: Path) -> None:
     store = await opened(url_of(tmp_path), KEY)
     one, other = secret_put("a"), secret_put("b")
     await store.append([one, other])

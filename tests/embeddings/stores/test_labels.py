@@ -37,47 +37,47 @@ async def test_labels_come_back_as_they_were_in_order(stores: Stores) -> None:
     store = await stores.open()
     beside = await stores.open_beside(store)
     appended = [full_label(), label("a", same=False), label("b")]
-    await store.label(appended[:2])
-    await beside.label(appended[2:])
+    await store.add_labels(appended[:2])
+    await beside.add_labels(appended[2:])
     for reader in (store, beside):
-        assert [read for _, read in await reader.labels()] == appended
+        assert [read for _, read in await reader.read_labels()] == appended
 
 
 async def test_a_store_without_labels_has_no_last_one(stores: Stores) -> None:
     store = await stores.open()
-    await store.label([])
-    assert await store.labels() == []
+    await store.add_labels([])
+    assert await store.read_labels() == []
     assert await last_cursor(store) == ""
 
 
 async def test_reading_goes_on_after_any_cursor(stores: Stores) -> None:
     store = await stores.open()
-    await store.label([label(f"{number:02}") for number in range(25)])
+    await store.add_labels([label(f"{number:02}") for number in range(25)])
     whole = await read_labels(store, limit=4)
     assert [read.id for _, read in whole] == [f"{number:02}" for number in range(25)]
     for place, (cursor, _) in enumerate(whole):
-        assert await store.labels(cursor) == whole[place + 1 :]
+        assert await store.read_labels(cursor) == whole[place + 1 :]
 
 
 async def test_cursors_compare_as_strings(stores: Stores) -> None:
     store = await stores.open()
     seen = [await last_cursor(store)]
     for _ in range(3):  # numbers of one digit and of two follow each other, at once and later
-        await store.label([label("a")] * 60)
-        seen += [cursor for cursor, _ in await store.labels(seen[-1])]
+        await store.add_labels([label("a")] * 60)
+        seen += [cursor for cursor, _ in await store.read_labels(seen[-1])]
         assert seen[-1] == await last_cursor(store)
     assert seen == sorted(set(seen))
 
 
 async def test_a_domain_has_its_own_labels_under_the_same_cursors(stores: Stores) -> None:
     store = await stores.open()
-    await store.label([label(f"{number}", domain="ab"[number % 2]) for number in range(10)])
-    whole = await store.labels()
+    await store.add_labels([label(f"{number}", domain="ab"[number % 2]) for number in range(10)])
+    whole = await store.read_labels()
     of_b = await read_labels(store, limit=2, domain="b")
     assert of_b == whole[1::2]
-    assert await store.labels(whole[4][0], domain="b") == whole[5::2]
-    assert await store.labels(of_b[-1][0], domain="b") == []
-    assert await store.labels(domain="unknown") == []
+    assert await store.read_labels(whole[4][0], domain="b") == whole[5::2]
+    assert await store.read_labels(of_b[-1][0], domain="b") == []
+    assert await store.read_labels(domain="unknown") == []
 
 
 async def test_all_see_one_order_of_what_is_appended_at_once(stores: Stores) -> None:
@@ -88,13 +88,13 @@ async def test_all_see_one_order_of_what_is_appended_at_once(stores: Stores) -> 
 
     async def write(number: int, store: Store) -> None:
         for turn in range(20):
-            await store.label([label(f"{number}-{turn}-{part}") for part in "ab"])
+            await store.add_labels([label(f"{number}-{turn}-{part}") for part in "ab"])
             await anyio.lowlevel.checkpoint()
 
     async def follow() -> None:
         after = ""
         while len(followed) < 6 * 20 * 2:
-            page = await reader.labels(after, 7)
+            page = await reader.read_labels(after, 7)
             followed.extend(read.id for _, read in page)
             after = page[-1][0] if page else after
             await anyio.lowlevel.checkpoint()
@@ -115,17 +115,17 @@ async def test_all_see_one_order_of_what_is_appended_at_once(stores: Stores) -> 
 async def test_the_oldest_labels_leave(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
     bound(monkeypatch, stores, "LABEL_ROWS", 200)
     store = await stores.open()
-    await store.label([label("first", domain="early")])
+    await store.add_labels([label("first", domain="early")])
     early = await last_cursor(store)
     for batch in range(3):
         domain = "late" if batch else "early"
-        await store.label([label(f"{batch}-{number}", domain=domain) for number in range(150)])
+        await store.add_labels([label(f"{batch}-{number}", domain=domain) for number in range(150)])
     kept = [f"1-{number}" for number in range(100, 150)] + [f"2-{number}" for number in range(150)]
     assert await labelled(store) == kept
     assert await labelled(store, early) == kept
     assert await labelled(store, domain="late") == kept
     assert await labelled(store, domain="early") == []
-    await store.label([label(f"3-{number}", domain="early") for number in range(300)])
+    await store.add_labels([label(f"3-{number}", domain="early") for number in range(300)])
     assert await labelled(store) == [f"3-{number}" for number in range(100, 300)]
     assert await labelled(store, domain="early") == await labelled(store)
 
@@ -134,13 +134,13 @@ async def test_labels_that_a_newer_version_wrote_are_passed(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = await stores.open()
-    await store.label([label("a")])
+    await store.add_labels([label("a")])
     with monkeypatch.context() as newer:
         newer.setattr(records, "VERSION", b"\x7f")
-        await store.label([label(f"newer-{number}") for number in range(5)])
+        await store.add_labels([label(f"newer-{number}") for number in range(5)])
     assert await labelled(store, limit=2) == ["a"]
     assert await labelled(store, await last_cursor(store)) == []
-    await store.label([label("b")])
+    await store.add_labels([label("b")])
     for domain in (None, "domain"):
         assert await labelled(store, limit=2, domain=domain) == ["a", "b"]
 
@@ -148,14 +148,14 @@ async def test_labels_that_a_newer_version_wrote_are_passed(
 async def test_labels_of_which_one_cannot_be_stored_are_not_stored(stores: Stores) -> None:
     store = await stores.open()
     with pytest.raises(StoreError, match="cannot be stored"):
-        await store.label([label("a"), label("\ud800")])
-    assert await store.labels() == []
+        await store.add_labels([label("a"), label("\ud800")])
+    assert await store.read_labels() == []
 
 
-async def test_a_cursor_that_is_none_is_an_error(stores: Stores) -> None:
+async def test_an_invalid_cursor_is_an_error(stores: Stores) -> None:
     store = await stores.open()
     with pytest.raises(StoreError):
-        await store.labels("no cursor")
+        await store.read_labels("no cursor")
 
 
 # --- documents ---------------------------------------------------------------------------------
@@ -166,20 +166,20 @@ async def test_a_cursor_that_is_none_is_an_error(stores: Stores) -> None:
 async def test_a_document_is_kept_under_any_name(stores: Stores, name: str, value: bytes) -> None:
     store = await stores.open()
     beside = await stores.open_beside(store)
-    assert await beside.kept(name) is None
-    await store.keep(name, value)
-    assert await beside.kept(name) == value
-    assert await beside.kept(name + "x") is None
+    assert await beside.load_document(name) is None
+    await store.save_document(name, value)
+    assert await beside.load_document(name) == value
+    assert await beside.load_document(name + "x") is None
 
 
 async def test_a_document_replaces_its_names(stores: Stores) -> None:
     store = await stores.open()
     large = bytes(range(256)) * 16 * 1024
-    await store.keep("a", b"before")
-    await store.keep("b", b"other")
-    await store.keep("a", large)
-    assert await store.kept("a") == large
-    assert await store.kept("b") == b"other"
+    await store.save_document("a", b"before")
+    await store.save_document("b", b"other")
+    await store.save_document("a", large)
+    assert await store.load_document("a") == large
+    assert await store.load_document("b") == b"other"
 
 
 async def test_the_least_recently_written_documents_leave(
@@ -188,23 +188,23 @@ async def test_the_least_recently_written_documents_leave(
     bound(monkeypatch, stores, "DOCUMENTS", 3)
     store = await stores.open()
     for name in "abcadbe":
-        await store.keep(name, name.encode())
-    assert [await store.kept(name) for name in "abcde"] == [None, b"b", None, b"d", b"e"]
+        await store.save_document(name, name.encode())
+    assert [await store.load_document(name) for name in "abcde"] == [None, b"b", None, b"d", b"e"]
 
 
 async def test_labels_and_documents_are_there_after_reopening(
     durable_url: str, stores: Stores
 ) -> None:
     store = await stores.open()
-    await store.label([full_label(), label("a")])
-    await store.keep("snapshot", b"learned")
-    whole, end = await store.labels(), await last_cursor(store)
+    await store.add_labels([full_label(), label("a")])
+    await store.save_document("snapshot", b"learned")
+    whole, end = await store.read_labels(), await last_cursor(store)
     await store.aclose()
     again = await stores.open()
-    assert await again.labels() == whole
+    assert await again.read_labels() == whole
     assert await last_cursor(again) == end
-    assert await again.kept("snapshot") == b"learned"
-    await again.label([label("b")])
+    assert await again.load_document("snapshot") == b"learned"
+    await again.add_labels([label("b")])
     assert await labelled(again, end) == ["b"]
 
 
@@ -216,18 +216,18 @@ async def test_labels_that_cannot_be_read_are_read_once() -> None:
     asked: list[str] = []
 
     class Newer(MemoryStore):
-        async def _read_labels(
+        async def _label_rows(
             self, after: str, limit: int, domain: str | None
         ) -> Sequence[tuple[str, bytes]]:
             asked.append(after)
             return [row for row in rows if row[0] > after][:limit]
 
     store = Newer()
-    assert [cursor for cursor, _ in await store.labels("", 2)] == ["1"]
+    assert [cursor for cursor, _ in await store.read_labels("", 2)] == ["1"]
     for _ in range(3):
-        assert await store.labels("1", 2) == []
+        assert await store.read_labels("1", 2) == []
     assert asked == ["", "1", "3", "4", "4", "4"]
-    assert await store.labels("1", 2, domain="a domain") == []
+    assert await store.read_labels("1", 2, domain="a domain") == []
     rows.append(("5", encode(label("b"))))
-    assert await store.labels("1", 2, domain="a domain") == [("5", label("b"))]
-    assert await store.labels("1", 2) == [("5", label("b"))]
+    assert await store.read_labels("1", 2, domain="a domain") == [("5", label("b"))]
+    assert await store.read_labels("1", 2) == [("5", label("b"))]

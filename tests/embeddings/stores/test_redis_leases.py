@@ -130,7 +130,7 @@ async def test_an_entry_comes_before_any_lease(store: Store) -> None:
         assert isinstance(await one.exchange.find("exact-b", "name"), Lease)
 
 
-async def test_who_hears_no_messages_gets_no_lease(store: Store) -> None:
+async def test_a_process_that_gets_no_messages_gets_no_lease(store: Store) -> None:
     assert isinstance(store, RedisStore)
     async with exchanges(store) as (one, _):
         lease = await taken(one)

@@ -59,8 +59,8 @@ async def test_a_server_that_died_costs_a_store_error(
     own_server.kill()
     for call in (
         store.find("key"), store.load(["a"]), store.append([put("a")]), store.stats(),
-        store.label([label("a")]), store.labels(), store.keep("a", b"a"),
-        store.kept("a"),
+        store.add_labels([label("a")]), store.read_labels(), store.save_document("a", b"a"),
+        store.load_document("a"),
     ):  # fmt: skip
         with pytest.raises(StoreError):
             await call
@@ -177,8 +177,8 @@ async def test_a_domain_without_labels_leaves_no_key(
 ) -> None:
     monkeypatch.setattr("headstart.embeddings.stores.redis.LABEL_ROWS", 10)
     store = await stores.open()
-    await store.label([label("old", domain="old")])
-    await store.label([label(str(number), domain="new") for number in range(10)])
+    await store.add_labels([label("old", domain="old")])
+    await store.add_labels([label(str(number), domain="new") for number in range(10)])
     with closing(redis.client()) as client:
         keys = set(client.scan_iter(f"{PREFIX}labels*"))
     assert keys == {f"{PREFIX}labels".encode(), f"{PREFIX}labels:new".encode()}
@@ -188,11 +188,11 @@ async def test_labels_go_on_after_the_server_was_flushed(
     stores: Stores, redis: RedisServer
 ) -> None:
     store = await stores.open()
-    await store.label([label("a")])
+    await store.add_labels([label("a")])
     cursor = await last_cursor(store)
     redis.flush()
     assert await last_cursor(store) == ""
-    await store.label([label("b")])
+    await store.add_labels([label("b")])
     assert await labelled(store, cursor) == ["b"]
 
 
@@ -228,7 +228,7 @@ async def test_a_password_opens_and_a_wrong_one_is_refused_unquoted() -> None:
         assert "mistaken" not in f"{refused.value} {refused.value.__cause__}"
 
 
-async def test_a_server_that_is_no_sentinel_is_refused(redis: RedisServer) -> None:
+async def test_a_server_that_is_not_a_sentinel_is_refused(redis: RedisServer) -> None:
     store = RedisStore(f"redis+sentinel://127.0.0.1:{redis.port}/main")
     with pytest.raises(ConfigError, match="the hosts of the URL are not Sentinels"):
         await store.open()

@@ -82,13 +82,13 @@ async def test_a_file_of_the_first_schema_is_taken_over(tmp_path: Path) -> None:
         assert await store.find("exact-a") == entry("a")
         assert await scan(store) == ["a"]
         assert await store.secret() == SECRET
-        await store.label([label(life)])
-        await store.keep("name", life.encode())
+        await store.add_labels([label(life)])
+        await store.save_document("name", life.encode())
         await store.aclose()
         assert schema_version(path) == SCHEMA_VERSION
     store = await open_store(path)
     assert await labelled(store) == ["first", "second"]
-    assert await store.kept("name") == b"second"
+    assert await store.load_document("name") == b"second"
     cursor = await store.append([put("b")])
     assert await follow(store, str(int(cursor) - 1), 1)
     before = await store.stats()
@@ -101,13 +101,13 @@ async def test_a_file_of_the_first_schema_is_taken_over(tmp_path: Path) -> None:
 async def test_a_version_set_back_by_an_older_process_does_no_harm(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     store = await open_store(path)
-    await store.label([label("a")])
-    await store.keep("name", b"value")
+    await store.add_labels([label("a")])
+    await store.save_document("name", b"value")
     await store.aclose()
     with closing(sqlite3.connect(path)) as older:
         older.execute("PRAGMA user_version = 1")
     again = await open_store(path)
     assert await labelled(again) == ["a"]
-    assert await again.kept("name") == b"value"
+    assert await again.load_document("name") == b"value"
     assert schema_version(path) == SCHEMA_VERSION
     await again.aclose()

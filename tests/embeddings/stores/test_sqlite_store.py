@@ -212,10 +212,14 @@ async def test_a_store_that_is_not_open_says_so(path: Path, open_file: Open) -> 
     await store.aclose()
     with pytest.raises(StoreError, match="closed"):
         await store.find("key")
-    for write in (store.append([put("a")]), store.label([label("a")]), store.keep("a", b"a")):
+    for write in (
+        store.append([put("a")]),
+        store.add_labels([label("a")]),
+        store.save_document("a", b"a"),
+    ):
         with pytest.raises(StoreError, match="closed"):
             await write
-    for read in (store.labels(), store.kept("a")):
+    for read in (store.read_labels(), store.load_document("a")):
         with pytest.raises(StoreError, match="closed"):
             await read
 
@@ -247,17 +251,21 @@ async def test_a_write_that_fails_is_an_error_and_the_next_one_works(
     store = await open_file(busy_s=0.01)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        for write in (store.append([put("a")]), store.label([label("a")]), store.keep("a", b"a")):
+        for write in (
+            store.append([put("a")]),
+            store.add_labels([label("a")]),
+            store.save_document("a", b"a"),
+        ):
             with pytest.raises(StoreError, match="locked"):
                 await write
-        assert await store.labels() == []
-        assert await store.kept("a") is None
+        assert await store.read_labels() == []
+        assert await store.load_document("a") is None
         assert await store.find("exact-a") is None
     await store.append([put("b")])
     assert await scan(store) == ["b"]
 
 
-async def test_what_expires_is_purged_without_a_write(open_file: Open) -> None:
+async def test_expired_entries_are_purged_without_a_write(open_file: Open) -> None:
     clock = Clock()
     store = await open_file(clock=clock)
     cursor = await store.append([put("brief", expires=NOW + 60), put("lasting")])

@@ -417,10 +417,10 @@ async def test_the_secret_is_random_and_the_same_for_all(stores: Stores) -> None
 
 async def test_books_keep_their_order_and_begin_where_asked(stores: Stores) -> None:
     store = await stores.open()
-    await store.book([booked("a", NOW), booked("b", NOW + 2)])
-    await store.book([booked("c", NOW + 1)])
-    assert [served.id async for served in store.books()] == ["a", "b", "c"]
-    assert [served async for served in store.books(NOW + 1)] == [
+    await store.add_to_books([booked("a", NOW), booked("b", NOW + 2)])
+    await store.add_to_books([booked("c", NOW + 1)])
+    assert [served.id async for served in store.read_books()] == ["a", "b", "c"]
+    assert [served async for served in store.read_books(NOW + 1)] == [
         booked("b", NOW + 2),
         booked("c", NOW + 1),
     ]
@@ -429,16 +429,16 @@ async def test_books_keep_their_order_and_begin_where_asked(stores: Stores) -> N
 async def test_long_books_are_read_to_their_end(stores: Stores) -> None:
     store = await stores.open()
     rows = [booked(str(number), NOW + number) for number in range(2500)]
-    await store.book(rows)
-    assert [served async for served in store.books()] == rows
+    await store.add_to_books(rows)
+    assert [served async for served in store.read_books()] == rows
 
 
-async def test_what_was_kept_is_there_after_reopening(durable_url: str, stores: Stores) -> None:
+async def test_stored_entries_are_there_after_reopening(durable_url: str, stores: Stores) -> None:
     store = await stores.open()
     secret = await store.secret()
     await store.append([Put(entry=full_entry(), vector=vector()), put("a")])
     await store.append([Delete(ids=("a",))])
-    await store.book([booked("r", NOW)])
+    await store.add_to_books([booked("r", NOW)])
     kept, end = await store.stats(), await store.cursor()
     await store.aclose()
     again = await stores.open()
@@ -447,7 +447,7 @@ async def test_what_was_kept_is_there_after_reopening(durable_url: str, stores: 
     assert await again.stats() == kept
     assert await again.cursor() == end
     assert await again.secret() == secret
-    assert [served.id async for served in again.books()] == ["r"]
+    assert [served.id async for served in again.read_books()] == ["r"]
 
 
 async def test_closing_twice_is_harmless(stores: Stores) -> None:

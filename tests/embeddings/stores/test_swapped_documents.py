@@ -36,7 +36,7 @@ async def test_a_document_is_replaced_by_who_has_seen_its_last_version(store: Sw
     assert (read.written, read.version, read.value) == (False, 2, b"two")
 
 
-async def test_it_tells_the_time_of_the_store(store: SwapStore) -> None:
+async def test_a_swap_tells_the_time_of_the_store(store: SwapStore) -> None:
     before = await store.swap("a", 0, b"", 60.0)
     after = await store.swap("a", 0, b"", 60.0)
     assert before.now <= after.now
@@ -49,7 +49,7 @@ async def test_bytes_stay_as_they_are(store: SwapStore) -> None:
     assert (await store.swap("b", 0, b"", 60.0)).value == value
 
 
-async def test_of_writes_at_the_same_time_each_has_seen_the_one_before(stores: Stores) -> None:
+async def test_each_of_several_writes_at_once_has_seen_the_one_before(stores: Stores) -> None:
     first, second = await stores.open(), await stores.open()
     if not isinstance(first, SwapStore) or not isinstance(second, SwapStore):
         pytest.skip("only stores that nodes share have such documents")
