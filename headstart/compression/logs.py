@@ -296,7 +296,7 @@ def _lines_with_unusual_values(form: _Form, first: str) -> Iterator[int]:
         counts = Counter(column)
         if len(counts) == 1 or place in skipped:
             continue
-        odd = set(_odd_values(column, counts))
+        odd = {*_odd_values(column, counts), *_odd_forms(counts)}
         if odd:
             yield from (form.numbers[at] for at, value in enumerate(column) if value in odd)
         yield from (form.numbers[at] for at in _extremes(column, counts))
@@ -315,6 +315,26 @@ def _odd_values(column: Sequence[str], counts: Counter[str]) -> Iterator[str]:
         yield from again if len(again) <= _FEW / 2 else ()
 
 
+def _odd_forms(counts: Counter[str]) -> Iterator[str]:
+    """Yield the values of a rare form, such as ``2m41s`` or ``3GB`` among ``20ms`` and ``5MB``.
+
+    Values have the same form if they differ in digits only: first in any number of them, then in
+    the same number. Of a column with many forms none is rare.
+    """
+    fixed = {value: value.translate(_DIGITS) for value in counts}
+    loose = {form: _ZEROS.sub("0", form) for form in set(fixed.values())}
+    for form_of in ({value: loose[form] for value, form in fixed.items()}, fixed):
+        forms: Counter[str] = Counter()
+        for value, count in counts.items():
+            forms[form_of[value]] += count
+        if len(forms) <= _FEW:
+            yield from (value for value in counts if forms[form_of[value]] <= _RARE)
+
+
+_DIGITS = str.maketrans("123456789", "000000000")
+_ZEROS = re.compile("0+")
+
+
 def _extremes(column: Sequence[str], counts: Counter[str]) -> Iterator[int]:
     """Yield the places of the least and the greatest numbers, and of breaks in a count."""
     for values in _numbers(counts).values():
@@ -328,7 +348,6 @@ def _extremes(column: Sequence[str], counts: Counter[str]) -> Iterator[int]:
             breaks = [number for number, step in enumerate(steps) if step != usual]
             for number in breaks[:_FEW]:
                 yield from (at[number], at[number + 1])
-            continue
         order = sorted(range(len(series)), key=series.__getitem__)
         yield from (at[order[0]], at[order[-1]])
         low, high = series[order[len(order) // 4]], series[order[3 * len(order) // 4]]
@@ -347,7 +366,7 @@ def _numbers(values: Iterable[str]) -> dict[tuple[str, str], dict[str, float]]:
             found.setdefault((number[1].rstrip("-+"), number[3]), {})[value] = sign * float(
                 number[2]
             )
-    return found if len(found) <= _RARE else {}
+    return found if len(found) <= _FEW else {}
 
 
 # --- times -----------------------------------------------------------------------------------
