@@ -85,7 +85,7 @@ def shorten_text(
 ) -> Shortened:
     """Apply transforms to a text that may be changed. ``sent`` has the texts before it."""
     listing = unpadded(text, memo)
-    if listing.applied or has_mark(text):
+    if listing.applied or has_mark(text) or purpose.verbatim:
         return listing
     table = memo.call(lossless.shorten_json, text)
     if allowed.mode == "safe":
@@ -93,9 +93,7 @@ def shorten_text(
     minified = None if table else memo.call(lossless.minify, text)
     if table or minified is not None:
         short = _lossless(table) if table else _minified(text, minified or "", memo)
-        return short if purpose.verbatim else _pointed(short, sent)
-    if purpose.verbatim:
-        return Shortened(text=text)
+        return _pointed(short, sent)
     return _shorten_prose(text, purpose, allowed, sent, memo)
 
 
