@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 import tokenize
 from collections import Counter
-from itertools import groupby
 from token import EXACT_TOKEN_TYPES
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -206,8 +205,10 @@ _PROGRESS = re.compile(
 _BAR = re.compile(
     r"\[[=#>.\s-]*[=#>][=#>.\s-]{4,}\]|[\u2500-\u259f]{2}[\u2500-\u259f\s]*|\|[#= ]{5,}\|"
 )
-_DONE = re.compile(r"\d[\d.]*\s?(?:[kKMG]i?B)?\s?/\s?(\d[\d.]*\s?(?:[kKMG]i?B)?)")
-_NUMBER = re.compile(r"\d[\d.,:]*(?:\s?[kKMG]i?B)?")
+_DONE = re.compile(r"(\d+(?:\.\d+)?)\s?(?:([kKMG])i?B)?\s?/\s?(\d[\d.]*\s?(?:[kKMG]i?B)?)")
+_UNITS = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9}
+_NUMBER = re.compile(r"(?<![A-Za-z_.\d-])\d[\d.,:]*(?:\s?[kKMG]i?B)?")
+"""A number of its own. In ``test_5.py`` it belongs to a name."""
 _MIN_STEPS = 4
 _MIN_SHARE = 0.6
 """The smallest share of a line's overwritten states that must show progress."""
@@ -223,21 +224,37 @@ def play_back(text: str) -> str:
 def fold_steps(text: str) -> str:
     """Return the text with the first and the last of the lines that one progress bar wrote."""
     out: list[str] = []
-    for form, group in groupby(text.split("\n"), key=_step):
-        run = list(group)
-        if form and len(run) >= _MIN_STEPS:
-            out += (run[0], omitted(len(run) - 2, "line"), run[-1])
-        else:
-            out += run
-    return "\n".join(out)
+    run: list[str] = []
+    form, done = None, 0.0
+    for line in text.split("\n"):
+        step = _step(line)
+        # A bar that begins again, or stands still, is another one: the end of each tells something.
+        if step is None or step.form != form or step.done <= done:
+            out += _folded(run)
+            run = []
+        run.append(line)
+        form, done = (step.form, step.done) if step else (None, 0.0)
+    return "\n".join([*out, *_folded(run)])
 
 
-def _step(line: str) -> tuple[str, str] | None:
-    """Return the form of a line with a bar, and the total that it counts up to."""
-    done = _DONE.search(line) if "/" in line else None
-    if done is None or _BAR.search(line) is None:
+def _folded(run: list[str]) -> list[str]:
+    if len(run) < _MIN_STEPS:
+        return run
+    return [run[0], omitted(len(run) - 2, "line"), run[-1]]
+
+
+class _Step(NamedTuple):
+    form: tuple[str, str]
+    """The form of a line with a bar, and the total that it counts up to."""
+    done: float
+
+
+def _step(line: str) -> _Step | None:
+    found = _DONE.search(line) if "/" in line else None
+    if found is None or _BAR.search(line) is None:
         return None
-    return _form(line), done[1]
+    done = float(found[1]) * _UNITS[(found[2] or "").upper()]
+    return _Step((_form(line), found[3]), done)
 
 
 def _last_state(line: str) -> str:
