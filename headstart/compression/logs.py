@@ -131,7 +131,10 @@ _PREFIX = (
     r"|(?:[\w.]{1,40}=\S{1,80} ){1,3}(?=(?:time|ts|level|lvl)=))?"  # logfmt
 )
 _STAMP = re.compile(
-    _PREFIX + r"\W{0,2}(?:\d{4}[-/.]\d\d[-/.]\d\d|\d{6} \d{6}|[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d"
+    _PREFIX
+    # A date alone begins the rows of a statement or a diary.
+    + r"\W{0,2}(?:\d{4}[-/.]\d\d[-/.]\d\d(?=\D{1,4}\d\d\D?\d\d|\W{1,4}[A-Z]{4}|[^\n]{1,40}\d:\d\d)"
+    r"|\d{6} \d{6}|[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d"
     r"|[A-Z][a-z]{2} [A-Z][a-z]{2} +\d{1,2} \d\d:|\d\d:\d\d:\d\d|\d{10,13}\b"
     r"|\d\d([-/.])\d\d\1(?:\d\d){1,2}[ T]\d\d:\d\d|\d\d[-.]\d\d \d\d:\d\d:"
     r"|\d\d/[A-Z][a-z]{2}/\d{4}:|(?:19|20)\d\d[01]\d[0-3]\d(?:[-T_ ]\d\d:\d\d|T\d{6})"
@@ -198,11 +201,16 @@ def _is_stamped(line: str) -> bool:
 
 
 def _is_table(lines: Sequence[str]) -> bool:
-    """Return whether the lines are rows of a table: equally many separators, and few words."""
+    """Return whether the lines are rows of a table: few words, and equally many separators.
+
+    A series of measurements has hardly a word: each value is a fact of its own.
+    """
+    words = sum(len(_LETTERS.findall(line)) for line in lines[1:])
+    if words < len(lines):
+        return True
     for sign in ",;\t":
         count = lines[0].count(sign)
         if count and sum(line.count(sign) == count for line in lines) >= 0.95 * len(lines):
-            words = sum(len(_LETTERS.findall(line)) for line in lines[1:])
             # One separator may also be the comma before the milliseconds of a log.
             most = 2 * len(lines) if count >= 2 else 0
             if not any(map(str.isdigit, lines[0])) or words <= most:
@@ -491,6 +499,13 @@ def _asked(query: str) -> tuple[set[str], set[str]]:
             words.add(word)
         before = word
     return ids, words
+
+
+def loses_asked(text: str, short: str, query: str) -> bool:
+    """Return whether an id of the question is in a text and not in its shorter form."""
+    ids, _ = _asked(query)
+    before, after = text.lower(), short.lower()
+    return any(id in before and id not in after for id in ids)
 
 
 _IN_ID = re.compile(r"[._:/@-]")

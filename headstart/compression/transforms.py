@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headstart.compression import lossless
 from headstart.compression.html_text import html_to_text, is_html, is_markup
-from headstart.compression.logs import collapse_log, is_log, reports_problem
+from headstart.compression.logs import collapse_log, is_log, loses_asked, reports_problem
 from headstart.compression.lossless import strip_padding
 from headstart.compression.passages import has_mark, omitted
 from headstart.compression.selection import is_code, select
@@ -128,7 +128,9 @@ def _shorten_prose(
     if is_html(text):
         if purpose.markup:
             return short
-        short = _transformed(short, "html", memo.call(html_to_text, text) or text)
+        words = memo.call(html_to_text, text)
+        if words is not None and not loses_asked(text, words, purpose.words):
+            short = _transformed(short, "html", words)
     else:
         shown = memo.call(play_back, text)
         if memo.call(is_log, shown):

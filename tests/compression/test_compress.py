@@ -173,6 +173,13 @@ def test_broken_pages_are_sent_unchanged() -> None:
     assert compress(messages, mode="balanced").messages == messages
 
 
+def test_a_page_stays_if_its_text_lacks_an_id_of_the_question() -> None:
+    page = PAGE.replace("<p class", "<p data-order='A-1017' class", 1)
+    messages = [ask("Where is order A-1017?"), call(), result(page)]
+    assert compress(messages, mode="balanced").messages == messages
+    assert compress([ask("Where is A-1018?"), *messages[1:]], mode="balanced").spans
+
+
 def test_balanced_minifies_json_of_an_unusual_layout() -> None:
     odd = '{ "price" : 1.50 ,\n\n\n "a" : [ 1 , 2 ] }' + " " * 200
     done = compress([ask("?"), call(), result(odd)], mode="balanced")

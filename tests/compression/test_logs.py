@@ -281,3 +281,21 @@ def test_the_least_of_values_that_mostly_count_up_is_kept() -> None:
     ]
     lines[277] = "2026-03-01 10:04:37 INFO sent 0 rows"
     assert lines[277] in collapse_log("\n".join(lines), "").split("\n")
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "2026-03-{d:02} account {n:4} {m:>8}.00 EUR paid",
+        "2026/03/{d:02} Rent of flat {n} was {m}.00",
+        "2026-03-{d:02} 10:00 {n}.5 {m}.25 99.{d}",
+        "2026-03-01 10:{d:02}:00 sensor{n} {m}",
+    ],
+)
+def test_rows_of_a_statement_and_of_measurements_are_no_log(row: str) -> None:
+    assert not is_log("\n".join(row.format(d=n % 28 + 1, n=n, m=n * 37 % 90) for n in range(60)))
+
+
+@pytest.mark.parametrize("stamp", ["2026-03-01 INFO", "2026.03.01 node 10:00", "2026-03-01T10:00"])
+def test_a_date_with_a_time_or_a_level_begins_a_line_of_a_log(stamp: str) -> None:
+    assert is_log("\n".join(f"{stamp} job {n} was sent to the queue" for n in range(60)))
