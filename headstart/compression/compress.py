@@ -41,7 +41,14 @@ from headstart.compression.result import (
     texts,
     with_text,
 )
-from headstart.compression.selection import DocumentSpan, find_documents, shows_file, understand
+from headstart.compression.selection import (
+    DocumentSpan,
+    find_documents,
+    relays,
+    shows_file,
+    understand,
+    understand_beside,
+)
 from headstart.compression.tokens import CHARS_PER_TOKEN
 from headstart.compression.transforms import (
     COST_MS_PER_1K,
@@ -61,7 +68,7 @@ if TYPE_CHECKING:
     from headstart.compression.selection import TextPurpose
 
 
-CODE_VERSION = "5"
+CODE_VERSION = "6"
 """The version of the transforms. Raise it whenever a transform writes other bytes."""
 MIN_TEXT_CHARS = 200
 """A shorter text is not changed: a mark would be longer than the saving."""
@@ -188,6 +195,8 @@ class ConversationCompressor:
     sent_chars: int = 0
     _words: list[str] = field(default_factory=list)
     """The user's own words of this turn."""
+    _relays: bool = False
+    """The system text asks for the results of tools as they came."""
     _last_role: object = None
     _calls: dict[object, tuple[str, str]] = field(default_factory=dict)
 
@@ -207,10 +216,7 @@ class ConversationCompressor:
             for _, text in indexed_texts(message):
                 self._remember(text)
             return sent, []
-        purpose: TextPurpose | None = None
-        if message.get("role") not in TOOL_ROLES or not self.memo.call(shows_file, *call):
-            purpose = self.memo.call(understand, without_marks("\n".join(self._words)))
-            purpose = msgspec.structs.replace(purpose, call=call[1])
+        purpose = self._purpose(message, call)
         spans: list[Span] = []
         for part, text in indexed_texts(message):
             new, found = self._shorten(text, places.get(part, []), purpose, call[1])
@@ -221,6 +227,17 @@ class ConversationCompressor:
                 ]
         return sent, spans
 
+    def _purpose(self, message: Mapping[str, Any], call: tuple[str, str]) -> TextPurpose | None:
+        """Return what the texts of a message are for; None for a file that a call shows."""
+        words = without_marks("\n".join(self._words))
+        if message.get("role") not in TOOL_ROLES:
+            return self.memo.call(understand_beside, words)
+        if self.memo.call(shows_file, *call):
+            return None
+        purpose = self.memo.call(understand, words)
+        verbatim = purpose.verbatim or self._relays
+        return msgspec.structs.replace(purpose, call=call[1], verbatim=verbatim)
+
     def _learn(
         self, message: Mapping[str, Any], places: Mapping[int | None, list[DocumentSpan]]
     ) -> None:
@@ -229,6 +246,8 @@ class ConversationCompressor:
         if role == "user":
             own = [_outside(text, places.get(part, [])) for part, text in indexed_texts(message)]
             self._words = [*(self._words if self._last_role == "user" else ()), *own]
+        elif role in {"system", "developer"}:
+            self._relays |= any(self.memo.call(relays, text) for _, text in indexed_texts(message))
         for id, call in calls_in(message):
             self._calls[id] = call
             self.sent_chars += len(call[1])

@@ -131,7 +131,10 @@ _PREFIX = (
     r"|(?:[\w.]{1,40}=\S{1,80} ){1,3}(?=(?:time|ts|level|lvl)=))?"  # logfmt
 )
 _STAMP = re.compile(
-    _PREFIX + r"\W{0,2}(?:\d{4}[-/.]\d\d[-/.]\d\d|\d{6} \d{6}|[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d"
+    _PREFIX
+    # A date alone begins the rows of a statement or a diary.
+    + r"\W{0,2}(?:\d{4}[-/.]\d\d[-/.]\d\d(?=\D{1,4}\d\d\D?\d\d|\W{1,4}[A-Z]{4}|[^\n]{1,40}\d:\d\d)"
+    r"|\d{6} \d{6}|[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d"
     r"|[A-Z][a-z]{2} [A-Z][a-z]{2} +\d{1,2} \d\d:|\d\d:\d\d:\d\d|\d{10,13}\b"
     r"|\d\d([-/.])\d\d\1(?:\d\d){1,2}[ T]\d\d:\d\d|\d\d[-.]\d\d \d\d:\d\d:"
     r"|\d\d/[A-Z][a-z]{2}/\d{4}:|(?:19|20)\d\d[01]\d[0-3]\d(?:[-T_ ]\d\d:\d\d|T\d{6})"
@@ -198,11 +201,16 @@ def _is_stamped(line: str) -> bool:
 
 
 def _is_table(lines: Sequence[str]) -> bool:
-    """Return whether the lines are rows of a table: equally many separators, and few words."""
+    """Return whether the lines are rows of a table: few words, and equally many separators.
+
+    A series of measurements has hardly a word: each value is a fact of its own.
+    """
+    words = sum(len(_LETTERS.findall(line)) for line in lines[1:])
+    if words < len(lines):
+        return True
     for sign in ",;\t":
         count = lines[0].count(sign)
         if count and sum(line.count(sign) == count for line in lines) >= 0.95 * len(lines):
-            words = sum(len(_LETTERS.findall(line)) for line in lines[1:])
             # One separator may also be the comma before the milliseconds of a log.
             most = 2 * len(lines) if count >= 2 else 0
             if not any(map(str.isdigit, lines[0])) or words <= most:
@@ -296,7 +304,7 @@ def _lines_with_unusual_values(form: _Form, first: str) -> Iterator[int]:
         counts = Counter(column)
         if len(counts) == 1 or place in skipped:
             continue
-        odd = set(_odd_values(column, counts))
+        odd = {*_odd_values(column, counts), *_odd_forms(counts)}
         if odd:
             yield from (form.numbers[at] for at, value in enumerate(column) if value in odd)
         yield from (form.numbers[at] for at in _extremes(column, counts))
@@ -315,6 +323,26 @@ def _odd_values(column: Sequence[str], counts: Counter[str]) -> Iterator[str]:
         yield from again if len(again) <= _FEW / 2 else ()
 
 
+def _odd_forms(counts: Counter[str]) -> Iterator[str]:
+    """Yield the values of a rare form, such as ``2m41s`` or ``3GB`` among ``20ms`` and ``5MB``.
+
+    Values have the same form if they differ in digits only: first in any number of them, then in
+    the same number. Of a column with many forms none is rare.
+    """
+    fixed = {value: value.translate(_DIGITS) for value in counts}
+    loose = {form: _ZEROS.sub("0", form) for form in set(fixed.values())}
+    for form_of in ({value: loose[form] for value, form in fixed.items()}, fixed):
+        forms: Counter[str] = Counter()
+        for value, count in counts.items():
+            forms[form_of[value]] += count
+        if len(forms) <= _FEW:
+            yield from (value for value in counts if forms[form_of[value]] <= _RARE)
+
+
+_DIGITS = str.maketrans("123456789", "000000000")
+_ZEROS = re.compile("0+")
+
+
 def _extremes(column: Sequence[str], counts: Counter[str]) -> Iterator[int]:
     """Yield the places of the least and the greatest numbers, and of breaks in a count."""
     for values in _numbers(counts).values():
@@ -328,7 +356,6 @@ def _extremes(column: Sequence[str], counts: Counter[str]) -> Iterator[int]:
             breaks = [number for number, step in enumerate(steps) if step != usual]
             for number in breaks[:_FEW]:
                 yield from (at[number], at[number + 1])
-            continue
         order = sorted(range(len(series)), key=series.__getitem__)
         yield from (at[order[0]], at[order[-1]])
         low, high = series[order[len(order) // 4]], series[order[3 * len(order) // 4]]
@@ -347,7 +374,7 @@ def _numbers(values: Iterable[str]) -> dict[tuple[str, str], dict[str, float]]:
             found.setdefault((number[1].rstrip("-+"), number[3]), {})[value] = sign * float(
                 number[2]
             )
-    return found if len(found) <= _RARE else {}
+    return found if len(found) <= _FEW else {}
 
 
 # --- times -----------------------------------------------------------------------------------
@@ -472,6 +499,13 @@ def _asked(query: str) -> tuple[set[str], set[str]]:
             words.add(word)
         before = word
     return ids, words
+
+
+def loses_asked(text: str, short: str, query: str) -> bool:
+    """Return whether an id of the question is in a text and not in its shorter form."""
+    ids, _ = _asked(query)
+    before, after = text.lower(), short.lower()
+    return any(id in before and id not in after for id in ids)
 
 
 _IN_ID = re.compile(r"[._:/@-]")

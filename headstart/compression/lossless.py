@@ -252,6 +252,8 @@ def _pairs(text: str) -> Any:
 # --- listings with numbered lines -----------------------------------------------------------------
 
 _LINE = re.compile(r"( *+)(\d{1,9})(\t|\u2192| ?[|\u2502])")
+_TABLE_RULE = re.compile(r"[ |]*-+(?:[+|]-+)+[ |]*")
+"""The line under the head of a table of a database, whose first column may hold rising numbers."""
 _MIN_LINES = 5
 _MIN_SHARE = 0.8
 """The smallest share of lines with a number in a listing."""
@@ -278,6 +280,7 @@ def strip_padding(text: str) -> PlainListing | None:
     """Return the listing without the blanks before its line numbers.
 
     None unless the text is a listing with rising numbers and ``pad`` restores it, which is checked.
+    A table with a rule under its head is no listing: if it is a file, an edit quotes its blanks.
     """
     # Line by line: one call over a long text would stop all other threads.
     lines = text.split("\n")
@@ -288,6 +291,8 @@ def strip_padding(text: str) -> PlainListing | None:
     if padded is None or len(found) < max(_MIN_LINES, _MIN_SHARE * sum(map(bool, lines))):
         return None
     if any(int(after[2]) <= int(before[2]) for before, after in pairwise(found)):
+        return None
+    if any(map(_TABLE_RULE.fullmatch, lines)):
         return None
     _, blanks, number, sign = padded
     padding = Padding(width=len(blanks) + len(number), sign=sign)

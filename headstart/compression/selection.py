@@ -15,6 +15,7 @@ import re
 from itertools import accumulate, groupby, pairwise
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from headstart.compression.passages import has_mark, omission_mark, sentences
@@ -321,6 +322,10 @@ _MIN_FUNCTION_WORDS = 0.12
 it have a third."""
 
 
+_MIN_SENTENCES = 0.5
+"""The smallest share of the pieces of a prose text that end like sentences."""
+
+
 class _Pieces(Frozen):
     """The pieces of a text: their places, their documents, and whether they frame a document."""
 
@@ -339,6 +344,8 @@ def select(text: str, question: str, kept: float = _KEPT) -> str | None:
     if len(text) < MIN_CHARS or len(query.terms) < _MIN_TERMS or not is_english(text):
         return None
     pieces = _cut(text)
+    if not _is_prose(text, pieces):
+        return None
     ranked = rank(text, pieces.spans, pieces.document_of, pieces.titles, query)
     if not _answers(ranked):
         return None
@@ -356,6 +363,13 @@ def is_english(text: str) -> bool:
         return False
     words = text.count(" ") + text.count("\n") + 1
     return len(_FUNCTION_WORD.findall(text.lower())) >= _MIN_FUNCTION_WORDS * words
+
+
+def _is_prose(text: str, pieces: _Pieces) -> bool:
+    """Return whether most pieces are sentences. The lines of a list are not: each may matter."""
+    ends = (text[start:end].rstrip("\"')]*_ \u201d\u2019\n")[-1:] for start, end in pieces.spans)
+    told = [end in ".!?:;,…" for end in ends if end]
+    return sum(told) >= _MIN_SENTENCES * len(told)
 
 
 def _cut(text: str) -> _Pieces:
@@ -611,9 +625,33 @@ _VERBATIM = re.compile(
     r"|(?:do not|don['\u2019]?t|never|without|must not) (?:alter|chang|modify|touch)"
     r"|(?:keep|leave|copy|return|repeat|print)\s(?:\w+\s){0,4}"
     r"(?:as[- ]is\b|as (?:it|they) (?:is|are)\b|exact)"
-    r"|exactly (?:as|like|the same)\b)",
+    r"|exactly (?:as|like|the same)\b"
+    r"|raw (?:\w+ )?(?:json|output|text|results?|response|data|logs?|content)\b"
+    # the layout, which other words cannot tell
+    r"|lines? (?:no\.? ?|numbers? )?#?\d|line numbers?\b|indent|white ?space|line breaks?\b"
+    r"|(?:how many|(?:number|count) of|count the) (?:lines|characters|bytes)\b"
+    r"|(?:columns?|offset|position|byte|character) #?\d"
+    r"|(?:\d+(?:st|nd|rd|th)|second|third|fourth|fifth|tenth) (?:last )?(?:line|byte|character)\b)",
     re.IGNORECASE,
 )
+_EDITS = re.compile(
+    r"(?:^|[.!?:;,\n]\s*"
+    r"|\b(?:please|then|and|now|just|only|(?:can|could|would) you|should|must|to)\s+)"
+    r"(?:(?:chang|replac|remov|delet|insert|append|prepend|add|updat|renam|modif|correct|improv"
+    r"|shorten|simplif|anonymi|mask|sort|reorder|merge|split|fill|complet|continu|extend|clean"
+    r"|appl(?=y)|swap|substitut|capitali|set|fix|format|minif|validat|turn|mark)(?:e|y|ze|se)?\b"
+    r"|make (?!sure))"
+    r"|\b(?:examples?|samples?|template|schema|formats?|formatted|pretty"
+    r"|in the same (?:way|form|style))\b",
+    re.IGNORECASE,
+)
+"""Words beside a document that ask for work on all of it, or show it as an example of a form."""
+_COPIED = r"(?:verbatim|word[- ]for[- ]word|as[- ]is|unchanged|unmodified|unaltered|exactly as)\b"
+_RESULT = r"\b(?:tools?|functions?|outputs?|results?|responses?|json)\b"
+_RELAY = re.compile(
+    rf"\b{_COPIED}[^.\n]{{0,80}}?{_RESULT}|{_RESULT}[^.\n]{{0,80}}?\b{_COPIED}", re.IGNORECASE
+)
+"""A sentence of a system text that asks for tool results as they came."""
 _WHOLE = re.compile(
     r"\b(?:summar|overview|tl;?dr|outline|gist|main (?:points?|ideas?)|key (?:points?|takeaways)"
     r"|count(?:ing|s)?\b|number of|(?:list|name|find|show|give|extract|identify)\s(?:\w+\s){0,2}"
@@ -621,7 +659,34 @@ _WHOLE = re.compile(
     r"|review\b|classify|sentiment|how often)",
     re.IGNORECASE,
 )
-_COUNTS = re.compile(r"\bhow (?:many|much|often)\b|\bfrequen|\brate\b", re.IGNORECASE)
+_ABSENT = re.compile(
+    r"\b(?:not|without|never|missing|absent|lack\w*|except|other than|none|nobody|no one|only)\b"
+    r"|n['\u2019]t\b",
+    re.IGNORECASE,
+)
+"""Questions about what a text does not say: only the whole text answers them."""
+_COUNTS = re.compile(
+    r"\b(?:how (?:many|much|often)\b|frequen|rate\b|total|sum\b|averag|mean\b|median\b|percent"
+    r"|ratio\b|proportion|distribut|histogram|tally\b|busiest\b|twice\b|per \w+"
+    r"|top \d|(?<!at )(?:most|least|fewest)\b"
+    r"(?! (?:likely|probabl|plausibl|important|recent|serious|severe|critical|relevant))"
+    r"|sort(?:ed)?\b|rank|plot\b|chart\b|an? (?:\w+ )?table\b|percentile|p\d\d\b|distinct|unique"
+    r"|different|once\b|in order\b|sequence|chronolog|timeline"
+    r"|show (?:me )?the (?:\w+ )?(?:log|output|lines)\b"
+    r"|wie ?viele?|combien|cu[aá]nt|quant[aeios]\b|hoeveel|ile\b|kolik|hur m[åa]nga"
+    r"|hvor m(?:ange|ye)|kuinka|montako|kaç\b|berapa|bao nhiêu)"
+    # We cannot read a question in another script than Latin.
+    r"|[\u0370-\u1dff\u2e80-\ud7ff\uf900-\ufdff]",
+    re.IGNORECASE,
+)
+_CLOCK = r"\d{1,2}(?::\d\d|\s?(?:a\.?m|p\.?m|o'clock)\b)"
+_STRETCH = re.compile(
+    rf"\b(?:between|since|until|till|after|before|from|past|by|around|near)\s(?:\S+\s){{0,3}}{_CLOCK}"
+    r"|\b(?:first|last|next|previous|final|past)\s(?:\w+\s)?(?:lines|entries|rows|messages|events"
+    r"|requests|seconds?|minutes?|hours?|days?)\b",
+    re.IGNORECASE,
+)
+"""A stretch of a log by its time or place, of which each line matters."""
 _MARKUP = re.compile(
     r"\b(?:html|markup|tags?|attributes?|selectors?|xpath|css|dom|href|hyperlinks?|links?|urls?"
     r"|scripts?|source code|class names?|elements?|buttons?)\b",
@@ -641,7 +706,7 @@ class TextPurpose(Frozen):
     whole: bool = False
     """The whole text matters, as for a summary, a comparison or a complete list."""
     counts: bool = False
-    """The question asks how often something occurs."""
+    """The question asks how often something occurs, or for all of a stretch of time."""
     markup: bool = False
     """The question is about the HTML markup itself."""
 
@@ -662,10 +727,28 @@ def understand(words: str) -> TextPurpose:
     return TextPurpose(
         question=words[-_QUESTION_CHARS:],
         verbatim=_VERBATIM.search(words) is not None,
-        whole=whole,
-        counts=whole or _COUNTS.search(words) is not None,
+        whole=whole or _ABSENT.search(focus(words[-_QUESTION_CHARS:])) is not None,
+        counts=whole or any(each.search(words) for each in (_COUNTS, _STRETCH)),
         markup=_MARKUP.search(words) is not None,
     )
+
+
+def understand_beside(words: str) -> TextPurpose:
+    """Derive the same for a document that stands in one message with the words.
+
+    Words that ask for a change, or show an example, are about the document. About the result of a
+    tool they may not be: "change my flight" asks for another call.
+    """
+    purpose = understand(words)
+    # Several labels: examples of questions with answers, each with its own documents.
+    shown = len(_LABEL.findall(words)) > 1 or _EDITS.search(words) is not None
+    edited = purpose.verbatim or shown
+    return msgspec.structs.replace(purpose, verbatim=edited)
+
+
+def relays(system: str) -> bool:
+    """Return whether a system text asks to pass on the results of tools as they came."""
+    return _RELAY.search(system) is not None
 
 
 def shows_file(name: str, arguments: str) -> bool:

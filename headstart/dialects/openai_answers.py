@@ -549,15 +549,23 @@ def _read_rest(chunk: dict[str, Any], events: list[StreamEvent]) -> None:
 
 
 def usage_tokens(usage: dict[str, Any]) -> Tokens:
-    """Return the counts of a usage object. DeepSeek has its own name for cached tokens."""
-    prompt, completion = token_details(usage, "prompt"), token_details(usage, "completion")
-    cached = prompt.get("cached_tokens") or usage.get("prompt_cache_hit_tokens")
+    """Return the counts of a usage object. DeepSeek has its own name for cached tokens.
+
+    xAI counts reasoning beside the completion, which the total shows.
+    """
+    asked, said = token_details(usage, "prompt"), token_details(usage, "completion")
+    cached = asked.get("cached_tokens") or usage.get("prompt_cache_hit_tokens")
+    prompt = as_count(usage.get("prompt_tokens"))
+    completion = as_count(usage.get("completion_tokens"))
+    reasoning = as_count(said.get("reasoning_tokens"))
+    if reasoning and usage.get("total_tokens") == prompt + completion + reasoning:
+        completion += reasoning
     return Tokens(
-        prompt=as_count(usage.get("prompt_tokens")),
-        completion=as_count(usage.get("completion_tokens")),
+        prompt=prompt,
+        completion=completion,
         cached=as_count(cached),
-        cache_write=as_count(prompt.get("cache_write_tokens")),
-        reasoning=as_count(completion.get("reasoning_tokens")),
+        cache_write=as_count(asked.get("cache_write_tokens")),
+        reasoning=reasoning,
     )
 
 

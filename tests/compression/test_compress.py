@@ -173,6 +173,13 @@ def test_broken_pages_are_sent_unchanged() -> None:
     assert compress(messages, mode="balanced").messages == messages
 
 
+def test_a_page_stays_if_its_text_lacks_an_id_of_the_question() -> None:
+    page = PAGE.replace("<p class", "<p data-order='A-1017' class", 1)
+    messages = [ask("Where is order A-1017?"), call(), result(page)]
+    assert compress(messages, mode="balanced").messages == messages
+    assert compress([ask("Where is A-1018?"), *messages[1:]], mode="balanced").spans
+
+
 def test_balanced_minifies_json_of_an_unusual_layout() -> None:
     odd = '{ "price" : 1.50 ,\n\n\n "a" : [ 1 , 2 ] }' + " " * 200
     done = compress([ask("?"), call(), result(odd)], mode="balanced")
@@ -180,10 +187,70 @@ def test_balanced_minifies_json_of_an_unusual_layout() -> None:
     assert done.spans[0].transforms == ("minify",)
 
 
-def test_verbatim_requests_keep_words_but_not_json_layout() -> None:
-    messages = [ask("Translate it verbatim"), call(), result(PAGE), call(), result(TABLE)]
-    done = compress(messages, mode="aggressive")
-    assert [span.transforms for span in done.spans] == [("json",)]
+MODES: list[CompressionMode] = ["safe", "balanced", "aggressive", "recoverable"]
+CATALOGUE = json.dumps(ROWS, indent=2)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Translate it verbatim",
+        "Show me the raw JSON.",
+        "Print the result as it is.",
+        "What is on line 31 of the result?",
+        "How many lines does the answer have?",
+        "Which value begins at offset 120?",
+        "Is the indentation right?",
+    ],
+)
+def test_what_is_copied_or_counted_by_lines_stays_as_it_is(
+    mode: CompressionMode, words: str
+) -> None:
+    messages = [ask(words), call(), result(PAGE), call(), result(CATALOGUE)]
+    assert compress(messages, mode=mode).messages == messages
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "system",
+    [
+        "Return the output of the tool verbatim.",
+        "Answer with the JSON exactly as the tool wrote it.",
+        "Pass each tool result on unchanged.",
+    ],
+)
+def test_the_system_text_may_ask_for_results_as_they_came(
+    mode: CompressionMode, system: str
+) -> None:
+    messages = [{"role": "system", "content": system}, ask("Go on"), call(), result(CATALOGUE)]
+    assert compress(messages, mode=mode).messages == messages
+    others = [{"role": "system", "content": "You sell flights."}, *messages[1:]]
+    assert compress(others, mode=mode).spans
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Change the price of HAT3 to 9 and return all of it.",
+        "Can you add a column?",
+        "Write the flights of the text below in the same form as this example.",
+        "Question: the first flight?\nAnswer: HAT0\n\nQuestion: the last flight?",
+    ],
+)
+def test_documents_to_change_and_examples_stay_as_they_are(
+    mode: CompressionMode, words: str
+) -> None:
+    messages = [ask(f"<document>\n{CATALOGUE}\n</document>\n{words}")]
+    assert compress(messages, mode=mode).messages == messages
+    asked = [ask(f"<document>\n{CATALOGUE}\n</document>\nWhich flight is the cheapest?")]
+    assert compress(asked, mode=mode).spans
+
+
+def test_words_that_ask_for_a_change_are_not_about_the_results_of_tools() -> None:
+    messages = [ask("Change my flight and add a bag."), call(), result(TABLE)]
+    assert compress(messages).spans
 
 
 def test_aggressive_selects_by_the_turns_own_question() -> None:
@@ -195,6 +262,20 @@ def test_aggressive_selects_by_the_turns_own_question() -> None:
     assert answer.strip() in texts(done)[2]
     assert done.tokens_after < 0.75 * done.tokens_before
     assert "selection" not in str(compress(messages, mode="balanced").spans)
+
+
+def test_aggressive_omits_nothing_from_a_list_or_for_what_is_not_there() -> None:
+    names = ("opened the bridge to the port", "closed the lock of the canal", "moved the crane")
+    log = "\n".join(f"{n:07x} The keeper of the harbour {names[n % 3]} in {n}" for n in range(90))
+    asked = ask("Who was the keeper of the lock of the canal in the harbour?")
+    assert not compress([asked, call(), result(log)], mode="aggressive").spans
+    text = log.replace("\n", ".\n")
+    assert compress([asked, call(), result(text)], mode="aggressive").spans
+    for absent in (
+        "Which keeper of the harbour did not close the lock?",
+        "Who never moved the crane?",
+    ):
+        assert not compress([ask(absent), call(), result(text)], mode="aggressive").spans
 
 
 def test_aggressive_selects_from_documents_beside_the_question() -> None:

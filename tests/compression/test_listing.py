@@ -74,3 +74,11 @@ def test_removed_padding_always_comes_back(
     if short is not None:
         assert pad(short.text, short.padding) == text
         assert strip_padding(short.text) is None
+
+
+def test_a_table_of_a_database_in_a_file_keeps_its_blanks() -> None:
+    head = " id | name\n----+------\n"
+    rows = "\n".join(f" {n:2} | row {n} of the table" for n in range(1, 41))
+    messages = _conversation(f"{head}{rows}\n(40 rows)")
+    for mode in ("safe", "balanced", "aggressive"):
+        assert compress(messages, mode=mode).messages == messages

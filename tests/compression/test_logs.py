@@ -251,3 +251,51 @@ def test_a_stack_without_times_is_kept_with_its_error() -> None:
     assert [line for line in lines if "main." in line] == [
         line for line in short if "main." in line and "like:" not in line
     ]
+
+
+@pytest.mark.parametrize(
+    ("usual", "odd"),
+    [
+        (("312ns", "17.25\xb5s", "3.5ms", "1.25s"), "58.1s"),
+        (("312ns", "17.25\xb5s", "3.5ms"), "2m41.5s"),
+        (("7B", "80KB", "9MB", "61GB"), "3TB"),
+        (("0.5", "1.25"), "1.3e+09"),
+        (("v2.14.1", "v2.14.12", "v2.14.3"), "v1.9.3"),
+        (("120x40", "120x41"), "120x9000"),
+    ],
+)
+def test_a_value_in_an_unusual_unit_or_form_is_kept(usual: tuple[str, ...], odd: str) -> None:
+    lines = [
+        f"2026-03-01 10:{n // 60:02}:{n % 60:02} INFO step {n} done in {usual[n % len(usual)]}"
+        for n in range(300)
+    ]
+    lines[177] = lines[177].rpartition(" ")[0] + f" {odd}"
+    collapsed = collapse_log("\n".join(lines), "").split("\n")
+    assert lines[177] in collapsed
+    assert len(collapsed) < 60
+
+
+def test_the_least_of_values_that_mostly_count_up_is_kept() -> None:
+    lines = [
+        f"2026-03-01 10:{n // 60:02}:{n % 60:02} INFO sent {100 + n % 30} rows" for n in range(300)
+    ]
+    lines[277] = "2026-03-01 10:04:37 INFO sent 0 rows"
+    assert lines[277] in collapse_log("\n".join(lines), "").split("\n")
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "2026-03-{d:02} account {n:4} {m:>8}.00 EUR paid",
+        "2026/03/{d:02} Rent of flat {n} was {m}.00",
+        "2026-03-{d:02} 10:00 {n}.5 {m}.25 99.{d}",
+        "2026-03-01 10:{d:02}:00 sensor{n} {m}",
+    ],
+)
+def test_rows_of_a_statement_and_of_measurements_are_no_log(row: str) -> None:
+    assert not is_log("\n".join(row.format(d=n % 28 + 1, n=n, m=n * 37 % 90) for n in range(60)))
+
+
+@pytest.mark.parametrize("stamp", ["2026-03-01 INFO", "2026.03.01 node 10:00", "2026-03-01T10:00"])
+def test_a_date_with_a_time_or_a_level_begins_a_line_of_a_log(stamp: str) -> None:
+    assert is_log("\n".join(f"{stamp} job {n} was sent to the queue" for n in range(60)))

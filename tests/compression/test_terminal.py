@@ -54,6 +54,19 @@ def test_charts_and_tables_are_no_steps(line: str) -> None:
     assert fold_steps(text) == text
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "100%|##########| 938/938 [00:12<00:00, 80.2it/s, loss=0.{n}]",
+        "938/938 [==============================] - 2s 2ms/step - val_loss: 0.{n}",
+        "tests/test_{n}.py [======>   ] {n}/40 ok",
+    ],
+)
+def test_bars_that_ended_and_the_names_of_steps_stay(line: str) -> None:
+    text = "\n".join(line.format(n=n) for n in range(10, 40))
+    assert fold_steps(text) == text
+
+
 def test_balanced_shows_what_a_terminal_shows() -> None:
     states = "\r".join(f"{n:3}%|{'#' * (n // 5):20}| {n}/100" for n in range(101))
     function = {"name": "run", "arguments": '{"command": "make"}'}

@@ -55,3 +55,14 @@ def test_a_count_within_bounds_is_believed(dialect: UpstreamDialect) -> None:
     counted = dialect.tokens(usage)
     assert counted.prompt in {7, 14, 21}
     assert counted.completion in {7, 14}
+
+
+@pytest.mark.parametrize(("total", "completion"), [(331, 319), (14, 2), (None, 2)])
+def test_reasoning_that_is_counted_beside_the_completion_is_added(
+    total: int | None, completion: int
+) -> None:
+    usage: dict[str, Any] = {"prompt_tokens": 12, "completion_tokens": 2, "total_tokens": total}
+    details = {"reasoning_tokens": 317 if total != 14 else 1}
+    counted = OPENAI_CHAT.tokens({**usage, "completion_tokens_details": details})
+    assert counted.completion == completion
+    assert counted.reasoning == details["reasoning_tokens"]
