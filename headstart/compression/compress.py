@@ -41,7 +41,13 @@ from headstart.compression.result import (
     with_text,
 )
 from headstart.compression.result import cleared as cleared_mark
-from headstart.compression.selection import DocumentSpan, find_documents, shows_file, understand
+from headstart.compression.selection import (
+    DocumentSpan,
+    TextPurpose,
+    find_documents,
+    shows_file,
+    understand,
+)
 from headstart.compression.tokens import CHARS_PER_TOKEN
 from headstart.compression.transforms import (
     COST_MS_PER_1K,
@@ -58,13 +64,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from headstart.compression.result import Dumpable
-    from headstart.compression.selection import TextPurpose
 
 
 CODE_VERSION = "5"
 """The version of the transforms. Raise it whenever a transform writes other bytes."""
 MIN_TEXT_CHARS = 200
 """A shorter text is not changed: a mark would be longer than the saving."""
+LONGEST_TEXT = 1_000_000
+"""A longer text is not changed. While a regular expression reads a text, all threads wait."""
+LONGEST_PROMPT = 4_000_000
+"""A prompt with more characters of text is not changed: other callers' prompts wait for it."""
 KEPT_RESULTS = 3
 """The latest tool results, which are never cleared."""
 _MAX_REMAINDER = 0.95
@@ -140,6 +149,7 @@ def compress(
         raise ConfigError(f"compression mode {mode!r} is none of {', '.join(_MODES)}")
     memo = Memo() if memo is None else memo
     source = [read_message(each) for each in messages]
+    chars = sum(len(text) for each in source for _, text in indexed_texts(each))
     cleared = _cleared(source) if clear_history and mode != "off" else frozenset()
     allowed = AllowedTransforms(
         mode,
@@ -149,7 +159,8 @@ def compress(
     )
     sent: list[dict[str, Any]] = []
     spans: list[Span] = []
-    if cleared or (mode != "off" and any(is_shortenable(each, memo) for each in source)):
+    shortens = mode != "off" and chars <= LONGEST_PROMPT
+    if shortens and (cleared or any(is_shortenable(each, memo) for each in source)):
         conversation = ConversationCompressor(allowed, profile, memo, cleared)
         for number, message in enumerate(source):
             shorter, new_spans = conversation.read(number, message)
@@ -186,8 +197,10 @@ class ConversationCompressor:
     reads: FileReads | None = field(init=False)
     """The files that were read; None: repeated reads stay whole."""
     sent_chars: int = 0
+    _purpose: TextPurpose = field(default_factory=TextPurpose)
+    """What follows from the user's words of this turn, without those in ``_words``."""
     _words: list[str] = field(default_factory=list)
-    """The user's own words of this turn."""
+    """The user's last words, which were not read yet."""
     _last_role: object = None
     _calls: dict[object, tuple[str, str]] = field(default_factory=dict)
 
@@ -209,8 +222,7 @@ class ConversationCompressor:
             return sent, []
         purpose: TextPurpose | None = None
         if message.get("role") not in TOOL_ROLES or not self.memo.call(shows_file, *call):
-            purpose = self.memo.call(understand, without_marks("\n".join(self._words)))
-            purpose = msgspec.structs.replace(purpose, call=call[1])
+            purpose = msgspec.structs.replace(self._understood(), call=call[1])
         spans: list[Span] = []
         for part, text in indexed_texts(message):
             new, found = self._shorten(text, places.get(part, []), purpose, call[1])
@@ -227,14 +239,23 @@ class ConversationCompressor:
         """Note the calls of a message, and the user's own words (those outside documents)."""
         role = message.get("role")
         if role == "user":
-            own = [_outside(text, places.get(part, [])) for part, text in indexed_texts(message)]
-            self._words = [*(self._words if self._last_role == "user" else ()), *own]
+            if self._last_role != "user":
+                self._purpose, self._words = TextPurpose(), []
+            for part, text in indexed_texts(message):
+                self._words.append(_outside(text, places.get(part, [])))
         for id, call in calls_in(message):
             self._calls[id] = call
             self.sent_chars += len(call[1])
             if self.reads is not None:
                 self.reads.called(*call)
         self._last_role = role
+
+    def _understood(self) -> TextPurpose:
+        """Return what follows from the user's words. Each word is read once."""
+        if self._words:
+            words, self._words = without_marks("\n".join(self._words)), []
+            self._purpose = self._purpose.then(self.memo.call(understand, words))
+        return self._purpose
 
     def _omit(self, number: int, message: Mapping[str, Any]) -> tuple[dict[str, Any], list[Span]]:
         ((part, text),) = indexed_texts(message)
@@ -337,7 +358,7 @@ def _touchable(message: Mapping[str, Any], memo: Memo) -> dict[int | None, list[
         return {}
     role, places = message.get("role"), {}
     for part, text in indexed_texts(message):
-        if not is_plain_text(message, part):
+        if len(text) > LONGEST_TEXT or not is_plain_text(message, part):
             continue
         whole = [DocumentSpan(start=0, end=len(text))]
         if found := memo.call(find_documents, text) if role == "user" else whole:

@@ -462,7 +462,8 @@ _NUMBERED = re.compile(
     re.MULTILINE | re.IGNORECASE,
 )
 _HEADING = re.compile(
-    r"^(?:#+[ \t]*)?(?:(?:retrieved[ \t])?(?:context|documents?|passages?|sources|search results)"
+    r"^(?:#++[ \t]*+)?+(?=[cdpqrsu])"
+    r"(?:(?:retrieved[ \t])?(?:context|documents?|passages?|sources|search results)"
     r"(?:[ \t]information)?:[ \t]*\n|((?:user )?question|query)[ \t]*:)",
     re.MULTILINE | re.IGNORECASE,
 )
@@ -601,6 +602,10 @@ _LONGEST_LINE = 400
 
 _QUESTION_CHARS = 2000
 """The last characters of the user's words that count as the question."""
+LONGEST_WORDS = 50_000
+"""Most characters of a user's message whose meaning is read. A longer one may mean anything."""
+LONGEST_CALL = 20_000
+"""Most characters of a tool call that are read. A longer call may have written a file."""
 
 _VERBATIM = re.compile(
     r"\b(?:translat|rewrit|re-?write|rephras|paraphras|proof-?read|copy-?edit|refactor|reformat"
@@ -645,6 +650,17 @@ class TextPurpose(Frozen):
     markup: bool = False
     """The question is about the HTML markup itself."""
 
+    def then(self, later: TextPurpose) -> TextPurpose:
+        """Return the purpose after more words of the same turn."""
+        words = f"{self.question}\n{later.question}" if self.question else later.question
+        return TextPurpose(
+            question=words[-_QUESTION_CHARS:],
+            verbatim=self.verbatim or later.verbatim,
+            whole=self.whole or later.whole,
+            counts=self.counts or later.counts,
+            markup=self.markup or later.markup,
+        )
+
     @property
     def words(self) -> str:
         """All words that may name an id."""
@@ -657,7 +673,14 @@ class TextPurpose(Frozen):
 
 
 def understand(words: str) -> TextPurpose:
-    """Derive from the user's own words which parts of a text the answer needs."""
+    """Derive from the user's own words which parts of a text the answer needs.
+
+    A regular expression keeps all threads waiting while it reads, so long words are not read: then
+    all parts may be needed.
+    """
+    if len(words) > LONGEST_WORDS:
+        question = words[-_QUESTION_CHARS:]
+        return TextPurpose(question=question, verbatim=True, whole=True, counts=True, markup=True)
     whole = _WHOLE.search(words) is not None
     return TextPurpose(
         question=words[-_QUESTION_CHARS:],
@@ -673,6 +696,8 @@ def shows_file(name: str, arguments: str) -> bool:
 
     Each byte of such a file matters. A log is not edited, so it does not count.
     """
+    if len(name) + len(arguments) > LONGEST_CALL:
+        return True
     named = _NOT_SHOWN.sub(" ", arguments)
     if _FILE_NAME.search(named):
         return True
