@@ -126,10 +126,9 @@ class _WatchedConnection(ResponseHandler):
                 return None if self.transport is None else self.transport.abort()
             ResponseHandler.data_received(self, data[:HEAD_PART_BYTES])
             data = data[HEAD_PART_BYTES:]
-        if self._payload not in (None, EMPTY_PAYLOAD):
-            self.head_bytes = None
         if self._exception is not None:
             return self._break_off()
+        self.head_bytes = None if data else self.head_bytes
         return self.data_received(data) if data else None
 
     def _break_off(self) -> None:
@@ -490,7 +489,8 @@ class HTTPUpstream:
         read: bytes | None = None
         if head.status >= 400 and (incoming.own is not None or not self.passes_keys):
             read, headers = self.writer.masked(await self._read_ahead(response), head.headers)
-            head = head._replace(headers=headers, is_plain=head.is_plain or bool(self.writer.secrets))
+            plain = head.is_plain or bool(self.writer.secrets)
+            head = head._replace(headers=headers, is_plain=plain)
         status, headers, reader = incoming.begin(head, transcript, strip=strip)
         if read is not None:
             headers = with_retry_after(headers, read)
@@ -595,8 +595,8 @@ class HTTPUpstream:
 
     def _let_end(self, response: aiohttp.ClientResponse) -> None:
         """Keep the connection if the rest of the body, which is not read, ends in time."""
-        loop = asyncio.get_running_loop()
-        self._ending[response] = loop.call_later(AFTER_END_S, self._cut, response)
+        timer = asyncio.get_running_loop().call_later(AFTER_END_S, self._cut, response)
+        self._ending[response] = timer
         response.content.on_eof(lambda: self._ending.pop(response).cancel())
 
     def _cut(self, response: aiohttp.ClientResponse) -> None:

@@ -12,6 +12,7 @@ import pytest
 from headstart.embeddings.stores.records import StoreLimits
 from headstart.embeddings.stores.redis import PREFIX, RedisStore
 from headstart.errors import ConfigError, StoreError
+from headstart.types import Charge
 from support.entries import entry, put, row
 from support.labels import label, labelled, last_cursor
 from support.patience import PATIENCE_S
@@ -162,6 +163,34 @@ async def test_a_value_of_a_newer_version_is_skipped(stores: Stores, redis: Redi
         client.hset(f"{PREFIX}entry:a", "value", b"\x7f\xff")
     assert await store.find("exact-a") is None
     assert await store.load(["a"]) == [None]
+
+
+@pytest.mark.parametrize("field", ["partition", "encoder", "sketcher", "expires"])
+async def test_an_entry_that_cannot_be_read_hides_no_other_one(
+    stores: Stores, redis: RedisServer, field: str
+) -> None:
+    store = await stores.open()
+    cursor = await store.append([put("a"), put("b"), put("c")])
+    with closing(redis.client()) as client:
+        fields: dict[str, bytes] = {"sketcher": b"s", "sketch": b"s", field: b"\xff"}
+        client.hset(f"{PREFIX}entry:a", mapping=fields)  # type: ignore[arg-type]
+        client.xadd(f"{PREFIX}log", {"stored": b"\xff"})
+        client.xadd(f"{PREFIX}log", {"stored": "c", "more": "d"})
+    assert await scan(store) == ["b", "c"]
+    assert [logged.record for logged in await follow(store, cursor, 1)] == [row("c")]
+
+
+async def test_figures_that_are_no_numbers_are_errors_of_the_store(
+    stores: Stores, redis: RedisServer
+) -> None:
+    store = await stores.open()
+    with closing(redis.client()) as client:
+        client.set(f"{PREFIX}bytes", "many")
+        client.set(f"{PREFIX}counter:used", "many")
+    with pytest.raises(StoreError, match="bytes"):
+        await store.stats()
+    with pytest.raises(StoreError, match="counter"):
+        await store.charge([Charge("used", 0, time.time() + 9)])  # noqa: TID251 - the server's
 
 
 async def test_entries_leave_when_a_bound_is_lowered(stores: Stores) -> None:
