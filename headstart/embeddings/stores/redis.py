@@ -482,17 +482,9 @@ def log_row(cursor: bytes, fields: Mapping[bytes, bytes]) -> LogRow:
     return LogRow(str(cursor, "ascii"), field == b"deleted", str(id, "utf-8", "replace"))
 
 
-def _vector_row(
-    id: str,
-    partition: bytes | None,
-    encoder: bytes | None,
-    vector: bytes | None,
-    table: bytes | None,
-    sketch: bytes | None,
-    expires: bytes | None,
-    now: float,
-) -> VectorRow | None:
+def _vector_row(id: str, fields: Sequence[bytes | None], now: float) -> VectorRow | None:
     """Return the row of a live entry; None also if this version cannot read it."""
+    partition, encoder, vector, table, sketch, expires = fields
     if partition is None or encoder is None:
         return None
     sketched = None
@@ -732,7 +724,7 @@ class RedisStore(RecordStore):
         return [
             row
             for id, fields in zip(ids, found, strict=True)
-            if (row := _vector_row(id, *fields, now)) is not None
+            if (row := _vector_row(id, fields, now)) is not None
             if (row := self._decrypted(row)) is not None
         ]
 
