@@ -917,7 +917,8 @@ class BatchSettings(Section):
     concurrency: Count = 64
     """Most calls of one batch at the same time. Their number follows the provider's limit."""
     max_running: Count = 4
-    """Batches that run at the same time; the others wait."""
+    """Batches that run at the same time; the others wait. One place is never taken by a caller who
+    has the others, unless there is only one."""
     max_file_bytes: Count = 100 * 1024 * 1024
     """The largest input file; on a larger one the answer is 413."""
     max_bytes: Count = 4 * 1024 * 1024 * 1024

@@ -172,7 +172,7 @@ def _cloud_problems(upstream: UpstreamSettings, environ: Mapping[str, str]) -> I
 
 
 def _read_authorities(settings: Settings) -> None:
-    from headstart.middleware.upstreams.http import trusting
+    from headstart.middleware.upstreams.outgoing import trusting
 
     for upstream in settings.upstream:
         if upstream.ca_file is not None:

@@ -472,7 +472,7 @@ class _Reached(msgspec.Struct, frozen=True):
 
 async def _reach(upstream: UpstreamSettings) -> _Reached:
     """Ask an upstream's address without a key, so that it costs nothing: any answer will do."""
-    from headstart.middleware.upstreams.http import trusting
+    from headstart.middleware.upstreams.outgoing import trusting
 
     check, name = f"upstream {upstream.name}", upstream.name
     began = time.perf_counter()

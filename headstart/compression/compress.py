@@ -43,11 +43,11 @@ from headstart.compression.result import (
 )
 from headstart.compression.selection import (
     DocumentSpan,
+    TextPurpose,
     find_documents,
     relays,
     shows_file,
     understand,
-    understand_beside,
 )
 from headstart.compression.tokens import CHARS_PER_TOKEN
 from headstart.compression.transforms import (
@@ -65,13 +65,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from headstart.compression.result import Dumpable
-    from headstart.compression.selection import TextPurpose
 
 
 CODE_VERSION = "6"
 """The version of the transforms. Raise it whenever a transform writes other bytes."""
 MIN_TEXT_CHARS = 200
 """A shorter text is not changed: a mark would be longer than the saving."""
+LONGEST_TEXT = 1_000_000
+"""A longer text is not changed. While a regular expression reads a text, all threads wait."""
+LONGEST_PROMPT = 4_000_000
+"""A prompt with more characters of text is not changed: other callers' prompts wait for it."""
 KEPT_RESULTS = 3
 """The latest tool results, which are never cleared."""
 _MAX_REMAINDER = 0.95
@@ -147,6 +150,7 @@ def compress(
         raise ConfigError(f"compression mode {mode!r} is none of {', '.join(_MODES)}")
     memo = Memo() if memo is None else memo
     source = [read_message(each) for each in messages]
+    chars = sum(len(text) for each in source for _, text in indexed_texts(each))
     cleared = _cleared(source) if clear_history and mode != "off" else frozenset()
     allowed = AllowedTransforms(
         mode,
@@ -156,7 +160,8 @@ def compress(
     )
     sent: list[dict[str, Any]] = []
     spans: list[Span] = []
-    if cleared or (mode != "off" and any(is_shortenable(each, memo) for each in source)):
+    shortens = mode != "off" and chars <= LONGEST_PROMPT
+    if shortens and (cleared or any(is_shortenable(each, memo) for each in source)):
         conversation = ConversationCompressor(allowed, profile, memo, cleared)
         for number, message in enumerate(source):
             shorter, new_spans = conversation.read(number, message)
@@ -193,8 +198,10 @@ class ConversationCompressor:
     reads: FileReads | None = field(init=False)
     """The files that were read; None: repeated reads stay whole."""
     sent_chars: int = 0
+    _purpose: TextPurpose = field(default_factory=TextPurpose)
+    """What follows from the user's words of this turn, without those in ``_words``."""
     _words: list[str] = field(default_factory=list)
-    """The user's own words of this turn."""
+    """The user's last words, which were not read yet."""
     _relays: bool = False
     """The system text asks for the results of tools as they came."""
     _last_role: object = None
@@ -216,7 +223,7 @@ class ConversationCompressor:
             for _, text in indexed_texts(message):
                 self._remember(text)
             return sent, []
-        purpose = self._purpose(message, call)
+        purpose = self._purpose_of(message, call)
         spans: list[Span] = []
         for part, text in indexed_texts(message):
             new, found = self._shorten(text, places.get(part, []), purpose, call[1])
@@ -227,14 +234,13 @@ class ConversationCompressor:
                 ]
         return sent, spans
 
-    def _purpose(self, message: Mapping[str, Any], call: tuple[str, str]) -> TextPurpose | None:
+    def _purpose_of(self, message: Mapping[str, Any], call: tuple[str, str]) -> TextPurpose | None:
         """Return what the texts of a message are for; None for a file that a call shows."""
-        words = without_marks("\n".join(self._words))
         if message.get("role") not in TOOL_ROLES:
-            return self.memo.call(understand_beside, words)
+            return self._understood().beside()
         if self.memo.call(shows_file, *call):
             return None
-        purpose = self.memo.call(understand, words)
+        purpose = self._understood()
         verbatim = purpose.verbatim or self._relays
         return msgspec.structs.replace(purpose, call=call[1], verbatim=verbatim)
 
@@ -244,8 +250,10 @@ class ConversationCompressor:
         """Note the calls of a message, and the user's own words (those outside documents)."""
         role = message.get("role")
         if role == "user":
-            own = [_outside(text, places.get(part, [])) for part, text in indexed_texts(message)]
-            self._words = [*(self._words if self._last_role == "user" else ()), *own]
+            if self._last_role != "user":
+                self._purpose, self._words = TextPurpose(), []
+            for part, text in indexed_texts(message):
+                self._words.append(_outside(text, places.get(part, [])))
         elif role in {"system", "developer"}:
             self._relays |= any(self.memo.call(relays, text) for _, text in indexed_texts(message))
         for id, call in calls_in(message):
@@ -254,6 +262,13 @@ class ConversationCompressor:
             if self.reads is not None:
                 self.reads.called(*call)
         self._last_role = role
+
+    def _understood(self) -> TextPurpose:
+        """Return what follows from the user's words. Each word is read once."""
+        if self._words:
+            words, self._words = without_marks("\n".join(self._words)), []
+            self._purpose = self._purpose.then(self.memo.call(understand, words))
+        return self._purpose
 
     def _omit(self, number: int, message: Mapping[str, Any]) -> tuple[dict[str, Any], list[Span]]:
         ((part, text),) = indexed_texts(message)
@@ -356,7 +371,7 @@ def _touchable(message: Mapping[str, Any], memo: Memo) -> dict[int | None, list[
         return {}
     role, places = message.get("role"), {}
     for part, text in indexed_texts(message):
-        if not is_plain_text(message, part):
+        if len(text) > LONGEST_TEXT or not is_plain_text(message, part):
             continue
         whole = [DocumentSpan(start=0, end=len(text))]
         if found := memo.call(find_documents, text) if role == "user" else whole:

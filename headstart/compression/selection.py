@@ -476,7 +476,8 @@ _NUMBERED = re.compile(
     re.MULTILINE | re.IGNORECASE,
 )
 _HEADING = re.compile(
-    r"^(?:#+[ \t]*)?(?:(?:retrieved[ \t])?(?:context|documents?|passages?|sources|search results)"
+    r"^(?:#++[ \t]*+)?+(?=[cdpqrsu])"
+    r"(?:(?:retrieved[ \t])?(?:context|documents?|passages?|sources|search results)"
     r"(?:[ \t]information)?:[ \t]*\n|((?:user )?question|query)[ \t]*:)",
     re.MULTILINE | re.IGNORECASE,
 )
@@ -615,6 +616,10 @@ _LONGEST_LINE = 400
 
 _QUESTION_CHARS = 2000
 """The last characters of the user's words that count as the question."""
+LONGEST_WORDS = 50_000
+"""Most characters of a user's message whose meaning is read. A longer one may mean anything."""
+LONGEST_CALL = 20_000
+"""Most characters of a tool call that are read. A longer call may have written a file."""
 
 _VERBATIM = re.compile(
     r"\b(?:translat|rewrit|re-?write|rephras|paraphras|proof-?read|copy-?edit|refactor|reformat"
@@ -709,6 +714,33 @@ class TextPurpose(Frozen):
     """The question asks how often something occurs, or for all of a stretch of time."""
     markup: bool = False
     """The question is about the HTML markup itself."""
+    edits: bool = False
+    """The words ask for a change, or show an example."""
+    labels: int = 0
+    """The number of labels such as ``Question:``."""
+
+    def beside(self) -> TextPurpose:
+        """Return the purpose of a document that stands in one message with the words.
+
+        Words that ask for a change, or show an example, are about the document. About the result of
+        a tool they may not be: "change my flight" asks for another call.
+        """
+        # Several labels: examples of questions with answers, each with its own documents.
+        edited = self.verbatim or self.edits or self.labels > 1
+        return msgspec.structs.replace(self, verbatim=edited)
+
+    def then(self, later: TextPurpose) -> TextPurpose:
+        """Return the purpose after more words of the same turn."""
+        words = f"{self.question}\n{later.question}" if self.question else later.question
+        return TextPurpose(
+            question=words[-_QUESTION_CHARS:],
+            verbatim=self.verbatim or later.verbatim,
+            whole=self.whole or later.whole,
+            counts=self.counts or later.counts,
+            markup=self.markup or later.markup,
+            edits=self.edits or later.edits,
+            labels=self.labels + later.labels,
+        )
 
     @property
     def words(self) -> str:
@@ -722,7 +754,14 @@ class TextPurpose(Frozen):
 
 
 def understand(words: str) -> TextPurpose:
-    """Derive from the user's own words which parts of a text the answer needs."""
+    """Derive from the user's own words which parts of a text the answer needs.
+
+    A regular expression keeps all threads waiting while it reads, so long words are not read: then
+    all parts may be needed.
+    """
+    if len(words) > LONGEST_WORDS:
+        question = words[-_QUESTION_CHARS:]
+        return TextPurpose(question=question, verbatim=True, whole=True, counts=True, markup=True)
     whole = _WHOLE.search(words) is not None
     return TextPurpose(
         question=words[-_QUESTION_CHARS:],
@@ -730,20 +769,9 @@ def understand(words: str) -> TextPurpose:
         whole=whole or _ABSENT.search(focus(words[-_QUESTION_CHARS:])) is not None,
         counts=whole or any(each.search(words) for each in (_COUNTS, _STRETCH)),
         markup=_MARKUP.search(words) is not None,
+        edits=_EDITS.search(words) is not None,
+        labels=len(_LABEL.findall(words)),
     )
-
-
-def understand_beside(words: str) -> TextPurpose:
-    """Derive the same for a document that stands in one message with the words.
-
-    Words that ask for a change, or show an example, are about the document. About the result of a
-    tool they may not be: "change my flight" asks for another call.
-    """
-    purpose = understand(words)
-    # Several labels: examples of questions with answers, each with its own documents.
-    shown = len(_LABEL.findall(words)) > 1 or _EDITS.search(words) is not None
-    edited = purpose.verbatim or shown
-    return msgspec.structs.replace(purpose, verbatim=edited)
 
 
 def relays(system: str) -> bool:
@@ -756,6 +784,8 @@ def shows_file(name: str, arguments: str) -> bool:
 
     Each byte of such a file matters. A log is not edited, so it does not count.
     """
+    if len(name) + len(arguments) > LONGEST_CALL:
+        return True
     named = _NOT_SHOWN.sub(" ", arguments)
     if _FILE_NAME.search(named):
         return True

@@ -84,7 +84,9 @@ class CompletionsForm(RequestForm):
         """Return the limit, which is keyed, and the number of answers, also unreturned ones."""
         document = request.document
         written = _count_prompts(document.get("prompt")) * (document.get("best_of") or 1)
-        return read_integer(document, "max_tokens"), max(request.choices, written)
+        limit = read_integer(document, "max_tokens")
+        unlimited = limit is None or limit < 0
+        return None if unlimited else limit, max(request.choices, written)
 
     def opening(self, document: dict[str, Any]) -> list[Any]:
         """Return the beginning of the prompt, by which providers look into their prefix cache."""

@@ -421,13 +421,15 @@ class RequestForm:
     def answers_billed(self, request: ChatRequest) -> tuple[int | None, int]:
         """Return the most tokens of an answer (None: no limit), and how many are billed.
 
-        OpenAI's API has two names of the limit, and many providers know only one of them.
+        OpenAI's API has two names of the limit, and many providers know only one of them. For some,
+        a negative number is no limit.
         """
         if request.max_tokens is None:
             return None, request.choices
         named = [request.document.get(each) for each in ("max_tokens", "max_completion_tokens")]
         written = [each for each in named if type(each) is int]
-        return max([request.max_tokens, *written]), request.choices
+        limits = [request.max_tokens, *written]
+        return None if min(limits) < 0 else max(limits), request.choices
 
     def sampling(self, document: dict[str, Any]) -> dict[str, Any]:
         """Return the object that holds temperature and seed."""

@@ -256,6 +256,10 @@ class Replica:
                             await self.forget(record.ids)
             except StageError as error:
                 report_failure(self.observers, error)
+            except Exception as error:  # noqa: BLE001 - without its end, no deletion would be seen
+                failure = StoreError("a row of the store's log cannot be read")
+                failure.__cause__ = error
+                report_failure(self.observers, failure)
             self.hot.doubt()
             lost = True
             await anyio.sleep(self.retry_s)

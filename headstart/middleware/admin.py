@@ -526,6 +526,8 @@ def _answer_error(request: Request[Any, Any, Any], error: Exception) -> Response
         status, message, headers = HTTPStatus(error.status_code), error.detail, error.headers
     elif isinstance(error, StoreError):
         status, message = HTTPStatus.SERVICE_UNAVAILABLE, str(error)
+    elif isinstance(error, RecursionError):
+        status, message = HTTPStatus.BAD_REQUEST, "the body is nested too deeply"
     else:
         logger.error("an admin request failed: %s", request.url.path, exc_info=error)
         status, message = HTTPStatus.INTERNAL_SERVER_ERROR, "internal error"

@@ -51,6 +51,23 @@ _AWAY = (
 )
 
 
+_ALTERNATIVES = ("models", "fallbacks", "context_window_fallbacks", "content_policy_fallbacks")
+"""Fields of requests in which some providers read the names of other models."""
+
+
+def _models_in(value: object) -> Iterator[str]:
+    """Yield the models that a field names: as a text, in a list, or in an object."""
+    if isinstance(value, list):
+        for each in value:
+            yield from _models_in(each)
+    elif isinstance(value, dict):
+        model = value.get("model")
+        for each in value.values() if model is None else (model,):
+            yield from _models_in(each)
+    elif value is not None:
+        yield str(value)
+
+
 class _Caller(NamedTuple):
     limits: ClientLimits
     spending: tuple[Allowance, ...]
@@ -232,9 +249,9 @@ class ClientLedger:
             return await self.admit(caller)
         if request.duplicate_keys and (found := self._callers.get(caller)) is not None:
             _refuse_unknown(found, caller, "requests that repeat a JSON key", "")
-        others = request.document.get("models")  # some providers take a list of alternative models
-        named = others if isinstance(others, list) else () if others is None else (others,)
-        await self.admit(caller, request.model, *map(str, named))
+        document = request.document
+        named = [named for field in _ALTERNATIVES for named in _models_in(document.get(field))]
+        await self.admit(caller, request.model, *named)
 
     async def admit_relayed(self, call: Call, *, is_free: bool) -> None:
         """Admit a relayed request. Its cost is not known unless it is free.

@@ -37,15 +37,14 @@ if TYPE_CHECKING:
     from headstart.dialects.dialect import Dialect, FrameCutter, UpstreamDialect
     from headstart.types import Headers, Message, Send, StreamEvent
 
-
 _BOM = b"\xef\xbb\xbf"
 _LF = 10
 _ZERO = ord("0")
-
 # A carriage return ends a line by itself only if the next byte is known and is no line feed.
 # Otherwise the same stream, split at other places, would give other frames.
 _LINE_END = rb"(?:\r\n|\n|\r(?=[^\n]))"
 _BLANK_LINE = re.compile(_LINE_END)
+_LINE_FEEDS = re.compile(rb"\n\n+")
 _FRAME_END = re.compile(_LINE_END + _LINE_END)
 _SEAM = 3  # the longest frame end has four bytes, and at least one of them is new
 
@@ -335,7 +334,7 @@ class EventStream:
 
     def __init__(self, dialect: UpstreamDialect, *, join: bool, choices: int = 1) -> None:
         self.ended = False
-        """The terminal event came. Later bytes are not part of the answer, and are not read."""
+        """The terminal event came. Later bytes are no part of the answer, and are not read."""
         self.closing = False
         """The answer has ended, or one of its choices has finished."""
         self.error: ErrorReported | None = None
@@ -383,6 +382,10 @@ class EventStream:
                 if texts:
                     yield block[at:end], texts
                     at = end
+            if self._has_lines and (blank := _LINE_FEEDS.match(block, at)):
+                at, self.usage_alone = blank.end(), False
+                yield blank[0], ()  # each is an empty frame
+                continue
             frame = self._frames.cut(block, at)
             if frame is None:
                 return

@@ -452,6 +452,20 @@ async def test_the_larger_of_two_limits_of_an_answer_is_reserved(tmp_path: Path)
         assert (await running.ask("x", headers=A, max_tokens=9)).status == 200
 
 
+async def test_a_negative_limit_reserves_as_none(tmp_path: Path) -> None:
+    """For LM Studio and llama.cpp, -1 is no limit."""
+    limits = {"tokens_per_day": 5000, "output_reserve": 6000}
+    async with sidecar(**settings(tmp_path, limits)) as running:
+        both: dict[str, Any] = {"max_completion_tokens": -1, "max_tokens": 9}
+        for fields in ({"max_tokens": -1}, both):
+            assert (await running.ask("x", headers=A, **fields)).status == 429
+        body = {"model": "m", "prompt": "x", "max_tokens": -1}
+        url = running.url + "/v1/completions"
+        async with running.session.post(url, json=body, headers=A) as response:
+            assert response.status == 429
+        assert (await running.ask("x", headers=A, max_tokens=9)).status == 200
+
+
 async def test_a_request_that_cannot_be_read_needs_a_known_cost(tmp_path: Path) -> None:
     async with sidecar(**settings(tmp_path, {"tokens_per_day": 5000})) as running:
         body = gzip.compress(json.dumps({"model": "m", "messages": []}).encode())

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
-    from headstart.types import VectorRow
+    from headstart.types import Logged, VectorRow
 
 pytestmark = pytest.mark.anyio
 
@@ -185,3 +185,27 @@ async def test_a_warm_start_that_fails_closes_the_store() -> None:
     with pytest.raises(StoreError):
         await rig.cache.open()
     assert store.calls[-1] == "aclose"
+
+
+class DamagedStore(FaultyStore):
+    """A store with a row that cannot be read once: somebody else wrote it."""
+
+    async def follow(self, after: str, *, poll_s: float = 0.001) -> AsyncIterator[Logged]:
+        if "follow" not in self.calls:
+            self.calls.append("follow")
+            raise ValueError("no row")
+        async for logged in super().follow(after, poll_s=poll_s):
+            yield logged
+
+
+async def test_deletions_are_followed_after_a_row_that_cannot_be_read() -> None:
+    store = DamagedStore()
+    here, there = CacheRig(store), CacheRig(store)
+    async with running(here.cache) as cache:
+        await there.cache.put(make_entry("a", exact="x"), "one@0")
+        await until(lambda: "a" in here.index)
+        assert here.failures == [("store", "ValueError")]
+        await cache.find_exact(key("one@0", exact="x"), refuse_none)
+        await there.cache.invalidate(["a"])
+        await until(lambda: "a" not in here.index)
+        assert cache.peek_exact("x") is None

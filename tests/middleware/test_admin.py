@@ -385,6 +385,14 @@ async def test_a_wrong_parameter_is_named(local: Sidecar, query: str) -> None:
     assert query.partition("=")[0] in decode(reply)["error"]["message"]
 
 
+@pytest.mark.parametrize("path", ["feedback", "review"])
+async def test_a_body_that_is_nested_too_deeply_is_refused(local: Sidecar, path: str) -> None:
+    body = b"[" * 100_000 + b"]" * 100_000
+    reply = await local.call("POST", f"/_headstart/{path}", data=body)
+    assert reply.status == 400
+    assert "nested too deeply" in decode(reply)["error"]["message"]
+
+
 # --- parts that are absent or fail -----------------------------------------------------------
 
 

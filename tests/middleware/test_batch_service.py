@@ -113,6 +113,7 @@ class Caller:
         self.now = 1_700_000_000.0  # before any file was written: none is too old
         self.open = anyio.Event()
         self.answered = 0
+        self.name = "me"
         self.supervisor = Supervisor()
         self.folder = BatchFolder(folder / "batches")
 
@@ -128,7 +129,7 @@ class Caller:
             BatchSettings(dir="x", **options),
             self.folder,
             self.app,
-            owner=lambda _: "me",
+            owner=lambda _: self.name,
             spawn=self.supervisor.spawn,
             clock=lambda: self.now,
             request_id=lambda: "id",
@@ -260,6 +261,22 @@ async def test_one_batch_waits_for_another(caller: Caller) -> None:
     await caller.until(service, second, "completed")
     assert (await caller.ask(service, "GET", f"/v1/batches/{first}"))["status"] == "completed"
     assert len(await anyio.to_thread.run_sync(caller.folder.listed, "me", KeptBatch)) == 2
+    await caller.aclose(service)
+
+
+async def test_one_caller_leaves_a_place_to_the_others(caller: Caller) -> None:
+    service = caller.service(max_running=2, concurrency=1)
+    mine = [await caller.begin(service, 5) for _ in range(3)]
+    await caller.until(service, mine[0], "in_progress")
+    caller.name = "other"
+    theirs = await caller.begin(service, 5)
+    await caller.until(service, theirs, "in_progress")
+    caller.name = "me"
+    states = [(await caller.ask(service, "GET", f"/v1/batches/{id}"))["status"] for id in mine]
+    assert states == ["in_progress", "validating", "validating"]
+    caller.open.set()
+    for id in mine:
+        await caller.until(service, id, "completed")
     await caller.aclose(service)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import anyio
 import pytest
 
 from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
+from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.embeddings.stores.memory import MemoryStore
 from headstart.errors import (
     Forbidden,
@@ -31,6 +33,8 @@ from support.stores import Clock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
+
+    from headstart.types import ChatRequest
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
@@ -358,6 +362,30 @@ async def test_relayed_calls_pass_if_their_cost_and_model_are_known(
         else:
             with pytest.raises(error):
                 await case.ledger.admit_relayed(relayed, is_free=is_free)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"models": ["small-2", "large"]},
+        {"fallbacks": ["large"]},
+        {"fallbacks": "large"},
+        {"fallbacks": [{"model": "large", "temperature": 0}]},
+        {"fallbacks": [{"small-1": ["small-2", "large"]}]},
+        {"context_window_fallbacks": [{"small-1": ["large"]}]},
+    ],
+)
+async def test_no_other_model_comes_in_beside_a_named_one(more: dict[str, Any]) -> None:
+    asked = {"model": "small-1", "messages": [{"role": "user", "content": "hi"}]}
+    async with running(models=("small-*",)) as case:
+        with pytest.raises(ModelForbidden, match="'large'"):
+            await case.ledger.admit_request("a", parsed({**asked, **more}))
+        allowed = json.loads(json.dumps({**asked, **more}).replace("large", "small-3"))
+        await case.ledger.admit_request("a", parsed(allowed))
+
+
+def parsed(document: dict[str, Any]) -> ChatRequest:
+    return OPENAI_CHAT.parse_request(json.dumps(document).encode())
 
 
 async def test_only_named_models_are_let_in() -> None:

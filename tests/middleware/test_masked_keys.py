@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from typing import Any
 
 import pytest
@@ -38,3 +40,43 @@ async def test_a_callers_own_key_is_shown_as_the_provider_says_it() -> None:
     async with relay_to(upstream, routes=()) as gate:
         _, _, body = await gate.ask("/v1/images/generations", CHAT.encode())
     assert body == ERROR.encode()
+
+
+ENCODED = {
+    "gzip": gzip.compress(ERROR.encode()),
+    "deflate": zlib.compress(ERROR.encode()),
+    "br": b"\x0b\x02\x80abc\x03",
+}
+
+
+@pytest.mark.parametrize("encoding", ENCODED)
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/images/generations"])
+async def test_no_compressed_error_shows_it(
+    path: str, encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROVIDER_KEY", KEY)
+    extra = b"content-encoding: %b\r\n" % encoding.encode()
+    upstream = RawUpstream(says("401 Unauthorized", ENCODED[encoding], extra))
+    asked = "Accept-Encoding: br, gzip, zstd\r\n"
+    async with relay_to(upstream, routes=(), options=(OWN,)) as gate:
+        found, headers, body = await gate.ask(path, CHAT.encode(), headers=asked)
+        assert upstream.header(b"accept-encoding") in ([b"gzip"], [b"identity"])
+    assert found == 401
+    assert "content-encoding" not in headers
+    assert ENCODED[encoding] not in body
+    assert encoding == "br" or b"Incorrect API key provided: ****" in body
+
+
+@pytest.mark.parametrize("before", [b"", b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n'])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+async def test_no_error_inside_a_stream_shows_it(
+    path: str, before: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROVIDER_KEY", KEY)
+    events = before + b"data: %b\n\n" % ERROR.encode()
+    upstream = RawUpstream(says("200 OK", events, b"content-type: text/event-stream\r\n"))
+    async with relay_to(upstream, routes=(), options=(OWN,)) as gate:
+        body = json.dumps({**json.loads(CHAT), "stream": True, "max_tokens": 9})
+        _, headers, answer = await gate.ask(path, body.encode())
+    assert KEY not in f"{headers}{answer!r}"
+    assert b"Incorrect API key provided: ****" in answer

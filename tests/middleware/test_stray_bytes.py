@@ -239,3 +239,44 @@ async def test_the_plain_client_library_would_have_mixed_them_up() -> None:
         await peer.sent.wait()
         async with session.get(url + "/0") as response:
             assert await response.read() == b"SMUGGLED"
+
+
+@pytest.mark.parametrize("interim", ["100 Continue", "103 Early Hints"])
+async def test_interim_answers_without_end_are_given_up(interim: str) -> None:
+    many = f"HTTP/1.1 {interim}\r\nX-A: b\r\n\r\n".encode() * 1000
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            while True:
+                writer.write(many)
+                await writer.drain()
+
+    async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
+        url = "http://{}:{}".format(*server.sockets[0].getsockname())
+        upstream = HTTPUpstream(UpstreamSettings(name="u", base_url=url))
+        with pytest.raises(UpstreamError, match="no end"):
+            async with asyncio.timeout(PATIENCE_S):
+                await ask(upstream, "/0")
+        await upstream.aclose()
+
+
+async def test_interim_answers_may_come_before_a_long_body() -> None:
+    body = b"x" * 3_000_000
+    before = b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n" * 1000
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body)
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            while True:
+                await reader.readuntil(b"\r\n\r\n")
+                writer.write(before + head + body)
+                await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
+        url = "http://{}:{}".format(*server.sockets[0].getsockname())
+        upstream = HTTPUpstream(UpstreamSettings(name="u", base_url=url))
+        for _ in range(10):  # some of them on a kept connection
+            assert await ask(upstream, "/0") == body
+        await upstream.aclose()

@@ -315,3 +315,12 @@ def test_a_piece_of_one_frame_is_read_at_once_if_its_text_has_no_escapes() -> No
         chunk("x")[:-1],
     )
     assert [shape.only(data) for data in left_to_read] == [None] * len(left_to_read)
+
+
+def test_a_run_of_empty_lines_is_one_piece() -> None:
+    """A provider may send them without end: one by one they would hold the event loop."""
+    stream = EventStream(OPENAI, join=True)
+    lines = b"\n" * 100_000
+    assert list(stream.feed(lines)) == [(lines, ())]
+    passed = b"".join(raw for raw, _ in stream.feed(b"data: {}\n\n\n\n: x\n\n\n\r\n\n\n"))
+    assert passed == b"data: {}\n\n\n\n: x\n\n\n\r\n\n\n"

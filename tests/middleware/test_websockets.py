@@ -638,3 +638,16 @@ async def test_the_head_of_a_websocket_is_over_once_it_is_open() -> None:
                 assert await socket.recv() == "x"
         finally:
             BoundedHeadProtocol.head_timeout_s = before_limit
+
+
+async def test_a_refusal_does_not_show_the_operators_key() -> None:
+    key = os.environ["PATH"].encode()  # the support files take this variable for the key
+    body = b'{"error":{"message":"bad key %b"}}' % key
+    refusal = b"HTTP/1.1 401 No\r\nx-key: %b\r\ncontent-length: %d\r\n\r\n%b"
+    odd = RawUpstream(refusal % (key, len(body), body))
+    async with raw_upstream(odd) as at, before(Provider(), at=at, own_key=True) as gate:
+        with pytest.raises(InvalidStatus) as refused:
+            await gate.connect()
+    response = refused.value.response
+    assert response.body == body.replace(key, b"*" * len(key))
+    assert key.decode() not in str(response.headers)

@@ -16,6 +16,8 @@ gone: a late reader learns from the labels that exist.
 
 from __future__ import annotations
 
+import math
+import re
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -28,7 +30,7 @@ import msgspec
 from headstart.decisions import Label
 from headstart.errors import ConfigError, StoreError
 from headstart.observe import Committed, Observers, Served, logger
-from headstart.types import Charged, Delete, Entry, Logged, Put, Sketch, VectorRow
+from headstart.types import Charged, Delete, Entry, Logged, Put, RawResponse, Sketch, VectorRow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -197,6 +199,27 @@ def decode(kind: type[T], value: bytes) -> T | None:
     return decoded
 
 
+_FRAMING = frozenset((b"connection", b"content-length", b"set-cookie", b"transfer-encoding"))
+_HEADER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\x00-\x08\x0a-\x1f\x7f]*")
+
+
+def can_be_sent(entry: Entry) -> bool:
+    """Tell whether an answer can be sent over HTTP. Somebody else may have written the entry."""
+    if not (math.isfinite(entry.created) and math.isfinite(entry.expires or 0.0)):
+        return False
+    answer = entry.answer
+    if not isinstance(answer, RawResponse):
+        return True
+    return (
+        200 <= answer.status < 300
+        and not (answer.body and answer.status in (204, 205))
+        and all(
+            name.lower() not in _FRAMING and _HEADER.fullmatch(name + b":" + value)
+            for name, value in answer.headers
+        )
+    )
+
+
 # --- the log -------------------------------------------------------------------------------
 
 
@@ -352,7 +375,8 @@ class RecordStore(ABC):
                 self._tell_unreadable()
                 return None
             value = opened
-        return decode(Entry, value)
+        entry = decode(Entry, value)
+        return entry if entry is not None and can_be_sent(entry) else None
 
     def _entry_under(self, exact: str, value: bytes) -> Entry | None:
         """Return the entry of an exact key. An entry that somebody moved there is refused."""

@@ -477,24 +477,24 @@ def after_label(cursor: str) -> str:
 
 def log_row(cursor: bytes, fields: Mapping[bytes, bytes]) -> LogRow:
     """Return the LogRow of a row of the stream ``log``."""
-    ((field, id),) = fields.items()
-    return LogRow(str(cursor, "ascii"), field == b"deleted", str(id, "utf-8"))
+    field, id = next(iter(fields.items()))
+    return LogRow(str(cursor, "ascii"), field == b"deleted", str(id, "utf-8", "replace"))
 
 
-def _vector_row(
-    id: str,
-    partition: bytes | None,
-    encoder: bytes | None,
-    vector: bytes | None,
-    table: bytes | None,
-    sketch: bytes | None,
-) -> VectorRow | None:
+def _vector_row(id: str, fields: Sequence[bytes | None], now: float) -> VectorRow | None:
+    """Return the row of a live entry; None also if this version cannot read it."""
+    partition, encoder, vector, table, sketch, expires = fields
     if partition is None or encoder is None:
         return None
     sketched = None
-    if table is not None and sketch is not None:
-        sketched = Sketch(table=table.decode(), row=sketch)
-    return index_row(id, partition.decode(), encoder.decode(), vector, sketched)
+    try:
+        if expires is not None and float(expires) <= now:
+            return None
+        if table is not None and sketch is not None:
+            sketched = Sketch(table=table.decode(), row=sketch)
+        return index_row(id, partition.decode(), encoder.decode(), vector, sketched)
+    except ValueError:
+        return None
 
 
 class RedisStore(RecordStore):
@@ -593,7 +593,11 @@ class RedisStore(RecordStore):
                 pipe.zcard(f"{PREFIX}order")
                 pipe.get(f"{PREFIX}bytes")
                 entries, size = await pipe.execute()
-        return StoreStats(entries=entries, bytes=int(size or 0), write_error=self._write_error)
+        try:
+            counted = int(size or 0)
+        except ValueError:
+            raise StoreError("the number of bytes in Redis is not a number") from None
+        return StoreStats(entries=entries, bytes=counted, write_error=self._write_error)
 
     async def secret(self) -> bytes:
         """Return the 32 random bytes that the first node made."""
@@ -637,6 +641,8 @@ class RedisStore(RecordStore):
             )
         ]
         added, values = await self._run(CHARGE, *arguments)
+        if len(values) != len(charges):
+            raise StoreError("a counter in Redis is not a number")
         return Charged(added=bool(added), values=tuple(values))
 
     async def swap(self, name: str, seen: int, value: bytes, ttl_s: float) -> SwapResult:
@@ -716,9 +722,8 @@ class RedisStore(RecordStore):
         found = await self._fields(ids, *names)
         return [
             row
-            for id, (*fields, expires) in zip(ids, found, strict=True)
-            if expires is None or float(expires) > now
-            if (row := _vector_row(id, *fields)) is not None
+            for id, fields in zip(ids, found, strict=True)
+            if (row := _vector_row(id, fields, now)) is not None
             if (row := self._decrypted(row)) is not None
         ]
 

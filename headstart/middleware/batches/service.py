@@ -15,6 +15,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import parse_qsl
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -149,6 +150,8 @@ class BatchService:
         self._runs: dict[str, BatchRun] = {}
         """The runs of this process, by the ids of their batches."""
         self._slots = asyncio.Semaphore(settings.max_running)
+        self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        """The places of each caller: one is left to the others."""
         self._looks_at: dict[str, float] = {}
         """When the batches of an owner are looked for next, on the monotonic clock. inf: all of
         them run here or have ended."""
@@ -387,8 +390,9 @@ class BatchService:
 
     async def _attend(self, owner: str, batch: KeptBatch, headers: Headers) -> None:
         """Run a batch to its end. If the process ends first, the batch continues later."""
+        places = asyncio.Semaphore(max(1, self._settings.max_running - 1))
         try:
-            async with self._slots:
+            async with self._turns.setdefault(owner, places), self._slots:
                 await self._run(owner, batch, headers)
         # Another process runs the batch, but may end before the batch does.
         except ConfigError as error:

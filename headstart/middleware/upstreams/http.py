@@ -10,7 +10,6 @@ import io
 import os
 import re
 import select
-import ssl
 import time
 from contextvars import ContextVar
 from functools import partial
@@ -18,11 +17,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.streams import EMPTY_PAYLOAD
 from yarl import URL
 
 from headstart.dialects.registry import BY_SETTING, DIALECTS, spoken_dialects, with_retry_after
 from headstart.errors import (
-    ConfigError,
     IdleConnectionClosed,
     UpstreamError,
     UpstreamProtocolError,
@@ -35,14 +35,18 @@ from headstart.middleware.upstreams.outgoing import (
     AFTER_END_S,
     IncomingAnswer,
     RequestWriter,
+    as_sent,
     begins_events,
+    is_of_handshake,
+    length_of,
     pieces_of,
     read_head,
+    trusting,
 )
 from headstart.reply import Reply, Transcript
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterator
+    from collections.abc import AsyncGenerator, Callable
     from ssl import SSLContext
 
     from aiohttp import ClientHandlerType, ClientRequest, ClientResponse
@@ -60,17 +64,10 @@ if TYPE_CHECKING:
     from headstart.types import Call, Headers, Piece, Upload
 
 
-def trusting(upstream: str, ca_file: str) -> ssl.SSLContext:
-    """Return a TLS context that trusts only the authorities in a PEM file. Raises ConfigError."""
-    setting = f"upstream {upstream!r}: ca_file: {ca_file}"
-    try:
-        return ssl.create_default_context(cafile=ca_file)
-    except ssl.SSLError as error:
-        raise ConfigError(f"{setting} holds no certificate in PEM format") from error
-    except OSError as error:
-        raise ConfigError(f"{setting} cannot be read: {error.strerror}") from error
-
-
+HEAD_PART_BYTES = 16 * 1024
+"""The bytes before a body that are read at once: some 600 interim answers."""
+MOST_HEAD_BYTES = 256 * 1024
+"""Most bytes of all heads of one answer."""
 KEPT_S = 75.0
 """Seconds for which an unused connection is kept."""
 
@@ -97,6 +94,7 @@ class _WatchedConnection(ResponseHandler):
         self.idle = False
         self.idle_since = 0.0
         """The end of the last answer, in the loop's time."""
+        self.head_bytes: int | None = 0  # before the body; None: the body has begun
         self._has_news: Callable[[], bool] = bool
         """Tells whether the system has bytes, or an end, that the event loop has not seen yet."""
 
@@ -112,9 +110,26 @@ class _WatchedConnection(ResponseHandler):
         if self.idle and data:
             self.abort()
             return
+        if self.head_bytes is not None:
+            self.head_bytes += len(data)
+            if self.head_bytes > HEAD_PART_BYTES:
+                return self._receive_heads(data)
         ResponseHandler.data_received(self, data)  # ``super()`` costs more, for each piece
         if self._exception is not None:
             self._break_off()
+
+    def _receive_heads(self, data: bytes) -> None:
+        """Read heads, of which a provider may send any number (1xx), in parts and up to a limit."""
+        while data and self._exception is None and self._payload in (None, EMPTY_PAYLOAD):
+            if (self.head_bytes or 0) > MOST_HEAD_BYTES + len(data):
+                self.set_exception(HttpProcessingError(message="its head has no end"))
+                return None if self.transport is None else self.transport.abort()
+            ResponseHandler.data_received(self, data[:HEAD_PART_BYTES])
+            data = data[HEAD_PART_BYTES:]
+        if self._exception is not None:
+            return self._break_off()
+        self.head_bytes = None if data else self.head_bytes
+        return self.data_received(data) if data else None
 
     def _break_off(self) -> None:
         """Report to the reader of the body that it is broken. The client library does not."""
@@ -220,6 +235,7 @@ class _SilentPool(aiohttp.TCPConnector):
                 and protocol.is_silent()
             ):
                 protocol.idle = False
+                protocol.head_bytes, protocol._payload = 0, None  # noqa: SLF001 - of its base
                 _is_reused.set(True)
                 return connection
             connection.close()
@@ -319,13 +335,13 @@ class HTTPUpstream:
         known = None if query else self._urls.get(path)
         if known is not None:
             return known
-        raw = _as_sent(path)
+        raw = as_sent(path)
         if self._base.raw_path not in ("", "/"):
             base = self._base.raw_path
             rooted = raw.startswith(_ROOTED)
             raw = _LAST_VERSION.sub("", base) + raw if rooted else base + _VERSION.sub("", raw)
         if query:
-            raw += "?" + _as_sent(query)
+            raw += "?" + as_sent(query)
         url = URL(f"{self._base.scheme}://{self._base.raw_authority}{raw}", encoded=True)
         # A query may contain a secret, so it is not kept.
         if not query and len(path) <= LONGEST_PATH:
@@ -348,7 +364,7 @@ class HTTPUpstream:
         headers, upload = sent.headers, call.upload
         if upload is not None:
             # Without the length that the caller gave, the body would go out in chunks.
-            headers = [*headers, *_length_of(call.headers)]
+            headers = [*headers, *length_of(call.headers)]
         url = self.url(sent.path, sent.query)
         if self._signer is not None:
             body = sent.body if upload is None else None
@@ -439,7 +455,7 @@ class HTTPUpstream:
             socket = await self._socket_session.ws_connect(
                 self.url(sent.path, sent.query),
                 protocols=subprotocols,
-                headers=[pair for pair in sent.headers if not _is_of_handshake(pair[0])],
+                headers=[pair for pair in sent.headers if not is_of_handshake(pair[0])],
                 proxy=self._settings.proxy,
                 max_msg_size=max_bytes,
                 heartbeat=HEARTBEAT_S,
@@ -470,9 +486,13 @@ class HTTPUpstream:
             first = await self._first_bytes(response)
             head = head.labelled(is_stream=asked) if begins_events(first) == asked else head
         strip = head.is_stream and "include-usage" in transforms
-        status, headers, reader = incoming.begin(head, transcript, strip=strip)
+        read: bytes | None = None
         if head.status >= 400 and (incoming.own is not None or not self.passes_keys):
-            read, headers = self.writer.masked(await self._read_ahead(response), headers)
+            read, headers = self.writer.masked(await self._read_ahead(response), head.headers)
+            plain = head.is_plain or bool(self.writer.secrets)
+            head = head._replace(headers=headers, is_plain=plain)
+        status, headers, reader = incoming.begin(head, transcript, strip=strip)
+        if read is not None:
             headers = with_retry_after(headers, read)
             pieces = pieces_of(read, reader, transcript)
         else:
@@ -534,6 +554,8 @@ class HTTPUpstream:
             data = first or await content.readany()
             self._limit_gaps(response)
             while data:
+                for secret in self.writer.secrets:  # some providers quote it in an error
+                    data = data.replace(secret, b"*" * len(secret))
                 piece = reader.feed(data)
                 transcript.add(piece)
                 yield piece
@@ -573,8 +595,8 @@ class HTTPUpstream:
 
     def _let_end(self, response: aiohttp.ClientResponse) -> None:
         """Keep the connection if the rest of the body, which is not read, ends in time."""
-        loop = asyncio.get_running_loop()
-        self._ending[response] = loop.call_later(AFTER_END_S, self._cut, response)
+        timer = asyncio.get_running_loop().call_later(AFTER_END_S, self._cut, response)
+        self._ending[response] = timer
         response.content.on_eof(lambda: self._ending.pop(response).cancel())
 
     def _cut(self, response: aiohttp.ClientResponse) -> None:
@@ -633,25 +655,6 @@ def _is_late(response: aiohttp.ClientResponse, reader: BodyReader) -> bool:
     content = response.content
     is_open = not content.is_eof() and content.exception() is None
     return is_open and reader.closing and reader.ended
-
-
-def _is_of_handshake(name: str) -> bool:
-    """Tell whether a header of the client's handshake is for the next server alone."""
-    return name.startswith("sec-websocket-")
-
-
-def _length_of(headers: Headers) -> Iterator[tuple[str, str]]:
-    for name, value in headers:
-        if name == b"content-length":
-            yield "content-length", value.decode("latin-1")
-
-
-def _as_sent(target: bytes) -> str:
-    """Return a path or query as a text that becomes the same bytes, as the client writes UTF-8."""
-    try:
-        return target.decode()
-    except UnicodeDecodeError:
-        return "".join([chr(byte) if byte < 0x80 else f"%{byte:02X}" for byte in target])
 
 
 def _as_ours(name: str, error: Exception) -> UpstreamError:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ssl
+import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote_to_bytes
 
@@ -21,8 +23,14 @@ from headstart.dialects.registry import (
 )
 from headstart.dialects.request_form import KEYED, MARKED
 from headstart.dialects.requests import may_hold_marks
-from headstart.errors import InvalidRequest, UpstreamProtocolError
-from headstart.middleware.reading import BodyReader, DocumentReader, FrameReader, WholeReader
+from headstart.errors import ConfigError, InvalidRequest, UpstreamProtocolError
+from headstart.middleware.reading import (
+    MAX_DOCUMENT_BYTES,
+    BodyReader,
+    DocumentReader,
+    FrameReader,
+    WholeReader,
+)
 from headstart.middleware.translated_reading import (
     AnswerNames,
     DocumentTranslator,
@@ -40,7 +48,7 @@ from headstart.reply import EVENT_STREAMS
 from headstart.types import ExtraDelta, UsageReported
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping
+    from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 
     from headstart.dialects.dialect import Dialect, EventEncoder, UpstreamDialect
     from headstart.reply import Transcript
@@ -389,7 +397,8 @@ class RequestWriter:
         self._plain_names = NameMemo(lambda name: "" if name == _ENCODING else self._names[name])
         self._keys = [(n.decode("latin-1"), v.decode("latin-1")) for n, v in credential or ()]
         values = [value.rpartition(b" ")[2] for _, value in credential or ()]
-        self._secrets = tuple(each for each in values if len(each) >= SHORTEST_SECRET)
+        self.secrets = tuple(each for each in values if len(each) >= SHORTEST_SECRET)
+        """The values of the upstream's own keys."""
         self._main = BY_SETTING[upstream.speaks]
         self._further = frozenset(BY_SETTING[each].name for each in upstream.further)
         self._has_quirks = upstream.quirks != _NO_QUIRKS
@@ -425,13 +434,18 @@ class RequestWriter:
     def masked(self, body: bytes, headers: Headers) -> tuple[bytes, Headers]:
         """Return an error without the upstream's own key, which some providers quote.
 
-        The lengths stay.
+        It is no longer compressed.
         """
-        for secret in self._secrets:
-            mask = b"*" * len(secret)
-            body = body.replace(secret, mask)
-            headers = tuple((name, value.replace(secret, mask)) for name, value in headers)
-        return body, headers
+        if self.secrets:
+            body, headers = unpacked(body, headers)
+            headers = tuple((name, self.without_keys(value)) for name, value in headers)
+        return self.without_keys(body), headers
+
+    def without_keys(self, data: bytes) -> bytes:
+        """Return bytes of an answer with asterisks in place of the upstream's own key."""
+        for secret in self.secrets:
+            data = data.replace(secret, b"*" * len(secret))
+        return data
 
     def _at_model(
         self, sent: OutgoingRequest, place: Callable[[bytes, bytes, str], tuple[bytes, bytes]]
@@ -462,7 +476,10 @@ class RequestWriter:
         named: list[str] = []
         for name, value in headers:
             if text := names[name]:
-                kept.append((text, value.decode("latin-1")))
+                if name == _ENCODING and self.secrets:  # an error must be readable, see ``masked``
+                    kept.append((text, "gzip" if b"gzip" in value else "identity"))
+                else:
+                    kept.append((text, value.decode("latin-1")))
             elif name == b"connection" and value != b"keep-alive":
                 named += [part.strip() for part in value.decode("latin-1").lower().split(",")]
         if named:
@@ -636,3 +653,51 @@ def _key_for(main: UpstreamDialect, call: Call) -> list[tuple[str, str]]:
     if key is None or any(known == name for known, _ in call.headers):
         return []
     return [(name.decode("latin-1"), (prefix + key).decode("latin-1"))]
+
+
+def is_of_handshake(name: str) -> bool:
+    """Tell whether a header of the client's handshake is for the next server alone."""
+    return name.startswith("sec-websocket-")
+
+
+def length_of(headers: Headers) -> Iterator[tuple[str, str]]:
+    """Yield the length of a body that the client named."""
+    for name, value in headers:
+        if name == b"content-length":
+            yield "content-length", value.decode("latin-1")
+
+
+def as_sent(target: bytes) -> str:
+    """Return a path or query as a text that becomes the same bytes, as the client writes UTF-8."""
+    try:
+        return target.decode()
+    except UnicodeDecodeError:
+        return "".join([chr(byte) if byte < 0x80 else f"%{byte:02X}" for byte in target])
+
+
+def trusting(upstream: str, ca_file: str) -> ssl.SSLContext:
+    """Return a TLS context that trusts only the authorities in a PEM file. Raises ConfigError."""
+    setting = f"upstream {upstream!r}: ca_file: {ca_file}"
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except ssl.SSLError as error:
+        raise ConfigError(f"{setting} holds no certificate in PEM format") from error
+    except OSError as error:
+        raise ConfigError(f"{setting} cannot be read: {error.strerror}") from error
+
+
+def unpacked(body: bytes, headers: Headers) -> tuple[bytes, Headers]:
+    """Return an error uncompressed, and without its body if that cannot be read."""
+    encodings = {value.strip().lower() for name, value in headers if name == b"content-encoding"}
+    if encodings <= {b"identity"}:
+        return body, headers
+    about_body = (b"content-encoding", b"content-length")
+    headers = tuple(pair for pair in headers if pair[0] not in about_body)
+    if not encodings <= {b"gzip", b"x-gzip", b"deflate"}:
+        return b"", headers
+    reader = zlib.decompressobj(zlib.MAX_WBITS | 32)
+    try:
+        plain = reader.decompress(body, MAX_DOCUMENT_BYTES)
+    except zlib.error:
+        return b"", headers
+    return plain if reader.eof else b"", headers

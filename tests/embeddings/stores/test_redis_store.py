@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from contextlib import AsyncExitStack, closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
 
-from headstart.embeddings.stores.records import StoreLimits
+from headstart.embeddings.stores.records import StoreLimits, encode
 from headstart.embeddings.stores.redis import PREFIX, RedisStore
 from headstart.errors import ConfigError, StoreError
+from headstart.types import Charge, RawResponse
 from support.entries import entry, put, row
 from support.labels import label, labelled, last_cursor
 from support.patience import PATIENCE_S
@@ -164,6 +165,34 @@ async def test_a_value_of_a_newer_version_is_skipped(stores: Stores, redis: Redi
     assert await store.load(["a"]) == [None]
 
 
+@pytest.mark.parametrize("field", ["partition", "encoder", "sketcher", "expires"])
+async def test_an_entry_that_cannot_be_read_hides_no_other_one(
+    stores: Stores, redis: RedisServer, field: str
+) -> None:
+    store = await stores.open()
+    cursor = await store.append([put("a"), put("b"), put("c")])
+    with closing(redis.client()) as client:
+        fields: dict[str, bytes] = {"sketcher": b"s", "sketch": b"s", field: b"\xff"}
+        client.hset(f"{PREFIX}entry:a", mapping=fields)  # type: ignore[arg-type]
+        client.xadd(f"{PREFIX}log", {"stored": b"\xff"})
+        client.xadd(f"{PREFIX}log", {"stored": "c", "more": "d"})
+    assert await scan(store) == ["b", "c"]
+    assert [logged.record for logged in await follow(store, cursor, 1)] == [row("c")]
+
+
+async def test_figures_that_are_no_numbers_are_errors_of_the_store(
+    stores: Stores, redis: RedisServer
+) -> None:
+    store = await stores.open()
+    with closing(redis.client()) as client:
+        client.set(f"{PREFIX}bytes", "many")
+        client.set(f"{PREFIX}counter:used", "many")
+    with pytest.raises(StoreError, match="bytes"):
+        await store.stats()
+    with pytest.raises(StoreError, match="counter"):
+        await store.charge([Charge("used", 0, time.time() + 9)])  # noqa: TID251 - the server's
+
+
 async def test_entries_leave_when_a_bound_is_lowered(stores: Stores) -> None:
     store = await stores.open()
     await store.append([put(f"{number:02}") for number in range(20)])
@@ -265,3 +294,29 @@ async def test_a_url_that_cannot_be_read_is_refused_unquoted(url: str) -> None:
     with pytest.raises(ConfigError, match="percent-encoded") as refused:
         RedisStore(url)
     assert "p4ss" not in str(refused.getrepr(chain=True, showlocals=False, style="value"))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"expires": float("inf")},
+        {"expires": float("nan")},
+        {"created": float("-inf")},
+        {"answer": RawResponse(headers=(), body=b"", status=101)},
+        {"answer": RawResponse(headers=(), body=b"x", status=204)},
+        {"answer": RawResponse(headers=(), body=b"x", status=99999)},
+        {"answer": RawResponse(headers=((b"x", b"1\r\ny: 2"),), body=b"x")},
+        {"answer": RawResponse(headers=((b"x y", b"1"),), body=b"x")},
+        {"answer": RawResponse(headers=((b"Content-Length", b"9"),), body=b"x")},
+    ],
+)
+async def test_an_answer_that_cannot_be_sent_is_a_miss(
+    stores: Stores, redis: RedisServer, fields: dict[str, Any]
+) -> None:
+    store = await stores.open()
+    sound = RawResponse(headers=((b"content-type", b"text/x; \xe9"),), body=b"x", status=201)
+    await store.append([put("good", answer=sound), put("bad")])
+    with closing(redis.client()) as client:
+        client.hset(f"{PREFIX}entry:bad", "value", encode(entry("bad", **fields)))
+    assert await store.find("exact-bad") is None
+    assert await store.load(["bad", "good"]) == [None, entry("good", answer=sound)]
