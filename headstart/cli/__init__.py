@@ -111,3 +111,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except HeadstartError as error:
         click.echo(f"headstart: {error}", err=True)
         sys.exit(2 if isinstance(error, ConfigError) else 1)
+    except OSError as error:
+        if error.strerror is None:
+            raise
+        # Standard output has no name: a full disk, for example.
+        click.echo(f"headstart: {error.filename or 'the output'}: {error.strerror}", err=True)
+        sys.exit(1)
