@@ -263,12 +263,12 @@ async def test_a_file_that_was_deleted_or_replaced_is_not_used(
 ) -> None:
     store = await open_file()
     await store.append([put("1")])
-    path.unlink()
+    await anyio.Path(path).unlink()
     if replaced:
         await fill(path, count=1)
     with pytest.raises(StoreError, match="was deleted or replaced: restart Headstart"):
         await store.append([put("2")])
-    assert "was deleted or replaced" in store._write_error  # noqa: SLF001 - what /ready shows
+    assert "was deleted or replaced" in store._write_error  # what /ready shows
     with pytest.raises(StoreError, match="was deleted or replaced: restart Headstart"):
         await store.load(["1"])
 
