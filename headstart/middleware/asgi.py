@@ -336,9 +336,10 @@ _NO_PATH = (
     "Google's clients does not"
 )
 _NO_COHERE_PATH = (
-    "no such path: of the paths of Cohere's clients only /v2/rerank is served. Chat with Cohere's "
-    "models through a client of OpenAI, Anthropic or Google"
+    b'{"message":"no such path: of the paths of Cohere\'s clients only /v2/rerank is served. Chat '
+    b"with Cohere's models through a client of OpenAI, Anthropic or Google\"}"
 )
+"""In Cohere's form: of an error in another form, the AI SDK's Cohere provider shows nothing."""
 _NO_OLLAMA_PATH = (
     b'{"error":"no such path: the paths of Ollama\'s own clients are not served. Take a client of '
     b'OpenAI, with a base URL that ends in /v1: Ollama answers it, too"}'
@@ -362,8 +363,9 @@ async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
     path = raw_path(scope)
     if path in _OLLAMA_PATHS:
         return await _answer_body(send, 404, _NO_OLLAMA_PATH)
-    of_cohere = path.startswith(b"/v2/")
-    await answer_json(send, 404, "not_found", _NO_COHERE_PATH if of_cohere else _NO_PATH)
+    if path.startswith(b"/v2/"):
+        return await _answer_body(send, 404, _NO_COHERE_PATH)
+    await answer_json(send, 404, "not_found", _NO_PATH)
 
 
 async def answer_json(send: Send, status: int, code: str, message: str) -> None:
