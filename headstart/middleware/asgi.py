@@ -7,6 +7,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from headstart.errors import ConfigError, HeadstartError
 from headstart.middleware.after_checks import CheckedRequest, looked_up_before
 from headstart.middleware.endpoints import as_openai, raw_path
@@ -336,10 +338,9 @@ _NO_PATH = (
     "Google's clients does not"
 )
 _NO_COHERE_PATH = (
-    b'{"message":"no such path: of the paths of Cohere\'s clients only /v2/rerank is served. Chat '
-    b"with Cohere's models through a client of OpenAI, Anthropic or Google\"}"
+    "no such path: of the paths of Cohere's clients only /v2/rerank is served. Chat with Cohere's "
+    "models through a client of OpenAI, Anthropic or Google"
 )
-"""In Cohere's form: of an error in another form, the AI SDK's Cohere provider shows nothing."""
 _NO_OLLAMA_PATH = (
     b'{"error":"no such path: the paths of Ollama\'s own clients are not served. Take a client of '
     b'OpenAI, with a base URL that ends in /v1: Ollama answers it, too"}'
@@ -364,7 +365,8 @@ async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
     if path in _OLLAMA_PATHS:
         return await _answer_body(send, 404, _NO_OLLAMA_PATH)
     if path.startswith(b"/v2/"):
-        return await _answer_body(send, 404, _NO_COHERE_PATH)
+        # In Cohere's form: of another one the AI SDK's Cohere provider shows nothing.
+        return await _answer_body(send, 404, msgspec.json.encode({"message": _NO_COHERE_PATH}))
     await answer_json(send, 404, "not_found", _NO_PATH)
 
 
