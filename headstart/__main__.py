@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from difflib import get_close_matches
 from importlib import import_module
@@ -41,6 +42,8 @@ MORE = {
 }
 OF_LAB = {"demo", "tune", "bench", "watch", "simulate", "evaluate", "replay"}
 """Commands in ``headstart/lab/commands``. An installation may leave out that folder."""
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""The errors of a full disk."""
 LAB = Path(__file__).parent / "lab" / "commands"
 
 
@@ -111,6 +114,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except HeadstartError as error:
         click.echo(f"headstart: {error}", err=True)
         sys.exit(2 if isinstance(error, ConfigError) else 1)
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        # Standard output has no name.
+        click.echo(f"headstart: {error.filename or 'the output'}: {error.strerror}", err=True)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

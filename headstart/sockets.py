@@ -29,7 +29,14 @@ def bind(host: str, port: int) -> socket.socket:
             raise ConfigError(
                 f"port {port} on {host} is already in use; choose another one with --port"
             ) from error
-        raise ConfigError(f"cannot listen on {host} port {port}: {error.strerror}") from error
+        fix = (
+            "choose one above 1023 with --port"
+            if error.errno == errno.EACCES
+            else "name an address of this machine with --host"
+        )
+        raise ConfigError(
+            f"cannot listen on {host} port {port}: {error.strerror}; {fix}"
+        ) from error
     return sock
 
 

@@ -185,6 +185,7 @@ def test_client_keys_come_from_the_file_or_from_variables(tmp_path: Path) -> Non
         ("[cache]\nignore_headers = ['X-Api-Key']", ["cache.ignore_headers[0]", "X-Api-Key"]),
         ("[cache]\nsampled = 'variants:0'", ["cache.sampled", '"variants:N", N from 1']),
         ("[cache]\nstore = 'postgres://h/db'", ["cache.store", "sqlite:///path"]),
+        ("[cache]\nstore = '/srv/x.db'", ["cache.store", "use sqlite:////srv/x.db,"]),
         ("[cache]\nstore = 'sqlite:headstart.db'", ["cache.store", "sqlite:///"]),
         ("[[upstream]]\nname = 'x'", ["upstream[0]", "base_url"]),
         ("[[upstream]]\nbase_url = 'api.openai.com/v1'", ["upstream[0].base_url", "https://"]),

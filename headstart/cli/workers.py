@@ -289,6 +289,8 @@ class WorkerPool:
 
     def _stop(self, sent: int) -> None:
         """Pass a signal on to all workers, and start no other."""
+        if sent == signal.SIGINT and not self._status:
+            self._status = 128 + sent
         # Otherwise connections would wait here after the workers closed their copies.
         self._listening.close()
         self._stopping.set()

@@ -564,8 +564,10 @@ def _store_problems(store: str) -> Iterator[str]:
         offered = sorted({each.name for each in entry_points(group=STORES)})
         if not colon or scheme not in offered:
             known = ", ".join(dict.fromkeys((*STORE_SCHEMES, *offered)))
+            written = masked_url(store)
+            path = "path" if colon else written
             yield (
-                f"cache.store: {masked_url(store)!r} is not a store; use sqlite:///path, memory: "
+                f"cache.store: {written!r} is not a store; use sqlite:///{path}, memory: "
                 f"or redis://host:6379/0. Known schemes: {known}; an installed distribution adds "
                 f"its own by an entry point in the group {STORES}"
             )

@@ -7,6 +7,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from headstart.errors import ConfigError, HeadstartError
 from headstart.middleware.after_checks import CheckedRequest, looked_up_before
 from headstart.middleware.endpoints import as_openai, raw_path
@@ -263,24 +265,34 @@ class Gateway:
         if started is not None:
             await started.aclose()
 
+    async def _failed_start(self) -> HeadstartError | None:
+        """Start the engine; return the error with which no server should go on."""
+        try:
+            await self.running()
+        except HeadstartError as error:
+            logger.error("start-up failed: %s", error)
+            if self._relay_prefixes or isinstance(error, ConfigError):
+                return error
+        return None
+
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         asked = answered = ""
+        failed: HeadstartError | None = None
 
         async def asking() -> Message:
             nonlocal asked
-            message = await receive()
+            # If we cannot start, the app has started, and its server will not tell it to stop.
+            message = {"type": "lifespan.shutdown"} if failed else await receive()
             asked = message["type"]
             return message
 
         async def around(message: Message) -> None:
-            nonlocal answered
+            nonlocal answered, failed
+            if failed:
+                return
             if message["type"] == "lifespan.startup.complete":
-                try:
-                    await self.running()
-                except HeadstartError as error:
-                    logger.error("start-up failed: %s", error)
-                    if self._relay_prefixes or isinstance(error, ConfigError):
-                        message = {"type": "lifespan.startup.failed", "message": str(error)}
+                if failed := await self._failed_start():
+                    message = {"type": "lifespan.startup.failed", "message": str(failed)}
             elif message["type"] in _STOPPED:
                 await self.aclose()
             await send(message)
@@ -295,7 +307,9 @@ class Gateway:
                 raise
         if answered not in _LAST:
             # The app answers no lifespan messages (Django), or not all, so we answer the rest.
-            await _own_lifespan(receive, around, "" if answered.startswith(asked) else asked)
+            await _own_lifespan(asking, around, "" if answered.startswith(asked) else asked)
+        if failed:
+            raise failed  # as Starlette does: its test client would go on otherwise
 
 
 def _running_loop() -> asyncio.AbstractEventLoop:
@@ -362,8 +376,10 @@ async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
     path = raw_path(scope)
     if path in _OLLAMA_PATHS:
         return await _answer_body(send, 404, _NO_OLLAMA_PATH)
-    of_cohere = path.startswith(b"/v2/")
-    await answer_json(send, 404, "not_found", _NO_COHERE_PATH if of_cohere else _NO_PATH)
+    if path.startswith(b"/v2/"):
+        # In Cohere's form: of another one the AI SDK's Cohere provider shows nothing.
+        return await _answer_body(send, 404, msgspec.json.encode({"message": _NO_COHERE_PATH}))
+    await answer_json(send, 404, "not_found", _NO_PATH)
 
 
 async def answer_json(send: Send, status: int, code: str, message: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -15,7 +16,6 @@ from headstart.__main__ import FIRST, MORE, cli, main
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 HEAVY = {"aiohttp", "faiss", "litestar", "numpy", "onnxruntime", "redis", "rich", "uvicorn"}
 
@@ -113,6 +113,20 @@ def test_bad_setting_ends_with_2_and_one_line(
     assert run("serve", "--config", str(path)) == 2
     error = capsys.readouterr().err
     assert error == "headstart: cache.treshold: unknown setting; did you mean 'threshold'?\n"
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["config", "show"]])
+def test_a_full_disk_under_the_output_is_one_line(arguments: list[str]) -> None:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "headstart", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr == "headstart: the output: No space left on device\n"
 
 
 def test_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
+import pytest
+import uvicorn
+
 from headstart.__main__ import main
+from headstart.lab.simulator.app import serve_app
 
 if TYPE_CHECKING:
-    import pytest
+    from headstart.types import Receive, Scope, Send
 
 
 def test_the_demo_shows_hits_failover_and_rescue(capfd: pytest.CaptureFixture[str]) -> None:
@@ -20,3 +25,23 @@ def test_the_demo_shows_hits_failover_and_rescue(capfd: pytest.CaptureFixture[st
     assert "simulated-cut: first, broken simulated-groq: rescue, won" in shown
     assert "9 requests" in shown
     assert "0 failed" in shown
+
+
+def test_ctrl_c_while_it_starts_is_no_error(capfd: pytest.CaptureFixture[str]) -> None:
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        await asyncio.Event().wait()
+
+    async def start() -> None:
+        config = uvicorn.Config(slow, log_level="error", lifespan="on")
+        async with serve_app(config):
+            raise AssertionError("it never starts")
+
+    async def interrupted() -> None:
+        starting = asyncio.current_task()
+        assert starting is not None
+        asyncio.get_running_loop().call_later(0.05, starting.cancel)
+        await start()
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(interrupted())  # it cancels the app, too
+    assert capfd.readouterr().err == ""

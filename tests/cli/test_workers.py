@@ -191,10 +191,13 @@ def test_workers_go_on_without_their_parent_process(two: Served) -> None:
     two.until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
 
 
-def test_told_to_stop_it_ends_with_all_its_workers(two: Served) -> None:
+@pytest.mark.parametrize(("sent", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_told_to_stop_it_ends_with_all_its_workers(
+    two: Served, sent: signal.Signals, status: int
+) -> None:
     workers = two.workers
-    two.process.send_signal(signal.SIGTERM)
-    assert two.process.wait(20) == 0
+    two.process.send_signal(sent)
+    assert two.process.wait(20) == status
     assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", two.port))

@@ -674,6 +674,41 @@ async def test_an_error_of_the_app_at_its_start_reaches_the_server() -> None:
             pass
 
 
+@pytest.mark.parametrize("lives", [True, False])
+async def test_if_the_engine_cannot_start_the_app_is_stopped_and_the_start_fails(
+    lives: bool, tmp_path: Path
+) -> None:
+    """Starlette's test client waits for the end of the app, and takes its error."""
+    seen: list[str] = []
+    asked = iter(["lifespan.startup"])
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: object) -> AsyncIterator[None]:
+        seen.append("started")
+        yield
+        seen.append("stopped")
+
+    async def silent(scope: Any, receive: Any, send: Any) -> None:
+        raise NotImplementedError("no lifespan")
+
+    async def receive() -> dict[str, Any]:
+        for kind in asked:
+            return {"type": kind}
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: Any) -> None:
+        seen.append(message["type"])
+
+    app = Starlette(lifespan=lifespan) if lives else silent
+    wrapped = HeadstartMiddleware(app, store=f"sqlite:///{tmp_path}")  # a folder
+    async with asyncio.timeout(PATIENCE_S):
+        with pytest.raises(ConfigError, match="cannot be used"):
+            await wrapped({"type": "lifespan", "state": {}}, receive, send)
+    failed = "lifespan.startup.failed"
+    assert seen == (["started", failed, "stopped"] if lives else [failed])
+
+
 async def test_a_server_without_asyncio_is_told_so_when_it_starts() -> None:
     """As hypercorn's trio workers."""
     sent: list[Any] = []
@@ -688,7 +723,7 @@ async def test_a_server_without_asyncio_is_told_so_when_it_starts() -> None:
         await starts_alone(receive, send)
 
     def start() -> None:
-        with pytest.raises(StopIteration):
+        with pytest.raises(ConfigError):
             HeadstartMiddleware(app)({"type": "lifespan"}, receive, send).send(None)
 
     await asyncio.to_thread(start)  # a thread without an event loop

@@ -89,11 +89,12 @@ async def test_a_wrong_base_url_is_told(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v2/chat", "/v2/embed"])
-async def test_clients_of_cohere_are_told_what_there_is(path: str) -> None:
+async def test_clients_of_cohere_are_told_in_their_form_what_there_is(path: str) -> None:
     async with relay_to(RawUpstream(ANSWER), RawUpstream(ANSWER)) as gate:
         status, _, body = await gate.ask(path)
     assert status == 404
-    assert b"of the paths of Cohere's clients only /v2/rerank is served" in body
+    said = json.loads(body)["message"]
+    assert "of the paths of Cohere's clients only /v2/rerank is served" in said
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,8 @@ one thread writes in group commits, another thread reads.
 **The file** is created, recognised, checked or refused by the functions of the first part. Triggers
 make sure that totals are exact, that a vector is deleted with its entry, and that the log has each
 change. These functions block, so they are not called on the event loop. ``BatchWorker`` is the
-thread. An executor wakes its thread and the loop once for each call. Here both wake once for all
-jobs that came together. Under load the jobs share the cost of the two wake-ups, and a writer gets
-group commits.
+thread. It wakes once for all jobs that came together, and so does the loop: under load the jobs
+share the cost of the two wake-ups, and a writer gets group commits.
 """
 
 from __future__ import annotations
@@ -29,11 +28,10 @@ from pathlib import Path
 from typing import (
     TYPE_CHECKING,
     Any,
-    Concatenate,
     Generic,
     NamedTuple,
-    ParamSpec,
     TypeVar,
+    TypeVarTuple,
     Unpack,
     cast,
 )
@@ -157,10 +155,8 @@ def _resolve(futures: Sequence[asyncio.Future[Any]], outcomes: Sequence[Any]) ->
     for future, outcome in zip(futures, outcomes, strict=True):
         if future.done():  # its caller was cancelled
             continue
-        if isinstance(outcome, Exception):
-            future.set_exception(outcome)
-        else:
-            future.set_result(outcome)
+        settle = future.set_exception if isinstance(outcome, Exception) else future.set_result
+        settle(outcome)
 
 
 APPLICATION_ID = 0x48656164  # "Head"
@@ -373,11 +369,28 @@ def _code(error: sqlite3.Error) -> int:
 
 # --- the store ------------------------------------------------------------------------------------
 
-A = ParamSpec("A")
+Ts = TypeVarTuple("Ts")
 T = TypeVar("T")
 
 TICK_S = 1.0
 """Seconds after which expired entries are removed while nothing is written."""
+
+
+def _in_place(path: Path, run: Callable[[Sequence[Job]], T]) -> Callable[[Sequence[Job]], T]:
+    """Make ``run`` refuse jobs once its file is deleted or replaced: nobody would find its writes.
+
+    The file is in its place when ``run`` is first called.
+    """
+    opened: list[os.stat_result] = []
+
+    def run_in_place(jobs: Sequence[Job]) -> T:
+        with contextlib.suppress(FileNotFoundError):
+            opened[:] = opened or [path.stat()]
+            if not jobs or os.path.samestat(opened[0], path.stat()):
+                return run(jobs)
+        raise sqlite3.OperationalError(f"{path} was deleted or replaced: restart Headstart")
+
+    return run_in_place
 
 
 class SQLiteStore(RecordStore):
@@ -414,9 +427,10 @@ class SQLiteStore(RecordStore):
                 new_secret=self._new_secret,
             )
         )
-        writer = SQLiteWriter(writing, self._limits, self._clock)
-        self._writer = BatchWorker("headstart-store-writer", writer.commit, tick_s=TICK_S)
-        self._reader = BatchWorker("headstart-store-reader", partial(_run_queries, reading))
+        write = _in_place(self._path, SQLiteWriter(writing, self._limits, self._clock).commit)
+        read = _in_place(self._path, partial(_run_queries, reading))
+        self._writer = BatchWorker("headstart-store-writer", write, tick_s=TICK_S)
+        self._reader = BatchWorker("headstart-store-reader", read)
         await self._check_cipher()
 
     async def aclose(self) -> None:
@@ -447,10 +461,7 @@ class SQLiteStore(RecordStore):
     async def scan(self, batch: int = 1024) -> AsyncIterator[Sequence[VectorRow]]:
         """Yield vectors and sketches of live entries, oldest first, one short query a batch."""
         last = 0
-        while True:
-            rows = await self._read(_fetch, SCAN, (self._clock(), last, batch))
-            if not rows:
-                return
+        while rows := await self._read(_fetch, SCAN, (self._clock(), last, batch)):
             opened = (self._decrypted(_vector_row(row)) for row in rows)
             yield [row for row in opened if row is not None]
             last = rows[-1][0]
@@ -466,8 +477,7 @@ class SQLiteStore(RecordStore):
 
     async def touch(self, ids: Sequence[str]) -> None:
         """Mark entries as used now, in the next group commit."""
-        now = self._clock()
-        await self._write(SQLiteWrite(touched=[(now, id) for id in ids]))
+        await self._write(SQLiteWrite(touched=[(self._clock(), id) for id in ids]))
 
     async def stats(self) -> StoreStats:
         """Count entries and their bytes. Expired entries count until they are removed."""
@@ -476,8 +486,7 @@ class SQLiteStore(RecordStore):
 
     async def add_labels(self, labels: Sequence[Label]) -> None:
         """Append labels in the next group commit. The store keeps the last ``LABEL_ROWS``."""
-        rows = [(label.domain, encode(label)) for label in labels]
-        await self._write(SQLiteWrite(labels=rows))
+        await self._write(SQLiteWrite(labels=[(each.domain, encode(each)) for each in labels]))
 
     async def save_document(self, name: str, value: bytes) -> None:
         """Save a document in the next group commit. The last ``DOCUMENTS`` are kept."""
@@ -540,18 +549,13 @@ class SQLiteStore(RecordStore):
         except sqlite3.Error as error:
             raise StoreError(f"the store cannot write: {error}") from error
 
-    async def _read(
-        self,
-        query: Callable[Concatenate[sqlite3.Connection, A], T],
-        *args: A.args,
-        **kwargs: A.kwargs,
-    ) -> T:
+    async def _read(self, query: Callable[[sqlite3.Connection, *Ts], T], *args: *Ts) -> T:
         """Run a query on the reader thread."""
         if self._reader is None:
             raise StoreError("the store is not open")
         try:
             return await self._reader.submit(  # type: ignore[return-value]
-                lambda connection: query(connection, *args, **kwargs)
+                lambda connection: query(connection, *args)
             )
         except sqlite3.Error as error:
             raise StoreError(f"the store cannot read: {error}") from error
@@ -685,7 +689,7 @@ class SQLiteWriter:
         Returns the log's end for each write, or the result of its charges. Without writes it only
         removes expired entries. Raises sqlite3.Error: then nothing was written.
         """
-        if not writes and not self._has_expired():
+        if not writes and not _read_value(self.connection, HAS_EXPIRED, (self.clock(),)):
             return ()
         execute = self.connection.execute
         execute("BEGIN IMMEDIATE")
@@ -712,10 +716,6 @@ class SQLiteWriter:
                 [(each.counter, value, each.expires) for each, value in rows if each.amount],
             )
         return charged
-
-    def _has_expired(self) -> bool:
-        (expired,) = self.connection.execute(HAS_EXPIRED, (self.clock(),)).fetchone()
-        return bool(expired)
 
     def _apply(self, writes: Sequence[SQLiteWrite]) -> None:
         now = self.clock()

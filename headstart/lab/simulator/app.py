@@ -19,6 +19,7 @@ from urllib.parse import parse_qs
 import msgspec
 import uvicorn
 from msgspec.structs import replace
+from uvicorn.lifespan.on import LifespanOn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from headstart.lab.simulator.anthropic_messages import AnthropicWire
@@ -650,7 +651,14 @@ async def serve_app(
     server = FastStopServer(config)
     # ``serve`` does no more than startup and shutdown, apart from signal handlers and a timer.
     server.lifespan = config.lifespan_class(config)
-    await server.startup([sock])
+    try:
+        await server.startup([sock])
+    except asyncio.CancelledError:
+        if isinstance(server.lifespan, LifespanOn):
+            # Else uvicorn would log the app's cancellation, which follows a Ctrl-C, as an error.
+            server.lifespan.startup_failed = True
+        sock.close()
+        raise
     try:
         yield server, url_of(sock)
     finally:

@@ -265,6 +265,22 @@ async def test_a_write_that_fails_is_an_error_and_the_next_one_works(
     assert await scan(store) == ["b"]
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_a_file_that_was_deleted_or_replaced_is_not_used(
+    replaced: bool, path: Path, open_file: Open
+) -> None:
+    store = await open_file()
+    await store.append([put("1")])
+    await anyio.Path(path).unlink()
+    if replaced:
+        await fill(path, count=1)
+    with pytest.raises(StoreError, match="was deleted or replaced: restart Headstart"):
+        await store.append([put("2")])
+    assert "was deleted or replaced" in store._write_error  # what /ready shows
+    with pytest.raises(StoreError, match="was deleted or replaced: restart Headstart"):
+        await store.load(["1"])
+
+
 async def test_expired_entries_are_purged_without_a_write(open_file: Open) -> None:
     clock = Clock()
     store = await open_file(clock=clock)
