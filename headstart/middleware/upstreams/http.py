@@ -469,8 +469,8 @@ class HTTPUpstream:
         if asked != head.is_stream and incoming.may_be_labelled_wrongly(head):
             first = await self._first_bytes(response)
             head = head.labelled(is_stream=asked) if begins_events(first) == asked else head
-        strip = head.is_stream and "include-usage" in transforms
-        status, headers, reader = incoming.begin(head, transcript, strip=strip)
+        strip_usage = head.is_stream and "include-usage" in transforms
+        status, headers, reader = incoming.begin(head, transcript, strip_usage=strip_usage)
         if head.status >= 400 and (incoming.own is not None or not self.passes_keys):
             read, headers = self.writer.masked(await self._read_ahead(response), headers)
             headers = with_retry_after(headers, read)
