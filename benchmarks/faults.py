@@ -196,7 +196,7 @@ async def _run(bench: Bench, case: Case, primary: Simulator, fallback: Simulator
             await asyncio.sleep(case.every_s)
     heard = [call.result() for call in calls]
     await asyncio.sleep(0.3)  # what was cancelled is recorded when its provider sees it
-    seen = Seen(heard, None, primary.stats.records(), fallback.stats.records())
+    seen = Seen(heard, None, primary.stats.ended_calls(), fallback.stats.ended_calls())
     seen.costs = await bench.booked(case)
     await asyncio.sleep(case.pause_s)
     seen.after = await bench.ask(case, case.calls, began)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from headstart.lab.simulator.faults import Fault
     from headstart.lab.simulator.oracle import Truth
-    from headstart.lab.simulator.simulated_calls import Record
+    from headstart.lab.simulator.simulated_calls import EndedCall
 
 PRIMARY = ProviderProfile(model="primary-model", ttft_ms=150, tokens_per_s=(150, 150))
 FALLBACK = ProviderProfile(
@@ -83,9 +83,9 @@ class Seen:
     """The calls of the case."""
     after: Heard | None
     """One more call, shortly after the calls of the case."""
-    primary: Sequence[Record]
+    primary: Sequence[EndedCall]
     """The calls that the provider with the fault got, without ``after``."""
-    fallback: Sequence[Record]
+    fallback: Sequence[EndedCall]
     costs: dict[str, float] = field(default_factory=dict)
     """Dollars booked, by upstream."""
 

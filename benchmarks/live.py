@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from benchmarks.racing_site import Site
-    from headstart.lab.simulator import Record
+    from headstart.lab.simulator import EndedCall
 
 STAGES: dict[str, list[str]] = {
     "off": [],
@@ -153,7 +153,7 @@ async def send(running: Site, prompt: Prompt, headers: dict[str, str]) -> Result
     return Result(first, time.perf_counter() - began, "".join(parts), live)
 
 
-def bill(records: Sequence[Record]) -> float:
+def bill(records: Sequence[EndedCall]) -> float:
     """Return the provider's charge in dollars."""
     total = 0.0
     for each in records:

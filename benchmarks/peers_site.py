@@ -24,7 +24,7 @@ import uvloop
 from benchmarks.load import http_request
 from benchmarks.overhead import noop_app, relay_to, start, unique
 from benchmarks.safe_hits_programs import Program
-from headstart.lab.simulator import Oracle, ProviderProfile, Record, Simulator, serve
+from headstart.lab.simulator import EndedCall, Oracle, ProviderProfile, Simulator, serve
 from headstart.lab.simulator.faults import Cut
 
 if TYPE_CHECKING:
@@ -209,11 +209,11 @@ class Site:
     sidecars: tuple[Target, ...]
     session: aiohttp.ClientSession
 
-    async def records(self, case: str) -> list[Record]:
+    async def records(self, case: str) -> list[EndedCall]:
         """Return the ended calls of a case, as the provider recorded them."""
         url = f"{self.provider.url}/_sim/requests?case={case}"
         async with self.session.get(url) as response:
-            return msgspec.json.decode(await response.read(), type=list[Record])
+            return msgspec.json.decode(await response.read(), type=list[EndedCall])
 
     async def calls(self, case: str) -> int:
         """Return how many calls of a case reached the provider."""

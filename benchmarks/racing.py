@@ -34,7 +34,7 @@ from benchmarks.safe_hits_programs import metric
 from headstart.lab.simulator.simulated_calls import PlayOutcome
 
 if TYPE_CHECKING:
-    from headstart.lab.simulator import Record
+    from headstart.lab.simulator import EndedCall
 
 PER_S = 50.0
 WINDOW = 1000
@@ -60,7 +60,7 @@ async def calls(at: Site, count: int, *, per_s: float = PER_S, stream: bool = Tr
     return at.samples
 
 
-def drawn(at: Site, records: dict[str, list[Record]]) -> list[float]:
+def drawn(at: Site, records: dict[str, list[EndedCall]]) -> list[float]:
     """Return the least time to first token that a call's providers drew, by call."""
     by_name = {each.name: each for each in at.providers}
     return [
@@ -69,7 +69,7 @@ def drawn(at: Site, records: dict[str, list[Record]]) -> list[float]:
     ]
 
 
-def closings(records: dict[str, list[Record]]) -> list[float]:
+def closings(records: dict[str, list[EndedCall]]) -> list[float]:
     """Return the seconds from each win, as its provider sent it, to each loser's closed socket."""
     lags = []
     for asked in by_number(records).values():
@@ -82,7 +82,7 @@ def closings(records: dict[str, list[Record]]) -> list[float]:
     return lags
 
 
-def most_extra(records: dict[str, list[Record]]) -> int:
+def most_extra(records: dict[str, list[EndedCall]]) -> int:
     """Return the most extra calls that came between any 1,000 requests in a row."""
     begun: set[str] = set()
     extras: list[int] = []
@@ -99,7 +99,7 @@ def most_extra(records: dict[str, list[Record]]) -> int:
     return max(sums[end] - sums[max(0, end - WINDOW)] for end in range(1, len(sums)))
 
 
-async def books(at: Site, records: dict[str, list[Record]]) -> dict[str, float]:
+async def books(at: Site, records: dict[str, list[EndedCall]]) -> dict[str, float]:
     """Return what losers and all calls cost, as booked and as their providers would bill them."""
     by_name = {each.name: each for each in at.providers}
     text = await at.metrics()

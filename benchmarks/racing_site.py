@@ -22,9 +22,9 @@ import uvloop
 from benchmarks.load import percentile
 from benchmarks.safe_hits_programs import Program
 from headstart.lab.simulator import (
+    EndedCall,
     Oracle,
     ProviderProfile,
-    Record,
     Simulator,
     Spell,
     find_profile,
@@ -77,7 +77,7 @@ class Provider:
         profile = find_profile(self.profile) if isinstance(self.profile, str) else self.profile
         return profile.draw(self.seed, number).ttft_s / self.speed
 
-    def bill_usd(self, record: Record) -> float:
+    def bill_usd(self, record: EndedCall) -> float:
         """Return the provider's charge for a call."""
         prompt, completion = record.billed(cancels_billing=self.cancels_billing)
         return (prompt * self.price[0] + completion * self.price[1]) / 1e6
@@ -119,12 +119,12 @@ class Site:
     pid: int
     samples: list[Sample] = field(default_factory=list)
 
-    async def records(self) -> dict[str, list[Record]]:
+    async def records(self) -> dict[str, list[EndedCall]]:
         """Return the records of each provider."""
         seen = {}
         for name, url in self.urls.items():
             async with self.session.get(url + "/_sim/requests") as response:
-                seen[name] = msgspec.json.decode(await response.read(), type=list[Record])
+                seen[name] = msgspec.json.decode(await response.read(), type=list[EndedCall])
         return seen
 
     async def metrics(self) -> str:
@@ -263,9 +263,9 @@ async def drive(
     return sorted(samples, key=lambda each: each.number)
 
 
-def by_number(records: Mapping[str, list[Record]]) -> dict[int, dict[str, list[Record]]]:
+def by_number(records: Mapping[str, list[EndedCall]]) -> dict[int, dict[str, list[EndedCall]]]:
     """Return the providers' records by the number of the call that caused them."""
-    grouped: dict[int, dict[str, list[Record]]] = {}
+    grouped: dict[int, dict[str, list[EndedCall]]] = {}
     for name, seen in records.items():
         for record in seen:
             calls = grouped.setdefault(int(record.headers[NUMBER]), {})

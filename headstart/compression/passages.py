@@ -35,7 +35,7 @@ CLEARED = "[… the result of this call was omitted: call again if it is needed 
 
 def omission_mark(count: int, unit: str) -> str:
     """Return the mark for ``count`` omitted lines, sentences or documents."""
-    return f"[… {count} {unit}{'' if count == 1 else 's'} omitted …]"
+    return f"[… {_counted(count, unit)} omitted …]"
 
 
 def like_these(count: int, look: str) -> str:
@@ -45,8 +45,12 @@ def like_these(count: int, look: str) -> str:
 
 def same_as(begin: str, count: int = 0, unit: str = "") -> str:
     """Return the mark for the latest earlier text with this beginning, or ``count`` units of it."""
-    what = f"{count} {unit}{'' if count == 1 else 's'}, " if count else ""
-    return f"[… {what}the same as the latest above that begins: {begin} …]"
+    part = f"{_counted(count, unit)}, " if count else ""
+    return f"[… {part}the same as the latest above that begins: {begin} …]"
+
+
+def _counted(count: int, unit: str) -> str:
+    return f"{count} {unit}{'' if count == 1 else 's'}"
 
 
 _FENCE = re.compile(r"^(```|~~~).*?(?:^\1[^\n]*(?:\n|\Z)|\Z)", re.MULTILINE | re.DOTALL)

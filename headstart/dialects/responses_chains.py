@@ -156,19 +156,19 @@ def as_array(items: Iterable[bytes | msgspec.Raw]) -> msgspec.Raw:
 
 
 def portable(
-    items: Sequence[msgspec.Raw], *, said: bool, same_account: bool
+    items: Sequence[msgspec.Raw], *, from_model: bool, same_account: bool
 ) -> tuple[msgspec.Raw, ...]:
     """Return items of a turn in a form that a provider accepts which did not store the turn.
 
-    ``said``: the items come from the model. Their ids are dropped, because a provider would look
+    ``from_model``: the model wrote the items. Their ids are dropped, because a provider would look
     them up. Encrypted reasoning stays only with ``same_account``, because only the account that
     made it can read it. Reasoning with our mark is text of another provider, and passes.
     """
-    kept = (_portable(raw, said=said, same_account=same_account) for raw in items)
+    kept = (_portable(raw, from_model=from_model, same_account=same_account) for raw in items)
     return tuple([raw for raw in kept if raw is not None])
 
 
-def _portable(raw: msgspec.Raw, *, said: bool, same_account: bool) -> msgspec.Raw | None:
+def _portable(raw: msgspec.Raw, *, from_model: bool, same_account: bool) -> msgspec.Raw | None:
     item: Any = msgspec.json.decode(raw)
     kind = item.get("type") or "message"
     if kind == "reasoning":
@@ -176,7 +176,7 @@ def _portable(raw: msgspec.Raw, *, said: bool, same_account: bool) -> msgspec.Ra
         marked = isinstance(signature, str) and marked_origin(signature) is not None
         return raw if marked or (same_account and signature) else None
     if kind not in _PORTABLE:
-        return None if said else raw
+        return None if from_model else raw
     if "id" not in item:
         return raw
     return msgspec.Raw(_encode({name: value for name, value in item.items() if name != "id"}))

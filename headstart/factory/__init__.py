@@ -647,7 +647,7 @@ async def _open_relay(
         new_id=partial(new_ulid, clock),
         observer=parts.observers,
         allows=None if parts.ledger is None else parts.ledger.allows,
-        listless=all(has_no_list(each.settings) for each in opened),
+        no_lists=all(has_no_list(each.settings) for each in opened),
     )
     await persist(build, "model-lists", "models", saved=models.saved, load=models.load)
     return Relay(

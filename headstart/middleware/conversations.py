@@ -492,15 +492,15 @@ class Chain:
     def _written(self, *, same_account: bool) -> bytes:
         items: list[msgspec.Raw] = []
         for turn in self._named.turns:
-            items += portable(read_raws(turn.input), said=False, same_account=same_account)
+            items += portable(read_raws(turn.input), from_model=False, same_account=same_account)
             answer = read_answer(turn.response)
             output = () if answer is None else answer.output
-            items += portable(output, said=True, same_account=same_account)
+            items += portable(output, from_model=True, same_account=same_account)
         for raw, source in self._named.items:
             if source is None:
                 items.append(raw)
             else:
-                items += portable((raw,), said=True, same_account=same_account)
+                items += portable((raw,), from_model=True, same_account=same_account)
         return write_whole(self._body, items)
 
     def keeping(self, send: Send, owner: str, source: Callable[[], AnswerSource]) -> Send:

@@ -81,7 +81,7 @@ class SharingOptions:
         if self.scope != "credential":
             return self.scope.lower().encode() == b"header:" + name
         key = name in KEY_HEADERS or (self.wrapped and name == b"cookie")
-        return key or tells_callers_apart(name, hosts=self.wrapped)
+        return key or tells_callers_apart(name, include_host=self.wrapped)
 
 
 class Caller(NamedTuple):
@@ -118,7 +118,7 @@ class CallerHashes(NamedTuple):
     "" unless all callers share answers."""
 
 
-def credential_of(headers: Headers, query_string: bytes, *, cookies: bool) -> bytes | None:
+def credential_of(headers: Headers, query_string: bytes, *, include_cookies: bool) -> bytes | None:
     """Return the bytes that identify the caller: key headers, ``?key=`` and, if asked, cookies.
 
     None if the request has none of them.
@@ -126,7 +126,7 @@ def credential_of(headers: Headers, query_string: bytes, *, cookies: bool) -> by
     found = [
         name + b"\0" + value
         for name, value in headers
-        if name in KEY_HEADERS or (cookies and name == b"cookie")
+        if name in KEY_HEADERS or (include_cookies and name == b"cookie")
     ]
     found += [b"key\0" + value for value in _keys_in(query_string)]
     return b"\n".join(sorted(found)) or None
@@ -281,7 +281,7 @@ class Callers:
         known = tuple(pair for pair in headers if pair[0] not in sharing.ignore_headers)
         if any(name == b"cookie" for name, _ in known):
             known = tuple(_with_identifying_cookies(known))
-        key = credential_of(known, query_string, cookies=sharing.wrapped)
+        key = credential_of(known, query_string, include_cookies=sharing.wrapped)
         others = [pair for pair in known if pair[0] not in self._keys and self._counts(pair[0])]
         if others and not sharing.wrapped:  # a wrapped app may keep its own state for a session id
             others = without_opencode_session(others)
@@ -296,7 +296,9 @@ class Callers:
         return Caller(key, whole, identifying_query(query_string), admitted_by)
 
     def _counts(self, name: bytes) -> bool:
-        return name not in self._silent and tells_callers_apart(name, hosts=self._sharing.wrapped)
+        return name not in self._silent and tells_callers_apart(
+            name, include_host=self._sharing.wrapped
+        )
 
     def identify(self, scope: Scope, headers: Headers, caller: Caller) -> bytes | None:
         """Return bytes that identify the callers who may share this request's answer, or None."""

@@ -506,7 +506,7 @@ class LiveDrafts:
             estimate,
             draft.account,
             budget_usd=draft.left_usd(self._settings.warm_usd),
-            alone="answer" not in draft.stages,
+            only_warming="answer" not in draft.stages,
         )
         if refusal is not None:
             return draft.tell(warm=refusal)

@@ -221,18 +221,20 @@ class TextShape(msgspec.Struct, frozen=True):
         except UnicodeDecodeError:
             return None
 
-    def read(self, data: bytes, start: int, *, join: bool) -> tuple[tuple[StreamEvent, ...], int]:
+    def read(
+        self, data: bytes, start: int, *, join_texts: bool
+    ) -> tuple[tuple[StreamEvent, ...], int]:
         """Return the events of the frames of this shape from ``start`` on, and where they end.
 
-        ``join``: the result is one event with the text of all.
+        ``join_texts``: the result is one event with the text of all.
         """
         if not data.startswith(self.before, start):
             return (), start
-        if join and not (self.tail or self.middle):
+        if join_texts and not (self.tail or self.middle):
             text, end = self._read_run(data, start)
             if text:
                 return (replace(self.delta, text=text),), end
-        return self._read_each(data, start, join=join)
+        return self._read_each(data, start, join_texts=join_texts)
 
     def _read_run(self, data: bytes, start: int) -> tuple[str, int]:
         """Return the text of all frames of this shape from ``start`` on, and where they end.
@@ -255,7 +257,7 @@ class TextShape(msgspec.Struct, frozen=True):
         return text_of_all, start + len(texts) * (len(before) + len(after)) + len(joined)
 
     def _read_each(
-        self, data: bytes, start: int, *, join: bool
+        self, data: bytes, start: int, *, join_texts: bool
     ) -> tuple[tuple[StreamEvent, ...], int]:
         before, after, tail, middle = self.before, self.after, self.tail, self.middle
         into, past = len(before), len(after)
@@ -282,7 +284,7 @@ class TextShape(msgspec.Struct, frozen=True):
             start = end
         if not texts:
             return (), start
-        if join:
+        if join_texts:
             return (replace(self.delta, text="".join(texts)),), start
         return tuple([replace(self.delta, text=text) for text in texts]), start
 
@@ -329,10 +331,10 @@ def learn_shape(raw: bytes, events: Sequence[StreamEvent]) -> TextShape | None:
 class EventStream:
     """Cuts a stream into frames and decodes them, up to the terminal event.
 
-    ``join``: a run of texts becomes one event. ``choices`` is the number of choices in the request.
+    ``join_texts``: a run of texts becomes one event. ``choices``: the number that was asked for.
     """
 
-    def __init__(self, dialect: UpstreamDialect, *, join: bool, choices: int = 1) -> None:
+    def __init__(self, dialect: UpstreamDialect, *, join_texts: bool, choices: int = 1) -> None:
         self.ended = False
         """The terminal event came. Later bytes are no part of the answer, and are not read."""
         self.closing = False
@@ -347,7 +349,7 @@ class EventStream:
         self._has_lines = dialect.cutter is None
         self._frames: FrameCutter = SSEDecoder() if dialect.cutter is None else dialect.cutter()
         self._decoder = dialect.decoder()
-        self._join = join
+        self._join_texts = join_texts
         self._shape: TextShape | None = None
 
     @property
@@ -366,7 +368,7 @@ class EventStream:
         event = shape.only(data)
         if event is not None:
             return (event,), len(data)
-        return shape.read(data, 0, join=self._join)
+        return shape.read(data, 0, join_texts=self._join_texts)
 
     def feed(self, data: bytes) -> Iterator[tuple[bytes, tuple[StreamEvent, ...]]]:
         """Yield each whole frame, or run of texts, with its events.
@@ -378,7 +380,7 @@ class EventStream:
         at = 0
         while at < len(block):
             if self._shape is not None:
-                texts, end = self._shape.read(block, at, join=self._join)
+                texts, end = self._shape.read(block, at, join_texts=self._join_texts)
                 if texts:
                     yield block[at:end], texts
                     at = end
@@ -440,7 +442,6 @@ MAX_DOCUMENT_BYTES = 8 * 1024 * 1024
 MOST_TRIES = 8
 """Limit on the decoding in vain to find a JSON body's end, in lengths of the answer."""
 
-
 _NULL_USAGE = re.compile(rb',\s?"usage"\s?:\s?null(?=[,}\s])')
 """A provider that was asked for usage sends it with each text. It cannot be inside a JSON string,
 where each quote has a backslash before it."""
@@ -481,7 +482,7 @@ class StreamReader(BodyReader):
     """An event stream that passes unchanged to the last byte, whatever it contains."""
 
     def __init__(self, dialect: Dialect) -> None:
-        self._stream = EventStream(dialect, join=True)
+        self._stream = EventStream(dialect, join_texts=True)
 
     def feed(self, data: bytes) -> Piece:
         """Decode the frames that are whole."""
@@ -503,17 +504,17 @@ class FrameReader(BodyReader):
 
     So an answer that breaks off ends between two frames, where another answer can continue. An
     error waits for the end, separate from the frames before it; a frame that cannot be read is an
-    error in the client's dialect. ``strip`` removes the usage that we asked for, its chunk and the
-    nulls before it. The terminal event is the last frame that passes.
+    error in the client's dialect. ``strip_usage`` removes the usage that we asked for, its chunk
+    and the nulls before it. The terminal event is the last frame that passes.
     """
 
     def __init__(
-        self, dialect: Dialect, request_id: str, *, strip: bool = False, choices: int = 1
+        self, dialect: Dialect, request_id: str, *, strip_usage: bool = False, choices: int = 1
     ) -> None:
         self._dialect = dialect
         self._request_id = request_id
-        self._stream = EventStream(dialect, join=True, choices=choices)
-        self._strip = strip
+        self._stream = EventStream(dialect, join_texts=True, choices=choices)
+        self._strip_usage = strip_usage
         self._error = Piece(b"")
 
     @property
@@ -528,20 +529,20 @@ class FrameReader(BodyReader):
         """Return the whole frames, up to an error."""
         texts, end = self._stream.feed_texts(data)
         if end == len(data):
-            return Piece(_NULL_USAGE.sub(b"", data) if self._strip else data, texts)
+            return Piece(_NULL_USAGE.sub(b"", data) if self._strip_usage else data, texts)
         kept = [data[:end]]
         events = [*texts]
-        stream, strip = self._stream, self._strip
+        stream, strip_usage = self._stream, self._strip_usage
         for raw, found in stream.feed(data[end:]):
             if stream.error is not None:
                 self._fail(raw, found, stream.error)
                 break
             events += found
-            if not (strip and stream.usage_alone):
+            if not (strip_usage and stream.usage_alone):
                 kept.append(raw)
         self.closing = stream.closing
         passed = b"".join(kept)
-        return Piece(_NULL_USAGE.sub(b"", passed) if strip else passed, tuple(events))
+        return Piece(_NULL_USAGE.sub(b"", passed) if strip_usage else passed, tuple(events))
 
     def end(self) -> Piece:
         """Return the error, or the rest: a last frame without an end."""

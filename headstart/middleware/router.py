@@ -398,7 +398,7 @@ class ModelLists:
     """Lists the models that callers may name.
 
     It answers nothing without ``sources``: then a request goes to an upstream with the caller's
-    key. ``listless``: no upstream has a list for anybody, so the names in routes and upstreams are
+    key. ``no_lists``: no upstream has a list for anybody, so the names in routes and upstreams are
     the answer. ``rules`` are the ``[[route]]`` tables; ``clock`` gives Unix seconds. ``allows``
     tells whether a caller, by the name of its key, may ask for a model.
     """
@@ -414,12 +414,12 @@ class ModelLists:
         new_id: Callable[[], str],
         observer: Observer,
         allows: Callable[[str, str], bool] | None = None,
-        listless: bool = False,
+        no_lists: bool = False,
     ) -> None:
         self._router = router
         self._rules = rules
         self._sources = {each.name: each for each in sources}
-        self._answers = listless or bool(sources)
+        self._answers = no_lists or bool(sources)
         self._spawn = spawn
         self._clock = clock
         self._new_id = new_id

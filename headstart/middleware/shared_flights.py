@@ -247,7 +247,7 @@ class RemoteAnswer:
 
     def close(self) -> None:
         """Stop following."""
-        self._flights.leave(self._owner, self._number, tell=not self._over)
+        self._flights.leave(self._owner, self._number, tell_owner=not self._over)
 
 
 class _Unknown:
@@ -488,9 +488,9 @@ class SharedFlights:
             raise OwnerLost("the process that made the call cannot be reached", again=again)
         return following
 
-    def leave(self, owner: str, number: int, *, tell: bool) -> None:
-        """Stop following. ``tell``: also tell the owner."""
-        if self._following.pop(number, None) is not None and tell:
+    def leave(self, owner: str, number: int, *, tell_owner: bool) -> None:
+        """Stop following. ``tell_owner``: also tell the owner."""
+        if self._following.pop(number, None) is not None and tell_owner:
             self._spawn(self._try_to_send, owner, _UnfollowRequest(number, self.exchange.address))
 
     async def _try_to_send(self, address: str, message: _FlightMessage) -> None:

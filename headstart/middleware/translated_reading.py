@@ -103,7 +103,7 @@ class _Translated:
         self._canonical = _Canonical(source, target, naming)
         # It is kept apart, because the client's bytes must not depend on how the upstream's bytes
         # arrive.
-        self.stream = EventStream(source, join=False, choices=naming.choices)
+        self.stream = EventStream(source, join_texts=False, choices=naming.choices)
         self.error: tuple[StreamEvent, ...] = ()
         """The events of the frame that reported an error."""
 

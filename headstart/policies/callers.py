@@ -176,14 +176,14 @@ _CAMEL = re.compile(rb"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _BETWEEN_WORDS = re.compile(rb"[^a-z0-9]+")
 
 
-def tells_callers_apart(name: bytes, *, hosts: bool) -> bool:
+def tells_callers_apart(name: bytes, *, include_host: bool) -> bool:
     """Tell whether two values of a header (lower case) may mean two callers.
 
-    With ``hosts`` the name of the host may tell them apart, too. Addresses never do: see
+    With ``include_host`` the name of the host may tell them apart, too. Addresses never do: see
     ``tells_address``.
     """
     if name in _HOSTS:
-        return hosts
+        return include_host
     return not (name in _SILENT or name in _ADDRESSES or name.startswith(_SILENT_BEGINNINGS))
 
 

@@ -344,11 +344,11 @@ def refuse_warming(
     account: WasteAccount,
     *,
     budget_usd: float,
-    alone: bool,
+    only_warming: bool,
 ) -> str | None:
     """Return why the provider's prompt cache is not filled before the client asks, or None.
 
-    Unless ``alone``, whole answers may be asked for early, too, and they come first.
+    Unless ``only_warming``, whole answers may be asked for early, too, and they come first.
     """
     if template.prefix_tokens < PREFIX_TOKENS:
         return "short"
@@ -361,5 +361,5 @@ def refuse_warming(
     if estimate.cost_usd > budget_usd:
         return "budget"
     cost_usd = estimate.cost_usd
-    left_usd = account.left_usd(cost_usd) if alone else account.spare_usd(cost_usd)
+    left_usd = account.left_usd(cost_usd) if only_warming else account.spare_usd(cost_usd)
     return "extra-cost" if account.warm_extra * cost_usd > left_usd else None

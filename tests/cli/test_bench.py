@@ -113,7 +113,7 @@ async def test_a_judge_is_asked_where_the_words_differ(tmp_path: Path) -> None:
         found = await anyio.to_thread.run_sync(
             lambda: _bench(*options, "--calls", "5", "--cold", "0", "--judge", "judge")
         )
-    assert {record.model for record in simulator.stats.records()} == {"real", "judge"}
+    assert {record.model for record in simulator.stats.ended_calls()} == {"real", "judge"}
     assert simulator.stats.snapshot().calls == 10
     assert found["quality"] == [], "a judge that says neither SAME nor DIFFERENT decides nothing"
 
@@ -153,8 +153,8 @@ async def test_configured_providers_get_the_users_own_prompts(tmp_path: Path) ->
     assert second["errors"] == {"server-error": 10}
     assert found["recommended"]["strategy"] == "single"
     assert found["recommended"]["upstreams"] == ["u0"]
-    assert {record.model for record in good.stats.records()} == {"real"}
-    assert {record.prompt_tokens for record in good.stats.records()} == {5}
+    assert {record.model for record in good.stats.ended_calls()} == {"real"}
+    assert {record.prompt_tokens for record in good.stats.ended_calls()} == {5}
     assert alone["recommended"] is None
 
 

@@ -17,6 +17,12 @@ def passages(*texts: str) -> Passages:
     return sent
 
 
+def test_a_pointer_names_the_units_that_it_replaces() -> None:
+    assert same_as("x", 1, "line") == "[… 1 line, the same as the latest above that begins: x …]"
+    assert same_as("x", 2, "line") == "[… 2 lines, the same as the latest above that begins: x …]"
+    assert same_as("x") == "[… the same as the latest above that begins: x …]"
+
+
 def test_a_passage_sent_before_becomes_a_pointer_to_its_beginning() -> None:
     short = passages("Intro. " + MIDDLE).shorten(FIRST + MIDDLE + LAST)
     mark = same_as("Ship number 0 entered it on day 0 with a crew of", 9, "sentence")

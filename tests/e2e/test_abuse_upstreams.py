@@ -153,6 +153,6 @@ async def test_an_early_200_is_never_followed_by_what_its_header_did_not_say(
             body = await response.text()
         assert response.status == 200
         assert "error" in body
-        assert "accept-encoding" not in provider.stats.records()[0].headers or (
-            provider.stats.records()[0].headers["accept-encoding"] == "identity"
+        assert "accept-encoding" not in provider.stats.ended_calls()[0].headers or (
+            provider.stats.ended_calls()[0].headers["accept-encoding"] == "identity"
         )

@@ -71,7 +71,7 @@ async def test_embeddings_and_completions_of_a_deployment_are_cached() -> None:
             (await client.completions.create(model="x", prompt=PROMPT)).choices[0].text
             for _ in range(2)
         ]
-        models = [record.model for record in running.provider.stats.records(0)]
+        models = [record.model for record in running.provider.stats.ended_calls(0)]
     assert vectors[0] == vectors[1]
     assert texts[0] == texts[1]
     assert models == ["mine", "mine"]

@@ -227,5 +227,5 @@ async def test_completions_are_never_shaped() -> None:
                 model="m", prompt=prompt, max_tokens=5
             )
         assert "x-headstart-transforms" not in made.headers
-        seen = gateway.provider.stats.records(0)
+        seen = gateway.provider.stats.ended_calls(0)
     assert seen[-1].prompt_tokens == len(prompt) // 4

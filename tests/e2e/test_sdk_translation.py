@@ -94,7 +94,7 @@ async def test_a_system_prompt_arrives(client: str, stream: bool) -> None:
             ask = Ask(f"via-{provider}", PROMPT, stream=stream, system=system)
             said = await CLIENTS[client](gateway.url, ask)
             assert said.text == ANSWER
-            seen = gateway.provider.stats.records()[-1]
+            seen = gateway.provider.stats.ended_calls()[-1]
             assert seen.prompt_tokens >= len(system) // 4
 
 
@@ -275,7 +275,7 @@ async def test_a_translated_answer_is_booked_at_the_price_of_cached_tokens(
             ask = Ask(f"via-{provider}", "word " * 2000 + question, stream=stream)
             await CLIENTS[client](gateway.url, ask)
         await gateway.finished(2)
-        seen = gateway.provider.stats.records()[-1]
+        seen = gateway.provider.stats.ended_calls()[-1]
         assert seen.cached_tokens > 1000
         fresh = seen.prompt_tokens - seen.cached_tokens
         cost_usd = (fresh * 100 + seen.cached_tokens * 1 + seen.answer_tokens * 10) / 1e6

@@ -97,7 +97,7 @@ PARTS = (
 
 
 def read(*pieces: bytes) -> list[StreamEvent]:
-    stream = EventStream(DIALECT, join=False)
+    stream = EventStream(DIALECT, join_texts=False)
     return [event for piece in pieces for _, found in stream.feed(piece) for event in found]
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from headstart.dialects.dialect import Dialect, UpstreamDialect
-    from headstart.lab.simulator.simulated_calls import Record
+    from headstart.lab.simulator.simulated_calls import EndedCall
     from headstart.reply import Reply
 
 pytestmark = pytest.mark.anyio
@@ -106,7 +106,7 @@ async def body_of(reply: Reply) -> bytes:
 
 async def ask(
     call: Call, dialect: UpstreamDialect, simulator: Simulator | None = None, **options: Any
-) -> tuple[bytes, Record]:
+) -> tuple[bytes, EndedCall]:
     """Return the answer of a simulated provider, and how the provider remembers the call."""
     simulator = simulator or Simulator()
     async with (
@@ -116,7 +116,7 @@ async def ask(
     ):
         assert reply.status == 200
         body = await body_of(reply)
-    (record,) = simulator.stats.records(0)
+    (record,) = simulator.stats.ended_calls(0)
     return body, record
 
 

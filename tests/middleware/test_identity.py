@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 def test_each_key_header_and_the_query_key_identify() -> None:
     seen = {
-        credential_of(headers, query, cookies=False)
+        credential_of(headers, query, include_cookies=False)
         for headers, query in [
             (((b"authorization", b"Bearer a"),), b""),
             (((b"x-api-key", b"a"),), b""),
@@ -47,15 +47,19 @@ def test_each_key_header_and_the_query_key_identify() -> None:
 
 def test_cookies_count_only_when_asked_for() -> None:
     headers = ((b"cookie", b"session=1"),)
-    assert credential_of(headers, b"", cookies=False) is None
-    assert credential_of(headers, b"", cookies=True) is not None
+    assert credential_of(headers, b"", include_cookies=False) is None
+    assert credential_of(headers, b"", include_cookies=True) is not None
 
 
 def test_header_order_does_not_matter_and_values_do() -> None:
     one = ((b"authorization", b"x"), (b"x-api-key", b"y"))
-    assert credential_of(one, b"", cookies=False) == credential_of(one[::-1], b"", cookies=False)
+    assert credential_of(one, b"", include_cookies=False) == credential_of(
+        one[::-1], b"", include_cookies=False
+    )
     other = ((b"authorization", b"x"), (b"x-api-key", b"z"))
-    assert credential_of(one, b"", cookies=False) != credential_of(other, b"", cookies=False)
+    assert credential_of(one, b"", include_cookies=False) != credential_of(
+        other, b"", include_cookies=False
+    )
 
 
 @pytest.mark.parametrize(
@@ -453,7 +457,7 @@ def test_long_names_of_headers_are_not_remembered(judge: Callable[[bytes], bool]
     for n in range(50):
         assert judge(b"x" * 100_000 + b"-%d-token" % n)
         NameMemo(judge)[b"x" * 100_000 + b"-%d-token" % n]
-        tells_callers_apart(b"x" * 100_000 + b"%d" % n, hosts=False)
+        tells_callers_apart(b"x" * 100_000 + b"%d" % n, include_host=False)
     kept = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     assert kept < 1_000_000

@@ -127,7 +127,7 @@ USAGE_CHUNKS = {
 def test_usage_is_found_and_only_the_extra_chunk_is_extra(
     usage_chunk: dict[str, Any], alone: bool
 ) -> None:
-    reader = FrameReader(DIALECT, "request", strip=True)
+    reader = FrameReader(DIALECT, "request", strip_usage=True)
     reader.feed(sent(chunk({"role": "assistant"})))
     raw = sent(usage_chunk)
     piece = reader.feed(raw)
@@ -140,7 +140,7 @@ def test_usage_is_found_and_only_the_extra_chunk_is_extra(
 )
 def test_chunk_without_usage_is_not_the_extra_chunk(quiet: dict[str, Any]) -> None:
     raw = sent(quiet)
-    assert FrameReader(DIALECT, "request", strip=True).feed(raw).data == raw
+    assert FrameReader(DIALECT, "request", strip_usage=True).feed(raw).data == raw
 
 
 @pytest.mark.parametrize(

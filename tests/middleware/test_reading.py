@@ -89,7 +89,7 @@ def to_messages() -> Reencoder:
 
 READERS: dict[str, tuple[Callable[[], BodyReader], bytes]] = {
     "passed": (lambda: FrameReader(OPENAI, "01H"), CHAT),
-    "stripped": (lambda: FrameReader(OPENAI, "01H", strip=True), CHAT),
+    "stripped": (lambda: FrameReader(OPENAI, "01H", strip_usage=True), CHAT),
     "to OpenAI": (to_chat, MESSAGE),
     "to Anthropic": (to_messages, CHAT),
     "folded": (lambda: RecordedAssembler(OPENAI, OPENAI, NAMING), CHAT),
@@ -236,7 +236,7 @@ def test_usage_that_we_asked_for_leaves_no_nulls(null: bytes) -> None:
     asked = [each[:-3] + null + b"}\n\n" for each in told]
     rest = USAGE_CHUNK + b"data: [DONE]\n\n"
     for pieces in ([b"".join(asked) + rest], [*asked, rest]):
-        reader = FrameReader(OPENAI, "01H", strip=True)
+        reader = FrameReader(OPENAI, "01H", strip_usage=True)
         passed = b"".join(reader.feed(each).data for each in pieces)
         assert passed == b"".join(told) + b"data: [DONE]\n\n"
         unchanged = FrameReader(OPENAI, "01H")

@@ -133,13 +133,13 @@ def test_a_provider_gets_the_portable_items_of_an_answer(
     item: Any, elsewhere: Any, same: Any
 ) -> None:
     for same_account, wanted in ((False, elsewhere), (True, same)):
-        got = portable([raw(item)], said=True, same_account=same_account)
+        got = portable([raw(item)], from_model=True, same_account=same_account)
         assert [json.loads(bytes(each)) for each in got] == ([] if wanted is None else [wanted])
 
 
 def test_items_of_the_caller_stay_even_if_their_type_is_unknown() -> None:
     written = {"type": "a_later_type", "id": "x_1"}
-    assert portable([raw(written)], said=False, same_account=False) == (raw(written),)
+    assert portable([raw(written)], from_model=False, same_account=False) == (raw(written),)
 
 
 RESPONSE = {"id": "resp_1", "status": "completed", "output": [MESSAGE], "note": "ü\n\n\r\n\r\n"}

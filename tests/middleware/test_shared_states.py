@@ -112,7 +112,7 @@ def test_limits_and_budgets_of_workers_are_one(
             alone[1].earn(now)
             retries.earn(now)
         elif act < 8:
-            assert retries.spend(now, last=True) == alone[1].spend(now, last=True)
+            assert retries.spend(now, none_left=True) == alone[1].spend(now, none_left=True)
         elif act < 10:
             alone[2].earn(0.5)
             extra.earn(0.5)

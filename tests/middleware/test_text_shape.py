@@ -133,8 +133,8 @@ events_of_responses = st.one_of(
 )
 
 
-def read(dialect: Dialect, pieces: list[bytes], *, join: bool = False) -> list[StreamEvent]:
-    stream = EventStream(dialect, join=join)
+def read(dialect: Dialect, pieces: list[bytes], *, join_texts: bool = False) -> list[StreamEvent]:
+    stream = EventStream(dialect, join_texts=join_texts)
     events: list[StreamEvent] = []
     for piece in pieces:
         found, at = stream.feed_texts(piece)
@@ -181,9 +181,9 @@ def test_chat_chunks_by_the_run_say_what_each_says(frames: list[bytes], cuts: li
     stream = b"".join([chunk("first"), *frames])
     expected = decoded(OPENAI, up_to_end(OPENAI, stream) or stream)
     assert read(OPENAI, cut(stream, cuts)) == expected
-    assert joined(read(OPENAI, cut(stream, cuts), join=True)) == joined(expected)
+    assert joined(read(OPENAI, cut(stream, cuts), join_texts=True)) == joined(expected)
     begin = stream.removesuffix(b"".join(frames))
-    assert joined(read(OPENAI, [begin, *frames], join=True)) == joined(expected)
+    assert joined(read(OPENAI, [begin, *frames], join_texts=True)) == joined(expected)
 
 
 @given(st.lists(deltas, max_size=8), st.lists(st.integers(min_value=0, max_value=900), max_size=4))
@@ -193,9 +193,9 @@ def test_messages_deltas_by_the_run_say_what_each_says(
     stream = b"".join([START, THINK, *frames])
     expected = decoded(ANTHROPIC, stream)
     assert read(ANTHROPIC, cut(stream, cuts)) == expected
-    assert joined(read(ANTHROPIC, cut(stream, cuts), join=True)) == joined(expected)
+    assert joined(read(ANTHROPIC, cut(stream, cuts), join_texts=True)) == joined(expected)
     begin = stream.removesuffix(b"".join(frames))
-    assert joined(read(ANTHROPIC, [begin, *frames], join=True)) == joined(expected)
+    assert joined(read(ANTHROPIC, [begin, *frames], join_texts=True)) == joined(expected)
 
 
 @given(
@@ -208,9 +208,9 @@ def test_numbered_deltas_by_the_run_say_what_each_says(
     stream = b"".join([numbered("first", 0), *frames])
     expected = decoded(RESPONSES, stream)
     assert read(RESPONSES, cut(stream, cuts)) == expected
-    assert joined(read(RESPONSES, cut(stream, cuts), join=True)) == joined(expected)
+    assert joined(read(RESPONSES, cut(stream, cuts), join_texts=True)) == joined(expected)
     begin = stream.removesuffix(b"".join(frames))
-    assert joined(read(RESPONSES, [begin, *frames], join=True)) == joined(expected)
+    assert joined(read(RESPONSES, [begin, *frames], join_texts=True)) == joined(expected)
 
 
 def test_numbered_deltas_are_read_by_the_run() -> None:
@@ -218,7 +218,7 @@ def test_numbered_deltas_are_read_by_the_run() -> None:
     shape = learn_shape(frames[0], tuple(decoded(RESPONSES, frames[0])))
     assert shape is not None
     run = b"".join(frames[1:])
-    assert shape.read(run + b": waiting\n\n", 0, join=True) == (
+    assert shape.read(run + b": waiting\n\n", 0, join_texts=True) == (
         (TextDelta(text="bcd", block=0),),
         len(run),
     )
@@ -227,7 +227,7 @@ def test_numbered_deltas_are_read_by_the_run() -> None:
 @given(st.lists(chunks, max_size=6), st.lists(st.integers(min_value=0, max_value=900), max_size=4))
 def test_frames_and_rest_are_the_input_up_to_its_end(frames: list[bytes], cuts: list[int]) -> None:
     data = b"".join([chunk("first"), *frames, b"data: br"])
-    stream = EventStream(OPENAI, join=True)
+    stream = EventStream(OPENAI, join_texts=True)
     kept = b"".join(raw for piece in cut(data, cuts) for raw, _ in stream.feed(piece))
     answer = up_to_end(OPENAI, data)
     assert kept + stream.finish()[0] == (data if answer is None else answer)
@@ -245,7 +245,7 @@ def test_a_shape_is_learnt_and_used(fields: dict[str, Any]) -> None:
     run = chunk("second", **fields) + chunk('a "third"\n', **fields) + chunk("é", **fields)
     shape = shape_of(chunk("first", **fields))
     said = (TextDelta(text='seconda "third"\né'),)
-    assert shape.read(run + b"data: [DONE]\n\n", 0, join=True) == (said, len(run))
+    assert shape.read(run + b"data: [DONE]\n\n", 0, join_texts=True) == (said, len(run))
 
 
 def test_reasoning_is_read_by_the_run_too() -> None:
@@ -253,7 +253,7 @@ def test_reasoning_is_read_by_the_run_too() -> None:
     chat = [chunk("first"), *map(thought, words)]
     messages = [THINK, *(delta(text, 0, "thinking") for text in words)]
     for dialect, frames in ((OPENAI, chat), (ANTHROPIC, messages)):
-        events = read(dialect, [b"".join(frames)], join=True)
+        events = read(dialect, [b"".join(frames)], join_texts=True)
         said = [event.text for event in events if isinstance(event, ReasoningDelta)]
         assert said == ["one", " two three"]
 
@@ -274,12 +274,12 @@ def test_reasoning_is_read_by_the_run_too() -> None:
     ],
 )
 def test_other_frames_are_left_to_the_decoder(other: bytes) -> None:
-    assert shape_of(chunk("first")).read(other, 0, join=True) == ((), 0)
+    assert shape_of(chunk("first")).read(other, 0, join_texts=True) == ((), 0)
 
 
 def test_half_a_character_is_an_error_though_the_next_frame_holds_the_rest() -> None:
     halves = chunk("x").replace(b"x", b"\xc3") + chunk("x").replace(b"x", b"\xa9")
-    events = read(OPENAI, [chunk("first") + chunk("second") + halves], join=True)
+    events = read(OPENAI, [chunk("first") + chunk("second") + halves], join_texts=True)
     assert sum(isinstance(event, ErrorReported) for event in events) == 2
 
 

@@ -169,11 +169,16 @@ def test_nothing_is_wasted_where_nothing_may_be() -> None:
 def test_a_short_or_warm_prompt_is_not_warmed() -> None:
     long = read_template(body("x" * 8000 + PLACEHOLDER))
     account = WasteAccount(1.0)
-    assert refuse_warming(long, estimate(), account, alone=True, budget_usd=1.0) is None
-    assert refuse_warming(long, estimate(warm=True), account, alone=True, budget_usd=1.0) == "warm"
-    assert refuse_warming(long, estimate(), account, alone=True, budget_usd=0.001) == "budget"
+    assert refuse_warming(long, estimate(), account, only_warming=True, budget_usd=1.0) is None
+    assert (
+        refuse_warming(long, estimate(warm=True), account, only_warming=True, budget_usd=1.0)
+        == "warm"
+    )
+    assert (
+        refuse_warming(long, estimate(), account, only_warming=True, budget_usd=0.001) == "budget"
+    )
     short = read_template(body(PLACEHOLDER))
-    assert refuse_warming(short, estimate(), account, alone=True, budget_usd=1.0) == "short"
+    assert refuse_warming(short, estimate(), account, only_warming=True, budget_usd=1.0) == "short"
 
 
 def test_the_extra_cost_of_warming_is_learned() -> None:
@@ -187,10 +192,13 @@ def test_the_extra_cost_of_warming_is_learned() -> None:
 def test_early_answers_have_the_first_claim() -> None:
     long = read_template(body("x" * 8000 + PLACEHOLDER))
     account = WasteAccount(0.15)
-    assert refuse_warming(long, estimate(), account, alone=False, budget_usd=1.0) is None
+    assert refuse_warming(long, estimate(), account, only_warming=False, budget_usd=1.0) is None
     account.wasted(0.6 * account.left_usd(0.01))
-    assert refuse_warming(long, estimate(), account, alone=False, budget_usd=1.0) == "extra-cost"
-    assert refuse_warming(long, estimate(), account, alone=True, budget_usd=1.0) is None
+    assert (
+        refuse_warming(long, estimate(), account, only_warming=False, budget_usd=1.0)
+        == "extra-cost"
+    )
+    assert refuse_warming(long, estimate(), account, only_warming=True, budget_usd=1.0) is None
 
 
 def test_calls_at_the_same_time_share_what_may_be_wasted() -> None:

@@ -13,22 +13,22 @@ def test_an_outage_is_not_multiplied() -> None:
     granted = 0
     for _ in range(1000):
         budget.earn(0.0)
-        granted += budget.spend(0.0, last=True)
+        granted += budget.spend(0.0, none_left=True)
     assert 200 <= granted <= 210
 
 
 def test_a_little_traffic_may_retry_now_and_then() -> None:
     budget = RetryBudget(ratio=0.0, per_s=1.0, burst=2.0)
-    assert [budget.spend(0.0, last=True) for _ in range(3)] == [True, True, False]
-    assert budget.spend(1.0, last=True)
-    assert not budget.spend(1.5, last=True)
-    assert [budget.spend(100.0, last=True) for _ in range(3)] == [True, True, False]
+    assert [budget.spend(0.0, none_left=True) for _ in range(3)] == [True, True, False]
+    assert budget.spend(1.0, none_left=True)
+    assert not budget.spend(1.5, none_left=True)
+    assert [budget.spend(100.0, none_left=True) for _ in range(3)] == [True, True, False]
 
 
 def test_half_of_the_budget_is_kept_for_the_last_hope_of_a_call() -> None:
     budget = RetryBudget(ratio=0.0, per_s=0.0, burst=10.0)
-    assert [budget.spend(0.0, last=False) for _ in range(7)] == [True] * 6 + [False]
-    assert [budget.spend(0.0, last=True) for _ in range(5)] == [True] * 4 + [False]
+    assert [budget.spend(0.0, none_left=False) for _ in range(7)] == [True] * 6 + [False]
+    assert [budget.spend(0.0, none_left=True) for _ in range(5)] == [True] * 4 + [False]
 
 
 @pytest.mark.parametrize(("attempt", "longest"), [(0, 0.25), (1, 0.5), (2, 1.0), (50, 8.0)])

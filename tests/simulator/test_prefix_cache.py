@@ -53,7 +53,7 @@ async def test_a_warm_prompt_says_so_and_starts_sooner() -> None:
     async with simulated(simulator) as url:
         used = [json.loads((await exchange(url, body)).body)["usage"] for _ in range(2)]
     assert [one["prompt_tokens_details"]["cached_tokens"] for one in used] == [0, 5120]
-    cold, warm = simulator.stats.records()
+    cold, warm = simulator.stats.ended_calls()
     assert cold.cached_tokens == 0
     assert warm.cached_tokens == 5120
     assert cold.ended_s >= 1.12 / 100, "0.1 s, 5 x 0.2 s for the prompt, three tokens"

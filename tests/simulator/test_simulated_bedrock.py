@@ -57,7 +57,7 @@ async def tell(
 
 
 def read(data: bytes) -> list[StreamEvent]:
-    stream = EventStream(BEDROCK_CONVERSE, join=False)
+    stream = EventStream(BEDROCK_CONVERSE, join_texts=False)
     return [event for _, found in stream.feed(data) for event in found]
 
 

@@ -89,7 +89,7 @@ async def test_a_slow_spell_slows_both_the_first_token_and_the_rest() -> None:
     simulator = Simulator(profile, weather=[Spell(slower=5)], speed=1000)
     async with simulated(simulator) as url:
         await exchange(url, chat(max_tokens=10, stream=True))
-    (record,) = simulator.stats.records()
+    (record,) = simulator.stats.ended_calls()
     assert record.first_token_s is not None
     assert record.first_token_s >= 5.0 / 1000
     assert record.ended_s >= (5.0 + 9 * 0.05) / 1000

@@ -25,7 +25,7 @@ from headstart.lab.commands.playing import (
     FAIL_OVER_HELP,
     MAX_ERROR_HELP,
     STATE_HELP,
-    naming,
+    file_names_in_errors,
     play_rows,
 )
 from headstart.lab.rates import (
@@ -93,7 +93,7 @@ def evaluate(options: EvaluateOptions) -> None:
     must mean the same, as in production. query names the question inside a templated prompt.
     """
     noise = judge_noise(options.judge)
-    with naming(options.path):
+    with file_names_in_errors(options.path):
         labelled = read_labelled(read_lines(options.path))
     prior = options.state.read_bytes() if options.state else None
     is_pairs = isinstance(labelled, Pairs)

@@ -176,7 +176,7 @@ def play_rows(
 
 
 @contextlib.contextmanager
-def naming(*paths: Path) -> Iterator[None]:
+def file_names_in_errors(*paths: Path) -> Iterator[None]:
     """Name the files in a LabelledDataError."""
     try:
         yield
@@ -192,7 +192,7 @@ def read_material(paths: Sequence[Path], pattern: re.Pattern[str] | None = None)
     The group ``query`` of ``pattern`` is the question inside a log's prompts. Raises
     LabelledDataError; its line numbers count through all files.
     """
-    with naming(*paths):
+    with file_names_in_errors(*paths):
         return _read_material(paths, pattern)
 
 

@@ -17,14 +17,14 @@ from headstart.lab.simulator.oracle import (
     traffic,
 )
 from headstart.lab.simulator.profiles import PROFILES, ProviderProfile, find_profile
-from headstart.lab.simulator.simulated_calls import Record
+from headstart.lab.simulator.simulated_calls import EndedCall
 
 __all__ = [
     "PROFILES",
     "AnswerKey",
+    "EndedCall",
     "Oracle",
     "ProviderProfile",
-    "Record",
     "Scripted",
     "Simulator",
     "Spell",

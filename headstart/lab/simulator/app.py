@@ -418,7 +418,7 @@ class Simulator:
                     return error_reply(
                         OPENAI, ScriptedError(400, "since: give the number of a request")
                     )
-                return json_reply(200, msgspec.json.encode(self.stats.records(int(since))))
+                return json_reply(200, msgspec.json.encode(self.stats.ended_calls(int(since))))
             case "POST", b"/_sim/reset":
                 self.reset()
                 return json_reply(200, b"{}")

@@ -1,4 +1,4 @@
-"""Requests and replies of the simulator, their sending on time, and records of the calls."""
+"""Requests and replies of the simulator, their sending on time, and the statistics of the calls."""
 
 from __future__ import annotations
 
@@ -458,7 +458,7 @@ class Performance:
 
 _CANCELLATIONS = 1000
 """The number of cancelled calls with details in a snapshot."""
-_RECORDS = 50_000
+_ENDED_CALLS = 50_000
 """The number of calls that are remembered one by one."""
 
 
@@ -490,7 +490,7 @@ class CallFacts(Frozen):
     """Tokens of the whole answer, sent or not; 0 for an error."""
 
 
-class Record(CallFacts, frozen=True, kw_only=True, omit_defaults=False):
+class EndedCall(CallFacts, frozen=True, kw_only=True, omit_defaults=False):
     """One call from its arrival to its end. Seconds are real ones, since ``at``."""
 
     request_id: str
@@ -563,8 +563,8 @@ class SimulatorStats:
         self._bytes_in = self._bytes_out = self._deltas = 0
         self._endpoints: Counter[str] = Counter()
         self._outcomes: Counter[PlayOutcome] = Counter()
-        self._cancellations: deque[Record] = deque(maxlen=_CANCELLATIONS)
-        self._ended: deque[Record] = deque(maxlen=_RECORDS)
+        self._cancellations: deque[EndedCall] = deque(maxlen=_CANCELLATIONS)
+        self._ended: deque[EndedCall] = deque(maxlen=_ENDED_CALLS)
 
     def reset(self) -> None:
         """Start from zero. Calls in flight are not counted when they end."""
@@ -589,14 +589,14 @@ class SimulatorStats:
         self._deltas += performance.deltas
         if outcome is PlayOutcome.COMPLETED:
             self._errors += seen.facts.status >= 400
-        record = _record(seen, outcome, performance, now)
-        self._ended.append(record)
+        call = _end(seen, outcome, performance, now)
+        self._ended.append(call)
         if outcome is PlayOutcome.CANCELLED:
-            self._cancellations.append(record)
+            self._cancellations.append(call)
 
-    def records(self, since: int = 0) -> tuple[Record, ...]:
-        """Return the ended calls whose number is ``since`` or more, in the order of their ends."""
-        return tuple(record for record in self._ended if record.number >= since)
+    def ended_calls(self, since: int = 0) -> tuple[EndedCall, ...]:
+        """Return the calls whose number is ``since`` or more, in the order of their ends."""
+        return tuple(call for call in self._ended if call.number >= since)
 
     def snapshot(self) -> Snapshot:
         """Return the counts as they are now."""
@@ -625,9 +625,9 @@ class SimulatorStats:
         )
 
 
-def _record(seen: OpenCall, outcome: PlayOutcome, performance: Performance, now: float) -> Record:
+def _end(seen: OpenCall, outcome: PlayOutcome, performance: Performance, now: float) -> EndedCall:
     incoming, key = seen.incoming, seen.incoming.credential
-    return Record(
+    return EndedCall(
         **msgspec.structs.asdict(seen.facts),
         request_id=incoming.id,
         number=incoming.number,

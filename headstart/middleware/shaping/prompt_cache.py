@@ -120,7 +120,7 @@ class SteerPromptCache:
     def _prefixes(self, call: Call, request: ChatRequest) -> tuple[str, str]:
         """Return digests of the conversation, and of tools and system text ("": there are none)."""
         target = self._target
-        key = credential_of(call.headers, call.query_string, cookies=False) or b""
+        key = credential_of(call.headers, call.query_string, include_cookies=False) or b""
         place = f"{target.name}\0{request.model}\0".encode() + (b"" if target.own_key else key)
         *system, _ = FORMS[request.dialect].opening(request.document)
         parts = [part for part in (request.document.get("tools"), *system) if part]

@@ -449,8 +449,8 @@ class AttemptGroup:
             ),
         )
 
-    def _may_retry(self, last: bool) -> bool:  # noqa: FBT001 - AttemptSchedule calls it
-        return self._retrying.spend(asyncio.get_running_loop().time(), last=last)
+    def _may_retry(self, none_left: bool) -> bool:  # noqa: FBT001 - AttemptSchedule calls it
+        return self._retrying.spend(asyncio.get_running_loop().time(), none_left=none_left)
 
     def _call(
         self,

@@ -149,7 +149,7 @@ class BatchedUpstream(HTTPUpstream):
             answer.status, ((b"content-type", b"application/json"), (b"content-length", length))
         )
         transcript = Transcript()
-        status, headers, reader = incoming.begin(head, transcript, strip=False)
+        status, headers, reader = incoming.begin(head, transcript, strip_usage=False)
         pieces = pieces_of(answer.body, reader, transcript)
         return Reply(
             self.name, status, headers, pieces, transforms=sent.transforms, transcript=transcript

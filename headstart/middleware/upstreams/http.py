@@ -485,13 +485,13 @@ class HTTPUpstream:
         if asked != head.is_stream and incoming.may_be_labelled_wrongly(head):
             first = await self._first_bytes(response)
             head = head.labelled(is_stream=asked) if begins_events(first) == asked else head
-        strip = head.is_stream and "include-usage" in transforms
+        strip_usage = head.is_stream and "include-usage" in transforms
         read: bytes | None = None
         if head.status >= 400 and (incoming.own is not None or not self.passes_keys):
             read, headers = self.writer.masked(await self._read_ahead(response), head.headers)
             plain = head.is_plain or bool(self.writer.secrets)
             head = head._replace(headers=headers, is_plain=plain)
-        status, headers, reader = incoming.begin(head, transcript, strip=strip)
+        status, headers, reader = incoming.begin(head, transcript, strip_usage=strip_usage)
         if read is not None:
             headers = with_retry_after(headers, read)
             pieces = pieces_of(read, reader, transcript)

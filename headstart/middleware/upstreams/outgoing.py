@@ -250,17 +250,17 @@ class IncomingAnswer(msgspec.Struct, frozen=True):
         return head.is_plain and head.status < 300 and own.stream_type == _EVENTS
 
     def begin(
-        self, head: AnswerHead, transcript: Transcript, *, strip: bool
+        self, head: AnswerHead, transcript: Transcript, *, strip_usage: bool
     ) -> tuple[int, Headers, BodyReader]:
         """Return the answer's status and headers for the client, and the reader of its body.
 
-        ``strip``: its usage chunk is removed. Raises UpstreamProtocolError for an encoded body,
-        unless the body only passes; then it passes unread.
+        ``strip_usage``: its usage chunk is removed. Raises UpstreamProtocolError for an encoded
+        body, unless the body only passes; then it passes unread.
         """
         status, headers, is_stream, is_plain = head
         client, own, call = self.client, self.own, self.call
         request = call.request
-        if strip:
+        if strip_usage:
             headers = tuple([pair for pair in headers if pair[0] != b"content-length"])
         if client is None or own is None or request is None:
             held = call.dialect in DOCUMENTS and status < 300 and is_plain
@@ -281,7 +281,11 @@ class IncomingAnswer(msgspec.Struct, frozen=True):
             return status, headers, StreamAssembler(own, client, self._naming(client), transcript)
         if is_stream:
             choices = max(1, request.choices)
-            return status, headers, FrameReader(client, call.id, strip=strip, choices=choices)
+            return (
+                status,
+                headers,
+                FrameReader(client, call.id, strip_usage=strip_usage, choices=choices),
+            )
         return status, headers, DocumentReader(client, status, usage_beside=self.usage_beside)
 
     def _translator(

@@ -791,7 +791,9 @@ class Target:
     def _key_of(self, call: Call) -> str:
         if self._key_id:
             return self._key_id
-        return self._hashes[credential_of(call.headers, call.query_string, cookies=False) or b""]
+        return self._hashes[
+            credential_of(call.headers, call.query_string, include_cookies=False) or b""
+        ]
 
 
 def _has_tools(call: Call) -> bool:

@@ -701,14 +701,14 @@ class RetryBudget:
         """Count a call that is not a retry. ``now`` is in monotonic seconds."""
         self._level = min(self._burst, self._refilled(now) + self._ratio)
 
-    def spend(self, now: float, *, last: bool) -> bool:
+    def spend(self, now: float, *, none_left: bool) -> bool:
         """Take a retry out of the budget; return False if there is none left.
 
-        Half of the budget is reserved for calls with no other member left (``last``). For other
-        calls a retry only saves time.
+        Half of the budget is reserved for calls with no other member left (``none_left``). For
+        other calls a retry only saves time.
         """
         self._level = self._refilled(now)
-        if self._level < (1.0 if last else self._burst / 2.0):
+        if self._level < (1.0 if none_left else self._burst / 2.0):
             return False
         self._level -= 1.0
         return True

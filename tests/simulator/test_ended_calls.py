@@ -1,4 +1,4 @@
-"""What the provider remembers of each call."""
+"""The figures that the simulator keeps of each call that has ended."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def test_a_cancelled_call_is_dated_and_billed_by_the_providers_rule() -> N
             await stream.receive()
             now += 7
         await until(lambda: simulator.stats.snapshot().cancelled == 1)
-    (record,) = simulator.stats.records()
+    (record,) = simulator.stats.ended_calls()
     assert (record.at, record.cancelled_at, record.ended_s) == (1000.0, 1007.0, 7.0)
     assert record.outcome is PlayOutcome.CANCELLED
     assert (record.endpoint, record.model, record.status, record.fault) == (
@@ -47,7 +47,7 @@ async def test_errors_cost_nothing_and_whole_answers_all() -> None:
     async with simulated(simulator) as url:
         await exchange(url, chat(max_tokens=5))
         await exchange(url, chat(), {"x-sim-fault": Status(status=529).header()})
-    whole, failed = simulator.stats.records()
+    whole, failed = simulator.stats.ended_calls()
     assert whole.billed(cancels_billing=True) == (2, 5)
     assert failed.billed(cancels_billing=False) == (0, 0)
     assert (failed.status, failed.fault) == (529, "Status")
@@ -59,7 +59,7 @@ async def test_an_unstreamed_call_is_billed_whole_when_it_is_cancelled() -> None
         async with await send_raw(url, chat(max_tokens=5)):
             await until(lambda: simulator.stats.snapshot().in_flight == 1)
         await until(lambda: simulator.stats.snapshot().cancelled == 1)
-    (record,) = simulator.stats.records()
+    (record,) = simulator.stats.ended_calls()
     assert record.head_s is None
     assert record.billed(cancels_billing=True) == (2, 5)
 
@@ -86,7 +86,7 @@ async def test_a_trickle_sends_a_few_bytes_at_a_time_and_loses_none() -> None:
         fault = Trickle(bytes=100, every_s=1)
         slow = await exchange(url, body, {"x-sim-fault": fault.header()})
     assert slow.text == whole.text
-    (_, record) = simulator.stats.records()
+    (_, record) = simulator.stats.ended_calls()
     assert record.sent_tokens == 3
     assert record.ended_s >= 0.009, "some ten drops, a simulated second apart"
 
