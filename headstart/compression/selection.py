@@ -640,7 +640,7 @@ _VERBATIM = re.compile(
     re.IGNORECASE,
 )
 _EDITS = re.compile(
-    r"(?:^|[.!?:;,\n]\s*"
+    r"(?:^|[.!?:;,\n][ \t*-]{0,4}"
     r"|\b(?:please|then|and|now|just|only|(?:can|could|would) you|should|must|to)\s+)"
     r"(?:(?:chang|replac|remov|delet|insert|append|prepend|add|updat|renam|modif|correct|improv"
     r"|shorten|simplif|anonymi|mask|sort|reorder|merge|split|fill|complet|continu|extend|clean"
@@ -651,12 +651,13 @@ _EDITS = re.compile(
     re.IGNORECASE,
 )
 """Words beside a document that ask for work on all of it, or show it as an example of a form."""
-_COPIED = r"(?:verbatim|word[- ]for[- ]word|as[- ]is|unchanged|unmodified|unaltered|exactly as)\b"
-_RESULT = r"\b(?:tools?|functions?|outputs?|results?|responses?|json)\b"
-_RELAY = re.compile(
-    rf"\b{_COPIED}[^.\n]{{0,80}}?{_RESULT}|{_RESULT}[^.\n]{{0,80}}?\b{_COPIED}", re.IGNORECASE
+_COPIED = re.compile(
+    r"\b(?:verbatim|word[- ]for[- ]word|as[- ]is|unchanged|unmodified|unaltered|exactly as)\b",
+    re.IGNORECASE,
 )
-"""A sentence of a system text that asks for tool results as they came."""
+_RESULT = re.compile(r"\b(?:tools?|functions?|outputs?|results?|responses?|json)\b", re.IGNORECASE)
+_NEAR = 80
+"""The number of characters between two words of one sentence that belong together."""
 _WHOLE = re.compile(
     r"\b(?:summar|overview|tl;?dr|outline|gist|main (?:points?|ideas?)|key (?:points?|takeaways)"
     r"|count(?:ing|s)?\b|number of|(?:list|name|find|show|give|extract|identify)\s(?:\w+\s){0,2}"
@@ -775,8 +776,13 @@ def understand(words: str) -> TextPurpose:
 
 
 def relays(system: str) -> bool:
-    """Return whether a system text asks to pass on the results of tools as they came."""
-    return _RELAY.search(system) is not None
+    """Return whether a sentence of a system text asks to pass on results as they came."""
+    for copied in _COPIED.finditer(system):
+        before = re.split(r"[.\n]", system[max(0, copied.start() - _NEAR) : copied.start()])[-1]
+        after = re.split(r"[.\n]", system[copied.end() : copied.end() + _NEAR])[0]
+        if _RESULT.search(f"{before} {after}"):
+            return True
+    return False
 
 
 def shows_file(name: str, arguments: str) -> bool:

@@ -2,7 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from headstart.compression.selection import is_code, shows_file, understand
+from headstart.compression.selection import (
+    is_code,
+    relays,
+    shows_file,
+    understand,
+    understand_beside,
+)
 
 
 @pytest.mark.parametrize(
@@ -132,3 +138,16 @@ def test_only_the_end_of_long_words_is_searched_for() -> None:
     asked = understand("x" * 5000 + " who?")
     assert len(asked.question) == 2000
     assert asked.words.strip().endswith("who?")
+
+
+@pytest.mark.parametrize("run", ["\n", ", ", "json ", "the tool result of ", "- ", "1 "])
+def test_long_words_are_read_in_linear_time(run: str) -> None:
+    # A square of this length takes minutes.
+    words = run * (200_000 // len(run))
+    assert not understand_beside(words).verbatim
+    assert not relays(words)
+
+
+def test_a_system_text_asks_for_copies_within_one_sentence() -> None:
+    assert relays("Pass on what the tool says\nand print its output word for word.")
+    assert not relays("Leave old code unchanged. The tool returns text.")

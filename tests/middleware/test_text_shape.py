@@ -319,7 +319,7 @@ def test_a_piece_of_one_frame_is_read_at_once_if_its_text_has_no_escapes() -> No
 
 def test_a_run_of_empty_lines_is_one_piece() -> None:
     """A provider may send them without end: one by one they would hold the event loop."""
-    stream = EventStream(OPENAI, join=True)
+    stream = EventStream(OPENAI, join_texts=True)
     lines = b"\n" * 100_000
     assert list(stream.feed(lines)) == [(lines, ())]
     passed = b"".join(raw for raw, _ in stream.feed(b"data: {}\n\n\n\n: x\n\n\n\r\n\n\n"))
