@@ -40,6 +40,10 @@ _UNSEEN = frozenset(
 """Fields that the model does not see, or that cost next to nothing."""
 
 
+LONGEST_COUNTED = 4_000_000
+"""Most characters that are counted exactly, which takes 2 s at worst."""
+
+
 def count_prompt(document: Mapping[str, Any], model: str) -> int:
     """Estimate the tokens of a request's prompt as ``model`` counts them.
 
@@ -122,7 +126,7 @@ def count_tokens(text: str, model: str) -> TokenCount:
     for a thousand tokens.
     """
     name = _encoding_name(model)
-    if name is None:
+    if name is None or len(text) > LONGEST_COUNTED:
         return estimate_tokens(text, model)
     encoding = _loaded(name)
     pieces = [text[at : at + PIECE] for at in range(0, len(text), PIECE)]

@@ -53,6 +53,12 @@ def test_other_models_are_marked_estimates(text: str, model: str, expected: int)
     assert count_tokens(text, model) == TokenCount(expected, estimated=True)
 
 
+def test_the_longest_texts_are_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "LONGEST_COUNTED", 12)
+    assert not count_tokens("hello world!", "gpt-4o").estimated
+    assert count_tokens("hello, world!", "gpt-4o") == TokenCount(4, estimated=True)
+
+
 @pytest.mark.parametrize("name", PUBLISHED_SHA256)
 def test_packaged_ranks_are_the_published_ones(name: str) -> None:
     ranks = gzip.decompress((tokens.RANKS / f"{name}.tiktoken.gz").read_bytes())

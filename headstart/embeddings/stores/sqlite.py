@@ -270,7 +270,8 @@ def _create(path: Path) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         # Never open an existing file here: closing it would drop SQLite's own locks on it.
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
+        # SQLite would make the file behind a link itself, readable by others.
+        os.close(os.open(os.path.realpath(path), os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def _connect(path: Path, busy_s: float) -> sqlite3.Connection:

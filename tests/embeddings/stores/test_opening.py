@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import sys
 from typing import TYPE_CHECKING
 
@@ -119,3 +120,13 @@ def test_two_stores_for_one_scheme_are_refused(
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     with pytest.raises(ConfigError, match="several distributions offer 'theirs': one:make, two:ma"):
         open_store("theirs://host")
+
+
+@pytest.mark.anyio
+async def test_a_file_behind_a_link_is_made_for_its_owner_alone(tmp_path: Path) -> None:
+    link, made = tmp_path / "link.db", tmp_path / "made.db"
+    link.symlink_to(made)
+    store = SQLiteStore(link)
+    await store.open()
+    assert stat.S_IMODE(made.stat().st_mode) == 0o600
+    await store.aclose()
