@@ -483,7 +483,9 @@ class VerifiedMatch(GuardedMatch):
         if veto is None:
             veto = _refusal(domain, reached, threshold)
         if veto is None and rule is Rule.COLD_START:
-            veto = self.soft_veto(query, candidate) or _veto_unrelated(query, candidate)
+            veto = self.soft_veto(query, candidate)
+            if veto is None or domain.lifts_soft_guards(nearby.context.max_error):
+                veto = _veto_unrelated(query, candidate)
         return Verdict(
             serves=veto is None,
             similarity=nearby.neighbor.similarity,

@@ -228,3 +228,32 @@ def test_enough_is_reached_by_misses_alone() -> None:
     domain = Domain(ERROR_LIMIT)
     changes = [domain.apply(near_miss(n, same=True)).trust for n in range(ENOUGH_COMPARED)]
     assert changes == [Trust.STRICT] * (ENOUGH_COMPARED - 1) + [Trust.FULL]
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "lifted"), [(97, 0, False), (98, 0, True), (147, 1, True), (120, 1, False)]
+)
+def test_a_soft_guard_is_lifted_where_what_it_vetoes_keeps_the_target(
+    right: int, wrong: int, *, lifted: bool
+) -> None:
+    domain = after(right, wrong, veto="substitution", similarity=0.95)
+    assert domain.lifts_soft_guards() is lifted
+    assert not domain.lifts_soft_guards(0.005)  # a request with a stricter target
+    assert load_snapshot(domain.snapshot(), VERSION)[0].near_misses.vetoed == right + wrong
+
+
+def test_only_what_a_soft_guard_vetoed_lifts_it() -> None:
+    assert not after(150, 0, veto="threshold").lifts_soft_guards()
+
+
+@pytest.mark.parametrize(("compared", "veto"), [(97, "substitution"), (98, None)])
+def test_where_a_soft_guard_is_lifted_its_pairs_are_served(compared: int, veto: str | None) -> None:
+    domain = after(compared, 0, veto="substitution", similarity=0.95)
+    match = VerifiedMatch(ERROR_LIMIT, lambda _: domain)
+    one, other = (
+        parse_prompt(text, encoded(text)) for text in (QUESTION, "how do I open an envelope")
+    )
+    assert match.soft_veto(one, other) == "substitution"
+    nearby = RankedNeighbor(MatchContext("d"), [Neighbor(id="e", similarity=0.95)], 0)
+    verdict = match.judge(one, other, nearby)
+    assert (verdict.rule, verdict.veto) == (Rule.COLD_START, veto)

@@ -539,8 +539,9 @@ def names_differ(a: Parse, b: Parse) -> bool:
         return True
     if a.names == b.names:
         return False
-    only_a = [name for name in a.names if name not in b.names and name not in b.stems]
-    only_b = [name for name in b.names if name not in a.names and name not in a.stems]
+    words_a, words_b = ({*side.names, *side.stems} for side in (a, b))
+    only_a = [name for name in a.names if name not in words_b]
+    only_b = [name for name in b.names if name not in words_a]
     return bool(only_a and only_b) and not _names_alike(only_a, only_b)
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from headstart.policies.guards.words import (
     different,
     is_negated_verb,
+    sentences_quoted,
     stem,
     stems_of,
     unit_rows,
@@ -511,9 +512,9 @@ def words_substituted(a: Parse, b: Parse) -> bool:
     This applies to a few words, and to all words between a long start and end that both prompts
     have: there, the similarity of the prompts is that of their context. In a long text with
     changes, neither the similarity nor the vectors show what a change means, so any change of words
-    or of their order is a veto.
+    or of their order is a veto. So is any change of a quoted sentence.
     """
-    if _text_changed(a, b):
+    if _text_changed(a, b) or sentences_quoted(a, b):
         return True
     only_a, only_b = a.content - b.content, b.content - a.content
     if not only_a and not only_b:
@@ -607,6 +608,11 @@ _OWNERS = {
     for owner, words in {"me": "my", "us": "our", "them": "his her their"}.items()
     for word in words.split()
 }
+_GENDERS = {
+    stem(word): gender
+    for gender, words in {"he": "he him his himself", "she": "she her hers herself"}.items()
+    for word in words.split()
+}
 _LONGEST_THING = 4
 """Most words of an owned thing: "my company's new savings account"."""
 
@@ -679,7 +685,15 @@ def scopes_differ(a: Parse, b: Parse) -> bool:
     if any(not only_b.isdisjoint(_RIVAL_KINDS.get(word, ())) for word in only_a):
         return True
     people, others = ({_PERSON[word] for word in side.content & _PERSON.keys()} for side in (a, b))
-    return people != others or _owners_differ(a, b) or _narrowed(a, b)
+    return people != others or _owners_differ(a, b) or _he_is_she(a, b) or _narrowed(a, b)
+
+
+def _he_is_she(a: Parse, b: Parse) -> bool:
+    """Tell whether "he" and "she" changed places, or one prompt has "he" and the other "she"."""
+    ours, theirs = ([_GENDERS[word] for word in side.stems if word in _GENDERS] for side in (a, b))
+    alike = not {*ours}.isdisjoint(theirs)
+    exchanged = {*ours} == {*theirs} and ours[:1] != theirs[:1]
+    return bool(ours and theirs) and (exchanged or not alike)
 
 
 def _owners_differ(a: Parse, b: Parse) -> bool:

@@ -59,7 +59,8 @@ def _argument(words: Sequence[Word], place: int) -> tuple[str, ...]:
     while place < len(words) and words[place].text in _DETERMINERS:
         place += 1
     if place < len(words) and words[place].text.endswith("ing") and not words[place].capital:
-        return ()  # "from renewing" names no place
+        # Not its stem: "from renewing" is not where "to renew" goes. But "from reading" may be.
+        return () if is_function_word(words[place].text) else (words[place].text,)
     argument = []
     for word in words[place : place + _LONGEST_ARGUMENT]:
         if is_function_word(word.text):

@@ -339,6 +339,8 @@ _QUOTED = re.compile(
     """,
     re.VERBOSE,
 )
+LEAST_SENTENCE = 4
+"""Fewest words of a quoted sentence. A shorter quote is a term: no other term means the same."""
 _PASSWORD = re.compile(r"\b(?=\w*\d)(?=\w*[^\W\d_])\w{6,}")
 """A word of letters and digits, such as a password. Shorter ones are mostly models: "S7", "mp4"."""
 SPELLED = re.compile(rf"[\"\u201c`]|(?<!\w)'|{_PASSWORD.pattern}|\b(?:US|IT|WHO|OR|AND|NOT|NO)\b")
@@ -371,14 +373,34 @@ def spellings_differ(a: Parse, b: Parse) -> bool:
     return not {*map(_plain, only_a)}.isdisjoint(map(_plain, only_b))
 
 
-def _quotes_differ(a: Parse, b: Parse) -> bool:
-    """Tell whether both quote texts, and one quotes a text that the other lacks."""
+def sentences_quoted(a: Parse, b: Parse) -> bool:
+    """Tell whether each prompt quotes sentences that the other lacks, and no other texts.
+
+    Such a sentence, as the message of a customer in a template, may be reworded. Only labels tell.
+    """
+    only_a, only_b = _other_quotes(a, b)
+    return bool(only_a and only_b) and all(map(_is_sentence, only_a | only_b))
+
+
+def _other_quotes(a: Parse, b: Parse) -> tuple[set[str], set[str]]:
+    """Return the quotes that the other prompt lacks. Both are empty if a prompt has no quotes."""
     quotes_a, quotes_b = ({each for each in side.spellings if each[0] == '"'} for side in (a, b))
-    only_a, only_b = quotes_a - quotes_b, quotes_b - quotes_a
-    if not quotes_a or not quotes_b or not (only_a or only_b):
+    if not quotes_a or not quotes_b:
+        return set(), set()
+    return quotes_a - quotes_b, quotes_b - quotes_a
+
+
+def _is_sentence(quote: str) -> bool:
+    return len([*word_texts(quote)]) >= LEAST_SENTENCE
+
+
+def _quotes_differ(a: Parse, b: Parse) -> bool:
+    """Tell whether both quote texts, and one quotes a term that the other lacks."""
+    only_a, only_b = _other_quotes(a, b)
+    if not (only_a or only_b):
         return False
     if only_a and only_b:
-        return True
+        return not sentences_quoted(a, b)
     stems = (b if only_a else a).stems  # "'x' to '1'" and "'x' equal to 1"
     quoted = ([stem(text) for text in word_texts(each)] for each in only_a or only_b)
     return not all(words and set(words) <= {*stems} for words in quoted)

@@ -571,6 +571,12 @@ class Domain:
         """How far the cold-start threshold is trusted."""
         return trust(self._state, self.error_limit)
 
+    def lifts_soft_guards(self, max_error: float | None = None) -> bool:
+        """Tell whether the pairs that only a soft guard vetoes keep the target, as labels show."""
+        target = min(max_error or self.error_limit.max_error, self.error_limit.max_error)
+        judged = _judged_different(target, self._state, self.error_limit)
+        return self._state.near_misses.lifts_soft_guards(judged)
+
     @property
     def alarmed(self) -> bool:
         """True from an alarm until enough labels came after it: nothing may be served."""
@@ -719,9 +725,12 @@ class Domain:
         compared = label.source in (LabelSource.MISS, LabelSource.AUDIT)
         if label.same is None or not compared or _by_guard(label.veto):
             return
+        near_misses = self._state.near_misses
         if is_near_miss(label.similarity, self.error_limit.max_error):
-            near_misses = self._state.near_misses.with_label(same=label.same)
-            self._state = msgspec.structs.replace(self._state, near_misses=near_misses)
+            near_misses = near_misses.with_label(same=label.same)
+        if label.veto in SOFT_GUARDS:
+            near_misses = near_misses.with_vetoed(same=label.same)
+        self._state = msgspec.structs.replace(self._state, near_misses=near_misses)
 
     def _count_sketch(self, label: Label) -> None:
         """Count a label for the gate. A pair that a guard vetoed cannot be a hit."""

@@ -21,6 +21,8 @@ from bisect import bisect_right
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from headstart.errors import ConfigError
 from headstart.policies.agreement.judge import FREE_TEXT
 from headstart.types import Frozen
@@ -50,6 +52,12 @@ DOUBTFUL_ERRORS, TRAPS_ERRORS = 2.5, 5.0
 target of 10 %, less similar pairs are compared, and more of them have different answers."""
 
 
+DOUBT = 2
+"""The pairs that only soft guards vetoed count as if this number more had different answers. So
+with a target of 2 %, the answers of 98 compared pairs must be equal before such pairs are served,
+or those of 147 of 148. With 1, 16 of 452 such hits were wrong in a template with messages."""
+
+
 class Trust(StrEnum):
     """How far the cold-start threshold is trusted."""
 
@@ -67,6 +75,9 @@ class NearMissCounts(Frozen, frozen=True, kw_only=True, array_like=True):
 
     compared: int = 0
     different: int = 0
+    vetoed: int = 0
+    """Compared pairs that only a soft guard kept from being served; they are near misses, too."""
+    vetoed_different: int = 0
 
     @property
     def share(self) -> float:
@@ -75,7 +86,16 @@ class NearMissCounts(Frozen, frozen=True, kw_only=True, array_like=True):
 
     def with_label(self, *, same: bool) -> NearMissCounts:
         """Count one more comparison."""
-        return NearMissCounts(compared=self.compared + 1, different=self.different + (not same))
+        return replace(self, compared=self.compared + 1, different=self.different + (not same))
+
+    def with_vetoed(self, *, same: bool) -> NearMissCounts:
+        """Count one more pair that only a soft guard vetoed."""
+        vetoed_different = self.vetoed_different + (not same)
+        return replace(self, vetoed=self.vetoed + 1, vetoed_different=vetoed_different)
+
+    def lifts_soft_guards(self, share: float) -> bool:
+        """Tell whether at most this share of the pairs that soft guards veto differ."""
+        return self.vetoed_different + DOUBT <= share * (self.vetoed + DOUBT)
 
     def trust(
         self, max_error: float, seen: Callable[[float], float], *, optimistic: bool = False
@@ -232,8 +252,8 @@ MOST_ENTRY_STATS = 10_000
 """Most entries whose answer group and offset are remembered."""
 
 SOFT_GUARDS = frozenset({"substitution"})
-"""Guards that veto only at cold start. Under the learned rule their result is one of the features:
-if one answer serves many wordings, four of five exchanged words change nothing, and labels show
-which."""
+"""Guards that veto only at cold start, until enough of the pairs that they veto had equal answers
+(``DOUBT``). Under the learned rule their result is one of the features: if one answer serves many
+wordings, four of five exchanged words change nothing, and labels show which."""
 OWN_VETOES = frozenset({"threshold", "unlearned", "unqualified", "alarm", "unrelated"})
 """Vetoes of the rule itself, not of a guard."""
