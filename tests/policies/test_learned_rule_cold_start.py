@@ -254,6 +254,6 @@ def test_where_a_soft_guard_is_lifted_its_pairs_are_served(compared: int, veto: 
         parse_prompt(text, encoded(text)) for text in (QUESTION, "how do I open an envelope")
     )
     assert match.soft_veto(one, other) == "substitution"
-    nearby = RankedNeighbor(MatchContext("d"), [Neighbor(id="e", similarity=0.95)], 0)
+    nearby = RankedNeighbor(MatchContext(domain="d"), [Neighbor(id="e", similarity=0.95)], 0)
     verdict = match.judge(one, other, nearby)
     assert (verdict.rule, verdict.veto) == (Rule.COLD_START, veto)
