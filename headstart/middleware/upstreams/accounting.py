@@ -134,10 +134,8 @@ _BILLED = (FailureKind.SILENT, FailureKind.TIMEOUT, FailureKind.FILTERED)
 
 MOST_TOKENS = 10_000_000
 """A number of tokens that no answer has. Larger limits of callers are read as this one."""
-LATELY_S = 60.0
+LATELY_S = 10.0
 """No answer for this time means that a rate limit does not end soon, such as that of a day."""
-LATELY_UNTOLD_S = 10.0
-"""The same, if the provider does not tell when its limit lets calls pass again."""
 _UNUSED = (FailureKind.BAD_REQUEST, FailureKind.CONTEXT_TOO_LONG, FailureKind.NO_SUCH_MODEL)
 """Refusals that cost nothing: the reserved tokens are given back, so that other callers can use
 them."""
@@ -298,15 +296,15 @@ class AttemptBooking:
     def others_are_answered(self, now: float, *, told: bool) -> bool:
         """Tell whether another call was answered lately, or may be answered now.
 
-        ``told``: the provider told when its limit lets calls pass again. If not, an answer is old
-        if it will be older than ``LATELY_UNTOLD_S`` at the end of the pause that we made.
+        An answer was lately if it is younger than ``LATELY_S`` at the end of the pause. ``told``:
+        the provider asked for this pause, so the answer may be as old as three pauses: then
+        the call is made as often as an SDK makes it.
         """
         if self._states.measures.in_flight(self.key) > 0:
             return True
-        age_s = now - self._state.answered_at
-        if told:
-            return age_s <= LATELY_S
-        return age_s + self._state.breaker.ready_in_s(now) <= LATELY_UNTOLD_S
+        pause_s = self._state.breaker.ready_in_s(now)
+        age_s = now + pause_s - self._state.answered_at
+        return age_s <= (max(LATELY_S, 3.0 * pause_s) if told else LATELY_S)
 
     def left(self, now: float) -> None:
         """Book a call whose answer is not read any more: it lost, or its client left.
