@@ -12,7 +12,7 @@ doubt a text may not be shortened.
 from __future__ import annotations
 
 import re
-from itertools import accumulate, groupby, pairwise
+from itertools import accumulate, groupby
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -593,26 +593,6 @@ _SHOWS_FILE = re.compile(
     r"|\b(?i:get-content|gc|type)\s|\bopen\(|read_?(?i:text|file)"
 )
 _LOG_NAME = re.compile(r"\.(?:log|out)(?:\.\d+)?(?:$|[\s\"'\\|;&)])")
-_CODE_LINE = re.compile(
-    r"(?:(?:async\s+)?def\s|class\s+\w+\s*[(:{]|import\s+\w|from\s+\S+\s+import|#include\b|using\s"
-    r"|package\s+\w|(?:pub(?:lic)?|private|protected|static|export|const|let|var|func|fn|function)\s"
-    r"|return\b|(?:if|for|while|switch|elif|catch)\s*[(\w].*[:{]$|@@ |\+\+\+ |--- |diff --git"
-    r"|</?[A-Z]\w*[\s/>]|[})\]]+[;,)]*$|\w[\w.\[\]]*\s*[-+*/|&]?=\s*\S|SELECT\s|INSERT\s|\d+(?:\t|:\s|\u2192|\s*[|\u2502]))"
-    r"|.*[;{]$"
-    # shells, Ruby, Haskell, Prolog, COBOL, assemblers
-    r"|#!/|(?:fi|done|esac|then|else|do|end|begin|where)$|(?:if|elif|while|until)\s+!?\s*\[+\s"
-    r"|(?:echo|export|local|source|sudo|set|unset|require|puts|print|include|attr_\w+)\s+[-$\"':/~]"
-    r"|(?:case|for)\s.*\s(?:in|do)\b|\S+\)\s.*;;$|.*<<-?\s?['\"]?[A-Z]\w*['\"]?$"
-    r"|[\w']+(?:,\s*[\w']+)*\s*::\s|(?:module|data|newtype|instance|type)\s+[A-Z][\w.]*(?:\s|$)"
-    r"|[a-z][\w']*(?:\s+[\w'_()]+){1,5}\s+=\s|[|]\s+\S.*\s=\s|.*:-|[a-z]\w*\(.*\)\.$"
-    r"|(?:\d{6}\s+)?(?:[A-Z][A-Z0-9-]+\s+){1,4}(?:DIVISION|SECTION|RUN)\.|.*\sPIC\s"
-    r"|(?:MOVE|DISPLAY|PERFORM|ADD|COMPUTE|IF|END-IF|ELSE|ACCEPT|STOP)\b[^a-z]*$"
-    r"|\.(?:text|data|bss|globa?l|section|byte|word|quad|asciz)\b|\.\w+:$"
-    r"|[a-z]{2,7}[lqwb]?\s+[%$\[(#-]?\w[\w%()\[\]+*-]*,\s*[%$\[(#-]?\w[\w%()\[\]+*-]*\s*(?:[;#].*)?$"
-)
-_MIN_CODE_LINES = 0.2
-_LONGEST_LINE = 400
-"""Longest line that is read whole. Of a longer one only the beginning and the end are read."""
 
 _QUESTION_CHARS = 2000
 """The last characters of the user's words that count as the question."""
@@ -803,22 +783,3 @@ def shows_file(name: str, arguments: str) -> bool:
         return True
     is_shell = _SHELL.search(f"{name} {arguments}") is not None
     return is_shell and _SHOWS_FILE.search(arguments) is not None
-
-
-_COMMENTS = ("#", ";", "//")
-
-
-def is_code(text: str) -> bool:
-    """Return whether ``text`` holds code, a patch or a numbered listing."""
-    if "```" in text or "~~~" in text:
-        return True
-    lines = [line for raw in text.split("\n") if (line := raw.strip())]
-    half = _LONGEST_LINE // 2
-    lines = [line if len(line) <= _LONGEST_LINE else line[:half] + line[-half:] for line in lines]
-    # Comments of a configuration file read like prose; headings of Markdown rarely follow another.
-    found = sum(
-        _CODE_LINE.match(line) is not None
-        or any(line.startswith(mark) and before.startswith(mark) for mark in _COMMENTS)
-        for before, line in pairwise(("", *lines))
-    )
-    return found > _MIN_CODE_LINES * len(lines)

@@ -9,7 +9,7 @@ last of them. Other events pass unchanged, after the text before them.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
     from headstart.dialects.dialect import Dialect, FrameCutter, UpstreamDialect
     from headstart.types import Headers, Message, Send, StreamEvent
+
+    TextsRead: TypeAlias = tuple[tuple[StreamEvent, ...], int]
+    """Events of texts, and the place in the data where they end."""
 
 _BOM = b"\xef\xbb\xbf"
 _LF = 10
@@ -221,9 +224,7 @@ class TextShape(msgspec.Struct, frozen=True):
         except UnicodeDecodeError:
             return None
 
-    def read(
-        self, data: bytes, start: int, *, join_texts: bool
-    ) -> tuple[tuple[StreamEvent, ...], int]:
+    def read(self, data: bytes, start: int, *, join_texts: bool) -> TextsRead:
         """Return the events of the frames of this shape from ``start`` on, and where they end.
 
         ``join_texts``: the result is one event with the text of all.
@@ -256,9 +257,7 @@ class TextShape(msgspec.Struct, frozen=True):
             return "", start
         return text_of_all, start + len(texts) * (len(before) + len(after)) + len(joined)
 
-    def _read_each(
-        self, data: bytes, start: int, *, join_texts: bool
-    ) -> tuple[tuple[StreamEvent, ...], int]:
+    def _read_each(self, data: bytes, start: int, *, join_texts: bool) -> TextsRead:
         before, after, tail, middle = self.before, self.after, self.tail, self.middle
         into, past = len(before), len(after)
         texts: list[str] = []
@@ -357,11 +356,8 @@ class EventStream:
         """Each choice that was asked for has its finish reason."""
         return len(self._finished) >= self._choices
 
-    def feed_texts(self, data: bytes) -> tuple[tuple[StreamEvent, ...], int]:
-        """Return the events of the text frames with which ``data`` begins, and where they end.
-
-        ``feed`` takes the rest.
-        """
+    def feed_texts(self, data: bytes) -> TextsRead:
+        """Return the text frames with which ``data`` begins. ``feed`` takes the rest."""
         shape = self._shape
         if shape is None or self._frames.held:
             return (), 0
@@ -598,8 +594,7 @@ class Document:
 
     def events(self) -> tuple[StreamEvent, ...]:
         """Decode the answer."""
-        # The providers' clients skip a byte order mark, too.
-        body = b"".join(self._parts).removeprefix(_BOM)
+        body = b"".join(self._parts).removeprefix(_BOM)  # the providers' clients skip it, too
         return self._dialect.decode_body(self._status, body)
 
 

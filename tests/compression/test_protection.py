@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 
 from headstart.compression.selection import (
-    is_code,
     relays,
     shows_file,
     understand,
 )
+from headstart.compression.transforms import is_code
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ import re
 import pytest
 
 from headstart.compression.passages import sentences
-from headstart.compression.selection import focus, is_code, is_english, parse_query, select, stem
+from headstart.compression.selection import focus, is_english, parse_query, select, stem
+from headstart.compression.transforms import is_code
 
 ANSWER = "The old harbour bridge was designed by Clara Wu in 1931."
 QUESTION = "Who designed the harbour bridge?"

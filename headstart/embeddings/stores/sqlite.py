@@ -378,10 +378,7 @@ TICK_S = 1.0
 
 
 def _in_place(path: Path, run: Callable[[Sequence[Job]], T]) -> Callable[[Sequence[Job]], T]:
-    """Make ``run`` refuse jobs once its file is deleted or replaced: nobody would find its writes.
-
-    The file is in its place when ``run`` is first called.
-    """
+    """Make ``run`` refuse jobs once its file was deleted or replaced: writes would be lost."""
     opened: list[os.stat_result] = []
 
     def run_in_place(jobs: Sequence[Job]) -> T:

@@ -293,18 +293,18 @@ class AttemptBooking:
         else:
             self._cut(outcome, now, failure)
 
-    def others_are_answered(self, now: float, *, told: bool) -> bool:
-        """Tell whether another call was answered lately, or may be answered now.
+    def others_are_answered(self, failure: Failure, now: float) -> bool:
+        """Tell whether another call was answered shortly before this one failed, or may be now.
 
-        An answer was lately if it is younger than ``LATELY_S`` at the end of the pause. ``told``:
-        the provider asked for this pause, so the answer may be as old as three pauses: then
-        the call is made as often as an SDK makes it.
+        At the end of the pause the answer may be ``LATELY_S`` old. If the provider asked for the
+        pause, it may be as old as three pauses: then the call is made as often as an SDK makes it.
         """
         if self._states.measures.in_flight(self.key) > 0:
             return True
         pause_s = self._state.breaker.ready_in_s(now)
         age_s = now + pause_s - self._state.answered_at
-        return age_s <= (max(LATELY_S, 3.0 * pause_s) if told else LATELY_S)
+        told_s = 0.0 if failure.retry_after_s is None else 3.0 * pause_s
+        return age_s <= max(LATELY_S, told_s)
 
     def left(self, now: float) -> None:
         """Book a call whose answer is not read any more: it lost, or its client left.

@@ -366,8 +366,7 @@ class TargetCall:
                 failure = limit_relayed_pause(failure)
             self._booking.failed(failure, now)
             if isinstance(error, UpstreamRefused) and failure.ends_with_time:
-                told = failure.retry_after_s is not None
-                error.queues = self._booking.others_are_answered(now, told=told)
+                error.queues = self._booking.others_are_answered(failure, now)
         await self._close(error)
 
     def _book(self) -> None:
