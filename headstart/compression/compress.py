@@ -150,7 +150,6 @@ def compress(
         raise ConfigError(f"compression mode {mode!r} is none of {', '.join(_MODES)}")
     memo = Memo() if memo is None else memo
     source = [read_message(each) for each in messages]
-    chars = sum(len(text) for each in source for _, text in indexed_texts(each))
     cleared = _cleared(source) if clear_history and mode != "off" else frozenset()
     allowed = AllowedTransforms(
         mode,
@@ -160,7 +159,8 @@ def compress(
     )
     sent: list[dict[str, Any]] = []
     spans: list[Span] = []
-    shortens = mode != "off" and chars <= LONGEST_PROMPT
+    lengths = (len(text) for each in source for _, text in indexed_texts(each))
+    shortens = mode != "off" and sum(lengths) <= LONGEST_PROMPT
     if shortens and (cleared or any(is_shortenable(each, memo) for each in source)):
         conversation = ConversationCompressor(allowed, profile, memo, cleared)
         for number, message in enumerate(source):

@@ -554,8 +554,8 @@ class HTTPUpstream:
             data = first or await content.readany()
             self._limit_gaps(response)
             while data:
-                for secret in self.writer.secrets:  # some providers quote it in an error
-                    data = data.replace(secret, b"*" * len(secret))
+                if self.writer.secrets:  # some providers quote the key in an error
+                    data = self.writer.without_keys(data)
                 piece = reader.feed(data)
                 transcript.add(piece)
                 yield piece
