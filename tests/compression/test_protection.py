@@ -147,6 +147,13 @@ def test_long_words_are_read_in_linear_time(run: str) -> None:
     assert not relays(words)
 
 
+def test_two_messages_of_one_turn_show_examples_together() -> None:
+    first, second = understand("Question: who?"), understand("Question: where?")
+    assert not first.beside().verbatim
+    assert first.then(second).beside().verbatim
+    assert understand("Please replace the date.").then(second).beside().verbatim
+
+
 def test_a_system_text_asks_for_copies_within_one_sentence() -> None:
     assert relays("Pass on what the tool says\nand print its output word for word.")
     assert not relays("Leave old code unchanged. The tool returns text.")
