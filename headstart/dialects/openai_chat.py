@@ -74,10 +74,6 @@ def _as_it_is(logprobs: dict[str, Any]) -> dict[str, Any]:
     return logprobs
 
 
-def _new_id() -> str:
-    return "chatcmpl-" + random_bytes(12).hex()
-
-
 _FIELDS: Mapping[str, FieldUse] = {
     "model": FieldUse.KEYED,
     "messages": FieldUse.KEYED,
@@ -198,7 +194,7 @@ OPENAI_CHAT = Dialect(
     encoder=ChatEncoder,
     write_body=write_body,
     render=render,
-    new_id=_new_id,
+    new_id=lambda: "chatcmpl-" + random_bytes(12).hex(),
     error_body=error_body,
     error_frame=error_frame,
 )
