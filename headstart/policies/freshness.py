@@ -141,7 +141,7 @@ def question_class(text: str) -> QuestionClass:
     return QuestionClass.STABLE
 
 
-class Lifetimes(Frozen, frozen=True, kw_only=True):
+class Lifetimes(Frozen):
     """The lifetime of answers in seconds: of all answers, and of each ageing class."""
 
     ttl_s: float | None = None
@@ -204,7 +204,7 @@ MOST_SECONDS = 2**31
 _DIGITS = len(str(MOST_SECONDS))
 
 
-class Directives(Frozen, frozen=True, kw_only=True):
+class Directives(Frozen):
     """The limits that a caller sets. The default sets none."""
 
     no_store: bool = False

@@ -45,7 +45,7 @@ _UNKNOWN = KeyForm(fields={}, canonical=canonical_body)
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
-class KeyContext(Frozen, frozen=True, kw_only=True):
+class KeyContext(Frozen):
     """The parts of a key beside the body: where the request goes, and how it is read."""
 
     dialect: str
@@ -247,7 +247,7 @@ QUESTION_GROUP = "query"
 """The name of the group in a pattern that matches the question."""
 
 
-class Question(Frozen, frozen=True, kw_only=True):
+class Question(Frozen):
     """A span of the last user text, in characters. Newlines join the parts of that text."""
 
     text: str

@@ -21,8 +21,7 @@ from headstart.config.checks import checked
 from headstart.config.loading import load_settings
 from headstart.config.providers import (
     aliases,
-    discover_local,
-    discover_upstreams,
+    discover,
     model_at,
     model_table,
     preset,
@@ -383,9 +382,7 @@ def _settings(path: Path | None) -> tuple[Settings, list[str]]:
     settings = load_settings(path, os.environ)
     if settings.upstream:
         return settings, []
-    found, notes = discover_upstreams(os.environ)
-    if not found:
-        found, notes = discover_local()
+    found, notes = discover(os.environ)
     if not found:
         raise ConfigError(
             "no provider: add an [[upstream]], set a key such as OPENAI_API_KEY, or try: "

@@ -26,6 +26,7 @@ from headstart.lab.simulator.chat_request import (
     wanted_schema,
 )
 from headstart.lab.simulator.simulated_calls import (
+    SIGNATURE,
     PromptBlock,
     ScriptedError,
     TimedPiece,
@@ -168,7 +169,6 @@ _EXCEPTIONS = {
     429: "throttlingException",
     503: "serviceUnavailableException",
 }
-_SIGNATURE = "c2ltdWxhdGVkLXNpZ25hdHVyZQ=="
 
 
 class BedrockWire(Wire):
@@ -332,7 +332,7 @@ def _usage(answer: SimulatedAnswer) -> dict[str, int]:
 
 def _blocks(choice: Alternative) -> Iterator[dict[str, Any]]:
     if choice.reasoning:
-        text = {"text": "".join(choice.reasoning), "signature": _SIGNATURE}
+        text = {"text": "".join(choice.reasoning), "signature": SIGNATURE}
         yield {"reasoningContent": {"reasoningText": text}}
     if choice.tokens:
         yield {"text": choice.text}
@@ -348,7 +348,7 @@ def _streamed(choice: Alternative) -> Iterator[_Streamed]:
     """Yield the start of each block, if it has one, its deltas of one token, and the last delta."""
     if choice.reasoning:
         deltas = [{"reasoningContent": {"text": token}} for token in choice.reasoning]
-        yield None, deltas, [{"reasoningContent": {"signature": _SIGNATURE}}]
+        yield None, deltas, [{"reasoningContent": {"signature": SIGNATURE}}]
     if choice.tokens:
         yield None, [{"text": token} for token in choice.tokens], []
     for call in choice.tool_calls:

@@ -22,7 +22,7 @@ from headstart.lab.simulator.chat_request import (
     wanted_schema,
 )
 from headstart.lab.simulator.generation import likelihoods
-from headstart.lab.simulator.simulated_calls import ScriptedError, TimedPiece, Wire
+from headstart.lab.simulator.simulated_calls import SIGNATURE, ScriptedError, TimedPiece, Wire
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
@@ -173,7 +173,6 @@ _STATUSES = {
 }
 _ERROR_INFO = "type.googleapis.com/google.rpc.ErrorInfo"
 _RETRY_INFO = "type.googleapis.com/google.rpc.RetryInfo"
-_SIGNATURE = "c2ltdWxhdGVkLXNpZ25hdHVyZQ=="
 _encode = msgspec.json.encode
 
 
@@ -291,7 +290,7 @@ def _parts(choice: Alternative) -> Iterator[dict[str, Any]]:
         arguments = msgspec.json.decode(call.arguments)
         yield {
             "functionCall": {"name": call.name, "args": arguments},
-            "thoughtSignature": _SIGNATURE,
+            "thoughtSignature": SIGNATURE,
         }
 
 

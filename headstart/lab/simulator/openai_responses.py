@@ -186,7 +186,7 @@ class _ResponsesBody(Frozen):
     top_logprobs: int | None = None
 
 
-class _Asked(ChatBody, frozen=True, kw_only=True):
+class _Asked(ChatBody):
     """A request in the common terms, and which optional parts of a reasoning item it wants."""
 
     summary: bool = False

@@ -464,7 +464,7 @@ def _memory_rows(memory: LabelTable) -> tuple[LabelledRow, ...]:
     )
 
 
-class LabelEffect(Frozen, frozen=True, kw_only=True):
+class LabelEffect(Frozen):
     """The effect of one label."""
 
     used: bool = True
@@ -481,7 +481,7 @@ class LabelEffect(Frozen, frozen=True, kw_only=True):
     """How far the cold-start threshold is trusted after the label."""
 
 
-class DomainStatus(Frozen, frozen=True, kw_only=True, omit_defaults=False):
+class DomainStatus(Frozen, omit_defaults=False):
     """The state of a domain, for status pages, reports and explanations."""
 
     version: str
