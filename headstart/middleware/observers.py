@@ -155,7 +155,7 @@ class FailureLog:
             f"upstream {upstream} failed" if upstream else "no upstream could be asked",
             error,
             f" (status {status})" if status else "",
-            f"; {quiet.more} more since it was last told"
+            f"; {quiet.more} more since the last message about it"
             if quiet is not None and quiet.more
             else "",
         )

@@ -113,27 +113,9 @@ class PumpedCall:
     """
 
     __slots__ = (
-        "_arrived",
-        "_call",
-        "_completion",
-        "_custom",
-        "_dialect",
-        "_document",
-        "_flight",
-        "_holder",
-        "_identity",
-        "_judged",
-        "_kept",
-        "_key",
-        "_prepared",
-        "_pump",
-        "_raw",
-        "_readable",
-        "_refusal",
-        "_reply",
-        "_sample",
-        "_storing",
-        "_upstream",
+        "_arrived", "_call", "_completion", "_custom", "_dialect", "_document", "_flight",
+        "_holder", "_identity", "_judged", "_kept", "_key", "_prepared", "_pump", "_raw",
+        "_readable", "_refusal", "_reply", "_sample", "_storing", "_upstream",
     )  # fmt: skip
 
     def __init__(
