@@ -332,14 +332,8 @@ class AdminApp:
             pages=LivePages(stream_s=STREAM_S),
         )
 
-        def build() -> ASGIApp:
-            from headstart.middleware.admin import admin_app
-
-            rules = OriginRules(instead="AdminApp(token=…)")
-            # The same calls in Litestar's own types.
-            return cast("ASGIApp", admin_app(state, token=self._token, rules=rules))
-
-        self._front = AdminFront(state, build)
+        rules = OriginRules(instead="AdminApp(token=…)")
+        self._front = AdminFront(state, token=self._token, rules=rules)
         return all_of_them
 
     def started(self, parts: Parts) -> None:

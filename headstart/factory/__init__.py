@@ -198,10 +198,30 @@ async def _open_providers(
     tracing: Tracing | None,
     make: Callable[..., HTTPUpstream] | None,
 ) -> _Providers:
-    """Open the upstreams, their states and the ledger of client limits. Raises ConfigError."""
-    states = await open_states(build, states)
-    ledger = _open_ledger(build)
-    opened, router = await _open_router(build, states, tracing, ledger, make)
+    """Open the upstreams with their states, their router, and the ledger of client limits.
+
+    Raises ConfigError.
+    """
+    settings, store, spawn = build.settings, build.store, build.supervisor.spawn
+    states, ledger = await open_states(build, states), _open_ledger(build)
+    nodes = None
+    if isinstance(store, SwapStore):
+        nodes = NodeLimits(store, await store.secret(), spawn)
+        build.stack.callback(nodes.close)
+    opened = await open_upstreams(
+        settings,
+        states,
+        build.stack,
+        spawn,
+        tracing=tracing,
+        ledger=ledger,
+        make=make,
+        nodes=nodes,
+    )
+    panels: dict[str, JudgePanel] = {}
+    router = make_router(settings, opened, await open_shaping(build, opened), panels, states)
+    for name, panel in panels.items():
+        await persist(build, name, "cascade", saved=panel.saved, load=panel.load)
     return _Providers(states, ledger, opened, router)
 
 
@@ -307,37 +327,6 @@ def _open_ledger(build: BuildContext) -> ClientLedger | None:
     )
     build.stack.push_async_callback(ledger.aclose)
     return ledger
-
-
-async def _open_router(
-    build: BuildContext,
-    states: UpstreamStates,
-    tracing: Tracing | None,
-    ledger: ClientLedger | None,
-    make: Callable[..., HTTPUpstream] | None,
-) -> tuple[tuple[OpenedUpstream, ...], Router]:
-    """Open the upstreams, and return them with their router."""
-    settings, store, spawn = build.settings, build.store, build.supervisor.spawn
-    nodes = None
-    if isinstance(store, SwapStore):
-        nodes = NodeLimits(store, await store.secret(), spawn)
-        build.stack.callback(nodes.close)
-    opened = await open_upstreams(
-        settings,
-        states,
-        build.stack,
-        spawn,
-        tracing=tracing,
-        ledger=ledger,
-        make=make,
-        nodes=nodes,
-    )
-    panels: dict[str, JudgePanel] = {}
-    shaping = await open_shaping(build, opened)
-    router = make_router(settings, opened, shaping, panels, states)
-    for name, panel in panels.items():
-        await persist(build, name, "cascade", saved=panel.saved, load=panel.load)
-    return opened, router
 
 
 def _sharing_options(
@@ -494,11 +483,17 @@ async def _open_services(
 ) -> _Services:
     """Open the services. They close before the engine does. Raises ConfigError."""
     stack = build.stack
-    kept = (
-        None
-        if conversations is None
-        else _make_kept(conversations, engine, access, build.observers)
-    )
+    kept = None
+    if conversations is not None:
+        kept = KeptResponses(
+            conversations,
+            observer=build.observers,
+            clock=clock,
+            access=access,
+            owner=engine.owner,
+            dialect=next(each for each in DIALECTS.values() if each.names_answers),
+            new_id=partial(new_ulid, clock),
+        )
     relay = await _open_relay(build, parts, providers, access, kept)
     stack.push_async_callback(sockets.aclose)
     drafts = _make_drafts(parts, engine)
@@ -508,24 +503,6 @@ async def _open_services(
     if batches is not None:
         stack.push_async_callback(batches.aclose)
     return _Services(relay, sockets, kept, drafts, batches)
-
-
-def _make_kept(
-    conversations: Conversations, engine: Engine, access: AccessControl, observer: Observers
-) -> KeptResponses | None:
-    """Return the store of answers that clients may name; None if no dialect names answers."""
-    for dialect in DIALECTS.values():
-        if dialect.names_answers:
-            return KeptResponses(
-                conversations,
-                observer=observer,
-                clock=clock,
-                access=access,
-                owner=engine.owner,
-                dialect=dialect,
-                new_id=partial(new_ulid, clock),
-            )
-    return None
 
 
 def _make_drafts(parts: Parts, engine: Engine) -> LiveDrafts | None:
