@@ -298,6 +298,18 @@ STREAM_S = 5.0
 them, so the live page opens a new one after this time."""
 
 
+def admin_front(state: AdminState, *, token: bytes | None, rules: OriginRules | None) -> AdminFront:
+    """Return the front of the admin API; the arguments are those of ``admin_app``."""
+
+    def build() -> ASGIApp:
+        from headstart.middleware.admin import admin_app
+
+        # The same calls in Litestar's own types.
+        return cast("ASGIApp", admin_app(state, token=token, rules=rules))
+
+    return AdminFront(state, build)
+
+
 class AdminApp:
     """ASGI app with the admin pages of one middleware or gateway, to mount at any path.
 
@@ -333,7 +345,7 @@ class AdminApp:
         )
 
         rules = OriginRules(instead="AdminApp(token=…)")
-        self._front = AdminFront(state, token=self._token, rules=rules)
+        self._front = admin_front(state, token=self._token, rules=rules)
         return all_of_them
 
     def started(self, parts: Parts) -> None:

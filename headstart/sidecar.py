@@ -17,13 +17,13 @@ from prometheus_client import CollectorRegistry
 
 from headstart.config.checks import refuse_fixed
 from headstart.errors import ConfigError, HeadstartError
-from headstart.middleware.admin_front import AdminFront, AdminState
+from headstart.middleware.admin_front import AdminState
 from headstart.middleware.asgi import behind_gateway
 from headstart.middleware.concurrency import Supervisor
 from headstart.middleware.metrics import PrometheusObserver
 from headstart.middleware.observers import RecentRequests, RefusedKeys
 from headstart.middleware.upstreams.accounting import UpstreamStates
-from headstart.mount import build_gateway
+from headstart.mount import admin_front, build_gateway
 from headstart.observe import Observers, logger
 from headstart.policies.callers import OriginRules
 from headstart.settings import masked, masked_variable
@@ -110,7 +110,7 @@ def _build(settings: Settings, lasting: LastingParts) -> tuple[Gateway, AdminSta
     gateway = build_gateway(
         settings,
         behind_gateway(
-            AdminFront(state, token=_admin_token(server), rules=rules), home=server.is_loopback
+            admin_front(state, token=_admin_token(server), rules=rules), home=server.is_loopback
         ),
         observers=observers,
         origins=_rules(server, "server.client_keys"),

@@ -7,7 +7,7 @@ see probes.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import anyio
 import msgspec
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from headstart.middleware.observers import RecentRequests
     from headstart.middleware.upstreams.accounting import UpstreamStates
     from headstart.observe import Observers
-    from headstart.policies.callers import OriginRules
     from headstart.types import ASGIApp, Receive, Scope, Send
     from headstart.usual_calls import Machine
 
@@ -173,16 +172,13 @@ async def readiness(state: AdminState) -> Readiness:
 class AdminFront:
     """Answers ``GET health`` and ``GET ready`` itself until something else is asked.
 
-    Then it builds the admin app once, in a thread, and passes all further requests to it. ``token``
-    and ``rules`` are those of ``admin_app``.
+    Then it calls ``build`` once, in a thread, and passes all further requests to the app that it
+    returns.
     """
 
-    def __init__(
-        self, state: AdminState, *, token: bytes | None, rules: OriginRules | None
-    ) -> None:
+    def __init__(self, state: AdminState, build: Callable[[], ASGIApp]) -> None:
         self._state = state
-        self._token = token
-        self._rules = rules
+        self._build = build
         self._app: ASGIApp | None = None
         self._building = anyio.Lock()
 
@@ -204,12 +200,6 @@ class AdminFront:
             if self._app is None:
                 self._app = await to_thread.run_sync(self._build)
         return self._app
-
-    def _build(self) -> ASGIApp:
-        from headstart.middleware.admin import admin_app
-
-        # The same calls in Litestar's own types.
-        return cast("ASGIApp", admin_app(self._state, token=self._token, rules=self._rules))
 
 
 async def _answer(
