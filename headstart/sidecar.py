@@ -17,26 +17,22 @@ from prometheus_client import CollectorRegistry
 
 from headstart.config.checks import refuse_fixed
 from headstart.errors import ConfigError, HeadstartError
-from headstart.middleware.admin_front import AdminState
-from headstart.middleware.asgi import behind_gateway
+from headstart.middleware.admin_front import AdminState, Gather
+from headstart.middleware.asgi import Gateway, behind_gateway
 from headstart.middleware.concurrency import Supervisor
 from headstart.middleware.metrics import PrometheusObserver
 from headstart.middleware.observers import RecentRequests, RefusedKeys
 from headstart.middleware.upstreams.accounting import UpstreamStates
 from headstart.mount import admin_front, build_gateway
-from headstart.observe import Observers, logger
+from headstart.observe import Observer, Observers, logger
 from headstart.policies.callers import OriginRules
-from headstart.settings import masked, masked_variable
+from headstart.settings import ServerSettings, Settings, masked, masked_variable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from headstart.factory import Parts
     from headstart.interfaces import CallExchange, Store
-    from headstart.middleware.admin_front import Gather
-    from headstart.middleware.asgi import Gateway
-    from headstart.observe import Observer
-    from headstart.settings import ServerSettings, Settings
     from headstart.types import Receive, Scope, Send
 
 COLLECT_AFTER = 10_000

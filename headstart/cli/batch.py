@@ -46,8 +46,8 @@ from headstart.middleware.batches.journal import BatchJournal, Submission, read_
 from headstart.middleware.batches.run import BatchBooks, BatchRun
 from headstart.middleware.upstreams.batched import BatchDesk, BatchedUpstream, InBatch, endpoint_of
 from headstart.mount import build_gateway
-from headstart.observe import Observers, Served
-from headstart.types import Frozen
+from headstart.observe import Observation, Observers, Served
+from headstart.types import Frozen, Headers
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -56,9 +56,7 @@ if TYPE_CHECKING:
     from headstart.middleware.batches.journal import BatchRequest
     from headstart.middleware.concurrency import ConcurrencyLimit
     from headstart.middleware.upstreams.batched import BatchedCall, BatchEndpoint
-    from headstart.observe import Observation
     from headstart.settings import Settings
-    from headstart.types import Headers
 
 
 PRICE = 0.5

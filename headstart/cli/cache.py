@@ -41,8 +41,8 @@ from headstart.errors import ConfigError, HeadstartError
 from headstart.factory import start_engine
 from headstart.middleware.record import LoggedAnswer
 from headstart.observe import Observers
-from headstart.settings import masked_url
-from headstart.types import Delete, Entry, EntryFilter, Frozen, Put, VectorRow
+from headstart.settings import Settings, masked_url
+from headstart.types import Delete, Entry, EntryFilter, Frozen, Headers, Put, VectorRow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -52,8 +52,6 @@ if TYPE_CHECKING:
 
     from headstart.dialects.dialect import Dialect
     from headstart.interfaces import Store
-    from headstart.settings import Settings
-    from headstart.types import Headers
 
 
 PATH = "/v1/chat/completions"

@@ -19,7 +19,7 @@ import anyio
 import msgspec
 
 from headstart.errors import ConfigError, HeadstartError
-from headstart.settings import masked_variable
+from headstart.settings import ServerSettings, Settings, masked_variable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from headstart.embeddings.stores.records import StoreCipher
     from headstart.interfaces import Store
-    from headstart.settings import ServerSettings, Settings
 
 
 T = TypeVar("T")

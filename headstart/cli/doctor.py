@@ -24,13 +24,12 @@ from headstart.config.checks import checked
 from headstart.config.loading import load_settings
 from headstart.config.providers import discover
 from headstart.errors import ConfigError, HeadstartError, MissingExtra, StoreError
-from headstart.settings import masked_url
+from headstart.settings import CacheSettings, ServerSettings, Settings, UpstreamSettings, masked_url
 from headstart.sockets import bind
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
-    from headstart.settings import CacheSettings, ServerSettings, Settings, UpstreamSettings
 
 Verdict = Literal["ok", "warning", "problem"]
 LIMIT_S = 10.0

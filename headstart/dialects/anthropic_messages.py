@@ -46,13 +46,12 @@ from headstart.dialects.request_form import (
     mark_anthropic,
 )
 from headstart.dialects.requests import apply_quirks
-from headstart.types import random_bytes
+from headstart.types import ChatRequest, Headers, random_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from headstart.dialects.request_form import PromptMessage
-    from headstart.types import ChatRequest, Headers
 
 
 def _tokens(usage: dict[str, Any]) -> Tokens:

@@ -37,13 +37,12 @@ from headstart.dialects.openai_requests import (
 )
 from headstart.dialects.request_form import RequestForm, add_cache_key, canonical_body
 from headstart.dialects.requests import apply_quirks
-from headstart.types import random_bytes
+from headstart.types import ChatRequest, Headers, random_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from headstart.attempts import Tokens
-    from headstart.types import ChatRequest, Headers
 
 
 def _usage(tokens: Tokens) -> dict[str, Any]:

@@ -51,13 +51,12 @@ from headstart.dialects.responses_writing import (
     render,
     write_body,
 )
-from headstart.types import random_bytes
+from headstart.types import Completion, random_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from headstart.dialects.request_form import PromptMessage
-    from headstart.types import Completion
 
 
 def _tokens(usage: dict[str, Any]) -> Tokens:

@@ -17,16 +17,14 @@ import msgspec
 from anyio import to_thread
 
 from headstart.errors import StageError, StoreError, VectorIndexError
-from headstart.observe import StageFailed
-from headstart.types import Entry, VectorRow
+from headstart.observe import Observer, StageFailed
+from headstart.types import Delete, Entry, VectorRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from headstart.decisions import Neighbor
     from headstart.interfaces import Store, VectorIndex
-    from headstart.observe import Observer
-    from headstart.types import Delete
 
 T = TypeVar("T")
 

@@ -43,7 +43,7 @@ from headstart.factory.upstreams import (
     open_states,
     open_upstreams,
 )
-from headstart.interfaces import SharedStore, SwapStore
+from headstart.interfaces import CallExchange, SharedStore, Store, SwapStore
 from headstart.middleware.asgi import StartedEngine, not_found
 from headstart.middleware.client_ledger import ClientLedger
 from headstart.middleware.concurrency import ConcurrencyLimit, Supervisor
@@ -70,7 +70,7 @@ from headstart.middleware.prepare import Preparer, ValueLimit
 from headstart.middleware.pump import Pump
 from headstart.middleware.relay import KeptResponses, Relay, RelayPaths
 from headstart.middleware.respond import RenderedAnswers, Responder
-from headstart.middleware.router import ModelLists
+from headstart.middleware.router import ModelLists, Router
 from headstart.middleware.shared_flights import SharedFlights
 from headstart.middleware.upstreams.app import AppUpstream
 from headstart.middleware.upstreams.node_limits import NodeLimits
@@ -78,7 +78,7 @@ from headstart.middleware.websocket_relay import WebSocketRelay
 from headstart.policies.admission import Admission
 from headstart.policies.callers import OriginRules
 from headstart.policies.gate import EncoderWaitLimit
-from headstart.types import new_ulid
+from headstart.types import Receive, Scope, Send, new_ulid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -86,18 +86,15 @@ if TYPE_CHECKING:
     from headstart.embeddings.cache import SemanticCache
     from headstart.embeddings.encoder_worker import EncoderWorker
     from headstart.factory.upstreams import OpenedUpstream
-    from headstart.interfaces import CallExchange, Store
     from headstart.middleware.batches.service import BatchService
     from headstart.middleware.learning.hit_decisions import HitDecider
     from headstart.middleware.record import Recorder
-    from headstart.middleware.router import Router
     from headstart.middleware.telemetry import Tracing
     from headstart.middleware.upstreams.accounting import UpstreamStates
     from headstart.middleware.upstreams.cascade import JudgePanel
     from headstart.middleware.upstreams.http import HTTPUpstream
     from headstart.observe import Observers
     from headstart.settings import Settings
-    from headstart.types import Receive, Scope, Send
     from headstart.usual_calls import Machine
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from headstart.attempts import Tokens
+from headstart.attempts import Attempt, Tokens
 from headstart.config.checks import listed_upstreams
 from headstart.config.providers import (
     aliases,
@@ -28,7 +28,7 @@ from headstart.config.providers import (
 )
 from headstart.dialects.registry import BY_SETTING, DIALECTS, spoken_dialects
 from headstart.errors import ConfigError
-from headstart.factory.context import clock, persist
+from headstart.factory.context import BuildContext, clock, persist
 from headstart.middleware.upstreams.accounting import UpstreamStates
 from headstart.middleware.upstreams.signers import (
     AwsKeys,
@@ -39,16 +39,14 @@ from headstart.middleware.upstreams.signers import (
     from_file,
 )
 from headstart.policies.cost import Price
-from headstart.settings import masked_variable
+from headstart.settings import Settings, UpstreamSettings, masked_variable
 from headstart.usual_calls import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from contextlib import AsyncExitStack
 
-    from headstart.attempts import Attempt
     from headstart.dialects.dialect import UpstreamDialect
-    from headstart.factory.context import BuildContext
     from headstart.interfaces import Candidate
     from headstart.middleware.client_ledger import ClientLedger
     from headstart.middleware.concurrency import Spawn
@@ -58,7 +56,6 @@ if TYPE_CHECKING:
     from headstart.middleware.upstreams.node_limits import NodeLimits
     from headstart.middleware.upstreams.signers import Signer, TokenSource
     from headstart.middleware.upstreams.target import Target
-    from headstart.settings import Settings, UpstreamSettings
     from headstart.types import Headers
 
 

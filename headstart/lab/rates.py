@@ -23,7 +23,7 @@ import msgspec
 
 from headstart.decisions import MatchContext, Neighbor, RankedNeighbor
 from headstart.errors import ConfigError
-from headstart.lab.stream import HISTORY, history_judge
+from headstart.lab.stream import HISTORY, PlayedPrompt, PreparedPrompt, history_judge
 from headstart.policies.key import KeyContext, chat_key, find_question
 from headstart.report.estimates import ShareInterval, least_share, wilson_interval
 from headstart.types import CacheKey, ChatRequest, Completion, Frozen
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from headstart.interfaces import MatchPolicy
-    from headstart.lab.stream import PlayedPrompt, PreparedPrompt
 
 
 T = TypeVar("T")

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headstart.decisions import Rule
-from headstart.lab.rates import Ordering, ordering_report, percent
+from headstart.lab.rates import Ordering, Rates, ordering_report, percent
 from headstart.report.sections import (
     LEFT,
     ReportSection,
@@ -42,7 +42,6 @@ from headstart.types import Frozen
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from headstart.lab.rates import Rates
     from headstart.lab.stream import PlayedPrompt
 
 

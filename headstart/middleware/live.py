@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headstart.attempts import PREFIX_TOKENS, PREFIX_TTL_S
 from headstart.decisions import Outcome
-from headstart.observe import Served
+from headstart.observe import Observation, Served
 from headstart.types import Frozen, ulid_time
 from headstart.usual_calls import AvoidedCalls, MachineStats, MachineUse, UsualCalls, machine_name
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from headstart.interfaces import Store
-    from headstart.observe import Observation
     from headstart.usual_calls import Machine
 
 STEP_S = 60

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from prometheus_client import Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
-from headstart.attempts import PROMPT_CACHE
+from headstart.attempts import PROMPT_CACHE, Attempt, AttemptOutcome, AttemptRole, ShapingEffect
 from headstart.decisions import Outcome
 from headstart.observe import DRY_RUN, Committed, Encoded, Gated, Labelled, Served, StageFailed
 from headstart.types import (
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
-    from headstart.attempts import Attempt, AttemptOutcome, AttemptRole, ShapingEffect
     from headstart.observe import Observation, SocketTraffic
 
 LATENCIES_S = (

@@ -15,7 +15,7 @@ import msgspec
 from headstart.attempts import FAILURES, AttemptOutcome
 from headstart.decisions import Outcome
 from headstart.errors import StoreError
-from headstart.observe import Served, StageFailed, access_logger, logger
+from headstart.observe import Observation, Observer, Served, StageFailed, access_logger, logger
 from headstart.policies.routing.failures import FailureKind
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from headstart.interfaces import Store
     from headstart.middleware.concurrency import Spawn
-    from headstart.observe import Observation, Observer
     from headstart.policies.gate import EncoderWaitLimit
 
 FLUSH_S = 0.25

@@ -10,7 +10,7 @@ import anyio
 import msgspec
 from msgspec.structs import replace
 
-from headstart.attempts import Tokens, sum_costs
+from headstart.attempts import AttemptCosts, Tokens, sum_costs
 from headstart.dialects.registry import DOCUMENTS
 from headstart.errors import (
     HeadstartError,
@@ -18,30 +18,26 @@ from headstart.errors import (
     UpstreamRefused,
     UpstreamTimeout,
 )
-from headstart.middleware.flights import FlightHead
+from headstart.middleware.flights import Flight, FlightHead, Flights
 from headstart.middleware.learning.learner import PendingComparison, answer_size
 from headstart.middleware.reading import MAX_DOCUMENT_BYTES
-from headstart.observe import StageFailed
+from headstart.observe import Observer, StageFailed
 from headstart.policies.admission import NEVER_STORED, has_match
 from headstart.policies.freshness import StorageVerdict, judge_response
-from headstart.reply import CHARACTERS_PER_TOKEN, AnswerWithheld, storable
+from headstart.reply import CHARACTERS_PER_TOKEN, AnswerWithheld, Reply, Transcript, storable
 from headstart.types import Completion, Ended, Entry, Origin, RawResponse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-    from headstart.attempts import AttemptCosts
     from headstart.dialects.dialect import Dialect
     from headstart.embeddings.cache import SemanticCache
     from headstart.interfaces import AdmissionPolicy, Upstream
     from headstart.middleware.concurrency import ConcurrencyLimit
-    from headstart.middleware.flights import Flight, Flights
     from headstart.middleware.identity import AcceptedCredentials
     from headstart.middleware.learning.learner import FeedbackSample, Learner
     from headstart.middleware.prepare import Prepared
     from headstart.middleware.record import Recorder
-    from headstart.observe import Observer
-    from headstart.reply import Reply, Transcript
     from headstart.types import CacheKey, Call, ChatRequest, Headers
 
 _MAY_BE_STORED = StorageVerdict()

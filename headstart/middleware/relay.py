@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
-from headstart.attempts import AttemptOutcome
+from headstart.attempts import Attempt, AttemptOutcome
 from headstart.compression.tokens import count_prompt
 from headstart.decisions import Outcome
 from headstart.dialects.registry import DIALECTS, claiming
@@ -40,7 +40,7 @@ from headstart.errors import (
     booked_code,
 )
 from headstart.middleware.body import CLIENT_GONE, ClientGone, iterate_body, paced, watch
-from headstart.middleware.conversations import refuse_compressed
+from headstart.middleware.conversations import Conversations, KeptTurn, refuse_compressed
 from headstart.middleware.endpoints import DEPLOYMENT, has_dot_segment, raw_path, with_deployment
 from headstart.middleware.request_context import deadlines
 from headstart.middleware.respond import (
@@ -51,27 +51,21 @@ from headstart.middleware.respond import (
     response_start,
     send_whole,
 )
-from headstart.middleware.router import NO_ROUTE, chat_path, model_in
-from headstart.observe import Served
-from headstart.policies.route_rules import first_rule
+from headstart.middleware.router import NO_ROUTE, ModelLists, Router, chat_path, model_in
+from headstart.observe import Observer, Served
+from headstart.policies.route_rules import RouteRule, first_rule
 from headstart.policies.routing.failures import FailureKind
-from headstart.types import KEPT_BYTES, Call, Upload
+from headstart.types import KEPT_BYTES, Call, Headers, Message, Receive, Scope, Send, Upload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headstart.attempts import Attempt
     from headstart.dialects.dialect import CountForm, Dialect
     from headstart.middleware.client_ledger import ClientLedger
     from headstart.middleware.concurrency import ConcurrencyLimit, Spawn
-    from headstart.middleware.conversations import Conversations, KeptTurn
     from headstart.middleware.identity import AccessControl
     from headstart.middleware.prepare import ValueLimit
     from headstart.middleware.respond import HeaderList
-    from headstart.middleware.router import ModelLists, Router
-    from headstart.observe import Observer
-    from headstart.policies.route_rules import RouteRule
-    from headstart.types import Headers, Message, Receive, Scope, Send
 
 
 PIECES_AHEAD = 4

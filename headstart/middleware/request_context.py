@@ -6,20 +6,18 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from headstart.attempts import total_cost_usd
-from headstart.decisions import Lookup, Outcome
+from headstart.attempts import Attempt, total_cost_usd
+from headstart.decisions import Lookup, Outcome, UnlabelledPair
 from headstart.errors import InvalidRequest
 from headstart.middleware.prepare import DEADLINE, Prepared
 from headstart.observe import LONGEST_TAG, MOST_TAGS, Served
 from headstart.policies.agreement.judge import answer_text
 from headstart.policies.freshness import Directives
-from headstart.types import Call
+from headstart.types import Call, Entry, Headers, Origin, Receive, Scope, Send
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from headstart.attempts import Attempt
-    from headstart.decisions import UnlabelledPair
     from headstart.dialects.registry import DocumentForm
     from headstart.middleware.conversations import Chain
     from headstart.middleware.endpoints import Route
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
     from headstart.middleware.shared_flights import LeaseClaim
     from headstart.middleware.upstreams.app import AppUpstream
     from headstart.policies.live_drafts import Trigger
-    from headstart.types import Entry, Headers, Origin, Receive, Scope, Send
 
 RETRY_GRACE_S = 10.0
 """Seconds for which a call goes on after an SDK gave it up, so that the SDK's retry can join it.

@@ -29,8 +29,8 @@ from headstart.errors import (
     booked_code,
 )
 from headstart.middleware.body import replay_body, watch
-from headstart.middleware.flights import OWN_ALONE
-from headstart.middleware.request_context import RETRY_GRACE_S
+from headstart.middleware.flights import OWN_ALONE, Client, Flight, FlightHead
+from headstart.middleware.request_context import RETRY_GRACE_S, RequestContext
 from headstart.middleware.upstreams.outgoing import AFTER_END_S, OWN_PREFIX
 from headstart.policies.callers import NameMemo, NamesMemo, picker
 from headstart.reply import is_plain
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
     from headstart.dialects.dialect import Dialect, Rendered
     from headstart.middleware.concurrency import Spawn
-    from headstart.middleware.flights import Client, Flight, FlightHead
-    from headstart.middleware.request_context import RequestContext
     from headstart.types import ASGIApp, ChatRequest, Entry, Headers, Message, Origin, Scope, Send
 
 HeaderList: TypeAlias = "list[tuple[bytes, bytes]]"

@@ -40,9 +40,9 @@ from headstart.middleware.upstreams.http import (
     TOO_BIG,
     Ending,
 )
-from headstart.observe import Served, SocketTraffic
+from headstart.observe import Observer, Served, SocketTraffic
 from headstart.policies.callers import is_secret
-from headstart.types import Call
+from headstart.types import Call, Headers, Receive, Scope, Send
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -52,9 +52,7 @@ if TYPE_CHECKING:
     from headstart.middleware.identity import AccessControl
     from headstart.middleware.relay import RelayPaths
     from headstart.middleware.upstreams.http import HTTPUpstream, UpstreamSocket
-    from headstart.observe import Observer
     from headstart.settings import ServerSettings
-    from headstart.types import Headers, Receive, Scope, Send
 
 ENDPOINT = "websocket"
 """The name of all WebSockets in the books."""

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, NamedTuple, get_args
 
 from headstart.errors import InvalidRequest
 from headstart.settings import CompressionMode
-from headstart.types import Frozen
+from headstart.types import Frozen, Headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from headstart.types import Headers
 
 # --- lifetimes by question -----------------------------------------------------------------------
 

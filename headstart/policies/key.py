@@ -27,13 +27,12 @@ from headstart.dialects.dialect import FieldUse, KeyForm
 from headstart.dialects.registry import DIALECTS, PROTOCOL_HEADERS
 from headstart.dialects.request_form import canonical_body
 from headstart.policies.guards.words import word_texts, words_of
-from headstart.types import CacheKey, Frozen, Headers, Turn
+from headstart.types import CacheKey, ChatRequest, Frozen, Headers, Turn
 
 if TYPE_CHECKING:
     import re
     from collections.abc import Collection, Sequence
 
-    from headstart.types import ChatRequest
 
 _FORMAT = 1
 """The version of keys. Raise it whenever the same request would get a different key; old entries

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headstart.attempts import PREFIX_TOKENS, PREFIX_TTL_S
 from headstart.decisions import Outcome
-from headstart.report.values import Estimate, Estimates, Interval, LatencyQuantiles, Point
+from headstart.report.values import Estimate, Estimates, Interval, LatencyQuantiles, Point, Savings
 from headstart.types import ulid_time
 from headstart.usual_calls import (
     MINUTE_S,
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headstart.observe import Served
-    from headstart.report.values import Savings
     from headstart.usual_calls import AvoidedCalls, CallKind, UsualCalls
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import anyio
@@ -31,9 +31,9 @@ from headstart.dialects.registry import BY_SETTING
 from headstart.errors import ConfigError, InvalidRequest, UpstreamError
 from headstart.factory.context import clock
 from headstart.factory.upstreams import open_upstreams, price_of
-from headstart.lab.bench import CALLS_PER_SLOT, Sample, Subject
+from headstart.lab.bench import CALLS_PER_SLOT, BenchPrompt, Sample, Subject
 from headstart.lab.quality import contains
-from headstart.lab.simulator import Simulator, find_profile, serve
+from headstart.lab.simulator import ProviderProfile, Simulator, find_profile, serve
 from headstart.middleware.upstreams.accounting import UpstreamStates
 from headstart.policies.agreement.judge import judge_request, read_verdict
 from headstart.policies.routing.failures import FailureKind, classify, failure_of
@@ -55,12 +55,9 @@ from headstart.types import (
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
-    from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
     from headstart.interfaces import Upstream
-    from headstart.lab.bench import BenchPrompt
-    from headstart.lab.simulator import ProviderProfile
     from headstart.reply import Reply
     from headstart.types import StreamEvent
 

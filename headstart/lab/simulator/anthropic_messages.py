@@ -31,14 +31,13 @@ from headstart.lab.simulator.simulated_calls import (
     checked_marks,
     lifetime_s,
 )
-from headstart.types import Frozen
+from headstart.types import Frozen, Headers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from headstart.lab.simulator.generation import Alternative, CalledTool
     from headstart.lab.simulator.simulated_calls import Pace, SimulatedAnswer, SimulatedRequest
-    from headstart.types import Headers
 
 _WITHOUT_SAMPLING = b"2026-10-21"
 """This version of the API, and any later one, refuses sampling fields."""

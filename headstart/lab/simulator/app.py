@@ -25,7 +25,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from headstart.lab.simulator.anthropic_messages import AnthropicWire
 from headstart.lab.simulator.batches import SimulatedBatches
 from headstart.lab.simulator.bedrock import CONVERSES, BedrockWire
-from headstart.lab.simulator.chat_request import CHARACTERS, BadRequest
+from headstart.lab.simulator.chat_request import CHARACTERS, BadRequest, ChatBody
 from headstart.lab.simulator.cohere import CohereWire
 from headstart.lab.simulator.faults import (
     HEADER,
@@ -69,7 +69,6 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 
-    from headstart.lab.simulator.chat_request import ChatBody
     from headstart.lab.simulator.faults import Spell
     from headstart.lab.simulator.simulated_calls import PromptBlock, Wire
     from headstart.types import Headers

@@ -34,7 +34,7 @@ from headstart.lab.simulator.simulated_calls import (
     checked_marks,
     lifetime_s,
 )
-from headstart.types import Frozen
+from headstart.types import Frozen, Headers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from headstart.lab.simulator.chat_request import WantedFormat
     from headstart.lab.simulator.generation import Alternative
     from headstart.lab.simulator.simulated_calls import Pace, SimulatedAnswer, SimulatedRequest
-    from headstart.types import Headers
 
 CONVERSES = re.compile(rb"/model/([^/]+)/(converse|converse-stream)")
 """The paths of the dialect, with model and operation as groups."""

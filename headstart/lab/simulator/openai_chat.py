@@ -20,16 +20,14 @@ from headstart.lab.simulator.chat_request import (
     decode_as,
     decode_chat,
 )
-from headstart.lab.simulator.generation import Likelihood, likelihoods
+from headstart.lab.simulator.generation import Alternative, Likelihood, likelihoods
 from headstart.lab.simulator.simulated_calls import ScriptedError, TimedPiece, Wire
-from headstart.types import Frozen
+from headstart.types import Frozen, Headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from headstart.lab.simulator.generation import Alternative
     from headstart.lab.simulator.simulated_calls import Pace, SimulatedAnswer, SimulatedRequest
-    from headstart.types import Headers
 
 
 _TIER = "default"

@@ -44,8 +44,8 @@ from headstart.policies.routing.measures import UpstreamModel
 from headstart.policies.routing.ordering import Availability, CallShape, predict_call
 from headstart.policies.routing.rate_limits import NOTHING_TAKEN
 from headstart.reply import HELD_BYTES, AnswerWithheld, Reply, Transcript, replayed
-from headstart.settings import masked_url
-from headstart.types import ErrorReported
+from headstart.settings import UpstreamSettings, masked_url
+from headstart.types import Call, ErrorReported, Headers, Piece
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -66,8 +66,6 @@ if TYPE_CHECKING:
     from headstart.middleware.upstreams.node_limits import Counted, NodeLimits
     from headstart.policies.cost import Price
     from headstart.reply import Closing
-    from headstart.settings import UpstreamSettings
-    from headstart.types import Call, Headers, Piece
 
 T = TypeVar("T")
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 import numpy as np
 
-from headstart.decisions import LabelSource, Rule
+from headstart.decisions import Label, LabelSource, Rule
 from headstart.errors import HeadstartError
-from headstart.policies.gate import SketchLabels, gate_of
+from headstart.policies.gate import GateCounts, SketchLabels, gate_of
 from headstart.policies.learned_rule.error_limit import (
     AUDITS_HALF_LIFE,
     CAUTION,
@@ -66,8 +66,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from headstart.decisions import Label
-    from headstart.policies.gate import GateCounts
     from headstart.policies.learned_rule.features import EntryStats
 
 
