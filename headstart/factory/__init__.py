@@ -68,7 +68,7 @@ from headstart.middleware.observers import (
 from headstart.middleware.pipeline import Engine, EngineOptions
 from headstart.middleware.prepare import Preparer, ValueLimit
 from headstart.middleware.pump import Pump
-from headstart.middleware.relay import KeptResponses, Relay, RelayPaths
+from headstart.middleware.relay import KeptResponses, Relay
 from headstart.middleware.respond import RenderedAnswers, Responder
 from headstart.middleware.router import ModelLists, Router
 from headstart.middleware.shared_flights import SharedFlights
@@ -611,7 +611,7 @@ async def _open_relay(
 ) -> Relay:
     """Return the relay, with the lists of models of an earlier run."""
     opened, router = providers.opened, providers.router
-    server, rules = parts.settings.server, tuple(map(route_rule, parts.settings.route))
+    rules = tuple(map(route_rule, parts.settings.route))
     models = ModelLists(
         router,
         rules,
@@ -635,12 +635,8 @@ async def _open_relay(
         new_id=partial(new_ulid, clock),
         access=access,
         ledger=parts.ledger,
-        deadline_s=server.deadline_s,
-        body_timeout_s=server.body_timeout_s,
-        max_body_bytes=server.max_body_bytes,
-        values=ValueLimit(parts.settings.server.max_body_values),
+        limits=parts.settings.server,
         observer=parts.observers,
-        paths=RelayPaths(server.relay_paths),
     )
 
 
@@ -664,6 +660,5 @@ def _make_sockets(
         ledger=parts.ledger,
         limits=server,
         observer=parts.observers,
-        paths=RelayPaths(server.relay_paths),
         clock=clock,
     )

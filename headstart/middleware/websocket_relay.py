@@ -30,6 +30,7 @@ from headstart.errors import (
 )
 from headstart.middleware.body import ClientGone
 from headstart.middleware.endpoints import raw_path
+from headstart.middleware.relay import RelayPaths
 from headstart.middleware.respond import answer_handshake, error_response, foreign
 from headstart.middleware.upstreams.http import (
     ABNORMAL,
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
     from headstart.middleware.client_ledger import ClientLedger
     from headstart.middleware.concurrency import ConcurrencyLimit, Spawn
     from headstart.middleware.identity import AccessControl
-    from headstart.middleware.relay import RelayPaths
     from headstart.middleware.upstreams.http import HTTPUpstream, UpstreamSocket
     from headstart.settings import ServerSettings
 
@@ -84,7 +84,6 @@ class WebSocketRelay:
         ledger: ClientLedger | None = None,
         limits: ServerSettings,
         observer: Observer,
-        paths: RelayPaths,
         clock: Callable[[], float],
     ) -> None:
         self._upstreams_for = upstreams_for
@@ -95,7 +94,7 @@ class WebSocketRelay:
         self._ledger = ledger
         self._limits = limits
         self._observer = observer
-        self._paths = paths
+        self._paths = RelayPaths(limits.relay_paths)
         self._clock = clock
         self._open: set[_Relayed] = set()
         self._stops = False
