@@ -273,7 +273,7 @@ def _open_logs_and_books(
         observers.add(AccessLog(as_json=access_log == "json", trace_id=trace_id))
     books = Bookkeeper(build.store, build.supervisor.spawn, observers)
     observers.add(books)
-    build.stack.push_async_callback(books.aclose)
+    build.stack.push_async_callback(books.flush)
 
 
 def _make_parts(

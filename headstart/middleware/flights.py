@@ -169,9 +169,9 @@ class UnaskedCall(Protocol):
     """The call of a live draft, whose answer no client has asked for yet."""
 
     def adopt(self, key: CacheKey, prepared: Prepared) -> bool:
-        """Let the answer be stored; return whether ``store_adopted`` has to store it."""
+        """Let the answer be stored; return whether ``store`` has to store it."""
 
-    async def store_adopted(self) -> None:
+    async def store(self) -> None:
         """Store the answer of a call that had ended."""
 
 

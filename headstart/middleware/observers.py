@@ -31,7 +31,7 @@ MAX_WAITING = 10_000
 
 
 class Bookkeeper:
-    """Writes served requests to the store's books, in batches. ``aclose`` writes the last rows."""
+    """Writes served requests to the store's books, in batches. ``flush`` writes the last rows."""
 
     def __init__(self, store: Store, spawn: Spawn, observer: Observer) -> None:
         self._store = store
@@ -66,10 +66,6 @@ class Bookkeeper:
                 await self._store.add_to_books(rows)
             except StoreError as error:
                 self._observer.notify(StageFailed(stage="books", error=type(error).__name__))
-
-    async def aclose(self) -> None:
-        """Write the last rows."""
-        await self.flush()
 
 
 QUIET_S = 3600.0

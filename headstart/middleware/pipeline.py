@@ -419,7 +419,7 @@ class Engine:
             key = variant(key, self._random.randrange(prepared.variants))
         try:
             if pumped.adopt(key, prepared):
-                self._spawn(pumped.store_adopted)
+                self._spawn(pumped.store)
         except Exception as error:  # noqa: BLE001 - the answer is served nevertheless
             self._failed("live", error)
 

@@ -188,7 +188,7 @@ class PumpedCall:
             if flight.entry is None:
                 self._pump.flights.remove(self._identity, flight)
         try:
-            await self._store()
+            await self.store()
         finally:
             # If memory has no room for the entry, the flight ends only now, so that others could
             # join until here.
@@ -198,7 +198,7 @@ class PumpedCall:
         if unseen is not None:
             raise unseen
 
-    async def _store(self) -> None:
+    async def store(self) -> None:
         """Store a whole answer, even if its clients have left or its body has not ended."""
         entry, pump, sample = self._flight.entry, self._pump, self._sample
         if entry is None or pump.cache is None:
@@ -258,7 +258,7 @@ class PumpedCall:
     def adopt(self, key: CacheKey, prepared: Prepared) -> bool:
         """Let the answer be stored under a key, for a client that asks after the call has begun.
 
-        Return whether the answer is whole, so that ``store_adopted`` has to store it.
+        Return whether the answer is whole, so that ``store`` has to store it.
         """
         flight, pump, request = self._flight, self._pump, self._call.request
         self._key, self._prepared = key, prepared
@@ -274,10 +274,6 @@ class PumpedCall:
         flight.entry = self._entry(reply, flight.origin, key)
         pump.cache.keep(flight.entry)
         return flight.pump is None or flight.pump.done()
-
-    async def store_adopted(self) -> None:
-        """Store the answer of a call that had ended before a client asked for it."""
-        await self._store()
 
     async def _send(self) -> None:
         try:
