@@ -26,9 +26,7 @@ from headstart.lab.simulator import Simulator, serve
 from headstart.lab.simulator.app import serve_app
 import uvicorn
 
-# The sketch of the first question is stored a moment after its answer: several rewordings follow.
-REWORDINGS = [f"I want to sign up for ChatGPT{'!' * n}" for n in range(40)]
-QUESTIONS = ["How can I sign up for ChatGPT?", *REWORDINGS]
+QUESTIONS = ("How can I sign up for ChatGPT?", "I want to sign up for ChatGPT", "Can I join?")
 
 async def main():
     async with serve(Simulator()) as url, aiohttp.ClientSession() as session:
@@ -42,10 +40,7 @@ async def main():
                 asked = session.post(f"{root}/v1/chat/completions", json=body, headers=headers)
                 async with asked as reply:
                     assert reply.status == 200
-                print(loaded := "onnxruntime" in sys.modules)
-                if loaded:
-                    break
-                await asyncio.sleep(0.1)
+                print("onnxruntime" in sys.modules)
         await app.aclose()
 
 asyncio.run(main())
