@@ -16,9 +16,9 @@ from anyio import to_thread
 from headstart.errors import StoreError
 from headstart.middleware.asgi import ADMIN_PREFIX, not_found
 from headstart.middleware.endpoints import raw_path
-from headstart.middleware.learning.hit_decisions import HitDecider, Reviews
+from headstart.middleware.learning.hit_decisions import Reviews
 from headstart.middleware.respond import send_whole
-from headstart.types import ASGIApp, Frozen, Receive, Scope, Send
+from headstart.types import Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -28,11 +28,13 @@ if TYPE_CHECKING:
     from headstart.interfaces import Store
     from headstart.middleware.client_ledger import ClientLedger
     from headstart.middleware.concurrency import ConcurrencyLimit
+    from headstart.middleware.learning.hit_decisions import HitDecider
     from headstart.middleware.live import LiveTotals
     from headstart.middleware.metrics import PrometheusObserver
     from headstart.middleware.observers import RecentRequests
     from headstart.middleware.upstreams.accounting import UpstreamStates
     from headstart.observe import Observers
+    from headstart.types import ASGIApp, Receive, Scope, Send
     from headstart.usual_calls import Machine
 
 STORE_WAIT_S = 0.5

@@ -11,7 +11,7 @@ import time
 from codecs import BOM_UTF8
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -31,38 +31,46 @@ from headstart.errors import (
     booked_code,
 )
 from headstart.middleware.body import CLIENT_GONE, ClientGone, read_body, refuse_body
-from headstart.middleware.conversations import AnswerSource, Conversations, refuse_compressed
-from headstart.middleware.endpoints import DEPLOYMENT, Route, raw_path, with_deployment
+from headstart.middleware.conversations import AnswerSource, refuse_compressed
+from headstart.middleware.endpoints import DEPLOYMENT, raw_path, with_deployment
 from headstart.middleware.flights import LOG_BYTES, AnswerForm, Flight, Flights
 from headstart.middleware.items import EngineFunctions, ItemAnswers
 from headstart.middleware.learning.hit_decisions import AllowedChecks, HitAction, HitDecision
-from headstart.middleware.learning.learner import FeedbackSample, book_audit
-from headstart.middleware.pump import Pump, PumpedCall
+from headstart.middleware.learning.learner import book_audit
+from headstart.middleware.pump import PumpedCall
 from headstart.middleware.reading import HELD_DOCUMENT_BYTES, SentencePace
 from headstart.middleware.record import AnswerLog
 from headstart.middleware.request_context import KeptCall, RequestContext
 from headstart.middleware.respond import NotForOthers, leave_to_retry, send_error
-from headstart.middleware.router import NO_ROUTE, Router
+from headstart.middleware.router import NO_ROUTE
 from headstart.middleware.shaping.steps import limited_body
-from headstart.middleware.shared_flights import LeaseClaim, SharedFlights
+from headstart.middleware.shared_flights import LeaseClaim
 from headstart.middleware.upstreams.app import AppUpstream
-from headstart.observe import Observer, StageFailed, logger
+from headstart.observe import StageFailed, logger
 from headstart.policies.admission import NEVER_STORED
 from headstart.policies.key import key_of_dialect, variant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+    from typing import Any
 
     from headstart.attempts import RoutingEstimate
     from headstart.embeddings.cache import FindExact
     from headstart.interfaces import AdmissionPolicy, Upstream
     from headstart.middleware.client_ledger import ClientLedger
     from headstart.middleware.concurrency import Spawn, Supervisor
+    from headstart.middleware.conversations import Conversations
+    from headstart.middleware.endpoints import Route
     from headstart.middleware.identity import AccessControl
     from headstart.middleware.learning.hit_decisions import HitDecider
+    from headstart.middleware.learning.learner import FeedbackSample
     from headstart.middleware.lookup import Finder
     from headstart.middleware.prepare import Prepared, Preparer
+    from headstart.middleware.pump import Pump
     from headstart.middleware.respond import Compose, Responder, StoredResponse
+    from headstart.middleware.router import Router
+    from headstart.middleware.shared_flights import SharedFlights
+    from headstart.observe import Observer
     from headstart.settings import JoinStreams
     from headstart.types import (
         ASGIApp,
