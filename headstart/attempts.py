@@ -7,13 +7,12 @@ second are two separate figures; neither is derived from the other.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import TypeAlias
 
     CostOf: TypeAlias = Callable[[int], float]
     """Returns the dollars for an answer with this number of tokens."""

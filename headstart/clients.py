@@ -14,7 +14,7 @@ import contextlib
 import threading
 import weakref
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, Unpack
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -25,8 +25,8 @@ from headstart.config.loading import override_cache
 from headstart.config.providers import providers
 from headstart.errors import ConfigError, HeadstartError
 from headstart.middleware.http_protocol import BoundedHeadProtocol
-from headstart.mount import resolve_settings
-from headstart.settings import Settings, UpstreamSettings
+from headstart.mount import CacheOptions, resolve_settings
+from headstart.settings import DialectName, Settings, UpstreamSettings
 from headstart.sidecar import build_sidecar
 from headstart.sockets import bind, url_of
 
@@ -34,10 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
-    from typing import Self, Unpack
 
-    from headstart.mount import CacheOptions
-    from headstart.settings import DialectName
     from headstart.types import ASGIApp
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import anyio.to_thread
 
@@ -22,7 +22,6 @@ if not _libraries:
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from typing import Unpack
 
     import httpx
     import httpx2

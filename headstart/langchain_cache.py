@@ -11,14 +11,14 @@ from __future__ import annotations
 import urllib.request
 from collections import OrderedDict
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 from uuid import uuid4
 
 import msgspec
 
 from headstart.clients import LocalServer
 from headstart.errors import MissingExtra
-from headstart.mount import HeadstartMiddleware
+from headstart.mount import CacheOptions, HeadstartMiddleware
 
 try:
     from langchain_core.caches import BaseCache
@@ -30,11 +30,9 @@ except ImportError as error:
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-    from typing import Unpack
 
     from langchain_core.messages import BaseMessage
 
-    from headstart.mount import CacheOptions
     from headstart.settings import Settings
     from headstart.types import Receive, Scope, Send
 

@@ -8,37 +8,32 @@ from __future__ import annotations
 import inspect
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack, cast
 
 from prometheus_client import CollectorRegistry
 
 from headstart.config.loading import load_settings, override_cache
 from headstart.dialects.registry import DIALECTS, DOCUMENTS, RELAYED_PREFIXES, SOCKET_PREFIXES
 from headstart.errors import ConfigError
-from headstart.factory import start_engine
+from headstart.factory import Parts, start_engine
 from headstart.middleware.admin_front import AdminFront, AdminState, LivePages
 from headstart.middleware.asgi import ADMIN_PREFIX, Gateway, answer_json, not_found
 from headstart.middleware.endpoints import Endpoint, Routes
 from headstart.middleware.metrics import PrometheusObserver
 from headstart.middleware.observers import RecentRequests
 from headstart.middleware.respond import send_whole
-from headstart.observe import Observers
+from headstart.observe import Observer, Observers
 from headstart.policies.callers import OriginRules
 from headstart.settings import Settings, masked
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Unpack
-
-    from headstart.factory import Parts
     from headstart.interfaces import CallExchange, Store
     from headstart.middleware.upstreams.accounting import UpstreamStates
     from headstart.middleware.upstreams.http import HTTPUpstream
-    from headstart.observe import Observer
     from headstart.types import ASGIApp, Receive, Scope, Send
 
 
@@ -298,6 +293,18 @@ STREAM_S = 5.0
 them, so the live page opens a new one after this time."""
 
 
+def admin_front(state: AdminState, *, token: bytes | None, rules: OriginRules | None) -> AdminFront:
+    """Return the front of the admin API; the arguments are those of ``admin_app``."""
+
+    def build() -> ASGIApp:
+        from headstart.middleware.admin import admin_app
+
+        # The same calls in Litestar's own types.
+        return cast("ASGIApp", admin_app(state, token=token, rules=rules))
+
+    return AdminFront(state, build)
+
+
 class AdminApp:
     """ASGI app with the admin pages of one middleware or gateway, to mount at any path.
 
@@ -332,14 +339,8 @@ class AdminApp:
             pages=LivePages(stream_s=STREAM_S),
         )
 
-        def build() -> ASGIApp:
-            from headstart.middleware.admin import admin_app
-
-            rules = OriginRules(instead="AdminApp(token=…)")
-            # The same calls in Litestar's own types.
-            return cast("ASGIApp", admin_app(state, token=self._token, rules=rules))
-
-        self._front = AdminFront(state, build)
+        rules = OriginRules(instead="AdminApp(token=…)")
+        self._front = admin_front(state, token=self._token, rules=rules)
         return all_of_them
 
     def started(self, parts: Parts) -> None:

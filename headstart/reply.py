@@ -6,7 +6,7 @@ and the Completion. The code that makes the pieces of the answer adds them to th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeAlias
 
 import msgspec
 
@@ -35,7 +35,6 @@ from headstart.types import (
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
     from types import TracebackType
-    from typing import Self
 
     from headstart.attempts import Tokens
     from headstart.types import Headers, Origin, Part, StreamEvent

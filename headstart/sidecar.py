@@ -11,33 +11,29 @@ import sys
 import time
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
 from headstart.config.checks import refuse_fixed
 from headstart.errors import ConfigError, HeadstartError
-from headstart.middleware.admin_front import AdminFront, AdminState
-from headstart.middleware.asgi import behind_gateway
+from headstart.middleware.admin_front import AdminState, Gather
+from headstart.middleware.asgi import Gateway, behind_gateway
 from headstart.middleware.concurrency import Supervisor
 from headstart.middleware.metrics import PrometheusObserver
 from headstart.middleware.observers import RecentRequests, RefusedKeys
 from headstart.middleware.upstreams.accounting import UpstreamStates
-from headstart.mount import build_gateway
-from headstart.observe import Observers, logger
+from headstart.mount import admin_front, build_gateway
+from headstart.observe import Observer, Observers, logger
 from headstart.policies.callers import OriginRules
-from headstart.settings import masked, masked_variable
+from headstart.settings import ServerSettings, Settings, masked, masked_variable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from headstart.factory import Parts
     from headstart.interfaces import CallExchange, Store
-    from headstart.middleware.admin_front import Gather
-    from headstart.middleware.asgi import Gateway
-    from headstart.observe import Observer
-    from headstart.settings import ServerSettings, Settings
-    from headstart.types import ASGIApp, Receive, Scope, Send
+    from headstart.types import Receive, Scope, Send
 
 COLLECT_AFTER = 10_000
 """Number of new containers after which Python looks for cycles in the server's process.
@@ -106,18 +102,12 @@ def _build(settings: Settings, lasting: LastingParts) -> tuple[Gateway, AdminSta
         reload=lasting.reload,
         gather=lasting.gather,
     )
-    token = _admin_token(server)
-
-    def build_admin() -> ASGIApp:
-        from headstart.middleware.admin import admin_app
-
-        rules = _rules(server, "server.admin_token_env") if server.is_loopback else None
-        # The same calls in Litestar's own types.
-        return cast("ASGIApp", admin_app(state, token=token, rules=rules))
-
+    rules = _rules(server, "server.admin_token_env") if server.is_loopback else None
     gateway = build_gateway(
         settings,
-        behind_gateway(AdminFront(state, build_admin), home=server.is_loopback),
+        behind_gateway(
+            admin_front(state, token=_admin_token(server), rules=rules), home=server.is_loopback
+        ),
         observers=observers,
         origins=_rules(server, "server.client_keys"),
         on_start=engine.append,

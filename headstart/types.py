@@ -8,17 +8,13 @@ value means closer. The last part names the types of ASGI.
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, dataclass_transform
+from typing import Any, NamedTuple, TypeAlias, dataclass_transform
 
 import msgspec
 
 from headstart.attempts import AttemptLog
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
 
 Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 """ASGI header pairs in their order, repeated names included; names are lower case."""

@@ -168,8 +168,8 @@ class AvoidedCalls(defaultdict[CallKind, defaultdict[int, AvoidedSums]]):
     def merge(self, other: AvoidedCalls) -> None:
         """Add all requests of other sums."""
         for kind, minutes in other.items():
-            for minute, spared in minutes.items():
-                self[kind][minute].merge(spared)
+            for minute, avoided in minutes.items():
+                self[kind][minute].merge(avoided)
 
 
 class Expected(NamedTuple):
@@ -257,14 +257,14 @@ class UsualTimes:
     def expected(self, minutes: Mapping[int, AvoidedSums], *, first: bool = False) -> Expected:
         """Return the expected seconds of requests. ``first``: of their first tokens."""
         sums: dict[_Block, AvoidedSums] = defaultdict(AvoidedSums)
-        for minute, spared in minutes.items():
-            sums[self._block(minute)].merge(spared)
+        for minute, avoided in minutes.items():
+            sums[self._block(minute)].merge(avoided)
         seconds = own_s = variance = tilt = 0.0
         requests = 0
-        for block, spared in sums.items():
-            number, more = spared.requests, spared.tokens - spared.requests * block.tokens
+        for block, avoided in sums.items():
+            number, more = avoided.requests, avoided.tokens - avoided.requests * block.tokens
             seconds += max(0.0, number * block.mean_s + self.slope * more)
-            own_s += spared.first_s if first else spared.total_s
+            own_s += avoided.first_s if first else avoided.total_s
             variance += number * number * self.variance / block.calls
             tilt += more
             requests += number
@@ -346,18 +346,18 @@ class UsualCalls:
             self._fitted[place] = UsualTimes(found) if found else None
         return self._fitted[place]
 
-    def expected(self, spared: AvoidedCalls, *, first: bool = False) -> Expected:
+    def expected(self, avoided: AvoidedCalls, *, first: bool = False) -> Expected:
         """Return the time that requests would have taken. ``first``: until their first tokens."""
         whole = Expected()
-        for kind, minutes in spared.items():
+        for kind, minutes in avoided.items():
             usual = self.times_of(kind, first=first)
             if usual is not None:
                 whole = whole.plus(usual.expected(minutes, first=first))
         return whole
 
-    def outliers(self, spared: AvoidedCalls) -> int:
+    def outliers(self, avoided: AvoidedCalls) -> int:
         """Return the number of outliers among the calls with which requests are compared."""
-        models = {self.times_of(kind) for kind in spared}
+        models = {self.times_of(kind) for kind in avoided}
         return sum(each.outliers for each in models if each is not None)
 
     def _comparable(self, kind: CallKind, *, first: bool) -> list[tuple[float, float, int]]:

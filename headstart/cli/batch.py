@@ -22,7 +22,7 @@ import anyio
 import click
 import msgspec
 
-from headstart.cli.data_sources import lines_of
+from headstart.cli.data_sources import bearer_key, lines_of
 from headstart.cli.options import (
     COUNT,
     FILE,
@@ -46,9 +46,8 @@ from headstart.middleware.batches.journal import BatchJournal, Submission, read_
 from headstart.middleware.batches.run import BatchBooks, BatchRun
 from headstart.middleware.upstreams.batched import BatchDesk, BatchedUpstream, InBatch, endpoint_of
 from headstart.mount import build_gateway
-from headstart.observe import Observers, Served
-from headstart.settings import masked_variable
-from headstart.types import Frozen
+from headstart.observe import Observation, Observers, Served
+from headstart.types import Frozen, Headers
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -57,9 +56,7 @@ if TYPE_CHECKING:
     from headstart.middleware.batches.journal import BatchRequest
     from headstart.middleware.concurrency import ConcurrencyLimit
     from headstart.middleware.upstreams.batched import BatchedCall, BatchEndpoint
-    from headstart.observe import Observation
     from headstart.settings import Settings
-    from headstart.types import Headers
 
 
 PRICE = 0.5
@@ -354,7 +351,8 @@ def batch(options: BatchOptions) -> None:
             field=options.map, reduce=options.reduce, chunk_tokens=options.chunk_tokens
         )
     settings = _settings(options)
-    headers = _headers(options.key_env)
+    key = options.key_env
+    headers = () if key is None else ((b"authorization", bearer_key(key).encode()),)
     output = options.output or options.file.with_suffix(".out.jsonl")
     path = output.with_name(output.name + ".journal")
     if output.exists() and not path.exists():
@@ -425,15 +423,6 @@ def _in_batches(settings: Settings) -> Settings:
     )
     audit = replace(settings.cache.audit, mode="off")
     return replace(settings, upstream=cheaper, cache=replace(settings.cache, audit=audit))
-
-
-def _headers(variable: str | None) -> Headers:
-    if variable is None:
-        return ()
-    key = os.environ.get(variable)
-    if not key:
-        raise ConfigError(f"--key-env: the variable {masked_variable(variable)} is not set")
-    return ((b"authorization", f"Bearer {key}".encode()),)
 
 
 # --- the run ---------------------------------------------------------------------------------

@@ -41,8 +41,8 @@ from headstart.errors import ConfigError, HeadstartError
 from headstart.factory import start_engine
 from headstart.middleware.record import LoggedAnswer
 from headstart.observe import Observers
-from headstart.settings import masked_url, masked_variable
-from headstart.types import Delete, Entry, EntryFilter, Frozen, Put, VectorRow
+from headstart.settings import Settings, masked_url
+from headstart.types import Delete, Entry, EntryFilter, Frozen, Headers, Put, VectorRow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -52,8 +52,6 @@ if TYPE_CHECKING:
 
     from headstart.dialects.dialect import Dialect
     from headstart.interfaces import Store
-    from headstart.settings import Settings
-    from headstart.types import Headers
 
 
 PATH = "/v1/chat/completions"
@@ -162,14 +160,6 @@ def _progress(done: int, what: str, *, last: bool = False) -> None:
         click.echo(f"\r{done:,} {what}", nl=last, err=True)
     elif last:
         click.echo(f"{done:,} {what}", err=True)
-
-
-def _key(variable: str) -> str:
-    """Return the key in a variable. Raises ConfigError."""
-    key = os.environ.get(variable)
-    if not key:
-        raise ConfigError(f"--key-env: the variable {masked_variable(variable)} is not set")
-    return key
 
 
 # --- stats ----------------------------------------------------------------------------------
@@ -416,8 +406,8 @@ def _import_answers(options: CacheImportOptions) -> None:
         raise ConfigError(NOT_IN_MEMORY)
     headers: Headers = ((b"content-type", b"application/json"),)
     if options.key_env is not None:
-        key = f"Bearer {_key(options.key_env)}".encode()
-        headers = (*headers, (b"authorization", key))
+        key = data_sources.bearer_key(options.key_env)
+        headers = (*headers, (b"authorization", key.encode()))
     read = partial(_progress, what="calls")
     lines = lines_of(options.file)
     outcomes = anyio.run(import_answers, settings, lines, headers, read)
@@ -660,7 +650,7 @@ async def _session(options: WarmOptions) -> AsyncIterator[aiohttp.ClientSession]
     url = data_sources.chosen_url(options.url, options.config)
     headers = {"content-type": "application/json"}
     if options.key_env is not None:
-        headers["authorization"] = f"Bearer {_key(options.key_env)}"
+        headers["authorization"] = data_sources.bearer_key(options.key_env)
     timeout = aiohttp.ClientTimeout(total=600.0)
     async with aiohttp.ClientSession(url, headers=headers, timeout=timeout) as session:
         yield session

@@ -30,7 +30,7 @@ from headstart.factory.context import clock
 from headstart.factory.upstreams import open_upstreams
 from headstart.middleware.upstreams.accounting import UpstreamStates
 from headstart.policies.routing.failures import FailureKind, classify, failure_of
-from headstart.settings import masked, masked_variable
+from headstart.settings import RouteSettings, Settings, UpstreamSettings, masked, masked_variable
 from headstart.types import (
     Call,
     ErrorReported,
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from headstart.interfaces import Upstream
-    from headstart.settings import RouteSettings, Settings, UpstreamSettings
     from headstart.types import Headers, StreamEvent
 
 

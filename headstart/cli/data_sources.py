@@ -19,6 +19,7 @@ import anyio
 import msgspec
 
 from headstart.errors import ConfigError, HeadstartError
+from headstart.settings import ServerSettings, Settings, masked_variable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from headstart.embeddings.stores.records import StoreCipher
     from headstart.interfaces import Store
-    from headstart.settings import ServerSettings, Settings
 
 
 T = TypeVar("T")
@@ -63,6 +63,14 @@ def chosen_token_env(name: str | None, config: Path | None) -> str:
     from headstart.config.loading import load_address
 
     return name or load_address(config, os.environ).admin_token_env or ADMIN_TOKEN_ENV
+
+
+def bearer_key(variable: str) -> str:
+    """Return the key in the variable of ``--key-env``, as an authorization. Raises ConfigError."""
+    key = os.environ.get(variable)
+    if not key:
+        raise ConfigError(f"--key-env: the variable {masked_variable(variable)} is not set")
+    return f"Bearer {key}"
 
 
 async def ask_server(

@@ -22,15 +22,14 @@ from headstart.cli.config import start_problems
 from headstart.cli.options import JSON, command, config_field, flag, print_json
 from headstart.config.checks import checked
 from headstart.config.loading import load_settings
-from headstart.config.providers import discover_local, discover_upstreams
+from headstart.config.providers import discover
 from headstart.errors import ConfigError, HeadstartError, MissingExtra, StoreError
-from headstart.settings import masked_url
+from headstart.settings import CacheSettings, ServerSettings, Settings, UpstreamSettings, masked_url
 from headstart.sockets import bind
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
-    from headstart.settings import CacheSettings, ServerSettings, Settings, UpstreamSettings
 
 Verdict = Literal["ok", "warning", "problem"]
 LIMIT_S = 10.0
@@ -150,9 +149,7 @@ async def examine(config: Path | None, environ: Mapping[str, str]) -> list[Findi
 
 def _add_discovered(settings: Settings, environ: Mapping[str, str]) -> Settings:
     """Return settings with the upstreams that ``serve`` would find. Raises ConfigError."""
-    upstreams, _ = discover_upstreams(environ)
-    if not upstreams:
-        upstreams, _ = discover_local()
+    upstreams, _ = discover(environ)
     if not upstreams:
         raise ConfigError(
             "no upstream: add an [[upstream]] to headstart.toml, or set the key of a provider, "

@@ -5,17 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import msgspec
 
 from headstart.cli.options import JSON, OLD_FILE, argument, command, flag, option
-from headstart.embeddings.encoder import DEFAULT_MODEL, read_card
+from headstart.embeddings.encoder import DEFAULT_MODEL, ModelCard, Pooling, Precision, read_card
 from headstart.errors import HeadstartError
-
-if TYPE_CHECKING:
-    from headstart.embeddings.encoder import ModelCard, Pooling, Precision
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 

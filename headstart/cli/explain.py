@@ -22,7 +22,7 @@ from headstart.cli.options import (
     token_field,
     url_field,
 )
-from headstart.middleware.learning.hit_decisions import Explained
+from headstart.middleware.learning.hit_decisions import Explained, Explanation
 from headstart.observe import Served
 from headstart.policies.match import FEEDBACK
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headstart.attempts import Attempt
-    from headstart.middleware.learning.hit_decisions import Explanation
     from headstart.policies.learned_rule.domain import DomainStatus
 
 RULES = {

@@ -28,7 +28,7 @@ from headstart.cli.options import (
 from headstart.errors import ConfigError
 from headstart.observe import Served
 from headstart.report.accounts import Accounts, Breakdown, MachineAccounts
-from headstart.report.reconciliation import Books, read_usage
+from headstart.report.reconciliation import Books, ExportRow, read_usage
 from headstart.report.sections import dollars, duration, money_note, percent, render_page, sections
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from headstart.report.reconciliation import ExportRow
     from headstart.report.values import Report
     from headstart.types import LimitUse
     from headstart.usual_calls import Machine

@@ -18,8 +18,7 @@ from headstart.cli.reload import ReloadOnSignal, survive_hangups
 from headstart.config.checks import billing_note, checked, notes_on
 from headstart.config.loading import load_settings
 from headstart.config.providers import (
-    discover_local,
-    discover_upstreams,
+    discover,
     model_table,
     preset,
     providers,
@@ -215,10 +214,7 @@ def _with_model(kind: Kind, upstream: UpstreamSettings, model: str) -> UpstreamS
 
 def add_discovered(settings: Settings) -> tuple[Settings, list[str]]:
     """Return settings with the providers that have a key set, else with servers on this machine."""
-    found, notes = discover_upstreams(os.environ)
-    if not found:
-        found, local_notes = discover_local()
-        notes = (*notes, *local_notes)
+    found, notes = discover(os.environ)
     return checked(msgspec.structs.replace(settings, upstream=found)), list(notes)
 
 

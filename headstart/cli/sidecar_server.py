@@ -20,7 +20,7 @@ from headstart.middleware.http_protocol import (
     websocket_protocol,
 )
 from headstart.observe import access_logger, logger
-from headstart.sidecar import settle_memory
+from headstart.sidecar import Sidecar, settle_memory
 from headstart.sockets import room_for_connections
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from headstart.settings import ServerSettings, Settings
-    from headstart.sidecar import Sidecar
 
 
 YIELD_S = 0.002

@@ -35,14 +35,13 @@ import msgspec
 from headstart.errors import HeadstartError, StoreError
 from headstart.middleware.upstreams.shared_states import LOCK_BYTES, SharedLock
 from headstart.observe import logger
-from headstart.types import Lease
+from headstart.types import Entry, Lease
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 
     from headstart.interfaces import Store
-    from headstart.types import Entry
 
 
 LEASE_S = 3.0

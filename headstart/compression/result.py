@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 import numpy as np
@@ -25,10 +25,6 @@ from headstart.compression.passages import omission_mark
 from headstart.compression.selection import parse_query, rank
 from headstart.compression.tokens import TokenCount, count_tokens
 from headstart.types import Frozen
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
 
 RETRIEVE = "headstart_retrieve"
 """The name of the tool."""

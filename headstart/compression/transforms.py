@@ -18,17 +18,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from headstart.compression import lossless
 from headstart.compression.html_text import html_to_text, is_html, is_markup
 from headstart.compression.logs import collapse_log, is_log, loses_asked, reports_problem
-from headstart.compression.lossless import strip_padding
-from headstart.compression.passages import has_mark, omission_mark
-from headstart.compression.selection import select
+from headstart.compression.lossless import Layout, Padding, strip_padding
+from headstart.compression.passages import Passages, has_mark, omission_mark
+from headstart.compression.selection import TextPurpose, select
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
-    from headstart.compression.lossless import Layout, Padding
     from headstart.compression.memo import Memo
-    from headstart.compression.passages import Passages
     from headstart.compression.result import Transform
-    from headstart.compression.selection import TextPurpose
     from headstart.settings import CompressionMode
 
 

@@ -27,13 +27,12 @@ from headstart.config.names import (
     type_problems,
 )
 from headstart.errors import ConfigError
-from headstart.settings import Settings, masked_variable
+from headstart.settings import ServerSettings, Settings, masked_variable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
     from pathlib import Path
 
-    from headstart.settings import ServerSettings
 
 PREFIX = "HEADSTART_"
 _EXAMPLES = {

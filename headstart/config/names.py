@@ -6,19 +6,16 @@ import ast
 import difflib
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from importlib.resources import files
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 import msgspec
 
 from headstart.errors import ConfigError
 from headstart.settings import ClientLimits, PriceSettings, Settings
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
 
 NONE = "none"
 """The text for "no value": TOML has no null."""

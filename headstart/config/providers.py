@@ -321,6 +321,17 @@ def discover_local() -> tuple[tuple[UpstreamSettings, ...], tuple[str, ...]]:
     return upstreams, tuple(f"{known.name} answers at {known.base_url}" for known in found)
 
 
+def discover(
+    environ: Mapping[str, str],
+) -> tuple[tuple[UpstreamSettings, ...], tuple[str, ...]]:
+    """Return the providers that have a key set, else the servers on this machine, and notes."""
+    found, notes = discover_upstreams(environ)
+    if not found:
+        found, more = discover_local()
+        notes += more
+    return found, notes
+
+
 def lists_models(base_url: str) -> bool:
     """Return whether the server lists models, because another program may use the port."""
     place = urlsplit(base_url)

@@ -46,13 +46,12 @@ from headstart.dialects.request_form import (
     mark_anthropic,
 )
 from headstart.dialects.requests import apply_quirks
-from headstart.types import random_bytes
+from headstart.types import ChatRequest, Headers, random_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from headstart.dialects.request_form import PromptMessage
-    from headstart.types import ChatRequest, Headers
 
 
 def _tokens(usage: dict[str, Any]) -> Tokens:
@@ -99,14 +98,6 @@ def _claims(path: bytes, headers: Headers) -> bool:
     return (path + b"/").startswith(b"/v1/messages/") or any(
         name == b"anthropic-version" for name, _ in headers
     )
-
-
-def _new_id() -> str:
-    return "msg_" + random_bytes(12).hex()
-
-
-def _write_count(tokens: int) -> dict[str, Any]:
-    return {"input_tokens": tokens}
 
 
 def _date(now: float, then: float) -> str:  # noqa: ARG001
@@ -267,7 +258,9 @@ ANTHROPIC_MESSAGES = Dialect(
     key_header=(b"x-api-key", b""),
     required_headers={"anthropic-version": "2023-06-01"},
     models=_MODELS,
-    count=CountForm(re.compile(rb"/v1/messages/count_tokens"), _write_count),
+    count=CountForm(
+        re.compile(rb"/v1/messages/count_tokens"), lambda tokens: {"input_tokens": tokens}
+    ),
     text_fields=frozenset({"text", "thinking"}),
     reasoning_field=THINKING,
     marks_reasoning=True,
@@ -295,7 +288,7 @@ ANTHROPIC_MESSAGES = Dialect(
     encoder=_encoder,
     write_body=write_body,
     render=render,
-    new_id=_new_id,
+    new_id=lambda: "msg_" + random_bytes(12).hex(),
     error_body=error_body,
     error_frame=error_frame,
 )

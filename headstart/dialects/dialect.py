@@ -255,6 +255,11 @@ def _asks_no_functions(request: ChatRequest) -> bool:  # noqa: ARG001
     return False
 
 
+def _claims_nothing(path: bytes, headers: Headers) -> bool:  # noqa: ARG001
+    """Return False: its relayed requests go where those of Chat Completions go."""
+    return False
+
+
 def _no_id(answer: Completion) -> None:
     """Return None: clients of this dialect name no answer."""
 
@@ -358,7 +363,7 @@ class Dialect(UpstreamDialect):
     """The beginning of the paths that go to its providers."""
     socket_prefix: bytes | None = None
     """The beginning of the paths of WebSockets, where it differs from ``prefix``."""
-    claims: Callable[[bytes, Headers], bool]
+    claims: Callable[[bytes, Headers], bool] = _claims_nothing
     """Tells whether a relayed request is of this dialect alone, by its path and headers."""
     parse_request: Callable[[bytes], ChatRequest]
     """Reads a request. Raises InvalidRequest, whose message names the field at fault.

@@ -58,21 +58,11 @@ if TYPE_CHECKING:
     from headstart.types import ChatRequest, Completion, Headers
 
 
-def _answers(path: bytes, query: bytes) -> bool:
-    """Tell whether this is an operation of the dialect. A stream without SSE is not."""
-    return find_operation(path, query) is not None
-
-
 def _parse(path: bytes, query: bytes, body: bytes) -> ChatRequest:
     operation = find_operation(path, query)
     if operation is None:
         raise InvalidRequest("the path names no model and no method that generates content")
     return parse_request(body, operation)
-
-
-def _parse_body(body: bytes) -> ChatRequest:
-    """Read only the body of a request: without a model, not streamed. Raises InvalidRequest."""
-    return parse_request(body, None)
 
 
 def _read_logprobs(result: dict[str, Any]) -> dict[str, Any]:
@@ -142,10 +132,6 @@ _SOCKETS = b"/ws/google."
 """The beginning of the paths of Gemini's Live API, which name its service."""
 
 
-def _write_count(tokens: int) -> dict[str, Any]:
-    return {"totalTokens": tokens}
-
-
 def _claims(path: bytes, headers: Headers) -> bool:
     return path.startswith((b"/v1beta/", _SOCKETS)) or any(
         name == b"x-goog-api-key" for name, _ in headers
@@ -188,10 +174,6 @@ def _shows_reasoning(request: ChatRequest) -> bool:
 def _encoder(id: str, created: int, *, include_usage: bool) -> GenerateEncoder:  # noqa: ARG001
     """Return a writer for one stream. It always reports the usage, and never the time."""
     return GenerateEncoder(id)
-
-
-def _new_id() -> str:
-    return secrets.token_urlsafe(16)
 
 
 _FIELDS: Mapping[str, FieldUse] = {
@@ -511,7 +493,10 @@ GEMINI_GENERATE = Dialect(
     key_header=(b"x-goog-api-key", b""),
     account_headers=frozenset({b"x-goog-user-project"}),
     models=_MODELS,
-    count=CountForm(re.compile(rb"/v1(?:beta)?/models/[^/:]+:countTokens"), _write_count),
+    count=CountForm(
+        re.compile(rb"/v1(?:beta)?/models/[^/:]+:countTokens"),
+        lambda tokens: {"totalTokens": tokens},
+    ),
     prefix=b"/v1beta/",
     socket_prefix=_SOCKETS,
     text_fields=frozenset({"text"}),
@@ -525,7 +510,7 @@ GEMINI_GENERATE = Dialect(
     operations=Operations(
         route="/v1beta/models/{model}:generateContent",
         part=b"/models/",
-        answers=_answers,
+        answers=lambda path, query: find_operation(path, query) is not None,
         parse=_parse,
         with_model=_with_model,
         streamed=_streamed,
@@ -537,7 +522,7 @@ GEMINI_GENERATE = Dialect(
         headers=frozenset({b"x-goog-fieldmask"}),
     ),
     form=_ContentsForm(),
-    parse_request=_parse_body,
+    parse_request=parse_request,
     read_request=read_request,
     write_request=write_request,
     shows_reasoning=_shows_reasoning,
@@ -548,7 +533,7 @@ GEMINI_GENERATE = Dialect(
     encoder=_encoder,
     write_body=write_body,
     render=render,
-    new_id=_new_id,
+    new_id=lambda: secrets.token_urlsafe(16),
     error_body=error_body,
     error_frame=error_frame,
 )

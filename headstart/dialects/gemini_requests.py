@@ -43,6 +43,7 @@ from headstart.dialects.requests import (
     kept_stops,
     name_results,
     read_integer,
+    read_message_list,
     repeats_keys,
     too_long_model,
     top_level_extra,
@@ -98,10 +99,11 @@ def find_operation(path: bytes, query: bytes) -> Operation | None:
         return None
 
 
-def parse_request(body: bytes, operation: Operation | None) -> ChatRequest:
+def parse_request(body: bytes, operation: Operation | None = None) -> ChatRequest:
     """Read a request. Raises InvalidRequest.
 
-    The API takes two spellings of its names; the document has one of them, and also the model.
+    Without an ``operation`` only the body is read: no model, and no stream. The API takes two
+    spellings of its names; the document has one of them, and also the model.
     """
     document = decode_object(body)
     named, twice = camel_cased(document)
@@ -109,7 +111,7 @@ def parse_request(body: bytes, operation: Operation | None) -> ChatRequest:
         named["model"] = operation.model
         if len(operation.model) > LONGEST_MODEL:
             raise too_long_model()
-    contents = _contents(named)
+    contents = read_message_list(named, "contents")
     config = named.setdefault("generationConfig", {})
     if not isinstance(config, dict):
         raise InvalidRequest("generationConfig: must be an object")
@@ -148,16 +150,6 @@ def camel_cased(document: dict[str, Any]) -> tuple[dict[str, Any], bool]:
         return fields
 
     return renamed(document), twice
-
-
-def _contents(document: dict[str, Any]) -> list[dict[str, Any]]:
-    contents = document.get("contents")
-    if not isinstance(contents, list):
-        raise InvalidRequest("contents: an array is required")
-    for position, content in enumerate(contents):
-        if not isinstance(content, dict):
-            raise InvalidRequest(f"contents[{position}]: must be an object")
-    return contents
 
 
 def _last_user_text(contents: list[dict[str, Any]]) -> str | None:

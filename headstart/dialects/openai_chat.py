@@ -37,13 +37,12 @@ from headstart.dialects.openai_requests import (
 )
 from headstart.dialects.request_form import RequestForm, add_cache_key, canonical_body
 from headstart.dialects.requests import apply_quirks
-from headstart.types import random_bytes
+from headstart.types import ChatRequest, Headers, random_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from headstart.attempts import Tokens
-    from headstart.types import ChatRequest, Headers
 
 
 def _usage(tokens: Tokens) -> dict[str, Any]:
@@ -72,10 +71,6 @@ def _claims(path: bytes, headers: Headers) -> bool:  # noqa: ARG001
 
 def _as_it_is(logprobs: dict[str, Any]) -> dict[str, Any]:
     return logprobs
-
-
-def _new_id() -> str:
-    return "chatcmpl-" + random_bytes(12).hex()
 
 
 _FIELDS: Mapping[str, FieldUse] = {
@@ -198,7 +193,7 @@ OPENAI_CHAT = Dialect(
     encoder=ChatEncoder,
     write_body=write_body,
     render=render,
-    new_id=_new_id,
+    new_id=lambda: "chatcmpl-" + random_bytes(12).hex(),
     error_body=error_body,
     error_frame=error_frame,
 )

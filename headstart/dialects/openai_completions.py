@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from headstart.canonical_request import CanonicalRequest, Quirks, WrittenRequest
-    from headstart.types import Choice, Completion, Headers, StreamEvent
+    from headstart.types import Choice, Completion, StreamEvent
 
 NAME = "openai-completions"
 _PIECES = "pieces"
@@ -147,10 +147,6 @@ def _read_request(request: ChatRequest) -> CanonicalRequest:  # noqa: ARG001
 
 def _write_request(request: CanonicalRequest, quirks: Quirks) -> WrittenRequest:  # noqa: ARG001
     raise InvalidRequest("an upstream of legacy completions takes no chat")
-
-
-def _claims(path: bytes, headers: Headers) -> bool:  # noqa: ARG001
-    return False
 
 
 # --- answers -------------------------------------------------------------------------------------
@@ -346,10 +342,6 @@ def _chunks(completion: Completion) -> Iterator[dict[str, Any]]:
         }
 
 
-def _new_id() -> str:
-    return "cmpl-" + random_bytes(12).hex()
-
-
 # --- the dialect ---------------------------------------------------------------------------------
 
 _KEYED = (
@@ -376,7 +368,6 @@ OPENAI_COMPLETIONS = Dialect(
     path_below_version="/completions",
     text_fields=frozenset({"text"}),
     apply_quirks=None,
-    claims=_claims,
     content_types=OPENAI_CHAT.content_types,
     heartbeat=OPENAI_CHAT.heartbeat,
     paths=("/v1/completions",),
@@ -394,7 +385,7 @@ OPENAI_COMPLETIONS = Dialect(
     encoder=CompletionsEncoder,
     write_body=write_body,
     render=render,
-    new_id=_new_id,
+    new_id=lambda: "cmpl-" + random_bytes(12).hex(),
     error_body=error_body,
     error_frame=error_frame,
 )

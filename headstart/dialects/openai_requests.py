@@ -198,7 +198,7 @@ def read_request(request: ChatRequest) -> CanonicalRequest:
     """
     fields = Fields(request.document)
     wanted = (fields.integer("max_completion_tokens"), fields.integer("max_tokens"))
-    tools = (*_tools(fields), *_functions(fields))
+    tools = (*_tools(fields), *(_read_tool(each, {}) for each in fields.objects("functions")))
     choice = _read_tool_choice(fields) or _function_choice(fields)
     logprobs, top_logprobs = _logprobs(fields)
     include_usage, options = _stream_options(fields)
@@ -242,10 +242,6 @@ def _tools(fields: Fields) -> tuple[Tool | ForeignTool, ...]:
         else:
             tools.append(ForeignTool(kind=kind, value={"type": kind, **tool.rest()}))
     return tuple(tools)
-
-
-def _functions(fields: Fields) -> tuple[Tool, ...]:
-    return tuple(_read_tool(function, {}) for function in fields.objects("functions"))
 
 
 def _read_tool(function: Fields, extra: dict[str, Any]) -> Tool:

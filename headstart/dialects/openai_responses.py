@@ -51,13 +51,12 @@ from headstart.dialects.responses_writing import (
     render,
     write_body,
 )
-from headstart.types import random_bytes
+from headstart.types import Completion, random_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from headstart.dialects.request_form import PromptMessage
-    from headstart.types import Completion, Headers
 
 
 def _tokens(usage: dict[str, Any]) -> Tokens:
@@ -88,15 +87,6 @@ def _usage(tokens: Tokens) -> dict[str, Any]:
 def _encoder(id: str, created: int, *, include_usage: bool) -> ResponsesEncoder:  # noqa: ARG001
     """Return a writer for one stream. It always reports the usage."""
     return ResponsesEncoder(id, created)
-
-
-def _claims(path: bytes, headers: Headers) -> bool:  # noqa: ARG001
-    """Return False: relayed requests go where Chat Completions go."""
-    return False
-
-
-def _new_id() -> str:
-    return OWN + random_bytes(16).hex()
 
 
 _FIELDS: Mapping[str, FieldUse] = {
@@ -424,7 +414,6 @@ OPENAI_RESPONSES = Dialect(
     mark_cache=add_cache_key,
     limit_headers=OPENAI_CHAT.limit_headers,
     apply_quirks=apply_quirks,
-    claims=_claims,
     content_types=ContentTypes(b"application/json", b"text/event-stream; charset=utf-8"),
     heartbeat=b": waiting\n\n",
     paths=("/v1/responses",),
@@ -453,7 +442,7 @@ OPENAI_RESPONSES = Dialect(
     encoder=_encoder,
     write_body=write_body,
     render=render,
-    new_id=_new_id,
+    new_id=lambda: OWN + random_bytes(16).hex(),
     error_body=error_body,
     error_frame=error_frame,
 )

@@ -564,13 +564,7 @@ def mark_anthropic(body: bytes, marks: CacheMarks) -> bytes | None:
 
     None if there is no place for them.
     """
-    members = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    changed = False
-    if marks.shared:
-        changed |= _replace(members, "tools", _with_marked_tool)
-        changed |= _replace(members, "system", _with_marked_block)
-    changed |= _mark_turns(members, marks, _with_marked_block)
-    return msgspec.json.encode(members) if changed else None
+    return _mark_prompt(body, marks, ("tools", _with_marked_tool), _with_marked_block)
 
 
 def mark_bedrock(body: bytes, marks: CacheMarks) -> bytes | None:
@@ -578,12 +572,19 @@ def mark_bedrock(body: bytes, marks: CacheMarks) -> bytes | None:
 
     None if there is no place for them.
     """
+    return _mark_prompt(body, marks, ("toolConfig", _with_tools_point), _with_point)
+
+
+def _mark_prompt(
+    body: bytes, marks: CacheMarks, tools: tuple[str, _Mark], mark_blocks: _Mark
+) -> bytes | None:
+    """Return the body with marks in its tools, under this name, and in its lists of blocks."""
     members = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     changed = False
     if marks.shared:
-        changed |= _replace(members, "toolConfig", _with_tools_point)
-        changed |= _replace(members, "system", _with_point)
-    changed |= _mark_turns(members, marks, _with_point)
+        changed |= _replace(members, *tools)
+        changed |= _replace(members, "system", mark_blocks)
+    changed |= _mark_turns(members, marks, mark_blocks)
     return msgspec.json.encode(members) if changed else None
 
 

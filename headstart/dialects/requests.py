@@ -98,14 +98,14 @@ def too_long_model() -> InvalidRequest:
     return InvalidRequest(f"model: a name has at most {LONGEST_MODEL} characters")
 
 
-def read_message_list(document: dict[str, Any]) -> list[dict[str, Any]]:
+def read_message_list(document: dict[str, Any], name: str = "messages") -> list[dict[str, Any]]:
     """Return the messages, each an object. Raises InvalidRequest."""
-    messages = document.get("messages")
+    messages = document.get(name)
     if not isinstance(messages, list):
-        raise InvalidRequest("messages: an array is required")
+        raise InvalidRequest(f"{name}: an array is required")
     for position, message in enumerate(messages):
         if not isinstance(message, dict):
-            raise InvalidRequest(f"messages[{position}]: must be an object")
+            raise InvalidRequest(f"{name}[{position}]: must be an object")
     return messages
 
 

@@ -143,13 +143,9 @@ def contradicts(completion: Completion) -> bool:
     told = completion.extra.get(SUMS)
     if not isinstance(told, dict):
         return False
-    wanted = [each for _, sums in sorted(told.items(), key=_number) for each in sums]
+    wanted = [each for number in sorted(told, key=int) for each in told[number]]
     texts = [part.text for part in completion.choices[0].parts if isinstance(part, Text)]
     return wanted != [crc32(text.encode("utf-8", "surrogatepass")) for text in texts]
-
-
-def _number(pair: tuple[str, Any]) -> int:
-    return int(pair[0])
 
 
 class Source:

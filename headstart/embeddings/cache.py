@@ -11,22 +11,19 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 
-from headstart.decisions import MatchContext
-from headstart.embeddings.entry_encoder import EntryEncoder
+from headstart.decisions import Lookup, MatchContext
+from headstart.embeddings.entry_encoder import EntryEncoder, PromptSketcher, RecentEncoder
 from headstart.embeddings.replica import HotTier, Replica, report_failure
 from headstart.embeddings.semantic_search import SemanticSearch, miss
 from headstart.errors import StageError
-from headstart.types import Delete, Frozen, Put, VectorRow
+from headstart.types import CacheKey, Delete, Entry, Frozen, Lease, Put, VectorRow
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-    from headstart.decisions import Lookup
-    from headstart.embeddings.entry_encoder import PromptSketcher, RecentEncoder
     from headstart.embeddings.semantic_search import Refuse
     from headstart.interfaces import MatchPolicy, Store, VectorIndex
     from headstart.observe import Observer
-    from headstart.types import CacheKey, Entry, Lease
 
 ANY_CONTEXT = MatchContext()
 PUTS = 256

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 import numpy as np
+from tokenizers import Encoding as Tokenized
 from tokenizers import Tokenizer
 
 from headstart.decisions import Encoding
@@ -31,7 +32,6 @@ from headstart.types import Frozen
 if TYPE_CHECKING:
     import onnxruntime as ort
     from numpy.typing import NDArray
-    from tokenizers import Encoding as Tokenized
 
 
 FORMAT = 1

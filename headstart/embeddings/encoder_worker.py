@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeAlias, Type
 from anyio import to_thread
 
 from headstart.errors import EncoderError
-from headstart.observe import Encoded
+from headstart.observe import Encoded, Observer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from headstart.decisions import Encoding
     from headstart.interfaces import Encoder
-    from headstart.observe import Observer
 
 EncodeOutcome: TypeAlias = "Encoding | EncoderError"
 Ts = TypeVarTuple("Ts")

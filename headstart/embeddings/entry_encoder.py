@@ -19,10 +19,10 @@ import msgspec
 from anyio import to_thread
 
 from headstart.embeddings.index import pack_vector
-from headstart.embeddings.replica import report_failure
+from headstart.embeddings.replica import Replica, report_failure
 from headstart.errors import StageError
-from headstart.interfaces import P
-from headstart.types import Put, Sketch
+from headstart.interfaces import MatchPolicy, P
+from headstart.types import CacheKey, Entry, Put, Sketch, VectorRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from headstart.decisions import Encoding, MatchContext, UnmatchedTurn
-    from headstart.embeddings.replica import Replica
-    from headstart.interfaces import MatchPolicy
-    from headstart.types import CacheKey, Entry, VectorRow
 
 
 LEAST_SIMILARITY = 0.90

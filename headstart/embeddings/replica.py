@@ -17,15 +17,14 @@ import msgspec
 from anyio import to_thread
 
 from headstart.errors import StageError, StoreError, VectorIndexError
-from headstart.observe import StageFailed
-from headstart.types import Entry, VectorRow
+from headstart.observe import Observer, StageFailed
+from headstart.types import Delete, Entry, VectorRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from headstart.decisions import Neighbor
     from headstart.interfaces import Store, VectorIndex
-    from headstart.observe import Observer
 
 T = TypeVar("T")
 
@@ -248,12 +247,7 @@ class Replica:
                         continue  # this process wrote the row itself
                     # A cancellation here would leave the store's generator to the collector.
                     with anyio.CancelScope(shield=True):
-                        if isinstance(record, VectorRow):
-                            if record.id in self.index:  # another process has encoded it
-                                self.hot.discard((record.id,))
-                            await self.add([record])
-                        else:
-                            await self.forget(record.ids)
+                        await self._apply(record)
             except StageError as error:
                 report_failure(self.observers, error)
             except Exception as error:  # noqa: BLE001 - without its end, no deletion would be seen
@@ -263,6 +257,14 @@ class Replica:
             self.hot.doubt()
             lost = True
             await anyio.sleep(self.retry_s)
+
+    async def _apply(self, record: VectorRow | Delete) -> None:
+        """Apply a change that another process made."""
+        if not isinstance(record, VectorRow):
+            return await self.forget(record.ids)
+        if record.id in self.index:  # the other process has encoded it
+            self.hot.discard((record.id,))
+        return await self.add([record])
 
     def keep(self, entry: Entry, deletions: int) -> None:
         """Put an entry into the hot tier, unless there was a deletion since ``deletions``."""

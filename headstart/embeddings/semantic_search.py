@@ -44,11 +44,11 @@ from headstart.decisions import (
     RankedNeighbor,
     UnlabelledPair,
 )
-from headstart.embeddings.entry_encoder import HistoryComparer
+from headstart.embeddings.entry_encoder import EntryEncoder, HistoryComparer, PromptEncoder
 from headstart.embeddings.index import nearest_rows, pack_vector
-from headstart.embeddings.replica import report_failure
+from headstart.embeddings.replica import Replica, report_failure
 from headstart.errors import StageError
-from headstart.interfaces import P
+from headstart.interfaces import MatchPolicy, P
 from headstart.observe import Gated, GateOutcome
 
 if TYPE_CHECKING:
@@ -57,9 +57,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from headstart.decisions import Encoding, MatchContext
-    from headstart.embeddings.entry_encoder import EntryEncoder, PromptEncoder
-    from headstart.embeddings.replica import Replica
-    from headstart.interfaces import MatchPolicy
     from headstart.types import CacheKey, Entry
 
     Refuse: TypeAlias = Callable[[Entry], str | None]

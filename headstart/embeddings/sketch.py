@@ -19,7 +19,7 @@ import functools
 import hashlib
 import math
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -42,7 +42,6 @@ from headstart.types import Frozen
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
-    from typing import Any
 
     from numpy.typing import NDArray
     from tokenizers import Tokenizer

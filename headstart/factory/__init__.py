@@ -43,7 +43,7 @@ from headstart.factory.upstreams import (
     open_states,
     open_upstreams,
 )
-from headstart.interfaces import SharedStore, SwapStore
+from headstart.interfaces import CallExchange, SharedStore, Store, SwapStore
 from headstart.middleware.asgi import StartedEngine, not_found
 from headstart.middleware.client_ledger import ClientLedger
 from headstart.middleware.concurrency import ConcurrencyLimit, Supervisor
@@ -68,9 +68,9 @@ from headstart.middleware.observers import (
 from headstart.middleware.pipeline import Engine, EngineOptions
 from headstart.middleware.prepare import Preparer, ValueLimit
 from headstart.middleware.pump import Pump
-from headstart.middleware.relay import KeptResponses, Relay, RelayPaths
+from headstart.middleware.relay import KeptResponses, Relay
 from headstart.middleware.respond import RenderedAnswers, Responder
-from headstart.middleware.router import ModelLists
+from headstart.middleware.router import ModelLists, Router
 from headstart.middleware.shared_flights import SharedFlights
 from headstart.middleware.upstreams.app import AppUpstream
 from headstart.middleware.upstreams.node_limits import NodeLimits
@@ -78,7 +78,7 @@ from headstart.middleware.websocket_relay import WebSocketRelay
 from headstart.policies.admission import Admission
 from headstart.policies.callers import OriginRules
 from headstart.policies.gate import EncoderWaitLimit
-from headstart.types import new_ulid
+from headstart.types import Receive, Scope, Send, new_ulid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -86,18 +86,15 @@ if TYPE_CHECKING:
     from headstart.embeddings.cache import SemanticCache
     from headstart.embeddings.encoder_worker import EncoderWorker
     from headstart.factory.upstreams import OpenedUpstream
-    from headstart.interfaces import CallExchange, Store
     from headstart.middleware.batches.service import BatchService
     from headstart.middleware.learning.hit_decisions import HitDecider
     from headstart.middleware.record import Recorder
-    from headstart.middleware.router import Router
     from headstart.middleware.telemetry import Tracing
     from headstart.middleware.upstreams.accounting import UpstreamStates
     from headstart.middleware.upstreams.cascade import JudgePanel
     from headstart.middleware.upstreams.http import HTTPUpstream
     from headstart.observe import Observers
     from headstart.settings import Settings
-    from headstart.types import Receive, Scope, Send
     from headstart.usual_calls import Machine
 
 
@@ -198,10 +195,30 @@ async def _open_providers(
     tracing: Tracing | None,
     make: Callable[..., HTTPUpstream] | None,
 ) -> _Providers:
-    """Open the upstreams, their states and the ledger of client limits. Raises ConfigError."""
-    states = await open_states(build, states)
-    ledger = _open_ledger(build)
-    opened, router = await _open_router(build, states, tracing, ledger, make)
+    """Open the upstreams with their states, their router, and the ledger of client limits.
+
+    Raises ConfigError.
+    """
+    settings, store, spawn = build.settings, build.store, build.supervisor.spawn
+    states, ledger = await open_states(build, states), _open_ledger(build)
+    nodes = None
+    if isinstance(store, SwapStore):
+        nodes = NodeLimits(store, await store.secret(), spawn)
+        build.stack.callback(nodes.close)
+    opened = await open_upstreams(
+        settings,
+        states,
+        build.stack,
+        spawn,
+        tracing=tracing,
+        ledger=ledger,
+        make=make,
+        nodes=nodes,
+    )
+    panels: dict[str, JudgePanel] = {}
+    router = make_router(settings, opened, await open_shaping(build, opened), panels, states)
+    for name, panel in panels.items():
+        await persist(build, name, "cascade", saved=panel.saved, load=panel.load)
     return _Providers(states, ledger, opened, router)
 
 
@@ -256,7 +273,7 @@ def _open_logs_and_books(
         observers.add(AccessLog(as_json=access_log == "json", trace_id=trace_id))
     books = Bookkeeper(build.store, build.supervisor.spawn, observers)
     observers.add(books)
-    build.stack.push_async_callback(books.aclose)
+    build.stack.push_async_callback(books.flush)
 
 
 def _make_parts(
@@ -307,37 +324,6 @@ def _open_ledger(build: BuildContext) -> ClientLedger | None:
     )
     build.stack.push_async_callback(ledger.aclose)
     return ledger
-
-
-async def _open_router(
-    build: BuildContext,
-    states: UpstreamStates,
-    tracing: Tracing | None,
-    ledger: ClientLedger | None,
-    make: Callable[..., HTTPUpstream] | None,
-) -> tuple[tuple[OpenedUpstream, ...], Router]:
-    """Open the upstreams, and return them with their router."""
-    settings, store, spawn = build.settings, build.store, build.supervisor.spawn
-    nodes = None
-    if isinstance(store, SwapStore):
-        nodes = NodeLimits(store, await store.secret(), spawn)
-        build.stack.callback(nodes.close)
-    opened = await open_upstreams(
-        settings,
-        states,
-        build.stack,
-        spawn,
-        tracing=tracing,
-        ledger=ledger,
-        make=make,
-        nodes=nodes,
-    )
-    panels: dict[str, JudgePanel] = {}
-    shaping = await open_shaping(build, opened)
-    router = make_router(settings, opened, shaping, panels, states)
-    for name, panel in panels.items():
-        await persist(build, name, "cascade", saved=panel.saved, load=panel.load)
-    return opened, router
 
 
 def _sharing_options(
@@ -494,11 +480,17 @@ async def _open_services(
 ) -> _Services:
     """Open the services. They close before the engine does. Raises ConfigError."""
     stack = build.stack
-    kept = (
-        None
-        if conversations is None
-        else _make_kept(conversations, engine, access, build.observers)
-    )
+    kept = None
+    if conversations is not None:
+        kept = KeptResponses(
+            conversations,
+            observer=build.observers,
+            clock=clock,
+            access=access,
+            owner=engine.owner,
+            dialect=next(each for each in DIALECTS.values() if each.names_answers),
+            new_id=partial(new_ulid, clock),
+        )
     relay = await _open_relay(build, parts, providers, access, kept)
     stack.push_async_callback(sockets.aclose)
     drafts = _make_drafts(parts, engine)
@@ -508,24 +500,6 @@ async def _open_services(
     if batches is not None:
         stack.push_async_callback(batches.aclose)
     return _Services(relay, sockets, kept, drafts, batches)
-
-
-def _make_kept(
-    conversations: Conversations, engine: Engine, access: AccessControl, observer: Observers
-) -> KeptResponses | None:
-    """Return the store of answers that clients may name; None if no dialect names answers."""
-    for dialect in DIALECTS.values():
-        if dialect.names_answers:
-            return KeptResponses(
-                conversations,
-                observer=observer,
-                clock=clock,
-                access=access,
-                owner=engine.owner,
-                dialect=dialect,
-                new_id=partial(new_ulid, clock),
-            )
-    return None
 
 
 def _make_drafts(parts: Parts, engine: Engine) -> LiveDrafts | None:
@@ -637,7 +611,7 @@ async def _open_relay(
 ) -> Relay:
     """Return the relay, with the lists of models of an earlier run."""
     opened, router = providers.opened, providers.router
-    server, rules = parts.settings.server, tuple(map(route_rule, parts.settings.route))
+    rules = tuple(map(route_rule, parts.settings.route))
     models = ModelLists(
         router,
         rules,
@@ -661,12 +635,8 @@ async def _open_relay(
         new_id=partial(new_ulid, clock),
         access=access,
         ledger=parts.ledger,
-        deadline_s=server.deadline_s,
-        body_timeout_s=server.body_timeout_s,
-        max_body_bytes=server.max_body_bytes,
-        values=ValueLimit(parts.settings.server.max_body_values),
+        limits=parts.settings.server,
         observer=parts.observers,
-        paths=RelayPaths(server.relay_paths),
     )
 
 
@@ -690,6 +660,5 @@ def _make_sockets(
         ledger=parts.ledger,
         limits=server,
         observer=parts.observers,
-        paths=RelayPaths(server.relay_paths),
         clock=clock,
     )

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.errors import ConfigError
-from headstart.factory.context import clock
-from headstart.factory.upstreams import price_of
+from headstart.factory.context import BuildContext, clock
+from headstart.factory.upstreams import OpenedUpstream, price_of
 from headstart.middleware.record import Recorder
 from headstart.policies.gate import SHORTEST_S
 from headstart.types import new_ulid
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from headstart.embeddings.encoder_worker import EncoderWorker
     from headstart.embeddings.sketch import Sketcher
     from headstart.embeddings.stores.records import StoreCipher
-    from headstart.factory.context import BuildContext
-    from headstart.factory.upstreams import OpenedUpstream
     from headstart.interfaces import Encoder, MatchPolicy, Store
     from headstart.middleware.learning.domains import Domains
     from headstart.middleware.learning.hit_decisions import HitDecider

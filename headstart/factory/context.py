@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headstart.errors import StoreError
-from headstart.observe import StageFailed, logger
+from headstart.observe import Observers, StageFailed, logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from headstart.interfaces import Store
     from headstart.middleware.concurrency import Supervisor
-    from headstart.observe import Observers
     from headstart.settings import Settings
 
 clock = time.time  # noqa: TID251

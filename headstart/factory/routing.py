@@ -13,10 +13,10 @@ from headstart.config.providers import aliases
 from headstart.config.strategies import strategy_of
 from headstart.dialects.registry import DIALECTS, claiming
 from headstart.dialects.request_form import CACHE_POINT
-from headstart.factory.context import clock, persist
-from headstart.factory.upstreams import dialects_of, price_of, provider_of
+from headstart.factory.context import BuildContext, clock, persist
+from headstart.factory.upstreams import OpenedUpstream, dialects_of, price_of, provider_of
 from headstart.middleware.router import Router, RouteTaken
-from headstart.middleware.shaping.steps import ShapedCandidate, StepContext
+from headstart.middleware.shaping.steps import ShapedCandidate, Step, StepContext
 from headstart.policies.freshness import Lifetimes, QuestionClass
 from headstart.policies.route_rules import REPEAT_WINDOW_S, RouteRule, first_rule
 from headstart.settings import Strategy
@@ -24,11 +24,8 @@ from headstart.settings import Strategy
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from headstart.factory.context import BuildContext
-    from headstart.factory.upstreams import OpenedUpstream
     from headstart.interfaces import Candidate
     from headstart.middleware.shaping.prompt_compression import TextWorker
-    from headstart.middleware.shaping.steps import Step
     from headstart.middleware.upstreams.accounting import UpstreamStates
     from headstart.middleware.upstreams.cascade import JudgePanel
     from headstart.middleware.upstreams.http import HTTPUpstream

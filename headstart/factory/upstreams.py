@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from headstart.attempts import Tokens
+from headstart.attempts import Attempt, Tokens
 from headstart.config.checks import listed_upstreams
 from headstart.config.providers import (
     aliases,
@@ -28,7 +28,7 @@ from headstart.config.providers import (
 )
 from headstart.dialects.registry import BY_SETTING, DIALECTS, spoken_dialects
 from headstart.errors import ConfigError
-from headstart.factory.context import clock, persist
+from headstart.factory.context import BuildContext, clock, persist
 from headstart.middleware.upstreams.accounting import UpstreamStates
 from headstart.middleware.upstreams.signers import (
     AwsKeys,
@@ -39,16 +39,14 @@ from headstart.middleware.upstreams.signers import (
     from_file,
 )
 from headstart.policies.cost import Price
-from headstart.settings import masked_variable
+from headstart.settings import Settings, UpstreamSettings, masked_variable
 from headstart.usual_calls import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from contextlib import AsyncExitStack
 
-    from headstart.attempts import Attempt
     from headstart.dialects.dialect import UpstreamDialect
-    from headstart.factory.context import BuildContext
     from headstart.interfaces import Candidate
     from headstart.middleware.client_ledger import ClientLedger
     from headstart.middleware.concurrency import Spawn
@@ -58,7 +56,6 @@ if TYPE_CHECKING:
     from headstart.middleware.upstreams.node_limits import NodeLimits
     from headstart.middleware.upstreams.signers import Signer, TokenSource
     from headstart.middleware.upstreams.target import Target
-    from headstart.settings import Settings, UpstreamSettings
     from headstart.types import Headers
 
 
@@ -233,6 +230,9 @@ async def open_upstreams(
     ``ledger`` has the limits of callers' keys. ``make`` takes the place of ``HTTPUpstream``.
     ``nodes`` has the rate limits that all nodes share.
     """
+    from headstart.middleware.upstreams.http import HTTPUpstream
+    from headstart.middleware.upstreams.target import Target
+
     if not settings.upstream:
         raise ConfigError(
             "no upstream: add an [[upstream]] with base_url, pass --upstream URL, "
@@ -242,22 +242,17 @@ async def open_upstreams(
     reached = await asyncio.to_thread(
         lambda: [cloud_access(each, os.environ, spawn) for each in settings.upstream]
     )
-    return tuple(
-        [
-            _open(
-                each,
-                settings,
-                states,
-                stack,
-                spawn,
-                tracing=tracing,
-                ledger=ledger,
-                make=make,
-                nodes=nodes,
-            )
-            for each in reached
-        ]
+    make_http = partial(make or HTTPUpstream, clock=clock, spawn=spawn)
+    make_target = partial(
+        Target,
+        states=states,
+        dialects=DIALECTS,
+        clock=clock,
+        tracing=tracing,
+        ledger=ledger,
+        nodes=nodes,
     )
+    return tuple([_open(each, settings, stack, make_http, make_target) for each in reached])
 
 
 def _read_files(prices: Collection[str | None]) -> None:
@@ -270,18 +265,11 @@ def _read_files(prices: Collection[str | None]) -> None:
 def _open(
     reached: CloudAccess,
     settings: Settings,
-    states: UpstreamStates,
     stack: AsyncExitStack,
-    spawn: Spawn | None,
-    *,
-    tracing: Tracing | None,
-    ledger: ClientLedger | None,
-    make: Callable[..., HTTPUpstream] | None,
-    nodes: NodeLimits | None,
+    make_http: Callable[..., HTTPUpstream],
+    make_target: Callable[..., Target],
 ) -> OpenedUpstream:
-    from headstart.middleware.upstreams.http import HTTPUpstream
-    from headstart.middleware.upstreams.target import Target
-
+    """Open an upstream under each of its keys. Raises ConfigError."""
     chosen = reached.settings
     http: list[HTTPUpstream] = []
     targets: list[Target] = []
@@ -291,24 +279,16 @@ def _open(
             name=chosen.name if number == 1 else f"{chosen.name}#{number}",
             models=aliases(chosen),
         )
-        upstream = (make or HTTPUpstream)(
-            used, clock, credential=credential, signer=signer, spawn=spawn
-        )
+        upstream = make_http(used, credential=credential, signer=signer)
         stack.push_async_callback(upstream.aclose)
         http.append(upstream)
-        target = Target(
+        target = make_target(
             upstream,
             used,
-            states,
-            DIALECTS,
-            clock,
             key="" if credential is None else str(number),
             context_tokens=partial(context_at, chosen),
             price=partial(price_of, chosen),
-            tracing=tracing,
-            ledger=ledger,
             is_free=sends_no_bill(chosen),
-            nodes=nodes,
             address=_address_of(chosen, credential),
         )
         targets.append(target)

@@ -35,7 +35,7 @@ MOST_ERRORS = 0.10
 throughput."""
 
 
-class LoadStep(Frozen, frozen=True, kw_only=True, omit_defaults=False):
+class LoadStep(Frozen, omit_defaults=False):
     """The results of one provider and model at one number of calls at a time."""
 
     concurrency: int
@@ -60,7 +60,7 @@ class LoadStep(Frozen, frozen=True, kw_only=True, omit_defaults=False):
         return self.tokens_per_s / self.usd_per_hour
 
 
-class Capacity(Frozen, frozen=True, kw_only=True, omit_defaults=False):
+class Capacity(Frozen, omit_defaults=False):
     """The steps of one provider and model, and its knee."""
 
     upstream: str
@@ -183,7 +183,7 @@ class Sample(Frozen):
     """Whether the answer is right; None: it is not known."""
 
 
-class SampleQuantiles(Frozen, frozen=True, kw_only=True, omit_defaults=False):
+class SampleQuantiles(Frozen, omit_defaults=False):
     """Nearest-rank quantiles; with fewer than a hundred samples p99 is the largest."""
 
     p50: float
@@ -191,7 +191,7 @@ class SampleQuantiles(Frozen, frozen=True, kw_only=True, omit_defaults=False):
     p99: float
 
 
-class ProviderFigures(Frozen, frozen=True, kw_only=True, omit_defaults=False):
+class ProviderFigures(Frozen, omit_defaults=False):
     """The results of one provider and model. Times are in seconds, money is in dollars.
 
     ``calls`` and ``errors`` count all calls, and ``cold_ttft_s`` is of cold calls. All other fields
@@ -366,7 +366,7 @@ SLOWER = 1.5
 fastest provider."""
 
 
-class Recommendation(Frozen, frozen=True, kw_only=True, omit_defaults=False):
+class Recommendation(Frozen, omit_defaults=False):
     """A route and the reasons for it."""
 
     strategy: StrategyName

@@ -65,7 +65,7 @@ def _words(text: str) -> list[str]:
     return [each.replace(",", "") for each in _WORD.findall(text.casefold())]
 
 
-class Quality(Frozen, frozen=True, kw_only=True, omit_defaults=False):
+class Quality(Frozen, omit_defaults=False):
     """How often one provider and model was right. Repeats of a prompt count as one prompt."""
 
     upstream: str
@@ -83,7 +83,7 @@ class Quality(Frozen, frozen=True, kw_only=True, omit_defaults=False):
     """The 95 % interval of this difference, from the paired differences; None: fewer than two."""
 
 
-class QualityChoice(Frozen, frozen=True, kw_only=True, omit_defaults=False):
+class QualityChoice(Frozen, omit_defaults=False):
     """The cheapest model whose share of right answers is at least ``bar``."""
 
     bar: float
@@ -179,7 +179,7 @@ _LARGEST_BET = 1e6
 """The bet for a p-value near 0."""
 
 
-class Round(Frozen, frozen=True, kw_only=True, omit_defaults=False):
+class Round(Frozen, omit_defaults=False):
     """One round of one provider and model, as the history keeps it."""
 
     at: float
@@ -208,7 +208,7 @@ class Round(Frozen, frozen=True, kw_only=True, omit_defaults=False):
         return None if value is None else -value
 
 
-class DriftAlarm(Frozen, frozen=True, kw_only=True, omit_defaults=False):
+class DriftAlarm(Frozen, omit_defaults=False):
     """One figure of one provider and model has changed."""
 
     at: float
@@ -393,7 +393,7 @@ class CascadeRow(NamedTuple):
     """The draft is escalated with any score."""
 
 
-class CascadePoint(Frozen, frozen=True, kw_only=True, omit_defaults=False):
+class CascadePoint(Frozen, omit_defaults=False):
     """The results of one threshold."""
 
     threshold: float
@@ -406,7 +406,7 @@ class CascadePoint(Frozen, frozen=True, kw_only=True, omit_defaults=False):
     """Mean cost of a call, with the drafts of escalated calls."""
 
 
-class CascadeReport(Frozen, frozen=True, kw_only=True, omit_defaults=False):
+class CascadeReport(Frozen, omit_defaults=False):
     """The results of a cascade on one set of prompts."""
 
     n: int
@@ -422,7 +422,7 @@ class CascadeReport(Frozen, frozen=True, kw_only=True, omit_defaults=False):
     """The cheapest point that keeps ``KEPT`` of the gap; None without a gap."""
 
 
-class Baseline(Frozen, frozen=True, kw_only=True, omit_defaults=False):
+class Baseline(Frozen, omit_defaults=False):
     """The results of another way to choose, on the same prompts."""
 
     name: str
@@ -431,7 +431,7 @@ class Baseline(Frozen, frozen=True, kw_only=True, omit_defaults=False):
     cpt80: float | None
 
 
-class CascadeTuning(Frozen, frozen=True, kw_only=True, omit_defaults=False):
+class CascadeTuning(Frozen, omit_defaults=False):
     """A cascade, measured on a table of outcomes, and the settings that follow."""
 
     report: CascadeReport

@@ -23,7 +23,7 @@ import msgspec
 
 from headstart.decisions import MatchContext, Neighbor, RankedNeighbor
 from headstart.errors import ConfigError
-from headstart.lab.stream import HISTORY, history_judge
+from headstart.lab.stream import HISTORY, PlayedPrompt, PreparedPrompt, history_judge
 from headstart.policies.key import KeyContext, chat_key, find_question
 from headstart.report.estimates import ShareInterval, least_share, wilson_interval
 from headstart.types import CacheKey, ChatRequest, Completion, Frozen
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from headstart.interfaces import MatchPolicy
-    from headstart.lab.stream import PlayedPrompt, PreparedPrompt
 
 
 T = TypeVar("T")
@@ -44,7 +43,7 @@ class LabelledDataError(ConfigError):
     """A line of a file cannot be used; the message names the line and the fix."""
 
 
-class Pair(Frozen, frozen=True, kw_only=True):
+class Pair(Frozen):
     """Two prompts with their cache keys, and whether one answer is right for both."""
 
     a: CacheKey
@@ -53,7 +52,7 @@ class Pair(Frozen, frozen=True, kw_only=True):
     category: str | None = None
 
 
-class LabelledPrompt(Frozen, frozen=True, kw_only=True):
+class LabelledPrompt(Frozen):
     """One prompt of a stream. Prompts of the same class have the same answer."""
 
     prompt: CacheKey
@@ -66,13 +65,13 @@ def same_class(fresh: LabelledPrompt, cached: LabelledPrompt) -> bool:
     return fresh.label == cached.label
 
 
-class Pairs(Frozen, frozen=True, kw_only=True):
+class Pairs(Frozen):
     """The pairs of a file."""
 
     rows: tuple[Pair, ...]
 
 
-class Stream(Frozen, frozen=True, kw_only=True):
+class Stream(Frozen):
     """The prompts of a file with their classes, in the order in which they are asked."""
 
     rows: tuple[LabelledPrompt, ...]
@@ -161,7 +160,7 @@ def _last_text(messages: list[dict[str, Any]]) -> str | None:
 _encode = msgspec.json.encode
 
 
-class LoggedExchange(Frozen, frozen=True, kw_only=True):
+class LoggedExchange(Frozen):
     """A request body and its response body in a chat dialect. The default is OpenAI's."""
 
     line: int
@@ -172,7 +171,7 @@ class LoggedExchange(Frozen, frozen=True, kw_only=True):
     at: float | None = None
 
 
-class Recorded(Frozen, frozen=True, kw_only=True):
+class Recorded(Frozen):
     """One logged request with its cache key and its answer."""
 
     prompt: CacheKey
@@ -254,7 +253,7 @@ def _split(
 # --- rates ----------------------------------------------------------------------------------------
 
 
-class Rates(Frozen, frozen=True, kw_only=True, omit_defaults=False):
+class Rates(Frozen, omit_defaults=False):
     """Counts and rates of a policy. ``wrong_per_hit`` is null without hits."""
 
     n: int
@@ -269,7 +268,7 @@ class Rates(Frozen, frozen=True, kw_only=True, omit_defaults=False):
     """The exact one-sided 95 % lower bound. A promised rate below it is certainly broken."""
 
 
-class Category(Frozen, frozen=True, kw_only=True, omit_defaults=False):
+class Category(Frozen, omit_defaults=False):
     """Counts of one category of a stream."""
 
     n: int = 0
@@ -277,7 +276,7 @@ class Category(Frozen, frozen=True, kw_only=True, omit_defaults=False):
     wrong: int = 0
 
 
-class Played(Rates, frozen=True, kw_only=True, omit_defaults=False):
+class Played(Rates, omit_defaults=False):
     """The results of a stream."""
 
     audits: int
@@ -287,13 +286,13 @@ class Played(Rates, frozen=True, kw_only=True, omit_defaults=False):
     categories: dict[str, Category]
 
 
-class Ordering(Played, frozen=True, kw_only=True, omit_defaults=False):
+class Ordering(Played, omit_defaults=False):
     """A stream, played once. ``seed`` is None for the file's own order."""
 
     seed: int | None
 
 
-class StreamReport(Played, frozen=True, kw_only=True, omit_defaults=False):
+class StreamReport(Played, omit_defaults=False):
     """A stream, played in one or more orderings. Counts are sums over the orderings.
 
     All orderings have the same prompts, so the intervals are as wide as those of a single ordering.
@@ -378,7 +377,7 @@ def percent(share: float | None) -> str:
     return "none" if share is None else f"{share:.2%}"
 
 
-class ServedPairs(Frozen, frozen=True, kw_only=True, omit_defaults=False):
+class ServedPairs(Frozen, omit_defaults=False):
     """Counts of one category of pairs."""
 
     genuine: int = 0
@@ -387,7 +386,7 @@ class ServedPairs(Frozen, frozen=True, kw_only=True, omit_defaults=False):
     traps_served: int = 0
 
 
-class PairReport(Rates, frozen=True, kw_only=True, omit_defaults=False):
+class PairReport(Rates, omit_defaults=False):
     """The results of a file of pairs. A pair with two different answers is a trap."""
 
     genuine: int

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headstart.decisions import Rule
-from headstart.lab.rates import Ordering, ordering_report, percent
+from headstart.lab.rates import Ordering, Rates, ordering_report, percent
 from headstart.report.sections import (
     LEFT,
     ReportSection,
@@ -42,7 +42,6 @@ from headstart.types import Frozen
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from headstart.lab.rates import Rates
     from headstart.lab.stream import PlayedPrompt
 
 
@@ -175,7 +174,7 @@ _BREAK = "two tokens"
 """A mark between blocks that equals no token."""
 
 
-class Template(Frozen, frozen=True, kw_only=True):
+class Template(Frozen):
     """A pattern whose group ``query`` is the question, and the number of matching prompts."""
 
     pattern: str
@@ -292,7 +291,7 @@ WINDOWS = 40
 """The number of parts of a stream for which rates are drawn."""
 
 
-class TargetResult(Frozen, frozen=True, kw_only=True, omit_defaults=False):
+class TargetResult(Frozen, omit_defaults=False):
     """A stream, played from an empty cache with one error target."""
 
     max_error: float
@@ -301,7 +300,7 @@ class TargetResult(Frozen, frozen=True, kw_only=True, omit_defaults=False):
     """The rates of the second half, after most of the learning."""
 
 
-class Roc(Frozen, frozen=True, kw_only=True, omit_defaults=False):
+class Roc(Frozen, omit_defaults=False):
     """The ROC curve of a number that separates pairs with the same answer from other pairs."""
 
     name: str
@@ -311,7 +310,7 @@ class Roc(Frozen, frozen=True, kw_only=True, omit_defaults=False):
     """(share of different pairs above a threshold, share of same pairs above it)."""
 
 
-class StreamPart(Frozen, frozen=True, kw_only=True, omit_defaults=False):
+class StreamPart(Frozen, omit_defaults=False):
     """The threshold and the rates in one part of a stream."""
 
     n: int
@@ -323,7 +322,7 @@ class StreamPart(Frozen, frozen=True, kw_only=True, omit_defaults=False):
     wrong_per_hit: float | None
 
 
-class Borderline(Frozen, frozen=True, kw_only=True, omit_defaults=False):
+class Borderline(Frozen, omit_defaults=False):
     """A pair near the threshold. ``margin`` is the difference of its score and the threshold."""
 
     asked: str
@@ -334,14 +333,14 @@ class Borderline(Frozen, frozen=True, kw_only=True, omit_defaults=False):
     same: bool | None
 
 
-class Static(Frozen, frozen=True, kw_only=True, omit_defaults=False):
+class Static(Frozen, omit_defaults=False):
     """The best static threshold in hindsight: the lowest one that certainly kept the target."""
 
     threshold: float
     rates: Ordering
 
 
-class Advice(Frozen, frozen=True, kw_only=True, omit_defaults=False):
+class Advice(Frozen, omit_defaults=False):
     """The recommendations from a log."""
 
     words: tuple[str, ...]
@@ -350,7 +349,7 @@ class Advice(Frozen, frozen=True, kw_only=True, omit_defaults=False):
     """The lines for ``headstart.toml``."""
 
 
-class Tuning(Frozen, frozen=True, kw_only=True, omit_defaults=False):
+class Tuning(Frozen, omit_defaults=False):
     """All results of ``headstart tune``."""
 
     n: int

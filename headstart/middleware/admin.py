@@ -56,7 +56,7 @@ from headstart.middleware.admin_state import (
     choose_entries,
     read_limits,
 )
-from headstart.middleware.learning.hit_decisions import most_doubtful
+from headstart.middleware.learning.hit_decisions import DoubtfulPair, HitDecider, most_doubtful
 from headstart.middleware.live import LiveFilter, LiveTotals, LiveView
 from headstart.middleware.metrics import Levels  # noqa: TC001 - msgspec reads it
 from headstart.middleware.worker_figures import (
@@ -71,10 +71,10 @@ from headstart.middleware.worker_figures import (
     recent_calls,
 )
 from headstart.observe import logger
-from headstart.policies.callers import proxy_sign
+from headstart.policies.callers import OriginRules, proxy_sign
 from headstart.policies.learned_rule.domain import DomainStatus  # noqa: TC001 - msgspec reads it
 from headstart.policies.learned_rule.threshold import AuditReport, audit_report
-from headstart.types import Frozen, LimitUse
+from headstart.types import Entry, Frozen, LimitUse
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -83,9 +83,6 @@ if TYPE_CHECKING:
     from litestar.handlers import BaseRouteHandler
 
     from headstart.middleware.admin_front import AdminState
-    from headstart.middleware.learning.hit_decisions import DoubtfulPair, HitDecider
-    from headstart.policies.callers import OriginRules
-    from headstart.types import Entry
 
 
 @get("/review/page", opt={"public": True}, include_in_schema=False, sync_to_thread=True)

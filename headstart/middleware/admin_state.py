@@ -18,16 +18,14 @@ from headstart.errors import StoreError
 from headstart.middleware.admin_front import AdminState, EngineParts
 from headstart.middleware.live import LiveFilter, key_of
 from headstart.middleware.metrics import Hedging, Levels
-from headstart.policies.routing.measures import UpstreamModel
-from headstart.types import Delete, Entry, EntryFilter, Frozen, RawResponse, Text
+from headstart.policies.routing.measures import Measures, UpstreamModel
+from headstart.types import Delete, Entry, EntryFilter, Frozen, LimitUse, RawResponse, Text
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence
 
     from headstart.middleware.upstreams.accounting import UpstreamState
     from headstart.observe import Served
-    from headstart.policies.routing.measures import Measures
-    from headstart.types import LimitUse
 
 
 def read_hedges(engine: EngineParts) -> tuple[Hedging, ...]:

@@ -22,14 +22,13 @@ from headstart.errors import ConfigError
 from headstart.middleware.body import watch
 from headstart.middleware.upstreams.app import for_all, show_written
 from headstart.observe import logger
-from headstart.types import Message
+from headstart.types import ASGIApp, Message, Receive, Scope, Send
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
     from headstart.middleware.endpoints import Route
     from headstart.middleware.pipeline import Engine
-    from headstart.types import ASGIApp, Receive, Scope, Send
 
     P = ParamSpec("P")
     R = TypeVar("R")

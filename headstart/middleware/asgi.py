@@ -11,7 +11,7 @@ import msgspec
 
 from headstart.errors import ConfigError, HeadstartError
 from headstart.middleware.after_checks import CheckedRequest, looked_up_before
-from headstart.middleware.endpoints import as_openai, raw_path
+from headstart.middleware.endpoints import Route, Routes, as_openai, raw_path
 from headstart.middleware.respond import (
     JSON,
     SANDBOX,
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from headstart.middleware.batches.service import BatchService
-    from headstart.middleware.endpoints import Route, Routes
     from headstart.middleware.live_drafts import LiveDrafts
     from headstart.middleware.pipeline import Engine
     from headstart.middleware.relay import KeptResponses, Relay

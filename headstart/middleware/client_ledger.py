@@ -11,7 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from headstart.errors import Forbidden, LimitsUnavailable, ModelForbidden, OverLimit, StoreError
-from headstart.observe import StageFailed, logger
+from headstart.observe import Observer, StageFailed, logger
 from headstart.policies.callers import (
     KEPT_S,
     PARTS_OF_A_MINUTE,
@@ -29,7 +29,7 @@ from headstart.policies.callers import (
     window,
 )
 from headstart.policies.routing.rate_limits import tells_limit
-from headstart.types import Charged, LimitUse
+from headstart.types import Call, Charge, Charged, ChatRequest, LimitUse, Message, Send
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,10 +38,8 @@ if TYPE_CHECKING:
     from headstart.dialects.dialect import LimitHeaders
     from headstart.interfaces import Store
     from headstart.middleware.concurrency import Spawn
-    from headstart.observe import Observer
     from headstart.policies.cost import Price
     from headstart.settings import ClientLimits
-    from headstart.types import Call, Charge, ChatRequest, Message, Send
 
 RETRY_S = 1.0
 """Time until a failed settlement is tried again."""

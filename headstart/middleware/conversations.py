@@ -28,7 +28,7 @@ from headstart.dialects.responses_chains import (
 )
 from headstart.errors import InvalidRequest, StoreError, UnknownReference
 from headstart.middleware.prepare import ANY_VALUES, ValueLimit
-from headstart.observe import StageFailed
+from headstart.observe import Observer, StageFailed
 from headstart.reply import form_of_body
 from headstart.types import CacheKey, Entry, Frozen, Origin, Put, RawResponse, new_ulid
 
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from headstart.dialects.responses_chains import ChainedRequest
     from headstart.interfaces import Store
     from headstart.middleware.concurrency import Spawn
-    from headstart.observe import Observer
     from headstart.settings import ConversationSettings
     from headstart.types import Message, Send
 

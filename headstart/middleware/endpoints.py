@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -19,15 +19,12 @@ from headstart.dialects.requests import decode_object, repeats_keys
 from headstart.errors import ConfigError, InvalidRequest
 from headstart.policies.key import QUESTION_GROUP
 from headstart.policies.route_rules import REPEAT_WINDOW_S
-from headstart.types import ChatRequest
+from headstart.types import ChatRequest, Scope
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from headstart.dialects.dialect import Dialect
     from headstart.dialects.registry import DocumentForm
     from headstart.settings import OnRepeat
-    from headstart.types import Scope
 
 
 METHODS = ("POST", "GET", "PUT", "PATCH", "QUERY")

@@ -169,9 +169,9 @@ class UnaskedCall(Protocol):
     """The call of a live draft, whose answer no client has asked for yet."""
 
     def adopt(self, key: CacheKey, prepared: Prepared) -> bool:
-        """Let the answer be stored; return whether ``store_adopted`` has to store it."""
+        """Let the answer be stored; return whether ``store`` has to store it."""
 
-    async def store_adopted(self) -> None:
+    async def store(self) -> None:
         """Store the answer of a call that had ended."""
 
 
@@ -184,11 +184,11 @@ class Flight:
     """
 
     __slots__ = (
-        "__weakref__", "_claimed", "_cut_off", "_deadline", "_dropped", "_log", "_log_bytes",
-        "_payer", "_room", "_settling", "_size", "abandoned", "attempts", "began", "caller", "done",
-        "end", "ended", "entry", "error", "first_content", "followed", "full", "head", "is_read",
-        "not_stored", "origin", "owned", "pump", "readers", "reading", "reply", "settled",
-        "shaped", "unasked", "vectors", "whole",
+        "__weakref__", "_booking_client", "_claimed", "_cut_off", "_deadline", "_dropped", "_log",
+        "_log_bytes", "_room", "_settling", "_size", "abandoned", "attempts", "began", "caller",
+        "done", "end", "ended", "entry", "error", "first_content", "followed", "full", "head",
+        "is_read", "not_stored", "origin", "owned", "pump", "readers", "reading", "reply",
+        "settled", "shaped", "unasked", "vectors", "whole",
     )  # fmt: skip
 
     def __init__(
@@ -236,7 +236,7 @@ class Flight:
         self.pump: asyncio.Task[None] | None = None
         self._settling: asyncio.Event | None = None
         self.ended = self._cut_off = self._claimed = False
-        self._payer: Client | None = None
+        self._booking_client: Client | None = None
         self._room: asyncio.Future[None] | None = None
         self._deadline = deadline
         self._log_bytes = log_bytes
@@ -251,7 +251,7 @@ class Flight:
         if deadline is not None:
             client.expire(deadline)
         self.readers.append(client)
-        self._payer = self._payer or client
+        self._booking_client = self._booking_client or client
         return client
 
     def leave(self, client: Client) -> bool:
@@ -260,8 +260,8 @@ class Flight:
         If the answer is whole, the pump gets ``END_GRACE_S`` to read the end of the body.
         """
         client.stop()
-        if client is self._payer and not (self.done or client.has_all):
-            self._payer = None
+        if client is self._booking_client and not (self.done or client.has_all):
+            self._booking_client = None
         self.readers.remove(client)
         if self.full:
             self._trim()
@@ -304,14 +304,14 @@ class Flight:
 
         The first reader books them, or the last reader if the first one left before the end.
         """
-        if client is self._payer and not self.done:
-            self._payer = None
-        others = self.readers or self._payer is not None
-        if self._claimed or not self.done or (client is not self._payer and others):
+        if client is self._booking_client and not self.done:
+            self._booking_client = None
+        others = self.readers or self._booking_client is not None
+        if self._claimed or not self.done or (client is not self._booking_client and others):
             return ()
         self._claimed = True
         # Flight and reader would keep each other in memory, and with them the whole answer.
-        self._payer = None
+        self._booking_client = None
         return self.attempts
 
     def book_apart(self) -> None:

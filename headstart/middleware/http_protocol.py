@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import httptools
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from headstart.errors import RequestError, UpstreamError
 from headstart.observe import logger
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
         ASGISendEvent,
         Scope,
     )
-    from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_QUEUED_BYTES = 32 * 1024

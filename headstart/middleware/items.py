@@ -9,29 +9,26 @@ from __future__ import annotations
 import asyncio
 import time
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from headstart.decisions import Lookup, Outcome
-from headstart.dialects.registry import read_vectors, write_vectors
+from headstart.dialects.registry import Vectors, read_vectors, write_vectors
 from headstart.errors import NotCached
 from headstart.observe import StageFailed
 from headstart.policies.key import item_key
-from headstart.types import CacheKey, Entry, Origin, RawResponse
+from headstart.types import ASGIApp, CacheKey, Entry, Origin, RawResponse
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
-    from typing import Protocol
 
-    from headstart.dialects.registry import Vectors
     from headstart.middleware.concurrency import Spawn
     from headstart.middleware.flights import Flight, FlightHead
     from headstart.middleware.lookup import Finder
     from headstart.middleware.pump import Pump
     from headstart.middleware.request_context import RequestContext
     from headstart.middleware.respond import Compose, Responder
-    from headstart.types import ASGIApp
 
     class StartCall(Protocol):
         """Begins an upstream call that belongs to no client."""

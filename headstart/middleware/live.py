@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headstart.attempts import PREFIX_TOKENS, PREFIX_TTL_S
 from headstart.decisions import Outcome
-from headstart.observe import Served
+from headstart.observe import Observation, Served
 from headstart.types import Frozen, ulid_time
 from headstart.usual_calls import AvoidedCalls, MachineStats, MachineUse, UsualCalls, machine_name
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from headstart.interfaces import Store
-    from headstart.observe import Observation
     from headstart.usual_calls import Machine
 
 STEP_S = 60
@@ -162,7 +161,7 @@ class BucketSums:
         self.hits: Counter[int] = Counter()
         """Hits by the class of their time to first token."""
         self.misses: Counter[int] = Counter()
-        self.spared = AvoidedCalls()
+        self.avoided = AvoidedCalls()
         """The hits and the joined requests."""
         self.saved_usd = SquareSum()
         self.failed = self.saved_tokens = self.priced = 0
@@ -190,7 +189,7 @@ class BucketSums:
         if row.saved_usd is not None:
             self.saved_usd.add(row.saved_usd - prefix_usd)
         if hit or row.outcome is Outcome.JOINED:
-            self.spared.add(row)
+            self.avoided.add(row)
         if row.ttft_s is not None and (hit or row.outcome is Outcome.MISS):
             (self.hits if hit else self.misses)[bisect_left(BOUNDS_S, row.ttft_s)] += 1
 
@@ -199,7 +198,7 @@ class BucketSums:
         self.outcomes.update(other.outcomes)
         self.hits.update(other.hits)
         self.misses.update(other.misses)
-        self.spared.merge(other.spared)
+        self.avoided.merge(other.avoided)
         self.saved_usd.merge(other.saved_usd)
         for name in (
             "failed", "saved_tokens", "priced", "overhead_s", "paid_usd", "would_have_usd",
@@ -208,7 +207,7 @@ class BucketSums:
 
     def totals(self, usual: UsualCalls) -> Totals:
         """Return the totals for the page. Hits are compared with the ``usual`` calls."""
-        expected = usual.expected(self.spared)
+        expected = usual.expected(self.avoided)
         requests, hits = (
             self.outcomes.total(),
             sum(self.outcomes[each.value] for each in Outcome if each.is_hit),

@@ -27,9 +27,9 @@ from headstart.errors import (
     UnknownReference,
 )
 from headstart.middleware.body import read_body
-from headstart.middleware.endpoints import raw_path
+from headstart.middleware.endpoints import Route, Routes, raw_path
 from headstart.middleware.prepare import ValueLimit
-from headstart.middleware.request_context import KeptCall
+from headstart.middleware.request_context import KeptCall, RequestContext
 from headstart.middleware.respond import (
     JSON,
     NO_STORE,
@@ -39,7 +39,7 @@ from headstart.middleware.respond import (
 )
 from headstart.middleware.upstreams.http import GOING_AWAY
 from headstart.middleware.websocket_relay import with_key_header
-from headstart.observe import logger
+from headstart.observe import Observer, logger
 from headstart.policies.agreement.judge import answer_text
 from headstart.policies.live_drafts import (
     INFER_TOKENS,
@@ -70,10 +70,7 @@ if TYPE_CHECKING:
 
     from headstart.attempts import RoutingEstimate
     from headstart.middleware.concurrency import ConcurrencyLimit
-    from headstart.middleware.endpoints import Route, Routes
     from headstart.middleware.pipeline import Engine
-    from headstart.middleware.request_context import RequestContext
-    from headstart.observe import Observer
     from headstart.settings import LiveSettings, ServerSettings
     from headstart.types import Headers, Receive, Scope, Send
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headstart.decisions import Lookup, Outcome
+from headstart.decisions import Lookup, MatchContext, Outcome
 from headstart.dialects.registry import refuse_in_dialect
 from headstart.policies.match import question_of
 from headstart.policies.output.answer_limits import refuses_concise
@@ -18,7 +18,6 @@ from headstart.policies.output.answer_limits import refuses_concise
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from headstart.decisions import MatchContext
     from headstart.embeddings.cache import FindExact, SemanticCache
     from headstart.embeddings.semantic_search import Refuse
     from headstart.interfaces import AdmissionPolicy

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from prometheus_client import Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
-from headstart.attempts import PROMPT_CACHE
+from headstart.attempts import PROMPT_CACHE, Attempt, AttemptOutcome, AttemptRole, ShapingEffect
 from headstart.decisions import Outcome
 from headstart.observe import DRY_RUN, Committed, Encoded, Gated, Labelled, Served, StageFailed
 from headstart.types import (
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
-    from headstart.attempts import Attempt, AttemptOutcome, AttemptRole, ShapingEffect
     from headstart.observe import Observation, SocketTraffic
 
 LATENCIES_S = (
@@ -136,7 +135,7 @@ class SavingsCounters:
     def settle(self) -> None:
         """Count the requests that were taken since the last time."""
         rows, self._rows = self._rows, []
-        spared: defaultdict[Outcome, AvoidedCalls] = defaultdict(AvoidedCalls)
+        avoided: defaultdict[Outcome, AvoidedCalls] = defaultdict(AvoidedCalls)
         sums: defaultdict[tuple[Counter, _Labels], float] = defaultdict(float)
         for row in rows:
             if row.outcome is Outcome.RELAY:
@@ -146,11 +145,11 @@ class SavingsCounters:
             sums[self._would_have, place] += max(0.0, row.would_have_cost_usd)
             self._usual.add(row)
             if row.outcome in _SAVING and row.succeeded:
-                spared[row.outcome].add(row)
+                avoided[row.outcome].add(row)
                 kind = (row.outcome.value, *place)
                 sums[self._tokens, kind] += row.saved_tokens
                 sums[self._usd, kind] += (row.saved_usd or 0.0) - row.saved_extra_usd
-        for outcome, calls in spared.items():
+        for outcome, calls in avoided.items():
             for call, minutes in calls.items():
                 usual = self._usual.times_of(call)
                 saved_s = 0.0 if usual is None else usual.expected(minutes).saved_s

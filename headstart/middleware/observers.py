@@ -15,7 +15,7 @@ import msgspec
 from headstart.attempts import FAILURES, AttemptOutcome
 from headstart.decisions import Outcome
 from headstart.errors import StoreError
-from headstart.observe import Served, StageFailed, access_logger, logger
+from headstart.observe import Observation, Observer, Served, StageFailed, access_logger, logger
 from headstart.policies.routing.failures import FailureKind
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from headstart.interfaces import Store
     from headstart.middleware.concurrency import Spawn
-    from headstart.observe import Observation, Observer
     from headstart.policies.gate import EncoderWaitLimit
 
 FLUSH_S = 0.25
@@ -32,7 +31,7 @@ MAX_WAITING = 10_000
 
 
 class Bookkeeper:
-    """Writes served requests to the store's books, in batches. ``aclose`` writes the last rows."""
+    """Writes served requests to the store's books, in batches. ``flush`` writes the last rows."""
 
     def __init__(self, store: Store, spawn: Spawn, observer: Observer) -> None:
         self._store = store
@@ -67,10 +66,6 @@ class Bookkeeper:
                 await self._store.add_to_books(rows)
             except StoreError as error:
                 self._observer.notify(StageFailed(stage="books", error=type(error).__name__))
-
-    async def aclose(self) -> None:
-        """Write the last rows."""
-        await self.flush()
 
 
 QUIET_S = 3600.0
@@ -155,7 +150,7 @@ class FailureLog:
             f"upstream {upstream} failed" if upstream else "no upstream could be asked",
             error,
             f" (status {status})" if status else "",
-            f"; {quiet.more} more since it was last told"
+            f"; {quiet.more} more since the last message about it"
             if quiet is not None and quiet.more
             else "",
         )

@@ -270,7 +270,7 @@ class Engine:
                 context.claim.close()
             # Drops wrappers of ``send`` that refer to the context: a cycle keeps the body.
             context.send = send
-            if context.seat is None:
+            if context.retry_client is None:
                 self._observer.notify(context.served(self._clock()))
             else:
                 context.total_s = context.elapsed()
@@ -281,8 +281,8 @@ class Engine:
 
     async def _book_later(self, context: RequestContext) -> None:
         try:
-            if context.flight is not None and context.seat is not None:
-                await leave_to_retry(context, context.flight, context.seat)
+            if context.flight is not None and context.retry_client is not None:
+                await leave_to_retry(context, context.flight, context.retry_client)
         finally:
             self._observer.notify(context.served(self._clock()))
 
@@ -427,7 +427,7 @@ class Engine:
             key = variant(key, self._random.randrange(prepared.variants))
         try:
             if pumped.adopt(key, prepared):
-                self._spawn(pumped.store_adopted)
+                self._spawn(pumped.store)
         except Exception as error:  # noqa: BLE001 - the answer is served nevertheless
             self._failed("live", error)
 

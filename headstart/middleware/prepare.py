@@ -13,9 +13,9 @@ import msgspec
 from headstart.decisions import MatchContext
 from headstart.dialects.registry import KEY_HEADERS, PROTOCOL_HEADERS
 from headstart.errors import InvalidRequest, RequestError, RequestTooLarge
-from headstart.middleware.identity import Callers
+from headstart.middleware.identity import AcceptedCredentials, Caller, Callers, SharingOptions
 from headstart.middleware.upstreams.outgoing import OWN_PREFIX
-from headstart.observe import StageFailed
+from headstart.observe import Observer, StageFailed
 from headstart.policies.admission import NEVER_STORED, has_match
 from headstart.policies.callers import NameMemo
 from headstart.policies.freshness import (
@@ -50,8 +50,6 @@ if TYPE_CHECKING:
 
     from headstart.interfaces import AdmissionPolicy
     from headstart.middleware.endpoints import Route
-    from headstart.middleware.identity import AcceptedCredentials, Caller, SharingOptions
-    from headstart.observe import Observer
     from headstart.policies.key import Question
     from headstart.types import CacheKey, ChatRequest, Headers, Scope
 

@@ -10,7 +10,7 @@ import anyio
 import msgspec
 from msgspec.structs import replace
 
-from headstart.attempts import Tokens, sum_costs
+from headstart.attempts import AttemptCosts, Tokens, sum_costs
 from headstart.dialects.registry import DOCUMENTS
 from headstart.errors import (
     HeadstartError,
@@ -18,30 +18,26 @@ from headstart.errors import (
     UpstreamRefused,
     UpstreamTimeout,
 )
-from headstart.middleware.flights import FlightHead
+from headstart.middleware.flights import Flight, FlightHead, Flights
 from headstart.middleware.learning.learner import PendingComparison, answer_size
 from headstart.middleware.reading import MAX_DOCUMENT_BYTES
-from headstart.observe import StageFailed
+from headstart.observe import Observer, StageFailed
 from headstart.policies.admission import NEVER_STORED, has_match
 from headstart.policies.freshness import StorageVerdict, judge_response
-from headstart.reply import CHARACTERS_PER_TOKEN, AnswerWithheld, storable
+from headstart.reply import CHARACTERS_PER_TOKEN, AnswerWithheld, Reply, Transcript, storable
 from headstart.types import Completion, Ended, Entry, Origin, RawResponse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-    from headstart.attempts import AttemptCosts
     from headstart.dialects.dialect import Dialect
     from headstart.embeddings.cache import SemanticCache
     from headstart.interfaces import AdmissionPolicy, Upstream
     from headstart.middleware.concurrency import ConcurrencyLimit
-    from headstart.middleware.flights import Flight, Flights
     from headstart.middleware.identity import AcceptedCredentials
     from headstart.middleware.learning.learner import FeedbackSample, Learner
     from headstart.middleware.prepare import Prepared
     from headstart.middleware.record import Recorder
-    from headstart.observe import Observer
-    from headstart.reply import Reply, Transcript
     from headstart.types import CacheKey, Call, ChatRequest, Headers
 
 _MAY_BE_STORED = StorageVerdict()
@@ -113,27 +109,9 @@ class PumpedCall:
     """
 
     __slots__ = (
-        "_arrived",
-        "_call",
-        "_completion",
-        "_custom",
-        "_dialect",
-        "_document",
-        "_flight",
-        "_holder",
-        "_identity",
-        "_judged",
-        "_kept",
-        "_key",
-        "_prepared",
-        "_pump",
-        "_raw",
-        "_readable",
-        "_refusal",
-        "_reply",
-        "_sample",
-        "_storing",
-        "_upstream",
+        "_arrived", "_call", "_completion", "_custom", "_dialect", "_document", "_flight",
+        "_holder", "_identity", "_judged", "_kept", "_key", "_prepared", "_pump", "_raw",
+        "_readable", "_refusal", "_reply", "_sample", "_storing", "_upstream",
     )  # fmt: skip
 
     def __init__(
@@ -210,7 +188,7 @@ class PumpedCall:
             if flight.entry is None:
                 self._pump.flights.remove(self._identity, flight)
         try:
-            await self._store()
+            await self.store()
         finally:
             # If memory has no room for the entry, the flight ends only now, so that others could
             # join until here.
@@ -220,7 +198,7 @@ class PumpedCall:
         if unseen is not None:
             raise unseen
 
-    async def _store(self) -> None:
+    async def store(self) -> None:
         """Store a whole answer, even if its clients have left or its body has not ended."""
         entry, pump, sample = self._flight.entry, self._pump, self._sample
         if entry is None or pump.cache is None:
@@ -280,7 +258,7 @@ class PumpedCall:
     def adopt(self, key: CacheKey, prepared: Prepared) -> bool:
         """Let the answer be stored under a key, for a client that asks after the call has begun.
 
-        Return whether the answer is whole, so that ``store_adopted`` has to store it.
+        Return whether the answer is whole, so that ``store`` has to store it.
         """
         flight, pump, request = self._flight, self._pump, self._call.request
         self._key, self._prepared = key, prepared
@@ -296,10 +274,6 @@ class PumpedCall:
         flight.entry = self._entry(reply, flight.origin, key)
         pump.cache.keep(flight.entry)
         return flight.pump is None or flight.pump.done()
-
-    async def store_adopted(self) -> None:
-        """Store the answer of a call that had ended before a client asked for it."""
-        await self._store()
 
     async def _send(self) -> None:
         try:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from headstart.dialects.dialect import UNDECODABLE, Frame
+from headstart.dialects.dialect import UNDECODABLE, Dialect, Frame, FrameCutter, UpstreamDialect
 from headstart.dialects.registry import TEXT_FIELDS, read_usage
 from headstart.errors import UpstreamProtocolError
 from headstart.policies.output.sentences import SentenceCutter
@@ -34,7 +34,6 @@ from headstart.types import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from headstart.dialects.dialect import Dialect, FrameCutter, UpstreamDialect
     from headstart.types import Headers, Message, Send, StreamEvent
 
     TextsRead: TypeAlias = tuple[tuple[StreamEvent, ...], int]

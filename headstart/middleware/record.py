@@ -24,9 +24,9 @@ import msgspec
 from headstart.attempts import Tokens
 from headstart.errors import ConfigError, RequestError
 from headstart.middleware.endpoints import Route
-from headstart.observe import StageFailed, logger
+from headstart.observe import Observer, StageFailed, logger
 from headstart.reply import Transcript, storable
-from headstart.types import Completion, Entry, Origin
+from headstart.types import Call, Completion, Entry, Headers, Origin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from headstart.interfaces import AdmissionPolicy
     from headstart.middleware.concurrency import Spawn
     from headstart.middleware.prepare import Prepared, Preparer
-    from headstart.observe import Observer
-    from headstart.types import Call, Headers
 
 
 FLUSH_S = 0.25

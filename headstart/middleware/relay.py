@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
-from headstart.attempts import AttemptOutcome
+from headstart.attempts import Attempt, AttemptOutcome
 from headstart.compression.tokens import count_prompt
 from headstart.decisions import Outcome
 from headstart.dialects.registry import DIALECTS, claiming
@@ -40,8 +40,9 @@ from headstart.errors import (
     booked_code,
 )
 from headstart.middleware.body import CLIENT_GONE, ClientGone, iterate_body, paced, watch
-from headstart.middleware.conversations import refuse_compressed
+from headstart.middleware.conversations import Conversations, KeptTurn, refuse_compressed
 from headstart.middleware.endpoints import DEPLOYMENT, has_dot_segment, raw_path, with_deployment
+from headstart.middleware.prepare import ValueLimit
 from headstart.middleware.request_context import deadlines
 from headstart.middleware.respond import (
     JSON,
@@ -51,27 +52,21 @@ from headstart.middleware.respond import (
     response_start,
     send_whole,
 )
-from headstart.middleware.router import NO_ROUTE, chat_path, model_in
-from headstart.observe import Served
-from headstart.policies.route_rules import first_rule
+from headstart.middleware.router import NO_ROUTE, ModelLists, Router, chat_path, model_in
+from headstart.observe import Observer, Served
+from headstart.policies.route_rules import RouteRule, first_rule
 from headstart.policies.routing.failures import FailureKind
-from headstart.types import KEPT_BYTES, Call, Upload
+from headstart.types import KEPT_BYTES, Call, Headers, Message, Receive, Scope, Send, Upload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headstart.attempts import Attempt
     from headstart.dialects.dialect import CountForm, Dialect
     from headstart.middleware.client_ledger import ClientLedger
     from headstart.middleware.concurrency import ConcurrencyLimit, Spawn
-    from headstart.middleware.conversations import Conversations, KeptTurn
     from headstart.middleware.identity import AccessControl
-    from headstart.middleware.prepare import ValueLimit
     from headstart.middleware.respond import HeaderList
-    from headstart.middleware.router import ModelLists, Router
-    from headstart.observe import Observer
-    from headstart.policies.route_rules import RouteRule
-    from headstart.types import Headers, Message, Receive, Scope, Send
+    from headstart.settings import ServerSettings
 
 
 PIECES_AHEAD = 4
@@ -109,10 +104,9 @@ class Relay:
 
     ``router`` picks the upstreams, by the first of ``rules`` that fits. ``observer`` gets a row of
     the books for each. ``clock`` gives Unix seconds. ``concurrency`` bounds how many requests are
-    relayed at once, ``deadline_s`` how long each may take, and ``body_timeout_s`` the wait for its
-    body. A prompt that is to be counted is read whole, up to ``max_body_bytes`` and ``values``.
-    ``paths`` may be relayed. ``models`` answers requests for lists of models. ``kept`` checks that
-    the answers in a body belong to the caller. ``ledger`` has the limits of callers' keys.
+    relayed at once, and ``limits`` their time, their bodies and their paths. ``models`` answers
+    requests for lists of models. ``kept`` checks that the answers in a body belong to the caller.
+    ``ledger`` has the limits of callers' keys.
     """
 
     def __init__(
@@ -128,12 +122,8 @@ class Relay:
         new_id: Callable[[], str],
         access: AccessControl,
         ledger: ClientLedger | None = None,
-        deadline_s: float | None,
-        body_timeout_s: float | None,
-        max_body_bytes: int,
-        values: ValueLimit,
+        limits: ServerSettings,
         observer: Observer,
-        paths: RelayPaths,
     ) -> None:
         self._router = router
         self._rules = rules
@@ -146,12 +136,11 @@ class Relay:
         self._new_id = new_id
         self._access = access
         self._ledger = ledger
-        self._deadline_s = deadline_s
+        self._limits = limits
         self._observer = observer
-        self._body_timeout_s = body_timeout_s
-        self._max_body_bytes = max_body_bytes
-        self._values = values
-        self.paths = paths
+        self._values = ValueLimit(limits.max_body_values)
+        self.paths = RelayPaths(limits.relay_paths)
+        """The paths that may be relayed."""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request with the upstream's answer, or with an error of our own.
@@ -178,11 +167,11 @@ class Relay:
         if (listed := await self._models.answer(call)) is not None:
             age = () if listed.age_s is None else ((b"age", b"%d" % max(0.0, listed.age_s)),)
             return await _tell(relayed, listed.body, b"hit; detail=models", *age)
-        limit_s = deadlines(call.headers, self._deadline_s).whole_s
+        limit_s = deadlines(call.headers, self._limits.deadline_s).whole_s
         caller: _RelayClient | None = None
         try:
             async with asyncio.timeout(limit_s) as timer:
-                caller = _RelayClient(paced(receive, self._body_timeout_s), timer, limit_s)
+                caller = _RelayClient(paced(receive, self._limits.body_timeout_s), timer, limit_s)
                 reading = self._spawn(caller.read)
                 try:
                     async with self._concurrency:
@@ -288,7 +277,7 @@ class Relay:
         decides = self._models_matter or self._router.tells_models_apart(call.dialect)
         if not (whole or (decides and _is_small_json(call.headers))):
             return msgspec.structs.replace(call, upload=Upload(caller.next_piece))
-        body = await caller.whole_body(self._max_body_bytes if whole else KEPT_BYTES)
+        body = await caller.whole_body(self._limits.max_body_bytes if whole else KEPT_BYTES)
         if kept is not None:
             await kept.check(scope, body)
         if call.deployment:
@@ -299,7 +288,7 @@ class Relay:
 
     def _deadline_of(self, rule: str, headers: Headers) -> float | None:
         of_route = self._router.routes.get(rule, NO_ROUTE).deadline_s
-        return deadlines(headers, self._deadline_s if of_route is None else of_route).whole_s
+        return deadlines(headers, self._limits.deadline_s if of_route is None else of_route).whole_s
 
 
 class _RelayedRequest:

@@ -6,20 +6,18 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from headstart.attempts import total_cost_usd
-from headstart.decisions import Lookup, Outcome
+from headstart.attempts import Attempt, total_cost_usd
+from headstart.decisions import Lookup, Outcome, UnlabelledPair
 from headstart.errors import InvalidRequest
 from headstart.middleware.prepare import DEADLINE, Prepared
 from headstart.observe import LONGEST_TAG, MOST_TAGS, Served
 from headstart.policies.agreement.judge import answer_text
 from headstart.policies.freshness import Directives
-from headstart.types import Call
+from headstart.types import Call, Entry, Headers, Origin, Receive, Scope, Send
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from headstart.attempts import Attempt
-    from headstart.decisions import UnlabelledPair
     from headstart.dialects.registry import DocumentForm
     from headstart.middleware.conversations import Chain
     from headstart.middleware.endpoints import Route
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
     from headstart.middleware.shared_flights import LeaseClaim
     from headstart.middleware.upstreams.app import AppUpstream
     from headstart.policies.live_drafts import Trigger
-    from headstart.types import Entry, Headers, Origin, Receive, Scope, Send
 
 RETRY_GRACE_S = 10.0
 """Seconds for which a call goes on after an SDK gave it up, so that the SDK's retry can join it.
@@ -118,8 +115,8 @@ class RequestContext:
         "affinity", "answer_id", "app_call", "attempts", "begin_by", "body", "caller", "chain",
         "claim", "deadline", "delivered", "error", "first_byte", "flight", "held_out", "id",
         "item_hits", "items", "lookup", "not_stored", "origin", "page_headers", "partly_saved",
-        "path", "prepared", "read_at", "receive", "retry_from", "route", "scope", "seat", "send",
-        "started", "status", "stored", "timings", "total_s", "upstream", "upstream_s",
+        "path", "prepared", "read_at", "receive", "retry_client", "retry_from", "route", "scope",
+        "send", "started", "status", "stored", "timings", "total_s", "upstream", "upstream_s",
     )  # fmt: skip
 
     def __init__(
@@ -154,7 +151,7 @@ class RequestContext:
         """The call of the wrapped app that it began and waits for."""
         self.claim: LeaseClaim | None = None
         """The result of its lookup about equal calls of other processes."""
-        self.seat: Client | None = None
+        self.retry_client: Client | None = None
         """Its second reader in the flight, which waits for the retry of the client's SDK."""
         self.origin: Origin | None = None
         """The source of its answer."""
@@ -287,7 +284,7 @@ class RequestContext:
         read_s = self.read_at - self.started
         # A hit saves the original call's figures less its own.
         saved = None if entry is None else entry.origin
-        spared = saved or self.partly_saved or (origin if outcome is Outcome.JOINED else None)
+        avoided = saved or self.partly_saved or (origin if outcome is Outcome.JOINED else None)
         saved_ttft_s, saved_tokens = None, 0
         if saved is not None:
             own_s = (self.first_byte or total_s) - read_s
@@ -295,8 +292,8 @@ class RequestContext:
                 saved_ttft_s = saved.total_s - own_s
             elif saved.streamed:
                 saved_ttft_s = saved.ttft_s - own_s
-        if spared is not None:
-            saved_tokens = spared.prompt_tokens + spared.completion_tokens + spared.extra_tokens
+        if avoided is not None:
+            saved_tokens = avoided.prompt_tokens + avoided.completion_tokens + avoided.extra_tokens
         answered = entry or self.held_out
         return Served(
             id=self.id,
@@ -340,9 +337,9 @@ class RequestContext:
             saved_ttft_s=saved_ttft_s,
             saved_total_s=0.0 if saved is None else saved.total_s - (total_s - read_s),
             saved_tokens=saved_tokens,
-            saved_usd=None if spared is None else spared.cost_usd,
-            saved_extra_usd=0.0 if spared is None else spared.extra_usd,
-            saved_prefix_usd=0.0 if spared is None else spared.prefix_usd,
+            saved_usd=None if avoided is None else avoided.cost_usd,
+            saved_extra_usd=0.0 if avoided is None else avoided.extra_usd,
+            saved_prefix_usd=0.0 if avoided is None else avoided.prefix_usd,
         )
 
 

@@ -29,8 +29,8 @@ from headstart.errors import (
     booked_code,
 )
 from headstart.middleware.body import replay_body, watch
-from headstart.middleware.flights import OWN_ALONE
-from headstart.middleware.request_context import RETRY_GRACE_S
+from headstart.middleware.flights import OWN_ALONE, Client, Flight, FlightHead
+from headstart.middleware.request_context import RETRY_GRACE_S, RequestContext
 from headstart.middleware.upstreams.outgoing import AFTER_END_S, OWN_PREFIX
 from headstart.policies.callers import NameMemo, NamesMemo, picker
 from headstart.reply import is_plain
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
     from headstart.dialects.dialect import Dialect, Rendered
     from headstart.middleware.concurrency import Spawn
-    from headstart.middleware.flights import Client, Flight, FlightHead
-    from headstart.middleware.request_context import RequestContext
     from headstart.types import ASGIApp, ChatRequest, Entry, Headers, Message, Origin, Scope, Send
 
 HeaderList: TypeAlias = "list[tuple[bytes, bytes]]"
@@ -205,7 +203,7 @@ class Responder:
                 watcher.cancel()
         finally:
             if not flight.done and flight.clients == 1 and context.will_retry:
-                context.seat = flight.join()
+                context.retry_client = flight.join()
                 flight.leave(client)
             else:
                 await leave(context, flight, client)
@@ -344,7 +342,7 @@ async def send_error(context: RequestContext, error: HeadstartError) -> None:
         context.upstream = error.upstream or context.upstream
     else:
         status, headers, body = error_response(
-            error, context.route.dialect, context.id, again=context.seat is not None
+            error, context.route.dialect, context.id, again=context.retry_client is not None
         )
         headers += context.page_headers
     headers += own_headers(context, not_stored=context.not_stored)
@@ -383,7 +381,7 @@ async def leave(context: RequestContext, flight: Flight, client: Client) -> None
         context.upstream = context.upstream or context.attempts[-1].upstream
 
 
-async def leave_to_retry(context: RequestContext, flight: Flight, seat: Client) -> None:
+async def leave_to_retry(context: RequestContext, flight: Flight, client: Client) -> None:
     """Keep a call alive for the client's retry, as an additional reader that leaves later.
 
     It leaves when no retry has come in time, or when it is not needed any more: the answer is
@@ -391,9 +389,9 @@ async def leave_to_retry(context: RequestContext, flight: Flight, seat: Client) 
     """
     try:
         with anyio.move_on_after(RETRY_GRACE_S), contextlib.suppress(HeadstartError):
-            await seat.read_all()
+            await client.read_all()
     finally:
-        await leave(context, flight, seat)
+        await leave(context, flight, client)
 
 
 def _named_id(dialect: Dialect, entry: Entry) -> str:

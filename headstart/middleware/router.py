@@ -16,23 +16,18 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from headstart.dialects.dialect import ListedModel
-from headstart.dialects.registry import DIALECTS, DOCUMENTS, FORMS
+from headstart.dialects.dialect import Dialect, ListedModel, ModelsForm
+from headstart.dialects.registry import DIALECTS, DOCUMENTS, FORMS, DocumentForm
 from headstart.errors import HeadstartError, NoUpstream, UpstreamProtocolError
-from headstart.observe import StageFailed
-from headstart.policies.route_rules import first_rule
-from headstart.types import Call, Frozen
+from headstart.observe import Observer, StageFailed
+from headstart.policies.route_rules import RouteRule, first_rule
+from headstart.types import Call, ChatRequest, Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from headstart.dialects.dialect import Dialect, ModelsForm
-    from headstart.dialects.registry import DocumentForm
     from headstart.interfaces import Candidate, Upstream
     from headstart.middleware.concurrency import Spawn
-    from headstart.observe import Observer
-    from headstart.policies.route_rules import RouteRule
-    from headstart.types import ChatRequest
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ from headstart.middleware.flights import (
     LazyCondition,
     OwnedCall,
 )
-from headstart.observe import StageFailed
+from headstart.observe import Observer, StageFailed
 from headstart.policies.routing.schedule import JoinTerms, twin_wait_s
 from headstart.types import Entry, Headers, Lease, Origin
 
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from headstart.interfaces import CallExchange
     from headstart.middleware.concurrency import Spawn
     from headstart.middleware.flights import Client, Flight
-    from headstart.observe import Observer
 
 T = TypeVar("T")
 

@@ -13,11 +13,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from headstart.attempts import FAILURES
+from headstart.attempts import FAILURES, Attempt
 from headstart.decisions import Outcome
 from headstart.errors import MissingExtra
 from headstart.middleware.request_context import RETRY_GRACE_S
-from headstart.observe import Served
+from headstart.observe import Observation, Served
 from headstart.usual_calls import machine_name
 
 try:
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from opentelemetry.propagators.textmap import TextMapPropagator
     from opentelemetry.trace import Span, Tracer
 
-    from headstart.attempts import Attempt
-    from headstart.observe import Observation
     from headstart.settings import UpstreamSettings
     from headstart.types import Call, Scope
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headstart.attempts import Tokens
-from headstart.dialects.dialect import translate_events
+from headstart.dialects.dialect import Dialect, EventEncoder, UpstreamDialect, translate_events
 from headstart.errors import UpstreamProtocolError
 from headstart.middleware.reading import (
     BodyReader,
@@ -22,7 +22,6 @@ from headstart.types import Ended, ErrorReported, Finished, Piece, Started, Tool
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from headstart.dialects.dialect import Dialect, EventEncoder, UpstreamDialect
     from headstart.types import Completion, StreamEvent
 
 

@@ -30,6 +30,7 @@ from headstart.errors import (
 )
 from headstart.middleware.body import ClientGone
 from headstart.middleware.endpoints import raw_path
+from headstart.middleware.relay import RelayPaths
 from headstart.middleware.respond import answer_handshake, error_response, foreign
 from headstart.middleware.upstreams.http import (
     ABNORMAL,
@@ -40,9 +41,9 @@ from headstart.middleware.upstreams.http import (
     TOO_BIG,
     Ending,
 )
-from headstart.observe import Served, SocketTraffic
+from headstart.observe import Observer, Served, SocketTraffic
 from headstart.policies.callers import is_secret
-from headstart.types import Call
+from headstart.types import Call, Headers, Receive, Scope, Send
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -50,11 +51,8 @@ if TYPE_CHECKING:
     from headstart.middleware.client_ledger import ClientLedger
     from headstart.middleware.concurrency import ConcurrencyLimit, Spawn
     from headstart.middleware.identity import AccessControl
-    from headstart.middleware.relay import RelayPaths
     from headstart.middleware.upstreams.http import HTTPUpstream, UpstreamSocket
-    from headstart.observe import Observer
     from headstart.settings import ServerSettings
-    from headstart.types import Headers, Receive, Scope, Send
 
 ENDPOINT = "websocket"
 """The name of all WebSockets in the books."""
@@ -86,7 +84,6 @@ class WebSocketRelay:
         ledger: ClientLedger | None = None,
         limits: ServerSettings,
         observer: Observer,
-        paths: RelayPaths,
         clock: Callable[[], float],
     ) -> None:
         self._upstreams_for = upstreams_for
@@ -97,7 +94,7 @@ class WebSocketRelay:
         self._ledger = ledger
         self._limits = limits
         self._observer = observer
-        self._paths = paths
+        self._paths = RelayPaths(limits.relay_paths)
         self._clock = clock
         self._open: set[_Relayed] = set()
         self._stops = False

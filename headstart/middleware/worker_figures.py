@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from headstart.errors import HeadstartError
-from headstart.middleware.admin_front import WorkerAnswers
+from headstart.middleware.admin_front import AdminState, EngineParts, WorkerAnswers
 from headstart.middleware.admin_state import (
     MOST_ROWS,
     RecentCalls,
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
     from prometheus_client.samples import Sample
 
-    from headstart.middleware.admin_front import AdminState, EngineParts
     from headstart.middleware.learning.hit_decisions import Explanation, HitDecider
 
 _SAME_STORE = ("headstart_entries", "headstart_entries_bytes", "headstart_partitions")

@@ -29,14 +29,13 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, TypeVar
 from headstart.attempts import Tokens
 from headstart.dialects.registry import PROTOCOL_HEADERS
 from headstart.errors import OverLimit
-from headstart.types import Charge
+from headstart.types import Charge, Charged, Headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headstart.policies.cost import Price
     from headstart.settings import ClientLimits
-    from headstart.types import Charged, Headers
 
 
 T = TypeVar("T")

@@ -16,14 +16,12 @@ import msgspec
 
 from headstart.dialects.registry import FORMS
 from headstart.policies.admission import breaks_format
-from headstart.policies.agreement.judge import judge, read_answer
-from headstart.types import Frozen
+from headstart.policies.agreement.judge import ReadChoice, judge, read_answer
+from headstart.types import ChatRequest, Choice, Completion, Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from headstart.policies.agreement.judge import ReadChoice
-    from headstart.types import ChatRequest, Choice, Completion
 
 # --- vetoes and scores ---------------------------------------------------------------------------
 

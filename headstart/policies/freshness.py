@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, NamedTuple, get_args
 
 from headstart.errors import InvalidRequest
 from headstart.settings import CompressionMode
-from headstart.types import Frozen
+from headstart.types import Frozen, Headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from headstart.types import Headers
 
 # --- lifetimes by question -----------------------------------------------------------------------
 
@@ -141,7 +140,7 @@ def question_class(text: str) -> QuestionClass:
     return QuestionClass.STABLE
 
 
-class Lifetimes(Frozen, frozen=True, kw_only=True):
+class Lifetimes(Frozen):
     """The lifetime of answers in seconds: of all answers, and of each ageing class."""
 
     ttl_s: float | None = None
@@ -204,7 +203,7 @@ MOST_SECONDS = 2**31
 _DIGITS = len(str(MOST_SECONDS))
 
 
-class Directives(Frozen, frozen=True, kw_only=True):
+class Directives(Frozen):
     """The limits that a caller sets. The default sets none."""
 
     no_store: bool = False

@@ -25,12 +25,11 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from headstart.decisions import GATE_SAMPLE
+from headstart.decisions import GATE_SAMPLE, MatchContext
 from headstart.policies.routing.measures import Quantiles
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
-    from headstart.decisions import MatchContext
     from headstart.policies.learned_rule.error_limit import JudgeNoise
 
 

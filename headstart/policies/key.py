@@ -27,13 +27,12 @@ from headstart.dialects.dialect import FieldUse, KeyForm
 from headstart.dialects.registry import DIALECTS, PROTOCOL_HEADERS
 from headstart.dialects.request_form import canonical_body
 from headstart.policies.guards.words import word_texts, words_of
-from headstart.types import CacheKey, Frozen, Headers, Turn
+from headstart.types import CacheKey, ChatRequest, Frozen, Headers, Turn
 
 if TYPE_CHECKING:
     import re
     from collections.abc import Collection, Sequence
 
-    from headstart.types import ChatRequest
 
 _FORMAT = 1
 """The version of keys. Raise it whenever the same request would get a different key; old entries
@@ -45,7 +44,7 @@ _UNKNOWN = KeyForm(fields={}, canonical=canonical_body)
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
-class KeyContext(Frozen, frozen=True, kw_only=True):
+class KeyContext(Frozen):
     """The parts of a key beside the body: where the request goes, and how it is read."""
 
     dialect: str
@@ -247,7 +246,7 @@ QUESTION_GROUP = "query"
 """The name of the group in a pattern that matches the question."""
 
 
-class Question(Frozen, frozen=True, kw_only=True):
+class Question(Frozen):
     """A span of the last user text, in characters. Newlines join the parts of that text."""
 
     text: str

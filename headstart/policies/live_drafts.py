@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from headstart.attempts import PREFIX_TOKENS
+from headstart.attempts import PREFIX_TOKENS, RoutingEstimate
 from headstart.errors import InvalidRequest
 from headstart.policies.output.sentences import SentenceCutter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headstart.attempts import RoutingEstimate
 
 PLACEHOLDER = "{{draft}}"
 """Stands for the text in the request that a client gives when it begins a draft."""

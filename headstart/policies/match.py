@@ -50,7 +50,7 @@ from headstart.policies.guards.words import (
     unpack_parse,
     words_of,
 )
-from headstart.policies.learned_rule.error_limit import SOFT_GUARDS
+from headstart.policies.learned_rule.error_limit import SOFT_GUARDS, ErrorLimit
 from headstart.policies.learned_rule.features import VERSION, measure_pair, pack_features
 from headstart.settings import static_threshold
 
@@ -60,7 +60,6 @@ if TYPE_CHECKING:
     from headstart.decisions import Label, MatchContext, RankedNeighbor
     from headstart.policies.guards.words import Parse
     from headstart.policies.learned_rule.domain import Domain
-    from headstart.policies.learned_rule.error_limit import ErrorLimit
     from headstart.types import CacheKey, Turn
 
 

@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
-from headstart.attempts import FAILURES, AttemptOutcome
+from headstart.attempts import FAILURES, Attempt, AttemptOutcome, ShapingEffect
 from headstart.decisions import LIVE_DRAFT, Outcome
-from headstart.observe import HELD_OUT
+from headstart.observe import HELD_OUT, Served
 from headstart.report.estimates import (
     EstimateAccounts,
     PrefixReads,
@@ -44,8 +44,6 @@ from headstart.usual_calls import AvoidedCalls, MachineUse, UsualCalls, machine_
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from headstart.attempts import Attempt, ShapingEffect
-    from headstart.observe import Served
     from headstart.usual_calls import Machine, MachineStats
 
 

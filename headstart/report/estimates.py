@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headstart.attempts import PREFIX_TOKENS, PREFIX_TTL_S
 from headstart.decisions import Outcome
-from headstart.report.values import Estimate, Estimates, Interval, LatencyQuantiles, Point
+from headstart.report.values import Estimate, Estimates, Interval, LatencyQuantiles, Point, Savings
 from headstart.types import ulid_time
 from headstart.usual_calls import (
     MINUTE_S,
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headstart.observe import Served
-    from headstart.report.values import Savings
     from headstart.usual_calls import AvoidedCalls, CallKind, UsualCalls
 
 
@@ -364,11 +363,9 @@ class EstimateAccounts:
         elif row.holdout:
             call = usual_call(row)
             if call is not None:
-                spared = sum(each.prefix_usd for each in row.attempts)
+                entry, usd = row.entry or "", sum(each.prefix_usd for each in row.attempts)
                 self._held_out.append(
-                    _HeldOut(
-                        row.entry or "", kind_of(row), call, row.spent_tokens, row.cost_usd, spared
-                    )
+                    _HeldOut(entry, kind_of(row), call, row.spent_tokens, row.cost_usd, usd)
                 )
                 if row.entry is not None:
                     self._repeat(row.entry, call, row)
@@ -394,16 +391,16 @@ class EstimateAccounts:
         self._own_first_s += ttft_s - row.read_s
 
     def estimates(
-        self, spared: AvoidedCalls, usual: UsualCalls, prefix: PrefixReads, savings: Savings
+        self, avoided: AvoidedCalls, usual: UsualCalls, prefix: PrefixReads, savings: Savings
     ) -> Estimates | None:
         """Return both estimates of each sum in ``savings``; None if there was no hit.
 
-        ``spared`` are the hits. Everything but the hits' gross saving is exact, so it only shifts
+        ``avoided`` are the hits. Everything but the hits' gross saving is exact, so it only shifts
         the intervals.
         """
         if not self._hits:
             return None
-        by_calls = self._means_by_calls(spared, usual)
+        by_calls = self._means_by_calls(avoided, usual)
         by_holdout = self._means_by_holdout(usual, prefix)
         found = [
             self._estimate(name, savings, by_calls.get(name), by_holdout.get(name))
@@ -443,15 +440,15 @@ class EstimateAccounts:
 
     # --- by recent calls ----------------------------------------------------------------------
 
-    def _means_by_calls(self, spared: AvoidedCalls, usual: UsualCalls) -> dict[str, Mean]:
+    def _means_by_calls(self, avoided: AvoidedCalls, usual: UsualCalls) -> dict[str, Mean]:
         """Return the means of a hit, by measure, where they have an interval."""
         found = {}
         question_share = self._question_share(usual)
         lengths = self._variance_between_calls("tokens")
         for name in ("total_s", "ttft_s"):
             first = name == "ttft_s"
-            expected = usual.expected(spared, first=first)
-            models = {kind: usual.times_of(kind, first=first) for kind in spared}
+            expected = usual.expected(avoided, first=first)
+            models = {kind: usual.times_of(kind, first=first) for kind in avoided}
             used = {each for each in models.values() if each is not None}
             calls = sum(each.calls for each in used)
             if expected.requests < self._hits or calls < FEWEST_CALLS:

@@ -64,7 +64,7 @@ async def test_the_retry_of_an_sdk_gets_the_answer_to_its_first_try(
         asyncio.TaskGroup() as group,
     ):
         asking = group.create_task(said(client, stream=stream))
-        await running.in_flight(2)  # the seat that was kept, and the retry that took it
+        await running.in_flight(2)  # the client that was kept, and the retry that took it
         held.open.set()
         assert await asking == Oracle().truth(PROMPT).text
         await running.finished(2)

@@ -30,7 +30,7 @@ from scripts.build_encoder import BertConfig, BertGraph
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 WORDS = [a + b + c for a in "bdfklmnprst" for b in "aeiou" for c in ("", "n", "s", "rt")]
 WIDTH = 48
-STEPS = 120
+STEPS = 60
 LONGEST = 40
 
 

@@ -114,10 +114,10 @@ def test_an_upstreams_failures_are_told_once_a_minute_and_counted(
     log.notify(down)
     assert caplog.messages == [
         "upstream a failed: unreachable",
-        "upstream a failed: unreachable; 299 more since it was last told",
+        "upstream a failed: unreachable; 299 more since the last message about it",
         "upstream b failed: unreachable",
         "upstream a failed: server-error (status 500)",
-        "upstream a failed: unreachable; 299 more since it was last told",
+        "upstream a failed: unreachable; 299 more since the last message about it",
     ]
 
 

@@ -71,12 +71,12 @@ class Nodes:
         """Make a call when the limits allow it; return how long it waited."""
         loop, limits = asyncio.get_running_loop(), self.limits(number)
         came, state = loop.time(), self.states[number]
-        held = await limits.hold(100, state.queued)
+        held = await limits.try_take(100, state.queued)
         assert held is not None
         if held.wait_s:
             state.queued += 1
             async with state.queue:
-                while (held := await limits.hold(100)) is not None and held.wait_s:
+                while (held := await limits.try_take(100)) is not None and held.wait_s:
                     await asyncio.sleep(held.wait_s)
             state.queued -= 1
         assert held is not None
@@ -135,7 +135,7 @@ async def test_processes_share_the_rate_of_a_provider_that_tells_no_limit(
         while True:
             state.queued += 1
             async with state.queue:
-                while (held := await limits.hold(100)) is not None and held.wait_s:
+                while (held := await limits.try_take(100)) is not None and held.wait_s:
                     await asyncio.sleep(max(held.wait_s, 0.01))
             state.queued -= 1
             began, refused = loop.time(), provider.refused
@@ -178,7 +178,7 @@ async def test_calls_that_are_not_written_are_a_small_share_of_the_rest(
     await nodes.call(0, provider, answer_s=0.0)
     limits, at_once = nodes.limits(0), 0
     for _ in range(100):
-        holding = limits.hold(1, 0)
+        holding = limits.try_take(1, 0)
         try:
             holding.send(None)
         except StopIteration:
@@ -196,7 +196,7 @@ async def test_a_process_that_was_idle_asks_the_store_first(supervisor: Supervis
     for _ in range(39):
         await nodes.call(0, provider, answer_s=0.0)
     await asyncio.sleep(FRESH_S)
-    held = await nodes.limits(1).hold(1, 0)
+    held = await nodes.limits(1).try_take(1, 0)
     assert held is not None
     assert held.wait_s > 1.0, "the other process has used the whole limit"
 
@@ -205,7 +205,7 @@ async def test_a_provider_without_limits_costs_one_look_a_second(supervisor: Sup
     documents = Documents()
     limits = Nodes(1, supervisor, documents).limits(0)
     for _ in range(100):
-        held = await limits.hold(1, 0)
+        held = await limits.try_take(1, 0)
         assert held is not None
         assert not held.wait_s
         limits.learn((), 0.0, UNIX)
@@ -223,16 +223,16 @@ async def test_without_the_store_a_node_goes_on_with_the_limits_that_it_saw(
         await nodes.call(0, provider)
     limits, loop = nodes.limits(0), asyncio.get_running_loop()
     documents.broken = True
-    assert await limits.hold(1, 0) is None
+    assert await limits.try_take(1, 0) is None
     assert limits.known
     for _ in range(2):
         assert limits.ready_in_s(1, loop.time()) == 0.0
         limits.take(1, loop.time())
     assert limits.ready_in_s(1, loop.time()) > 1.0
-    assert await limits.hold(1, 0) is None, "the store is left alone for a moment"
+    assert await limits.try_take(1, 0) is None, "the store is left alone for a moment"
     documents.broken = False
     await asyncio.sleep(AFTER_FAILURE_S)
-    held = await limits.hold(1, 0)
+    held = await limits.try_take(1, 0)
     assert held is not None
     assert held.wait_s == 0.0, "the store has not seen the calls in between"
 
@@ -241,17 +241,17 @@ async def test_a_rate_that_refusals_told_outlives_the_store(supervisor: Supervis
     documents, loop = Documents(), asyncio.get_running_loop()
     limits, other = (Nodes(2, supervisor, documents).limits(number) for number in range(2))
     for _ in range(3):
-        await limits.hold(1, 0)
+        await limits.try_take(1, 0)
         limits.learn_refusal(2.0, loop.time(), loop.time())
     documents.broken = True
-    assert await limits.hold(1) is None
+    assert await limits.try_take(1) is None
     assert limits.ready_in_s(1, loop.time()) > 0.5, "the rate holds in this process"
     limits.learn_refusal(2.0, loop.time(), loop.time())
     documents.broken = False
     await asyncio.sleep(AFTER_FAILURE_S)
     for each in (limits, other):
         await asyncio.sleep(1.0)
-        held = await each.hold(1)
+        held = await each.try_take(1)
         assert held is not None
         assert "untold" in held.taken, "the store gets the rate, and the other process with it"
 
@@ -265,15 +265,15 @@ async def test_every_limit_outlives_the_store_whichever_call_finds_it_gone(
     loop = asyncio.get_running_loop()
     for limits in both:
         provider = RateLimited(1, 100.0)
-        held = await limits.hold(1, 0)
+        held = await limits.try_take(1, 0)
         assert held is not None
         limits.learn(provider.ask(0.0), loop.time(), UNIX, held.taken)
     await asyncio.sleep(1.0)
     documents.broken = True
-    assert await both[0].hold(1, 0) is None
+    assert await both[0].try_take(1, 0) is None
     assert all(limits.ready_in_s(1, loop.time()) > 1.0 for limits in both)
     nodes.close()
-    assert await both[1].hold(1, 0) is None
+    assert await both[1].try_take(1, 0) is None
 
 
 async def test_a_new_call_does_not_overtake_those_that_wait(supervisor: Supervisor) -> None:
@@ -282,7 +282,7 @@ async def test_a_new_call_does_not_overtake_those_that_wait(supervisor: Supervis
     for _ in range(38):
         await nodes.call(0, provider, answer_s=0.0)
     await asyncio.sleep(FRESH_S)
-    held = await nodes.limits(0).hold(1, 5)
+    held = await nodes.limits(0).try_take(1, 5)
     assert held is not None
     assert held.wait_s > 2.0, "five calls are before it, and only two fit"
 
@@ -312,12 +312,12 @@ async def test_a_caller_that_leaves_while_the_store_is_asked_takes_no_call(
     limits, loop = nodes.limits(0), asyncio.get_running_loop()
     for leaves_after_s in (0.0, 0.0001, 0.0002, 0.0005, 0.0008):
         await asyncio.sleep(FRESH_S)
-        leaving = loop.create_task(limits.hold(1, 0))
+        leaving = loop.create_task(limits.try_take(1, 0))
         await asyncio.sleep(leaves_after_s)
         assert leaving.cancel()
     await asyncio.sleep(1.0)
     for _ in range(2):
-        held = await limits.hold(1, 0)
+        held = await limits.try_take(1, 0)
         assert held is not None
         assert held.wait_s == 0.0
 
@@ -332,7 +332,7 @@ async def test_a_document_of_another_version_is_replaced(supervisor: Supervisor)
     await nodes.call(0, provider)
     await asyncio.sleep(1.0)
     assert documents.kept[name][0] > version + 1
-    held = await nodes.limits(0).hold(1, 0)
+    held = await nodes.limits(0).try_take(1, 0)
     assert held is not None
     assert held.wait_s == 0.0
 

@@ -140,13 +140,13 @@ def play(pace: BatchPace, seconds: float, slots: int, *, refuses: bool) -> tuple
 
 @pytest.mark.parametrize("slots", [5, 20, 60])
 def test_the_limit_settles_below_that_of_a_provider_that_refuses(slots: int) -> None:
-    pace, used = play(BatchPace(most=256), 2000.0, slots, refuses=True)
+    pace, used = play(BatchPace(most=256), 800.0, slots, refuses=True)
     assert slots * 0.4 <= pace.calls <= slots + 2
     assert used >= 0.65 * slots
 
 
 @pytest.mark.parametrize("slots", [5, 20, 60])
 def test_the_limit_settles_near_that_of_a_provider_that_queues(slots: int) -> None:
-    pace, used = play(BatchPace(most=256), 2000.0, slots, refuses=False)
+    pace, used = play(BatchPace(most=256), 800.0, slots, refuses=False)
     assert slots * 0.7 <= pace.calls <= slots * 3
     assert used >= 0.85 * slots

@@ -33,7 +33,7 @@ def both_sides(seed: int) -> list[Served]:
 
 def test_the_saving_comes_with_an_interval_that_holds_the_truth() -> None:
     held = 0
-    for seed in range(40):
+    for seed in range(20):
         (trial,) = report_on(*both_sides(seed)).trials
         assert (trial.name, trial.answers, trial.held_out) == ("concise", 900, 100)
         saved = trial.saved_tokens
@@ -42,7 +42,7 @@ def test_the_saving_comes_with_an_interval_that_holds_the_truth() -> None:
         assert saved.high is not None
         assert saved.value == pytest.approx(100, abs=40)
         held += saved.low <= 100 <= saved.high
-    assert held >= 34
+    assert held >= 17
 
 
 def test_time_is_measured_too_and_the_share_is_of_what_was_left_alone() -> None:

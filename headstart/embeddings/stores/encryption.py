@@ -17,7 +17,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from headstart.errors import ConfigError, MissingExtra
-from headstart.settings import masked_variable
+from headstart.settings import CacheSettings, masked_variable
 
 try:
     from cryptography.exceptions import InvalidTag
@@ -28,7 +28,6 @@ except ImportError as error:
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from headstart.settings import CacheSettings
 
 VERSION = b"\x02"
 _ID_BYTES = 4

@@ -26,14 +26,13 @@ from headstart.embeddings.stores.records import (
     stored_ids,
 )
 from headstart.observe import Served
-from headstart.types import Delete, Entry, StoreStats, VectorRow
+from headstart.types import Charge, Charged, Delete, Entry, StoreStats, VectorRow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
     from headstart.decisions import Label
     from headstart.embeddings.stores.records import EncodedRecord, StoreOptions
-    from headstart.types import Charge, Charged
 
 
 class MemoryStore(RecordStore):

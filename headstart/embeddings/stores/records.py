@@ -29,13 +29,12 @@ import msgspec
 
 from headstart.decisions import Label
 from headstart.errors import ConfigError, StoreError
-from headstart.observe import Committed, Observers, Served, logger
+from headstart.observe import Committed, Observer, Observers, Served, logger
 from headstart.types import Charged, Delete, Entry, Logged, Put, RawResponse, Sketch, VectorRow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 
-    from headstart.observe import Observer
     from headstart.types import Charge, Lease, Record
 
 T = TypeVar("T")

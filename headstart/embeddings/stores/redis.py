@@ -65,7 +65,7 @@ from headstart.embeddings.stores.redis_client import TOO_OLD, connect, explain, 
 from headstart.errors import ConfigError, StoreError
 from headstart.interfaces import SwapResult
 from headstart.observe import Served
-from headstart.types import Charged, Delete, Entry, Lease, Sketch, StoreStats
+from headstart.types import Charge, Charged, Delete, Entry, Lease, Sketch, StoreStats, VectorRow
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -83,7 +83,6 @@ if TYPE_CHECKING:
 
     from headstart.decisions import Label
     from headstart.embeddings.stores.records import EncodedRecord, StoreOptions
-    from headstart.types import Charge, VectorRow
 
 
 LEASE_MS = 3000

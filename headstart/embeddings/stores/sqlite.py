@@ -59,7 +59,7 @@ from headstart.embeddings.stores.records import (
 )
 from headstart.errors import ConfigError, StoreError
 from headstart.observe import Served, logger
-from headstart.types import Entry, Sketch, StoreStats, VectorRow
+from headstart.types import Charge, Charged, Entry, Sketch, StoreStats, VectorRow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -67,7 +67,6 @@ if TYPE_CHECKING:
     from headstart.decisions import Label
     from headstart.embeddings.stores.records import EncodedRecord, StoreOptions
     from headstart.settings import OnCorrupt
-    from headstart.types import Charge, Charged
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")

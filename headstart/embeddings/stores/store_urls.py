@@ -7,15 +7,13 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from headstart.embeddings.stores.records import StoreLimits
+from headstart.embeddings.stores.records import StoreCipher, StoreLimits
 from headstart.errors import ConfigError
-from headstart.interfaces import REDIS_SCHEMES, STORES
+from headstart.interfaces import REDIS_SCHEMES, STORES, Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headstart.embeddings.stores.records import StoreCipher
-    from headstart.interfaces import Store
     from headstart.observe import Observer
     from headstart.settings import OnCorrupt
 

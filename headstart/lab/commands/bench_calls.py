@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import anyio
@@ -21,8 +21,7 @@ from headstart.config.checks import checked
 from headstart.config.loading import load_settings
 from headstart.config.providers import (
     aliases,
-    discover_local,
-    discover_upstreams,
+    discover,
     model_at,
     model_table,
     preset,
@@ -32,9 +31,9 @@ from headstart.dialects.registry import BY_SETTING
 from headstart.errors import ConfigError, InvalidRequest, UpstreamError
 from headstart.factory.context import clock
 from headstart.factory.upstreams import open_upstreams, price_of
-from headstart.lab.bench import CALLS_PER_SLOT, Sample, Subject
+from headstart.lab.bench import CALLS_PER_SLOT, BenchPrompt, Sample, Subject
 from headstart.lab.quality import contains
-from headstart.lab.simulator import Simulator, find_profile, serve
+from headstart.lab.simulator import ProviderProfile, Simulator, find_profile, serve
 from headstart.middleware.upstreams.accounting import UpstreamStates
 from headstart.policies.agreement.judge import judge_request, read_verdict
 from headstart.policies.routing.failures import FailureKind, classify, failure_of
@@ -56,12 +55,9 @@ from headstart.types import (
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
-    from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
     from headstart.interfaces import Upstream
-    from headstart.lab.bench import BenchPrompt
-    from headstart.lab.simulator import ProviderProfile
     from headstart.reply import Reply
     from headstart.types import StreamEvent
 
@@ -383,9 +379,7 @@ def _settings(path: Path | None) -> tuple[Settings, list[str]]:
     settings = load_settings(path, os.environ)
     if settings.upstream:
         return settings, []
-    found, notes = discover_upstreams(os.environ)
-    if not found:
-        found, notes = discover_local()
+    found, notes = discover(os.environ)
     if not found:
         raise ConfigError(
             "no provider: add an [[upstream]], set a key such as OPENAI_API_KEY, or try: "

@@ -28,9 +28,9 @@ from headstart.cli.report import print_report
 from headstart.clients import LiveDraft
 from headstart.config.checks import checked
 from headstart.lab.commands.bench_calls import simulated_prices
-from headstart.lab.simulator import Simulator, serve, traffic
+from headstart.lab.simulator import Oracle, Simulator, TrafficPrompt, serve, traffic
 from headstart.lab.simulator.app import serve_app
-from headstart.lab.simulator.faults import Cut, Status
+from headstart.lab.simulator.faults import Cut, Fault, Status
 from headstart.lab.simulator.oracle import type_prompt
 from headstart.middleware.reading import SSEDecoder
 from headstart.observe import Served
@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
     from headstart.attempts import Attempt
-    from headstart.lab.simulator import Oracle, TrafficPrompt
-    from headstart.lab.simulator.faults import Fault
     from headstart.settings import PriceSettings
 
 ROUTE = "x-headstart-route"

@@ -37,14 +37,13 @@ from headstart.lab.rates import (
     same_class,
     stream_report,
 )
-from headstart.lab.stream import Setup, contender_of, judge_noise, noisy
+from headstart.lab.stream import Contender, Setup, contender_of, judge_noise, noisy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from headstart.lab.rates import Stream, StreamReport
-    from headstart.lab.stream import Contender
     from headstart.policies.learned_rule.error_limit import JudgeNoise
 
 

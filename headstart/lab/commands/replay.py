@@ -16,7 +16,7 @@ from headstart.lab.commands.playing import (
     question_pattern,
     read_material,
 )
-from headstart.lab.rates import ordering_report
+from headstart.lab.rates import Ordering, ordering_report
 from headstart.lab.stream import Setup, contender_of
 from headstart.policies.learned_rule.error_limit import JudgeNoise
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     import re
     from pathlib import Path
 
-    from headstart.lab.rates import Ordering
 
 POLICIES = ("off", "static:0.90", "verified")
 POLICY_HELP = (

@@ -36,7 +36,7 @@ from headstart.lab.commands.playing import (
 )
 from headstart.lab.quality import read_rows, study_cascade
 from headstart.lab.rates import ordering_report, percent
-from headstart.lab.stream import Contender, Setup, contender_of
+from headstart.lab.stream import Contender, PlayedPrompt, Setup, contender_of
 from headstart.lab.tuning import (
     TARGETS,
     THRESHOLDS,
@@ -60,7 +60,6 @@ if TYPE_CHECKING:
 
     from headstart.lab.commands.playing import Material
     from headstart.lab.quality import CascadePoint, CascadeReport, CascadeTuning
-    from headstart.lab.stream import PlayedPrompt
     from headstart.lab.tuning import Static, TargetResult
 
 _STEPS = 10

@@ -32,17 +32,15 @@ from headstart.cli.options import (
 from headstart.config.providers import sends_no_bill
 from headstart.errors import ConfigError
 from headstart.factory.upstreams import metered_price
-from headstart.lab.bench import recommend
+from headstart.lab.bench import Sample, Subject, recommend
 from headstart.lab.commands.bench import ABOVE_ZERO, PROMPTS_HELP, read_bench_prompts
-from headstart.lab.commands.bench_calls import BenchPlan, measure, open_configured
+from headstart.lab.commands.bench_calls import BenchPlan, BenchTarget, measure, open_configured
 from headstart.lab.commands.tune import set_keys
 from headstart.lab.quality import FIGURES, DriftAlarm, Round, Watch, limit_for, round_of, spent_usd
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from headstart.lab.bench import Sample, Subject
-    from headstart.lab.commands.bench_calls import BenchTarget
     from headstart.policies.cost import Price
 
 DAY_S = 86_400.0

@@ -23,6 +23,7 @@ from headstart.lab.simulator.chat_request import (
     wanted_schema,
 )
 from headstart.lab.simulator.simulated_calls import (
+    SIGNATURE,
     PromptBlock,
     ScriptedError,
     TimedPiece,
@@ -30,14 +31,13 @@ from headstart.lab.simulator.simulated_calls import (
     checked_marks,
     lifetime_s,
 )
-from headstart.types import Frozen
+from headstart.types import Frozen, Headers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from headstart.lab.simulator.generation import Alternative, CalledTool
     from headstart.lab.simulator.simulated_calls import Pace, SimulatedAnswer, SimulatedRequest
-    from headstart.types import Headers
 
 _WITHOUT_SAMPLING = b"2026-10-21"
 """This version of the API, and any later one, refuses sampling fields."""
@@ -317,14 +317,13 @@ def _usage(answer: SimulatedAnswer, output_tokens: int) -> dict[str, Any]:
 
 def _blocks(choice: Alternative) -> Iterator[dict[str, Any]]:
     if choice.reasoning:
-        yield {"type": "thinking", "thinking": "".join(choice.reasoning), "signature": _SIGNATURE}
+        yield {"type": "thinking", "thinking": "".join(choice.reasoning), "signature": SIGNATURE}
     if choice.tokens:
         yield {"type": "text", "text": choice.text}
     for call in choice.tool_calls:
         yield _tool_use(call) | {"input": msgspec.json.decode(call.arguments)}
 
 
-_SIGNATURE = "c2ltdWxhdGVkLXNpZ25hdHVyZQ=="
 _Streamed = tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]
 
 
@@ -333,7 +332,7 @@ def _streamed_blocks(choice: Alternative) -> Iterator[_Streamed]:
     if choice.reasoning:
         block = {"type": "thinking", "thinking": "", "signature": ""}
         deltas = [{"type": "thinking_delta", "thinking": token} for token in choice.reasoning]
-        yield block, deltas, [{"type": "signature_delta", "signature": _SIGNATURE}]
+        yield block, deltas, [{"type": "signature_delta", "signature": SIGNATURE}]
     if choice.tokens:
         deltas = [{"type": "text_delta", "text": token} for token in choice.tokens]
         yield {"type": "text", "text": ""}, deltas, []

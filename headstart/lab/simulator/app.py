@@ -25,7 +25,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from headstart.lab.simulator.anthropic_messages import AnthropicWire
 from headstart.lab.simulator.batches import SimulatedBatches
 from headstart.lab.simulator.bedrock import CONVERSES, BedrockWire
-from headstart.lab.simulator.chat_request import BadRequest
+from headstart.lab.simulator.chat_request import CHARACTERS, BadRequest, ChatBody
 from headstart.lab.simulator.cohere import CohereWire
 from headstart.lab.simulator.faults import (
     HEADER,
@@ -69,19 +69,26 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 
-    from headstart.lab.simulator.chat_request import ChatBody
     from headstart.lab.simulator.faults import Spell
     from headstart.lab.simulator.simulated_calls import PromptBlock, Wire
     from headstart.types import Headers
 
 
-_ANTHROPIC: Wire = AnthropicWire()
-_GEMINI: Wire = GeminiWire()
-_BEDROCK: Wire = BedrockWire()
+OPENAI: Wire = OpenAIWire()
+GEMINI: Wire = GeminiWire()
+BEDROCK: Wire = BedrockWire()
+CHATS: dict[bytes, Wire] = {
+    b"/v1/chat/completions": OPENAI,
+    b"/v1/completions": CompletionsWire(),
+    b"/v1/responses": ResponsesWire(),
+    b"/v1/messages": AnthropicWire(),
+    b"/v2/chat": CohereWire(),
+}
+"""Dialects by path; the paths of Gemini and Bedrock have the model in them."""
 _PATHS: tuple[tuple[re.Pattern[bytes], Wire], ...] = (
-    (re.compile(rb"/v1/messages/count_tokens"), _ANTHROPIC),
-    (re.compile(rb"(/(?:v1|v1beta)/models/[^/:]+:)countTokens"), _GEMINI),
-    (re.compile(rb"(/model/[^/]+/)count-tokens"), _BEDROCK),
+    (re.compile(rb"/v1/messages/count_tokens"), CHATS[b"/v1/messages"]),
+    (re.compile(rb"(/(?:v1|v1beta)/models/[^/:]+:)countTokens"), GEMINI),
+    (re.compile(rb"(/model/[^/]+/)count-tokens"), BEDROCK),
 )
 
 
@@ -106,10 +113,10 @@ def count_tokens(incoming: SimulatedRequest) -> CountedPrompt | None:
         return None
     document = msgspec.json.decode(incoming.body, type=dict[str, Any])
     path = incoming.path
-    if wire is _GEMINI:
+    if wire is GEMINI:
         path = path.replace(b":countTokens", b":generateContent")
         document = document.get("generateContentRequest", document)
-    elif wire is _BEDROCK:
+    elif wire is BEDROCK:
         path = path.replace(b"/count-tokens", b"/converse")
         document = (document.get("input") or {}).get("converse", {})
     else:
@@ -120,10 +127,10 @@ def count_tokens(incoming: SimulatedRequest) -> CountedPrompt | None:
 
 
 def _answer(wire: Wire, tokens: int) -> dict[str, Any]:
-    if wire is _GEMINI:
+    if wire is GEMINI:
         details = [{"modality": "TEXT", "tokenCount": tokens}]
         return {"totalTokens": tokens, "promptTokensDetails": details}
-    return {"inputTokens" if wire is _BEDROCK else "input_tokens": tokens}
+    return {"inputTokens" if wire is BEDROCK else "input_tokens": tokens}
 
 
 BLOCK_TOKENS = 128
@@ -132,8 +139,6 @@ MINIMUM_TOKENS = 1024
 LIFETIME_S = 300.0
 """Simulated seconds after its last use at which a prefix is forgotten."""
 
-_CHARACTERS = 4
-"""The number of characters of a simulated prompt token."""
 _MOST_BLOCKS = 100_000
 
 
@@ -199,7 +204,7 @@ class PrefixCache:
         for block in blocks:
             running.update(b"\0" + block.text.encode("utf-8", "surrogatepass"))
             counted += len(block.text) if self._count is None else self._count(block.text)
-            yield running.digest(), counted // _CHARACTERS if self._count is None else counted
+            yield running.digest(), counted // CHARACTERS if self._count is None else counted
 
     def read(self, credential: bytes, chat: ChatBody, at_s: float) -> tuple[int, int]:
         """Remember a prompt; return the numbers of its tokens that were cached and that are new."""
@@ -224,7 +229,7 @@ class PrefixCache:
 def _block_digests(credential: bytes, chat: ChatBody) -> list[bytes]:
     """Return a hash for each whole block, which also depends on all blocks before it."""
     text = chat.prompt_text
-    size = BLOCK_TOKENS * _CHARACTERS
+    size = BLOCK_TOKENS * CHARACTERS
     running = blake2b(credential + b"\0" + chat.model.encode(), digest_size=16)
     digests = []
     for start in range(0, len(text) - size + 1, size):
@@ -232,18 +237,6 @@ def _block_digests(credential: bytes, chat: ChatBody) -> list[bytes]:
         digests.append(running.digest())
     return digests
 
-
-OPENAI: Wire = OpenAIWire()
-GEMINI: Wire = GeminiWire()
-BEDROCK: Wire = BedrockWire()
-CHATS: dict[bytes, Wire] = {
-    b"/v1/chat/completions": OPENAI,
-    b"/v1/completions": CompletionsWire(),
-    b"/v1/responses": ResponsesWire(),
-    b"/v1/messages": AnthropicWire(),
-    b"/v2/chat": CohereWire(),
-}
-"""Dialects by path; the paths of Gemini and Bedrock have the model in them."""
 
 BATCH_S = 60.0
 """The simulated seconds that a batch takes."""

@@ -13,12 +13,11 @@ from urllib.parse import parse_qs
 import msgspec
 
 from headstart.lab.simulator.chat_request import BadRequest
-from headstart.lab.simulator.simulated_calls import ScriptedReply, json_reply
+from headstart.lab.simulator.simulated_calls import ScriptedReply, SimulatedRequest, json_reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from headstart.lab.simulator.simulated_calls import SimulatedRequest
 
 WINDOW_S = 24 * 3600.0
 _ENDPOINTS = (

@@ -26,6 +26,7 @@ from headstart.lab.simulator.chat_request import (
     wanted_schema,
 )
 from headstart.lab.simulator.simulated_calls import (
+    SIGNATURE,
     PromptBlock,
     ScriptedError,
     TimedPiece,
@@ -33,7 +34,7 @@ from headstart.lab.simulator.simulated_calls import (
     checked_marks,
     lifetime_s,
 )
-from headstart.types import Frozen
+from headstart.types import Frozen, Headers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from headstart.lab.simulator.chat_request import WantedFormat
     from headstart.lab.simulator.generation import Alternative
     from headstart.lab.simulator.simulated_calls import Pace, SimulatedAnswer, SimulatedRequest
-    from headstart.types import Headers
 
 CONVERSES = re.compile(rb"/model/([^/]+)/(converse|converse-stream)")
 """The paths of the dialect, with model and operation as groups."""
@@ -168,7 +168,6 @@ _EXCEPTIONS = {
     429: "throttlingException",
     503: "serviceUnavailableException",
 }
-_SIGNATURE = "c2ltdWxhdGVkLXNpZ25hdHVyZQ=="
 
 
 class BedrockWire(Wire):
@@ -332,7 +331,7 @@ def _usage(answer: SimulatedAnswer) -> dict[str, int]:
 
 def _blocks(choice: Alternative) -> Iterator[dict[str, Any]]:
     if choice.reasoning:
-        text = {"text": "".join(choice.reasoning), "signature": _SIGNATURE}
+        text = {"text": "".join(choice.reasoning), "signature": SIGNATURE}
         yield {"reasoningContent": {"reasoningText": text}}
     if choice.tokens:
         yield {"text": choice.text}
@@ -348,7 +347,7 @@ def _streamed(choice: Alternative) -> Iterator[_Streamed]:
     """Yield the start of each block, if it has one, its deltas of one token, and the last delta."""
     if choice.reasoning:
         deltas = [{"reasoningContent": {"text": token}} for token in choice.reasoning]
-        yield None, deltas, [{"reasoningContent": {"signature": _SIGNATURE}}]
+        yield None, deltas, [{"reasoningContent": {"signature": SIGNATURE}}]
     if choice.tokens:
         yield None, [{"text": token} for token in choice.tokens], []
     for call in choice.tool_calls:

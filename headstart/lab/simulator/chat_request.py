@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 Body = TypeVar("Body")
+CHARACTERS = 4
+"""The number of characters of a simulated prompt token."""
 MOST_CHOICES = 128
 MOST_LOGPROBS = 20
 """OpenAI's limits. They keep a single request from occupying the simulator."""
@@ -125,8 +127,8 @@ class ChatBody(Frozen):
 
     @property
     def prompt_tokens(self) -> int:
-        """Simulated tokens: a quarter of the prompt's characters, rounded up."""
-        return math.ceil(len(self.prompt_text) / 4)
+        """Simulated tokens: ``CHARACTERS`` each, rounded up."""
+        return math.ceil(len(self.prompt_text) / CHARACTERS)
 
     @property
     def prompt_text(self) -> str:

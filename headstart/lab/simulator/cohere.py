@@ -15,14 +15,13 @@ from headstart.lab.simulator.chat_request import (
     decode_as,
     wanted_schema,
 )
-from headstart.lab.simulator.generation import likelihoods
+from headstart.lab.simulator.generation import Alternative, CalledTool, likelihoods
 from headstart.lab.simulator.simulated_calls import ScriptedError, TimedPiece, Wire
 from headstart.types import Frozen, Headers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headstart.lab.simulator.generation import Alternative, CalledTool
     from headstart.lab.simulator.simulated_calls import Pace, SimulatedAnswer, SimulatedRequest
 
 _FINISHES = {

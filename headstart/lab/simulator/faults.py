@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from headstart.errors import ConfigError
-from headstart.lab.simulator.generation import filtered
+from headstart.lab.simulator.generation import Generation, filtered
 from headstart.lab.simulator.profiles import find_named
 from headstart.lab.simulator.simulated_calls import Ending, ScriptedError, ScriptedReply, TimedPiece
 from headstart.types import Frozen
@@ -27,7 +27,6 @@ from headstart.types import Frozen
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from headstart.lab.simulator.generation import Generation
     from headstart.lab.simulator.simulated_calls import Wire
 
 HEADER = b"x-sim-fault"

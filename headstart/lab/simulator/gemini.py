@@ -21,16 +21,14 @@ from headstart.lab.simulator.chat_request import (
     text_message,
     wanted_schema,
 )
-from headstart.lab.simulator.generation import likelihoods
-from headstart.lab.simulator.simulated_calls import ScriptedError, TimedPiece, Wire
-from headstart.types import Frozen
+from headstart.lab.simulator.generation import Alternative, likelihoods
+from headstart.lab.simulator.simulated_calls import SIGNATURE, ScriptedError, TimedPiece, Wire
+from headstart.types import Frozen, Headers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headstart.lab.simulator.generation import Alternative
     from headstart.lab.simulator.simulated_calls import Pace, SimulatedAnswer, SimulatedRequest
-    from headstart.types import Headers
 
 GENERATES = re.compile(rb"/(?:v1|v1beta)/models/([^/:]+):(generateContent|streamGenerateContent)")
 """The paths of the dialect, with model and method as groups."""
@@ -173,7 +171,6 @@ _STATUSES = {
 }
 _ERROR_INFO = "type.googleapis.com/google.rpc.ErrorInfo"
 _RETRY_INFO = "type.googleapis.com/google.rpc.RetryInfo"
-_SIGNATURE = "c2ltdWxhdGVkLXNpZ25hdHVyZQ=="
 _encode = msgspec.json.encode
 
 
@@ -291,7 +288,7 @@ def _parts(choice: Alternative) -> Iterator[dict[str, Any]]:
         arguments = msgspec.json.decode(call.arguments)
         yield {
             "functionCall": {"name": call.name, "args": arguments},
-            "thoughtSignature": _SIGNATURE,
+            "thoughtSignature": SIGNATURE,
         }
 
 

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import math
 import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from headstart.lab.simulator.chat_request import NamedTool
-from headstart.lab.simulator.oracle import paragraph, reference, split_tokens
+from headstart.lab.simulator.chat_request import ChatBody, Function, NamedTool
+from headstart.lab.simulator.oracle import Oracle, Truth, paragraph, reference, split_tokens
 from headstart.types import Frozen
-
-if TYPE_CHECKING:
-    from headstart.lab.simulator.chat_request import ChatBody, Function
-    from headstart.lab.simulator.oracle import Oracle, Truth
 
 _SCALARS: dict[str, Any] = {
     "string": "example",

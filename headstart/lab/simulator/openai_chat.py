@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from headstart.lab.simulator.chat_request import (
+    CHARACTERS,
     AskedMessage,
     BadRequest,
     ChatBody,
@@ -19,16 +20,14 @@ from headstart.lab.simulator.chat_request import (
     decode_as,
     decode_chat,
 )
-from headstart.lab.simulator.generation import Likelihood, likelihoods
+from headstart.lab.simulator.generation import Alternative, Likelihood, likelihoods
 from headstart.lab.simulator.simulated_calls import ScriptedError, TimedPiece, Wire
-from headstart.types import Frozen
+from headstart.types import Frozen, Headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from headstart.lab.simulator.generation import Alternative
     from headstart.lab.simulator.simulated_calls import Pace, SimulatedAnswer, SimulatedRequest
-    from headstart.types import Headers
 
 
 _TIER = "default"
@@ -254,7 +253,6 @@ def _model(model: str, created: int) -> dict[str, Any]:
 
 _LIMIT = 16
 """The documented limit of a request that names none."""
-_encode_completion = msgspec.json.encode
 
 
 class CompletionsBody(Frozen):
@@ -271,7 +269,7 @@ class CompletionsBody(Frozen):
     stream_options: StreamOptions | None = None
 
 
-class PromptBody(ChatBody, frozen=True, kw_only=True):
+class PromptBody(ChatBody):
     """The same in the terms of a chat."""
 
     echoed: tuple[str, ...] = ()
@@ -313,7 +311,7 @@ class CompletionsWire(OpenAIWire):
             | {"logprobs": _completion_logprobs(answer, each.tokens)}
             for place, each in enumerate(answer.generation.alternatives)
         ]
-        return _encode_completion({**_head(answer), "choices": choices, "usage": usage_of(answer)})
+        return _encode({**_head(answer), "choices": choices, "usage": usage_of(answer)})
 
     def events(self, answer: SimulatedAnswer, pace: Pace) -> Iterator[TimedPiece]:
         """Yield a chunk for each token, choices interleaved, then finish and usage chunks."""
@@ -393,14 +391,12 @@ def _head(answer: SimulatedAnswer) -> dict[str, Any]:
 
 
 def _chunk(answer: SimulatedAnswer, **members: Any) -> bytes:
-    return b"data: %b\n\n" % _encode_completion({**_head(answer), **members})
+    return b"data: %b\n\n" % _encode({**_head(answer), **members})
 
 
 # --- calls that are not chats: embeddings, rerank and moderations ---------------------------------
 
 _WORD = re.compile(r"\w+")
-_CHARACTERS = 4
-"""The number of characters of a simulated prompt token."""
 _HARMFUL = {
     "violence": frozenset(("attack", "hurt", "kill", "murder", "stab")),
     "self-harm": frozenset(("suicide",)),
@@ -537,7 +533,7 @@ def _words(text: str) -> frozenset[str]:
 
 
 def _tokens(text: str) -> int:
-    return -(-len(text) // _CHARACTERS)
+    return -(-len(text) // CHARACTERS)
 
 
 _PATHS: dict[bytes, Callable[[bytes, str], AnsweredDocument]] = {

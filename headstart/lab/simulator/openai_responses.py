@@ -24,7 +24,7 @@ from headstart.lab.simulator.chat_request import (
     decode_as,
     text_message,
 )
-from headstart.lab.simulator.generation import likelihoods
+from headstart.lab.simulator.generation import Alternative, likelihoods
 from headstart.lab.simulator.openai_chat import OpenAIWire, logprob_entry
 from headstart.lab.simulator.simulated_calls import TimedPiece
 from headstart.types import Frozen
@@ -32,7 +32,6 @@ from headstart.types import Frozen
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
-    from headstart.lab.simulator.generation import Alternative
     from headstart.lab.simulator.simulated_calls import (
         Message,
         Pace,
@@ -186,7 +185,7 @@ class _ResponsesBody(Frozen):
     top_logprobs: int | None = None
 
 
-class _Asked(ChatBody, frozen=True, kw_only=True):
+class _Asked(ChatBody):
     """A request in the common terms, and which optional parts of a reasoning item it wants."""
 
     summary: bool = False

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 import msgspec
 
 from headstart.errors import ConfigError
-from headstart.types import Frozen
+from headstart.types import Frozen, Headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from headstart.types import Headers
 
 Value = TypeVar("Value")
 LimitForm: TypeAlias = Literal[

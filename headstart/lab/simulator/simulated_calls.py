@@ -175,6 +175,10 @@ def unknown_url(wire: Wire, method: str, path: bytes) -> ScriptedReply:
     return error_reply(wire, ScriptedError(404, message, "unknown_url"))
 
 
+SIGNATURE = "c2ltdWxhdGVkLXNpZ25hdHVyZQ=="
+"""What dialects with signatures put beside reasoning and calls."""
+
+
 class PromptBlock(NamedTuple):
     """A block of a prompt: a tool, a text, a call or a result."""
 
@@ -490,7 +494,7 @@ class CallFacts(Frozen):
     """Tokens of the whole answer, sent or not; 0 for an error."""
 
 
-class EndedCall(CallFacts, frozen=True, kw_only=True, omit_defaults=False):
+class EndedCall(CallFacts, kw_only=True, omit_defaults=False):
     """One call from its arrival to its end. Seconds are real ones, since ``at``."""
 
     request_id: str

@@ -17,13 +17,12 @@ from headstart.compression.tokens import count_tokens
 from headstart.dialects.registry import DIALECTS
 from headstart.errors import ConfigError
 from headstart.reply import Transcript
-from headstart.types import Frozen, Text
+from headstart.types import Completion, Frozen, Text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from headstart.dialects.dialect import Dialect
-    from headstart.types import Completion
 
 CHUNK_TOKENS = 8000
 """The default number of tokens of a part."""

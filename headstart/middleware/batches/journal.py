@@ -17,7 +17,7 @@ import secrets
 from email.message import Message
 from hashlib import sha256
 from stat import S_ISREG
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -29,7 +29,6 @@ from headstart.types import Frozen
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
-    from typing import BinaryIO
 
 
 CHAT = "/v1/chat/completions"

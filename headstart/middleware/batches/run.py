@@ -15,10 +15,10 @@ import msgspec
 from headstart.attempts import FAILURES, AttemptOutcome
 from headstart.decisions import Outcome
 from headstart.dialects.registry import DIALECTS
-from headstart.middleware.batches.documents import MappedRequest, MapStep, StepError
+from headstart.middleware.batches.documents import MapOptions, MappedRequest, MapStep, StepError
 from headstart.middleware.batches.journal import BatchResult, body_of, in_prefix_order, output_row
 from headstart.middleware.respond import plain_error
-from headstart.observe import Served
+from headstart.observe import Observation, Served
 from headstart.policies.routing import schedule
 from headstart.policies.routing.failures import FailureKind
 from headstart.policies.routing.rate_limits import retry_after_s
@@ -27,10 +27,8 @@ from headstart.policies.routing.schedule import BatchPace
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
-    from headstart.middleware.batches.documents import MapOptions
     from headstart.middleware.batches.journal import BatchJournal, BatchRequest
     from headstart.middleware.concurrency import ConcurrencyLimit
-    from headstart.observe import Observation
     from headstart.types import ASGIApp, Headers, Message
 
 

@@ -45,7 +45,7 @@ from headstart.middleware.batches.journal import (
 )
 from headstart.middleware.batches.run import BatchBooks, BatchRun
 from headstart.middleware.body import iterate_body, paced
-from headstart.middleware.concurrency import ConcurrencyLimit
+from headstart.middleware.concurrency import ConcurrencyLimit, Spawn
 from headstart.middleware.endpoints import raw_path
 from headstart.middleware.respond import (
     JSON,
@@ -54,15 +54,13 @@ from headstart.middleware.respond import (
     response_start,
     send_whole,
 )
-from headstart.observe import Served, logger
+from headstart.observe import Observation, Served, logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from headstart.middleware.batches.journal import BatchRequest
-    from headstart.middleware.concurrency import Spawn
-    from headstart.observe import Observation
     from headstart.settings import BatchSettings
     from headstart.types import ASGIApp, Headers, Receive, Scope, Send
 

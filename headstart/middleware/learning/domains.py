@@ -16,10 +16,10 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-from headstart.decisions import Rule
+from headstart.decisions import Label, Rule
 from headstart.errors import StageError, StoreError
-from headstart.observe import Learned, StageFailed, logger
-from headstart.policies.learned_rule.domain import SnapshotError
+from headstart.observe import Learned, Observer, StageFailed, logger
+from headstart.policies.learned_rule.domain import Domain, LabelEffect, SnapshotError
 from headstart.policies.learned_rule.error_limit import MOST_ENTRY_STATS, Trust
 from headstart.policies.match import Veto, Vetoes
 from headstart.types import Frozen
@@ -27,10 +27,7 @@ from headstart.types import Frozen
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from headstart.decisions import Label
     from headstart.interfaces import Store
-    from headstart.observe import Observer
-    from headstart.policies.learned_rule.domain import Domain, LabelEffect
 
 POLL_S = 0.25
 """Longest time until this process learns from a label of another process."""

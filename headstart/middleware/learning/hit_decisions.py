@@ -16,24 +16,21 @@ import msgspec
 
 from headstart.decisions import LabelSource, Lookup, Outcome, Rule, UnlabelledPair, Verdict
 from headstart.errors import StageError
-from headstart.middleware.learning.learner import FeedbackSample
-from headstart.observe import StageFailed
+from headstart.middleware.learning.learner import Audits, ComparisonBudget, FeedbackSample, Learner
+from headstart.observe import Observer, StageFailed
 from headstart.policies.learned_rule.domain import DomainStatus  # noqa: TC001 - msgspec reads it
 from headstart.policies.learned_rule.features import unpack_features
 from headstart.policies.learned_rule.threshold import comparison_share
 from headstart.policies.match import FEEDBACK, question_of
-from headstart.types import Frozen
+from headstart.types import CacheKey, Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headstart.decisions import Label, MatchContext
     from headstart.interfaces import Store
-    from headstart.middleware.learning.learner import Audits, ComparisonBudget, Learner
-    from headstart.observe import Observer
     from headstart.policies.learned_rule.domain import Domain
     from headstart.policies.learned_rule.error_limit import ErrorLimit
-    from headstart.types import CacheKey
 
 NO_FEATURES = frozenset(("bias", "entry", "uncertainty"))
 """Contributions that do not come from the two questions."""

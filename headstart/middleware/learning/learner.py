@@ -17,9 +17,9 @@ import anyio
 import msgspec
 from anyio import to_thread
 
-from headstart.decisions import Label, LabelSource, Outcome
+from headstart.decisions import Label, LabelSource, Outcome, UnlabelledPair
 from headstart.errors import EncoderError, HeadstartError, StoreError, UpstreamProtocolError
-from headstart.observe import Encoded, Labelled, Served, StageFailed, logger
+from headstart.observe import Encoded, Labelled, Observation, Observer, Served, StageFailed, logger
 from headstart.policies.agreement.judge import (
     Agreement,
     answer_text,
@@ -31,7 +31,7 @@ from headstart.policies.agreement.judge import (
 )
 from headstart.policies.match import Veto
 from headstart.reply import Transcript
-from headstart.types import CacheKey, Call, RawResponse, ToolCall, ulid_time
+from headstart.types import CacheKey, Call, Completion, Entry, RawResponse, ToolCall, ulid_time
 
 if TYPE_CHECKING:
     import asyncio
@@ -40,17 +40,14 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from headstart.decisions import UnlabelledPair
     from headstart.dialects.dialect import Dialect
     from headstart.embeddings.entry_encoder import PromptEncoder
     from headstart.interfaces import Store, Upstream
     from headstart.middleware.flights import Flight
     from headstart.middleware.learning.domains import Domains
     from headstart.middleware.request_context import RequestContext
-    from headstart.observe import Observation, Observer
     from headstart.policies.cost import Price
     from headstart.settings import AuditSettings
-    from headstart.types import Completion, Entry
 
 
 HOUR_S = 3600.0

@@ -40,8 +40,8 @@ from headstart.policies.output.answer_limits import (
     refuse_limit,
     refuses_limits,
 )
-from headstart.policies.output.continuation import TextJoin, continuing
-from headstart.reply import AnswerWithheld, Transcript
+from headstart.policies.output.continuation import Prefill, TextJoin, continuing
+from headstart.reply import AnswerWithheld, Reply, Transcript
 from headstart.types import (
     Ended,
     ErrorReported,
@@ -59,8 +59,6 @@ if TYPE_CHECKING:
     from headstart.dialects.dialect import Dialect
     from headstart.middleware.shaping.steps import AnswerLength, RestOfSteps, Send, StepContext
     from headstart.policies.output.answer_limits import Lengths
-    from headstart.policies.output.continuation import Prefill
-    from headstart.reply import Reply
     from headstart.settings import OutputSettings
     from headstart.types import Call, ChatRequest, Piece, StreamEvent
 

@@ -35,7 +35,7 @@ from headstart.policies.output.document_edits import (
     predicted_tokens,
     with_prediction,
 )
-from headstart.reply import HELD_BYTES, AnswerWithheld, replayed
+from headstart.reply import HELD_BYTES, AnswerWithheld, Reply, Transcript, replayed
 from headstart.types import (
     Ended,
     RefusalDelta,
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
     from headstart.middleware.shaping.steps import RestOfSteps, Send, StepContext
     from headstart.policies.output.document_edits import EditRequest
-    from headstart.reply import Reply, Transcript
     from headstart.settings import EditMode
     from headstart.types import Call, ChatRequest, Piece, StreamEvent
 

@@ -15,7 +15,7 @@ from headstart.dialects.registry import DIALECTS, FORMS
 from headstart.dialects.request_form import KEY_SIGNS, MARKED, SIGNS
 from headstart.errors import UpstreamRefused
 from headstart.middleware.identity import credential_of
-from headstart.middleware.shaping.steps import when_read
+from headstart.middleware.shaping.steps import RestOfSteps, Send, StepContext, when_read
 from headstart.policies.routing.prompt_cache import (
     LATER,
     OPENING,
@@ -26,17 +26,15 @@ from headstart.policies.routing.prompt_cache import (
     choose_marks,
     prefix_prices,
 )
-from headstart.types import CacheMarks
+from headstart.types import CacheMarks, Call, ChatRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from headstart.middleware.shaping.steps import RestOfSteps, Send, StepContext
     from headstart.policies.cost import Price
     from headstart.policies.routing.prompt_cache import PrefixReuse
     from headstart.reply import Reply, Transcript
     from headstart.settings import CompressionSettings
-    from headstart.types import Call, ChatRequest
 
 _PRIMARY = (AttemptRole.FIRST, AttemptRole.RETRY, AttemptRole.FALLBACK, AttemptRole.RETRIEVE)
 """The roles of calls whose answer is likely to be read. Others may be cancelled at any time."""

@@ -13,30 +13,25 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
 import msgspec
 
 from headstart.attempts import ShapingEffect
-from headstart.compression.compress import MIN_TEXT_CHARS, Profile, compress
+from headstart.compression.compress import MIN_TEXT_CHARS, CompressOptions, Profile, compress
 from headstart.compression.memo import Memo
-from headstart.compression.result import count_messages
-from headstart.compression.tokens import count_tokens, estimate_tokens, is_loaded, load
+from headstart.compression.result import Compression, count_messages
+from headstart.compression.tokens import TokenCount, count_tokens, estimate_tokens, is_loaded, load
 from headstart.dialects.registry import DIALECTS
 from headstart.errors import UpstreamRefused
-from headstart.middleware.shaping.steps import with_document
+from headstart.middleware.shaping.steps import RestOfSteps, Send, StepContext, with_document
 from headstart.observe import DRY_RUN
 from headstart.policies.freshness import compressed_transform, requested_compression, stricter
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from typing import TypeVar
 
-    from headstart.compression.compress import CompressOptions
-    from headstart.compression.result import Compression
-    from headstart.compression.tokens import TokenCount
     from headstart.middleware.shaping.recoverable import RecoverableCalls
-    from headstart.middleware.shaping.steps import RestOfSteps, Send, StepContext
     from headstart.reply import Reply
     from headstart.settings import CompressionMode, CompressionSettings
     from headstart.types import Call, ChatRequest

@@ -32,7 +32,7 @@ from headstart.middleware.shaping.steps import (
     with_document,
     without_length,
 )
-from headstart.reply import HELD_BYTES, Transcript
+from headstart.reply import HELD_BYTES, Reply, Transcript
 from headstart.types import (
     Ended,
     ErrorReported,
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from headstart.compression.memo import Memo
     from headstart.middleware.shaping.prompt_compression import TextWorker
     from headstart.middleware.shaping.steps import RestOfSteps, Send, StepContext, WriteEvents
-    from headstart.reply import Reply
     from headstart.types import Call, ChatRequest, Piece, StreamEvent
 
 

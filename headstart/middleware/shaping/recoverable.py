@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
-from headstart.attempts import AttemptRole, ShapingEffect
+from headstart.attempts import AttemptRole, ShapingEffect, Tokens
 from headstart.canonical_request import (
     CanonicalRequest,
     ForeignTool,
@@ -31,8 +31,8 @@ from headstart.canonical_request import (
     Tool,
 )
 from headstart.compression import result
-from headstart.compression.compress import compress
-from headstart.compression.result import RETRIEVE, calls_in, texts
+from headstart.compression.compress import CompressOptions, compress
+from headstart.compression.result import RETRIEVE, Compression, calls_in, texts
 from headstart.compression.tokens import CHARS_PER_TOKEN
 from headstart.dialects.registry import DIALECTS
 from headstart.errors import HeadstartError, UpstreamProtocolError
@@ -44,7 +44,7 @@ from headstart.middleware.shaping.steps import (
     without_length,
 )
 from headstart.policies.freshness import compressed_transform
-from headstart.reply import Transcript
+from headstart.reply import Reply, Transcript
 from headstart.types import (
     CONTENT_BLOCKS,
     Ended,
@@ -63,14 +63,10 @@ from headstart.types import (
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
 
-    from headstart.attempts import Tokens
-    from headstart.compression.compress import CompressOptions
     from headstart.compression.memo import Memo
-    from headstart.compression.result import Compression
     from headstart.dialects.dialect import Dialect
     from headstart.dialects.request_form import PromptMessage, RequestForm
     from headstart.middleware.shaping.steps import RestOfSteps, StepContext
-    from headstart.reply import Reply
     from headstart.settings import CompressionSettings
     from headstart.types import Call, ChatRequest, Completion, Piece, StreamEvent
 

@@ -13,23 +13,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
-from headstart.attempts import ShapingEffect, Tokens
+from headstart.attempts import RoutingEstimate, ShapingEffect, Tokens
 from headstart.dialects.registry import DIALECTS, FORMS
 from headstart.errors import HeadstartError, InvalidRequest, UpstreamProtocolError
-from headstart.observe import StageFailed
+from headstart.observe import Observer, StageFailed
 from headstart.policies.output.answer_limits import cut_by
-from headstart.reply import AnswerWithheld, Transcript
+from headstart.reply import AnswerWithheld, Reply, Transcript
 from headstart.types import Ended, Piece, UsageReported
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 
-    from headstart.attempts import RoutingEstimate
     from headstart.canonical_request import CanonicalRequest
     from headstart.dialects.dialect import Dialect
     from headstart.interfaces import Candidate
-    from headstart.observe import Observer
-    from headstart.reply import Reply
     from headstart.types import Call, ChatRequest, Headers, Started, StreamEvent
 
     WriteEvents: TypeAlias = Callable[[Sequence[StreamEvent]], Piece]

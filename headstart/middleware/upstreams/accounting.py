@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import OrderedDict
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
 from headstart.attempts import Attempt, AttemptOutcome, AttemptRole, Tokens
-from headstart.errors import UpstreamError
+from headstart.errors import HeadstartError, UpstreamError
 from headstart.policies.cost import Price, cancelled_cost_usd
 from headstart.policies.routing.failures import (
     CircuitBreaker,
@@ -21,23 +21,18 @@ from headstart.policies.routing.failures import (
     failure,
     failure_of,
 )
-from headstart.policies.routing.measures import Affinities, Measures
+from headstart.policies.routing.measures import Affinities, Measures, UpstreamModel
 from headstart.policies.routing.prompt_cache import PrefixReuse
 from headstart.policies.routing.rate_limits import NOTHING_TAKEN, RateLimits, Taken
 from headstart.policies.routing.schedule import ExtraBudget
-from headstart.reply import AnswerWithheld
+from headstart.reply import AnswerWithheld, Reply, Transcript
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from headstart.attempts import CostOf
     from headstart.dialects.dialect import Dialect
     from headstart.dialects.registry import DocumentForm
-    from headstart.errors import HeadstartError
     from headstart.middleware.client_ledger import Reservation
     from headstart.policies.routing.failures import Failure, Permit
-    from headstart.policies.routing.measures import UpstreamModel
-    from headstart.reply import Reply, Transcript
     from headstart.types import Call
 
 _NO_LOCK = nullcontext()

@@ -11,7 +11,7 @@ import anyio
 from headstart.errors import UpstreamProtocolError
 from headstart.middleware.reading import BodyReader, body_reader
 from headstart.reply import Reply, Transcript
-from headstart.types import ErrorReported, Message, Piece
+from headstart.types import ASGIApp, Call, ErrorReported, Headers, Message, Piece, Scope
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from headstart.dialects.dialect import Dialect
     from headstart.middleware.concurrency import Spawn
-    from headstart.types import ASGIApp, Call, Headers, Scope
 
 logger = logging.getLogger("headstart")
 

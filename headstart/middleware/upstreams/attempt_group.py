@@ -511,10 +511,9 @@ class CallTask:
         self._released = asyncio.Event()
         self._cancelled = False
         self._closing: Closing | None = None
-        keeping = asyncio.create_task(  # noqa: TID251 - its maker owns it, and awaits its end
+        self._task: asyncio.Task[None] | None = asyncio.create_task(  # noqa: TID251 - its maker owns it, and awaits its end
             self._keep(upstream)
         )
-        self._task: asyncio.Task[None] | None = keeping
 
     async def answer(self) -> Reply:
         """Return the answer once it has begun, or ended if ``whole``. Raises its error."""

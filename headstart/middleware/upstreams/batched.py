@@ -25,14 +25,13 @@ from headstart.errors import (
     UpstreamUnreachable,
 )
 from headstart.middleware.upstreams.http import HTTPUpstream
-from headstart.middleware.upstreams.outgoing import pieces_of, read_head
+from headstart.middleware.upstreams.outgoing import OutgoingRequest, pieces_of, read_head
 from headstart.reply import Reply, Transcript
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
     from headstart.middleware.concurrency import Spawn
-    from headstart.middleware.upstreams.outgoing import OutgoingRequest
     from headstart.middleware.upstreams.signers import Signer
     from headstart.settings import UpstreamSettings
     from headstart.types import Call, Headers

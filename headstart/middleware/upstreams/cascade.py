@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -40,8 +40,8 @@ from headstart.policies.drafts import (
     start_both,
     veto_draft,
 )
-from headstart.reply import HELD_BYTES, Transcript
-from headstart.types import Ended, LogprobsDelta, Piece, Started
+from headstart.reply import HELD_BYTES, Reply, Transcript
+from headstart.types import Call, ChatRequest, Completion, Ended, LogprobsDelta, Piece, Started
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -52,13 +52,10 @@ if TYPE_CHECKING:
         Mapping,
         Sequence,
     )
-    from typing import TypeAlias
 
     from headstart.dialects.dialect import Dialect
     from headstart.interfaces import Candidate, DraftJudge
-    from headstart.reply import Reply
     from headstart.settings import Judge, Strategy
-    from headstart.types import Call, ChatRequest, Completion
 
     _Teach: TypeAlias = Callable[[Completion], Awaitable[None]]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from headstart.attempts import AttemptRole
+from headstart.attempts import AttemptRole, RoutingEstimate
 from headstart.errors import UpstreamError
-from headstart.middleware.flights import OwnedCall
-from headstart.middleware.reading import body_reader
+from headstart.middleware.flights import AnswerForm, Flight, OwnedCall
+from headstart.middleware.reading import BodyReader, body_reader
 from headstart.middleware.shared_flights import (
     AnswerEnded,
     BodyPart,
@@ -18,23 +18,17 @@ from headstart.middleware.shared_flights import (
     OwnerLost,
     wait_until_settled,
 )
-from headstart.policies.routing.schedule import ANY_WAIT, join_terms, twin_wait_s
+from headstart.policies.routing.schedule import ANY_WAIT, JoinTerms, join_terms, twin_wait_s
 from headstart.reply import Reply, Transcript, read_whole, replayed
-from headstart.types import Entry, Lease
+from headstart.types import Call, Entry, Headers, Lease, Origin, Piece
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
-    from typing import TypeAlias
 
-    from headstart.attempts import RoutingEstimate
     from headstart.dialects.dialect import Dialect
     from headstart.interfaces import Candidate, Upstream
-    from headstart.middleware.flights import AnswerForm, Flight
-    from headstart.middleware.reading import BodyReader
     from headstart.middleware.shared_flights import LeaseClaim, RemoteAnswer, SharedFlights
-    from headstart.policies.routing.schedule import JoinTerms
     from headstart.settings import JoinStreams
-    from headstart.types import Call, Headers, Origin, Piece
 
     Render: TypeAlias = Callable[[Entry], "tuple[Headers, bytes, int] | None"]
 

@@ -30,7 +30,7 @@ from headstart.errors import (
     UpstreamTimeout,
     UpstreamUnreachable,
 )
-from headstart.middleware.reading import MAX_DOCUMENT_BYTES
+from headstart.middleware.reading import MAX_DOCUMENT_BYTES, BodyReader
 from headstart.middleware.upstreams.outgoing import (
     AFTER_END_S,
     IncomingAnswer,
@@ -58,7 +58,6 @@ if TYPE_CHECKING:
 
     from headstart.dialects.dialect import UpstreamDialect
     from headstart.middleware.concurrency import Spawn
-    from headstart.middleware.reading import BodyReader
     from headstart.middleware.upstreams.signers import Signer
     from headstart.settings import UpstreamSettings
     from headstart.types import Call, Headers, Piece, Upload

@@ -58,19 +58,19 @@ _decoder: msgspec.msgpack.Decoder[tuple[SavedLimits, list[float]]] = msgspec.msg
 )
 
 
-class Held(NamedTuple):
-    """What came of a call that wants to use the limits."""
+class Counted(NamedTuple):
+    """Whether a call could be counted in the limits."""
 
     wait_s: float = 0.0
     """Seconds until it fits; 0: it was counted."""
     taken: Taken = NOTHING_TAKEN
 
 
-class _HeldCall:
+class _TakenCall:
     """A call that is counted. Its ``taken`` is filled in once the store has counted it."""
 
     def __init__(
-        self, tokens: int, answer: asyncio.Future[Held | None] | None = None, calls: int = 1
+        self, tokens: int, answer: asyncio.Future[Counted | None] | None = None, calls: int = 1
     ) -> None:
         self.tokens = tokens
         self.answer = answer
@@ -103,7 +103,7 @@ class _UnusedCall(NamedTuple):
 
 
 class _ReadHeaders(NamedTuple):
-    """What an answer told of the limits."""
+    """The limits in the headers of an answer."""
 
     headers: Headers
     unix: float
@@ -125,7 +125,7 @@ class _RefusedCall(NamedTuple):
         limits.learn_refusal(self.pause_s, self.began, now)
 
 
-_Change: TypeAlias = _HeldCall | _UnusedCall | _ReadHeaders | _RefusedCall
+_Change: TypeAlias = _TakenCall | _UnusedCall | _ReadHeaders | _RefusedCall
 
 
 class NodeLimits:
@@ -199,7 +199,7 @@ class StoredLimits(RateLimits):
 
     # --- asking and counting ----------------------------------------------------------------
 
-    async def hold(self, tokens: int, waiting: int | None = None) -> Held | None:
+    async def try_take(self, tokens: int, waiting: int | None = None) -> Counted | None:
         """Count a call, if it fits now; None: the store cannot be asked.
 
         ``waiting`` calls are in the queue before it; None: it is the first one of the queue.
@@ -210,16 +210,16 @@ class StoredLimits(RateLimits):
         view = self._view
         if self._is_live and not view.known:
             # Counted for the case that another node knows a limit.
-            return self._count(_HeldCall(tokens), now)
+            return self._count(_TakenCall(tokens), now)
         if self._is_live and now < self._seen_at + FRESH_S:
             if waiting and (wait_s := view.ready_in_s(tokens, now, 1 + waiting)) > 0.0:
-                return Held(wait_s)
-            unwritten = [each.tokens for each in self._changes if isinstance(each, _HeldCall)]
+                return Counted(wait_s)
+            unwritten = [each.tokens for each in self._changes if isinstance(each, _TakenCall)]
             fits = view.fits_share(len(unwritten) + 1, sum(unwritten) + tokens, AHEAD, now)
             if fits and waiting is not None:
-                return self._count(_HeldCall(tokens), now)
-        answer: asyncio.Future[Held | None] = asyncio.get_running_loop().create_future()
-        call = _HeldCall(tokens, answer, 1 + (waiting or 0))
+                return self._count(_TakenCall(tokens), now)
+        answer: asyncio.Future[Counted | None] = asyncio.get_running_loop().create_future()
+        call = _TakenCall(tokens, answer, 1 + (waiting or 0))
         self._change(call, soon=True)
         self._hurry.set()
         try:
@@ -229,18 +229,18 @@ class StoredLimits(RateLimits):
                 self.cancel(tokens, self._time())
             raise
 
-    def _count(self, call: _HeldCall, now: float) -> Held:
+    def _count(self, call: _TakenCall, now: float) -> Counted:
         """Count a call that is made before it is written."""
         call.apply(self._view, now)
         self._change(call, soon=False)
-        return Held(taken=call.taken)
+        return Counted(taken=call.taken)
 
     def take(self, tokens: int, now: float) -> Taken:
         """Count a call of a node that is on its own."""
         return self._in_force.take(tokens, now)
 
     def cancel(self, tokens: int, now: float) -> None:
-        """Undo ``hold``: the call was not made."""
+        """Undo ``try_take``: the call was not made."""
         self._return(_UnusedCall(tokens, requests=True), now)
 
     def give_back(self, tokens: int, now: float) -> None:
@@ -360,12 +360,12 @@ class StoredLimits(RateLimits):
         self._stored, self._seen_at, self._was_live = limits, now, True
         self._view.copy_from(limits)
         for change in self._changes:
-            if not isinstance(change, _HeldCall) or change.answer is None:
+            if not isinstance(change, _TakenCall) or change.answer is None:
                 change.apply(self._view, now)
         for change in changes:
-            if isinstance(change, _HeldCall) and change.answer is not None:
+            if isinstance(change, _TakenCall) and change.answer is not None:
                 if not change.answer.cancelled():
-                    change.answer.set_result(Held(change.wait_s, change.taken))
+                    change.answer.set_result(Counted(change.wait_s, change.taken))
                 elif change.taken:
                     self.cancel(change.tokens, now)
 
@@ -374,7 +374,7 @@ class StoredLimits(RateLimits):
         self.nodes.failed_at = max(self.nodes.failed_at, self._time())
         waiting, self._changes = (*changes, *self._changes), []
         for change in waiting:
-            if isinstance(change, _HeldCall) and change.answer and not change.answer.done():
+            if isinstance(change, _TakenCall) and change.answer and not change.answer.done():
                 change.answer.set_result(None)
 
     def _encode(self, limits: RateLimits) -> bytes:

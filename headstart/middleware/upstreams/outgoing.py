@@ -44,16 +44,14 @@ from headstart.policies.callers import (
     is_secret_parameter,
     picker,
 )
-from headstart.reply import EVENT_STREAMS
-from headstart.types import ExtraDelta, UsageReported
+from headstart.reply import EVENT_STREAMS, Transcript
+from headstart.types import CacheMarks, Call, ChatRequest, ExtraDelta, Headers, Piece, UsageReported
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 
     from headstart.dialects.dialect import Dialect, EventEncoder, UpstreamDialect
-    from headstart.reply import Transcript
     from headstart.settings import UpstreamSettings
-    from headstart.types import CacheMarks, Call, ChatRequest, Headers, Piece
 
 HOP_BY_HOP = frozenset(
     (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headstart.attempts import AttemptRole, Tokens
+from headstart.attempts import AttemptRole, RoutingEstimate, Tokens
 from headstart.dialects.registry import FORMS
 from headstart.errors import (
     HeadstartError,
@@ -21,7 +21,7 @@ from headstart.middleware.shared_flights import OwnerLost
 from headstart.policies.output.continuation import OVERLAP, PrefillSplice, RestartSplice, continuing
 from headstart.policies.routing.failures import FailureKind
 from headstart.policies.routing.measures import ExpectedPace
-from headstart.reply import CHARACTERS_PER_TOKEN, AnswerWithheld
+from headstart.reply import CHARACTERS_PER_TOKEN, AnswerWithheld, Reply, Transcript
 from headstart.types import (
     Ended,
     ErrorReported,
@@ -38,11 +38,9 @@ from headstart.types import (
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 
-    from headstart.attempts import RoutingEstimate
     from headstart.dialects.dialect import Dialect
     from headstart.interfaces import Candidate
     from headstart.policies.output.continuation import Prefill
-    from headstart.reply import Reply, Transcript
     from headstart.settings import Rescue
     from headstart.types import Call, StreamEvent
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack, cast
 import msgspec
 
 from headstart.middleware.upstreams.accounting import UpstreamState, UpstreamStates
-from headstart.policies.routing.failures import CircuitBreaker, RetryBudget
+from headstart.policies.routing.failures import CircuitBreaker, Permit, RetryBudget
 from headstart.policies.routing.measures import Affinities, Measures, UpstreamModel
 from headstart.policies.routing.prompt_cache import PrefixReuse, SeenPrefix
 from headstart.policies.routing.rate_limits import (
@@ -38,7 +38,6 @@ from headstart.policies.routing.schedule import BUDGET_WINDOW, ExtraBudget
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headstart.policies.routing.failures import Permit
     from headstart.policies.routing.rate_limits import LimitWindow, Taken
     from headstart.types import Headers
 

@@ -44,8 +44,8 @@ from headstart.policies.routing.measures import UpstreamModel
 from headstart.policies.routing.ordering import Availability, CallShape, predict_call
 from headstart.policies.routing.rate_limits import NOTHING_TAKEN
 from headstart.reply import HELD_BYTES, AnswerWithheld, Reply, Transcript, replayed
-from headstart.settings import masked_url
-from headstart.types import ErrorReported
+from headstart.settings import UpstreamSettings, masked_url
+from headstart.types import Call, ErrorReported, Headers, Piece
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -63,11 +63,9 @@ if TYPE_CHECKING:
     from headstart.middleware.client_ledger import ClientLedger, Reservation
     from headstart.middleware.telemetry import Tracing
     from headstart.middleware.upstreams.accounting import UpstreamState, UpstreamStates
-    from headstart.middleware.upstreams.node_limits import Held, NodeLimits
+    from headstart.middleware.upstreams.node_limits import Counted, NodeLimits
     from headstart.policies.cost import Price
     from headstart.reply import Closing
-    from headstart.settings import UpstreamSettings
-    from headstart.types import Call, Headers, Piece
 
 T = TypeVar("T")
 
@@ -583,7 +581,7 @@ class Target:
             max_tokens=most_tokens(call),
             warm=self._states.affinities.of(call.affinity, now) == self.name,
         )
-        standing = Availability(
+        availability = Availability(
             ready_in_s=max(
                 breaker.avoided_for_s(now),
                 limits.ready_in_s(reserved_tokens(call, measures), now, 1 + state.queued),
@@ -597,8 +595,8 @@ class Target:
         if call.relayed:
             # Calls of other models notice first that the upstream is down.
             down_s = self._states.open_for_s(self.name, self._key_of(call), now)
-            standing = standing._replace(ready_in_s=max(standing.ready_in_s, down_s))
-        return predict_call(self.name, key, ask, standing, measures, now, price=price)
+            availability = availability._replace(ready_in_s=max(availability.ready_in_s, down_s))
+        return predict_call(self.name, key, ask, availability, measures, now, price=price)
 
     async def send(self, call: Call) -> Reply:
         """Send the call and wait for its first content. Raises HeadstartError."""
@@ -609,7 +607,7 @@ class Target:
             elif self._nodes is None:
                 booking = self._begin(call, asyncio.get_running_loop().time(), reservation)
             else:
-                booking = await self._hold_and_begin(call, self._nodes, reservation)
+                booking = await self._take_and_begin(call, self._nodes, reservation)
         except UpstreamUnavailable:
             if reservation is not None:
                 reservation.release()
@@ -617,14 +615,14 @@ class Target:
         if self._tracing is not None:
             call = self._tracing.attempt(call, self._settings, booking.key.model)
             booking.call = call
-        making = TargetCall(
+        target_call = TargetCall(
             call,
             booking,
             None if call.request is None else self._dialects.get(call.dialect),
             stall_s=self._stall_limit_s(booking, call),
             clock=self._clock,
         )
-        return await making.open(self._upstream, self._first_content_until(booking, call))
+        return await target_call.open(self._upstream, self._first_content_until(booking, call))
 
     async def _reserve(self, call: Call, ledger: ClientLedger) -> Reservation | None:
         """Reserve the highest cost of the call. Raises RequestError."""
@@ -662,7 +660,7 @@ class Target:
                     try:
                         if self._nodes is None:
                             return self._begin(call, loop.time(), reservation)
-                        return await self._hold_and_begin(call, self._nodes, reservation)
+                        return await self._take_and_begin(call, self._nodes, reservation)
                     except UpstreamUnavailable as error:
                         wait_s = error.retry_after_s or 0.0
                         if not error.limited or loop.time() + wait_s > until:
@@ -674,7 +672,7 @@ class Target:
         finally:
             state.queued -= 1
 
-    async def _hold_and_begin(
+    async def _take_and_begin(
         self, call: Call, nodes: NodeLimits, reservation: Reservation | None
     ) -> AttemptBooking:
         """Count the call in the limits of all nodes, and begin it. Raises UpstreamUnavailable."""
@@ -682,16 +680,17 @@ class Target:
         state = self._state(call, model.key)
         limits = nodes.share(state, self._address, model.key.model, self._key_of(call))
         tokens = reserved_tokens(call, self._states.measures)
-        held = await limits.hold(tokens, None if call.queues_until is not None else state.queued)
+        waiting = None if call.queues_until is not None else state.queued
+        count = await limits.try_take(tokens, waiting)
         try:
-            return self._begin(call, loop.time(), reservation, held)
+            return self._begin(call, loop.time(), reservation, count)
         except UpstreamUnavailable:
-            if held is not None and held.taken:
+            if count is not None and count.taken:
                 limits.cancel(tokens, loop.time())
             raise
 
     def _begin(
-        self, call: Call, now: float, reservation: Reservation | None, held: Held | None = None
+        self, call: Call, now: float, reservation: Reservation | None, count: Counted | None = None
     ) -> AttemptBooking:
         """Get the permission for the call; return its booking. Raises UpstreamUnavailable."""
         model = self._model(call)
@@ -700,8 +699,8 @@ class Target:
         with state.lock:
             reserved, limit_s = 0, 0.0
             known = limits.known
-            if held is not None:
-                reserved, limit_s = reserved_tokens(call, self._states.measures), held.wait_s
+            if count is not None:
+                reserved, limit_s = reserved_tokens(call, self._states.measures), count.wait_s
             elif known:
                 reserved = reserved_tokens(call, self._states.measures)
                 queued = 0 if call.queues_until is not None else state.queued
@@ -719,8 +718,8 @@ class Target:
                     retry_after_s=max(limit_s, wait_s),
                     limited=limited,
                 )
-            if held is not None:
-                taken = held.taken
+            if count is not None:
+                taken = count.taken
             else:
                 taken = limits.take(reserved, now) if known else NOTHING_TAKEN
         return AttemptBooking(
@@ -768,10 +767,8 @@ class Target:
         For a relayed call without a model it is the kind of path, because one kind may fail while
         others work.
         """
-        if call.request is not None:
-            name = call.request.model
-        else:
-            name = call.model or (call.endpoint if call.relayed else "")
+        asked = call.model or (call.endpoint if call.relayed else "")
+        name = asked if call.request is None else call.request.model
         model = self._models.get(name)
         if model is None:
             real = self._settings.models.get(name, name)

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 import numpy as np
 
-from headstart.decisions import LabelSource, Rule
+from headstart.decisions import Label, LabelSource, Rule
 from headstart.errors import HeadstartError
-from headstart.policies.gate import SketchLabels, gate_of
+from headstart.policies.gate import GateCounts, SketchLabels, gate_of
 from headstart.policies.learned_rule.error_limit import (
     AUDITS_HALF_LIFE,
     CAUTION,
@@ -66,8 +66,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from headstart.decisions import Label
-    from headstart.policies.gate import GateCounts
     from headstart.policies.learned_rule.features import EntryStats
 
 
@@ -464,7 +462,7 @@ def _memory_rows(memory: LabelTable) -> tuple[LabelledRow, ...]:
     )
 
 
-class LabelEffect(Frozen, frozen=True, kw_only=True):
+class LabelEffect(Frozen):
     """The effect of one label."""
 
     used: bool = True
@@ -481,7 +479,7 @@ class LabelEffect(Frozen, frozen=True, kw_only=True):
     """How far the cold-start threshold is trusted after the label."""
 
 
-class DomainStatus(Frozen, frozen=True, kw_only=True, omit_defaults=False):
+class DomainStatus(Frozen, omit_defaults=False):
     """The state of a domain, for status pages, reports and explanations."""
 
     version: str

@@ -149,7 +149,7 @@ MARGINS = {0.69: 0.5, 0.84: 1.0, 0.95: 1.64}
 """The margin in standard deviations, by one-sided confidence."""
 
 
-class JudgeNoise(Frozen, frozen=True, kw_only=True):
+class JudgeNoise(Frozen):
     """How often the agreement judge errs, as shares of its sure judgements.
 
     The defaults are those of the built-in judge for free text (``docs/agreement.md``).
@@ -168,7 +168,7 @@ EXACT_JUDGE = JudgeNoise(false_disagree=0, false_agree=0, unsure_same=0, unsure_
 """The noise of a judge that never errs, such as that of labels, JSON and tool calls."""
 
 
-class ErrorLimit(Frozen, frozen=True, kw_only=True):
+class ErrorLimit(Frozen):
     """The share of wrong answers that a domain must not exceed. Raises ConfigError."""
 
     max_error: float = 0.02

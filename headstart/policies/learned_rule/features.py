@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headstart.policies.guards.words import PARSE_VERSION, different, unit_rows
+from headstart.policies.guards.words import PARSE_VERSION, Parse, different, unit_rows
 from headstart.policies.learned_rule.error_limit import MOST_ENTRY_STATS
 from headstart.types import Frozen
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from headstart.decisions import Neighbor, RankedNeighbor
-    from headstart.policies.guards.words import Parse
 
 VERSION = f"verified-1.{PARSE_VERSION}"
 """The version of features. Change it whenever a feature or a guard changes its meaning; older

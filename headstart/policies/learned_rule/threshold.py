@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from headstart.decisions import LabelSource, Outcome, Rule
+from headstart.decisions import Label, LabelSource, Outcome, Rule, Verdict
 from headstart.policies.learned_rule.error_limit import (
     ALARM_EVIDENCE,
     ALARM_WINDOW,
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from headstart.decisions import Label, Verdict
     from headstart.interfaces import Store
     from headstart.observe import Served
     from headstart.policies.learned_rule.error_limit import ErrorLimit

@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from headstart.canonical_request import TextPart
+from headstart.canonical_request import CanonicalRequest, Message, ReasoningOptions, TextPart
 from headstart.observe import HELD_OUT
 from headstart.policies.routing.measures import Quantiles, SavedHistogram
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from headstart.canonical_request import CanonicalRequest, Message, ReasoningOptions
     from headstart.settings import MaxOutput
     from headstart.types import Finished
 

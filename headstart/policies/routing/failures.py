@@ -25,11 +25,10 @@ from headstart.errors import (
     UpstreamUnavailable,
 )
 from headstart.policies.routing.rate_limits import exhausted_until_s, message_wait_s, retry_after_s
-from headstart.types import Frozen
+from headstart.types import ErrorReported, Frozen, Headers
 
 if TYPE_CHECKING:
     from headstart.dialects.dialect import Dialect
-    from headstart.types import ErrorReported, Headers
 
 
 # What providers write into their errors. All patterns are for lower-case text.

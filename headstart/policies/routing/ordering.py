@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headstart.attempts import RoutingEstimate, Tokens
 from headstart.policies.cost import Price, cancelled_cost_usd
-from headstart.policies.routing.measures import LATE
+from headstart.policies.routing.measures import LATE, Measures, UpstreamModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headstart.policies.routing.measures import Measures, UpstreamModel
 
 CACHEABLE_TOKENS = 1024
 """Shorter prompts are in no provider's prefix cache."""

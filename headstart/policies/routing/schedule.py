@@ -18,14 +18,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from headstart.attempts import AttemptRole
+from headstart.attempts import AttemptRole, RoutingEstimate
 from headstart.policies.routing.measures import LATE
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from headstart.attempts import RoutingEstimate
     from headstart.policies.routing.failures import Failure
     from headstart.settings import JoinStreams
 
