@@ -191,6 +191,15 @@ def test_client_keys_come_from_the_file_or_from_variables(tmp_path: Path) -> Non
         ("[[upstream]]\nbase_url = 'api.openai.com/v1'", ["upstream[0].base_url", "https://"]),
         ("[[upstream]]\nbase_url = 'http://h:99999/'", ["upstream[0].base_url", "not a URL"]),
         ("[[upstream]]\nbase_url = 'http://h/v1?x=1'", ["upstream[0].base_url", "query"]),
+        (
+            "[[upstream]]\nbase_url = 'https://h/v1/chat/completions'",
+            ["upstream[0].base_url", '"https://h/v1"'],
+        ),
+        ("[[upstream]]\nbase_url = 'https://h/v1/responses/'", ['"https://h/v1"']),
+        (
+            "[[upstream]]\nbase_url = 'https://h/v1/messages'\ndialect = 'anthropic'",
+            ['"https://h"'],
+        ),
         ("[[upstream]]\nbase_url = 'http://a'\nproxy = 'a:1'", ["upstream[0].proxy"]),
         (
             "[[upstream]]\nbase_url = 'http://a/1'\n[[upstream]]\nbase_url = 'http://a/2'",
