@@ -417,9 +417,15 @@ def test_client_keys_may_have_names(source: str, tmp_path: Path) -> None:
         load_settings(path, variables | {"KEY_A": ""})
 
 
-def test_client_keys_in_a_variable_may_be_a_list() -> None:
-    server = load_settings(None, {"HEADSTART_SERVER__CLIENT_KEYS": "one, two"}).server
+@pytest.mark.parametrize("text", ["one, two", '["one", "two"]'])
+def test_client_keys_in_a_variable_may_be_a_list(text: str) -> None:
+    server = load_settings(None, {"HEADSTART_SERVER__CLIENT_KEYS": text}).server
     assert server.named_client_keys == (("", "one"), ("", "two"))
+
+
+def test_a_list_in_a_variable_that_only_looks_like_json_is_read_by_its_commas() -> None:
+    environ = {"HEADSTART_CACHE__CACHED_TOOLS": "[a-c]*, other"}
+    assert load_settings(None, environ).cache.cached_tools == ("[a-c]*", "other")
 
 
 def test_two_names_with_one_key_are_refused() -> None:
