@@ -5,7 +5,7 @@
         llama-index-llms-openai instructor anthropic google-genai litellm langchain \
         langchain-anthropic langgraph smolagents[openai] agno haystack-ai autogen-agentchat \
         autogen-ext[openai] semantic-kernel mirascope[openai] outlines guidance groq mistralai \
-        together google-adk claude-agent-sdk
+        together google-adk claude-agent-sdk dspy
     npm install --prefix MODULES openai @openai/agents ai @ai-sdk/openai @ai-sdk/anthropic \
         @anthropic-ai/sdk @google/genai @openai/codex @anthropic-ai/claude-code opencode-ai \
         @qwen-code/qwen-code @continuedev/cli @langchain/core @langchain/openai \

@@ -178,10 +178,12 @@ class UpstreamError(HeadstartError):
     """The provider failed. The caller gets ``status`` and ``code``.
 
     ``kind`` is a ``policies.routing.failures.FailureKind``, if the class alone does not tell.
+    ``sdk_may_retry``: the client's SDK may ask again, as it would without Headstart.
     """
 
     status = 502
     code = "upstream_error"
+    sdk_may_retry = False
 
     def __init__(self, message: str = "", *, kind: str | None = None) -> None:
         super().__init__(message)

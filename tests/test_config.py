@@ -191,6 +191,15 @@ def test_client_keys_come_from_the_file_or_from_variables(tmp_path: Path) -> Non
         ("[[upstream]]\nbase_url = 'api.openai.com/v1'", ["upstream[0].base_url", "https://"]),
         ("[[upstream]]\nbase_url = 'http://h:99999/'", ["upstream[0].base_url", "not a URL"]),
         ("[[upstream]]\nbase_url = 'http://h/v1?x=1'", ["upstream[0].base_url", "query"]),
+        (
+            "[[upstream]]\nbase_url = 'https://h/v1/chat/completions'",
+            ["upstream[0].base_url", '"https://h/v1"'],
+        ),
+        ("[[upstream]]\nbase_url = 'https://h/v1/responses/'", ['"https://h/v1"']),
+        (
+            "[[upstream]]\nbase_url = 'https://h/v1/messages'\ndialect = 'anthropic'",
+            ['"https://h"'],
+        ),
         ("[[upstream]]\nbase_url = 'http://a'\nproxy = 'a:1'", ["upstream[0].proxy"]),
         (
             "[[upstream]]\nbase_url = 'http://a/1'\n[[upstream]]\nbase_url = 'http://a/2'",
@@ -408,9 +417,15 @@ def test_client_keys_may_have_names(source: str, tmp_path: Path) -> None:
         load_settings(path, variables | {"KEY_A": ""})
 
 
-def test_client_keys_in_a_variable_may_be_a_list() -> None:
-    server = load_settings(None, {"HEADSTART_SERVER__CLIENT_KEYS": "one, two"}).server
+@pytest.mark.parametrize("text", ["one, two", '["one", "two"]'])
+def test_client_keys_in_a_variable_may_be_a_list(text: str) -> None:
+    server = load_settings(None, {"HEADSTART_SERVER__CLIENT_KEYS": text}).server
     assert server.named_client_keys == (("", "one"), ("", "two"))
+
+
+def test_a_list_in_a_variable_that_only_looks_like_json_is_read_by_its_commas() -> None:
+    environ = {"HEADSTART_CACHE__CACHED_TOOLS": "[a-c]*, other"}
+    assert load_settings(None, environ).cache.cached_tools == ("[a-c]*", "other")
 
 
 def test_two_names_with_one_key_are_refused() -> None:

@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from headstart.settings import JudgeSettings, RouteSettings, ServerSettings, UpstreamSettings
 
 _VERSION = re.compile(r"/v\d\w*(/|$)")
+_CALL = re.compile(
+    r"(/v\d\w*)?/chat/completions/*$|(/v\d\w*)/(?:completions|embeddings|messages|responses)/*$"
+)
 
 
 def notes_on(settings: Settings) -> Iterator[str]:
@@ -611,6 +614,10 @@ def _upstream_problems(setting: str, upstream: UpstreamSettings) -> Iterator[str
         yield from _url_problems(f"{setting}.proxy", upstream.proxy, may_have_user=True)
     if not upstream.base_url.isascii() or "?" in upstream.base_url or "#" in upstream.base_url:
         yield f"{setting}.base_url: must be ASCII, without query and fragment"
+    if call := _CALL.search(upstream.base_url):
+        versioned = BY_SETTING[upstream.speaks].path_below_version is not None
+        base = upstream.base_url[: call.start()] + (call[1] or call[2] or "" if versioned else "")
+        yield f'{setting}.base_url: is the address of a call; write "{masked_url(base)}"'
     yield from _variable_problems(f"{setting}.api_key_env", upstream.key_variables)
     if upstream.api_version is not None and BY_SETTING[upstream.speaks].path_below_version is None:
         yield f'{setting}.api_version: is for Azure, which speaks dialect = "openai"; leave it out'

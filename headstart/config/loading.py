@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
@@ -135,10 +136,18 @@ def _object_from(variable: str, text: str) -> object:
         raise ConfigError(f"{variable}: no JSON object of names and values") from error
 
 
+def _items(text: str) -> list[object]:
+    if text.startswith("["):  # also "[::1]", which is no JSON
+        with suppress(msgspec.DecodeError):
+            return msgspec.json.decode(text, type=list[object])
+    return [] if text == NONE else [item.strip() for item in text.split(",") if item.strip()]
+
+
 def _typed(variable: str, section: str, key: str, text: str) -> object:
     """Read a variable's text as the setting's type.
 
-    A list is separated by commas. If a setting also takes names, a JSON object gives them.
+    A list is separated by commas, or in JSON. If a setting also takes names, a JSON object gives
+    them.
     """
     kind = settings_of(section)[key]
     if text == NONE and may_be_none(kind):
@@ -151,7 +160,7 @@ def _typed(variable: str, section: str, key: str, text: str) -> object:
     if text.startswith("{") and any(get_origin(each) is dict for each in get_args(kind)):
         value = _object_from(variable, text)
     elif may_be_empty(kind):
-        value = [] if text == NONE else [item.strip() for item in text.split(",") if item.strip()]
+        value = _items(text)
     check_choice(section, key, value, variable)
     try:
         return msgspec.to_builtins(msgspec.convert(value, kind, strict=False))

@@ -695,8 +695,8 @@ def error_response(
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s))))
         headers.append((b"x-should-retry", b"false" if error.lasts else b"true"))
     elif isinstance(error, UpstreamError):
-        # Unless the call goes on, retries were made already.
-        headers.append((b"x-should-retry", b"true" if again else b"false"))
+        if again or not error.sdk_may_retry:
+            headers.append((b"x-should-retry", b"true" if again else b"false"))
     elif status == 429 or isinstance(error, LimitsUnavailable):
         headers.append((b"retry-after", b"1"))
     return status, headers, body

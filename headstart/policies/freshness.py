@@ -294,6 +294,7 @@ _NO_CONTENT = frozenset((204, 205))
 _NEVER = frozenset((206, 226))
 """Statuses of a part of an answer (206), and of changes to an answer that the client has (226)."""
 _REFUSING = frozenset((b"no-store", b"no-cache", b"private"))
+_EVENTS = re.compile(rb"\s*text/event-stream", re.IGNORECASE)
 _DIRECTIVE = re.compile(rb'([^\s,=;"]+)(?:\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]*)))?')
 
 
@@ -357,11 +358,18 @@ def _refuse_headers(headers: Headers, keyed: Callable[[bytes], bool]) -> str | N
 
 
 def _refuse_directives(headers: Headers, directives: Mapping[bytes, list[bytes]]) -> str | None:
-    if not _REFUSING.isdisjoint(directives):
+    refusing = directives.keys() & _REFUSING
+    if refusing == {b"no-cache"} and _is_event_stream(headers) and not any(directives[b"no-cache"]):
+        return None  # FastAPI, Litestar and others write it on every event stream
+    if refusing:
         return "cache-control"
     if not directives and any(n == b"pragma" and b"no-cache" in v.lower() for n, v in headers):
         return "cache-control"  # ``pragma: no-cache``, the form of HTTP/1.0
     return None
+
+
+def _is_event_stream(headers: Headers) -> bool:
+    return any(n == b"content-type" and _EVENTS.match(v) for n, v in headers)
 
 
 def _directives(headers: Headers) -> dict[bytes, list[bytes]]:

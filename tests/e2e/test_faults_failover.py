@@ -213,6 +213,9 @@ async def test_a_client_of_a_single_upstream_may_retry_although_we_have() -> Non
         reply = await gateway.ask(fault=own)
         assert (reply.headers["x-should-retry"], reply.headers["x-mark"]) == ("false", "theirs")
         assert "x-should-retry" not in (await gateway.ask(fault=Status(status=400))).headers
+        for cut in (Cut(), Cut(after=5)):  # no answer, and half of one
+            reply = await gateway.ask(fault=cut)
+            assert (reply.status, "x-should-retry" in reply.headers) == (502, False)
 
 
 @pytest.mark.anyio

@@ -11,7 +11,7 @@ import pytest
 from headstart.attempts import AttemptOutcome
 from headstart.decisions import Outcome
 from headstart.lab.simulator import Oracle
-from headstart.lab.simulator.faults import Status
+from headstart.lab.simulator.faults import Cut, Status
 from headstart.lab.simulator.profiles import ProviderProfile
 from headstart.middleware import respond
 from support.sidecar import PROMPT, Provider, sidecar
@@ -133,10 +133,13 @@ async def test_a_limit_that_ends_after_its_caller_has_gone_is_told_at_once() -> 
 
 
 @pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "outage",  # a try and a retry of ours, and then another try
+    [Status(status=500, times=3), Cut(times=3)],
+)
 async def test_an_sdk_on_its_defaults_outlasts_an_outage_as_it_would_without_us(
-    stream: bool,
+    stream: bool, outage: Cut | Status
 ) -> None:
-    outage = Status(status=500, times=3)  # a try and a retry of ours, and then another try
     async with (
         sidecar(cache=EXACT) as running,
         openai.AsyncOpenAI(

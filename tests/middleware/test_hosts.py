@@ -17,10 +17,12 @@ import anyio
 import pytest
 from fastapi import FastAPI, HTTPException
 from fastapi.responses import StreamingResponse
+from fastapi.sse import EventSourceResponse
 from litestar import Litestar, post
 from litestar.config.compression import CompressionConfig
 from litestar.config.cors import CORSConfig
 from litestar.middleware.rate_limit import RateLimitConfig
+from litestar.response import ServerSentEvent as LitestarEvents
 from litestar.response import Stream
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
@@ -477,6 +479,38 @@ async def test_background_tasks_after_a_stream_do_not_keep_it_from_being_stored(
         (b"one", "MISS"),
         (b"one", "HIT"),
     ]
+
+
+def fastapi_events(times: list[int]) -> Any:
+    app = FastAPI()
+
+    @app.post("/stream", response_class=EventSourceResponse)
+    async def stream() -> AsyncIterator[str]:
+        times.append(1)
+        yield "one"
+
+    return app
+
+
+def litestar_events(times: list[int]) -> Any:
+    @post("/stream")
+    async def stream() -> LitestarEvents:
+        times.append(1)
+        return LitestarEvents(iter(["one"]))
+
+    return Litestar([stream])
+
+
+@pytest.mark.parametrize("make", [fastapi_events, litestar_events])
+async def test_the_event_streams_of_a_framework_get_hits(make: Callable[[list[int]], Any]) -> None:
+    """They come with ``Cache-Control: no-cache``."""
+    times: list[int] = []
+    app = HeadstartMiddleware(make(times), endpoints=ENDPOINTS, mode="exact-only")
+    async with served(app) as client:
+        replies = [await client.post("/stream", {}) for _ in range(2)]
+    assert [reply.headers["x-cache"] for reply in replies] == ["MISS", "HIT"]
+    assert replies[0].body == replies[1].body
+    assert len(times) == 1
 
 
 def litestar_stack(asked: Asked) -> Any:

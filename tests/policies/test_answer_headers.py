@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from headstart.policies.freshness import StorageVerdict, judge_response
 
 NOW = 1_700_000_000.0
+EVENTS = "text/event-stream"
 
 
 def judged(status: int = 200, *, custom: bool = True, **headers: Any) -> StorageVerdict:
@@ -71,6 +72,10 @@ def test_a_complete_success_is_stored_and_an_unusual_one_if_it_says_how_long(
         ({"cache_control": 'private="x-user, y"'}, "cache-control"),
         ({"cache_control": 'no-cache="set-cookie"'}, "cache-control"),
         ({"cache_control": "max-age=60,, no-store ;x"}, "cache-control"),
+        ({"cache_control": "no-cache", "content_type": "Text/Event-Stream; charset=x"}, None),
+        ({"cache_control": "no-cache, no-store", "content_type": EVENTS}, "cache-control"),
+        ({"cache_control": "private, no-cache", "content_type": EVENTS}, "cache-control"),
+        ({"cache_control": 'no-cache="x-user"', "content_type": EVENTS}, "cache-control"),
         ({"cache_control": 'x="no-store"'}, None),
         ({"cache_control": "must-revalidate, proxy-revalidate"}, None),
         ({"cache_control": "must-understand"}, None),

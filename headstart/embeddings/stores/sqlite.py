@@ -359,7 +359,9 @@ def _explained(path: Path) -> Iterator[None]:
             raise ConfigError(
                 f"cache.store: {path} is locked by another process; stop it, or name another file"
             ) from error
-        raise ConfigError(f"cache.store: {path} cannot be used: {error}") from error
+        # A full disk may be an I/O error for SQLite.
+        hint = "; is the disk full?" if _code(error) == sqlite3.SQLITE_IOERR else ""
+        raise ConfigError(f"cache.store: {path} cannot be used: {error}{hint}") from error
 
 
 def _code(error: sqlite3.Error) -> int:

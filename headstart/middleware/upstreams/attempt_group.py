@@ -131,10 +131,10 @@ class ParallelAttempts:
 _NO_SDK_RETRY = (b"x-should-retry", b"false")
 """The header that tells OpenAI's and Anthropic's SDKs not to retry.
 
-An error gets it if several upstreams were asked, or if the call has queued for a rate limit for as
-long as an SDK would wait. Otherwise the SDK retries as it would without Headstart: its pauses are
-longer than ours, so it may succeed after a longer outage. Our own retries are few, because the
-retry budget limits them.
+A provider's error gets it if several upstreams were asked, or if the call has queued for a rate
+limit for as long as an SDK would wait. Otherwise the SDK retries as it would without Headstart: its
+pauses are longer than ours, so it may succeed after a longer outage. Our own retries are few,
+because the retry budget limits them. ``sdk_may_retry`` says the same of errors without a status.
 """
 
 
@@ -177,8 +177,11 @@ class AttemptErrors:
             return min(
                 (each for each in errors if isinstance(each, UpstreamUnavailable)), key=_wait_s
             )
-        if isinstance(best, UpstreamRefused) and (outlasts_sdk or len(self._asked) > 1):
-            return _without_sdk_retry(best)
+        last = outlasts_sdk or len(self._asked) > 1
+        if isinstance(best, UpstreamRefused):
+            return _without_sdk_retry(best) if last else best
+        if isinstance(best, UpstreamError):
+            best.sdk_may_retry = not last and classify_failure(best, 0.0).retry_here
         return best
 
 

@@ -180,6 +180,17 @@ async def test_a_path_below_a_file_is_refused(path: Path, open_file: Open) -> No
         await open_file()
 
 
+async def test_a_full_disk_is_named(open_file: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode = sqlite3.SQLITE_IOERR
+        raise error
+
+    monkeypatch.setattr(sqlite3, "connect", refuse)
+    with pytest.raises(ConfigError, match=r"disk I/O error; is the disk full\?"):
+        await open_file()
+
+
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder closed even to root")
 async def test_a_folder_that_cannot_be_written_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"cache\.store: /proc/store\.db cannot be used"):
