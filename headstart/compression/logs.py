@@ -144,6 +144,14 @@ _STAMP = re.compile(
 )
 _COMPOSED = re.compile(r"[a-z][\w.-]{1,60}[-_]\d+ +\| ")
 """A line of docker compose, which may have no time."""
+_BY_PROGRAM = re.compile(
+    r"[\w\])>]: |\[[^\[\]\n]{1,80}\]|(?<!\S)[\w.-]{1,40}=\S|\b[A-Z]{3,7} /"
+    r"|\b(?i:trace|debug|info|notice|warn(?:ing)?|error|fatal|critical|severe)\b"
+    r"|(?<![\w.'-])[DIWEFV](?![\w.'-])|^(?:[IWEFD]\d{4} |<\d{1,3}>|\{|[\w.-]{1,60} +\| )"
+    r"|\dT\d\d:?\d\d|\d\d:\d\d:\d\d[.,:]\d{3}(?:\d{3})?(?!\d)"
+)
+"""What programs write in or beside a time: a ``T``, milliseconds, a level, a source, ``key=value``
+or a request. Timetables, statements and diaries have none of these."""
 _TIME = re.compile(
     r"(?:\d{1,4}[-/.](?:\d\d|[A-Z][a-z]{2})[-/.]\d{1,4}[T :_]?|[A-Z][a-z]{2} +\d{1,2} "
     r"|[IWEFC]\d{4} )?"
@@ -158,6 +166,8 @@ _NUMBER = re.compile(r"([^\d.+-]{0,12}[-+]?)(\d+(?:\.\d+)?)([^\d.]{0,12})")
 _WORD = re.compile(r"[\w.:/@-]+")
 _MIN_LINES = 20
 """Fewest lines of a text that counts as a log."""
+_MIN_WRITTEN = 0.3
+"""The least share of lines with a time that also have what only programs write."""
 _MIN_RUN = 2
 """Fewest lines in a row that a mark replaces."""
 _RARE = 3
@@ -188,12 +198,18 @@ _PAUSE = 4.0
 
 
 def is_log(text: str) -> bool:
-    """Return whether most lines begin with a time or a level, and the text is not a table."""
+    """Return whether most lines begin with a time or a level, as programs write them.
+
+    In doubt a text with times is none: the rows of a table, or of a timetable, are facts.
+    """
     lines = [line for line in text.split("\n") if line and not line[0].isspace()]
     if len(lines) < _MIN_LINES:
         return False
-    stamped = sum(map(_is_stamped, lines))
-    return stamped >= 0.7 * len(lines) and not _is_table(lines)
+    stamped = [line for line in lines if _is_stamped(line)]
+    if len(stamped) < 0.7 * len(lines) or _is_table(lines):
+        return False
+    written = sum(_BY_PROGRAM.search(line, 0, _TIME_WITHIN) is not None for line in stamped)
+    return written >= _MIN_WRITTEN * len(stamped)
 
 
 def _is_stamped(line: str) -> bool:
