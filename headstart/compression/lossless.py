@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import re
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headstart.types import Frozen
 
@@ -59,17 +59,22 @@ def from_columns(value: Any) -> Any:
         return value
     match value:
         case {"columns": list(columns), "rows": list(rows)} if len(value) == 2:
-            return [_object(columns, row) for row in rows]
+            parts = _parts(columns)
+            return [_object(parts, row) for row in rows]
         case {"columns": list(columns), "rows_by_key": dict(rows)} if len(value) == 2:
-            return {key: _object(columns, row) for key, row in rows.items()}
+            parts = _parts(columns)
+            return {key: _object(parts, row) for key, row in rows.items()}
     return {key: from_columns(item) for key, item in value.items()}
 
 
 def _table(items: list[Any]) -> dict[str, Any] | None:
     columns = _columns(items)
-    if columns is None or _saved(columns, items) < _MIN_SAVING:
+    if columns is None:
         return None
-    return {"columns": columns, "rows": [_row(columns, item) for item in items]}
+    parts = _parts(columns)
+    if _saved(parts, items) < _MIN_SAVING:
+        return None
+    return {"columns": columns, "rows": [_row(parts, item) for item in items]}
 
 
 def _columns(items: list[Any]) -> list[Any] | None:
@@ -112,41 +117,45 @@ def _merged(kinds: Collection[tuple[str, ...]]) -> Sequence[str] | None:
     return merged
 
 
-def _saved(columns: list[Any], items: list[Any]) -> int:
+_Part: TypeAlias = "tuple[str, bool, list[_Part]]"
+"""The key of a column, whether objects may lack it, and the columns of the objects in it."""
+
+
+def _parts(columns: list[Any]) -> list[_Part]:
+    parts: list[_Part] = []
+    for column in columns:
+        name, inner = next(iter(column.items())) if isinstance(column, dict) else (column, [])
+        key = name.removesuffix(_OPTIONAL)
+        parts.append((key, key != name, _parts(inner)))
+    return parts
+
+
+def _saved(parts: list[_Part], items: list[Any]) -> int:
     """Return the number of characters that a table of the items spends less on their keys."""
     saved = 0
-    for name, inner in map(_parts, columns):
-        values = [item[name] for item in items if name in item]
-        saved += _saved(inner, values) if inner else (len(values) - 1) * (len(name) + 4)
+    for key, optional, inner in parts:
+        values = [item[key] for item in items if key in item] if optional or inner else items
+        saved += _saved(inner, values) if inner else (len(values) - 1) * (len(key) + 4)
         saved -= (len(items) - len(values)) * _NULL_WIDTH
     return saved
 
 
-def _parts(column: Any) -> tuple[str, list[Any] | None]:
-    """Return the key of a column, and the columns of its objects."""
-    name, inner = next(iter(column.items())) if isinstance(column, dict) else (column, None)
-    return name.removesuffix(_OPTIONAL), inner
-
-
-def _row(columns: list[Any], item: dict[str, Any]) -> list[Any]:
+def _row(parts: list[_Part], item: dict[str, Any]) -> list[Any]:
     return [
-        _row(inner, item[name]) if inner and name in item else to_columns(item.get(name))
-        for name, inner in map(_parts, columns)
+        _row(inner, item[key]) if inner and key in item else to_columns(item.get(key))
+        for key, _, inner in parts
     ]
 
 
-def _object(columns: list[Any], row: list[Any]) -> dict[str, Any]:
-    item = {}
-    for column, cell in zip(columns, row, strict=True):
-        key = next(iter(column)) if isinstance(column, dict) else column
-        if cell is None and key.endswith(_OPTIONAL):
-            continue
-        name, inner = _parts(column)
-        item[name] = _object(inner, cell) if inner else from_columns(cell)
-    return item
+def _object(parts: list[_Part], row: list[Any]) -> dict[str, Any]:
+    return {
+        key: _object(inner, cell) if inner else from_columns(cell)
+        for (key, optional, inner), cell in zip(parts, row, strict=True)
+        if not (optional and cell is None)
+    }
 
 
-_TABLE = re.compile(r"""["']columns["']\s*:""")
+_TABLE = re.compile(r"""columns["']\s*:""")
 _SIGN = "~#"
 """The beginning of a text that stands for a number, while JSON is decoded."""
 _ODD_NUMBER = re.compile(r"\d\.\d+0[\s,}\]]|\d[eE][-+\d]|\d\.\d{16}")
@@ -247,13 +256,13 @@ def json_within(text: str) -> tuple[int, int] | None:
     if found is None or found.start() > (1 - _NEARLY_ALL) * len(text):
         return None
     start = found.end() - 1
+    if not text[:start].strip() and text.rstrip().endswith(("}", "]")):
+        return None
     try:
         _, end = _DECODER.raw_decode(text, start)
     except (ValueError, RecursionError):
         return None
-    after = text[end:]
-    alone = not (text[:start].strip() or after.strip())
-    if alone or end - start < _NEARLY_ALL * len(text) or after.partition("\n")[0].strip():
+    if end - start < _NEARLY_ALL * len(text) or text[end:].partition("\n")[0].strip():
         return None
     return start, end
 

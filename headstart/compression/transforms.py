@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 COST_MS_PER_1K: dict[Transform, float] = {
-    "json": 0.3,
+    "json": 0.5,
     "padding": 0.1,
     "minify": 0.3,
     "html": 0.2,
