@@ -9,7 +9,8 @@ verbatim and in order:
 - each line with a value that differs from nearly all others of its form, is the smallest or the
   largest, is an outlier, comes twice while nearly all others come once, or interrupts a count;
 - both sides of the longest pause of the log, and of a pause in regular lines;
-- the lines with an id from the question, and the first and last ones with another word of it.
+- the lines with an id from the question, and the first and last ones with another word of it; the
+  lines around them, if there are few.
 
 In doubt a line stays: a line too many costs tokens, a line too few costs an answer. At the end,
 each form that was folded is written once more, with the ranges and values of its lines.
@@ -186,7 +187,7 @@ _DESCRIBED = 40
 _OUTSIDE = 3.0
 """The number of interquartile ranges beyond which a value lies far outside."""
 _BEFORE, _AFTER = 3, 2
-"""The numbers of lines that stay around a line of trouble."""
+"""The numbers of lines that stay around a line of trouble, or one that the question names."""
 _RELATED = 8
 """Most lines that share the id of one event. An id in more lines does not name one event."""
 _LONGEST_EVENT = 50
@@ -464,7 +465,7 @@ def _around(forms: Sequence[_Form], trouble: Sequence[bool], lines: Sequence[str
         skipped = _time_columns(lines[form.numbers[0]]) if places else ()
         for place in {*places[:_RARE], *places[-1:]}:
             number = form.numbers[place]
-            stays.update(range(max(0, number - _BEFORE), min(len(lines), number + _AFTER + 1)))
+            stays.update(_near(number, len(lines)))
             row = form.rows[place]
             ids.update(
                 value
@@ -483,14 +484,24 @@ def _around(forms: Sequence[_Form], trouble: Sequence[bool], lines: Sequence[str
     return stays
 
 
+def _near(number: int, count: int) -> range:
+    """Return the numbers of a line and of those around it, in a text of ``count`` lines."""
+    return range(max(0, number - _BEFORE), min(count, number + _AFTER + 1))
+
+
 def _named(text: str, lines: Sequence[str], query: str) -> Iterator[int]:
-    """Yield the lines with an id of the question, and the first and last lines with its words."""
+    """Yield the lines with an id of the question, and the first and last lines with its words.
+
+    If few lines have a word, those around them stay too: the question may be what came before.
+    """
     lower = text.lower()
     starts = list(accumulate((len(line) + 1 for line in lines), initial=0))
     ids, words = _asked(query)
     for word in sorted(ids | words):
         found = list(dict.fromkeys(bisect_right(starts, at) - 1 for at in _places(lower, word)))
-        if (word in ids and len(found) <= len(lines) / 2) or len(found) <= _MOST_NAMED:
+        if len(found) <= _RARE:
+            yield from (near for at in found for near in _near(at, len(lines)))
+        elif (word in ids and len(found) <= len(lines) / 2) or len(found) <= _MOST_NAMED:
             yield from found
         elif len(found) <= len(lines) / 2:
             yield from (*found[:_RARE], *found[-_RARE:])

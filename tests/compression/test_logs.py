@@ -47,6 +47,13 @@ def test_lines_with_an_id_that_is_asked_about_are_kept() -> None:
     ]
 
 
+def test_the_lines_around_a_line_that_the_question_names_are_kept() -> None:
+    lines = [f"10:{n // 60:02}:{n % 60:02} INFO order {7 * n + 1000} taken" for n in range(300)]
+    collapsed = collapse_log("\n".join(lines), "What came directly after order 2050?").split("\n")
+    assert set(lines[147:153]) <= set(collapsed)
+    assert len(collapsed) < 30
+
+
 def test_a_single_line_is_not_worth_a_mark() -> None:
     lines = [BEAT[0], "2026-03-01 10:00:01 DEBUG a", BEAT[1], "2026-03-01 10:00:01 DEBUG b"]
     assert collapse_log("\n".join(lines), "") == "\n".join(lines)
