@@ -216,7 +216,7 @@ def shorten_json(text: str) -> CompactJSON | None:
     be a table already).
     """
     body = text.strip()
-    if not body or body[0] not in "{[" or _TABLE.search(body):
+    if not body or body[0] not in "{[" or _SIGN in body or _TABLE.search(body):
         return None
     try:
         if _PYTHON.match(body):

@@ -111,7 +111,7 @@ def test_shortened_json_is_shorter_and_can_be_restored(value: object, indent: in
         "{not json}",
         '{"a": 1, "a": 2}',
         '{"a": 1.50, "b":   2}',
-        '{"a": "~#1.50", "b": 1.50, "c": 2}',
+        '[{"~#1.5": 1, "b": 1.50}, {"~#1.5": 2, "b": 1.50}, {"~#1.5": 3, "b": 1.50}]',
         '{"a": -0}',
         '{"a": "\\/"}',
         '{ "odd" :1,\n "layout": 2}',
