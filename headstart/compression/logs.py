@@ -146,13 +146,15 @@ _STAMP = re.compile(
 _COMPOSED = re.compile(r"[a-z][\w.-]{1,60}[-_]\d+ +\| ")
 """A line of docker compose, which may have no time."""
 _BY_PROGRAM = re.compile(
-    r"[\w\])>]: |\[[^\[\]\n]{1,80}\]|(?<!\S)[\w.-]{1,40}=\S|\b[A-Z]{3,7} /"
+    r"(?:[\d\])>_]|\w[./]\w{1,40}): |\[(?![\d:., /-]*\])[^\[\]\n]{1,80}\]|\[ *\d+\.\d{6}\]"
+    r"|(?<!\S)[\w.-]{1,40}=\S|\b[A-Z]{3,7} /|[a-z]:\d{2,5}\b"
     r"|\b(?i:trace|debug|info|notice|warn(?:ing)?|error|fatal|critical|severe)\b"
-    r"|(?<![\w.'-])[DIWEFV](?![\w.'-])|^(?:[IWEFD]\d{4} |<\d{1,3}>|\{|[\w.-]{1,60} +\| )"
+    r"|\d [DIWEFV] |\b[DIWEFV]/\w|^(?:[IWEFD]\d{4} |<\d{1,3}>|\{|[\w.-]{1,60} +\| )"
+    r"|^[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d [\w.-]+ [\w./-]+: "
     r"|\dT\d\d:?\d\d|\d\d:\d\d:\d\d[.,:]\d{3}(?:\d{3})?(?!\d)"
 )
-"""What programs write in or beside a time: a ``T``, milliseconds, a level, a source, ``key=value``
-or a request. Timetables, statements and diaries have none of these."""
+"""What programs write in or beside a time: a ``T``, milliseconds, a level, a source that is no
+plain word, ``key=value``, a port or a request. Timetables, statements and chats have none."""
 _TIME = re.compile(
     r"(?:\d{1,4}[-/.](?:\d\d|[A-Z][a-z]{2})[-/.]\d{1,4}[T :_]?|[A-Z][a-z]{2} +\d{1,2} "
     r"|[IWEFC]\d{4} )?"

@@ -195,7 +195,7 @@ def test_a_form_is_described_by_its_ranges_and_values() -> None:
         "[10.30 16:49:{n:02}] browser.exe - proxy.example:5070 open through {n}",
         "12-12 10:00:{n:02}.123  1234  1234 I Tag: request {n} served",
         "12/12/2025 10:00:{n:02} [web] request {n} served",
-        "12.12.2025 10:00:{n:02} web: request {n} served",
+        "12.12.2025 10:00:{n:02} web-1: request {n} served",
         "build\tRun all tests\t2025-12-12T10:00:{n:02}.0000000Z request {n} served",
     ],
 )
@@ -302,6 +302,8 @@ def test_the_least_of_values_that_mostly_count_up_is_kept() -> None:
         "2026-03-{d:02} 10:00:07 card payment Corner Shop EUR {m}.20 balance {n}.00",
         "2023-03-{d:02} 10:12:49.0000000000 {n} /usr/share/doc/part{m}/copyright",
         "2026-03-01 10:{d:02}:00 temperature {m}.5 humidity {n} door shut",
+        "[10:{d:02}:00] Bob: I paid {m} euro for it",
+        "00:{d:02}:10 JEAN-LUC: The budget of team {n} is {m} thousand",
     ],
 )
 def test_rows_of_facts_with_a_time_are_no_log(row: str) -> None:
