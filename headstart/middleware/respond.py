@@ -7,7 +7,6 @@ import contextlib
 import math
 import time
 from collections import OrderedDict
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -249,7 +248,7 @@ class Responder:
         # The length that an app states is kept, so that a wrong length is noticed.
         length = len(body) if context.route.wire else None
         if flight.reply is not None:  # it was changed while it was read, such as continued
-            head = replace(head, transforms=flight.reply.transforms)
+            head.transforms = flight.reply.transforms
         headers = _flight_headers(
             context, head, stored=flight.stored, not_stored=flight.not_stored, length=length
         )
