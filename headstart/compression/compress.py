@@ -19,10 +19,12 @@ import hashlib
 import re
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypedDict, get_args
 
 import msgspec
 
+from headstart.compression.lossless import json_within
 from headstart.compression.memo import Memo
 from headstart.compression.passages import CLEARED, Passages, has_mark, without_marks
 from headstart.compression.result import (
@@ -67,7 +69,7 @@ if TYPE_CHECKING:
     from headstart.compression.result import Dumpable
 
 
-CODE_VERSION = "6"
+CODE_VERSION = "7"
 """The version of the transforms. Raise it whenever a transform writes other bytes."""
 MIN_TEXT_CHARS = 200
 """A shorter text is not changed: a mark would be longer than the saving."""
@@ -373,10 +375,15 @@ def _touchable(message: Mapping[str, Any], memo: Memo) -> dict[int | None, list[
     for part, text in indexed_texts(message):
         if len(text) > LONGEST_TEXT or not is_plain_text(message, part):
             continue
-        whole = [DocumentSpan(start=0, end=len(text))]
-        if found := memo.call(find_documents, text) if role == "user" else whole:
+        if found := memo.call(find_documents if role == "user" else _parts_of_result, text):
             places[part] = found
     return places
+
+
+def _parts_of_result(text: str) -> list[DocumentSpan]:
+    """Return the whole result of a tool; if JSON is nearly all of it, in parts around the JSON."""
+    borders = [0, *(json_within(text) or ()), len(text)]
+    return [DocumentSpan(start=start, end=end) for start, end in pairwise(borders) if start < end]
 
 
 def _may_touch(message: Mapping[str, Any]) -> bool:

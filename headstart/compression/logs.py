@@ -9,7 +9,8 @@ verbatim and in order:
 - each line with a value that differs from nearly all others of its form, is the smallest or the
   largest, is an outlier, comes twice while nearly all others come once, or interrupts a count;
 - both sides of the longest pause of the log, and of a pause in regular lines;
-- the lines with an id from the question, and the first and last ones with another word of it.
+- the lines with an id from the question, and the first and last ones with another word of it; the
+  lines around them, if there are few.
 
 In doubt a line stays: a line too many costs tokens, a line too few costs an answer. At the end,
 each form that was folded is written once more, with the ranges and values of its lines.
@@ -144,6 +145,16 @@ _STAMP = re.compile(
 )
 _COMPOSED = re.compile(r"[a-z][\w.-]{1,60}[-_]\d+ +\| ")
 """A line of docker compose, which may have no time."""
+_BY_PROGRAM = re.compile(
+    r"(?:[\d\])>_]|\w[./]\w{1,40}): |\[(?![\d:., /-]*\])[^\[\]\n]{1,80}\]|\[ *\d+\.\d{6}\]"
+    r"|(?<!\S)[\w.-]{1,40}=\S|\b[A-Z]{3,7} /|[a-z]:\d{2,5}\b"
+    r"|\b(?i:trace|debug|info|notice|warn(?:ing)?|error|fatal|critical|severe)\b"
+    r"|\d [DIWEFV] |\b[DIWEFV]/\w|^(?:[IWEFD]\d{4} |<\d{1,3}>|\{|[\w.-]{1,60} +\| )"
+    r"|^[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d [\w.-]+ [\w./-]+: "
+    r"|\dT\d\d:?\d\d|\d\d:\d\d:\d\d[.,:]\d{3}(?:\d{3})?(?!\d)"
+)
+"""What programs write in or beside a time: a ``T``, milliseconds, a level, a source that is no
+plain word, ``key=value``, a port or a request. Timetables, statements and chats have none."""
 _TIME = re.compile(
     r"(?:\d{1,4}[-/.](?:\d\d|[A-Z][a-z]{2})[-/.]\d{1,4}[T :_]?|[A-Z][a-z]{2} +\d{1,2} "
     r"|[IWEFC]\d{4} )?"
@@ -158,6 +169,10 @@ _NUMBER = re.compile(r"([^\d.+-]{0,12}[-+]?)(\d+(?:\.\d+)?)([^\d.]{0,12})")
 _WORD = re.compile(r"[\w.:/@-]+")
 _MIN_LINES = 20
 """Fewest lines of a text that counts as a log."""
+_MIN_WRITTEN = 0.3
+"""The least share of lines with a time that also have what only programs write."""
+_MOST_SEARCHED = 100
+"""Most lines that are searched for it, from all parts of the text."""
 _MIN_RUN = 2
 """Fewest lines in a row that a mark replaces."""
 _RARE = 3
@@ -176,7 +191,7 @@ _DESCRIBED = 40
 _OUTSIDE = 3.0
 """The number of interquartile ranges beyond which a value lies far outside."""
 _BEFORE, _AFTER = 3, 2
-"""The numbers of lines that stay around a line of trouble."""
+"""The numbers of lines that stay around a line of trouble, or one that the question names."""
 _RELATED = 8
 """Most lines that share the id of one event. An id in more lines does not name one event."""
 _LONGEST_EVENT = 50
@@ -188,12 +203,19 @@ _PAUSE = 4.0
 
 
 def is_log(text: str) -> bool:
-    """Return whether most lines begin with a time or a level, and the text is not a table."""
+    """Return whether most lines begin with a time or a level, as programs write them.
+
+    In doubt a text with times is none: the rows of a table, or of a timetable, are facts.
+    """
     lines = [line for line in text.split("\n") if line and not line[0].isspace()]
     if len(lines) < _MIN_LINES:
         return False
-    stamped = sum(map(_is_stamped, lines))
-    return stamped >= 0.7 * len(lines) and not _is_table(lines)
+    stamped = [line for line in lines if _is_stamped(line)]
+    if len(stamped) < 0.7 * len(lines) or _is_table(lines):
+        return False
+    some = stamped[:: len(stamped) // _MOST_SEARCHED + 1]
+    written = sum(_BY_PROGRAM.search(line, 0, _TIME_WITHIN) is not None for line in some)
+    return written >= _MIN_WRITTEN * len(some)
 
 
 def _is_stamped(line: str) -> bool:
@@ -448,7 +470,7 @@ def _around(forms: Sequence[_Form], trouble: Sequence[bool], lines: Sequence[str
         skipped = _time_columns(lines[form.numbers[0]]) if places else ()
         for place in {*places[:_RARE], *places[-1:]}:
             number = form.numbers[place]
-            stays.update(range(max(0, number - _BEFORE), min(len(lines), number + _AFTER + 1)))
+            stays.update(_near(number, len(lines)))
             row = form.rows[place]
             ids.update(
                 value
@@ -467,14 +489,24 @@ def _around(forms: Sequence[_Form], trouble: Sequence[bool], lines: Sequence[str
     return stays
 
 
+def _near(number: int, count: int) -> range:
+    """Return the numbers of a line and of those around it, in a text of ``count`` lines."""
+    return range(max(0, number - _BEFORE), min(count, number + _AFTER + 1))
+
+
 def _named(text: str, lines: Sequence[str], query: str) -> Iterator[int]:
-    """Yield the lines with an id of the question, and the first and last lines with its words."""
+    """Yield the lines with an id of the question, and the first and last lines with its words.
+
+    If few lines have a word, those around them stay too: the question may be what came before.
+    """
     lower = text.lower()
     starts = list(accumulate((len(line) + 1 for line in lines), initial=0))
     ids, words = _asked(query)
     for word in sorted(ids | words):
         found = list(dict.fromkeys(bisect_right(starts, at) - 1 for at in _places(lower, word)))
-        if (word in ids and len(found) <= len(lines) / 2) or len(found) <= _MOST_NAMED:
+        if len(found) <= _RARE:
+            yield from (near for at in found for near in _near(at, len(lines)))
+        elif (word in ids and len(found) <= len(lines) / 2) or len(found) <= _MOST_NAMED:
             yield from found
         elif len(found) <= len(lines) / 2:
             yield from (*found[:_RARE], *found[-_RARE:])

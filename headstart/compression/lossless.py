@@ -3,8 +3,10 @@
 **JSON** loses its white space, and lists of similar objects become tables. A table names the keys
 of the objects once: ``{"columns": ["id", "price"], "rows": [[1, 5], [2, 7]]}`` stands for ``[{"id":
 1, "price": 5}, {"id": 2, "price": 7}]``. ``rows_by_key`` does the same for an object of similar
-objects. A column of similar objects names their keys: ``{"size": ["w", "h"]}``. Both directions
-keep the order of the keys.
+objects. A column of similar objects names their keys: ``{"size": ["w", "h"]}``. A column ``note?``
+holds null for each object without the key ``note``. Both directions keep the order of the keys.
+
+**Python** values, as ``str`` writes lists and dicts of strings and numbers, become JSON.
 
 **Listings** with numbered lines lose the blanks before the numbers. ``cat -n`` and the reading
 tools of coding agents set line numbers flush right. The blanks are a fifteenth of the characters
@@ -17,12 +19,23 @@ from __future__ import annotations
 import json
 import re
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headstart.types import Frozen
 
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
 _MIN_SAVING = 24
 """The fewest characters in keys with which a table saves anything."""
+_OPTIONAL = "?"
+"""The end of a column's name if some of the objects do not have the key."""
+_NULL_WIDTH = 10
+"""The weight of a null beside the characters of keys: it has as many tokens as a short key."""
+_MOST_KINDS = 32
+"""Most kinds of objects, by their keys, in one table."""
+_MOST_COLUMNS = 100
+"""Most keys of an object in a table with several kinds."""
 
 
 def to_columns(value: Any) -> Any:
@@ -46,62 +59,119 @@ def from_columns(value: Any) -> Any:
         return value
     match value:
         case {"columns": list(columns), "rows": list(rows)} if len(value) == 2:
-            return [_object(columns, row) for row in rows]
+            parts = _parts(columns)
+            return [_object(parts, row) for row in rows]
         case {"columns": list(columns), "rows_by_key": dict(rows)} if len(value) == 2:
-            return {key: _object(columns, row) for key, row in rows.items()}
+            parts = _parts(columns)
+            return {key: _object(parts, row) for key, row in rows.items()}
     return {key: from_columns(item) for key, item in value.items()}
 
 
 def _table(items: list[Any]) -> dict[str, Any] | None:
     columns = _columns(items)
-    if columns is None or (len(items) - 1) * _width(columns) < _MIN_SAVING:
+    if columns is None:
         return None
-    return {"columns": columns, "rows": [_row(columns, item) for item in items]}
+    parts = _parts(columns)
+    if _saved(parts, items) < _MIN_SAVING:
+        return None
+    return {"columns": columns, "rows": [_row(parts, item) for item in items]}
 
 
 def _columns(items: list[Any]) -> list[Any] | None:
-    """Return the keys of the items if all items have the same keys in the same order."""
+    """Return the columns of the items if all are objects whose keys are in one order."""
     if len(items) < 2 or not all(isinstance(item, dict) and item for item in items):
         return None
-    keys = list(items[0])
-    if any(list(item) != keys for item in items):
+    keys = _merged({tuple(item): None for item in items})
+    if keys is None:
         return None
-    return [_column(key, [item[key] for item in items]) for key in keys]
+    columns = []
+    for key in keys:
+        values = [item[key] for item in items if key in item]
+        optional = len(values) < len(items)
+        if optional and None in values:
+            return None
+        inner = _columns(values)
+        name = key + _OPTIONAL * optional
+        columns.append(name if inner is None else {name: inner})
+    return columns
 
 
-def _column(key: str, values: list[Any]) -> Any:
-    inner = _columns(values)
-    return key if inner is None else {key: inner}
+def _merged(kinds: Collection[tuple[str, ...]]) -> Sequence[str] | None:
+    """Return all keys in an order that each kind of object has, or None."""
+    first = next(iter(kinds))
+    if len(kinds) == 1:
+        return None if any(key.endswith(_OPTIONAL) for key in first) else first
+    if len(kinds) > _MOST_KINDS or max(map(len, kinds)) > _MOST_COLUMNS:
+        return None
+    merged: list[str] = []
+    for kind in kinds:
+        at = 0
+        for key in kind:
+            if key.endswith(_OPTIONAL):
+                return None
+            if key not in merged:
+                merged.insert(at, key)
+            elif merged.index(key) < at:
+                return None
+            at = merged.index(key) + 1
+    return merged
 
 
-def _width(columns: list[Any]) -> int:
-    """Return the number of characters that one row spends on its keys."""
-    return sum(
-        len(column) + 4 if isinstance(column, str) else _width(next(iter(column.values())))
-        for column in columns
-    )
+_Part: TypeAlias = "tuple[str, bool, list[_Part]]"
+"""The key of a column, whether objects may lack it, and the columns of the objects in it."""
 
 
-def _row(columns: list[Any], item: dict[str, Any]) -> list[Any]:
+def _parts(columns: list[Any]) -> list[_Part]:
+    parts: list[_Part] = []
+    for column in columns:
+        name, inner = next(iter(column.items())) if isinstance(column, dict) else (column, [])
+        key = name.removesuffix(_OPTIONAL)
+        parts.append((key, key != name, _parts(inner)))
+    return parts
+
+
+def _saved(parts: list[_Part], items: list[Any]) -> int:
+    """Return the number of characters that a table of the items spends less on their keys."""
+    saved = 0
+    for key, optional, inner in parts:
+        values = [item[key] for item in items if key in item] if optional or inner else items
+        saved += _saved(inner, values) if inner else (len(values) - 1) * (len(key) + 4)
+        saved -= (len(items) - len(values)) * _NULL_WIDTH
+    return saved
+
+
+def _row(parts: list[_Part], item: dict[str, Any]) -> list[Any]:
     return [
-        _row(next(iter(column.values())), cell) if isinstance(column, dict) else to_columns(cell)
-        for column, cell in zip(columns, item.values(), strict=True)
+        _row(inner, item[key]) if inner and key in item else to_columns(item.get(key))
+        for key, _, inner in parts
     ]
 
 
-def _object(columns: list[Any], row: list[Any]) -> dict[str, Any]:
-    item = {}
-    for column, cell in zip(columns, row, strict=True):
-        if isinstance(column, dict):
-            ((key, inner),) = column.items()
-            item[key] = _object(inner, cell)
-        else:
-            item[column] = from_columns(cell)
-    return item
+def _object(parts: list[_Part], row: list[Any]) -> dict[str, Any]:
+    return {
+        key: _object(inner, cell) if inner else from_columns(cell)
+        for (key, optional, inner), cell in zip(parts, row, strict=True)
+        if not (optional and cell is None)
+    }
 
 
-_TABLE = re.compile(r'"columns"\s*:')
+_TABLE = re.compile(r"""columns["']\s*:""")
+_SIGN = "~#"
+"""The beginning of a text that stands for a number, while JSON is decoded."""
+_ODD_NUMBER = re.compile(r"\d\.\d+0[\s,}\]]|\d[eE][-+\d]|\d\.\d{16}")
+_WRITTEN_NUMBER = re.compile(rf'"{_SIGN}(-?\d[\d.eE+-]*)"')
+_PYTHON = re.compile(r"\[?\{'")
+_PYTHON_TOKEN = re.compile(
+    r"""'(?:[^'\\]|\\.)*+(?:'|\Z)|"(?:[^"\\]|\\.)*+(?:"|\Z)|\b(?:True|False|None)\b"""
+)
+_CONSTANTS = {"True": "true", "False": "false", "None": "null"}
+_ESCAPE = re.compile(r"\\(?:x..|.)")
 _STRING_OR_SPACE = re.compile(r'("(?:[^"\\]|\\.)*")|[ \t\r\n]+')
+_BEGIN = re.compile(r"^[ \t]*+[\[{]", re.MULTILINE)
+_LINE_END = re.compile(r"[ \t]*,[ \t]*\r?\n\s*|[ \t]*\r?\n[ \t]*,[ \t]*")
+_DECODER = json.JSONDecoder()
+_NEARLY_ALL = 0.8
+"""The share of a text from which JSON within it is its content."""
 _INDENT = re.compile(r"[\[{]\r?\n([ \t]+)")
 _LITERAL = re.compile(
     r"""\{\s*(?:"[^"\n]{0,99}"|'[^'\n]{0,99}'|\w{1,99})\s*:"""  # an object with its first key
@@ -117,8 +187,12 @@ class Layout(Frozen):
     colon: str = ":"
     ascii: bool = False
     """Characters outside ASCII are escaped."""
+    python: bool = False
+    """The text is a Python value as ``str`` writes it."""
     lines: bool = False
     """The text has one document on each line."""
+    between: str = ""
+    """The text between the items of a list that has each item on a line."""
     before: str = ""
     after: str = ""
     """The white space before and after the text."""
@@ -135,18 +209,22 @@ class CompactJSON(Frozen):
 
 
 def shorten_json(text: str) -> CompactJSON | None:
-    """Write a JSON text compactly, with tables for lists of like objects.
+    """Write a text of JSON, or of a Python value, as compact JSON, with tables for like objects.
 
     Returns None unless ``expand`` restores ``text``, which is checked here. So the result is None
-    for repeated keys, unusual numbers or escapes, an unusual layout, and a text with a key
-    ``columns`` (it may be a table already).
+    for repeated keys, unusual escapes, an unusual layout, and a text with a key ``columns`` (it may
+    be a table already).
     """
     body = text.strip()
-    if not body or body[0] not in "{[" or _TABLE.search(body):
+    if not body or body[0] not in "{[" or _SIGN in body or _TABLE.search(body):
         return None
     try:
-        value, lines = _decode(body)
-        layout = _layout_of(text, body, lines=lines)
+        if _PYTHON.match(body):
+            value = json.loads(_PYTHON_TOKEN.sub(_as_json, body))
+            layout = _layout_of(text, body, python=True)
+        else:
+            value, lines = _decode(body)
+            layout = _layout_of(text, body, lines=lines)
         short = _dump(to_columns(value), Layout(ascii=layout.ascii))
         same = expand(short, layout) == text
     except (ValueError, RecursionError):
@@ -156,13 +234,37 @@ def shorten_json(text: str) -> CompactJSON | None:
 
 def expand(text: str, layout: Layout = COMPACT) -> str:
     """Return the text that ``shorten_json`` was given. Raises ValueError if it is not JSON."""
-    value = from_columns(json.loads(text))
-    if layout.lines:
+    value = from_columns(json.loads(text) if layout.python else _loads(text))
+    if layout.python:
+        written = repr(value)
+    elif layout.lines or layout.between:
         one = Layout(comma=layout.comma, colon=layout.colon, ascii=layout.ascii)
-        written = "\n".join(_dump(item, one) for item in value)
+        written = (layout.between or "\n").join(_dump(item, one) for item in value)
+        written = f"[{written}]" if layout.between else written
     else:
         written = _dump(value, layout)
     return layout.before + written + layout.after
+
+
+def json_within(text: str) -> tuple[int, int] | None:
+    """Return start and end of a JSON value on lines of its own that is nearly all of a text.
+
+    None if there is none, or if it is the whole text. A tool may write a sentence before its
+    result, or a fence around it.
+    """
+    found = _BEGIN.search(text)
+    if found is None or found.start() > (1 - _NEARLY_ALL) * len(text):
+        return None
+    start = found.end() - 1
+    if not text[:start].strip() and text.rstrip().endswith(("}", "]")):
+        return None
+    try:
+        _, end = _DECODER.raw_decode(text, start)
+    except (ValueError, RecursionError):
+        return None
+    if end - start < _NEARLY_ALL * len(text) or text[end:].partition("\n")[0].strip():
+        return None
+    return start, end
 
 
 def minify(text: str) -> str | None:
@@ -203,7 +305,7 @@ def _minify(body: str) -> str | None:
     return short if same else None
 
 
-def _layout_of(text: str, body: str, *, lines: bool) -> Layout:
+def _layout_of(text: str, body: str, *, lines: bool = False, python: bool = False) -> Layout:
     """Return a guess of the layout. The caller checks that it restores the text."""
     start = text.index(body)
     indent = _INDENT.match(body)
@@ -212,10 +314,21 @@ def _layout_of(text: str, body: str, *, lines: bool) -> Layout:
         comma=", " if not indent and _is_spaced(body, ",") else ",",
         colon=": " if indent or _is_spaced(body, ":") else ":",
         ascii=body.isascii(),
+        python=python,
         lines=lines,
+        between="" if lines or python else _row_break(body),
         before=text[:start],
         after=text[start + len(body) :],
     )
+
+
+def _row_break(body: str) -> str:
+    """Return the text between the first two items of a list of rows, if a line ends there."""
+    if not body.startswith(("[{", "[[")):
+        return ""
+    _, end = _DECODER.raw_decode(body, 1)
+    found = _LINE_END.match(body, end)
+    return found[0] if found else ""
 
 
 def _is_spaced(body: str, sign: str) -> bool:
@@ -228,20 +341,48 @@ def _is_spaced(body: str, sign: str) -> bool:
 def _decode(body: str) -> tuple[Any, bool]:
     """Return the value, and whether it is a list of the documents of several lines."""
     try:
-        return json.loads(body), False
+        return _loads(body), False
     except ValueError:
         if "\n" not in body:
             raise
-        return [json.loads(line) for line in body.split("\n")], True
+        return [_loads(line) for line in body.split("\n")], True
+
+
+def _loads(text: str) -> Any:
+    """Decode JSON. Numbers that Python would write in another way, such as 1.50, become texts."""
+    return json.loads(text, parse_float=_as_written if _ODD_NUMBER.search(text) else None)
+
+
+def _as_written(number: str) -> str:
+    return f"{_SIGN}{number}"
 
 
 def _dump(value: Any, layout: Layout) -> str:
-    return json.dumps(
+    text = json.dumps(
         value,
         ensure_ascii=layout.ascii,
         indent=layout.indent,
         separators=(layout.comma, layout.colon),
     )
+    return _WRITTEN_NUMBER.sub(r"\1", text) if _SIGN in text else text
+
+
+def _as_json(found: re.Match[str]) -> str:
+    """Return a string or a constant of Python as JSON."""
+    token = found[0]
+    if token in _CONSTANTS:
+        return _CONSTANTS[token]
+    inner = token[1:-1]
+    if "\\" in inner:
+        inner = _ESCAPE.sub(_json_escape, inner)
+    return '"' + inner.replace('"', '\\"') + '"'
+
+
+def _json_escape(found: re.Match[str]) -> str:
+    escape = found[0]
+    if escape == "\\'":
+        return "'"
+    return f"\\u00{escape[2:]}" if escape[1] == "x" else escape
 
 
 def _pairs(text: str) -> Any:
@@ -254,6 +395,9 @@ def _pairs(text: str) -> Any:
 _LINE = re.compile(r"( *+)(\d{1,9})(\t|\u2192| ?[|\u2502])")
 _TABLE_RULE = re.compile(r"[ |]*-+(?:[+|]-+)+[ |]*")
 """The line under the head of a table of a database, whose first column may hold rising numbers."""
+_TAB_WIDTH = 6
+"""The fewest places of a number before a tab or an arrow, as ``cat -n``, ``nl`` and the tools of
+agents write it. Narrower numbers are the first column of a table."""
 _MIN_LINES = 5
 _MIN_SHARE = 0.8
 """The smallest share of lines with a number in a listing."""
@@ -279,8 +423,10 @@ class PlainListing(Frozen):
 def strip_padding(text: str) -> PlainListing | None:
     """Return the listing without the blanks before its line numbers.
 
-    None unless the text is a listing with rising numbers and ``pad`` restores it, which is checked.
-    A table with a rule under its head is no listing: if it is a file, an edit quotes its blanks.
+    None unless the text is a listing, whose numbers mostly count up by one, and ``pad`` restores
+    it, which is checked. A table with a first column of numbers is no listing: if it is a file, an
+    edit quotes its blanks. A table may have a rule under its head, narrow columns before a tab, or
+    a blank before the widest number, as ``psql`` writes it.
     """
     # Line by line: one call over a long text would stop all other threads.
     lines = text.split("\n")
@@ -290,12 +436,16 @@ def strip_padding(text: str) -> PlainListing | None:
     padded = next((each for each in found if each[1]), None)
     if padded is None or len(found) < max(_MIN_LINES, _MIN_SHARE * sum(map(bool, lines))):
         return None
-    if any(int(after[2]) <= int(before[2]) for before, after in pairwise(found)):
+    steps = [int(after[2]) - int(before[2]) for before, after in pairwise(found)]
+    if min(steps) <= 0 or steps.count(1) < _MIN_SHARE * len(steps):
         return None
     if any(map(_TABLE_RULE.fullmatch, lines)):
         return None
     _, blanks, number, sign = padded
     padding = Padding(width=len(blanks) + len(number), sign=sign)
+    narrow = sign in "\t\u2192" and padding.width < _TAB_WIDTH
+    if narrow or (sign.endswith("|") and len(found[-1][2]) < padding.width):
+        return None
     begins = re.compile(rf" +\d+{re.escape(sign)}")
     short = "\n".join(line.lstrip(" ") if begins.match(line) else line for line in lines)
     return PlainListing(text=short, padding=padding) if pad(short, padding) == text else None

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 COST_MS_PER_1K: dict[Transform, float] = {
-    "json": 0.3,
+    "json": 0.5,
     "padding": 0.1,
     "minify": 0.3,
     "html": 0.2,
@@ -250,8 +250,9 @@ class _Step(NamedTuple):
 
 
 def _step(line: str) -> _Step | None:
-    found = _DONE.search(line) if "/" in line else None
-    if found is None or _BAR.search(line) is None:
+    # A bar is looked for first, because few lines have one.
+    found = _DONE.search(line) if "/" in line and _BAR.search(line) else None
+    if found is None:
         return None
     done = float(found[1]) * _UNITS[(found[2] or "").upper()]
     return _Step((_form(line), found[3]), done)

@@ -245,6 +245,8 @@ class Responder:
         context.mark_first_byte()
         # The length that an app states is kept, so that a wrong length is noticed.
         length = len(body) if context.route.wire else None
+        if flight.reply is not None:  # it was changed while it was read, such as continued
+            head.transforms = flight.reply.transforms
         headers = _flight_headers(
             context, head, stored=flight.stored, not_stored=flight.not_stored, length=length
         )

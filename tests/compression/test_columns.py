@@ -56,6 +56,32 @@ def test_nested_like_objects_name_their_keys_in_the_column() -> None:
     assert from_columns(table) == rows
 
 
+def test_a_key_that_some_objects_lack_has_a_column_of_its_own() -> None:
+    rows = [{"identifier": n, "note": "late", "owner": "Ada"} for n in range(4)]
+    del rows[1]["note"], rows[3]["owner"]
+    table = {
+        "columns": ["identifier", "note?", "owner?"],
+        "rows": [[0, "late", "Ada"], [1, None, "Ada"], [2, "late", "Ada"], [3, "late", None]],
+    }
+    assert to_columns(rows) == table
+    assert list(map(list, from_columns(table))) == list(map(list, rows))
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"identifier": 9, "note": None},
+        {"note": "x", "identifier": 9},
+        {"identifier": 9, "note?": 1},
+    ],
+    ids=["null", "other order", "a key with the sign"],
+)
+def test_a_key_that_is_lacking_is_never_taken_for_another_thing(odd: dict[str, object]) -> None:
+    rows = [{"identifier": n, "note": "late"} for n in range(9)]
+    value = [*rows, {"identifier": 7}, odd]
+    assert to_columns(value) == value
+
+
 @pytest.mark.parametrize(
     "rows",
     [

@@ -57,6 +57,25 @@ def test_safe_writes_tool_json_as_a_table_and_gives_it_back() -> None:
     assert done.restore() == messages
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("Found 20 flights:\n", ""),
+        ("Here they are.\n\n```json\n", "\n```\n"),
+        ("", "\n20 rows in 3 ms"),
+    ],
+)
+def test_json_within_a_result_becomes_a_table_and_its_words_stay(before: str, after: str) -> None:
+    messages = [ask("Cheapest?"), call(), result(before + TABLE + after)]
+    for mode in ("safe", "balanced"):
+        done = compress(messages, mode=mode)
+        sent = texts(done)[2]
+        table = sent.removeprefix(before).removesuffix(after)
+        assert json.loads(table)["columns"] == ["flight", "price", "cabin"]
+        assert done.restore() == messages
+        assert compress(done.messages, mode=mode).messages == done.messages
+
+
 def test_a_span_says_what_was_done_where() -> None:
     before, after = "Given:\n<documents>\n", "\n</documents>\nCheapest?"
     done = compress([ask(before + TABLE + after)])

@@ -41,6 +41,58 @@ def test_a_document_a_line_is_given_back() -> None:
     assert expand(short.text, short.layout) == text
 
 
+def test_numbers_stay_as_they_are_written() -> None:
+    text = (
+        "["
+        + ", ".join(f'{{"owner": "Ada", "price": {n}.50, "rate": 1.0E-7}}' for n in range(9))
+        + "]"
+    )
+    short = shorten_json(text)
+    assert short is not None
+    assert '["Ada",8.50,1.0E-7]' in short.text
+    assert expand(short.text, short.layout) == text
+
+
+@pytest.mark.parametrize("between", [",\n", ", \n ", "\n,"])
+def test_a_row_a_line_is_given_back(between: str) -> None:
+    rows = (f'{{"owner":"Ada","price":{n}}}' for n in range(9))
+    text = f"[{between.join(rows)}]\n"
+    short = shorten_json(text)
+    assert short is not None
+    assert short.text.startswith('{"columns":["owner","price"],"rows":[["Ada",0],')
+    assert expand(short.text, short.layout) == text
+
+
+def test_a_value_that_python_printed_becomes_json() -> None:
+    rows = [{"owner": 'O\'Hara \\ "x"\xa0\n', "paid": n > 3, "note": None} for n in range(9)]
+    short = shorten_json(str(rows))
+    assert short is not None
+    assert short.text.startswith('{"columns":["owner","paid","note"],"rows":[["O\'Hara ')
+    assert json.loads(short.text)["rows"][0] == ['O\'Hara \\ "x"\xa0\n', False, None]
+    assert expand(short.text, short.layout) == str(rows)
+
+
+@given(st.lists(st.dictionaries(st.text(max_size=4), VALUES, min_size=1), min_size=1))
+def test_a_value_of_python_is_restored(value: object) -> None:
+    short = shorten_json(str(value))
+    if short is not None:
+        assert expand(short.text, short.layout) == str(value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{'a': (1, 2), 'b':  'x'}",
+        "{'a': {1, 2}}",
+        "[{'a': 'never ends" + "\\'" * 200_000,
+        "{'a': 1j}",
+    ],
+    ids=["tuple", "set", "no end", "complex"],
+)
+def test_other_values_of_python_stay(text: str) -> None:
+    assert shorten_json(text) is None
+
+
 @given(VALUES, st.sampled_from([None, 2]))
 def test_shortened_json_is_shorter_and_can_be_restored(value: object, indent: int | None) -> None:
     text = json.dumps(value, indent=indent)
@@ -59,7 +111,8 @@ def test_shortened_json_is_shorter_and_can_be_restored(value: object, indent: in
         "{not json}",
         '{"a": 1, "a": 2}',
         '{"a": 1.50, "b":   2}',
-        '{"a": 1e5}',
+        '[{"~#1.5": 1, "b": 1.50}, {"~#1.5": 2, "b": 1.50}, {"~#1.5": 3, "b": 1.50}]',
+        '{"a": -0}',
         '{"a": "\\/"}',
         '{ "odd" :1,\n "layout": 2}',
         '{"columns": [], "rows": []}',

@@ -28,13 +28,14 @@ def _conversation(text: str) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("sign", ["\u2192", "\t", " | ", "\u2502"])
+@pytest.mark.parametrize("sign", ["\u2192", "\t", "|", "\u2502"])
 @pytest.mark.parametrize("first", [1, 95, 99_990])
 def test_the_blanks_before_line_numbers_go_and_come_back(sign: str, first: int) -> None:
-    text = _listing(sign.strip(" "), first)
+    width = len(str(first + 39)) if sign == "|" else 6
+    text = _listing(sign, first, width)
     short = strip_padding(text)
     assert short is not None
-    assert short.text.startswith(f"{first}{sign.strip(' ')}")
+    assert short.text.startswith(f"{first}{sign}")
     assert pad(short.text, short.padding) == text
 
 
@@ -82,3 +83,13 @@ def test_a_table_of_a_database_in_a_file_keeps_its_blanks() -> None:
     messages = _conversation(f"{head}{rows}\n(40 rows)")
     for mode in ("safe", "balanced", "aggressive"):
         assert compress(messages, mode=mode).messages == messages
+
+
+@pytest.mark.parametrize(
+    "row",
+    ["{n:3}\tname {n}\topen", " {n:3} | name {n}", "{id:7}\tname {n}\topen", "{n:5} | name {n}"],
+    ids=["narrow column", "psql -t", "ids with gaps", "psql -t, wide head"],
+)
+def test_rows_of_a_table_keep_the_blanks_before_their_ids(row: str) -> None:
+    text = "\n".join(row.format(n=n, id=n * 7 + n % 3) for n in range(1, 120))
+    assert strip_padding(text) is None

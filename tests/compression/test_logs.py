@@ -47,6 +47,13 @@ def test_lines_with_an_id_that_is_asked_about_are_kept() -> None:
     ]
 
 
+def test_the_lines_around_a_line_that_the_question_names_are_kept() -> None:
+    lines = [f"10:{n // 60:02}:{n % 60:02} INFO order {7 * n + 1000} taken" for n in range(300)]
+    collapsed = collapse_log("\n".join(lines), "What came directly after order 2050?").split("\n")
+    assert set(lines[147:153]) <= set(collapsed)
+    assert len(collapsed) < 30
+
+
 def test_a_single_line_is_not_worth_a_mark() -> None:
     lines = [BEAT[0], "2026-03-01 10:00:01 DEBUG a", BEAT[1], "2026-03-01 10:00:01 DEBUG b"]
     assert collapse_log("\n".join(lines), "") == "\n".join(lines)
@@ -187,8 +194,8 @@ def test_a_form_is_described_by_its_ranges_and_values() -> None:
         "20251212T1000{n:02}Z request {n} served",
         "[10.30 16:49:{n:02}] browser.exe - proxy.example:5070 open through {n}",
         "12-12 10:00:{n:02}.123  1234  1234 I Tag: request {n} served",
-        "12/12/2025 10:00:{n:02} request {n} served",
-        "12.12.2025 10:00:{n:02} request {n} served",
+        "12/12/2025 10:00:{n:02} [web] request {n} served",
+        "12.12.2025 10:00:{n:02} web-1: request {n} served",
         "build\tRun all tests\t2025-12-12T10:00:{n:02}.0000000Z request {n} served",
     ],
 )
@@ -290,12 +297,19 @@ def test_the_least_of_values_that_mostly_count_up_is_kept() -> None:
         "2026/03/{d:02} Rent of flat {n} was {m}.00",
         "2026-03-{d:02} 10:00 {n}.5 {m}.25 99.{d}",
         "2026-03-01 10:{d:02}:00 sensor{n} {m}",
+        "10:{d:02}:00  ICE {n}  Bremen Hbf  platform {m}",
+        "2026-03-{d:02} 10:00 Dentist with Ada, room {m}",
+        "2026-03-{d:02} 10:00:07 card payment Corner Shop EUR {m}.20 balance {n}.00",
+        "2023-03-{d:02} 10:12:49.0000000000 {n} /usr/share/doc/part{m}/copyright",
+        "2026-03-01 10:{d:02}:00 temperature {m}.5 humidity {n} door shut",
+        "[10:{d:02}:00] Bob: I paid {m} euro for it",
+        "00:{d:02}:10 JEAN-LUC: The budget of team {n} is {m} thousand",
     ],
 )
-def test_rows_of_a_statement_and_of_measurements_are_no_log(row: str) -> None:
+def test_rows_of_facts_with_a_time_are_no_log(row: str) -> None:
     assert not is_log("\n".join(row.format(d=n % 28 + 1, n=n, m=n * 37 % 90) for n in range(60)))
 
 
 @pytest.mark.parametrize("stamp", ["2026-03-01 INFO", "2026.03.01 node 10:00", "2026-03-01T10:00"])
 def test_a_date_with_a_time_or_a_level_begins_a_line_of_a_log(stamp: str) -> None:
-    assert is_log("\n".join(f"{stamp} job {n} was sent to the queue" for n in range(60)))
+    assert is_log("\n".join(f"{stamp} job {n} [mail] was sent to the queue" for n in range(60)))

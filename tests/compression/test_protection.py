@@ -113,6 +113,8 @@ def test_prose_is_not_code() -> None:
         ("Which user logged in most?", "counts"),
         ("What is the average time?", "counts"),
         ("Give me the p95", "counts"),
+        ("Show the events in order.", "counts"),
+        ("Is everything in order?", ""),
         ("What happened between 10:02 and 10:04?", "counts"),
         ("What went on after about 10:05?", "counts"),
         ("What do the last 20 lines say?", "counts"),

@@ -311,7 +311,6 @@ async def test_after_the_last_retrieval_the_prompt_goes_up_whole() -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"tool_choice": "required"},
         {"tool_choice": "none"},
         {"tool_choice": {"type": "function", "function": {"name": "logs"}}},
         {"tools": [{"type": "function", "function": {"name": RETRIEVE}}]},
@@ -324,6 +323,32 @@ async def test_a_request_that_must_not_get_the_tool_is_not_cut(fields: dict[str,
         await ask(proxy, chat(**fields))
         (call,) = proxy.upstream.calls
     assert call.json == chat(**fields)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_model_that_must_call_a_tool_may_read_and_then_calls_one(*, stream: bool) -> None:
+    """Such a request has the same tools and cuts as its neighbours, so their prefix stays."""
+
+    def reads_then_calls(document: dict[str, Any]) -> Answer:
+        last = json.dumps(document["messages"][-1])
+        return [Calls("c2", "logs", {})] if LINE in last else looks_up(document)
+
+    async with proxied(ReadingModel(reads_then_calls), **RECOVERABLE) as proxy:
+        async with client(proxy) as sdk:
+            api: Any = sdk.chat.completions
+            asked = chat(tool_choice="required")
+            if stream:
+                async with api.stream(**asked) as events:
+                    done = await events.get_final_completion()
+            else:
+                done = await api.create(**asked)
+        await ask(proxy, chat())
+        first, second, free = (call.json for call in proxy.upstream.calls[:3])
+    (made,) = done.choices[0].message.tool_calls
+    assert made.function.name == "logs"
+    assert done.choices[0].finish_reason == "tool_calls"
+    assert (first["tools"], first["messages"]) == (free["tools"], free["messages"])
+    assert second["tool_choice"] == "required"
 
 
 async def test_a_model_without_tools_gets_the_prompt_without_cuts() -> None:

@@ -87,10 +87,11 @@ _OUTPUT_PRICE = 4.0
 def may_recover(asked: CanonicalRequest, tool: str) -> bool:
     """Tell whether a request may get our tool of this name.
 
-    The model must be free to call it, and it must fit beside the client's own tools.
+    The model must be free to call it, and it must fit beside the client's own tools. A model that
+    must call any tool may call ours first: the further call asks for a tool again.
     """
     choice = asked.tool_choice
-    if choice is not None and (choice.mode != "auto" or choice.names):
+    if choice is not None and (choice.mode not in {"auto", "required"} or choice.names):
         return False
     if asked.choices != 1 or asked.logprobs or not _OTHER_FORMS.isdisjoint(asked.extra):
         return False
