@@ -237,21 +237,45 @@ _DATE_OF = (
 _ALSO_WORDS_DATE = frozenset({"may", "march", "mon", "wed", "fri", "jan", "jun", "dec", "marches"})
 _PRONOUNS = frozenset(words_of("i we you he she it they"))
 _BEFORE_MONTH = frozenset(words_of("in since until till during last next early late mid"))
+_YEAR = re.compile(r"(?:19|20)\d\d")
+_RELATIONS = {
+    **dict.fromkeys(words_of("before until till by"), "before"),
+    **dict.fromkeys(words_of("after since"), "after"),
+    **dict.fromkeys(words_of("on in at during"), "at"),
+}
+_IN_DATE = frozenset(words_of("the of early mid late last next this st nd rd th"))
+"""Words between a preposition and its date: "before the 4th of March"."""
 
 
-def dates(words: Sequence[Word]) -> tuple[str, ...]:
-    """Return the days and months that a prompt names, sorted, each once."""
-    found = set()
+def dates(words: Sequence[Word]) -> tuple[tuple[str, ...], frozenset[str]]:
+    """Return the days and months that a prompt names, sorted, each once, and its relations to them.
+
+    A relation is "before", "after" or "at". Years have relations, too.
+    """
+    found, relations = set(), set()
     for place, word in enumerate(words):
         name = _DATE_OF.get(word.text.removesuffix("'s"))
         if name is not None and (word.text not in _ALSO_WORDS_DATE or _is_date(words, place)):
             found.add(name)
-    return tuple(sorted(found))
+        elif _YEAR.fullmatch(word.text) is None:
+            continue
+        relations.add(_relation(words[:place]))
+    return tuple(sorted(found)), frozenset(relations - {""})
+
+
+def _relation(before: Sequence[Word]) -> str:
+    """Return the relation that the preposition before a date sets, or ""."""
+    for word in reversed(before):
+        if not (word.text.isdecimal() or word.text in _DATE_OF or word.text in _IN_DATE):
+            return _RELATIONS.get(word.text, "")
+    return ""
 
 
 def dates_differ(a: Parse, b: Parse) -> bool:
-    """Veto unless both prompts name the same days and months."""
-    return a.dates != b.dates
+    """Veto unless both prompts are about the same days and months, or the time before or after."""
+    if a.dates != b.dates:
+        return True
+    return bool(a.when and b.when) and a.when.isdisjoint(b.when)
 
 
 def _is_date(words: Sequence[Word], place: int) -> bool:
@@ -432,7 +456,7 @@ def _limit_before(before: Sequence[str]) -> tuple[str | None, str | None]:
 
 
 def degrees(words: Sequence[Word]) -> frozenset[tuple[str, str]]:
-    """Return the comparisons in a prompt: ("cheap", "more"), ("cheap", "most")."""
+    """Return the comparisons in a prompt: ("cheap", "more"), ("cheap", "most"), or "same"."""
     found = set()
     for place, word in enumerate(words):
         if word.text not in _ADJECTIVE_FORMS:
@@ -441,7 +465,9 @@ def degrees(words: Sequence[Word]) -> frozenset[tuple[str, str]]:
         if not degree and place:
             degree = _DEGREES.get(words[place - 1].text, "")
         after = [other.text for other in words[place + 1 : place + 1 + _THAN_REACH]]
-        if degree == "most" and _WAYS.isdisjoint(after[:1]):
+        if not degree and after[:1] == ["as"] and place and words[place - 1].text == "as":
+            found.add((name, "same"))
+        elif degree == "most" and _WAYS.isdisjoint(after[:1]):
             found.add((name, "most"))
         elif degree == "more" and (word.text in _ALONE or "than" in after):
             found.add((name, "more"))
