@@ -163,7 +163,7 @@ def _arguments(parse: Parse, preposition: str) -> frozenset[str]:
     )
 
 
-# --- tense -----------------------------------------------------------------------------------
+# --- grammar ---------------------------------------------------------------------------------
 
 _TENSES = {
     stem(word): tense
@@ -180,12 +180,44 @@ _BEFORE_TO = {"going": "future", "use": "past", "used": "past"}
 """The perfect has no tense here: "it was declined", "it is declined" and "it has been declined"."""
 
 
-def tense_changed(a: Parse, b: Parse) -> bool:
-    """Tell whether the prompts differ in their tense alone: "is the king", "was the king"."""
+_CONTRASTS = """
+    before until / after since once / while when during whenever
+    in into inside / out outside / through / around
+    for / against
+    a an the this that my your / another
+    still / already
+    can could may might / must
+    how / why
+    how / when
+    what / why
+"""
+"""Function words that ask for other things in one place of a sentence, one row for each place.
+"What" and "when", "can" and "should" are left out: "How should I pay?" asks "How can I pay?"."""
+_CONTRAST_ROWS = [
+    [stems_of(group) for group in row.split("/")] for row in _CONTRASTS.strip().splitlines()
+]
+
+
+def grammar_changed(a: Parse, b: Parse) -> bool:
+    """Tell whether the prompts differ in nothing but their tense, or in one function word.
+
+    "Is the king", "was the king"; "before the flight", "during the flight".
+    """
     if len(a.content ^ b.content) > 1:
         return False
     (one, words), (other, others) = _tense(a.stems), _tense(b.stems)
-    return bool(one and other) and one != other and words == others
+    if words == others:
+        return bool(one and other) and one != other
+    only, only_other = [*(words - others).elements()], [*(others - words).elements()]
+    return len(only) == len(only_other) == 1 and _contrast(only[0], only_other[0])
+
+
+def _contrast(one: str, other: str) -> bool:
+    for groups in _CONTRAST_ROWS:
+        ours, theirs = ([group for group in groups if word in group] for word in (one, other))
+        if ours and theirs and ours != theirs:
+            return True
+    return False
 
 
 def _tense(stems: Sequence[str]) -> tuple[set[str], Counter[str]]:
