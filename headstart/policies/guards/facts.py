@@ -1,8 +1,7 @@
 """The facts of a prompt: numbers and units, dates, quantifiers, comparisons, names, its form.
 
-For each kind of fact, one function reads it from the words of a prompt, and one guard compares the
-facts of two prompts. The form of a prompt is what it asks for, how it joins two things, the signs
-of its formulas, and spellings that the encoder does not see.
+One function reads each kind of fact from the words of a prompt, and one guard compares it. The form
+is what a prompt asks for, how it joins two things, the signs of its formulas, and its spellings.
 """
 
 from __future__ import annotations
@@ -105,9 +104,15 @@ def numbers_differ(a: Parse, b: Parse) -> bool:
 
 
 def units_differ(a: Parse, b: Parse) -> bool:
-    """Veto when a shared number has units that conflict, or is a percentage on one side only."""
-    if a.quantities == b.quantities:
+    """Veto when a shared number has units that conflict, or is a percentage on one side only.
+
+    Beside a number, any unit counts: "5 miles in feet", "5 miles in yards".
+    """
+    if not a.quantities or not b.quantities:
         return False
+    ours, theirs = ({_UNIT_OF.get(word) for word in side.stems} for side in (a, b))
+    if ours - theirs - {None} and theirs - ours - {None}:
+        return True
     units_a, units_b = _units(a.quantities), _units(b.quantities)
     for value in units_a.keys() & units_b.keys():
         one, other = units_a[value], units_b[value]
@@ -248,10 +253,7 @@ _IN_DATE = frozenset(words_of("the of early mid late last next this st nd rd th"
 
 
 def dates(words: Sequence[Word]) -> tuple[tuple[str, ...], frozenset[str]]:
-    """Return the days and months that a prompt names, sorted, each once, and its relations to them.
-
-    A relation is "before", "after" or "at". Years have relations, too.
-    """
+    """Return the days and months of a prompt, sorted, and its relations to these and to years."""
     found, relations = set(), set()
     for place, word in enumerate(words):
         name = _DATE_OF.get(word.text.removesuffix("'s"))
@@ -264,7 +266,7 @@ def dates(words: Sequence[Word]) -> tuple[tuple[str, ...], frozenset[str]]:
 
 
 def _relation(before: Sequence[Word]) -> str:
-    """Return the relation that the preposition before a date sets, or ""."""
+    """Return the relation that the preposition before a date sets: "before", "after", "at", ""."""
     for word in reversed(before):
         if not (word.text.isdecimal() or word.text in _DATE_OF or word.text in _IN_DATE):
             return _RELATIONS.get(word.text, "")
@@ -377,6 +379,7 @@ _ADJECTIVES = """
     / quiet / bright / dark / clean / healthy
 """
 """Adjectives that are compared. Those of one group mean the same."""
+_PLAIN_FORMS = {group.split()[0]: stems_of(group) for group in _ADJECTIVES.split("/")}
 _IRREGULARS = {
     "better": ("good", "more"), "best": ("good", "most"), "worse": ("bad", "more"),
     "worst": ("bad", "most"), "furthest": ("far", "most"),
@@ -484,7 +487,10 @@ def comparisons_differ(a: Parse, b: Parse) -> bool:
     comparable = (a.bounds and b.bounds) or not (a.limits and b.limits)
     if comparable and a.bounds != b.bounds and a.quantities and b.quantities:
         return True
-    return bool(a.degrees and b.degrees) and a.degrees.isdisjoint(b.degrees)
+    if a.degrees and b.degrees:
+        return a.degrees.isdisjoint(b.degrees)
+    plain, found = {*(b if a.degrees else a).stems}, a.degrees | b.degrees
+    return any(degree == "most" and plain & _PLAIN_FORMS[name] for name, degree in found)
 
 
 # --- names ---------------------------------------------------------------------------------------
