@@ -259,7 +259,7 @@ def dates(words: Sequence[Word]) -> tuple[tuple[str, ...], frozenset[str]]:
         name = _DATE_OF.get(word.text.removesuffix("'s"))
         if name is not None and (word.text not in _ALSO_WORDS_DATE or _is_date(words, place)):
             found.add(name)
-        elif _YEAR.fullmatch(word.text) is None:
+        elif word.kind != "number" or not _YEAR.fullmatch(word.text):
             continue
         relations.add(_relation(words[:place]))
     return tuple(sorted(found)), frozenset(relations - {""})

@@ -35,6 +35,7 @@ _DETERMINERS = frozenset(
     words_of("a an the this that these those some any each every my your our his her its their")
 )
 _GOALS = frozenset({"to", "for"})
+_ASKING = frozenset(words_of("who whom which what"))
 _PEOPLE = stems_of("person people one")
 _DO = stems_of("do does did")
 _MOST_ROLES = 24
@@ -85,8 +86,10 @@ def roles_swapped(a: Parse, b: Parse) -> bool:
 
 def _way_turned(a: Parse, b: Parse) -> bool:
     """Tell whether one prompt goes from X to Y, and one to X: "X to Y", "leaving Y for X"."""
-    ways, others = _ways(a), _ways(b)
-    return any((goal, start) in others for start, goal in ways)
+    if _GOALS.isdisjoint(a.stems) or _GOALS.isdisjoint(b.stems):
+        return False
+    others = _ways(b)
+    return any((goal, start) in others for start, goal in _ways(a))
 
 
 def _ways(parse: Parse) -> set[tuple[str, str]]:
@@ -100,7 +103,7 @@ def _ways(parse: Parse) -> set[tuple[str, str]]:
 
 def _other_person_asked(a: Parse, b: Parse) -> bool:
     """Tell whether one prompt asks who did it, and one to whom it was done."""
-    if a.content - _PEOPLE != b.content - _PEOPLE:
+    if _ASKING.isdisjoint(a.stems) or a.content - _PEOPLE != b.content - _PEOPLE:
         return False
     one, other = _person_asked(a), _person_asked(b)
     return one is not None and other is not None and one != other
