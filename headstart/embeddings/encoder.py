@@ -17,6 +17,8 @@ import functools
 import hashlib
 import os
 import threading
+import unicodedata
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -30,6 +32,8 @@ from headstart.errors import ConfigError, EncoderError
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import onnxruntime as ort
     from numpy.typing import NDArray
 
@@ -149,7 +153,8 @@ class OnnxEncoder:
         Token vectors depend on their context and are not normalised; special tokens and the prefix
         have none. Spans are character offsets into ``text``. ``complete`` is False if the prompt
         was cut, or if it has a word outside the vocabulary: the model sees all such words as one,
-        so two prompts that differ only there would look identical. The arrays are read-only.
+        so two prompts that differ only there would look identical. It is also False if the model
+        only spells the words of another script. The arrays are read-only.
         Raises EncoderError.
         """
         kept = text[: self._limit * CHARS_PER_TOKEN]
@@ -169,6 +174,7 @@ class OnnxEncoder:
                 len(kept) == len(text)
                 and not tokenized.overflowing
                 and self._unknown not in tokenized.ids
+                and (text.isascii() or not _spells(text, spans))
             ),
         )
 
@@ -224,6 +230,32 @@ def _own_tokens(tokenized: Tokenized, skip: int) -> tuple[list[int], tuple[tuple
             rows.append(row)
             spans.append((max(start - skip, 0), end - skip))
     return rows, tuple(spans)
+
+
+_MARKS = frozenset({"Mn", "Mc"})
+"""Kinds of characters such as the vowels of Hindi, some of which have no token."""
+
+
+def _spells(text: str, spans: Sequence[tuple[int, int]]) -> bool:
+    """Tell whether the vocabulary has letters in place of the words of another script.
+
+    In Arabic, Hindi, Japanese, Korean and Russian, 80 to 100 % of the tokens of the package's model
+    are single letters. A letter between spaces is a word of its own, such as a Greek variable.
+    """
+    pieces = [(first, last) for first, last in spans if _is_foreign(text[first])]
+    joined = {
+        place
+        for place, (before, after) in enumerate(pairwise(pieces))
+        if all(unicodedata.category(sign) in _MARKS for sign in text[before[1] : after[0]])
+    }
+    words = [piece for place, piece in enumerate(pieces) if {place, place - 1} & joined]
+    return 2 * sum(last - first == 1 for first, last in words) > len(words)
+
+
+def _is_foreign(letter: str) -> bool:
+    """Tell letters from signs, and from the letters of Latin and the signs of Chinese."""
+    latin = letter < "\u0370" or "\u1e00" <= letter <= "\u1eff"
+    return letter.isalpha() and not latin and not "\u3400" <= letter <= "\u9fff"
 
 
 def _frozen(array: NDArray[np.float32]) -> NDArray[np.float32]:

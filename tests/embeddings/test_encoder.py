@@ -156,6 +156,21 @@ def test_prompt_with_an_unknown_word_is_not_complete(encoder: OnnxEncoder) -> No
     assert not frown.complete
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["मेरा बैलेंस कब है", "Где мой заказ", "ما هو رصيدي", "これはペンです", "what does привет mean"],
+)
+def test_prompt_whose_words_are_spelled_is_not_complete(encoder: OnnxEncoder, text: str) -> None:
+    assert not encoder.encode(text).complete
+
+
+@pytest.mark.parametrize(
+    "text", ["π and β", "π+β in Δx", "đơn hàng của tôi khi nào", "“café” — 5µm, 2²", "xkcd or dwts"]
+)
+def test_prompt_with_signs_and_accents_is_complete(encoder: OnnxEncoder, text: str) -> None:
+    assert encoder.encode(text).complete
+
+
 def test_lower_limit_cuts_earlier() -> None:
     encoding = OnnxEncoder(max_tokens=8).encode("one two three four five six seven")
     assert len(encoding.spans) == 6

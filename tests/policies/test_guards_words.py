@@ -33,6 +33,8 @@ def test_names_versions_and_amounts_stay_whole(text: str, tokens: list[str]) -> 
         ("quick", "quickly"),
         ("buy", "bought", "buying"),
         ("class", "classes"),
+        ("add", "adds", "added", "adding"),
+        ("app", "apps"),
     ],
 )
 def test_forms_of_a_word_have_one_stem(forms: tuple[str, ...]) -> None:

@@ -1,8 +1,7 @@
 """The facts of a prompt: numbers and units, dates, quantifiers, comparisons, names, its form.
 
-For each kind of fact, one function reads it from the words of a prompt, and one guard compares the
-facts of two prompts. The form of a prompt is what it asks for, how it joins two things, the signs
-of its formulas, and spellings that the encoder does not see.
+One function reads each kind of fact from the words of a prompt, and one guard compares it. The form
+is what a prompt asks for, how it joins two things, the signs of its formulas, and its spellings.
 """
 
 from __future__ import annotations
@@ -105,9 +104,15 @@ def numbers_differ(a: Parse, b: Parse) -> bool:
 
 
 def units_differ(a: Parse, b: Parse) -> bool:
-    """Veto when a shared number has units that conflict, or is a percentage on one side only."""
-    if a.quantities == b.quantities:
+    """Veto when a shared number has units that conflict, or is a percentage on one side only.
+
+    Beside a number, any unit counts: "5 miles in feet", "5 miles in yards".
+    """
+    if not a.quantities or not b.quantities:
         return False
+    ours, theirs = ({_UNIT_OF.get(word) for word in side.stems} for side in (a, b))
+    if ours - theirs - {None} and theirs - ours - {None}:
+        return True
     units_a, units_b = _units(a.quantities), _units(b.quantities)
     for value in units_a.keys() & units_b.keys():
         one, other = units_a[value], units_b[value]
@@ -237,21 +242,42 @@ _DATE_OF = (
 _ALSO_WORDS_DATE = frozenset({"may", "march", "mon", "wed", "fri", "jan", "jun", "dec", "marches"})
 _PRONOUNS = frozenset(words_of("i we you he she it they"))
 _BEFORE_MONTH = frozenset(words_of("in since until till during last next early late mid"))
+_YEAR = re.compile(r"(?:19|20)\d\d")
+_RELATIONS = {
+    **dict.fromkeys(words_of("before until till by"), "before"),
+    **dict.fromkeys(words_of("after since"), "after"),
+    **dict.fromkeys(words_of("on in at during"), "at"),
+}
+_IN_DATE = frozenset(words_of("the of early mid late last next this st nd rd th"))
+"""Words between a preposition and its date: "before the 4th of March"."""
 
 
-def dates(words: Sequence[Word]) -> tuple[str, ...]:
-    """Return the days and months that a prompt names, sorted, each once."""
-    found = set()
+def dates(words: Sequence[Word]) -> tuple[tuple[str, ...], frozenset[str]]:
+    """Return the days and months of a prompt, sorted, and its relations to these and to years."""
+    found, relations = set(), set()
     for place, word in enumerate(words):
         name = _DATE_OF.get(word.text.removesuffix("'s"))
         if name is not None and (word.text not in _ALSO_WORDS_DATE or _is_date(words, place)):
             found.add(name)
-    return tuple(sorted(found))
+        elif word.kind != "number" or not _YEAR.fullmatch(word.text):
+            continue
+        relations.add(_relation(words[:place]))
+    return tuple(sorted(found)), frozenset(relations - {""})
+
+
+def _relation(before: Sequence[Word]) -> str:
+    """Return the relation that the preposition before a date sets: "before", "after", "at", ""."""
+    for word in reversed(before):
+        if not (word.text.isdecimal() or word.text in _DATE_OF or word.text in _IN_DATE):
+            return _RELATIONS.get(word.text, "")
+    return ""
 
 
 def dates_differ(a: Parse, b: Parse) -> bool:
-    """Veto unless both prompts name the same days and months."""
-    return a.dates != b.dates
+    """Veto unless both prompts are about the same days and months, or the time before or after."""
+    if a.dates != b.dates:
+        return True
+    return bool(a.when and b.when) and a.when.isdisjoint(b.when)
 
 
 def _is_date(words: Sequence[Word], place: int) -> bool:
@@ -353,6 +379,7 @@ _ADJECTIVES = """
     / quiet / bright / dark / clean / healthy
 """
 """Adjectives that are compared. Those of one group mean the same."""
+_PLAIN_FORMS = {group.split()[0]: stems_of(group) for group in _ADJECTIVES.split("/")}
 _IRREGULARS = {
     "better": ("good", "more"), "best": ("good", "most"), "worse": ("bad", "more"),
     "worst": ("bad", "most"), "furthest": ("far", "most"),
@@ -432,7 +459,7 @@ def _limit_before(before: Sequence[str]) -> tuple[str | None, str | None]:
 
 
 def degrees(words: Sequence[Word]) -> frozenset[tuple[str, str]]:
-    """Return the comparisons in a prompt: ("cheap", "more"), ("cheap", "most")."""
+    """Return the comparisons in a prompt: ("cheap", "more"), ("cheap", "most"), or "same"."""
     found = set()
     for place, word in enumerate(words):
         if word.text not in _ADJECTIVE_FORMS:
@@ -441,7 +468,9 @@ def degrees(words: Sequence[Word]) -> frozenset[tuple[str, str]]:
         if not degree and place:
             degree = _DEGREES.get(words[place - 1].text, "")
         after = [other.text for other in words[place + 1 : place + 1 + _THAN_REACH]]
-        if degree == "most" and _WAYS.isdisjoint(after[:1]):
+        if not degree and after[:1] == ["as"] and place and words[place - 1].text == "as":
+            found.add((name, "same"))
+        elif degree == "most" and _WAYS.isdisjoint(after[:1]):
             found.add((name, "most"))
         elif degree == "more" and (word.text in _ALONE or "than" in after):
             found.add((name, "more"))
@@ -458,7 +487,10 @@ def comparisons_differ(a: Parse, b: Parse) -> bool:
     comparable = (a.bounds and b.bounds) or not (a.limits and b.limits)
     if comparable and a.bounds != b.bounds and a.quantities and b.quantities:
         return True
-    return bool(a.degrees and b.degrees) and a.degrees.isdisjoint(b.degrees)
+    if a.degrees and b.degrees:
+        return a.degrees.isdisjoint(b.degrees)
+    plain, found = {*(b if a.degrees else a).stems}, a.degrees | b.degrees
+    return any(degree == "most" and plain & _PLAIN_FORMS[name] for name, degree in found)
 
 
 # --- names ---------------------------------------------------------------------------------------

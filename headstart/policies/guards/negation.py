@@ -16,6 +16,7 @@ from collections import Counter
 from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING
 
+from headstart.policies.guards.word_order import grammar_changed
 from headstart.policies.guards.words import (
     different,
     is_negated_verb,
@@ -306,7 +307,7 @@ def _particles_exchanged(a: Parse, b: Parse) -> bool:
 _NEGATIONS = frozenset(
     words_of("""
     not no never without cannot except excluding none neither nobody nothing nowhere non unable
-    hardly barely scarcely rarely seldom
+    unless hardly barely scarcely rarely seldom
     """)
 )
 _FOREIGN_NEGATIONS = frozenset(
@@ -512,9 +513,15 @@ def words_substituted(a: Parse, b: Parse) -> bool:
     This applies to a few words, and to all words between a long start and end that both prompts
     have: there, the similarity of the prompts is that of their context. In a long text with
     changes, neither the similarity nor the vectors show what a change means, so any change of words
-    or of their order is a veto. So is any change of a quoted sentence.
+    or of their order is a veto. So is any change of a quoted sentence or of a text after a colon,
+    and a change of nothing but the tense or one word such as "before" or "while".
     """
-    if _text_changed(a, b) or sentences_quoted(a, b):
+    if (
+        _text_changed(a, b)
+        or sentences_quoted(a, b)
+        or _given_changed(a, b)
+        or grammar_changed(a, b)
+    ):
         return True
     only_a, only_b = a.content - b.content, b.content - a.content
     if not only_a and not only_b:
@@ -538,6 +545,12 @@ def _text_changed(a: Parse, b: Parse) -> bool:
         for side in (a, b)
     )
     return one != other
+
+
+def _given_changed(a: Parse, b: Parse) -> bool:
+    """Tell whether both prompts have the same task, and other texts after it."""
+    (task, text), (other_task, other_text) = a.given, b.given
+    return bool(task) and task == other_task and text != other_text
 
 
 def _rests_differ(a: Parse, b: Parse) -> bool:

@@ -7,6 +7,8 @@ the settings.
 
 from __future__ import annotations
 
+import re
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from headstart.policies.guards.facts import (
@@ -74,6 +76,8 @@ GUARDS: Mapping[GuardName, Callable[[Parse, Parse], bool]] = {
 """All guards by name, cheapest first. The first one that fires gives a veto its name."""
 
 _SEPARATING = frozenset(",;/&")
+_GIVES = re.compile(r":\s|\n")
+"""What is between a task and the text that it is about."""
 
 
 def parse_prompt(text: str, encoding: Encoding) -> Parse:
@@ -103,12 +107,15 @@ def parse_prompt(text: str, encoding: Encoding) -> Parse:
     vectors = _word_vectors(tuple(places.values()), encoding)
     asks, joins, signs, spellings = question_form(text, words)
     limited, bounds = limits(words)
+    named, when = dates(words)
+    parts = _GIVES.search(text)
     return Parse(
         stems=tuple(stems),
         content=frozenset(content),
         vectors=vectors,
         quantities=quantities(words),
-        dates=dates(words),
+        dates=named,
+        when=when,
         roles=roles(words),
         negators=negators,
         negated=negated,
@@ -124,7 +131,21 @@ def parse_prompt(text: str, encoding: Encoding) -> Parse:
         signs=signs,
         spellings=spellings,
         bounds=bounds,
+        given=("", "") if parts is None else _parts(words, parts),
     )
+
+
+def _parts(words: Sequence[Word], parted: re.Match[str]) -> tuple[str, str]:
+    """Return digests of a task and of the text after it, if the task has a content word."""
+    task = [word.text for word in words if word.end <= parted.start()]
+    given = [word.text for word in words if word.start >= parted.end()]
+    if not given or all(map(is_function_word, task)):
+        return "", ""
+    return _digest([stem(word) for word in task]), _digest(given)
+
+
+def _digest(words: Sequence[str]) -> str:
+    return blake2b(" ".join(words).encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
 def _word_vectors(words: Sequence[Word], encoding: Encoding) -> bytes:

@@ -34,6 +34,10 @@ prepositions it is another question only if the argument was exchanged with the 
 _DETERMINERS = frozenset(
     words_of("a an the this that these those some any each every my your our his her its their")
 )
+_GOALS = frozenset({"to", "for"})
+_ASKING = frozenset(words_of("who whom which what"))
+_PEOPLE = stems_of("person people one")
+_DO = stems_of("do does did")
 _MOST_ROLES = 24
 """Most roles of a prompt: each of them is compared with each role of the other prompt."""
 _LONGEST_ARGUMENT = 3
@@ -75,7 +79,57 @@ def roles_swapped(a: Parse, b: Parse) -> bool:
     A mere change of order is not a swap: "At the pharmacy, can I …" asks what "Can I … at the
     pharmacy" asks. The guard ``crossing`` checks the order of all other words.
     """
-    return a.stems != b.stems and _arguments_swapped(a, b)
+    if a.stems == b.stems:
+        return False
+    return _arguments_swapped(a, b) or _way_turned(a, b) or _other_person_asked(a, b)
+
+
+def _way_turned(a: Parse, b: Parse) -> bool:
+    """Tell whether one prompt goes from X to Y, and one to X: "X to Y", "leaving Y for X"."""
+    if _GOALS.isdisjoint(a.stems) or _GOALS.isdisjoint(b.stems):
+        return False
+    others = _ways(b)
+    return any((goal, start) in others for start, goal in _ways(a))
+
+
+def _ways(parse: Parse) -> set[tuple[str, str]]:
+    stems = parse.stems
+    return {
+        (before, after)
+        for before, word, after in zip(stems, stems[1:], stems[2:], strict=False)
+        if word in _GOALS and before in parse.content and after in parse.content
+    }
+
+
+def _other_person_asked(a: Parse, b: Parse) -> bool:
+    """Tell whether one prompt asks who did it, and one to whom it was done."""
+    if _ASKING.isdisjoint(a.stems) or a.content - _PEOPLE != b.content - _PEOPLE:
+        return False
+    one, other = _person_asked(a), _person_asked(b)
+    return one is not None and other is not None and one != other
+
+
+def _person_asked(parse: Parse) -> str | None:
+    """Return "doer" or "done to" for a question with "who", if its form tells.
+
+    "Who called Ann?", "Who was Ann called by?"; "Who did Ann call?", "Who was called by Ann?".
+    """
+    stems = parse.stems
+    for place, word in enumerate(stems):
+        after = stems[place + 1 :]
+        if word in {"which", "what"} and after[:1] and after[0] in _PEOPLE:
+            after = after[1:]
+        elif word not in {"who", "whom"}:
+            continue
+        if stems[max(place - 1, 0)] == "by":
+            return "doer"
+        if after and after[0] in _DO:
+            clause = [word for word in after[1:] if word not in _DETERMINERS]
+            return "done to" if clause[1:2] and clause[1] in parse.content else None
+        if after and after[0] in _BE and "by" in after:
+            return "doer" if after[-1] == "by" else "done to"
+        return "doer" if after and after[0] in parse.content else None
+    return None
 
 
 def _arguments_swapped(a: Parse, b: Parse) -> bool:
@@ -110,6 +164,77 @@ def _arguments(parse: Parse, preposition: str) -> frozenset[str]:
     return frozenset(
         word for role in parse.roles if role.preposition == preposition for word in role.argument
     )
+
+
+# --- grammar ---------------------------------------------------------------------------------
+
+_TENSES = {
+    stem(word): tense
+    for tense, words in {
+        "past": "was were did had",
+        "present": "am is are do does",
+        "future": "will shall",
+        "change": "become becomes becoming became",
+        "": "be been being have has",
+    }.items()
+    for word in words.split()
+}
+_BEFORE_TO = {"going": "future", "use": "past", "used": "past"}
+"""The perfect has no tense here: "it was declined", "it is declined" and "it has been declined"."""
+
+
+_CONTRASTS = """
+    before until / after since once / while when during whenever
+    in into inside / out outside / through / around
+    for / against
+    a an the this that my your / another
+    still / already
+    can could may might / must
+    how / why
+    how / when
+    what / why
+"""
+"""Function words that ask for other things in one place of a sentence, one row for each place.
+"What" and "when", "can" and "should" are left out: "How should I pay?" asks "How can I pay?"."""
+_CONTRAST_ROWS = [
+    [stems_of(group) for group in row.split("/")] for row in _CONTRASTS.strip().splitlines()
+]
+
+
+def grammar_changed(a: Parse, b: Parse) -> bool:
+    """Tell whether the prompts differ in nothing but their tense, or in one function word.
+
+    "Is the king", "was the king"; "before the flight", "during the flight".
+    """
+    if len(a.content ^ b.content) > 1:
+        return False
+    (one, words), (other, others) = _tense(a.stems), _tense(b.stems)
+    if words == others:
+        return bool(one and other) and one != other
+    only, only_other = [*(words - others).elements()], [*(others - words).elements()]
+    return len(only) == len(only_other) == 1 and _contrast(only[0], only_other[0])
+
+
+def _contrast(one: str, other: str) -> bool:
+    for groups in _CONTRAST_ROWS:
+        ours, theirs = ([group for group in groups if word in group] for word in (one, other))
+        if ours and theirs and ours != theirs:
+            return True
+    return False
+
+
+def _tense(stems: Sequence[str]) -> tuple[set[str], Counter[str]]:
+    """Return the tenses of a prompt, and its other words."""
+    tenses, words = set(), Counter(stems)
+    for place, word in enumerate(stems):
+        tense = _TENSES.get(word)
+        if tense is not None:
+            tenses.add(tense)
+            words[word] -= 1
+        elif word in _BEFORE_TO and stems[place + 1 : place + 2] == ("to",):
+            tenses.add(_BEFORE_TO[word])
+            words.subtract((word, "to"))
+    return tenses - {""}, +words
 
 
 # --- crossing --------------------------------------------------------------------------------

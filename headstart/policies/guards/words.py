@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-PARSE_VERSION = 2
+PARSE_VERSION = 3
 """The version of parses and guards. Raise it whenever a stored parse or a guard's verdict could
 change its meaning. Stored prompts of another version are not compared, and older labels are
 forgotten. A new guard does not need that, since it only removes candidates, nor does a new field of
@@ -88,6 +88,11 @@ class Parse(Frozen, frozen=True, kw_only=True, array_like=True):
     """Words whose capitals matter as they are written, and quoted texts with their quotes."""
     bounds: frozenset[str] = frozenset()
     """The bounds on numbers that include the number or not: ">=", ">", "<=", "<"."""
+    when: frozenset[str] = frozenset()
+    """Whether it is about a time "before", "after" or "at" the days, months and years it names."""
+    given: tuple[str, str] = ("", "")
+    """Digests of a task and of the text that it is about: what is before and after a colon or the
+    end of a line. Both are empty if the prompt has only one part."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -311,7 +316,7 @@ def _bare(word: str) -> str:
     """Drop a final e, and halve a double final consonant, in all forms: "cancelled", "call"."""
     if len(word) > 3 and word.endswith("e"):
         word = word[:-1]
-    if len(word) > 2 and word[-1] == word[-2] and word[-1] not in "aeiou":
+    if len(word) > 3 and word[-1] == word[-2] and word[-1] not in "aeiou":
         word = word[:-1]
     return word
 
