@@ -148,7 +148,9 @@ class CompressPrompts:
 
     def __call__(self, call: Call, request: ChatRequest, context: StepContext) -> Send | None:
         """Return the function that sends a shorter prompt; None if the prompt stays unchanged."""
-        if not (self.settings.clear_history or _has_long_text(call.body)):
+        # A body that is longer than all of INLINE_BYTES nearly always has a long text.
+        is_long = len(call.body) > INLINE_BYTES["safe"]
+        if not (is_long or self.settings.clear_history or _has_long_text(call.body)):
             return None
         mode = stricter(self.settings.mode, requested_compression(call.headers))
         if mode == "off":
