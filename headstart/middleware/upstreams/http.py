@@ -34,6 +34,7 @@ from headstart.middleware.reading import MAX_DOCUMENT_BYTES
 from headstart.middleware.upstreams.outgoing import (
     AFTER_END_S,
     IncomingAnswer,
+    MaskedBody,
     RequestWriter,
     as_sent,
     begins_events,
@@ -479,17 +480,23 @@ class HTTPUpstream:
     ) -> Reply:
         """Return the answer that has begun. Raises UpstreamProtocolError if it cannot be read."""
         transcript, first = Transcript(), b""
-        head = read_head(response.status, response.raw_headers)
+        secrets = self.writer.secrets
+        content = MaskedBody(response.content, secrets) if secrets else response.content
+        head = read_head(response.status, response.raw_headers, secrets)
         request = incoming.call.request
         asked = request is not None and (request.stream or incoming.call.streamed_upstream)
         if asked != head.is_stream and incoming.may_be_labelled_wrongly(head):
-            first = await self._first_bytes(response)
+            # Its first bytes say whether it is a stream.
+            try:
+                first = await content.readany()
+            except _FAILURES as error:
+                raise _as_ours(self.name, error) from error
             head = head.labelled(is_stream=asked) if begins_events(first) == asked else head
         strip_usage = head.is_stream and "include-usage" in transforms
         read: bytes | None = None
         if head.status >= 400 and (incoming.own is not None or not self.passes_keys):
             read, headers = self.writer.masked(await self._read_ahead(response), head.headers)
-            plain = head.is_plain or bool(self.writer.secrets)
+            plain = head.is_plain or bool(secrets)
             head = head._replace(headers=headers, is_plain=plain)
         status, headers, reader = incoming.begin(head, transcript, strip_usage=strip_usage)
         if read is not None:
@@ -497,7 +504,8 @@ class HTTPUpstream:
             pieces = pieces_of(read, reader, transcript)
         else:
             at_finish = incoming.own is not None and incoming.own.ends_at_finish
-            pieces = self._pieces(response, reader, transcript, first, ends_at_finish=at_finish)
+            whole = content, first
+            pieces = self._pieces(response, whole, reader, transcript, ends_at_finish=at_finish)
 
         async def close(error: BaseException | None) -> None:
             if _is_late(response, reader):
@@ -515,13 +523,6 @@ class HTTPUpstream:
             transcript=transcript,
         )
 
-    async def _first_bytes(self, response: aiohttp.ClientResponse) -> bytes:
-        """Return the first bytes of a body, which say whether it is a stream."""
-        try:
-            return await response.content.readany()
-        except _FAILURES as error:
-            raise _as_ours(self.name, error) from error
-
     async def _read_ahead(self, response: aiohttp.ClientResponse) -> bytes:
         """Read the body of an error, whose headers may depend on it. Raises UpstreamError."""
         parts: list[bytes] = []
@@ -538,24 +539,22 @@ class HTTPUpstream:
     async def _pieces(
         self,
         response: aiohttp.ClientResponse,
+        body: tuple[MaskedBody | aiohttp.StreamReader, bytes],
         reader: BodyReader,
         transcript: Transcript,
-        first: bytes,
         *,
         ends_at_finish: bool,
     ) -> AsyncGenerator[Piece]:
-        """Yield the answer as it arrives, after the ``first`` bytes that were read already.
+        """Yield the answer as it arrives, after the bytes of ``body`` that were read already.
 
         It is over at its terminal event, even if its body goes on. Raises UpstreamError when it
         breaks off.
         """
-        content, until = response.content, None
+        (content, first), until = body, None
         try:
             data = first or await content.readany()
             self._limit_gaps(response)
             while data:
-                if self.writer.secrets:  # some providers quote the key in an error
-                    data = self.writer.without_keys(data)
                 piece = reader.feed(data)
                 transcript.add(piece)
                 yield piece
@@ -641,7 +640,7 @@ class HTTPUpstream:
         return IncomingAnswer(call, client, own, self._clock(), real, usage_beside=beside)
 
 
-async def _in_time(content: aiohttp.StreamReader, until: float) -> bytes:
+async def _in_time(content: MaskedBody | aiohttp.StreamReader, until: float) -> bytes:
     """Return the bytes after the finish reasons, if they come in time."""
     try:
         async with asyncio.timeout_at(until):
