@@ -51,6 +51,7 @@ from headstart.embeddings.stores.records import (
     StoreLimits,
     after_cursor,
     charge_all,
+    checked_secret,
     decode,
     encode,
     row_cursor,
@@ -501,7 +502,8 @@ class SQLiteStore(RecordStore):
 
     async def secret(self) -> bytes:
         """Return the 32 random bytes that were made with the file."""
-        return bytes(await self._read(_read_value, "SELECT value FROM secret"))
+        value = await self._read(_read_value, "SELECT value FROM secret")
+        return checked_secret(value, "delete the file of the store")
 
     async def add_to_books(self, rows: Sequence[Served]) -> None:
         """Append to the books in the next group commit. They keep the last ``BOOK_ROWS`` rows."""

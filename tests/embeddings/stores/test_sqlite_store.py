@@ -303,6 +303,18 @@ async def test_a_value_that_cannot_be_read_is_skipped(path: Path, open_file: Ope
     assert len(await follow(store, cursor, 2)) == 2
 
 
+@pytest.mark.parametrize("secret", [(b"abcd",), (32,), ("s" * 32,), ()])
+async def test_a_secret_that_can_be_guessed_is_refused_with_the_fix(
+    secret: tuple[object, ...], path: Path, open_file: Open
+) -> None:
+    store = await open_file()
+    with closing(sqlite3.connect(path)) as other, other:
+        other.execute("DELETE FROM secret")
+        other.executemany("INSERT INTO secret VALUES (?)", [secret] if secret else [])
+    with pytest.raises(StoreError, match=r"cache\.store: .* delete the file"):
+        await store.secret()
+
+
 async def test_entries_leave_when_a_bound_is_lowered(path: Path, open_file: Open) -> None:
     await fill(path)
     store = await open_file(limits=StoreLimits(max_entries=10))
