@@ -33,6 +33,7 @@ from headstart.errors import (
 from headstart.middleware.reading import MAX_DOCUMENT_BYTES
 from headstart.middleware.upstreams.outgoing import (
     AFTER_END_S,
+    READ_BYTES,
     IncomingAnswer,
     MaskedBody,
     RequestWriter,
@@ -47,7 +48,7 @@ from headstart.middleware.upstreams.outgoing import (
 from headstart.reply import Reply, Transcript
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable
     from ssl import SSLContext
 
     from aiohttp import ClientHandlerType, ClientRequest, ClientResponse
@@ -486,9 +487,8 @@ class HTTPUpstream:
         request = incoming.call.request
         asked = request is not None and (request.stream or incoming.call.streamed_upstream)
         if asked != head.is_stream and incoming.may_be_labelled_wrongly(head):
-            # Its first bytes say whether it is a stream.
             try:
-                first = await content.readany()
+                first = await content.read(READ_BYTES)
             except _FAILURES as error:
                 raise _as_ours(self.name, error) from error
             head = head.labelled(is_stream=asked) if begins_events(first) == asked else head
@@ -496,16 +496,15 @@ class HTTPUpstream:
         read: bytes | None = None
         if head.status >= 400 and (incoming.own is not None or not self.passes_keys):
             read, headers = self.writer.masked(await self._read_ahead(response), head.headers)
-            plain = head.is_plain or bool(secrets)
-            head = head._replace(headers=headers, is_plain=plain)
+            head = head._replace(headers=headers, is_plain=head.is_plain or bool(secrets))
         status, headers, reader = incoming.begin(head, transcript, strip_usage=strip_usage)
         if read is not None:
             headers = with_retry_after(headers, read)
             pieces = pieces_of(read, reader, transcript)
         else:
             at_finish = incoming.own is not None and incoming.own.ends_at_finish
-            whole = content, first
-            pieces = self._pieces(response, whole, reader, transcript, ends_at_finish=at_finish)
+            body = content, first
+            pieces = self._pieces(response, body, reader, transcript, ends_at_finish=at_finish)
 
         async def close(error: BaseException | None) -> None:
             if _is_late(response, reader):
@@ -552,7 +551,7 @@ class HTTPUpstream:
         """
         (content, first), until = body, None
         try:
-            data = first or await content.readany()
+            data = first or await content.read(READ_BYTES)
             self._limit_gaps(response)
             while data:
                 piece = reader.feed(data)
@@ -560,14 +559,16 @@ class HTTPUpstream:
                 yield piece
                 if reader.failed:
                     break
+                if len(data) >= READ_BYTES:  # there may be much more
+                    await asyncio.sleep(0)
                 if not reader.closing:
-                    data = await content.readany()
+                    data = await content.read(READ_BYTES)
                     continue
                 if content.at_eof() or reader.ended:
                     break
                 if until is None or piece.events:
                     until = asyncio.get_running_loop().time() + AFTER_END_S
-                data = await (_in_time(content, until) if reader.finished else content.readany())
+                data = await _in_time(content.read(READ_BYTES), until if reader.finished else None)
         except _FAILURES as error:
             if not (reader.finished and ends_at_finish):
                 raise _as_ours(self.name, error) from error
@@ -640,11 +641,11 @@ class HTTPUpstream:
         return IncomingAnswer(call, client, own, self._clock(), real, usage_beside=beside)
 
 
-async def _in_time(content: MaskedBody | aiohttp.StreamReader, until: float) -> bytes:
+async def _in_time(reading: Awaitable[bytes], until: float | None) -> bytes:
     """Return the bytes after the finish reasons, if they come in time."""
     try:
         async with asyncio.timeout_at(until):
-            return await content.readany()
+            return await reading
     except TimeoutError:
         return b""
 

@@ -380,6 +380,11 @@ SHORTEST_SECRET = 8
 """Fewest characters of a key that is masked in errors. A shorter one may be any word."""
 
 
+READ_BYTES = 16 * 1024
+"""Most bytes of an answer that are read before other tasks get their turn. An event of a stream may
+have five bytes, and takes some 10 us."""
+
+
 class MaskedBody:
     """Reads a body with asterisks in place of secrets.
 
@@ -396,10 +401,10 @@ class MaskedBody:
         """Tell whether all bytes were read."""
         return not self._rest and self._content.at_eof()
 
-    async def readany(self) -> bytes:
+    async def read(self, most: int) -> bytes:
         """Return bytes that have arrived, or wait for some. No bytes: the body has ended."""
         while True:
-            read = await self._content.readany()
+            read = await self._content.read(most)
             data, self._rest = self._rest + read, b""
             for secret in self._secrets:
                 data = data.replace(secret, b"*" * len(secret))
