@@ -188,9 +188,12 @@ def encode(value: Entry | Served | Label) -> bytes:
         raise StoreError(f"a value cannot be stored: {type(error).__name__}") from error
 
 
-def decode(kind: type[T], value: bytes) -> T | None:
-    """Return the value of an envelope; None if this version cannot read it."""
-    if value[:1] != VERSION:
+def decode(kind: type[T], value: object) -> T | None:
+    """Return the value of an envelope; None if this version cannot read it.
+
+    If somebody edited a file of SQLite, a column may hold a number or a text.
+    """
+    if not isinstance(value, bytes) or value[:1] != VERSION:
         return None
     try:
         decoded: T = _decoders[kind].decode(memoryview(value)[1:])
@@ -381,9 +384,9 @@ class RecordStore(ABC):
         """Why the last writes failed; "": they did not."""
         return next(iter(self._write_errors.values()), "")
 
-    def _decode_entry(self, value: bytes) -> Entry | None:
+    def _decode_entry(self, value: object) -> Entry | None:
         """Return the entry of an envelope; None if it cannot be read. Any thread may call it."""
-        if value[:1] == SEALED_VERSION:
+        if isinstance(value, bytes) and value[:1] == SEALED_VERSION:
             opened = None if self._cipher is None else self._cipher.open(value, b"entry")
             if opened is None:
                 self._tell_unreadable()

@@ -494,7 +494,7 @@ class SQLiteStore(RecordStore):
     async def load_document(self, name: str) -> bytes | None:
         """Return a document, whichever process wrote it, or None."""
         value = await self._read(_read_value, "SELECT value FROM documents WHERE name = ?", (name,))
-        return None if value is None else bytes(value)
+        return value if isinstance(value, bytes) else None
 
     async def _charge(self, charges: Sequence[Charge]) -> Charged:
         """Add to counters in the next group commit, all or none."""
