@@ -106,8 +106,15 @@ class EncodedPut(NamedTuple):
 def index_row(
     id: str, partition: str, encoder: str, vector: bytes | None, sketch: Sketch | None
 ) -> VectorRow | None:
-    """Return the row of an entry for an index, or None without a vector and a sketch."""
-    if vector is None and sketch is None:
+    """Return the row of an entry for an index, or None without a vector and a sketch.
+
+    None also if somebody gave a column of SQLite another type.
+    """
+    texts: tuple[object, ...] = (partition, encoder)
+    blobs: tuple[object, ...] = (vector, None if sketch is None else sketch.row)
+    if blobs == (None, None) or any(not isinstance(blob, bytes | None) for blob in blobs):
+        return None
+    if not all(isinstance(text, str) for text in texts):
         return None
     return VectorRow(id=id, partition=partition, encoder=encoder, vector=vector, sketch=sketch)
 
