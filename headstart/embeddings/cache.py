@@ -196,13 +196,13 @@ class SemanticCache:
         self._hot.put(entry)
         return entry.id in self._hot
 
-    def expect(self, key: CacheKey) -> Callable[[], None]:
+    def expect(self, key: CacheKey, tenant: str) -> Callable[[], None]:
         """Let lookups by meaning wait for an entry, until the returned function is called.
 
         Call it before ``put``, and the function after it. Lookups wait as long as for an encoding,
         at most.
         """
-        return _nothing if self._search is None else self._search.expect(key)
+        return _nothing if self._search is None else self._search.expect(key, tenant)
 
     async def put(
         self,

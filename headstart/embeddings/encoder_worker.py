@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from headstart.interfaces import Encoder
 
 EncodeOutcome: TypeAlias = "Encoding | EncoderError"
+_TenantText: TypeAlias = tuple[str, str]
 Ts = TypeVarTuple("Ts")
 
 CACHE_BYTES = 16 * 1024 * 1024
@@ -64,7 +65,8 @@ class EncoderWorker:
     highest ``priority`` is next, and among equals the oldest. So a tenant's prompt waits for few
     prompts of another tenant, however many that tenant sends. ``background`` requests get every
     twelfth turn while others wait, and leave one of several threads free. Callers of one tenant
-    with the same text share one encoding. All callers share an encoding that runs now.
+    with the same text share one encoding. Two tenants never do: the time of an answer would tell
+    one what the other asked.
 
     The worker keeps recent encodings: at most ``cache_size`` of them, with ``cache_bytes`` in all;
     the least recently used are evicted first. ``observer`` is called for each encoding, on the
@@ -88,7 +90,7 @@ class EncoderWorker:
         self._recent = _RecentEncodings(cache_size, cache_bytes)
         self._foreground = FairQueue[_EncodeJob]()
         self._background = FairQueue[_EncodeJob]()
-        self._running: dict[str, _EncodeJob] = {}
+        self._running: dict[_TenantText, _EncodeJob] = {}
         self._behind = 0
         """The number of background jobs that run now."""
         self._wakeup = threading.Condition()  # guards all attributes
@@ -124,12 +126,12 @@ class EncoderWorker:
             tenants = queue.tenants + (0 if waiting else 1)
             return len(queue) >= MAX_QUEUE and waiting >= MAX_QUEUE // tenants
 
-    def peek(self, text: str) -> Encoding | None:
+    def peek(self, text: str, tenant: str = "") -> Encoding | None:
         """Return the encoding of ``text`` if it is kept. Never waits for the model."""
-        if text not in self._recent.kept:  # most texts are new, and this needs no lock
+        if (tenant, text) not in self._recent.kept:  # most texts are new, and this needs no lock
             return None
         with self._wakeup:
-            return self._recent.get(text)
+            return self._recent.get((tenant, text))
 
     async def encode(
         self, text: str, *, background: bool = False, tenant: str = "", priority: float = 0.0
@@ -142,7 +144,7 @@ class EncoderWorker:
         """
         waiter = asyncio.get_running_loop().create_future()
         with self._wakeup:
-            found = self._recent.get(text)
+            found = self._recent.get((tenant, text))
             if found is not None:
                 return found
             job = self._submit(text, waiter, tenant, priority, background=background)
@@ -205,8 +207,8 @@ class EncoderWorker:
         self, text: str, tenant: str, priority: float, *, background: bool
     ) -> _EncodeJob | None:
         """Return a job that already encodes this text and comes no later than a new one."""
-        if text in self._running:
-            return self._running[text]
+        if (tenant, text) in self._running:
+            return self._running[tenant, text]
         job = self._foreground.find(tenant, text)
         if job is not None:
             return job
@@ -231,12 +233,12 @@ class EncoderWorker:
             outcome = self._run(job.text)
             encode_s = self._clock() - started
             with self._wakeup:
-                del self._running[job.text]
+                del self._running[job.tenant, job.text]
                 self._behind -= queue is self._background
                 queue.charge(job.tenant, encode_s)
                 waiters = tuple(job.waiters)  # a copy: other threads may remove cancelled waiters
                 if not isinstance(outcome, EncoderError):
-                    self._recent.put(job.text, outcome)
+                    self._recent.put((job.tenant, job.text), outcome)
             for waiter in waiters:
                 _deliver(waiter, outcome)
             if not isinstance(outcome, EncoderError):
@@ -252,9 +254,9 @@ class EncoderWorker:
                     self._wakeup.wait()
                     continue
                 job = queue.take()
-                if self._needs_no_run(job):
+                if all(waiter.cancelled() for waiter in job.waiters):
                     continue
-                self._running[job.text] = job
+                self._running[job.tenant, job.text] = job
                 self._behind += queue is self._background
                 return job, queue
         return None
@@ -267,23 +269,6 @@ class EncoderWorker:
             if patient or not self._foreground:
                 return self._background
         return self._foreground or None
-
-    def _needs_no_run(self, job: _EncodeJob) -> bool:
-        """Tell whether a job has no caller left, or whether another tenant's job serves it."""
-        if all(waiter.cancelled() for waiter in job.waiters):
-            return True
-        known = self._recent.get(job.text)
-        if known is not None:
-            for waiter in job.waiters:
-                _deliver(waiter, known)
-            return True
-        running = self._running.get(job.text)
-        if running is not None:
-            running.waiters.extend(job.waiters)
-            # One shared list: a cancelled caller removes itself from it.
-            job.waiters = running.waiters
-            return True
-        return False
 
     def _run(self, text: str) -> EncodeOutcome:
         try:
@@ -466,34 +451,37 @@ class _TenantTime(NamedTuple):
 
 
 class _RecentEncodings:
-    """Encodings by text, bounded in number and in bytes; the least recently used are evicted."""
+    """Encodings by tenant and text, within a number and within bytes.
+
+    The least recently used are evicted.
+    """
 
     def __init__(self, size: int, capacity: int) -> None:
         self._size = size
         self._capacity = capacity
         self._bytes = 0
-        self.kept: OrderedDict[str, Encoding] = OrderedDict()
+        self.kept: OrderedDict[_TenantText, Encoding] = OrderedDict()
 
-    def get(self, text: str) -> Encoding | None:
-        encoding = self.kept.get(text)
+    def get(self, place: _TenantText) -> Encoding | None:
+        encoding = self.kept.get(place)
         if encoding is not None:
-            self.kept.move_to_end(text)
+            self.kept.move_to_end(place)
         return encoding
 
-    def put(self, text: str, encoding: Encoding) -> None:
-        cost = _weigh(text, encoding)
+    def put(self, place: _TenantText, encoding: Encoding) -> None:
+        cost = _weigh(place, encoding)
         if cost > self._capacity // LARGEST_SHARE:
             return
-        self.kept[text] = encoding
+        self.kept[place] = encoding
         self._bytes += cost
         while len(self.kept) > self._size or self._bytes > self._capacity:
             self._bytes -= _weigh(*self.kept.popitem(last=False))
 
 
-def _weigh(text: str, encoding: Encoding) -> int:
+def _weigh(place: _TenantText, encoding: Encoding) -> int:
     """Return the bytes of a kept encoding: arrays, text, spans (two tuples and ints each)."""
     arrays = encoding.sentence.nbytes + encoding.tokens.nbytes
-    return arrays + 4 * len(text) + 120 * len(encoding.spans)
+    return arrays + 4 * len(place[1]) + 120 * len(encoding.spans)
 
 
 def _deliver(waiter: asyncio.Future[EncodeOutcome], outcome: EncodeOutcome) -> None:

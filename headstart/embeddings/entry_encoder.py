@@ -113,6 +113,7 @@ class HistoryComparer(Generic[P]):
 # --- late encoding --------------------------------------------------------------------------------
 
 T = TypeVar("T")
+K = TypeVar("K")
 
 MOST_PARSED = 256
 """The number of parses that are kept until an answer is stored: about 5 KB each, at most 30 KB."""
@@ -127,8 +128,8 @@ MOST_WANTED = 1000
 class RecentEncoder(PromptEncoder, Protocol):
     """An encoder's worker that remembers its last encodings."""
 
-    def peek(self, text: str) -> Encoding | None:
-        """Return the encoding of a text that was encoded lately."""
+    def peek(self, text: str, tenant: str) -> Encoding | None:
+        """Return the encoding of a text that was encoded lately for a tenant."""
 
 
 class PromptSketcher(Protocol):
@@ -172,8 +173,9 @@ class EntryEncoder(Generic[P]):
         self._sketcher = sketcher
         self._policy = policy
         self._replica = replica
-        self._parsed: dict[str, P] = {}
-        self._sketched: dict[str, bytes] = {}
+        self._parsed: dict[tuple[str, str], P] = {}
+        """By tenant and text: the time of an answer tells no tenant what another one asked."""
+        self._sketched: dict[tuple[str, str], bytes] = {}
         self._busy: OrderedDict[str, None] = OrderedDict()
         """Texts that a lookup did not encode because of load."""
         self._wanted: OrderedDict[str, str] = OrderedDict()
@@ -186,14 +188,14 @@ class EntryEncoder(Generic[P]):
 
     # --- prompts ---------------------------------------------------------------------------------
 
-    def sketch(self, text: str) -> bytes | None:
+    def sketch(self, text: str, tenant: str) -> bytes | None:
         """Return the sketch of a prompt as a row; None if it cannot be encoded as a whole."""
         if self._sketcher is None:
             return None
-        row = self._sketched.get(text)
+        row = self._sketched.get((tenant, text))
         if row is None and (row := self._sketch(text)) is not None:
             # A text without a sketch may have any length, so it is not kept.
-            _keep(self._sketched, text, row, MOST_SKETCHED)
+            _keep(self._sketched, (tenant, text), row, MOST_SKETCHED)
         return row
 
     def _sketch(self, text: str) -> bytes | None:
@@ -203,14 +205,15 @@ class EntryEncoder(Generic[P]):
         row = sketch.astype("<f2").tobytes()
         return row if any(row) else None
 
-    def parse(self, text: str, encoding: Encoding) -> P:
+    def parse(self, text: str, encoding: Encoding, tenant: str) -> P:
         """Return the policy's parse of a prompt.
 
         A prompt that missed is stored soon, so its parse is needed twice.
         """
-        if text not in self._parsed:
-            _keep(self._parsed, text, self._policy.prepare(text, encoding), MOST_PARSED)
-        return self._parsed[text]
+        place = tenant, text
+        if place not in self._parsed:
+            _keep(self._parsed, place, self._policy.prepare(text, encoding), MOST_PARSED)
+        return self._parsed[place]
 
     def note_busy(self, text: str) -> None:
         """Note that a lookup did not wait for an encoding: its entry is postponed."""
@@ -224,7 +227,7 @@ class EntryEncoder(Generic[P]):
         It has both if its prompt is encoded already. It has none if the tenant's queue is full, the
         encoder fails or the text is too long.
         """
-        encoding = self._encoder.peek(text)
+        encoding = self._encoder.peek(text, tenant)
         try:
             if self._sketcher is None and encoding is None:
                 if self._encoder.is_full(tenant):
@@ -233,8 +236,8 @@ class EntryEncoder(Generic[P]):
             if encoding is None:
                 embedded = EmbeddedEntry(entry)
             else:
-                embedded = self._with_vector(entry, text, encoding)
-            if self._sketcher is None or (row := self.sketch(text)) is None:
+                embedded = self._with_vector(entry, text, encoding, tenant)
+            if self._sketcher is None or (row := self.sketch(text, tenant)) is None:
                 return embedded
         except StageError as error:
             report_failure(self._replica.observers, error)
@@ -264,13 +267,13 @@ class EntryEncoder(Generic[P]):
         encoding = await self._encoder.encode(
             text, background=background, tenant=tenant, priority=priority
         )
-        embedded = self._with_vector(entry, text, encoding)
+        embedded = self._with_vector(entry, text, encoding, tenant)
         if embedded.vector is None:
             await self._replica.forget((entry.id,))
             return None
         self._replica.amend(embedded.entry, embedded.vector, deletions)
         sketch = None
-        if self._sketcher is not None and (row := self.sketch(text)) is not None:
+        if self._sketcher is not None and (row := self.sketch(text, tenant)) is not None:
             sketch = Sketch(table=self._sketcher.namespace, row=row)
         self._unwritten[entry.id] = Put(
             entry=embedded.entry, vector=embedded.vector, sketch=sketch, amends=True
@@ -296,13 +299,15 @@ class EntryEncoder(Generic[P]):
         self._replica.postponed[row.id] = row
         self.want((row.id,), tenant)
 
-    def _with_vector(self, entry: Entry, text: str, encoding: Encoding) -> EmbeddedEntry:
+    def _with_vector(
+        self, entry: Entry, text: str, encoding: Encoding, tenant: str
+    ) -> EmbeddedEntry:
         if not encoding.complete:
             return EmbeddedEntry(entry)
         vector = pack_vector(encoding.sentence)
         embedded = msgspec.structs.replace(
             entry,
-            evidence=self._policy.pack(self.parse(text, encoding)),
+            evidence=self._policy.pack(self.parse(text, encoding, tenant)),
             evidence_version=self._policy.parse_version,
             encoder=self._encoder.namespace,
         )
@@ -379,8 +384,8 @@ class EntryEncoder(Generic[P]):
             await self._replica.index_postponed((id,))
 
 
-def _keep(kept: dict[str, T], text: str, value: T, most: int) -> None:
+def _keep(kept: dict[K, T], key: K, value: T, most: int) -> None:
     """Keep a value; drop the oldest beyond ``most``."""
-    kept[text] = value
+    kept[key] = value
     if len(kept) > most:
         del kept[next(iter(kept))]

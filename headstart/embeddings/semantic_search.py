@@ -93,10 +93,10 @@ class SemanticSearch(Generic[P]):
 
     # --- entries on their way into the index -----------------------------------------------------
 
-    def expect(self, key: CacheKey) -> Callable[[], None]:
+    def expect(self, key: CacheKey, tenant: str) -> Callable[[], None]:
         """Let lookups of a group wait for an entry until the returned function is called."""
         arrival, group = asyncio.Event(), key.group
-        sketch = self.entries.sketch(key.query) if key.query is not None else None
+        sketch = None if key.query is None else self.entries.sketch(key.query, tenant)
         row = None if sketch is None else np.frombuffer(sketch, "<f2").astype(np.float32)
         self._expected.setdefault(group, {})[arrival] = row
 
@@ -180,7 +180,7 @@ class SemanticSearch(Generic[P]):
             return miss("empty-partition")
         await self._encode_near(near, query)
         compared = ComparedNeighbors.of(near, self.replica, vector)
-        prepared = self.entries.parse(query.text, encoding)
+        prepared = self.entries.parse(query.text, encoding, query.context.tenant)
         lookup = await self._match(compared, prepared, query)
         query.add_time("match_s")
         return lookup
@@ -196,7 +196,7 @@ class SemanticSearch(Generic[P]):
 
     async def _near_sketches(self, query: SemanticQuery) -> Sequence[Neighbor] | Lookup:
         """Return the entries with the nearest sketches, or a miss if none is near enough."""
-        query.sketch = self.entries.sketch(query.text)
+        query.sketch = self.entries.sketch(query.text, query.context.tenant)
         if query.sketch is None:
             return query.miss("too-long")
         query.gate = self.policy.gate(query.context)

@@ -42,7 +42,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from headstart.decisions import Outcome
 from headstart.errors import HeadstartError, StoreError
-from headstart.middleware.admin_front import NOT_CACHED, EngineParts, Health, Readiness, readiness
+from headstart.middleware.admin_front import EngineParts, Health, Readiness, readiness
 from headstart.middleware.admin_state import (
     ENTRY_HANDLERS,
     Admin,
@@ -426,7 +426,7 @@ async def ready(admin: Admin) -> Response[Readiness]:
     without its store the server still answers, from memory and from the upstreams.
     """
     found = await readiness(admin)
-    return Response(found, status_code=found.code, headers=NOT_CACHED)
+    return Response(found, status_code=found.code)
 
 
 @get("/metrics", media_type="text/plain")

@@ -34,12 +34,13 @@ if TYPE_CHECKING:
     from headstart.middleware.observers import RecentRequests
     from headstart.middleware.upstreams.accounting import UpstreamStates
     from headstart.observe import Observers
-    from headstart.types import ASGIApp, Receive, Scope, Send
+    from headstart.types import ASGIApp, Message, Receive, Scope, Send
     from headstart.usual_calls import Machine
 
 STORE_WAIT_S = 0.5
 """Longest wait of ``ready`` for the store, because probes give up after a second."""
-NOT_CACHED = {"cache-control": "no-store"}
+_GUARDED = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
+"""Headers of answers that no browser or proxy may keep, or take for a page or a script."""
 
 
 class EngineParts(Protocol):
@@ -186,13 +187,14 @@ class AdminFront:
         """Serve one ASGI scope under ``/_headstart/``, or the lifespan."""
         if scope["type"] == "lifespan":
             return await not_found(scope, receive, send)
+        send = _guarding(send)
         if self._app is None and scope["method"] == "GET":
             match raw_path(scope).removeprefix(ADMIN_PREFIX):
                 case b"health":
                     return await _answer(send, 200, Health())
                 case b"ready":
                     found = await readiness(self._state)
-                    return await _answer(send, found.code, found, NOT_CACHED)
+                    return await _answer(send, found.code, found)
         await (await self._built())(scope, receive, send)
 
     async def _built(self) -> ASGIApp:
@@ -202,10 +204,24 @@ class AdminFront:
         return self._app
 
 
-async def _answer(
-    send: Send, status: int, value: Health | Readiness, more: Mapping[str, str] | None = None
-) -> None:
+def _guarding(send: Send) -> Send:
+    """Return a ``send`` that adds the headers ``_GUARDED`` that an answer does not have."""
+
+    async def guarding(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = list(message["headers"])
+            named = {name for name, _ in headers}
+            headers += [pair for pair in _GUARDED if pair[0] not in named]
+            message = {**message, "headers": headers}
+        await send(message)
+
+    return guarding
+
+
+async def _answer(send: Send, status: int, value: Health | Readiness) -> None:
     body = msgspec.json.encode(value)
-    headers = {"content-type": "application/json", **(more or {}), "content-length": str(len(body))}
-    lines = [(name.encode(), text.encode()) for name, text in headers.items()]
-    await send_whole(send, status, lines, body)
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+    ]
+    await send_whole(send, status, headers, body)

@@ -12,7 +12,6 @@ import msgspec
 
 from headstart.decisions import Lookup, MatchContext, Outcome
 from headstart.dialects.registry import refuse_in_dialect
-from headstart.policies.match import question_of
 from headstart.policies.output.answer_limits import refuses_concise
 
 if TYPE_CHECKING:
@@ -203,8 +202,7 @@ class Finder:
         hit_decider = self._hit_decider
         if hit_decider is None:
             return refuse
-        question = question_of(key)
-        return lambda entry: hit_decider.refuse_entry(entry.id, question) or refuse(entry)
+        return lambda entry: hit_decider.refuse_entry(entry.id, key) or refuse(entry)
 
     async def _refuse_meaning(self, context: MatchContext) -> str | None:
         """Return why only an exact repeat may answer a request, or None."""

@@ -11,7 +11,7 @@ import time
 from codecs import BOM_UTF8
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -37,10 +37,11 @@ from headstart.middleware.flights import LOG_BYTES, AnswerForm, Flight, Flights
 from headstart.middleware.items import EngineFunctions, ItemAnswers
 from headstart.middleware.learning.hit_decisions import AllowedChecks, HitAction, HitDecision
 from headstart.middleware.learning.learner import book_audit
+from headstart.middleware.prepare import INLINE_BYTES
 from headstart.middleware.pump import PumpedCall
 from headstart.middleware.reading import HELD_DOCUMENT_BYTES, SentencePace
 from headstart.middleware.record import AnswerLog
-from headstart.middleware.request_context import KeptCall, RequestContext
+from headstart.middleware.request_context import KeptCall, KeptCalls, RequestContext
 from headstart.middleware.respond import NotForOthers, leave_to_retry, send_error
 from headstart.middleware.router import NO_ROUTE
 from headstart.middleware.shaping.steps import limited_body
@@ -152,13 +153,6 @@ def _identity(prepared: Prepared, key: CacheKey) -> tuple[tuple[Any, ...], Answe
         "" if prepared.readable is None else prepared.holder,
     )
     return same, AnswerForm(request.stream, request.include_usage)
-
-
-class KeptCalls(Protocol):
-    """The calls of live drafts."""
-
-    def take_call(self, context: RequestContext) -> KeptCall | bytes | None:
-        """Return the call that already answers a request, a body to send instead, or None."""
 
 
 class Engine:
@@ -462,7 +456,12 @@ class Engine:
         chain, pass_reason = context.chain, ""
         try:
             body = context.body if chain is None else chain.whole
-            context.prepared = self._preparer.prepare(context.route, context.scope, body)
+            given = context.route, context.scope, body
+            context.prepared = (
+                self._preparer.prepare(*given)
+                if len(body) <= INLINE_BYTES
+                else await self._preparer.prepare_in_thread(*given)
+            )
         except (InvalidRequest, RequestTooLarge) as error:
             if self._router is not None:
                 raise

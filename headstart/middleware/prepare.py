@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections import OrderedDict
 from hashlib import sha256
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
 import msgspec
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
 
 FAILED = "prepare-error"
 """The reason why a request bypasses the cache if its preparation failed."""
+INLINE_BYTES = 1024 * 1024
+"""Longest body that is read on the event loop, which takes 5 to 20 ms."""
 MEMO_BYTES = 8 * 1024 * 1024
 """The estimated memory of all remembered requests."""
 MEMO_BODY_BYTES = 64 * 1024
@@ -110,6 +113,10 @@ class RequestHead(msgspec.Struct, frozen=True):
     """The headers that belong in the cache key."""
     size: int
     """Bytes of these headers and the query."""
+
+
+_Identified: TypeAlias = "tuple[Caller, bytes | None]"
+"""The caller, and the bytes that identify the callers who may share the answer."""
 
 
 class Repeat(NamedTuple):
@@ -265,17 +272,22 @@ class Preparer:
         self._memo_size = 0
         self._marks: set[int] = set()
         """The hashes of requests that came."""
+        self._one_at_a_time = asyncio.Lock()
 
-    def prepare(self, route: Route, scope: Scope, body: bytes) -> Prepared:
+    def prepare(
+        self, route: Route, scope: Scope, body: bytes, known: _Identified | None = None
+    ) -> Prepared:
         """Read the request. Raises RequestError, and any error of the ``scope=`` function.
 
-        The caller is identified first. An error there is never ignored.
+        The caller is identified first, unless it is ``known``. An error there is never ignored.
         """
         reads, callers = self._reads, self._callers
         headers: Headers = tuple([(name, value) for name, value in scope["headers"] if reads[name]])
         query = scope["query_string"]
         head = self._heads.get((headers, query))
-        if head is None or callers.read_scopes:
+        if known is not None:
+            caller, identity = known
+        elif head is None or callers.read_scopes:
             caller = callers.caller(headers, query) if head is None else head.caller
             identity = callers.identify(scope, headers, caller)
         else:
@@ -296,20 +308,32 @@ class Preparer:
             return prepared
         return msgspec.structs.replace(prepared, readable=readable)
 
+    async def prepare_in_thread(self, route: Route, scope: Scope, body: bytes) -> Prepared:
+        """Read a long request as ``prepare`` does, and let the event loop go on in the meantime.
+
+        It still waits for single steps, such as the decoding, because threads share the
+        interpreter. So one body is read at a time. The ``scope=`` function runs on the event loop.
+        """
+        known = self._identify(scope)
+        async with self._one_at_a_time:
+            return await asyncio.to_thread(self.prepare, route, scope, body, known)
+
     def owner(self, scope: Scope) -> str | None:
         """Return the digest of the exact caller, by key; None if the caller is not known.
 
         Raises any error of the ``scope=`` function.
         """
-        reads = self._reads
+        caller, identity = self._identify(scope)
+        return None if identity is None else self._owner(identity, caller, scope["headers"])
+
+    def _identify(self, scope: Scope) -> _Identified:
+        """Find the caller. Raises any error of the ``scope=`` function."""
+        reads, callers = self._reads, self._callers
         headers: Headers = tuple([(name, value) for name, value in scope["headers"] if reads[name]])
         query = scope["query_string"]
         head = self._heads.get((headers, query))
-        caller = self._callers.caller(headers, query) if head is None else head.caller
-        identity = self._callers.identify(scope, headers, caller)
-        if identity is None:
-            return None
-        return self._owner(identity, caller, headers)
+        caller = callers.caller(headers, query) if head is None else head.caller
+        return caller, callers.identify(scope, headers, caller)
 
     def conditions(self, scope: Scope) -> frozenset[tuple[bytes, bytes]]:
         """Return the headers that change the request to the provider, or its credentials."""

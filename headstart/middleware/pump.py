@@ -433,7 +433,9 @@ class PumpedCall:
             if flight.not_stored is None:
                 flight.entry = entry = self._entry(reply, origin, self._key)
                 if self._arrived is None and self._text(entry) is not None:
-                    self._arrived = pump.cache.expect(self._key)
+                    self._arrived = pump.cache.expect(
+                        self._key, self._prepared.match_context.tenant
+                    )
         if entry is None or (pump.cache is not None and pump.cache.keep(entry)):
             # The next equal request finds the entry, or asks for a new answer.
             pump.flights.remove(self._identity, flight)

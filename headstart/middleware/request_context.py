@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from headstart.attempts import Attempt, total_cost_usd
 from headstart.decisions import Lookup, Outcome, UnlabelledPair
@@ -369,3 +369,10 @@ def _expected_tokens(pair: UnlabelledPair | None, document: DocumentForm | None)
     if document is not None:
         return 0.0
     return None if pair is None else pair.entry.origin.completion_tokens or None
+
+
+class KeptCalls(Protocol):
+    """The calls of live drafts."""
+
+    def take_call(self, context: RequestContext) -> KeptCall | bytes | None:
+        """Return the call that already answers a request, a body to send instead, or None."""

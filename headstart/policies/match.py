@@ -564,7 +564,7 @@ class Vetoes:
     def refuses(self, entry: str, question: str) -> bool:
         """Tell whether an entry must not answer a question that rewords its own."""
         asked = ((entry, question), (entry, ""), ("", question))
-        return bool(self._rows) and any(each in self._stopped for each in asked)
+        return any(each in self._stopped for each in asked)
 
     def apply(self, label: Label) -> bool:
         """Apply the verdict of a person; return whether it changed anything.

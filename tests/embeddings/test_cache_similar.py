@@ -119,7 +119,7 @@ async def test_an_empty_partition_is_a_miss_that_encodes_nothing(rig: CacheRig) 
 
 async def put_expected(rig: CacheRig, entry: Entry, text: str) -> None:
     """Put an entry for which lookups by meaning wait."""
-    arrived = rig.cache.expect(entry.key)
+    arrived = rig.cache.expect(entry.key, "")
     try:
         await rig.cache.put(entry, text)
     finally:

@@ -373,7 +373,7 @@ async def test_only_a_near_question_waits_for_an_entry_on_its_way(
     rig: CacheRig, asked: str, waits: bool
 ) -> None:
     rig.cache._search.draw = lambda: 0.5  # type: ignore[union-attr]
-    arrived = rig.cache.expect(key("one@0"))
+    arrived = rig.cache.expect(key("one@0"), "")
     found: list[Lookup] = []
 
     async def ask() -> None:

@@ -388,28 +388,18 @@ async def test_several_threads_encode_at_once_and_background_leaves_one_free() -
     assert sorted(encoder.seen) == [*(f"later {number}" for number in range(5)), "now"]
 
 
-async def test_a_text_of_two_tenants_runs_once_and_a_caller_may_leave_meanwhile() -> None:
+async def test_no_tenant_sees_by_the_time_what_another_one_asked() -> None:
     encoder = SteppedEncoder()
-    async with working(encoder, threads=2) as worker, anyio.create_task_group() as tasks:
-        for text, tenant in (("x", "one"), ("y", "one")):
-            tasks.start_soon(partial(worker.encode, text, tenant=tenant))
-            await encoder.entered()
-        scope = anyio.CancelScope()
-
-        async def leaves() -> None:
-            with scope:
-                await worker.encode("z", tenant="three")
-
-        tasks.start_soon(leaves)
-        tasks.start_soon(partial(worker.encode, "z", tenant="two"))
-        await queue_all(worker, 2)
-        encoder.release()
-        await encoder.entered()  # "z" of one of them runs
-        encoder.release()
-        await queue_all(worker, 0)  # the other one was found to run already
-        scope.cancel()
-        encoder.release(2)
-    assert sorted(encoder.seen) == ["x", "y", "z"]
+    async with working(encoder) as worker, anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(worker.encode, "x", tenant="one"))
+        await encoder.entered()
+        tasks.start_soon(partial(worker.encode, "x", tenant="two"))
+        await queue_all(worker, 1)  # it does not join the one that runs
+        encoder.release(3)
+        await worker.encode("x", tenant="three")
+        assert worker.peek("x", "one") is not None
+        assert worker.peek("x", "four") is None
+    assert encoder.seen == ["x", "x", "x"]
 
 
 async def test_lookups_of_a_flood_go_before_what_another_tenant_stores() -> None:
@@ -434,8 +424,8 @@ async def test_a_text_that_another_tenants_flood_holds_up_is_encoded_in_its_own_
         await queue_all(worker, 3)
         tasks.start_soon(partial(worker.encode, "shared", tenant="quiet"))
         await queue_all(worker, 4)
-        encoder.release(4)
-    assert encoder.seen == ["0", "shared", "1", "2"]
+        encoder.release(5)
+    assert encoder.seen == ["0", "shared", "1", "2", "shared"]
 
 
 async def test_one_tenant_may_fill_the_room_and_another_still_has_its_part() -> None:

@@ -118,6 +118,14 @@ async def test_every_path_but_health_and_ready_asks_for_the_token(
     assert (await guarded.get(path, headers=BEARER)).status in {200, 404}
 
 
+@pytest.mark.parametrize("path", [*PROTECTED, "health", "ready", "nothing"])
+async def test_no_answer_may_be_kept_or_taken_for_a_page(guarded: Sidecar, path: str) -> None:
+    for headers in ({}, BEARER):
+        reply = await guarded.get(path, headers=headers)
+        assert reply.headers["cache-control"] == "no-store"
+        assert reply.headers["x-content-type-options"] == "nosniff"
+
+
 async def test_deleting_asks_for_the_token(guarded: Sidecar) -> None:
     assert (await guarded.call("DELETE", "/_headstart/cache?tag=a")).status == 401
     assert (await guarded.call("DELETE", "/_headstart/cache/x")).status == 401

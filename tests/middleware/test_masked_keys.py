@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import zlib
@@ -9,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from headstart.middleware.upstreams.outgoing import MaskedBody
+from support.patience import PATIENCE_S
 from support.raw_upstream import RawUpstream
 from support.relaying import relay_to, says
 
@@ -80,3 +83,64 @@ async def test_no_error_inside_a_stream_shows_it(
         _, headers, answer = await gate.ask(path, body.encode())
     assert KEY not in f"{headers}{answer!r}"
     assert b"Incorrect API key provided: ****" in answer
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/audio/speech"])
+@pytest.mark.parametrize("cut", [1, 9, len(KEY) - 1])
+async def test_no_answer_shows_it_in_a_header_or_over_two_reads(
+    path: str, cut: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROVIDER_KEY", KEY)
+    extra = b"content-type: text/event-stream\r\nx-sent: Bearer %b\r\n" % KEY.encode()
+    events = b'data: {"choices": [{"delta": {"content": "a"}}]}\n\ndata: %b\n\n' % ERROR.encode()
+    whole = says("200 OK", events, extra)
+    at = whole.rindex(KEY.encode()) + cut
+    upstream = RawUpstream(None)
+
+    async def speak() -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while not upstream.requests:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        upstream.speak(whole[:at])
+        upstream.answer = whole  # to a call that replaces the broken one
+        await asyncio.sleep(0.1)  # the first part is read alone
+        upstream.speak(whole[at:])
+
+    async with relay_to(upstream, routes=(), options=(OWN,)) as gate:
+        body = json.dumps({**json.loads(CHAT), "stream": True}).encode()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(speak())
+            _, headers, answer = await gate.ask(path, body)
+    assert KEY not in f"{headers}{answer!r}"
+    assert b"Incorrect API key provided: %b" % (b"*" * len(KEY)) in answer
+
+
+class Arriving:
+    """A body that arrives in pieces."""
+
+    def __init__(self, pieces: list[bytes]) -> None:
+        self.pieces = pieces
+
+    def at_eof(self) -> bool:
+        return not self.pieces
+
+    async def read(self, _: int) -> bytes:
+        return self.pieces.pop(0) if self.pieces else b""
+
+
+SECRETS = (b"abcabd", b"bcabdefg")
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 100])
+@pytest.mark.parametrize("text", [b"x abcabd y", b"abcabcabd", b"abcab", b"bcabdef", b"bcabdefg"])
+async def test_a_body_in_pieces_is_masked_as_the_whole_body_is(text: bytes, size: int) -> None:
+    pieces = [text[at : at + size] for at in range(0, len(text), size)]
+    content: Any = Arriving(pieces)
+    body, read = MaskedBody(content, SECRETS), b""
+    while data := await body.read(100):
+        read += data
+    assert body.at_eof()
+    for secret in SECRETS:
+        text = text.replace(secret, b"*" * len(secret))
+    assert read == text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +14,12 @@ from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.errors import RequestError
 from headstart.middleware.endpoints import Endpoint, Routes
 from headstart.middleware.identity import AcceptedCredentials, SharingOptions
-from headstart.middleware.prepare import MEMO_BODY_BYTES, MEMO_HEADS, Prepared, Preparer
+from headstart.middleware.prepare import (
+    MEMO_BODY_BYTES,
+    MEMO_HEADS,
+    Prepared,
+    Preparer,
+)
 from headstart.observe import Observers
 from headstart.policies.admission import Admission
 from headstart.policies.freshness import Lifetimes, QuestionClass
@@ -21,6 +27,9 @@ from headstart.policies.route_rules import RouteRule
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from headstart.middleware.endpoints import Route
+    from headstart.types import Scope
 
 CHAT = "/v1/chat/completions"
 PATTERN = re.compile(r"(?s).*Question: (?P<query>.+?)\s*$")
@@ -43,10 +52,9 @@ class Caller:
             Admission(),
             AcceptedCredentials(lambda: 0.0),
             secret=b"secret",
-            answerers=lambda *_: ("up", frozenset(("up",))),
             wrapped=wrapped,
             observer=Observers(),
-            **options,
+            **{"answerers": lambda *_: ("up", frozenset(("up",))), **options},
         )
 
     def ask(
@@ -69,21 +77,34 @@ class Caller:
         query: bytes = b"",
         peer: str = "192.0.2.1",
     ) -> Prepared:
+        scope = request_scope(path, headers, method, query, peer)
+        sent = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return self.preparer.prepare(self.route(method, path), scope, sent)
+
+    def route(self, method: str, path: str) -> Route:
         route = self.routes.match(method, path.encode())
         assert route is not None
-        pairs = [
-            (name.encode(), value if isinstance(value, bytes) else value.encode())
-            for name, value in headers.items()
-        ]
-        scope = {
-            "method": method,
-            "path": path,
-            "query_string": query,
-            "headers": pairs,
-            "client": (peer, 50_000),
-        }
-        sent = body if isinstance(body, bytes) else json.dumps(body).encode()
-        return self.preparer.prepare(route, scope, sent)
+        return route
+
+
+def request_scope(
+    path: str,
+    headers: Mapping[str, str | bytes],
+    method: str = "POST",
+    query: bytes = b"",
+    peer: str = "192.0.2.1",
+) -> dict[str, Any]:
+    pairs = [
+        (name.encode(), value if isinstance(value, bytes) else value.encode())
+        for name, value in headers.items()
+    ]
+    return {
+        "method": method,
+        "path": path,
+        "query_string": query,
+        "headers": pairs,
+        "client": (peer, 50_000),
+    }
 
 
 def partition(prepared: Prepared) -> str:
@@ -101,6 +122,28 @@ def test_terms_hold_the_stricter_target_of_setting_and_caller() -> None:
     assert caller.ask("a").match_context.max_error == 0.02
     assert caller.ask("a", {"x-headstart-max-error": "1%"}).match_context.max_error == 0.01
     assert caller.ask("a", {"x-headstart-max-error": "0.5"}).match_context.max_error == 0.02
+
+
+@pytest.mark.anyio
+async def test_a_body_is_read_in_a_thread_and_its_caller_on_the_loop() -> None:
+    threads = []
+
+    def name_caller(_: Scope) -> str:
+        threads.append(threading.get_ident())
+        return "red"
+
+    def answerers(*_: str) -> tuple[str, frozenset[str]]:
+        threads.append(threading.get_ident())
+        return "up", frozenset(("up",))
+
+    caller = Caller(sharing=SharingOptions(resolve=name_caller), answerers=answerers)
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "a"}]}).encode()
+    route, scope = caller.route("POST", CHAT), request_scope(CHAT, {"authorization": "k"})
+    prepared = await caller.preparer.prepare_in_thread(route, scope, body)
+    of_scope_function, of_reading = threads
+    assert of_scope_function == threading.get_ident() != of_reading
+    assert prepared.key is not None
+    assert prepared.key == caller.preparer.prepare(route, scope, body).key
 
 
 def test_the_peer_is_checked_again_for_equal_requests() -> None:

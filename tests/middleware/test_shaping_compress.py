@@ -26,7 +26,7 @@ from support.prompts import ROWS, TABLE, chat
 from support.simulated import until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from headstart.attempts import ShapingEffect
     from headstart.observe import Observation
@@ -103,6 +103,29 @@ async def test_the_loop_and_the_thread_make_the_same_bytes(
         "content"
     ]
     assert scene.sent.body == msgspec.json.encode(document)
+
+
+@pytest.mark.parametrize(("lines", "where"), [(100, "loop"), (1000, "thread")])
+async def test_a_short_body_of_many_lines_is_shortened_on_the_thread(
+    lines: int, where: str, bench: TextWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[str] = []
+
+    def watched(name: str) -> Callable[..., Any]:
+        method = getattr(bench, f"on_{name}")
+
+        def note(work: Any) -> Any:
+            used.append(name)
+            return method(work)
+
+        return note
+
+    for name in ("loop", "thread"):
+        monkeypatch.setattr(bench, f"on_{name}", watched(name))
+    document = chat()
+    document["messages"][3]["content"] = '{"a": 1, "b": "x"}\n' * lines
+    await Scene(bench).ask(call_of(document))
+    assert used[0] == where
 
 
 async def test_the_first_answer_has_the_tokenizer_loaded_for_those_after_it(

@@ -12,6 +12,7 @@ import pytest
 from headstart.errors import UpstreamError
 from headstart.middleware.concurrency import Supervisor
 from headstart.middleware.upstreams.http import HTTPUpstream
+from headstart.middleware.upstreams.outgoing import READ_BYTES
 from headstart.settings import UpstreamSettings
 from headstart.types import Call
 from support.patience import PATIENCE_S
@@ -111,8 +112,8 @@ async def hostile(ending: str, stray: Stray) -> AsyncIterator[tuple[Hostile, str
         await server.wait_closed()
 
 
-async def ask(upstream: HTTPUpstream, path: str, method: str = "GET") -> bytes:
-    call = Call(
+def call_of(path: str, method: str = "GET") -> Call:
+    return Call(
         id="call",
         method=method,
         path=path.encode(),
@@ -123,7 +124,10 @@ async def ask(upstream: HTTPUpstream, path: str, method: str = "GET") -> bytes:
         endpoint="relay",
         editable=False,
     )
-    async with await upstream.send(call) as reply:
+
+
+async def ask(upstream: HTTPUpstream, path: str, method: str = "GET") -> bytes:
+    async with await upstream.send(call_of(path, method)) as reply:
         return b"".join([piece.data async for piece in reply.pieces])
 
 
@@ -279,4 +283,36 @@ async def test_interim_answers_may_come_before_a_long_body() -> None:
         upstream = HTTPUpstream(UpstreamSettings(name="u", base_url=url))
         for _ in range(10):  # some of them on a kept connection
             assert await ask(upstream, "/0") == body
+        await upstream.aclose()
+
+
+async def test_others_get_their_turn_while_a_flood_of_tiny_events_is_read() -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(head + b": x\n\n" * 200_000)
+        with contextlib.suppress(ConnectionError):
+            await writer.drain()
+
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
+        url = "http://{}:{}".format(*server.sockets[0].getsockname())
+        upstream = HTTPUpstream(UpstreamSettings(name="u", base_url=url))
+        async with await upstream.send(call_of("/0")) as reply, asyncio.TaskGroup() as group:
+            await anext(reply.pieces)
+            await asyncio.sleep(0.3)  # many events have arrived
+            counting = group.create_task(count_turns())
+            for read in range(5):
+                piece = await anext(reply.pieces)
+                assert len(piece.data) <= READ_BYTES
+                assert turns >= read
+            counting.cancel()
         await upstream.aclose()

@@ -79,7 +79,7 @@ class FakeEncoder:
         """Those in the background wait for it too."""
         self.background_turn.set()
 
-    def peek(self, text: str) -> Encoding | None:
+    def peek(self, text: str, tenant: str = "") -> Encoding | None:
         return self.recent.get(text)
 
     def is_full(self, tenant: str) -> bool:

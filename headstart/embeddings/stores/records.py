@@ -105,8 +105,15 @@ class EncodedPut(NamedTuple):
 def index_row(
     id: str, partition: str, encoder: str, vector: bytes | None, sketch: Sketch | None
 ) -> VectorRow | None:
-    """Return the row of an entry for an index, or None without a vector and a sketch."""
-    if vector is None and sketch is None:
+    """Return the row of an entry for an index, or None without a vector and a sketch.
+
+    None also if somebody gave a column of SQLite another type.
+    """
+    texts: tuple[object, ...] = (partition, encoder)
+    blobs: tuple[object, ...] = (vector, None if sketch is None else sketch.row)
+    if blobs == (None, None) or any(not isinstance(blob, bytes | None) for blob in blobs):
+        return None
+    if not all(isinstance(text, str) for text in texts):
         return None
     return VectorRow(id=id, partition=partition, encoder=encoder, vector=vector, sketch=sketch)
 
@@ -187,9 +194,12 @@ def encode(value: Entry | Served | Label) -> bytes:
         raise StoreError(f"a value cannot be stored: {type(error).__name__}") from error
 
 
-def decode(kind: type[T], value: bytes) -> T | None:
-    """Return the value of an envelope; None if this version cannot read it."""
-    if value[:1] != VERSION:
+def decode(kind: type[T], value: object) -> T | None:
+    """Return the value of an envelope; None if this version cannot read it.
+
+    If somebody edited a file of SQLite, a column may hold a number or a text.
+    """
+    if not isinstance(value, bytes) or value[:1] != VERSION:
         return None
     try:
         decoded: T = _decoders[kind].decode(memoryview(value)[1:])
@@ -220,6 +230,20 @@ def can_be_sent(entry: Entry) -> bool:
 
 
 # --- the log -------------------------------------------------------------------------------
+
+
+SHORTEST_SECRET = 16
+"""Fewest bytes of a store's secret. The names of scopes hide credentials only if it is random."""
+
+
+def checked_secret(value: object, place: str) -> bytes:
+    """Return the secret of a store. Raises StoreError if it was replaced by one to be guessed."""
+    if isinstance(value, bytes) and len(value) >= SHORTEST_SECRET:
+        return value
+    raise StoreError(
+        f"cache.store: the secret of the store is not {SHORTEST_SECRET} or more random bytes, so"
+        f" anyone could guess it: {place}, and sharing starts over"
+    )
 
 
 class LogRow(NamedTuple):
@@ -366,9 +390,9 @@ class RecordStore(ABC):
         """Why the last writes failed; "": they did not."""
         return next(iter(self._write_errors.values()), "")
 
-    def _decode_entry(self, value: bytes) -> Entry | None:
+    def _decode_entry(self, value: object) -> Entry | None:
         """Return the entry of an envelope; None if it cannot be read. Any thread may call it."""
-        if value[:1] == SEALED_VERSION:
+        if isinstance(value, bytes) and value[:1] == SEALED_VERSION:
             opened = None if self._cipher is None else self._cipher.open(value, b"entry")
             if opened is None:
                 self._tell_unreadable()

@@ -56,6 +56,7 @@ from headstart.embeddings.stores.records import (
     LogRow,
     RecordStore,
     after_cursor,
+    checked_secret,
     decode,
     encode,
     index_row,
@@ -601,7 +602,7 @@ class RedisStore(RecordStore):
     async def secret(self) -> bytes:
         """Return the 32 random bytes that the first node made."""
         _, secret, _, _ = await self._begin()
-        return secret
+        return checked_secret(secret, f"delete the key {PREFIX}secret in Redis")
 
     async def add_to_books(self, rows: Sequence[Served]) -> None:
         """Append to the books, which keep about the last ``BOOK_ROWS`` rows."""

@@ -51,8 +51,10 @@ from headstart.embeddings.stores.records import (
     StoreLimits,
     after_cursor,
     charge_all,
+    checked_secret,
     decode,
     encode,
+    index_row,
     row_cursor,
     row_number,
     stored_ids,
@@ -461,8 +463,8 @@ class SQLiteStore(RecordStore):
         """Yield vectors and sketches of live entries, oldest first, one short query a batch."""
         last = 0
         while rows := await self._read(_fetch, SCAN, (self._clock(), last, batch)):
-            opened = (self._decrypted(_vector_row(row)) for row in rows)
-            yield [row for row in opened if row is not None]
+            found = (row for each in rows if (row := _vector_row(each)) is not None)
+            yield [row for each in found if (row := self._decrypted(each)) is not None]
             last = rows[-1][0]
 
     async def entries(self, batch: int = 256) -> AsyncIterator[Sequence[Entry]]:
@@ -494,7 +496,7 @@ class SQLiteStore(RecordStore):
     async def load_document(self, name: str) -> bytes | None:
         """Return a document, whichever process wrote it, or None."""
         value = await self._read(_read_value, "SELECT value FROM documents WHERE name = ?", (name,))
-        return None if value is None else bytes(value)
+        return value if isinstance(value, bytes) else None
 
     async def _charge(self, charges: Sequence[Charge]) -> Charged:
         """Add to counters in the next group commit, all or none."""
@@ -502,7 +504,8 @@ class SQLiteStore(RecordStore):
 
     async def secret(self) -> bytes:
         """Return the 32 random bytes that were made with the file."""
-        return bytes(await self._read(_read_value, "SELECT value FROM secret"))
+        value = await self._read(_read_value, "SELECT value FROM secret")
+        return checked_secret(value, "delete the file of the store")
 
     async def add_to_books(self, rows: Sequence[Served]) -> None:
         """Append to the books in the next group commit. They keep the last ``BOOK_ROWS`` rows."""
@@ -628,24 +631,23 @@ def _page(
     return page, rows[-1][0] if rows else None
 
 
-def _vector_row(row: Sequence[Any]) -> VectorRow:
+def _vector_row(row: Sequence[Any]) -> VectorRow | None:
     _, id, partition, encoder, vector, table, sketch = row
     sketched = None if sketch is None else Sketch(table=table, row=sketch)
-    return VectorRow(id=id, partition=partition, encoder=encoder, vector=vector, sketch=sketched)
+    return index_row(id, partition, encoder, vector, sketched)
 
 
 def _log_rows(
     connection: sqlite3.Connection, cursor: str, now: float
 ) -> tuple[Sequence[LogRow], dict[str, VectorRow]]:
     """Return log rows from a cursor's own on, and the vectors of stored entries that still live."""
-    rows = [
-        LogRow(str(seq), bool(deleted), id)
-        for seq, deleted, id in connection.execute(LOG, (int(cursor), BATCH_ROWS))
-    ]
+    found = connection.execute(LOG, (int(cursor), BATCH_ROWS))
+    rows = [LogRow(str(seq), bool(deleted), id) for seq, deleted, id in found]
     vectors = {
-        id: _vector_row(row)
+        id: vector
         for id in stored_ids(rows[1:])
         for row in connection.execute(f"{VECTORS} AND id = ?", (now, id))
+        if (vector := _vector_row(row)) is not None
     }
     return rows, vectors
 

@@ -209,13 +209,10 @@ class HitDecider:
             self.learner.mark_unserved(id)
         return decision
 
-    def refuse_entry(self, entry: str, question: str) -> str | None:
-        """Return the reason if a person called the entry wrong for this question, or None.
-
-        ``question`` comes from ``question_of``.
-        """
-        refused = self.learner.domains.vetoes.refuses(entry, question)
-        return FEEDBACK if refused else None
+    def refuse_entry(self, entry: str, key: CacheKey) -> str | None:
+        """Return the reason if a person called the entry wrong for the key's question, or None."""
+        vetoes = self.learner.domains.vetoes
+        return FEEDBACK if vetoes and vetoes.refuses(entry, question_of(key)) else None
 
     def _miss(self, lookup: Lookup, sample: FeedbackSample) -> HitDecision:
         """Let a miss be compared if it is drawn. The draw does not depend on the fresh answer."""

@@ -33,7 +33,9 @@ from headstart.errors import (
 from headstart.middleware.reading import MAX_DOCUMENT_BYTES, BodyReader
 from headstart.middleware.upstreams.outgoing import (
     AFTER_END_S,
+    READ_BYTES,
     IncomingAnswer,
+    MaskedBody,
     RequestWriter,
     as_sent,
     begins_events,
@@ -46,7 +48,7 @@ from headstart.middleware.upstreams.outgoing import (
 from headstart.reply import Reply, Transcript
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable
     from ssl import SSLContext
 
     from aiohttp import ClientHandlerType, ClientRequest, ClientResponse
@@ -478,25 +480,30 @@ class HTTPUpstream:
     ) -> Reply:
         """Return the answer that has begun. Raises UpstreamProtocolError if it cannot be read."""
         transcript, first = Transcript(), b""
-        head = read_head(response.status, response.raw_headers)
+        secrets = self.writer.secrets
+        content = MaskedBody(response.content, secrets) if secrets else response.content
+        head = read_head(response.status, response.raw_headers, secrets)
         request = incoming.call.request
         asked = request is not None and (request.stream or incoming.call.streamed_upstream)
         if asked != head.is_stream and incoming.may_be_labelled_wrongly(head):
-            first = await self._first_bytes(response)
+            try:
+                first = await content.read(READ_BYTES)
+            except _FAILURES as error:
+                raise _as_ours(self.name, error) from error
             head = head.labelled(is_stream=asked) if begins_events(first) == asked else head
         strip_usage = head.is_stream and "include-usage" in transforms
         read: bytes | None = None
         if head.status >= 400 and (incoming.own is not None or not self.passes_keys):
             read, headers = self.writer.masked(await self._read_ahead(response), head.headers)
-            plain = head.is_plain or bool(self.writer.secrets)
-            head = head._replace(headers=headers, is_plain=plain)
+            head = head._replace(headers=headers, is_plain=head.is_plain or bool(secrets))
         status, headers, reader = incoming.begin(head, transcript, strip_usage=strip_usage)
         if read is not None:
             headers = with_retry_after(headers, read)
             pieces = pieces_of(read, reader, transcript)
         else:
             at_finish = incoming.own is not None and incoming.own.ends_at_finish
-            pieces = self._pieces(response, reader, transcript, first, ends_at_finish=at_finish)
+            body = content, first
+            pieces = self._pieces(response, body, reader, transcript, ends_at_finish=at_finish)
 
         async def close(error: BaseException | None) -> None:
             if _is_late(response, reader):
@@ -514,13 +521,6 @@ class HTTPUpstream:
             transcript=transcript,
         )
 
-    async def _first_bytes(self, response: aiohttp.ClientResponse) -> bytes:
-        """Return the first bytes of a body, which say whether it is a stream."""
-        try:
-            return await response.content.readany()
-        except _FAILURES as error:
-            raise _as_ours(self.name, error) from error
-
     async def _read_ahead(self, response: aiohttp.ClientResponse) -> bytes:
         """Read the body of an error, whose headers may depend on it. Raises UpstreamError."""
         parts: list[bytes] = []
@@ -537,37 +537,37 @@ class HTTPUpstream:
     async def _pieces(
         self,
         response: aiohttp.ClientResponse,
+        body: tuple[MaskedBody | aiohttp.StreamReader, bytes],
         reader: BodyReader,
         transcript: Transcript,
-        first: bytes,
         *,
         ends_at_finish: bool,
     ) -> AsyncGenerator[Piece]:
-        """Yield the answer as it arrives, after the ``first`` bytes that were read already.
+        """Yield the answer as it arrives, after the bytes of ``body`` that were read already.
 
         It is over at its terminal event, even if its body goes on. Raises UpstreamError when it
         breaks off.
         """
-        content, until = response.content, None
+        (content, first), until = body, None
         try:
-            data = first or await content.readany()
+            data = first or await content.read(READ_BYTES)
             self._limit_gaps(response)
             while data:
-                if self.writer.secrets:  # some providers quote the key in an error
-                    data = self.writer.without_keys(data)
                 piece = reader.feed(data)
                 transcript.add(piece)
                 yield piece
                 if reader.failed:
                     break
+                if len(data) >= READ_BYTES:  # there may be much more
+                    await asyncio.sleep(0)
                 if not reader.closing:
-                    data = await content.readany()
+                    data = await content.read(READ_BYTES)
                     continue
                 if content.at_eof() or reader.ended:
                     break
                 if until is None or piece.events:
                     until = asyncio.get_running_loop().time() + AFTER_END_S
-                data = await (_in_time(content, until) if reader.finished else content.readany())
+                data = await _in_time(content.read(READ_BYTES), until if reader.finished else None)
         except _FAILURES as error:
             if not (reader.finished and ends_at_finish):
                 raise _as_ours(self.name, error) from error
@@ -640,11 +640,11 @@ class HTTPUpstream:
         return IncomingAnswer(call, client, own, self._clock(), real, usage_beside=beside)
 
 
-async def _in_time(content: aiohttp.StreamReader, until: float) -> bytes:
+async def _in_time(reading: Awaitable[bytes], until: float | None) -> bytes:
     """Return the bytes after the finish reasons, if they come in time."""
     try:
         async with asyncio.timeout_at(until):
-            return await content.readany()
+            return await reading
     except TimeoutError:
         return b""
 

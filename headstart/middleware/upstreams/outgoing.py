@@ -50,6 +50,8 @@ from headstart.types import CacheMarks, Call, ChatRequest, ExtraDelta, Headers, 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 
+    import aiohttp
+
     from headstart.dialects.dialect import Dialect, EventEncoder, UpstreamDialect
     from headstart.settings import UpstreamSettings
 
@@ -189,8 +191,8 @@ def _end_to_end(names: tuple[bytes, ...]) -> _EndToEnd:
 _heads = NamesMemo(_end_to_end)
 
 
-def read_head(status: int, headers: Headers) -> AnswerHead:
-    """Read the headers of an answer.
+def read_head(status: int, headers: Headers, secrets: tuple[bytes, ...] = ()) -> AnswerHead:
+    """Read the headers of an answer, with asterisks in place of ``secrets``.
 
     Raises UpstreamProtocolError for a status or a header that no server could pass on.
     """
@@ -202,6 +204,9 @@ def read_head(status: int, headers: Headers) -> AnswerHead:
     written = b"".join(values)
     if len(written.translate(None, _UNWRITABLE)) != len(written):
         raise UpstreamProtocolError("a header of the upstream has control characters")
+    for secret in secrets:
+        if secret in written:  # some providers return what they were sent
+            values = tuple([value.replace(secret, b"*" * len(secret)) for value in values])
     kind = None if found.kind is None else values[found.kind]
     encoding = None if found.encoding is None else values[found.encoding]
     is_stream = kind is not None and kind.lower().startswith(EVENT_STREAMS)
@@ -373,6 +378,51 @@ SHORTEST_SECRET = 8
 """Fewest characters of a key that is masked in errors. A shorter one may be any word."""
 
 
+READ_BYTES = 16 * 1024
+"""Most bytes of an answer that are read before other tasks get their turn. An event of a stream may
+have five bytes, and takes some 10 us."""
+
+
+class MaskedBody:
+    """Reads a body with asterisks in place of secrets.
+
+    An end that may begin a secret waits for the bytes after it.
+    """
+
+    def __init__(self, content: aiohttp.StreamReader, secrets: tuple[bytes, ...]) -> None:
+        self._content = content
+        self._secrets = secrets
+        self._within = frozenset(b"".join(secrets))
+        self._rest = b""
+
+    def at_eof(self) -> bool:
+        """Tell whether all bytes were read."""
+        return not self._rest and self._content.at_eof()
+
+    async def read(self, most: int) -> bytes:
+        """Return bytes that have arrived, or wait for some. No bytes: the body has ended."""
+        while True:
+            read = await self._content.read(most)
+            data, self._rest = self._rest + read, b""
+            for secret in self._secrets:
+                data = data.replace(secret, b"*" * len(secret))
+            if not (read and data[-1] in self._within):
+                return data
+            start = len(data) - self._begun(data)
+            data, self._rest = data[:start], data[start:]
+            if data:
+                return data
+
+    def _begun(self, data: bytes) -> int:
+        """Return the length of the longest end of ``data`` with which a secret begins."""
+        return max(
+            length
+            for secret in self._secrets
+            for length in range(len(secret))
+            if data.endswith(secret[:length])
+        )
+
+
 class OutgoingRequest(NamedTuple):
     """A request in the form in which it is sent."""
 
@@ -440,11 +490,10 @@ class RequestWriter:
         """
         if self.secrets:
             body, headers = unpacked(body, headers)
-            headers = tuple((name, self.without_keys(value)) for name, value in headers)
-        return self.without_keys(body), headers
+            headers = tuple((name, self._without_keys(value)) for name, value in headers)
+        return self._without_keys(body), headers
 
-    def without_keys(self, data: bytes) -> bytes:
-        """Return bytes of an answer with asterisks in place of the upstream's own key."""
+    def _without_keys(self, data: bytes) -> bytes:
         for secret in self.secrets:
             data = data.replace(secret, b"*" * len(secret))
         return data

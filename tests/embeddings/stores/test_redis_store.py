@@ -52,6 +52,18 @@ async def hurt(own_server: RedisServer) -> AsyncIterator[Stores]:
 # --- a server that fails -----------------------------------------------------------------------
 
 
+async def test_a_secret_that_can_be_guessed_is_refused_with_the_fix(
+    hurt: Stores, own_server: RedisServer
+) -> None:
+    store = await hurt.open()
+    with closing(own_server.client()) as client:
+        client.set(f"{PREFIX}secret", b"abcd")
+        with pytest.raises(StoreError, match=r"cache\.store: .* delete the key .*secret"):
+            await store.secret()
+        client.delete(f"{PREFIX}secret")
+    assert len(await store.secret()) == 32
+
+
 async def test_a_server_that_died_costs_a_store_error(
     hurt: Stores, own_server: RedisServer
 ) -> None:

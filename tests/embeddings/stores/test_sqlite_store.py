@@ -302,16 +302,49 @@ async def test_expired_entries_are_purged_without_a_write(open_file: Open) -> No
     assert (await store.stats()).entries == 1
 
 
-async def test_a_value_that_cannot_be_read_is_skipped(path: Path, open_file: Open) -> None:
+@pytest.mark.parametrize("value", [b"\x7f\xff\xff", 5, "a text"])
+async def test_a_value_that_cannot_be_read_is_skipped(
+    value: object, path: Path, open_file: Open
+) -> None:
     store = await open_file()
     cursor = await store.append([put("a"), put("b")])
     with closing(sqlite3.connect(path)) as newer, newer:
-        newer.execute("UPDATE entries SET value = x'7fffff' WHERE id = 'a'")
+        newer.execute("UPDATE entries SET value = ? WHERE id = 'a'", (value,))
     assert await store.find("exact-a") is None
     assert await store.load(["a", "b"]) == [None, entry("b")]
     await store.append([put("a", text="repaired")])
     assert await store.find("exact-a") == entry("a", text="repaired")
     assert len(await follow(store, cursor, 2)) == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE entries SET partition = x'ff' WHERE id = 'a'",
+        "UPDATE entries SET encoder = x'ff' WHERE id = 'a'",
+        "UPDATE vectors SET vector = 5 WHERE seq = (SELECT seq FROM entries WHERE id = 'a')",
+    ],
+)
+async def test_a_row_of_other_types_hides_no_other_row(
+    change: str, path: Path, open_file: Open
+) -> None:
+    store = await open_file()
+    await store.append([put("a"), put("b")])
+    with closing(sqlite3.connect(path)) as other, other:
+        other.execute(change)
+    assert [row.id async for rows in store.scan() for row in rows] == ["b"]
+
+
+@pytest.mark.parametrize("secret", [(b"abcd",), (32,), ("s" * 32,), ()])
+async def test_a_secret_that_can_be_guessed_is_refused_with_the_fix(
+    secret: tuple[object, ...], path: Path, open_file: Open
+) -> None:
+    store = await open_file()
+    with closing(sqlite3.connect(path)) as other, other:
+        other.execute("DELETE FROM secret")
+        other.executemany("INSERT INTO secret VALUES (?)", [secret] if secret else [])
+    with pytest.raises(StoreError, match=r"cache\.store: .* delete the file"):
+        await store.secret()
 
 
 async def test_entries_leave_when_a_bound_is_lowered(path: Path, open_file: Open) -> None:
