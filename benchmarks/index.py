@@ -96,7 +96,7 @@ class InstantEncoder:
         """Tell that there is always room."""
         return False
 
-    def peek(self, text: str) -> Encoding | None:
+    def peek(self, text: str, tenant: str = "") -> Encoding | None:
         """Remember nothing."""
         return None
 

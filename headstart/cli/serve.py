@@ -7,6 +7,7 @@ import dataclasses
 import logging
 import os
 import signal
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -233,6 +234,8 @@ def run_alone(settings: Settings, load: Callable[[], Settings], log_level: str) 
         reloads.listen(started.spawn)
         say(banner(settings, listening.getsockname()[1]))
 
+    # When the server has stopped, uvicorn sends the signal to this process again.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     reloads = ReloadOnSignal(reload, lambda: os.kill(os.getpid(), signal.SIGTERM))
     sidecar = Sidecar(settings, dataclasses.replace(lasting_parts(), reload=reloads))
     with bind(settings.server.host, settings.server.port) as listening:

@@ -140,12 +140,12 @@ def test_told_to_stop_it_is_unready_but_still_answers_until_told_again(
     status, headers, _ = get(free_port, "/_headstart/health")
     assert (status, headers["connection"]) == (200, "close")
     draining.send_signal(signal.SIGTERM)
-    assert draining.wait(20) in (0, -signal.SIGTERM, 128 + signal.SIGTERM)
+    assert draining.wait(20) == 0
 
 
 @pytest.mark.parametrize("draining", ["0.3"], indirect=True)
 def test_a_drained_server_stops_by_itself(draining: subprocess.Popen[str]) -> None:
-    assert draining.wait(20) in (0, -signal.SIGTERM, 128 + signal.SIGTERM)
+    assert draining.wait(20) == 0
 
 
 def test_a_server_goes_on_when_nobody_reads_its_output_any_more(
@@ -175,7 +175,7 @@ def test_a_server_goes_on_when_nobody_reads_its_output_any_more(
         for _ in range(3):
             assert get(free_port, "/v1/models")[0] == 502
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) in (0, -signal.SIGTERM, 128 + signal.SIGTERM)
+        assert process.wait(20) == 0
     said = log.read_text()
     assert "Traceback" not in said
     assert said.count("lines of the access log are lost: Broken pipe") == 1

@@ -25,16 +25,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Generic,
-    NamedTuple,
-    TypeVar,
-    TypeVarTuple,
-    Unpack,
-    cast,
-)
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, TypeVarTuple, Unpack, cast
 
 import anyio
 from anyio.to_thread import run_sync
@@ -94,9 +85,7 @@ class BatchWorker(Generic[Job, Result]):
     ) -> None:
         self._run = run
         self._tick_s = tick_s
-        self._jobs: queue.SimpleQueue[tuple[Job, asyncio.Future[Result]] | None] = (
-            queue.SimpleQueue()
-        )
+        self._jobs = queue.SimpleQueue[tuple[Job, asyncio.Future[Result]] | None]()
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._closing = False
@@ -104,13 +93,17 @@ class BatchWorker(Generic[Job, Result]):
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
-    async def submit(self, job: Job) -> Result:
-        """Run a job after the earlier ones. A job whose caller is cancelled runs all the same."""
+    async def submit(self, job: Job, longest_s: float | None = None) -> Result:
+        """Run a job after the earlier ones. A job whose caller is cancelled runs all the same.
+
+        Raises TimeoutError if there is no result after ``longest_s``.
+        """
         if self._closing:
             raise StoreError("the store is closed")
         future: asyncio.Future[Result] = self._loop.create_future()
         self._jobs.put((job, future))
-        return await future
+        async with asyncio.timeout(longest_s):
+            return await future
 
     async def aclose(self) -> None:
         """Run all submitted jobs, then end the thread. May be called twice."""
@@ -154,10 +147,9 @@ class BatchWorker(Generic[Job, Result]):
 
 def _resolve(futures: Sequence[asyncio.Future[Any]], outcomes: Sequence[Any]) -> None:
     for future, outcome in zip(futures, outcomes, strict=True):
-        if future.done():  # its caller was cancelled
-            continue
-        settle = future.set_exception if isinstance(outcome, Exception) else future.set_result
-        settle(outcome)
+        if not future.done():  # else its caller was cancelled
+            settle = future.set_exception if isinstance(outcome, Exception) else future.set_result
+            settle(outcome)
 
 
 APPLICATION_ID = 0x48656164  # "Head"
@@ -378,6 +370,10 @@ T = TypeVar("T")
 
 TICK_S = 1.0
 """Seconds after which expired entries are removed while nothing is written."""
+LONGEST_READ_S = 2.0
+"""Longest time that a request waits for a read. A hung disk must not stop requests."""
+PAUSE_S = 10.0
+"""Seconds after a read that took longer, in which all reads of requests fail at once."""
 
 
 def _in_place(path: Path, run: Callable[[Sequence[Job]], T]) -> Callable[[Sequence[Job]], T]:
@@ -416,6 +412,7 @@ class SQLiteStore(RecordStore):
         self._writer: BatchWorker[SQLiteWrite, str | Charged] | None = None
         self._reader: BatchWorker[Callable[[sqlite3.Connection], object], object] | None = None
         self._connections: tuple[sqlite3.Connection, ...] = ()
+        self._paused_until = 0.0
 
     async def open(self) -> None:
         """Open or create the file and start both threads. Raises ConfigError."""
@@ -457,12 +454,12 @@ class SQLiteStore(RecordStore):
 
     async def cursor(self) -> str:
         """Return the log's end, with the commits of other processes."""
-        return str(await self._read(_read_value, "SELECT max(seq) FROM log"))
+        return str(await self._read(_read_value, "SELECT max(seq) FROM log", long=True))
 
     async def scan(self, batch: int = 1024) -> AsyncIterator[Sequence[VectorRow]]:
         """Yield vectors and sketches of live entries, oldest first, one short query a batch."""
         last = 0
-        while rows := await self._read(_fetch, SCAN, (self._clock(), last, batch)):
+        while rows := await self._read(_fetch, SCAN, (self._clock(), last, batch), long=True):
             found = (row for each in rows if (row := _vector_row(each)) is not None)
             yield [row for each in found if (row := self._decrypted(each)) is not None]
             last = rows[-1][0]
@@ -471,9 +468,8 @@ class SQLiteStore(RecordStore):
         """Yield live entries, oldest first, with one short query a batch."""
         last: int | None = 0
         while last is not None:
-            page, last = await self._read(
-                _page, self._decode_entry, PAGE, (last, self._clock(), batch)
-            )
+            values = last, self._clock(), batch
+            page, last = await self._read(_page, self._decode_entry, PAGE, values, long=True)
             yield page
 
     async def touch(self, ids: Sequence[str]) -> None:
@@ -504,7 +500,7 @@ class SQLiteStore(RecordStore):
 
     async def secret(self) -> bytes:
         """Return the 32 random bytes that were made with the file."""
-        value = await self._read(_read_value, "SELECT value FROM secret")
+        value = await self._read(_read_value, "SELECT value FROM secret", long=True)
         return checked_secret(value, "delete the file of the store")
 
     async def add_to_books(self, rows: Sequence[Served]) -> None:
@@ -516,7 +512,8 @@ class SQLiteStore(RecordStore):
         last: int | None = 0
         while last is not None:
             read = partial(decode, Served)
-            page, last = await self._read(_page, read, BOOKS, (last, since, BATCH_ROWS))
+            values = last, since, BATCH_ROWS
+            page, last = await self._read(_page, read, BOOKS, values, long=True)
             for served in page:
                 yield served
 
@@ -525,18 +522,14 @@ class SQLiteStore(RecordStore):
 
     async def _read_log(self, cursor: str) -> tuple[Sequence[LogRow], Mapping[str, VectorRow]]:
         rows, vectors = await self._read(_log_rows, cursor, self._clock())
-        opened = {id: self._decrypted(row) for id, row in vectors.items()}
-        live = {id: row for id, row in opened.items() if row is not None}
-        return after_cursor(rows, cursor), live
+        opened = ((id, self._decrypted(row)) for id, row in vectors.items())
+        return after_cursor(rows, cursor), {id: row for id, row in opened if row is not None}
 
     async def _label_rows(
         self, after: str, limit: int, domain: str | None
     ) -> Sequence[tuple[str, bytes]]:
-        place = row_number(after)
-        if domain is None:
-            rows = await self._read(_fetch, LABELS, (place, limit))
-        else:
-            rows = await self._read(_fetch, DOMAIN_LABELS, (domain, place, limit))
+        query, chosen = (LABELS, ()) if domain is None else (DOMAIN_LABELS, (domain,))
+        rows = await self._read(_fetch, query, (*chosen, row_number(after), limit), long=True)
         return [(row_cursor(seq), value) for seq, value in rows]
 
     async def _write(self, write: SQLiteWrite) -> str:
@@ -551,16 +544,24 @@ class SQLiteStore(RecordStore):
         except sqlite3.Error as error:
             raise StoreError(f"the store cannot write: {error}") from error
 
-    async def _read(self, query: Callable[[sqlite3.Connection, *Ts], T], *args: *Ts) -> T:
-        """Run a query on the reader thread."""
+    async def _read(
+        self, query: Callable[[sqlite3.Connection, *Ts], T], *args: *Ts, long: bool = False
+    ) -> T:
+        """Run a query on the reader thread. A ``long`` one may take any time."""
         if self._reader is None:
             raise StoreError("the store is not open")
+        if time.monotonic() < self._paused_until and not long:
+            raise StoreError("the store does not answer")
         try:
-            return await self._reader.submit(  # type: ignore[return-value]
-                lambda connection: query(connection, *args)
+            result = await self._reader.submit(
+                lambda connection: query(connection, *args), None if long else LONGEST_READ_S
             )
         except sqlite3.Error as error:
             raise StoreError(f"the store cannot read: {error}") from error
+        except TimeoutError:
+            self._paused_until = time.monotonic() + PAUSE_S
+            raise StoreError(f"the store did not answer in {LONGEST_READ_S:g} s") from None
+        return cast("T", result)
 
 
 # --- the reader thread: short queries, each in a snapshot of its own ---------------------------
@@ -773,12 +774,10 @@ class SQLiteWriter:
 
     def _write_vectors(self, seq: int | None, put: EncodedPut) -> None:
         execute = self.connection.execute
-        if seq is None:
-            return
-        if put.vector is not None:
+        if seq is not None and put.vector is not None:
             execute("INSERT INTO vectors VALUES (?, ?)", (seq, put.vector))
-        if put.sketch is not None:
-            row = (seq, put.sketch.table, put.sketch.row)
+        if seq is not None and put.sketch is not None:
+            row = seq, put.sketch.table, put.sketch.row
             execute("INSERT INTO sketches VALUES (?, ?, ?)", row)
 
     def _evict(self) -> None:

@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from contextlib import AsyncExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -290,6 +291,31 @@ async def test_a_file_that_was_deleted_or_replaced_is_not_used(
     assert "was deleted or replaced" in store._write_error  # what /ready shows
     with pytest.raises(StoreError, match="was deleted or replaced: restart Headstart"):
         await store.load(["1"])
+
+
+SLOW_TOTALS = """CREATE VIEW totals AS WITH RECURSIVE numbers(n) AS
+    (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 5000000)
+    SELECT count(*) AS entries, 0 AS bytes FROM numbers"""
+
+
+async def test_a_read_that_hangs_fails_and_the_next_ones_fail_at_once(
+    path: Path, open_file: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await open_file()
+    await store.append([put("a")])
+    with closing(sqlite3.connect(path)) as other:
+        other.executescript(f"DROP TABLE totals; {SLOW_TOTALS}")
+    monkeypatch.setattr("headstart.embeddings.stores.sqlite.LONGEST_READ_S", 0.1)
+    monkeypatch.setattr("headstart.embeddings.stores.sqlite.PAUSE_S", 0.5)
+    with pytest.raises(StoreError, match="did not answer in"):
+        await store.stats()
+    began = time.monotonic()
+    with pytest.raises(StoreError, match="does not answer"):
+        await store.load(["a"])
+    assert time.monotonic() - began < 0.1
+    assert await store.secret()  # a read that no request waits for takes its time
+    await anyio.sleep(0.5)
+    assert await store.load(["a"]) != [None]
 
 
 async def test_expired_entries_are_purged_without_a_write(open_file: Open) -> None:
