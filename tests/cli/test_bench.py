@@ -140,7 +140,8 @@ def _configured(tmp_path: Path, *urls: str) -> Path:
 async def test_configured_providers_get_the_users_own_prompts(tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("Why is the sky blue?\n")
-    good, bad = Simulator(), Simulator(fault=Status(status=503))
+    # The one that the configuration names first answers last.
+    good, bad = Simulator("groq", speed=10), Simulator(fault=Status(status=503))
     async with serve(good) as url, serve(bad) as broken:
         config = _configured(tmp_path, url, broken)
         options = ("--config", str(config), "--model", "alias", "--prompts", str(prompts))

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         Recommendation,
         Sample,
         SampleQuantiles,
+        Subject,
     )
     from headstart.lab.commands.bench_calls import BenchPlan, Source
     from headstart.lab.quality import Quality, QualityChoice
@@ -100,7 +101,7 @@ def bench(options: BenchOptions) -> None:
       headstart bench --prompts checked.jsonl --model gpt-5 --model gpt-5-mini --quality 90%
     """
     plan, source = _plan(options), _source(options)
-    collected = _Collected([], {})
+    collected = _Collected([], [], {})
     whole = _run(source, plan, options.judge, collected)
     found = _found(collected, plan, options.quality)
     if options.as_json:
@@ -159,7 +160,8 @@ def _found(collected: _Collected, plan: BenchPlan, least_right: float | None) ->
     from headstart.lab.quality import choose, qualities
 
     samples, prices = collected.samples, collected.usd_per_hour
-    subjects = tuple(dict.fromkeys(sample.subject for sample in samples))
+    answered = {sample.subject for sample in samples}
+    subjects = tuple(each for each in collected.subjects if each in answered)
     fewest = [s for s in samples if s.cold or s.concurrency == plan.concurrency[0]]
     quality = qualities(subjects, samples)
     return _Found(
@@ -196,6 +198,8 @@ def read_bench_prompts(path: Path | None) -> tuple[BenchPrompt, ...]:
 class _Collected(NamedTuple):
     """The samples of a run so far, and the prices of machines."""
 
+    subjects: list[Subject]
+    """In the order in which the user named them."""
     samples: list[Sample]
     usd_per_hour: dict[str, float]
     """The hourly price of the user's own machines, by upstream."""
@@ -224,6 +228,7 @@ def _run(source: Source, plan: BenchPlan, judge: str | None, collected: _Collect
                 collected.samples.append(sample)
                 progress.advance(bar)
 
+            collected.subjects.extend(target.subject for target in targets)
             collected.usd_per_hour.update(
                 (target.upstream.name, target.upstream.price_per_hour)
                 for target in targets
