@@ -204,9 +204,8 @@ def read_head(status: int, headers: Headers, secrets: tuple[bytes, ...] = ()) ->
     written = b"".join(values)
     if len(written.translate(None, _UNWRITABLE)) != len(written):
         raise UpstreamProtocolError("a header of the upstream has control characters")
-    for secret in secrets:
-        if secret in written:  # some providers return what they were sent
-            values = tuple([value.replace(secret, b"*" * len(secret)) for value in values])
+    if any(secret in written for secret in secrets):  # some providers return what they were sent
+        values = tuple([_masked(value, secrets) for value in values])
     kind = None if found.kind is None else values[found.kind]
     encoding = None if found.encoding is None else values[found.encoding]
     is_stream = kind is not None and kind.lower().startswith(EVENT_STREAMS)
@@ -383,6 +382,13 @@ READ_BYTES = 16 * 1024
 have five bytes, and takes some 10 us."""
 
 
+def _masked(data: bytes, secrets: tuple[bytes, ...]) -> bytes:
+    """Return bytes with asterisks in place of secrets."""
+    for secret in secrets:
+        data = data.replace(secret, b"*" * len(secret))
+    return data
+
+
 class MaskedBody:
     """Reads a body with asterisks in place of secrets.
 
@@ -403,9 +409,7 @@ class MaskedBody:
         """Return bytes that have arrived, or wait for some. No bytes: the body has ended."""
         while True:
             read = await self._content.read(most)
-            data, self._rest = self._rest + read, b""
-            for secret in self._secrets:
-                data = data.replace(secret, b"*" * len(secret))
+            data, self._rest = _masked(self._rest + read, self._secrets), b""
             if not (read and data[-1] in self._within):
                 return data
             start = len(data) - self._begun(data)
@@ -490,13 +494,8 @@ class RequestWriter:
         """
         if self.secrets:
             body, headers = unpacked(body, headers)
-            headers = tuple((name, self._without_keys(value)) for name, value in headers)
-        return self._without_keys(body), headers
-
-    def _without_keys(self, data: bytes) -> bytes:
-        for secret in self.secrets:
-            data = data.replace(secret, b"*" * len(secret))
-        return data
+            headers = tuple((name, _masked(value, self.secrets)) for name, value in headers)
+        return _masked(body, self.secrets), headers
 
     def _at_model(
         self, sent: OutgoingRequest, place: Callable[[bytes, bytes, str], tuple[bytes, bytes]]
