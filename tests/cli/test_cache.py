@@ -128,10 +128,11 @@ def test_a_store_with_another_secret_takes_nothing(
 
 def test_expired_entries_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old, new = (f"sqlite:///{tmp_path / name}.db" for name in ("old", "new"))
-    fill(old, [put("long", created=NOW), put("short", created=NOW, expires=NOW + 1000.0)])
+    tomorrow = NOW + 86_400.0  # a run of all tests may take longer than a TTL of minutes
+    fill(old, [put("long", created=NOW), put("short", created=NOW, expires=tomorrow)])
     file = tmp_path / "cache.jsonl"
     run("export", str(file), "--store", old)
-    aged = file.read_text("utf-8").replace(str(NOW + 1000.0), str(NOW - 1.0))
+    aged = file.read_text("utf-8").replace(str(tomorrow), str(NOW - 1.0))
     assert aged != file.read_text("utf-8")
     file.write_text(aged, "utf-8")
     run("import", str(file), "--store", new)
