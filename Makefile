@@ -7,9 +7,10 @@ ARGS ?=
 RUN := .venv-run
 DEV := .venv
 EXPORT := .venv-export
+LOWEST := .venv-lowest
 
 .DEFAULT_GOAL := help
-.PHONY: help serve demo test check docs format bench lock release test-export clean
+.PHONY: help serve demo test check docs format bench lock release test-export test-lowest clean
 
 help:  ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
@@ -58,8 +59,14 @@ test-export:  ## export an encoder with torch for real (a large download)
 	$(EXPORT)/bin/pip install --quiet --editable '.[export]' blockbuster hypothesis pytest pytest-timeout safetensors
 	$(EXPORT)/bin/pytest tests/embeddings/test_export.py $(ARGS)
 
+test-lowest: $(DEV)/.installed  ## test with the lowest versions that pyproject.toml allows (a download)
+	$(DEV)/bin/uv venv --quiet --clear --python $(DEV)/bin/python $(LOWEST)
+	$(DEV)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --editable .
+	$(DEV)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --editable '.[dev,google]'
+	$(LOWEST)/bin/python -m pytest -n 2 --dist loadfile --ignore tests/structure $(ARGS)
+
 clean:  ## remove the environments, the caches and what was built
-	rm -rf $(DEV) $(RUN) $(EXPORT) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(DEV) $(RUN) $(EXPORT) $(LOWEST) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(RUN)/.installed: requirements.txt pyproject.toml
 	$(call install,$(RUN),requirements.txt,--no-compile)
