@@ -307,8 +307,9 @@ class SemanticSearch(Generic[P]):
         """Judge the first neighbour that no guard vetoes.
 
         The store is read at most once, for the neighbours that the hot tier lacks. If all
-        neighbours are vetoed, the miss reports the nearest one, which is judged nevertheless, so
-        that it can get a label. A neighbour is not judged while a nearer one is not encoded.
+        neighbours are vetoed, the miss reports the nearest one, if possible of an equal history. It
+        is judged nevertheless, so that it can get a label. A neighbour is not judged while a nearer
+        one is not encoded.
         """
         waiting = [self._unencoded(each.near, query) for each in compared]
         candidates = most_similar(compared, self.policy.minimum)
@@ -339,11 +340,14 @@ class SemanticSearch(Generic[P]):
             if refusal is None and not await histories.same(entry.key):
                 # The two last questions alone say nothing about the answers, so there is no label.
                 refusal, candidate = "history", None
+            own = entry.key.partition == query.key.partition
+            if vetoed is not None and own and not vetoed.own:
+                vetoed = None  # an entry of an equal history tells and teaches more
             if refusal is None and candidate is not None:
                 lookup = self._judge(entry, prepared, candidate, ranked)
                 self.replica.keep(entry, deletions)
                 return lookup if vetoed is None or lookup.entry else vetoed.report(lookup)
-            vetoed = vetoed or _VetoedNeighbor(entry, ranked, candidate, refusal)
+            vetoed = vetoed or _VetoedNeighbor(entry, ranked, candidate, refusal, own)
         if vetoed is None:
             return miss("unencoded" if any(waiting) else "gone")
         if vetoed.candidate is None:
@@ -529,6 +533,8 @@ class _VetoedNeighbor(NamedTuple, Generic[P]):
     ranked: RankedNeighbor
     candidate: P | None
     veto: str | None
+    own: bool
+    """Its history equals the question's."""
 
     def report(self, judged: Lookup) -> Lookup:
         """Return a miss with this neighbour's reason and the label's pair of ``judged``."""

@@ -317,8 +317,12 @@ class _Group(Generic[P, R]):
                 )
             return PlayedPrompt(row, served=False, refusal="threshold")
         vetoes = self._walk(row, prepared, [each for _, each in similar], run)
-        judged = len(vetoes) - 1 if vetoes[-1] is None else 0
+        equals = [each.stored[1].prompt.partition == row.prompt.partition for _, each in similar]
+        nearest = next((place for place in range(len(vetoes)) if equals[place]), 0)
+        judged = len(vetoes) - 1 if vetoes[-1] is None else nearest
         if vetoes[judged] == HISTORY:
+            if sketch is not None:
+                policy.note_encoded(MatchContext(), near[0][1], sampled=sampled, served=False)
             return PlayedPrompt(row, served=False, refusal=HISTORY)
         encoded, candidate = similar[judged]
         number, neighbor, parse = candidate.stored
@@ -339,7 +343,7 @@ class _Group(Generic[P, R]):
         return PlayedPrompt(
             row,
             served=verdict.serves,
-            refusal="" if verdict.serves else vetoes[0] or verdict.veto or "policy",
+            refusal="" if verdict.serves else vetoes[nearest] or verdict.veto or "policy",
             neighbor=neighbor,
             place=number,
             verdict=verdict,

@@ -93,11 +93,11 @@ async def stored(cache: SemanticCache, *texts: str, id: str = "first") -> None:
     await cache.put(msgspec.structs.replace(make_entry(id), key=key), key.query)
 
 
-async def crowd(cache: SemanticCache) -> None:
+async def crowd(cache: SemanticCache, question: str = REWORDED) -> None:
     """Store the same last question in many other conversations."""
     for number in range(2 * MOST_JUDGED):
         begin = f"I need a stove of type {number}.", f"We have the number {number}."
-        await stored(cache, *begin, REWORDED, id=f"stove {number}")
+        await stored(cache, *begin, question, id=f"stove {number}")
 
 
 async def test_courtesies_case_and_spaces_do_not_part_histories() -> None:
@@ -162,6 +162,25 @@ async def test_a_crowd_of_other_histories_does_not_change_how_an_equal_one_is_ju
     assert alone.pair is not None
     assert crowded.pair is not None
     assert crowded.pair.verdict == alone.pair.verdict
+
+
+async def test_a_vetoed_entry_of_an_equal_history_is_reported_and_gives_a_label() -> None:
+    asked = "How much does it cost for 3 nights?"
+    async with warmed() as cache:
+        await stored(cache, *TENT[:2], "How much does it cost for 2 nights?")
+        await crowd(cache, asked)
+        lookup = await ask(cache, *TENT[:2], asked)
+    assert (lookup.veto, lookup.pair and lookup.pair.entry.id) == ("number", "first")
+
+
+async def test_an_entry_of_an_equal_history_that_is_refused_is_the_one_that_is_reported() -> None:
+    async with warmed() as cache:
+        await stored(cache, *TENT)
+        await crowd(cache)
+        lookup = await ask(cache, *TENT[:2], REWORDED)
+    assert (lookup.reason, lookup.veto) == ("below-threshold", "threshold")
+    assert lookup.similarity is not None
+    assert lookup.similarity < 0.95
 
 
 async def test_an_equal_history_is_found_after_a_restart_and_not_after_its_deletion(
