@@ -327,7 +327,7 @@ class Replica:
             await self.add(rows)
 
     async def _add(self, new: Sequence[IndexRow]) -> None:
-        small = len(new) == 1 and self.index.size(new[0].partitions[0]) < INLINE_ROWS
+        small = len(new) == 1 and max(map(self.index.size, new[0].partitions)) < INLINE_ROWS
         if small and not self._writing:
             refusal = _add_rows(self.index, new)
         else:
@@ -361,7 +361,6 @@ class IndexRow(NamedTuple):
     """An entry's row in the index: a vector, or a sketch."""
 
     partitions: tuple[str, ...]
-    """The largest one comes first."""
     id: str
     row: bytes
 
