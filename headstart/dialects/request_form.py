@@ -171,6 +171,8 @@ def _part(part: object, ordinals: dict[str, int]) -> object:
     if not isinstance(part, dict):
         return part
     part = unsigned(_unmarked(part))
+    if part.get("type") == "text" and part.get("citations", "") is None:
+        del part["citations"]
     if "tool_use_id" in part:
         part["tool_use_id"] = ordinal(part["tool_use_id"], ordinals)
     elif part.get("type") == "tool_use":
