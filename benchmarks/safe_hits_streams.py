@@ -2,11 +2,14 @@
 
     python -m benchmarks.safe_hits_streams mix data_full.json train.csv > mix.jsonl
     python -m benchmarks.safe_hits_streams retrieval > retrieval.jsonl
+    python -m benchmarks.safe_hits_streams conversations data_full.json > conversations.jsonl
 
 ``mix`` holds CLINC150 (``data_full.json``), Banking77 (``train.csv``) and the synthetic slots of
 the tests, shuffled, without repeats. The classes of a third of the intents, and of all slots, are
 named ``family/...``: their answers differ from their family's in one to three facts only.
 ``retrieval`` holds templates with documents and reworded questions, which it names.
+``conversations`` holds texts of CLINC150 that end one of 100 conversations. Popular conversations
+come more often. All end with the same 20 intents, and each has its own answers.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ NEAR_DUPLICATES = 3
 """One in so many intents has an answer that is nearly its family's."""
 SEED = 7
 RETRIEVAL_PROMPTS = 2500
+CONVERSATIONS, INTENTS, ENDINGS = 100, 20, 5000
 
 
 def mixed(clinc: Path, banking: Path) -> list[dict[str, str]]:
@@ -63,6 +67,28 @@ def retrieval() -> list[dict[str, str]]:
     ]
 
 
+def conversations(clinc: Path) -> list[dict[str, object]]:
+    """Return the lines of the conversations."""
+    chance = random.Random(SEED)
+    texts: dict[str, list[str]] = {}
+    for text, intent in clinc150(clinc):
+        texts.setdefault(intent, []).append(text)
+    shared = sorted(intent for intent, own in texts.items() if len(own) > 1)
+    intents = chance.sample(shared, INTENTS)
+    lines: list[dict[str, object]] = []
+    for _ in range(ENDINGS):
+        number = int(chance.expovariate(3 / CONVERSATIONS)) % CONVERSATIONS
+        intent = chance.choice(intents)
+        begin = f"Tell me about offer {number}.", f"Offer {number} is open to all customers."
+        messages = [
+            {"role": "user", "content": begin[0]},
+            {"role": "assistant", "content": begin[1]},
+            {"role": "user", "content": chance.choice(texts[intent])},
+        ]
+        lines.append({"prompt": messages, "class": f"{number} {intent}"})
+    return lines
+
+
 def main() -> None:
     """Write a stream to standard output."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
@@ -71,9 +97,16 @@ def main() -> None:
     mix.add_argument("clinc", type=Path)
     mix.add_argument("banking", type=Path)
     streams.add_parser("retrieval")
+    talks = streams.add_parser("conversations")
+    talks.add_argument("clinc", type=Path)
     arguments = parser.parse_args()
-    wanted_mix = arguments.stream == "mix"
-    for line in mixed(arguments.clinc, arguments.banking) if wanted_mix else retrieval():
+    if arguments.stream == "mix":
+        lines: Iterable[object] = mixed(arguments.clinc, arguments.banking)
+    elif arguments.stream == "retrieval":
+        lines = retrieval()
+    else:
+        lines = conversations(arguments.clinc)
+    for line in lines:
         sys.stdout.write(json.dumps(line) + "\n")
 
 

@@ -78,10 +78,10 @@ class Encoder(Protocol):
 class VectorIndex(Protocol):
     """Finds nearest neighbours by cosine in a partition. Thread-safe; a search frees the GIL."""
 
-    def add(self, partition: str, id: str, vector: bytes) -> None:
-        """Add a vector of length 1: the bytes of f16[d], little-endian.
+    def add(self, partitions: tuple[str, ...], id: str, vector: bytes) -> None:
+        """Add a vector of length 1 to partitions: the bytes of f16[d], little-endian.
 
-        A second vector under one id replaces the first.
+        A second vector under one id replaces the first, in all partitions.
         """
 
     def search(self, partition: str, vector: bytes, k: int) -> Sequence[Neighbor]:

@@ -81,6 +81,12 @@ class CacheKey(Frozen):
         """The digest by which neighbours are searched."""
         return self.conversation or self.partition
 
+    @property
+    def partitions(self) -> tuple[str, ...]:
+        """The digests under which the entry is found: its group, and its equal histories alone."""
+        conversation, partition = self.conversation, self.partition
+        return (partition,) if conversation is None else (conversation, partition)
+
 
 class CacheMarks(Frozen):
     """The places where a cached prefix of the prompt should end."""
@@ -456,13 +462,13 @@ Record: TypeAlias = Put | Delete
 
 
 class VectorRow(Frozen):
-    """The part of a stored entry that an index needs: its partition, vector and sketch.
+    """The part of a stored entry that an index needs: its partitions, vector and sketch.
 
     It has a vector, a sketch, or both.
     """
 
     id: str
-    partition: str
+    partitions: tuple[str, ...]
     encoder: str
     vector: bytes | None = None
     sketch: Sketch | None = None

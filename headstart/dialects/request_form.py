@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     """Returns content with a mark at its end; None if it cannot take a mark."""
 
 
-_PLAIN = frozenset({"role", "content", "name", "refusal"})
+_PLAIN = frozenset({"role", "content", "name"})
 _SIGNATURES = frozenset({"signature", "thoughtSignature", "thought_signature"})
 _SIGNED_TEXT = ("text", "thinking", "reasoning", "reasoning_content")
 _SCHEMAS = frozenset({"parameters", "input_schema"})
@@ -50,8 +50,9 @@ def canonical_messages(messages: list[Any], *, string_is_one_text: bool = False)
     """Return a new list of messages in which equal conversations are equal.
 
     Random tool-call ids become ordinals, inline media become digests of their decoded bytes,
-    opaque signatures go when the text they sign is there, and prompt-cache marks go. Where a
-    string says the same as a list of one text, the list becomes the string.
+    opaque signatures go when the text they sign is there, and prompt-cache marks go. Fields that
+    say nothing go, too: SDKs send an answer back with ``"refusal": null, "annotations": []``. Where
+    a string says the same as a list of one text, the list becomes the string.
     """
     ordinals: dict[str, int] = {}
     canonical = [
@@ -130,7 +131,11 @@ def as_ordered(schema: object) -> msgspec.Raw:
 def _message(message: object, ordinals: dict[str, int]) -> object:
     if not isinstance(message, dict):
         return message
-    message = unsigned(_unmarked(message))
+    message = {
+        name: value
+        for name, value in unsigned(_unmarked(message)).items()
+        if name == "content" or not (value is None or (name == "annotations" and value == []))
+    }
     for name, value in message.items():
         if name == "tool_call_id":
             message[name] = ordinal(value, ordinals)
@@ -166,6 +171,8 @@ def _part(part: object, ordinals: dict[str, int]) -> object:
     if not isinstance(part, dict):
         return part
     part = unsigned(_unmarked(part))
+    if part.get("type") == "text" and part.get("citations", "") is None:
+        del part["citations"]
     if "tool_use_id" in part:
         part["tool_use_id"] = ordinal(part["tool_use_id"], ordinals)
     elif part.get("type") == "tool_use":

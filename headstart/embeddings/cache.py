@@ -234,8 +234,13 @@ class SemanticCache:
             return False
         if vector is None and sketch is None:
             return True
-        group, encoder = entry.key.group, entry.encoder
-        row = VectorRow(id=entry.id, partition=group, encoder=encoder, vector=vector, sketch=sketch)
+        row = VectorRow(
+            id=entry.id,
+            partitions=entry.key.partitions,
+            encoder=entry.encoder,
+            vector=vector,
+            sketch=sketch,
+        )
         if postponed and self._entries is not None:
             self._entries.postpone(row, tenant)
         else:

@@ -98,7 +98,8 @@ class FaissIndex:
     def __init__(self, dimension: int) -> None:
         self._codec = RowCodec(dimension)
         self._partitions: dict[str, Partition] = {}
-        self._homes: dict[str, str] = {}
+        self._homes: dict[str, tuple[str, ...]] = {}
+        """The partitions of each id."""
         self._writing = threading.Lock()
 
     @property
@@ -117,8 +118,8 @@ class FaissIndex:
         """Return whether an id is indexed."""
         return id in self._homes
 
-    def add(self, partition: str, id: str, vector: bytes) -> None:
-        """Add a unit row of fp16. It replaces the row of the same id in any partition.
+    def add(self, partitions: tuple[str, ...], id: str, vector: bytes) -> None:
+        """Add a unit row of fp16 to partitions. It replaces the rows of the same id in all.
 
         Raises VectorIndexError if the vector has another dimension.
         """
@@ -126,13 +127,16 @@ class FaissIndex:
         with self._writing:
             if id in self._homes:
                 self._remove((id,))
-            current = self._partitions.get(partition)
-            if current is None:
-                changed: Partition = SmallPartition(self._codec, partition, (id,), row)
-            else:
-                changed = current.add(id, row)
-            self._partitions[changed.name] = changed
-            self._homes[id] = changed.name
+            names: tuple[str, ...] = ()
+            for partition in partitions:
+                current = self._partitions.get(partition)
+                if current is None:
+                    changed: Partition = SmallPartition(self._codec, partition, (id,), row)
+                else:
+                    changed = current.add(id, row)
+                self._partitions[changed.name] = changed
+                names = (*names, changed.name)
+            self._homes[id] = names
 
     def search(self, partition: str, vector: bytes, k: int) -> Sequence[Neighbor]:
         """Return up to ``k`` neighbours, the most similar first; none for an unknown partition.
@@ -151,8 +155,7 @@ class FaissIndex:
     def _remove(self, ids: Sequence[str]) -> None:
         doomed: dict[str, set[str]] = {}
         for id in ids:
-            partition = self._homes.pop(id, None)
-            if partition is not None:
+            for partition in self._homes.pop(id, ()):
                 doomed.setdefault(partition, set()).add(id)
         for partition, gone in doomed.items():
             left = self._partitions[partition].remove(gone)

@@ -316,7 +316,7 @@ class Replica:
                     self.unsketched.append(row)
                     self.late_work.set()
             if vector is not None:
-                new.append(IndexRow(row.partition, row.id, vector))
+                new.append(IndexRow(row.partitions, row.id, vector))
         if new:
             await self._add(new)
 
@@ -327,7 +327,7 @@ class Replica:
             await self.add(rows)
 
     async def _add(self, new: Sequence[IndexRow]) -> None:
-        small = len(new) == 1 and self.index.size(new[0].partition) < INLINE_ROWS
+        small = len(new) == 1 and max(map(self.index.size, new[0].partitions)) < INLINE_ROWS
         if small and not self._writing:
             refusal = _add_rows(self.index, new)
         else:
@@ -360,7 +360,7 @@ class Replica:
 class IndexRow(NamedTuple):
     """An entry's row in the index: a vector, or a sketch."""
 
-    partition: str
+    partitions: tuple[str, ...]
     id: str
     row: bytes
 
@@ -375,11 +375,11 @@ def report_failure(observers: Observer, error: StageError) -> None:
 def _add_rows(index: VectorIndex, rows: Sequence[IndexRow]) -> VectorIndexError | None:
     """Add rows that the index lacks. Returns the first refusal; the other rows are added."""
     refusal = None
-    for partition, id, row in rows:
+    for partitions, id, row in rows:
         if id in index:
             continue
         try:
-            index.add(partition, id, row)
+            index.add(partitions, id, row)
         except VectorIndexError as error:
             refusal = refusal or error
     return refusal

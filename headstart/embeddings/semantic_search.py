@@ -175,20 +175,28 @@ class SemanticSearch(Generic[P]):
             return query.miss("encoder-busy" if encoding is None else "too-long")
         vector = pack_vector(encoding.sentence)
         if near is None:
-            near = await self._near(vector, query)
+            near = await self._near(query.group, vector, query)
         if not near:
             return miss("empty-partition")
-        await self._encode_near(near, query)
-        compared = ComparedNeighbors.of(near, self.replica, vector)
+        found = [near]
+        if query.key.conversation is not None:
+            # Many conversations end with the same words, so the nearest of the group may all have
+            # other histories.
+            equal = await self._near(query.key.partition, query.sketch or vector, query)
+            found = [equal, near] if equal else found
+        compared = []
+        for each in found:
+            await self._encode_near(each, query)
+            compared.append(ComparedNeighbors.of(each, self.replica, vector, query.priority))
         prepared = self.entries.parse(query.text, encoding, query.context.tenant)
         lookup = await self._match(compared, prepared, query)
         query.add_time("match_s")
         return lookup
 
     async def _near(
-        self, row: bytes, query: SemanticQuery, count: int = NEIGHBORS
+        self, partition: str, row: bytes, query: SemanticQuery, count: int = NEIGHBORS
     ) -> Sequence[Neighbor]:
-        near = await self.replica.search(query.group, row, count)
+        near = await self.replica.search(partition, row, count)
         query.add_time("lookup_s")
         return near
 
@@ -200,10 +208,10 @@ class SemanticSearch(Generic[P]):
         if query.sketch is None:
             return query.miss("too-long")
         query.gate = self.policy.gate(query.context)
-        nearest = await self._near(query.sketch, query, 1)
+        nearest = await self._near(query.group, query.sketch, query, 1)
         if nearest and not self._passes(nearest[0], query):
             return miss("below-threshold", veto="threshold")
-        near = await self._near(query.sketch, query) if nearest else nearest
+        near = await self._near(query.group, query.sketch, query) if nearest else nearest
         return near or miss("empty-partition")
 
     def _passes(self, nearest: Neighbor, query: SemanticQuery) -> bool:
@@ -294,18 +302,20 @@ class SemanticSearch(Generic[P]):
     # --- the decision ----------------------------------------------------------------------------
 
     async def _match(
-        self, compared: ComparedNeighbors, prepared: P, query: SemanticQuery
+        self, compared: Sequence[ComparedNeighbors], prepared: P, query: SemanticQuery
     ) -> Lookup:
         """Judge the first neighbour that no guard vetoes.
 
         The store is read at most once, for the neighbours that the hot tier lacks. If all
-        neighbours are vetoed, the miss reports the nearest one, which is judged nevertheless, so
-        that it can get a label. A neighbour is not judged while a nearer one is not encoded.
+        neighbours are vetoed, the miss reports the nearest one, if possible of an equal history. It
+        is judged nevertheless, so that it can get a label. A neighbour is not judged while a nearer
+        one is not encoded.
         """
-        waiting = self._unencoded(compared.near, query)
-        similar = compared.similar(self.policy.minimum)
-        if not similar and not waiting:
-            return miss("below-threshold", compared.best, "threshold")
+        waiting = [self._unencoded(each.near, query) for each in compared]
+        candidates = most_similar(compared, self.policy.minimum)
+        if not candidates and not any(waiting):
+            best = compared[-1].encoded[0][0] if compared[-1].encoded else None
+            return miss("below-threshold", best, "threshold")
         vetoed: _VetoedNeighbor[P] | None = None
         histories = HistoryComparer(
             self.encoder,
@@ -314,28 +324,32 @@ class SemanticSearch(Generic[P]):
             query.context,
             query.wait_s,
         )
-        read = ReadAhead(self.replica, [compared.near[rank].id for _, rank in similar], query)
+        read = ReadAhead(self.replica, [each.id for each in candidates], query)
         deletions = self.replica.deletions
-        for place, (similarity, rank) in enumerate(similar):
-            ranked = compared.ranked(query.context, place)
-            entry = await read.entry(ranked.neighbor.id)
+        for similarity, id, place, number in candidates:
+            among, unencoded = compared[number], waiting[number]
+            entry = await read.entry(id)
             if entry is None:
                 continue
-            nearer = bool(waiting) and rank > compared.rank_of(waiting[0])
+            nearer = bool(unencoded) and among.rank_of(id) > among.rank_of(unencoded[0])
             entry = None if nearer else await self._parsed(entry, query)
             if entry is None:
                 return miss("unencoded", similarity)
+            ranked = among.ranked(query.context, place)
             refusal, candidate = self._refuse(entry, prepared, query.refuse)
             if refusal is None and not await histories.same(entry.key):
                 # The two last questions alone say nothing about the answers, so there is no label.
                 refusal, candidate = "history", None
+            own = entry.key.partition == query.key.partition
+            if vetoed is not None and own and not vetoed.own:
+                vetoed = None  # an entry of an equal history tells and teaches more
             if refusal is None and candidate is not None:
                 lookup = self._judge(entry, prepared, candidate, ranked)
                 self.replica.keep(entry, deletions)
                 return lookup if vetoed is None or lookup.entry else vetoed.report(lookup)
-            vetoed = vetoed or _VetoedNeighbor(entry, ranked, candidate, refusal)
+            vetoed = vetoed or _VetoedNeighbor(entry, ranked, candidate, refusal, own)
         if vetoed is None:
-            return miss("unencoded" if waiting else "gone")
+            return miss("unencoded" if any(waiting) else "gone")
         if vetoed.candidate is None:
             return miss("veto", vetoed.ranked.neighbor.similarity, vetoed.veto)
         query.vetoed = True
@@ -430,24 +444,20 @@ class ComparedNeighbors(NamedTuple):
     """The similarity of the nearest sketch; None: the encoder has no table."""
 
     @classmethod
-    def of(cls, near: Sequence[Neighbor], replica: Replica, vector: bytes) -> ComparedNeighbors:
-        """Compare the vectors of neighbours with the question's."""
+    def of(
+        cls, near: Sequence[Neighbor], replica: Replica, vector: bytes, sketch: float
+    ) -> ComparedNeighbors:
+        """Compare the vectors of neighbours with the question's.
+
+        ``sketch`` is the similarity of the nearest sketch of the group.
+        """
         if replica.table is None:
             return cls(near, [(each.similarity, rank) for rank, each in enumerate(near)])
         size, rows = len(vector), [*map(replica.vectors.get, map(_ID_OF, near))]
         known = [(rank, row) for rank, row in enumerate(rows) if row and len(row) == size]
         nearest = nearest_rows([row for _, row in known], vector, MOST_JUDGED)
         encoded = [(similarity, known[place][0]) for similarity, place in nearest]
-        return cls(near, encoded, near[0].similarity)
-
-    @property
-    def best(self) -> float | None:
-        """The similarity of the nearest neighbour that is encoded."""
-        return self.encoded[0][0] if self.encoded else None
-
-    def similar(self, minimum: float) -> list[tuple[float, int]]:
-        """Return similarity and rank of the neighbours to judge, the most similar first."""
-        return [each for each in self.encoded[:MOST_JUDGED] if each[0] >= minimum]
+        return cls(near, encoded, sketch)
 
     def rank_of(self, id: str) -> int:
         """Return the rank of a neighbour."""
@@ -460,6 +470,34 @@ class ComparedNeighbors(NamedTuple):
             for similarity, rank in self.encoded[:MOST_JUDGED]
         ]
         return RankedNeighbor(context, nearest, place, self.sketch)
+
+
+class SimilarNeighbor(NamedTuple):
+    """A neighbour to judge."""
+
+    similarity: float
+    id: str
+    place: int
+    """Its place among the encoded neighbours of its list."""
+    number: int
+    """The number of its list."""
+
+
+def most_similar(compared: Sequence[ComparedNeighbors], minimum: float) -> list[SimilarNeighbor]:
+    """Return the neighbours to judge, up to ``MOST_JUDGED`` of each list, the most similar first.
+
+    A neighbour of several lists belongs to the first one.
+    """
+    found = [
+        SimilarNeighbor(similarity, each.near[rank].id, place, number)
+        for number, each in enumerate(compared)
+        for place, (similarity, rank) in enumerate(each.encoded[:MOST_JUDGED])
+        if similarity >= minimum
+    ]
+    if len(compared) == 1:
+        return found
+    first = {each.id: each for each in reversed(found)}
+    return sorted(first.values(), key=lambda each: (-each.similarity, each.number, each.place))
 
 
 @dataclass(slots=True, eq=False)
@@ -495,6 +533,8 @@ class _VetoedNeighbor(NamedTuple, Generic[P]):
     ranked: RankedNeighbor
     candidate: P | None
     veto: str | None
+    own: bool
+    """Its history equals the question's."""
 
     def report(self, judged: Lookup) -> Lookup:
         """Return a miss with this neighbour's reason and the label's pair of ``judged``."""

@@ -217,10 +217,11 @@ def play(
         if prepared is None or not prepared.usable:
             yield PlayedPrompt(row, served=False, refusal="not-comparable")
             continue
-        stored = groups[key.group]
-        step = stored.ask(row, prepared, run)
+        equal = None if key.conversation is None else groups[key.partition]
+        step = groups[key.group].ask(row, prepared, run, equal)
         if run.shadow or not step.served:
-            stored.add(number, row, prepared)
+            for partition in key.partitions:
+                groups[partition].add(number, row, prepared)
         yield _learn(number, step, run)
 
 
@@ -285,37 +286,51 @@ class _Group(Generic[P, R]):
             self._sketches.add(prepared.sketch)
         self._stored.append((number, row, prepared.parse))
 
-    def ask(self, row: R, prepared: PreparedPrompt[P], run: ReplayRun[P, R]) -> PlayedPrompt[R]:
+    def ask(
+        self,
+        row: R,
+        prepared: PreparedPrompt[P],
+        run: ReplayRun[P, R],
+        equal: _Group[P, R] | None,
+    ) -> PlayedPrompt[R]:
         """Judge the first neighbour that no guard vetoes, as the cache does.
 
+        In a conversation ``equal`` has the prompts with an equal history, which are judged, too.
         Where every neighbour is vetoed, the nearest one is judged with its veto, because its label
         teaches, too. A neighbour of another conversation is never judged: the two texts do not
         decide whether the answers are the same.
         """
         policy, sketch = run.policy, prepared.sketch
-        rows = self._vectors if sketch is None else self._sketches
-        near = rows.nearest(prepared.vector if sketch is None else sketch)
+        near = self.near(prepared)
         sampled = sketch is not None and bool(near) and near[0][1] < policy.gate(MatchContext())
         if not near or (sampled and run.draw() >= GATE_SAMPLE):
             return PlayedPrompt(
                 row, served=False, refusal="threshold" if near else "nothing-stored"
             )
-        encoded = self._encoded(near, prepared)
-        similar = [each for each in encoded if each[0] >= policy.minimum]
+        lists = [] if equal is None else [equal.encoded(equal.near(prepared), prepared)]
+        lists.append(self.encoded(near, prepared))
+        similar = _most_similar(lists, policy.minimum)
         if not similar:
             if sketch is not None:
                 policy.note_encoded(
                     MatchContext(), near[0][1], sampled=sampled, served=False, judged=False
                 )
             return PlayedPrompt(row, served=False, refusal="threshold")
-        vetoes = self._walk(row, prepared, [near[rank][0] for _, rank in similar], run)
-        judged = len(vetoes) - 1 if vetoes[-1] is None else 0
+        vetoes = self._walk(row, prepared, [each for _, each in similar], run)
+        equals = [each.stored[1].prompt.partition == row.prompt.partition for _, each in similar]
+        nearest = next((place for place in range(len(vetoes)) if equals[place]), 0)
+        judged = len(vetoes) - 1 if vetoes[-1] is None else nearest
         if vetoes[judged] == HISTORY:
+            if sketch is not None:
+                policy.note_encoded(MatchContext(), near[0][1], sampled=sampled, served=False)
             return PlayedPrompt(row, served=False, refusal=HISTORY)
-        number, neighbor, parse = self._stored[near[similar[judged][1]][0]]
-        neighbors = [self._neighbor(near[rank][0], similarity) for similarity, rank in encoded]
+        encoded, candidate = similar[judged]
+        number, neighbor, parse = candidate.stored
+        neighbors = [
+            Neighbor(id=str(each.stored[0]), similarity=each.similarity) for each in encoded
+        ]
         top = None if sketch is None else near[0][1]
-        nearby = RankedNeighbor(MatchContext(), neighbors, judged, top)
+        nearby = RankedNeighbor(MatchContext(), neighbors, encoded.index(candidate), top)
         verdict = policy.judge(prepared.parse, parse, nearby, vetoes[judged])
         if sketch is not None:
             policy.note_encoded(
@@ -328,7 +343,7 @@ class _Group(Generic[P, R]):
         return PlayedPrompt(
             row,
             served=verdict.serves,
-            refusal="" if verdict.serves else vetoes[0] or verdict.veto or "policy",
+            refusal="" if verdict.serves else vetoes[nearest] or verdict.veto or "policy",
             neighbor=neighbor,
             place=number,
             verdict=verdict,
@@ -337,12 +352,15 @@ class _Group(Generic[P, R]):
         )
 
     def _walk(
-        self, row: R, prepared: PreparedPrompt[P], places: Sequence[int], run: ReplayRun[P, R]
+        self,
+        row: R,
+        prepared: PreparedPrompt[P],
+        similar: Sequence[_EncodedNeighbor[P, R]],
+        run: ReplayRun[P, R],
     ) -> list[str | None]:
         """Return the veto of each neighbour, up to the first neighbour without one (None)."""
         vetoes: list[str | None] = []
-        for place in places:
-            _, neighbor, parse = self._stored[place]
+        for _, (_, neighbor, parse) in similar:
             veto = run.policy.veto(prepared.parse, parse)
             if veto is None and not run.same_history(row.prompt, neighbor.prompt):
                 veto = HISTORY
@@ -351,18 +369,47 @@ class _Group(Generic[P, R]):
                 break
         return vetoes
 
-    def _encoded(
+    def near(self, prepared: PreparedPrompt[P]) -> list[tuple[int, float]]:
+        """Return the places and similarities of the nearest, by their sketches if there are any."""
+        if prepared.sketch is None:
+            return self._vectors.nearest(prepared.vector)
+        return self._sketches.nearest(prepared.sketch)
+
+    def encoded(
         self, near: Sequence[tuple[int, float]], prepared: PreparedPrompt[P]
-    ) -> list[tuple[float, int]]:
-        """Return similarity and rank of the nearest by their encodings, the most similar first."""
-        similarities = self._vectors.among([place for place, _ in near], prepared.vector)
-        encoded = sorted(
-            zip(similarities, range(len(near)), strict=True), key=lambda each: -each[0]
-        )
+    ) -> list[_EncodedNeighbor[P, R]]:
+        """Return the nearest of these by their encodings, the most similar first."""
+        if not near:
+            return []
+        places = [place for place, _ in near]
+        similarities = self._vectors.among(places, prepared.vector)
+        encoded = [
+            _EncodedNeighbor(similarity, self._stored[place])
+            for similarity, place in zip(similarities, places, strict=True)
+        ]
+        encoded.sort(key=lambda each: -each.similarity)
         return encoded[:MOST_JUDGED]
 
-    def _neighbor(self, place: int, similarity: float) -> Neighbor:
-        return Neighbor(id=str(self._stored[place][0]), similarity=similarity)
+
+class _EncodedNeighbor(NamedTuple, Generic[P, R]):
+    similarity: float
+    stored: tuple[int, R, P]
+
+
+def _most_similar(
+    lists: Sequence[list[_EncodedNeighbor[P, R]]], minimum: float
+) -> list[tuple[list[_EncodedNeighbor[P, R]], _EncodedNeighbor[P, R]]]:
+    """Return the neighbours to judge, each with its list, the most similar first.
+
+    A neighbour of several lists belongs to the first one.
+    """
+    first = {
+        each.stored[0]: (encoded, each)
+        for encoded in reversed(lists)
+        for each in encoded
+        if each.similarity >= minimum
+    }
+    return sorted(first.values(), key=lambda pair: -pair[1].similarity)
 
 
 class _GrowingRows:

@@ -509,8 +509,9 @@ class Preparer:
         question = _question(route, rule, request, found.get(b"x-headstart-query"))
         named = None if question is NOT_FOUND else question
         key = self._key(route, request, (scope, answerer), target, head, named)
-        # Labels of single questions tell nothing about conversations.
-        kind_of_talk = "question" if key.conversation is None else "conversation"
+        # Labels of single questions tell nothing about conversations. Labels under the earlier
+        # name "conversation" compared the question with neighbours of all histories.
+        kind_of_talk = "question" if key.conversation is None else "follow-up"
         matching = match_context(
             (scope, route.name, rule.name, kind_of_talk),
             (self._max_error if rule.max_error is None else rule.max_error, head.max_error),

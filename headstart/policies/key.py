@@ -394,8 +394,20 @@ def _plain_ending(messages: Sequence[object]) -> list[Turn]:
 
 def _plain_turn(message: object) -> Turn | None:
     match message:
-        case {"role": "user" | "assistant" as role, "content": str(text), **rest} if not rest:
-            return Turn(user=role == "user", text=text)
+        case {"role": "user" | "assistant" as role, "content": content, **rest} if not rest:
+            text = _only_text(content)
+            return None if text is None else Turn(user=role == "user", text=text)
+        case _:
+            return None
+
+
+def _only_text(content: object) -> str | None:
+    """Return content that is a string, or the text of a list that has nothing else."""
+    match content:
+        case str(text):
+            return text
+        case [{"type": "text", "text": str(text), **rest}] if not rest:
+            return text
         case _:
             return None
 

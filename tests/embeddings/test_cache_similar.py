@@ -89,7 +89,7 @@ async def test_a_large_partition_is_searched_and_grows_too(rig: CacheRig) -> Non
     await rig.cache.put(make_entry("a"), "one@0")
     far = pack_vector(encode_angle("far@90").sentence)
     for number in range(INLINE_ROWS):
-        rig.index.add("p", f"far-{number}", far)
+        rig.index.add(("p",), f"far-{number}", far)
     lookup = await rig.cache.find_semantic(key("uno@1"), refuse_none)
     assert lookup.entry is not None
     assert lookup.entry.id == "a"
@@ -309,10 +309,10 @@ async def test_evidence_of_another_policy_is_never_judged(rig: CacheRig) -> None
 
 async def test_an_entry_that_left_the_store_is_skipped_and_forgotten(rig: CacheRig) -> None:
     vector = pack_vector(encode_angle("one@0").sentence)
-    rig.index.add("p", "left", vector)
+    rig.index.add(("p",), "left", vector)
     assert (await rig.cache.find_semantic(key("one@0"), refuse_none)).reason == "gone"
     assert rig.index.size() == 0
-    rig.index.add("p", "left", vector)
+    rig.index.add(("p",), "left", vector)
     await rig.cache.put(make_entry("a"), "one@5")
     lookup = await rig.cache.find_semantic(key("one@0"), refuse_none)
     assert lookup.entry is not None

@@ -46,7 +46,7 @@ def unpack(vector: bytes) -> NDArray[np.float32]:
 
 def fill(index: FaissIndex, partition: str, vectors: Sequence[bytes]) -> None:
     for number, vector in enumerate(vectors):
-        index.add(partition, f"{partition}-{number}", vector)
+        index.add((partition,), f"{partition}-{number}", vector)
 
 
 class IndexMachine(RuleBasedStateMachine):
@@ -70,7 +70,7 @@ class IndexMachine(RuleBasedStateMachine):
     def add(self, partition: str, first: int, count: int) -> None:
         for id in IDS[first : first + count]:
             vector = self.draw_row()
-            self.index.add(partition, id, vector)
+            self.index.add((partition,), id, vector)
             self.model[id] = (partition, vector)
 
     @rule(
@@ -113,6 +113,27 @@ TestIndexMachine = IndexMachine.TestCase
 TestIndexMachine.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
 
 
+def test_a_row_in_two_partitions_is_found_in_both_and_removed_from_both() -> None:
+    index = FaissIndex(DIMENSION)
+    vectors = unit_rows(SMALL_ROWS + 2)
+    fill(index, "group", vectors[1:])
+    index.add(("group", "equal"), "id", vectors[0])
+    for partition in ("group", "equal"):
+        assert index.search(partition, vectors[0], 1)[0].id == "id"
+    assert (index.size(), index.size("equal"), index.partitions) == (len(vectors), 1, 2)
+    index.remove(["id"])
+    assert (index.size(), index.size("equal"), index.partitions) == (len(vectors) - 1, 0, 1)
+    assert index.search("group", vectors[0], 1)[0].id != "id"
+
+
+def test_a_row_that_is_added_again_leaves_its_former_partitions() -> None:
+    index = FaissIndex(DIMENSION)
+    one, other = unit_rows(2)
+    index.add(("group", "equal"), "id", one)
+    index.add(("group",), "id", other)
+    assert (index.size("group"), index.size("equal")) == (1, 0)
+
+
 def test_partitions_never_mix() -> None:
     index = FaissIndex(DIMENSION)
     vectors = unit_rows(2 * SMALL_ROWS)
@@ -128,7 +149,7 @@ def test_promotion_changes_no_similarity() -> None:
     vectors = unit_rows(SMALL_ROWS + 1)
     fill(index, "p", vectors[:-1])
     before = index.search("p", vectors[5], 8)
-    index.add("p", "far", pack_vector(-unpack(vectors[5])))
+    index.add(("p",), "far", pack_vector(-unpack(vectors[5])))
     assert index.search("p", vectors[5], 8) == before
 
 
@@ -188,7 +209,7 @@ def test_kept_rows_are_found_after_a_compaction_and_removed_ones_may_return() ->
     index.remove([f"p-{number}" for number in range(4000)])
     for number in range(4000, 4096):
         assert index.search("p", vectors[number], 1)[0].id == f"p-{number}"
-    index.add("p", "p-0", vectors[0])
+    index.add(("p",), "p-0", vectors[0])
     assert index.search("p", vectors[0], 1)[0].id == "p-0"
     assert index.size("p") == 97
 
@@ -196,7 +217,7 @@ def test_kept_rows_are_found_after_a_compaction_and_removed_ones_may_return() ->
 def test_a_vector_of_another_dimension_is_refused() -> None:
     index = FaissIndex(DIMENSION)
     with pytest.raises(VectorIndexError, match="2 bytes in an index of 32"):
-        index.add("p", "id", b"\0\0")
+        index.add(("p",), "id", b"\0\0")
     with pytest.raises(VectorIndexError, match="2 bytes in an index of 32"):
         index.search("p", b"\0\0", 1)
     assert index.size() == 0
@@ -233,7 +254,7 @@ def test_searches_beside_a_writer_find_what_never_changes() -> None:
         searcher.start()
     for _ in range(4):
         for number in range(100, 1500):
-            index.add("p", f"p-{number}", vectors[number])
+            index.add(("p",), f"p-{number}", vectors[number])
         index.remove([f"p-{number}" for number in range(100, 1500, 2)])
         index.remove([f"p-{number}" for number in range(101, 1500, 2)])
     stop.set()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from headstart.decisions import Label, LabelSource
 from headstart.lab.rates import LabelledPrompt, ordering_report, same_class, stream_report
 from headstart.lab.stream import ReplayRun, history_judge, play
-from support.angles import ByAngle, conversation, labelled, prepare
+from support.angles import ByAngle, conversation, key, labelled, prepare
 
 if TYPE_CHECKING:
     from headstart.lab.rates import Ordering
@@ -160,8 +162,27 @@ def test_another_conversation_is_no_candidate_and_teaches_nothing() -> None:
         conversation("north", "northeast"),  # another conversation, nothing else stored
         conversation("northish", "northeast"),  # past the first to its own
     ]
-    rows = [LabelledPrompt(prompt=key, label="n") for key in asked]
+    rows = [LabelledPrompt(prompt=each, label="n") for each in asked]
     report = played(rows, ByAngle(minimum=0.9), notes, drawn=1.0)
     assert report.refused == {"nothing-stored": 1, "history": 1}
     assert report.hits == 1
     assert notes.labels == []
+
+
+def test_a_crowd_of_other_conversations_does_not_hide_an_equal_history() -> None:
+    others = [conversation("north", f"other {number}") for number in range(20)]
+    asked = [
+        conversation("northish", "east"),
+        *(msgspec.structs.replace(other, history=()) for other in others),  # equal to none
+        conversation("north", "east"),
+    ]
+    rows = [LabelledPrompt(prompt=each, label=each.partition) for each in asked]
+    report = played(rows, ByAngle())
+    assert (report.hits, report.wrong) == (1, 0)
+
+
+def test_an_order_and_a_question_meet_where_their_histories_are_equal() -> None:
+    question = conversation("north", "east")
+    order = key("northish", history=question.partition)
+    rows = [LabelledPrompt(prompt=each, label="n") for each in (question, order)]
+    assert played(rows, ByAngle()).hits == 1

@@ -96,6 +96,12 @@ def test_a_string_is_one_text_block_and_no_more() -> None:
     assert key(system="ab").exact != key(system=[text("a"), text("b")]).exact
 
 
+def test_a_text_without_citations_is_like_one_whose_citations_are_null() -> None:
+    plain = key(user(text("One?")))
+    assert key(user(text("One?", citations=None))) == plain
+    assert key(user(text("One?", citations=[{"type": "page_location"}]))) != plain
+
+
 def test_conversations_in_blocks_have_a_history() -> None:
     talk = [user(text("How do I pay?")), {"role": "assistant", "content": "By card."}]
     found = key(*talk, user(text("What does it cost?", **MARK)))

@@ -28,6 +28,31 @@ def test_instructions_are_fixed_and_the_turns_are_history() -> None:
     ]
 
 
+def test_a_list_of_one_text_is_a_plain_turn() -> None:
+    plain = said("I need a tent.", "For how many?", "What does it cost?")
+    listed = [
+        {**message, "content": [{"type": "text", "text": message["content"]}]} for message in plain
+    ]
+    assert split_conversation(listed) == split_conversation(plain) is not None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [{"type": "text", "text": "This?"}, {"type": "text", "text": "Or that?"}],
+        [{"type": "text", "text": "This?", "citations": [{}]}],
+        [{"type": "refusal", "refusal": "No."}],
+        [],
+    ],
+)
+def test_other_lists_are_fixed(content: list[Any]) -> None:
+    told = {"role": "assistant", "content": content}
+    after = said("And which colours?", "Red.", "How much is it?")
+    split = split_conversation([*said("I need a tent."), told, *after])
+    assert split is not None
+    assert split.fixed == (*said("I need a tent."), told)
+
+
 def test_all_up_to_the_last_tool_result_is_fixed() -> None:
     tools = [
         {"role": "assistant", "content": None, "tool_calls": [{"id": 0}]},

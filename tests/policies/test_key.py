@@ -254,6 +254,38 @@ def test_nothing_that_a_client_can_send_is_keyed_as_the_digest_of_media(kind: st
     assert len({key(sent(shape)).exact for shape in shapes}) == len(shapes)
 
 
+@pytest.mark.parametrize(
+    "unsaid",
+    [
+        {"refusal": None},
+        {"refusal": None, "annotations": []},
+        {"tool_calls": None, "function_call": None, "provider_specific_fields": None},
+    ],
+    ids=["refusal", "openai", "litellm"],
+)
+def test_an_answer_that_is_sent_back_with_empty_fields_is_a_plain_turn(
+    unsaid: dict[str, Any],
+) -> None:
+    asked, more = ({"role": "user", "content": text} for text in ("A tent?", "What does it cost?"))
+    told = {"role": "assistant", "content": "We have one."}
+    plain = key(document(messages=[asked, told, more]))
+    assert plain.conversation is not None
+    assert key(document(messages=[asked, {**told, **unsaid}, more])) == plain
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{"refusal": "No."}, {"annotations": [{"type": "url_citation"}]}, {"tool_calls": []}],
+    ids=["refusal", "annotation", "unknown emptiness"],
+)
+def test_fields_of_an_answer_that_say_something_are_keyed(said: dict[str, Any]) -> None:
+    asked, more = ({"role": "user", "content": text} for text in ("A tent?", "What does it cost?"))
+    told = {"role": "assistant", "content": "We have one."}
+    plain = key(document(messages=[asked, told, more]))
+    other = key(document(messages=[asked, {**told, **said}, more]))
+    assert (other.conversation, other.partition == plain.partition) == (None, False)
+
+
 def test_a_call_id_that_is_not_a_text_is_not_keyed_like_one_that_is() -> None:
     shapes: list[Any] = ["call_x9", 0, {"came": 0}, {"came": {"came": 0}}, [0], 0.0, False]
     assert len({key(tool_turn(shape)).exact for shape in shapes}) == len(shapes)

@@ -54,7 +54,9 @@ def put(id: str, *, exact: str = "", text: str = "answer", **fields: Any) -> Put
 
 def row(id: str, seed: float = 0.0, sketch: Sketch | None = None) -> VectorRow:
     """Return what followers see of an entry that was ``put``."""
-    return VectorRow(id=id, partition="partition", encoder="", vector=vector(seed), sketch=sketch)
+    return VectorRow(
+        id=id, partitions=("partition",), encoder="", vector=vector(seed), sketch=sketch
+    )
 
 
 def full_entry() -> Entry:

@@ -85,6 +85,7 @@ class EncodedPut(NamedTuple):
     id: str
     exact: str
     partition: str
+    """The digests of the entry's partitions, with a space between them."""
     scope: str
     encoder: str
     created: float
@@ -115,7 +116,8 @@ def index_row(
         return None
     if not all(isinstance(text, str) for text in texts):
         return None
-    return VectorRow(id=id, partition=partition, encoder=encoder, vector=vector, sketch=sketch)
+    partitions = tuple(partition.split(" "))
+    return VectorRow(id=id, partitions=partitions, encoder=encoder, vector=vector, sketch=sketch)
 
 
 def _size(value: bytes, vector: bytes | None, sketch: Sketch | None) -> int:
@@ -172,7 +174,7 @@ def encode_put(put: Put, limits: StoreLimits) -> EncodedPut:
     return EncodedPut(
         id=entry.id,
         exact=entry.key.exact,
-        partition=sys.intern(entry.key.group),
+        partition=sys.intern(" ".join(entry.key.partitions)),
         scope=sys.intern(entry.key.scope),
         encoder=sys.intern(entry.encoder),
         created=entry.created,
@@ -425,7 +427,7 @@ class RecordStore(ABC):
             sketch = None if opened is None else Sketch(table=table, row=opened)
         if vector is row.vector and sketch is row.sketch:
             return row
-        return index_row(row.id, row.partition, encoder, vector, sketch)
+        return index_row(row.id, " ".join(row.partitions), encoder, vector, sketch)
 
     def _tell_unreadable(self) -> None:
         if not self._told_unreadable:

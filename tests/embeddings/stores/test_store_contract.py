@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import anyio
+import msgspec
 import pytest
 
 from headstart.decisions import Outcome
@@ -198,7 +199,7 @@ async def test_scan_yields_vectors_oldest_first_in_batches(stores: Stores) -> No
     assert [len(rows) for rows in batches] == [2, 2, 1]
     assert [row.id for rows in batches for row in rows] == ["0", "1", "3", "4", "2"]
     assert batches[0][1] == VectorRow(
-        id="1", partition="partition", encoder="e5", vector=vectors["1"]
+        id="1", partitions=("partition",), encoder="e5", vector=vectors["1"]
     )
 
 
@@ -320,6 +321,19 @@ async def test_concurrent_appends_are_all_stored(stores: Stores) -> None:
     assert (await store.stats()).entries == 200
 
 
+async def test_the_entry_of_a_conversation_is_in_two_partitions(stores: Stores) -> None:
+    store = await stores.open()
+    cursor = await store.cursor()
+    spoken = entry("a")
+    spoken = msgspec.structs.replace(
+        spoken, key=msgspec.structs.replace(spoken.key, conversation="group")
+    )
+    await store.append([Put(entry=spoken, vector=vector())])
+    expected = msgspec.structs.replace(row("a"), partitions=("group", "partition"))
+    assert [rows async for rows in store.scan()] == [[expected]]
+    assert [logged.record for logged in await follow(store, cursor, 1)] == [expected]
+
+
 # --- sketches and amended entries --------------------------------------------------------------
 
 
@@ -327,7 +341,7 @@ async def test_an_entry_with_a_sketch_alone_is_scanned_and_followed(stores: Stor
     store = await stores.open()
     cursor = await store.cursor()
     await store.append([Put(entry=entry("a"), sketch=SKETCH), put("b")])
-    sketched = VectorRow(id="a", partition="partition", encoder="", sketch=SKETCH)
+    sketched = VectorRow(id="a", partitions=("partition",), encoder="", sketch=SKETCH)
     assert [rows async for rows in store.scan()] == [[sketched, row("b")]]
     assert [logged.record for logged in await follow(store, cursor, 2)] == [sketched, row("b")]
 
@@ -347,7 +361,7 @@ async def test_an_amended_entry_keeps_its_place_and_is_seen_again(stores: Stores
     )
     stores.clock.now += 1
     await beside.append([amended])
-    now = VectorRow(id="a", partition="partition", encoder="e5", vector=vector(), sketch=SKETCH)
+    now = VectorRow(id="a", partitions=("partition",), encoder="e5", vector=vector(), sketch=SKETCH)
     assert [logged.record for logged in await follow(store, cursor, 1)] == [now]
     assert await store.find("exact-a") == amended.entry
     assert await scan(store) == ["a", "b", "c"]
