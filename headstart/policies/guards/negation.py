@@ -51,6 +51,7 @@ _OPPOSITE_PAIRS = """
     attach/remove attack/defend attacker/victim attract/repel aunt/uncle authorize/decline
     automatic/manual avoid/eat avoid/seek avoid/use back/front backend/frontend backup/restore
     backward/forward bad/good bearish/bullish beautiful/ugly begin/end begin/finish begin/stop
+    behind/front
     beneficial/harmful benefit/drawback benefit/harm benefit/risk best/worst better/worse big/small
     bigger/smaller biggest/smallest bind/release birth/death bitter/sweet black/white blame/forgive
     block/unblock boil/freeze boom/recession boot/shutdown boredom/interest borrow/lend
