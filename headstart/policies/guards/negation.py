@@ -527,7 +527,9 @@ def words_substituted(a: Parse, b: Parse) -> bool:
     only_a, only_b = a.content - b.content, b.content - a.content
     if not only_a and not only_b:
         return False
-    if 1 <= len(only_a) <= MOST_EXCHANGED and 1 <= len(only_b) <= MOST_EXCHANGED:
+    few = 1 <= len(only_a) <= MOST_EXCHANGED and 1 <= len(only_b) <= MOST_EXCHANGED
+    framed = bool(a.given[0]) and a.given == b.given
+    if few or framed:
         maxsim = exchanged_maxsim(a, b)
         if maxsim is None or maxsim < LEAST_MAXSIM:
             return True
