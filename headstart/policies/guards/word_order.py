@@ -50,7 +50,9 @@ def roles(words: Sequence[Word]) -> tuple[Role, ...]:
     before: set[str] = set()
     for place, word in enumerate(words):
         if word.text in _ROLE_PREPOSITIONS:
-            argument = _argument(words, place + 1)
+            after = words[place + 1].text if place + 1 < len(words) else ""
+            beside = word.text == "than" and after in _PREPOSITIONS  # "than for silver"
+            argument = _argument(words, place + 1 + beside)
             if argument and len(found) < _MOST_ROLES:
                 preposition = "to" if word.text in {"into", "onto"} else word.text
                 found.append(Role(preposition, frozenset(before), argument))
@@ -202,6 +204,7 @@ _CONTRASTS = """
 _CONTRAST_ROWS = [
     [stems_of(group) for group in row.split("/")] for row in _CONTRASTS.strip().splitlines()
 ]
+_CONTRASTED = stems_of(_CONTRASTS.replace("/", " "))
 
 
 _OTHERS = stems_of(
@@ -237,7 +240,7 @@ def grammar_changed(a: Parse, b: Parse) -> bool:
     other_words = _OTHERS.intersection(a.stems) != _OTHERS.intersection(b.stems)
     if other_words and a.content - _BESIDE == b.content - _BESIDE:
         return True
-    if len(a.content ^ b.content) > 1:
+    if len((a.content ^ b.content) - _CONTRASTED) > 1:
         return False
     (one, words), (other, others) = _tense(a.stems), _tense(b.stems)
     if words == others:
