@@ -103,12 +103,14 @@ class NearMissCounts(Frozen, frozen=True, kw_only=True, array_like=True):
         """Return how far to trust the threshold of an error target.
 
         ``seen`` maps the true share of different answers to the share that the judge would find.
-        ``optimistic`` trusts the threshold fully until enough were compared.
+        ``optimistic`` trusts the threshold fully until enough were compared. The trust ends before
+        that if so many differ that it would end even if all others had equal answers.
         """
+        enough = replace(self, compared=max(self.compared, ENOUGH_COMPARED))
+        if enough.share > seen(max(TRAPS, TRAPS_ERRORS * max_error)):
+            return Trust.NONE
         if self.compared < ENOUGH_COMPARED:
             return Trust.FULL if optimistic else Trust.STRICT
-        if self.share > seen(max(TRAPS, TRAPS_ERRORS * max_error)):
-            return Trust.NONE
         doubtful = max(DOUBTFUL, DOUBTFUL_ERRORS * max_error)
         return Trust.RAISED if self.share > seen(doubtful) else Trust.FULL
 
