@@ -62,7 +62,10 @@ def after(right: int, wrong: int, error_limit: ErrorLimit = ERROR_LIMIT, **field
     [
         (0, 0, Trust.STRICT, STRICT),
         (14, 0, Trust.STRICT, STRICT),
-        (0, 14, Trust.STRICT, STRICT),
+        (0, 2, Trust.STRICT, STRICT),
+        (12, 2, Trust.STRICT, STRICT),
+        (0, 3, Trust.NONE, None),
+        (11, 3, Trust.NONE, None),
         (15, 0, Trust.FULL, 0.90),
         (28, 1, Trust.FULL, 0.90),
         (14, 1, Trust.RAISED, 0.94),

@@ -233,10 +233,7 @@ in English or in another of these languages are left out, such as "mars" and "mo
 _DATE_OF = (
     {name: name for name in _DATE_NAMES}
     | {name + "s": name for name in _DATE_NAMES}
-    | {
-        short: next(name for name in _DATE_NAMES if name.startswith(short))
-        for short in _SHORT_DATE_NAMES
-    }
+    | {short: next(n for n in _DATE_NAMES if n.startswith(short)) for short in _SHORT_DATE_NAMES}
     | {word: row.split()[0] for row in _FOREIGN_DATES.split("/") for word in row.split()}
 )
 _ALSO_WORDS_DATE = frozenset({"may", "march", "mon", "wed", "fri", "jan", "jun", "dec", "marches"})
@@ -369,7 +366,6 @@ _AT = {"least": _LEAST, "most": _MOST}
 _BEFORE_AMOUNT = frozenset(words_of("rs inr usd eur gbp"))
 """Currencies between a limit and its number: "under Rs 500"."""
 
-_DEGREES = {"more": "more", "most": "most"}
 _ADJECTIVES = """
     good great nice fine / bad poor terrible / cheap affordable inexpensive
     / expensive costly pricey dear / big large huge / small little tiny / fast quick rapid / slow
@@ -382,7 +378,8 @@ _ADJECTIVES = """
 _PLAIN_FORMS = {group.split()[0]: stems_of(group) for group in _ADJECTIVES.split("/")}
 _IRREGULARS = {
     "better": ("good", "more"), "best": ("good", "most"), "worse": ("bad", "more"),
-    "worst": ("bad", "most"), "furthest": ("far", "most"),
+    "worst": ("bad", "most"), "furthest": ("far", "most"), "many": ("much", ""),
+    "less": ("little", "more"), "more": ("much", "more"), "much": ("much", ""),
 }  # fmt: skip
 _ALONE = frozenset(
     words_of("""
@@ -412,6 +409,7 @@ def _adjective_forms() -> dict[str, tuple[str, str]]:
 
 
 _ADJECTIVE_FORMS = _adjective_forms()
+_AFTER_AMOUNT = frozenset({"than", *_ADJECTIVE_FORMS})  # "more than 5", "more expensive than"
 
 
 def limits(words: Sequence[Word]) -> tuple[frozenset[str], frozenset[str]]:
@@ -465,10 +463,12 @@ def degrees(words: Sequence[Word]) -> frozenset[tuple[str, str]]:
         if word.text not in _ADJECTIVE_FORMS:
             continue
         name, degree = _ADJECTIVE_FORMS[word.text]
-        if not degree and place:
-            degree = _DEGREES.get(words[place - 1].text, "")
+        before = words[place - 1].text if place else ""
+        degree = degree or (before if before in {"more", "most"} else "")
         after = [other.text for other in words[place + 1 : place + 1 + _THAN_REACH]]
-        if not degree and after[:1] == ["as"] and place and words[place - 1].text == "as":
+        if name in {"much", "little"} and not _AFTER_AMOUNT.isdisjoint(after[:1]):
+            continue
+        if not degree and "as" in after and before == "as":
             found.add((name, "same"))
         elif degree == "most" and _WAYS.isdisjoint(after[:1]):
             found.add((name, "most"))

@@ -51,6 +51,7 @@ _OPPOSITE_PAIRS = """
     attach/remove attack/defend attacker/victim attract/repel aunt/uncle authorize/decline
     automatic/manual avoid/eat avoid/seek avoid/use back/front backend/frontend backup/restore
     backward/forward bad/good bearish/bullish beautiful/ugly begin/end begin/finish begin/stop
+    behind/front
     beneficial/harmful benefit/drawback benefit/harm benefit/risk best/worst better/worse big/small
     bigger/smaller biggest/smallest bind/release birth/death bitter/sweet black/white blame/forgive
     block/unblock boil/freeze boom/recession boot/shutdown boredom/interest borrow/lend
@@ -526,7 +527,9 @@ def words_substituted(a: Parse, b: Parse) -> bool:
     only_a, only_b = a.content - b.content, b.content - a.content
     if not only_a and not only_b:
         return False
-    if 1 <= len(only_a) <= MOST_EXCHANGED and 1 <= len(only_b) <= MOST_EXCHANGED:
+    few = 1 <= len(only_a) <= MOST_EXCHANGED and 1 <= len(only_b) <= MOST_EXCHANGED
+    framed = bool(a.given[0]) and a.given == b.given
+    if few or framed:
         maxsim = exchanged_maxsim(a, b)
         if maxsim is None or maxsim < LEAST_MAXSIM:
             return True

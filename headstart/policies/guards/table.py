@@ -46,6 +46,7 @@ from headstart.policies.guards.words import (
     spellings_differ,
     split_words,
     stem,
+    stems_of,
 )
 
 if TYPE_CHECKING:
@@ -78,6 +79,16 @@ GUARDS: Mapping[GuardName, Callable[[Parse, Parse], bool]] = {
 _SEPARATING = frozenset(",;/&")
 _GIVES = re.compile(r":\s|\n")
 """What is between a task and the text that it is about."""
+_FRAME = stems_of(
+    """
+    question query request message inquiry ask user customer client answer reply respond
+    classify classification categorize categorise category intent intention label
+    """
+)
+"""Words of tasks whose answer depends on what a text means, and not on its wording."""
+_LONGEST_FRAME = 3
+"""Most words of a frame around a question: "Question: …", "Classify the intent: …". A longer one
+makes all prompts alike."""
 
 
 def parse_prompt(text: str, encoding: Encoding) -> Parse:
@@ -131,17 +142,22 @@ def parse_prompt(text: str, encoding: Encoding) -> Parse:
         signs=signs,
         spellings=spellings,
         bounds=bounds,
-        given=("", "") if parts is None else _parts(words, parts),
+        given=("", "") if parts is None else _parts(text, words, parts),
     )
 
 
-def _parts(words: Sequence[Word], parted: re.Match[str]) -> tuple[str, str]:
-    """Return digests of a task and of the text after it, if the task has a content word."""
+def _parts(text: str, words: Sequence[Word], parted: re.Match[str]) -> tuple[str, str]:
+    """Return digests of a task and of the text after it, if the task has a content word.
+
+    A frame and the question in it have only the first.
+    """
     task = [word.text for word in words if word.end <= parted.start()]
     given = [word.text for word in words if word.start >= parted.end()]
     if not given or all(map(is_function_word, task)):
         return "", ""
-    return _digest([stem(word) for word in task]), _digest(given)
+    frame = len(task) <= _LONGEST_FRAME and not _GIVES.search(text.rstrip(), parted.end())
+    frame = frame and all(is_function_word(word) or stem(word) in _FRAME for word in task)
+    return _digest([stem(word) for word in task]), "" if frame else _digest(given)
 
 
 def _digest(words: Sequence[str]) -> str:

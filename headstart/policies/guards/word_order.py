@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # --- roles -----------------------------------------------------------------------------------
 
-_ROLE_PREPOSITIONS = frozenset(words_of("from to into than over by of for with before after"))
+_ROLE_PREPOSITIONS = frozenset(words_of("from to into onto than over by of for with before after"))
 _DIRECTED = frozenset(words_of("from than before after"))
 """Prepositions whose argument decides: with another argument it is another question. With the other
 prepositions it is another question only if the argument was exchanged with the words before."""
@@ -50,9 +50,11 @@ def roles(words: Sequence[Word]) -> tuple[Role, ...]:
     before: set[str] = set()
     for place, word in enumerate(words):
         if word.text in _ROLE_PREPOSITIONS:
-            argument = _argument(words, place + 1)
+            after = words[place + 1].text if place + 1 < len(words) else ""
+            beside = word.text == "than" and after in _PREPOSITIONS  # "than for silver"
+            argument = _argument(words, place + 1 + beside)
             if argument and len(found) < _MOST_ROLES:
-                preposition = "to" if word.text == "into" else word.text
+                preposition = "to" if word.text in {"into", "onto"} else word.text
                 found.append(Role(preposition, frozenset(before), argument))
         elif not is_function_word(word.text):
             before.add(stem(word.text))
@@ -184,9 +186,12 @@ _BEFORE_TO = {"going": "future", "use": "past", "used": "past"}
 
 
 _CONTRASTS = """
-    before until / after since once / while when during whenever
-    in into inside / out outside / through / around
+    before until / after since once / while when during whenever / at / with
+    in into inside to / out outside / through / around / past / behind / near beside / below
     for / against
+    to / from / through / past
+    him himself / her herself / it itself / them themselves / us ourselves / me myself
+    i we / he / she / they
     a an the this that my your / another
     still / already
     can could may might / must
@@ -199,20 +204,69 @@ _CONTRASTS = """
 _CONTRAST_ROWS = [
     [stems_of(group) for group in row.split("/")] for row in _CONTRASTS.strip().splitlines()
 ]
+_CONTRASTED = stems_of(_CONTRASTS.replace("/", " "))
+
+
+_OTHERS = stems_of(
+    """
+    other another else even
+    wann wo warum wie wieso quand où qui pourquoi comment quel quelle combien
+    cuándo dónde quién quiénes cómo cuánto cuánta cuántos cuántas quando onde quem quanto quantos
+    dove perché quanti wanneer waar waarom hoe hoeveel kiedy gdzie kto dlaczego jak ile
+    när vem varför hur hvornår hvor hvem hvorfor hvordan kapan mana siapa mengapa bagaimana berapa
+    zaman nerede neden nasıl kaç nào đâu sao gì nhiêu
+    """  # noqa: RUF001 - Turkish
+)
+"""Words that change what a prompt asks for, if the other prompt has others of them or none: "Who
+else …?"; the question words of German, French, Spanish, Portuguese, Italian, Dutch, Polish,
+Swedish, Danish, Indonesian, Turkish and Vietnamese, without those that are English words or names,
+such as "come", "ai" and "kim"."""
+_BESIDE = _OTHERS | stems_of("khi lúc ở tại vì")
+"""These words and those that Vietnamese puts before its question words."""
+_ADDED = stems_of("again too also more when where who whose")
+"""Words that do so if they are all that one prompt has more: "When can I …?"."""
+_MODALS = [stems_of(group) for group in ("can could may might would", "should ought", "must")]
+_MANNER = stems_of("how what where which")
+"""After these words, other modals ask for the same: "How can I pay?", "How should I pay?"."""
+_COURTESY = stems_of("a an the please thanks thank hi hello hey ok okay kindly")
 
 
 def grammar_changed(a: Parse, b: Parse) -> bool:
     """Tell whether the prompts differ in nothing but their tense, or in one function word.
 
-    "Is the king", "was the king"; "before the flight", "during the flight".
+    "Is the king", "was the king"; "before the flight", "during the flight"; "can I edit", "can I
+    still edit"; "should I go", "may I go".
     """
-    if len(a.content ^ b.content) > 1:
+    other_words = _OTHERS.intersection(a.stems) != _OTHERS.intersection(b.stems)
+    if other_words and a.content - _BESIDE == b.content - _BESIDE:
+        return True
+    if len((a.content ^ b.content) - _CONTRASTED) > 1:
         return False
     (one, words), (other, others) = _tense(a.stems), _tense(b.stems)
     if words == others:
         return bool(one and other) and one != other
     only, only_other = [*(words - others).elements()], [*(others - words).elements()]
-    return len(only) == len(only_other) == 1 and _contrast(only[0], only_other[0])
+    if len(only) == len(only_other) == 1 and _contrast(only[0], only_other[0]):
+        return True
+    extra = [word for word in (*only, *only_other) if word not in _COURTESY]
+    if len(extra) == 1 and extra[0] in _ADDED:
+        return True
+    return len(only) <= 1 and len(only_other) <= 1 and _modals_differ(a, b, *only, *only_other)
+
+
+def _modals_differ(a: Parse, b: Parse, *words: str) -> bool:
+    """Tell whether these words are other modals, or one modal in place of "do"."""
+    found = [group for word in words for group in _MODALS if word in group]
+    if len(found) != len(words) or (len(found) == 2 and found[0] == found[1]):
+        return False
+    if len(found) == 1 and _DO.isdisjoint(a.stems) and _DO.isdisjoint(b.stems):
+        return False
+    asking = _MANNER if len(found) == 2 else _MANNER | _ASKING | _ADDED
+    return not any(
+        before in asking and word in words
+        for side in (a, b)
+        for before, word in pairwise(side.stems)
+    )
 
 
 def _contrast(one: str, other: str) -> bool:

@@ -92,7 +92,8 @@ class Parse(Frozen, frozen=True, kw_only=True, array_like=True):
     """Whether it is about a time "before", "after" or "at" the days, months and years it names."""
     given: tuple[str, str] = ("", "")
     """Digests of a task and of the text that it is about: what is before and after a colon or the
-    end of a line. Both are empty if the prompt has only one part."""
+    end of a line. Both are empty if the prompt has only one part. The second is empty if the first
+    is a frame around a question, such as "Question:"."""
 
 
 _encode = msgspec.msgpack.Encoder().encode

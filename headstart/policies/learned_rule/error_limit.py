@@ -79,11 +79,6 @@ class NearMissCounts(Frozen, frozen=True, kw_only=True, array_like=True):
     """Compared pairs that only a soft guard kept from being served; they are near misses, too."""
     vetoed_different: int = 0
 
-    @property
-    def share(self) -> float:
-        """The share of different answers, smoothed."""
-        return (self.different + 0.5) / (self.compared + 2)
-
     def with_label(self, *, same: bool) -> NearMissCounts:
         """Count one more comparison."""
         return replace(self, compared=self.compared + 1, different=self.different + (not same))
@@ -103,14 +98,19 @@ class NearMissCounts(Frozen, frozen=True, kw_only=True, array_like=True):
         """Return how far to trust the threshold of an error target.
 
         ``seen`` maps the true share of different answers to the share that the judge would find.
-        ``optimistic`` trusts the threshold fully until enough were compared.
+        ``optimistic`` trusts the threshold fully until enough were compared. The trust ends before
+        that if so many differ that it would end even if all others had equal answers.
         """
-        if self.compared < ENOUGH_COMPARED:
-            return Trust.FULL if optimistic else Trust.STRICT
-        if self.share > seen(max(TRAPS, TRAPS_ERRORS * max_error)):
+        few, start = self.compared < ENOUGH_COMPARED, Trust.FULL if optimistic else Trust.STRICT
+        if few and not self.different:
+            return start
+        share = (self.different + 0.5) / (max(self.compared, ENOUGH_COMPARED) + 2)  # smoothed
+        if share > seen(max(TRAPS, TRAPS_ERRORS * max_error)):
             return Trust.NONE
+        if few:
+            return start
         doubtful = max(DOUBTFUL, DOUBTFUL_ERRORS * max_error)
-        return Trust.RAISED if self.share > seen(doubtful) else Trust.FULL
+        return Trust.RAISED if share > seen(doubtful) else Trust.FULL
 
 
 def cold_start_threshold(max_error: float, trust: Trust = Trust.FULL) -> float | None:
