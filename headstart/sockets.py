@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import socket
 from ipaddress import ip_address
 
@@ -75,3 +76,10 @@ def is_loopback_host(host: str) -> bool:
         return ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+def reason_of(error: OSError) -> str:
+    """Return why a connection failed, in the system's words, because libraries have their own."""
+    if error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    return error.strerror or type(error).__name__

@@ -19,9 +19,10 @@ import msgspec
 
 from headstart.cli.data_sources import settings_to_read
 from headstart.cli.options import JSON, command, config_field, flag, print_json
+from headstart.cli.serve import ServeOptions, chosen_settings
 from headstart.config.checks import billing_note, listing_note, notes_on
 from headstart.config.loading import load_settings
-from headstart.config.providers import discover_upstreams, model_at, model_table, price_at
+from headstart.config.providers import NO_UPSTREAM, model_at, model_table, price_at
 from headstart.config.strategies import strategy_of
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.registry import BY_SETTING
@@ -58,10 +59,10 @@ def config() -> None:
 
 
 @dataclass(frozen=True)
-class CheckOptions:
-    """The options of ``headstart config check``."""
+class CheckOptions(ServeOptions):
+    """The options of ``headstart config check``: those of the server, and its own."""
 
-    config: Path | None = config_field()
+    wrapped: bool = flag("Check the settings of an app with the middleware: it needs no upstream.")
     live: bool = flag("Ask each upstream for one token (the cost is tiny).")
     as_json: bool = flag(JSON, "--json")
 
@@ -70,7 +71,9 @@ class CheckOptions:
 def check(options: CheckOptions) -> None:
     """Validate settings, the variables and files they name, models and routes.
 
-    The command works offline unless --live is given. It prints each upstream with its key
+    It takes the options of `serve`, and checks what the server would use with them: also the
+    providers whose key variables are set. A server without an upstream cannot start, so that is a
+    problem. The command works offline unless --live is given. It prints each upstream with its key
     variables, the number of its known models and prices, and whether an abort stops its bill. It
     prints each route with its upstreams and their models. Then it prints notes, which are
     harmless, and problems. It exits with 1 if there is a problem, and with 2 if it cannot read
@@ -79,10 +82,15 @@ def check(options: CheckOptions) -> None:
     Examples:
       headstart config check --config headstart.toml
       headstart config check --live
+      headstart config check --upstream https://api.openai.com/v1
       headstart config check --json | jq .problems
     """
     try:
-        settings = load_settings(options.config, os.environ)
+        found: list[str] = []
+        if options.wrapped:
+            settings = load_settings(options.config, os.environ)
+        else:
+            settings, found = chosen_settings(options)
         for upstream in settings.upstream:
             model_table(upstream.price_file)
     except ConfigError as error:
@@ -90,14 +98,19 @@ def check(options: CheckOptions) -> None:
             print_json({"valid": False, "problems": str(error).splitlines()})
         raise
     report, answers = report_on(settings, os.environ), []
+    if not settings.upstream and not options.wrapped:
+        missing = f"{NO_UPSTREAM} (an app with the middleware needs none: --wrapped)"
+        report = msgspec.structs.replace(report, problems=(missing, *report.problems))
     if options.live and not report.problems and settings.upstream:
         answers = anyio.run(ask_all, settings)
         failed = tuple(f"{each.upstream}: {each.error}" for each in answers if each.error)
         report = msgspec.structs.replace(report, problems=failed)
     if options.as_json:
-        found = msgspec.to_builtins(report)
-        print_json({"valid": not report.problems, **found, "live": answers})
+        shown = msgspec.to_builtins(report)
+        print_json({"valid": not report.problems, **shown, "live": answers})
     else:
+        for note in found:
+            click.echo(f"found {note}")
         _print(report, answers)
     if report.problems:
         raise SystemExit(1)
@@ -127,10 +140,6 @@ config.add_command(show)
 def _print(report: ConfigReport, live: Sequence[LiveResult]) -> None:
     for line in tables(report, live):
         click.echo(line)
-    if not report.upstreams:
-        _, found = discover_upstreams(os.environ)
-        for note in found or ("no [[upstream]], and no key of a provider in its usual variable",):
-            click.echo(f"serve would use: {note}" if found else note)
     for note in report.notes:
         click.echo(f"note: {note}")
     for problem in report.problems:

@@ -20,6 +20,7 @@ import msgspec
 
 from headstart.errors import ConfigError, HeadstartError
 from headstart.settings import ServerSettings, Settings, masked_variable
+from headstart.sockets import reason_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
@@ -107,7 +108,7 @@ async def ask_server(
 
 def unreachable(error: aiohttp.ClientConnectorError) -> str:
     """Return what a person needs to know if a server cannot be reached."""
-    cause = error.os_error.strerror or str(error)
+    cause = reason_of(error.os_error)
     return f"does not answer: {cause}; is it running? --url names another address"
 
 

@@ -19,10 +19,9 @@ import msgspec
 
 from headstart.cli import data_sources
 from headstart.cli.config import start_problems
-from headstart.cli.options import JSON, command, config_field, flag, print_json
-from headstart.config.checks import checked
-from headstart.config.loading import load_settings
-from headstart.config.providers import discover
+from headstart.cli.options import JSON, command, flag, print_json
+from headstart.cli.serve import ServeOptions, chosen_settings
+from headstart.config.providers import NO_UPSTREAM
 from headstart.errors import ConfigError, HeadstartError, MissingExtra, StoreError
 from headstart.settings import CacheSettings, ServerSettings, Settings, UpstreamSettings, masked_url
 from headstart.sockets import bind
@@ -76,16 +75,17 @@ def problem(check: str, text: str, fix: str) -> Finding:
 
 
 @dataclass(frozen=True)
-class DoctorOptions:
-    """The options of ``headstart doctor``."""
+class DoctorOptions(ServeOptions):
+    """The options of ``headstart doctor``: those of the server, and its own."""
 
-    config: Path | None = config_field()
     as_json: bool = flag(JSON, "--json")
 
 
 @command(DoctorOptions)
 def doctor(options: DoctorOptions) -> None:
     """Check a deployment where the server runs, with its environment and as its user.
+
+    Give it the options with which you start the server, if there are any.
 
     It checks the configuration, the port, keys and tokens, the store (SQLite or Redis), the
     encoder, the modes of files, the way to each provider, proxies, the clock, limits of the system
@@ -96,9 +96,10 @@ def doctor(options: DoctorOptions) -> None:
     Examples:
       headstart doctor
       headstart doctor --config /etc/headstart/headstart.toml
+      headstart doctor --upstream https://api.openai.com/v1 --port 9000
       headstart doctor --json | jq '.findings[] | select(.verdict != "ok")'
     """
-    findings = anyio.run(examine, options.config, os.environ)
+    findings = anyio.run(examine, options, os.environ)
     worst = any(each.verdict == "problem" for each in findings)
     if options.as_json:
         print_json({"healthy": not worst, "findings": findings})
@@ -121,17 +122,18 @@ def lines_of(findings: list[Finding]) -> Iterator[str]:
     yield (f"{problems} problem{'s' * (problems != 1)}, {warnings} warning{'s' * (warnings != 1)}")
 
 
-async def examine(config: Path | None, environ: Mapping[str, str]) -> list[Finding]:
+async def examine(options: ServeOptions, environ: Mapping[str, str]) -> list[Finding]:
     """Run all checks. If the configuration cannot be read, that is the only finding."""
+    config = options.config
     try:
-        settings = await asyncio.to_thread(load_settings, config, environ)
-        if not settings.upstream:
-            settings = await asyncio.to_thread(_add_discovered, settings, environ)
+        settings, _ = await asyncio.to_thread(chosen_settings, options)
     except ConfigError as error:
         fix = "headstart config check shows the same; docs/configuration.md lists all settings"
         return [problem("configuration", line, fix) for line in str(error).splitlines()]
     place = "the defaults and the environment" if config is None else str(config)
     found = [ok("configuration", f"read from {place}")]
+    if not settings.upstream:
+        found.append(await _no_upstream(settings.server))
     checks: tuple[Callable[[], AsyncIterator[Finding]], ...] = (
         lambda: _each(_keys(settings, environ)),
         lambda: _port(settings.server),
@@ -147,15 +149,15 @@ async def examine(config: Path | None, environ: Mapping[str, str]) -> list[Findi
     return found
 
 
-def _add_discovered(settings: Settings, environ: Mapping[str, str]) -> Settings:
-    """Return settings with the upstreams that ``serve`` would find. Raises ConfigError."""
-    upstreams, _ = discover(environ)
-    if not upstreams:
-        raise ConfigError(
-            "no upstream: add an [[upstream]] to headstart.toml, or set the key of a provider, "
-            "such as OPENAI_API_KEY"
-        )
-    return checked(msgspec.structs.replace(settings, upstream=upstreams))
+async def _no_upstream(server: ServerSettings) -> Finding:
+    """Return what is wrong if neither the options, the file nor the environment has a provider."""
+    if not await _state_of(server):
+        return problem("configuration", "no upstream", NO_UPSTREAM.removeprefix("no upstream: "))
+    return warning(
+        "configuration",
+        "a server runs with these settings, and its upstreams are unknown here",
+        "give doctor the options and the variables with which it was started, such as --upstream",
+    )
 
 
 async def _each(findings: Iterator[Finding]) -> AsyncIterator[Finding]:
@@ -196,7 +198,7 @@ def _keys(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
             f"everyone who reaches {server.host} may call with a key of their own",
             "set server.client_keys, unless that is wanted",
         )
-    if not missing:
+    if settings.upstream and not missing:
         own = sum(upstream.has_own_key for upstream in settings.upstream)
         yield ok("keys", f"{own} of {len(settings.upstream)} upstreams have a key of the operator")
 

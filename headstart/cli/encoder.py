@@ -12,7 +12,6 @@ import msgspec
 
 from headstart.cli.options import JSON, OLD_FILE, argument, command, flag, option
 from headstart.embeddings.encoder import DEFAULT_MODEL, ModelCard, Pooling, Precision, read_card
-from headstart.errors import HeadstartError
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 
@@ -70,18 +69,15 @@ def export(options: ExportOptions) -> None:
 
     target = options.output or Path(f"{Path(model).name}-{precision}")
     click.echo(f"Exporting {model} to {target}; some minutes …", err=True)
-    try:
-        exported = export_model(
-            model,
-            target,
-            precision=precision,
-            prefix=options.prefix,
-            pooling=options.pooling,
-            texts=options.texts.read_text().splitlines() if options.texts else (),
-            report=partial(click.echo, err=True),
-        )
-    except HeadstartError as error:
-        raise click.ClickException(str(error)) from error
+    exported = export_model(
+        model,
+        target,
+        precision=precision,
+        prefix=options.prefix,
+        pooling=options.pooling,
+        texts=options.texts.read_text().splitlines() if options.texts else (),
+        report=partial(click.echo, err=True),
+    )
     report = describe(exported.folder, exported.card)
     report["cosine_mean"] = round(exported.fidelity.mean, 4)
     report["cosine_minimum"] = round(exported.fidelity.minimum, 4)
@@ -105,10 +101,7 @@ def info(options: InfoOptions) -> None:
       headstart encoder info e5 --json
     """
     chosen = options.folder or DEFAULT_MODEL
-    try:
-        report = describe(chosen, read_card(chosen))
-    except HeadstartError as error:
-        raise click.ClickException(str(error)) from error
+    report = describe(chosen, read_card(chosen))
     print_report(report, as_json=options.as_json)
 
 

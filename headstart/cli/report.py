@@ -258,7 +258,7 @@ def _write_csv(path: Path, breakdown: Breakdown) -> None:
         with path.open("w", encoding="utf-8", newline="") as file:
             breakdown.write(file)
     except OSError as error:
-        raise ConfigError(f"--csv: {error}") from error
+        raise ConfigError(f"--csv {path}: {error.strerror}") from error
 
 
 def _write_page(path: Path, found: Report) -> None:

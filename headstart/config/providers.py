@@ -290,6 +290,13 @@ _LOCAL_S = 0.2
 """Time within which a server on this machine accepts a connection."""
 
 
+NO_UPSTREAM = (
+    "no upstream: add an [[upstream]] with base_url, pass --upstream URL, "
+    "or set a provider's key such as OPENAI_API_KEY"
+)
+"""Why a server cannot start that has found no provider either."""
+
+
 def discover_upstreams(
     environ: Mapping[str, str],
 ) -> tuple[tuple[UpstreamSettings, ...], tuple[str, ...]]:

@@ -19,6 +19,7 @@ import msgspec
 from headstart.attempts import Attempt, Tokens
 from headstart.config.checks import listed_upstreams
 from headstart.config.providers import (
+    NO_UPSTREAM,
     aliases,
     context_at,
     model_table,
@@ -234,10 +235,7 @@ async def open_upstreams(
     from headstart.middleware.upstreams.target import Target
 
     if not settings.upstream:
-        raise ConfigError(
-            "no upstream: add an [[upstream]] with base_url, pass --upstream URL, "
-            "or set a provider's key such as OPENAI_API_KEY"
-        )
+        raise ConfigError(NO_UPSTREAM)
     await asyncio.to_thread(_read_files, {each.price_file for each in settings.upstream})
     reached = await asyncio.to_thread(
         lambda: [cloud_access(each, os.environ, spawn) for each in settings.upstream]

@@ -138,7 +138,7 @@ def test_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_config_check_accepts_what_serve_would(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("config", "check") == 0
+    assert run("config", "check", "--upstream", "http://127.0.0.1:1/v1") == 0
     assert "valid" in capsys.readouterr().out
 
 

@@ -170,15 +170,27 @@ def test_settings_that_contradict_each_other_are_told_as_json_too(
     assert problem in captured.err
 
 
-def test_without_upstreams_it_says_what_serve_would_find(
+def test_a_server_without_an_upstream_is_a_problem(capsys: pytest.CaptureFixture[str]) -> None:
+    assert check() == 1
+    shown = capsys.readouterr()
+    assert shown.err.startswith("problem: no upstream: add an [[upstream]] with base_url")
+    assert "valid" not in shown.out
+    assert check("--json") == 1
+    assert json.loads(capsys.readouterr().out)["valid"] is False
+    assert check("--wrapped") == 0, "an app with the middleware needs none"
+    assert check("--upstream", "http://127.0.0.1:1/v1") == 0
+
+
+def test_the_providers_that_serve_would_find_are_checked(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert check() == 0
-    assert "no key of a provider in its usual variable" in capsys.readouterr().out
     monkeypatch.setenv("GROQ_API_KEY", "sk-secret")
     assert check() == 0
     shown = capsys.readouterr().out
-    assert "serve would use: GROQ_API_KEY: groq at https://api.groq.com/openai/v1" in shown
+    assert "found GROQ_API_KEY: groq at https://api.groq.com/openai/v1" in shown
+    assert check("--json") == 0
+    [upstream] = json.loads(capsys.readouterr().out)["upstreams"]
+    assert upstream["keys"] == {"GROQ_API_KEY": True}
 
 
 @pytest.mark.parametrize(

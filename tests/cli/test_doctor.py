@@ -129,6 +129,42 @@ def test_a_configuration_that_cannot_be_read_is_the_only_finding(
 
 
 @pytest.mark.usefixtures("place")
+def test_without_an_upstream_the_other_checks_go_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HEADSTART_UPSTREAM")
+    code, findings = examined(capsys)
+    assert code == 1
+    assert about(findings, "configuration")[-1] == ("problem", "no upstream")
+    assert about(findings, "port")
+
+
+def test_a_server_that_options_started_is_known_and_checked_with_the_same_options(
+    place: Path,
+    provider: Upstream,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    [configured] = json.loads(os.environ["HEADSTART_UPSTREAM"])
+    monkeypatch.delenv("HEADSTART_UPSTREAM")
+    upstream = UpstreamSettings(base_url=configured["base_url"])
+    cache = CacheSettings(mode="exact-only", store=f"sqlite:///{place}/headstart.db")
+    app = build_sidecar(Settings(upstream=(upstream,), cache=cache))
+    with serving_in_thread(app) as url:
+        port = url.rpartition(":")[2]
+        code, findings = examined(capsys, "--port", port)
+        assert code == 0
+        [read, (verdict, text)] = about(findings, "configuration")
+        assert verdict == "warning"
+        assert "a server runs" in text
+        code, findings = examined(capsys, "--port", port, "--upstream", configured["base_url"])
+        assert code == 0
+        assert about(findings, "configuration") == [read]
+        assert [each["check"] for each in findings if each["check"].startswith("upstream")]
+        assert provider.seen
+
+
+@pytest.mark.usefixtures("place")
 def test_a_missing_key_is_a_problem_and_a_short_one_a_warning(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,7 +115,7 @@ def test_a_server_that_is_not_there_is_an_error(
     free_port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     error, code = refusal(capsys, "x", "--url", f"http://127.0.0.1:{free_port}")
-    assert f"127.0.0.1:{free_port} does not answer: " in error
+    assert f"127.0.0.1:{free_port} does not answer: Connection refused; " in error
     assert "--url names another" in error
     assert code == 1
     for url in ("nonsense", "localhost:8080", "http://"):

@@ -213,6 +213,8 @@ def test_page_that_cannot_be_written_is_refused(
 ) -> None:
     target = tmp_path / "absent" / "report.html"
     assert "--html" in refusal(capsys, "--store", store, "--html", str(target))
+    words = refusal(capsys, "--store", store, "--csv", str(target)).replace("\n", "")
+    assert f"--csv {target}: No such file or directory" in words
 
 
 def test_csv_has_the_bill_by_day(

@@ -153,7 +153,7 @@ def test_config_check_knows_it_by_its_scheme(
     store: str, status: int, said: str, environment: dict[str, str], tmp_path: Path
 ) -> None:
     ended = subprocess.run(
-        [sys.executable, "-m", "headstart", "config", "check"],
+        [sys.executable, "-m", "headstart", "config", "check", "--wrapped"],
         cwd=tmp_path, env={**environment, "HEADSTART_CACHE__STORE": store},
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
+from headstart.__main__ import main
 from headstart.cli.encoder import encoder
 from headstart.embeddings.encoder import OnnxEncoder
 
@@ -30,24 +31,36 @@ def test_info_prints_one_field_a_line() -> None:
     assert ["name", "all-MiniLM-L6-v2"] in [line.split() for line in result.stdout.splitlines()]
 
 
-def test_info_on_a_folder_without_a_model_fails(tmp_path: Path) -> None:
-    result = CliRunner().invoke(encoder, ["info", str(tmp_path)])
-    assert result.exit_code == 1
-    assert "model.json" in result.stderr
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, object]:
+    with pytest.raises(SystemExit) as left:
+        main(["encoder", *arguments])
+    return capsys.readouterr().err, left.value.code
+
+
+def test_info_on_a_folder_without_a_model_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error, code = refusal(capsys, "info", str(tmp_path))
+    assert code == 2
+    assert error.startswith("headstart: encoder.model: no readable model.json")
 
 
 @pytest.mark.skipif(not EXTRA_MISSING, reason="the extra `export` is installed")
-def test_export_without_the_extra_names_it(tmp_path: Path) -> None:
-    result = CliRunner().invoke(encoder, ["export", "a-model", "--output", str(tmp_path / "out")])
-    assert result.exit_code == 1
-    assert "headstart[export]" in result.stderr
+def test_export_without_the_extra_names_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error, code = refusal(capsys, "export", "a-model", "--output", str(tmp_path / "out"))
+    assert code == 1
+    assert "headstart[export]" in error
 
 
-def test_export_into_a_folder_in_use_is_refused(tmp_path: Path) -> None:
+def test_export_into_a_folder_in_use_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    result = CliRunner().invoke(encoder, ["export", "a-model", "--output", str(tmp_path)])
-    assert result.exit_code == 1
-    assert "not an empty folder" in result.stderr
+    error, code = refusal(capsys, "export", "a-model", "--output", str(tmp_path))
+    assert code
+    assert "not an empty folder" in error
 
 
 @pytest.mark.parametrize("command", ["export", "info"])

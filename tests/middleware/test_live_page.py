@@ -86,6 +86,27 @@ def test_the_page_follows_the_traffic_filters_and_explains(page: Page) -> None:
         page.goto("about:blank")
 
 
+def test_a_view_has_an_address_and_is_readable_on_a_phone(page: Page) -> None:
+    page.set_viewport_size({"width": 390, "height": 800})
+    with remote() as sidecar:
+        page.goto(sidecar.url + "/_headstart/#config")
+        body = page.locator("#details-body")
+        expect(body).to_contain_text('"max_body_bytes": ', timeout=PATIENCE_MS)
+        assert page.evaluate("document.querySelector('#details').scrollWidth") <= 390
+        page.click("#close")
+        assert page.url.endswith("/_headstart/"), "a closed view leaves the address"
+        see(page, "#hits-note", "no request")
+        see(page, "#no-requests", "No request yet.")
+        page.click("text=What was learned")
+        expect(body).to_have_text("Nothing yet.", timeout=PATIENCE_MS)
+        page.go_back()
+        expect(page.locator("#details")).to_be_hidden()
+        id = sidecar.ask(CHATGPT, tags="billing,other")
+        page.locator(f'button[data-id="{id}"]').click()
+        expect(body).to_contain_text("billing, other", timeout=PATIENCE_MS)
+        page.goto("about:blank")
+
+
 def test_the_limits_of_callers_are_shown(page: Page, tmp_path: Path) -> None:
     page.set_viewport_size({"width": 390, "height": 800})
     limits = {"team-a": {"usd_per_day": 0.5, "tokens_per_month": 1000}}

@@ -345,14 +345,14 @@ def _explained(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ConfigError(f"cache.store: {path} cannot be used: {error.strerror}") from error
+        why = f"{error.strerror}; name a file that can be written, or memory:"
+        raise ConfigError(f"cache.store: {path} cannot be used: {why}") from error
     except sqlite3.Error as error:
         if _code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             raise _CorruptFileError(str(error)) from error
         if _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            raise ConfigError(
-                f"cache.store: {path} is locked by another process; stop it, or name another file"
-            ) from error
+            why = "is locked by another process; stop it, or name another file"
+            raise ConfigError(f"cache.store: {path} {why}") from error
         # A full disk may be an I/O error for SQLite.
         hint = "; is the disk full?" if _code(error) == sqlite3.SQLITE_IOERR else ""
         raise ConfigError(f"cache.store: {path} cannot be used: {error}{hint}") from error

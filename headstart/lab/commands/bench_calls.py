@@ -382,8 +382,8 @@ def _settings(path: Path | None) -> tuple[Settings, list[str]]:
     found, notes = discover(os.environ)
     if not found:
         raise ConfigError(
-            "no provider: add an [[upstream]], set a key such as OPENAI_API_KEY, or try: "
-            "headstart bench --simulate groq,together"
+            "no provider: add an [[upstream]], or set a key such as OPENAI_API_KEY; without a key, "
+            "try headstart bench --simulate groq,together"
         )
     return checked(msgspec.structs.replace(settings, upstream=found)), list(notes)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import os
 import re
 import select
 import time
@@ -46,6 +45,7 @@ from headstart.middleware.upstreams.outgoing import (
     trusting,
 )
 from headstart.reply import Reply, Transcript
+from headstart.sockets import reason_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -664,7 +664,8 @@ def _as_ours(name: str, error: Exception) -> UpstreamError:
         case aiohttp.ClientSSLError():
             return UpstreamUnreachable(f"upstream {name}: TLS failed: {error}")
         case aiohttp.ClientConnectorError():
-            return UpstreamUnreachable(f"upstream {name} cannot be reached: {_reason(error)}")
+            why = reason_of(error.os_error)
+            return UpstreamUnreachable(f"upstream {name} cannot be reached: {why}")
         case aiohttp.ClientPayloadError():
             return UpstreamProtocolError(f"upstream {name} broke off its answer")
         case aiohttp.ClientResponseError():
@@ -672,14 +673,6 @@ def _as_ours(name: str, error: Exception) -> UpstreamError:
             return UpstreamProtocolError(f"upstream {name} sent no valid HTTP: {why}")
         case _:
             return UpstreamUnreachable(f"upstream {name} closed the connection")
-
-
-def _reason(error: aiohttp.ClientConnectorError) -> str:
-    """Return the reason in the system's words, because the library names its own parameters."""
-    number = error.os_error.errno
-    if number is not None and number > 0:
-        return os.strerror(number)
-    return error.os_error.strerror or type(error.os_error).__name__
 
 
 CLOSE_S = 1.0
