@@ -25,7 +25,7 @@ async def test_a_failing_encoder_makes_a_lookup_a_miss(rig: CacheRig) -> None:
 async def test_an_index_that_fails_makes_a_lookup_a_miss() -> None:
     rig = CacheRig(FaultyStore())
     wrong = FaissIndex(DIMENSION + 1)
-    wrong.add("p", "a", bytes(2 * DIMENSION + 2))
+    wrong.add(("p",), "a", bytes(2 * DIMENSION + 2))
     cache = make_cache(rig.store, wrong, rig.encoder, rig.recorder)
     assert (await cache.find_semantic(key("one@0"), refuse_none)).reason == "index-error"
     assert rig.failures == [("index", "VectorIndexError")]
