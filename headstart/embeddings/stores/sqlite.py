@@ -16,6 +16,7 @@ import contextlib
 import os
 import secrets
 import sqlite3
+import threading
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -115,6 +116,8 @@ COUNTERS = (
 MIGRATIONS = (ENTRIES, LABEL_TABLES, SKETCHES, COUNTERS)
 """The statements that lead from each schema version to the next."""
 SCHEMA_VERSION = len(MIGRATIONS)
+LONGEST_CHECK_S = 5.0
+"""Longest check of a file at the start. Later a damaged page fails the reads that need it."""
 
 
 class _CorruptFileError(Exception):
@@ -231,7 +234,17 @@ def _migrate(connection: sqlite3.Connection, new_secret: bytes) -> None:
 
 
 def _check(connection: sqlite3.Connection) -> None:
-    (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    """Look for damage for ``LONGEST_CHECK_S``: a cold file of gigabytes would take a minute."""
+    timer = threading.Timer(LONGEST_CHECK_S, connection.interrupt)
+    timer.start()
+    try:
+        (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    except sqlite3.OperationalError as error:
+        if _code(error) != sqlite3.SQLITE_INTERRUPT:
+            raise
+        return logger.info("the store is too large to be checked as a whole at the start")
+    finally:
+        timer.cancel()
     if verdict != "ok":
         raise _CorruptFileError(verdict.splitlines()[-1])
 

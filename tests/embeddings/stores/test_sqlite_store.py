@@ -120,6 +120,34 @@ async def test_a_damaged_file_is_refused_with_the_fix(
     assert not is_open(path), "it can be moved or restored at once"
 
 
+class TimeIsOver:
+    """A timer that interrupts a connection at its next step."""
+
+    def __init__(self, _interval: float, interrupt: Callable[[], None]) -> None:
+        self.connection: sqlite3.Connection = interrupt.__self__  # type: ignore[attr-defined]
+
+    def start(self) -> None:
+        self.connection.set_progress_handler(lambda: 1, 1)
+
+    def cancel(self) -> None:
+        self.connection.set_progress_handler(None, 0)
+
+
+async def test_a_large_file_is_checked_for_a_limited_time(
+    path: Path, open_file: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await open_file()
+    await store.append([put(str(number), text="x" * 500) for number in range(200)])
+    await store.aclose()
+    overwrite_pages(path)
+    with pytest.raises(ConfigError, match="is damaged"):
+        await open_file()
+    monkeypatch.setattr(threading, "Timer", TimeIsOver)
+    store = await open_file()
+    with pytest.raises(StoreError, match="malformed"):
+        _ = [page async for page in store.entries()]
+
+
 @DAMAGES
 async def test_a_damaged_file_is_moved_aside_by_choice(
     damage: Callable[[Path], None],
