@@ -577,6 +577,33 @@ Taken: TypeAlias = dict[str, tuple[float, float]]
 NOTHING_TAKEN: Taken = {}
 
 
+_CLOCK_ERROR_S = 10.0
+
+
+def are_possible(saved: SavedLimits, levels: Sequence[float], now: float) -> bool:
+    """Tell whether ``RateLimits`` can have these limits and levels now.
+
+    A limit that is damaged, or that was written by a clock that is ahead, could refuse all calls.
+    """
+    soon = now + _CLOCK_ERROR_S
+    if len(saved) > MOST_LIMITS or len(levels) != 3 * len(saved):
+        return False
+    for place, numbers in enumerate(saved.values()):
+        limit, per_s, window_s, corrected, differences, others_per_s, until, first = numbers
+        at, level, ends = levels[3 * place : 3 * place + 3]
+        every = (limit, per_s, window_s, corrected, *differences, others_per_s, until, *first)
+        if not all(map(math.isfinite, (*every, at, level, ends))):
+            return False
+        if limit < 1.0 or per_s <= 0.0 or not 0.0 <= others_per_s <= limit:
+            return False
+        if len(differences) > _WINDOW_DIFFERENCES or level < -limit - per_s * _BELIEVED_S:
+            return False
+        latest = soon + _BELIEVED_S + _UNTOLD_S
+        if at > soon or until > latest or ends > soon + max(window_s, 0.0):
+            return False
+    return True
+
+
 class RateLimits:
     """The limits of one (upstream, model, key). ``now`` is always in monotonic seconds.
 
