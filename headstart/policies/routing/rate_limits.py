@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 _TIME_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_DURATION = re.compile(r"(?<!\d)(\d++(?:\.\d++)?)(ms|s|m|h|d)")
 _EPOCH_S = 1e9
 """Larger numbers are points in time, not durations."""
 _EPOCH_MS = 1e12
