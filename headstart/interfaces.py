@@ -304,12 +304,17 @@ class MatchPolicy(Protocol[P]):
         """Return the guard that forbids the neighbour's answer for this prompt, or None."""
 
     def compare(
-        self, one: Sequence[Turn], other: Sequence[Turn], max_error: float | None
+        self,
+        one: Sequence[Turn],
+        other: Sequence[Turn],
+        max_error: float | None,
+        tenant: str = "",
     ) -> HistoryComparison:
         """Compare the histories of two conversations.
 
         ``max_error`` is the share of wrong hits that the request accepts (None: the policy's own).
-        A higher share allows more turns that only one of the histories has.
+        A higher share allows more turns that only one of the histories has. What is kept of a text
+        must be kept for each ``tenant``: the time of an answer tells none what another one wrote.
         """
 
     def reworded(self, turn: P, counterpart: P) -> bool:

@@ -205,7 +205,7 @@ _PROGRESS = re.compile(
 _BAR = re.compile(
     r"\[[=#>.\s-]*[=#>][=#>.\s-]{4,}\]|[\u2500-\u259f]{2}[\u2500-\u259f\s]*|\|[#= ]{5,}\|"
 )
-_DONE = re.compile(r"(\d+(?:\.\d+)?)\s?(?:([kKMG])i?B)?\s?/\s?(\d[\d.]*\s?(?:[kKMG]i?B)?)")
+_DONE = re.compile(r"(?<!\d)(\d++(?:\.\d++)?)\s?(?:([kKMG])i?B)?\s?/\s?(\d[\d.]*\s?(?:[kKMG]i?B)?)")
 _UNITS = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9}
 _NUMBER = re.compile(r"(?<![A-Za-z_.\d-])\d[\d.,:]*(?:\s?[kKMG]i?B)?")
 """A number of its own. In ``test_5.py`` it belongs to a name."""

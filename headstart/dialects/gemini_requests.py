@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from headstart.canonical_request import MessagePart, Quirks
 
 _PATH = re.compile(rb"/v1(?:beta)?/models/([^/:]+):(generateContent|streamGenerateContent)")
-_SNAKE = re.compile(r"_+([a-z0-9])")
+_SNAKE = re.compile(r"(?<!_)_+([a-z0-9])")
 _FREE = frozenset(
     {
         "args",

@@ -579,9 +579,15 @@ def _unknown(fields: dict[str, Any], known: frozenset[str]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name not in known}
 
 
+MOST_IN_EVENT = 4096
+"""Most choices, or tool calls of a choice, in one event: 70,000 would stop other requests."""
+
+
 def _list(value: Any) -> list[Any]:
     if value is not None and type(value) is not list:
         raise MalformedAnswerError("choices or tool calls are not an array")
+    if value and len(value) > MOST_IN_EVENT:
+        raise MalformedAnswerError("an event has too many choices or tool calls")
     return value or []
 
 

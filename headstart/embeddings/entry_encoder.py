@@ -77,7 +77,8 @@ class HistoryComparer(Generic[P]):
         """Tell whether the other key's history means the same. Raises EncoderError."""
         if other.partition == self.key.partition:
             return True
-        found = self.policy.compare(self.key.history, other.history, self.context.max_error)
+        terms = self.context.max_error, self.context.tenant
+        found = self.policy.compare(self.key.history, other.history, *terms)
         if found.conflict is not None:
             return False
         began = anyio.current_time()

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from headstart.settings import ClientLimits
 
 RETRY_S = 1.0
+SETTLES_S = 5.0
+"""Longest wait at the end for the counts of the last calls."""
 """Time until a failed settlement is tried again."""
 _AWAY = (
     "the store that counts what this API key uses (cache.store) does not answer or takes no "
@@ -510,7 +512,7 @@ class ClientLedger:
         return await limit_uses(spending, self._store, self._clock())
 
     async def aclose(self) -> None:
-        """Settle the rest."""
+        """Settle the rest, unless the store hangs."""
         self._closing = True
         if self._settling is not None:
-            await asyncio.wait((self._settling,))
+            await asyncio.wait((self._settling,), timeout=SETTLES_S)

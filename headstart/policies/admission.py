@@ -360,8 +360,8 @@ _PHONE = re.compile(
 )
 _REFERENCE = re.compile(
     r"(?:#|\b(?:order|ticket|case|invoice|booking|reservation|tracking|customer|account|member"
-    r"|policy|claim|reference|ref|confirmation)\s*(?:number|no\.?|id|code|#)?\s*[:#]?\s*)"
-    r"(?=[a-z0-9-]*\d[a-z0-9-]*\d[a-z0-9-]*\d)[a-z0-9-]{4,}\b"
+    r"|policy|claim|reference|ref|confirmation)\s*(?:(?:number|no\.?|id|code|#)\s*)?(?:[:#]\s*)?)"
+    r"(?=(?:[a-z-]{0,64}\d){3})[a-z0-9-]{4,}\b"
     r"|\b[A-Z]{2,5}-\d{4,}\b",
     re.IGNORECASE,
 )

@@ -33,8 +33,8 @@ _ASKS_CODE = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _HAS_CODE = re.compile(
-    r"```|^ {4}\S|^\s*(?:def|class|import|from|return|function|const|let|var|public|SELECT|fn|func)"
-    r"\b|[;{}]\s*$|`[^`\n]+`|=>|\(.*\):",
+    r"```|^ {4}\S|^[^\S\n]*(?:def|class|import|from|return|function|const|let|var|public|SELECT"
+    r"|fn|func)\b|[;{}][^\S\n]*$|`[^`\n]+`|=>|^[^(\n]*\(.*\):",
     re.MULTILINE,
 )
 _CODE_CHARACTERS = 8000

@@ -22,9 +22,9 @@ from __future__ import annotations
 import re
 from collections import Counter, OrderedDict
 from difflib import SequenceMatcher
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import blake2b
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -61,6 +61,8 @@ if TYPE_CHECKING:
     from headstart.policies.guards.words import Parse
     from headstart.policies.learned_rule.domain import Domain
     from headstart.types import CacheKey, Turn
+
+    TurnParser: TypeAlias = Callable[[str], Parse]
 
 
 MOST_UNMATCHED = 4
@@ -104,26 +106,30 @@ def compare_histories(
     veto: Callable[[Parse, Parse], str | None],
     *,
     additions: bool,
+    tenant: str = "",
 ) -> HistoryComparison:
     """Compare two histories.
 
     The result is symmetric, except that ``unmatched`` may name either side on a tie.
 
     ``veto`` asks the guards about two turns that are nearly the same. With ``additions`` one user
-    may have said more than the other.
+    may have said more than the other. The parses of turns are kept for each ``tenant``: the time of
+    an answer tells no tenant what another one wrote.
     """
+    parse = partial(_parse, tenant)
     mine, theirs = _differing_turns(one, other)
     if not mine and not theirs:
         return HistoryComparison(None)
     conflict = (
         _end_differs(one, other, mine, theirs)
-        or _speech_differs(mine, theirs)
-        or _facts_differ(_HistoryFacts(one, mine), _HistoryFacts(other, theirs))
-        or _find_vetoed_edit(mine, theirs, veto)
+        or _speech_differs(mine, theirs, parse)
+        or _facts_differ(_HistoryFacts(one, mine, parse), _HistoryFacts(other, theirs, parse))
+        or _find_vetoed_edit(mine, theirs, veto, parse)
     )
     if conflict is not None:
         return HistoryComparison(conflict)
-    of_one, of_other = _unmatched_turns(mine, other, theirs), _unmatched_turns(theirs, one, mine)
+    of_one = _unmatched_turns(mine, other, theirs, parse)
+    of_other = _unmatched_turns(theirs, one, mine, parse)
     unmatched = min(of_one, of_other, key=len) if additions else of_one + of_other
     if len(unmatched) > MOST_UNMATCHED or not all(turn.counterparts for turn in unmatched):
         return HistoryComparison("unmatched")
@@ -158,7 +164,7 @@ def _end_differs(
     return "end" if ends[0] != ends[1] else None
 
 
-def _speech_differs(mine: Sequence[Turn], theirs: Sequence[Turn]) -> str | None:
+def _speech_differs(mine: Sequence[Turn], theirs: Sequence[Turn], parse: TurnParser) -> str | None:
     texts, their_texts = ([turn.text for turn in turns if turn.user] for turns in (mine, theirs))
     if not texts and not their_texts:
         return "answer"
@@ -166,7 +172,7 @@ def _speech_differs(mine: Sequence[Turn], theirs: Sequence[Turn]) -> str | None:
         return "code"
     if {_stance(texts), _stance(their_texts)} == {"yes", "no"}:
         return "polarity"
-    if _stems(texts) & _CORRECTIONS != _stems(their_texts) & _CORRECTIONS:
+    if _stems(texts, parse) & _CORRECTIONS != _stems(their_texts, parse) & _CORRECTIONS:
         return "correction"
     if _actions(mine) != _actions(theirs):
         return "action"
@@ -179,8 +185,8 @@ def _stance(texts: Iterable[str]) -> str | None:
     return "no" if first & _NO else "yes" if first & _YES else None
 
 
-def _stems(texts: Iterable[str]) -> set[str]:
-    return {stemmed for text in texts for stemmed in _parse(text).stems}
+def _stems(texts: Iterable[str], parse: TurnParser) -> set[str]:
+    return {stemmed for text in texts for stemmed in parse(text).stems}
 
 
 def _actions(turns: Sequence[Turn]) -> set[str]:
@@ -192,15 +198,17 @@ def _actions(turns: Sequence[Turn]) -> set[str]:
 class _HistoryFacts:
     """The facts in the differing turns of a history, and those in all its user turns."""
 
-    def __init__(self, history: Sequence[Turn], differing: Sequence[Turn]) -> None:
-        self.user = _Facts(turn.text for turn in differing if turn.user)
-        self.assistant = _Facts(turn.text for turn in differing if not turn.user)
-        self.ever = _Facts(turn.text for turn in history if turn.user)
+    def __init__(
+        self, history: Sequence[Turn], differing: Sequence[Turn], parse: TurnParser
+    ) -> None:
+        self.user = _Facts(parse(turn.text) for turn in differing if turn.user)
+        self.assistant = _Facts(parse(turn.text) for turn in differing if not turn.user)
+        self.ever = _Facts(parse(turn.text) for turn in history if turn.user)
 
 
 class _Facts:
-    def __init__(self, texts: Iterable[str]) -> None:
-        parses = [_parse(text) for text in texts]
+    def __init__(self, found: Iterable[Parse]) -> None:
+        parses = [*found]
         self.numbers = {value for parse in parses for value, _ in parse.quantities}
         self.dates = {date for parse in parses for date in parse.dates}
         self.names = {name for parse in parses for name in parse.names}
@@ -227,20 +235,25 @@ def _facts_differ(one: _HistoryFacts, other: _HistoryFacts) -> str | None:
 
 
 def _find_vetoed_edit(
-    mine: Sequence[Turn], theirs: Sequence[Turn], veto: Callable[[Parse, Parse], str | None]
+    mine: Sequence[Turn],
+    theirs: Sequence[Turn],
+    veto: Callable[[Parse, Parse], str | None],
+    parse: TurnParser,
 ) -> str | None:
     """Find a user turn that is an edit of a turn of the other history, and that a guard vetoes."""
     for turn in mine:
         for other in theirs:
             if turn.user and other.user:
-                conflict = _edit_conflict(turn.text, other.text, veto)
+                conflict = _edit_conflict(turn.text, other.text, veto, parse)
                 if conflict is not None:
                     return conflict
     return None
 
 
-def _edit_conflict(text: str, other: str, veto: Callable[[Parse, Parse], str | None]) -> str | None:
-    one, two = _parse(text), _parse(other)
+def _edit_conflict(
+    text: str, other: str, veto: Callable[[Parse, Parse], str | None], parse: TurnParser
+) -> str | None:
+    one, two = parse(text), parse(other)
     words, other_words = _content(one), _content(two)
     shared = len(words & other_words)
     fewest, most = sorted((len(words - other_words), len(other_words - words)))
@@ -272,21 +285,21 @@ def _words(text: str) -> set[str]:
 
 
 def _unmatched_turns(
-    turns: Sequence[Turn], other: Sequence[Turn], differing: Sequence[Turn]
+    turns: Sequence[Turn], other: Sequence[Turn], differing: Sequence[Turn], parse: TurnParser
 ) -> tuple[UnmatchedTurn, ...]:
     """Return the user turns with words that the other user never used."""
-    used = _stems(turn.text for turn in other if turn.user)
+    used = _stems((turn.text for turn in other if turn.user), parse)
     return tuple(
-        UnmatchedTurn(turn.text, _counterparts(turn, differing))
+        UnmatchedTurn(turn.text, _counterparts(turn, differing, parse))
         for turn in turns
-        if turn.user and not _content(_parse(turn.text)) <= used
+        if turn.user and not _content(parse(turn.text)) <= used
     )
 
 
-def _counterparts(turn: Turn, differing: Sequence[Turn]) -> tuple[str, ...]:
-    content = _content(_parse(turn.text))
+def _counterparts(turn: Turn, differing: Sequence[Turn], parse: TurnParser) -> tuple[str, ...]:
+    content = _content(parse(turn.text))
     shared = [
-        (len(content & _content(_parse(other.text))), other.text)
+        (len(content & _content(parse(other.text))), other.text)
         for other in differing
         if other.user
     ]
@@ -299,7 +312,7 @@ def _content(parse: Parse) -> frozenset[str]:
 
 
 @lru_cache(maxsize=4096)
-def _parse(text: str) -> Parse:
+def _parse(tenant: str, text: str) -> Parse:  # noqa: ARG001 - each tenant has its own results
     """Parse a turn without an encoding. The guard that needs vectors then vetoes."""
     return parse_prompt(text, _NOTHING)
 
@@ -392,9 +405,10 @@ class StaticMatch(GuardedMatch):
         one: Sequence[Turn],
         other: Sequence[Turn],
         max_error: float | None,  # noqa: ARG002 - a static policy promises nothing
+        tenant: str = "",
     ) -> HistoryComparison:
         """Compare two histories. Both must hold the same facts."""
-        return compare_histories(one, other, self.any_veto, additions=False)
+        return compare_histories(one, other, self.any_veto, additions=False, tenant=tenant)
 
     def judge(
         self,
@@ -462,12 +476,17 @@ class VerifiedMatch(GuardedMatch):
         return self._domain_of(context.domain).gate(self._gates.of(context))
 
     def compare(
-        self, one: Sequence[Turn], other: Sequence[Turn], max_error: float | None
+        self,
+        one: Sequence[Turn],
+        other: Sequence[Turn],
+        max_error: float | None,
+        tenant: str = "",
     ) -> HistoryComparison:
         """Compare two histories. With a lax target one side may have said more than the other."""
         target = self.error_limit.max_error if max_error is None else max_error
         target = min(target, self.error_limit.max_error)
-        return compare_histories(one, other, self.any_veto, additions=target >= ADDITIONS_FROM)
+        additions = target >= ADDITIONS_FROM
+        return compare_histories(one, other, self.any_veto, additions=additions, tenant=tenant)
 
     def judge(
         self, query: Parse, candidate: Parse, nearby: RankedNeighbor, veto: str | None = None

@@ -157,6 +157,28 @@ async def test_a_page_from_a_provider_cannot_run_scripts(method: str, path: str)
         assert headers_of(each, b"x-content-type-options") == [b"nosniff"]
 
 
+ABOUT_THE_ORIGIN = (
+    b'Alt-Svc: h3=":443"\r\nClear-Site-Data: "*"\r\nNEL: {}\r\nReport-To: {}\r\n'
+    b"Strict-Transport-Security: max-age=31536000; includeSubDomains\r\nx-theirs: stays\r\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("POST", "/v1/chat/completions"), ("GET", "/v1/files")]
+)
+async def test_what_a_provider_says_about_its_origin_is_not_about_ours(
+    method: str, path: str
+) -> None:
+    async with sidecar_before(
+        RawUpstream(answering(ANSWER, b"application/json", ABOUT_THE_ORIGIN))
+    ) as url:
+        answer = await ask_raw(url, request(method, path, "Host: localhost\r\n"))
+    assert headers_of(answer, b"x-theirs") == [b"stays"]
+    for name in (b"alt-svc", b"clear-site-data", b"nel", b"report-to"):
+        assert headers_of(answer, name) == []
+    assert headers_of(answer, b"strict-transport-security") == []
+
+
 async def test_hits_and_streams_carry_the_same() -> None:
     async with sidecar_before(RawUpstream(answering(ANSWER))) as url:
         native = request("POST", "/v1/chat/completions", "Host: localhost\r\n")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from typing import Any
 
+import msgspec
 import pytest
 
 from headstart.errors import StoreError
@@ -335,6 +337,53 @@ async def test_a_document_of_another_version_is_replaced(supervisor: Supervisor)
     held = await nodes.limits(0).try_take(1, 0)
     assert held is not None
     assert held.wait_s == 0.0
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [(0, 0.0), (1, math.nan), (5, 1e300), (6, math.inf), (4, [0.0] * 100), ("at", 1e9),
+     ("level", -1e300), ("ends", 1e9), ("names", b"\xff")],
+)  # fmt: skip
+async def test_a_damaged_document_stops_no_call(
+    place: int | str, value: Any, supervisor: Supervisor
+) -> None:
+    provider, documents = RateLimited(40, 600.0), Documents()
+    nodes = Nodes(1, supervisor, documents)
+    await nodes.call(0, provider)
+    await asyncio.sleep(1.0)
+    ((name, (version, document)),) = documents.kept.items()
+    saved, levels = msgspec.msgpack.decode(document)
+    if isinstance(place, int):
+        (numbers,) = saved.values()
+        numbers[place] = value
+    elif place != "names":
+        levels[("at", "level", "ends").index(place)] += value
+    document = msgspec.msgpack.encode((saved, levels))
+    if place == "names":
+        document = document.replace(next(iter(saved)).encode(), b"\xff" * len(next(iter(saved))))
+    documents.kept[name] = version + 1, document
+    held = await nodes.limits(0).try_take(1, 0)
+    assert held is not None
+    assert held.wait_s == 0.0
+    assert nodes.limits(0).allowance(asyncio.get_running_loop().time()) > 0.9
+
+
+async def test_a_document_that_others_change_all_the_time_stops_no_call(
+    supervisor: Supervisor,
+) -> None:
+    provider, documents = RateLimited(40, 600.0), Documents()
+    nodes = Nodes(1, supervisor, documents)
+    await nodes.call(0, provider)
+    swap = documents.swap
+
+    async def refuse(name: str, seen: int, value: bytes, ttl_s: float) -> SwapResult:
+        found = await swap(name, -1, value, ttl_s)
+        return found._replace(version=found.version + 1)
+
+    documents.swap = refuse  # type: ignore[method-assign]
+    await asyncio.sleep(FRESH_S)
+    async with asyncio.timeout(10.0):
+        assert await nodes.limits(0).try_take(1, 0) is None  # this node goes on alone
 
 
 async def test_the_names_of_documents_hold_no_key(supervisor: Supervisor) -> None:

@@ -299,6 +299,8 @@ UNREADABLE = {
     "nested too deep": b"[" * 100_000,
     "choices is a string": b'{"choices":"x"}',
     "a choice is a number": b'{"choices":[1]}',
+    "many choices": b'{"choices":[%s]}' % b",".join([b"{}"] * 4097),
+    "many tool calls": b'{"choices":[{"delta":{"tool_calls":[%s]}}]}' % b",".join([b"{}"] * 4097),
     "delta is a list": b'{"choices":[{"delta":[]}]}',
     "tool_calls is an object": b'{"choices":[{"delta":{"tool_calls":{}}}]}',
     "a function is a string": b'{"choices":[{"delta":{"tool_calls":[{"function":"f"}]}}]}',

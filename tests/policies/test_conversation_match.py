@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
+from headstart.policies.guards.table import parse_prompt
 from headstart.policies.match import MOST_UNMATCHED, StaticMatch, compare_histories
 from headstart.types import Turn
+
+if TYPE_CHECKING:
+    from headstart.decisions import Encoding
+    from headstart.policies.guards.words import Parse
 
 VETO = StaticMatch().veto
 TENT = ("My red tent has a hole near the door.", "Sorry to hear that. When did you buy it?")
@@ -21,6 +28,23 @@ def conflict(one: tuple[str, ...], other: tuple[str, ...]) -> str | None:
     found = compare_histories(here, there, VETO, additions=True).conflict
     assert compare_histories(there, here, VETO, additions=True).conflict == found
     return found
+
+
+def test_a_turn_is_parsed_anew_for_each_tenant(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+
+    def parse(text: str, encoding: Encoding) -> Parse:
+        parsed.append(text)
+        return parse_prompt(text, encoding)
+
+    monkeypatch.setattr("headstart.policies.match.parse_prompt", parse)
+    one, other = told("My secret plan is the moon.", "Ok."), told("Secret plan: the moon.", "Ok.")
+    counts = []
+    for tenant in ("a", "a", "b"):
+        StaticMatch().compare(one, other, None, tenant)
+        counts.append(len(parsed))
+    # The second comparison needs no parse. It must not be faster because of another tenant.
+    assert counts == [2, 2, 4]
 
 
 def test_case_spaces_and_closing_punctuation_do_not_count() -> None:

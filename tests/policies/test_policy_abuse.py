@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
+from headstart.compression.transforms import _step
 from headstart.decisions import (
     Encoding,
     Label,
@@ -16,12 +19,20 @@ from headstart.decisions import (
     RankedNeighbor,
     Rule,
 )
+from headstart.policies.admission import holds_identity
+from headstart.policies.drafts import _HAS_CODE
 from headstart.policies.guards.table import GUARDS
 from headstart.policies.learned_rule.domain import Domain
 from headstart.policies.learned_rule.error_limit import EXACT_JUDGE, SOFT_GUARDS, ErrorLimit
 from headstart.policies.learned_rule.features import NAMES, VERSION, pack_features
 from headstart.policies.match import VerifiedMatch, compare_histories
+from headstart.policies.output.document_edits import _OTHER_FORM
+from headstart.policies.output.sentences import SentenceCutter
+from headstart.policies.routing.rate_limits import duration_s
 from headstart.types import Turn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ERROR_LIMIT = ErrorLimit(max_error=0.05, judge=EXACT_JUDGE)
 
@@ -100,6 +111,26 @@ def test_no_request_and_no_route_is_laxer_than_the_promise() -> None:
     assert domain.threshold(0.005) == 0.97
     assert domain.threshold(1e-320) is None
     assert domain.threshold(0.0) is None
+
+
+@pytest.mark.parametrize(
+    ("read", "text"),
+    [
+        (holds_identity, "Where is order" + " " * 1500 + "x 7"),
+        (holds_identity, "order-" * 20_000 + "7"),
+        (_step, "50%|####|" + "1" * 60_000 + "/"),
+        (_HAS_CODE.search, "(" * 60_000),
+        (_HAS_CODE.search, "\n" * 60_000),
+        (_OTHER_FORM.match, " " * 60_000),
+        (SentenceCutter().feed, "." * 60_000 + "x"),
+        (SentenceCutter().feed, "\u3002" * 60_000),
+        (partial(duration_s, unix=0.0), "1" * 60_000 + "s"),
+    ],
+)  # fmt: skip
+def test_a_long_run_is_read_in_linear_time(read: Callable[[Any], object], text: Any) -> None:
+    began = time.process_time()
+    read(text)
+    assert time.process_time() - began < 1.0
 
 
 def test_a_run_of_signs_is_read_in_one_pass() -> None:

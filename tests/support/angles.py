@@ -63,7 +63,11 @@ class ByAngle:
         return "negation" if ("not" in query.split()) != ("not" in candidate.split()) else None
 
     def compare(
-        self, one: Sequence[Turn], other: Sequence[Turn], max_error: float | None
+        self,
+        one: Sequence[Turn],
+        other: Sequence[Turn],
+        max_error: float | None,
+        tenant: str = "",
     ) -> HistoryComparison:
         """Each turn's counterparts are the other side's; no turn is a conflict."""
         if not one or not other:

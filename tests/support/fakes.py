@@ -149,6 +149,7 @@ class FakeMatchPolicy:
         one: Sequence[Turn],
         other: Sequence[Turn],
         max_error: float | None,
+        tenant: str = "",
     ) -> HistoryComparison:
         return HistoryComparison(None if one == other else "unmatched")
 

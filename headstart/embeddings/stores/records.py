@@ -16,13 +16,18 @@ gone: a late reader learns from the labels that exist.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import math
+import queue
 import re
 import sys
+import threading
 import time
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypedDict, TypeVar
 
 import anyio
 import msgspec
@@ -38,6 +43,8 @@ if TYPE_CHECKING:
     from headstart.types import Charge, Lease, Record
 
 T = TypeVar("T")
+Job = TypeVar("Job")
+Result = TypeVar("Result")
 
 VERSION = b"\x01"
 SEALED_VERSION = b"\x02"
@@ -294,6 +301,129 @@ def row_number(cursor: str) -> int:
         return int(cursor or 0)
     except ValueError as error:
         raise StoreError("this is not a cursor of the store's labels") from error
+
+
+# --- the thread of a store -------------------------------------------------------------------
+
+BATCH_JOBS = 256
+"""The largest number of jobs in one batch. The first job waits for the last one."""
+PAUSE_S = 10.0
+"""Seconds in which jobs with a limit fail at once, after a batch has taken longer than a limit."""
+
+
+class BatchWorker(Generic[Job, Result]):
+    """Runs jobs on its own thread. One event loop submits them.
+
+    It wakes once for all jobs that came together, and so does the loop: under load the jobs share
+    the cost of the two wake-ups, and a writer gets group commits.
+
+    ``run`` gets the jobs that came together, in their order, and returns a result or an exception
+    for each. With ``tick_s`` it is also called without jobs if none came for that time. Such a call
+    has no caller, so its failure is ignored. The thread calls ``end`` when it ends.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        run: Callable[[Sequence[Job]], Sequence[Result | Exception]],
+        *,
+        end: Callable[[], object] = object,
+        tick_s: float | None = None,
+    ) -> None:
+        self._run = run
+        self._end = end
+        self._tick_s = tick_s
+        self._jobs = queue.SimpleQueue[_Submitted[Job, Result] | None]()
+        self._paused_until = 0.0
+        self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._closing = False
+        # A daemon: a process that ends without aclose() must not hang, and a commit is atomic.
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._thread.start()
+
+    async def submit(self, job: Job, longest_s: float | None = None) -> Result:
+        """Run a job after the earlier ones. A job whose caller is cancelled runs all the same.
+
+        Raises StoreError if there is no result after ``longest_s``. A job that waits for its turn
+        longer than that is not run.
+        """
+        now = time.monotonic()
+        if self._closing:
+            raise StoreError("the store is closed")
+        if longest_s is not None and now < self._paused_until:
+            raise StoreError("the store does not answer")
+        future: asyncio.Future[Result] = self._loop.create_future()
+        self._jobs.put(_Submitted(job, future, now + (longest_s or math.inf)))
+        try:
+            async with asyncio.timeout(longest_s):
+                return await future
+        except TimeoutError:
+            self._paused_until = math.inf
+            raise StoreError(f"the store did not answer in {longest_s:g} s") from None
+
+    async def aclose(self, longest_s: float | None = None) -> bool:
+        """Run all submitted jobs, then end the thread. May be called twice.
+
+        Returns whether it has ended. A thread that hangs for ``longest_s`` is left behind.
+        """
+        if not self._closing:
+            self._closing = True
+            self._jobs.put(None)
+        await asyncio.wait((self._ended,), timeout=longest_s)
+        return self._ended.done()
+
+    def _serve(self) -> None:
+        closing = False
+        while not closing:
+            batch, closing = self._collect()
+            batch = [each for each in batch if time.monotonic() < each.until]
+            outcomes = self._outcomes([each.job for each in batch])
+            if batch:
+                self._deliver([each.answer for each in batch], outcomes)
+        with contextlib.suppress(Exception):
+            self._end()
+        self._deliver([self._ended], [None])
+
+    def _collect(self) -> tuple[list[_Submitted[Job, Result]], bool]:
+        """Wait for a job or a tick; return the jobs that came, and whether they are the last."""
+        batch: list[_Submitted[Job, Result]] = []
+        with contextlib.suppress(queue.Empty):
+            item = self._jobs.get(timeout=self._tick_s)
+            while item is not None:
+                batch.append(item)
+                if len(batch) == BATCH_JOBS:
+                    return batch, False
+                item = self._jobs.get_nowait()
+            return batch, True
+        return batch, False
+
+    def _outcomes(self, jobs: Sequence[Job]) -> Sequence[Result | Exception]:
+        try:
+            return self._run(jobs)
+        except Exception as error:  # noqa: BLE001 - each caller gets it; the thread continues
+            return [error] * len(jobs)
+
+    def _deliver(self, futures: Sequence[asyncio.Future[Any]], outcomes: Sequence[Any]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits
+            self._loop.call_soon_threadsafe(self._resolve, futures, outcomes)
+
+    def _resolve(self, futures: Sequence[asyncio.Future[Any]], outcomes: Sequence[Any]) -> None:
+        if self._paused_until == math.inf:
+            self._paused_until = time.monotonic() + PAUSE_S
+        for future, outcome in zip(futures, outcomes, strict=True):
+            if not future.done():  # else its caller was cancelled
+                failed = isinstance(outcome, Exception)
+                (future.set_exception if failed else future.set_result)(outcome)
+
+
+@dataclass(slots=True)
+class _Submitted(Generic[Job, Result]):
+    """A job, the place for its result, and the time after which it is not begun any more."""
+
+    job: Job
+    answer: asyncio.Future[Result]
+    until: float
 
 
 # --- the base of the stores ----------------------------------------------------------------

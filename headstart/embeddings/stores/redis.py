@@ -19,7 +19,7 @@ document:<name>  string
 documents        sorted set of names by a number that only grows: least recently written first
 counter:<name>   string: the value of a counter; with a TTL
 swapped:<name>   hash: version and value of a document (``interfaces.SwapStore``); with a TTL
-clock            stream of one row, whose place is the server's time
+clock            stream of one row, whose place is the server's time; made anew each time
 count            the last number in ``order`` or ``documents``
 schema, secret   strings, written once
 ===============  =======================================================================
@@ -412,8 +412,10 @@ A counter gets its TTL when it begins: a node whose clock is wrong cannot end it
 SWAP = """
 local document = KEYS[1] .. 'swapped:' .. ARGV[1]
 local found = redis.call('HMGET', document, 'version', 'value')
-local time = redis.call('XADD', KEYS[1] .. 'clock', 'MAXLEN', 1, '*', 'time', '')
+redis.call('DEL', KEYS[1] .. 'clock')
+local time = redis.call('XADD', KEYS[1] .. 'clock', '*', 'time', '')
 local version, value, written = tonumber(found[1] or 0), found[2] or '', 0
+if not version or version % 1 ~= 0 or version < 0 or version >= 2^53 then version = 0 end
 if ARGV[3] ~= '' and version == tonumber(ARGV[2]) then
     version, value, written = version + 1, '', 1
     redis.call('HSET', document, 'version', version, 'value', ARGV[3])
@@ -424,7 +426,8 @@ return {written, version, value, time}
 """KEYS: prefix. ARGV: name, the version that was seen, the new value ("": only read), TTL in
 milliseconds. Returns whether it was written, the version, the value unless it was written, and the
 server's time in milliseconds, as the place of a row in a stream: a user may not be allowed to
-call TIME."""
+call TIME. The stream is new each time, because the places in one never go back: after a failover to
+a server whose clock is behind, the time would stand still."""
 
 
 def changes(record: EncodedRecord, now: float, blobs: list[bytes]) -> Iterator[dict[str, Any]]:

@@ -7,16 +7,13 @@ one thread writes in group commits, another thread reads.
 **The file** is created, recognised, checked or refused by the functions of the first part. Triggers
 make sure that totals are exact, that a vector is deleted with its entry, and that the log has each
 change. These functions block, so they are not called on the event loop. ``BatchWorker`` is the
-thread. It wakes once for all jobs that came together, and so does the loop: under load the jobs
-share the cost of the two wake-ups, and a writer gets group commits.
+thread.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
-import queue
 import secrets
 import sqlite3
 import threading
@@ -25,7 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, TypeVarTuple, Unpack, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, TypeVarTuple, Unpack, cast
 
 import anyio
 from anyio.to_thread import run_sync
@@ -36,6 +33,7 @@ from headstart.embeddings.stores.records import (
     DOCUMENTS,
     LABEL_ROWS,
     LOG_ROWS,
+    BatchWorker,
     EncodedPut,
     LogRow,
     RecordStore,
@@ -60,97 +58,6 @@ if TYPE_CHECKING:
     from headstart.decisions import Label
     from headstart.embeddings.stores.records import EncodedRecord, StoreOptions
     from headstart.settings import OnCorrupt
-
-Job = TypeVar("Job")
-Result = TypeVar("Result")
-
-BATCH_JOBS = 256
-"""The largest number of jobs in one batch. The first job waits for the last one."""
-
-
-class BatchWorker(Generic[Job, Result]):
-    """Runs jobs on its own thread. One event loop submits them.
-
-    ``run`` gets the jobs that came together, in their order, and returns a result or an exception
-    for each. With ``tick_s`` it is also called without jobs if none came for that time. Such a call
-    has no caller, so its failure is ignored.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        run: Callable[[Sequence[Job]], Sequence[Result | Exception]],
-        *,
-        tick_s: float | None = None,
-    ) -> None:
-        self._run = run
-        self._tick_s = tick_s
-        self._jobs = queue.SimpleQueue[tuple[Job, asyncio.Future[Result]] | None]()
-        self._loop = asyncio.get_running_loop()
-        self._ended: asyncio.Future[None] = self._loop.create_future()
-        self._closing = False
-        # A daemon: a process that ends without aclose() must not hang, and a commit is atomic.
-        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
-        self._thread.start()
-
-    async def submit(self, job: Job, longest_s: float | None = None) -> Result:
-        """Run a job after the earlier ones. A job whose caller is cancelled runs all the same.
-
-        Raises TimeoutError if there is no result after ``longest_s``.
-        """
-        if self._closing:
-            raise StoreError("the store is closed")
-        future: asyncio.Future[Result] = self._loop.create_future()
-        self._jobs.put((job, future))
-        async with asyncio.timeout(longest_s):
-            return await future
-
-    async def aclose(self) -> None:
-        """Run all submitted jobs, then end the thread. May be called twice."""
-        if not self._closing:
-            self._closing = True
-            self._jobs.put(None)
-        await asyncio.shield(self._ended)
-
-    def _serve(self) -> None:
-        closing = False
-        while not closing:
-            batch, closing = self._collect()
-            outcomes = self._outcomes([job for job, _ in batch])
-            if batch:
-                self._deliver([future for _, future in batch], outcomes)
-        self._deliver([self._ended], [None])
-
-    def _collect(self) -> tuple[list[tuple[Job, asyncio.Future[Result]]], bool]:
-        """Wait for a job or a tick; return the jobs that came, and whether they are the last."""
-        batch: list[tuple[Job, asyncio.Future[Result]]] = []
-        with contextlib.suppress(queue.Empty):
-            item = self._jobs.get(timeout=self._tick_s)
-            while item is not None:
-                batch.append(item)
-                if len(batch) == BATCH_JOBS:
-                    return batch, False
-                item = self._jobs.get_nowait()
-            return batch, True
-        return batch, False
-
-    def _outcomes(self, jobs: Sequence[Job]) -> Sequence[Result | Exception]:
-        try:
-            return self._run(jobs)
-        except Exception as error:  # noqa: BLE001 - each caller gets it; the thread continues
-            return [error] * len(jobs)
-
-    def _deliver(self, futures: Sequence[asyncio.Future[Any]], outcomes: Sequence[Any]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits
-            self._loop.call_soon_threadsafe(_resolve, futures, outcomes)
-
-
-def _resolve(futures: Sequence[asyncio.Future[Any]], outcomes: Sequence[Any]) -> None:
-    for future, outcome in zip(futures, outcomes, strict=True):
-        if not future.done():  # else its caller was cancelled
-            settle = future.set_exception if isinstance(outcome, Exception) else future.set_result
-            settle(outcome)
-
 
 APPLICATION_ID = 0x48656164  # "Head"
 ENTRIES = (
@@ -209,6 +116,8 @@ COUNTERS = (
 MIGRATIONS = (ENTRIES, LABEL_TABLES, SKETCHES, COUNTERS)
 """The statements that lead from each schema version to the next."""
 SCHEMA_VERSION = len(MIGRATIONS)
+LONGEST_CHECK_S = 5.0
+"""Longest check of a file at the start. Later a damaged page fails the reads that need it."""
 
 
 class _CorruptFileError(Exception):
@@ -325,7 +234,17 @@ def _migrate(connection: sqlite3.Connection, new_secret: bytes) -> None:
 
 
 def _check(connection: sqlite3.Connection) -> None:
-    (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    """Look for damage for ``LONGEST_CHECK_S``: a cold file of gigabytes would take a minute."""
+    timer = threading.Timer(LONGEST_CHECK_S, connection.interrupt)
+    timer.start()
+    try:
+        (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    except sqlite3.OperationalError as error:
+        if _code(error) != sqlite3.SQLITE_INTERRUPT:
+            raise
+        return logger.info("the store is too large to be checked as a whole at the start")
+    finally:
+        timer.cancel()
     if verdict != "ok":
         raise _CorruptFileError(verdict.splitlines()[-1])
 
@@ -367,13 +286,16 @@ def _code(error: sqlite3.Error) -> int:
 
 Ts = TypeVarTuple("Ts")
 T = TypeVar("T")
+Job = TypeVar("Job")
 
 TICK_S = 1.0
 """Seconds after which expired entries are removed while nothing is written."""
 LONGEST_READ_S = 2.0
 """Longest time that a request waits for a read. A hung disk must not stop requests."""
-PAUSE_S = 10.0
-"""Seconds after a read that took longer, in which all reads of requests fail at once."""
+LONGEST_WRITE_S = 8.0
+"""Longest time that anything waits for a write: longer than for another process's lock."""
+LONGEST_CLOSE_S = 5.0
+"""Longest wait for the last writes. A process must end although the disk hangs."""
 
 
 def _in_place(path: Path, run: Callable[[Sequence[Job]], T]) -> Callable[[Sequence[Job]], T]:
@@ -411,12 +333,11 @@ class SQLiteStore(RecordStore):
         self._busy_s = busy_s
         self._writer: BatchWorker[SQLiteWrite, str | Charged] | None = None
         self._reader: BatchWorker[Callable[[sqlite3.Connection], object], object] | None = None
-        self._connections: tuple[sqlite3.Connection, ...] = ()
-        self._paused_until = 0.0
+        self._reading: sqlite3.Connection | None = None
 
     async def open(self) -> None:
         """Open or create the file and start both threads. Raises ConfigError."""
-        writing, reading = self._connections = await run_sync(
+        writing, reading = await run_sync(
             partial(
                 open_file,
                 self._path,
@@ -427,19 +348,28 @@ class SQLiteStore(RecordStore):
         )
         write = _in_place(self._path, SQLiteWriter(writing, self._limits, self._clock).commit)
         read = _in_place(self._path, partial(_run_queries, reading))
-        self._writer = BatchWorker("headstart-store-writer", write, tick_s=TICK_S)
-        self._reader = BatchWorker("headstart-store-reader", read)
+        self._writer = BatchWorker("store-writer", write, end=writing.close, tick_s=TICK_S)
+        self._reader = BatchWorker("store-reader", read, end=reading.close)
+        self._reading = reading
         await self._check_cipher()
 
     async def aclose(self) -> None:
-        """Commit everything that was appended, then close. A cancellation waits for it."""
+        """Commit everything that was appended, then close. A cancellation waits for it.
+
+        A thread that hangs is left behind. This damages nothing, because a commit is atomic.
+        """
+        if self._reader is None or self._reading is None or self._writer is None:
+            return
         with anyio.CancelScope(shield=True):
-            if self._reader is not None and self._writer is not None:
-                await self._reader.aclose()
-                await self._writer.aclose()
-            for connection in self._connections:
-                await run_sync(connection.close)
-        self._connections = ()
+            if not await self._reader.aclose(LONGEST_READ_S):
+                with contextlib.suppress(sqlite3.Error):
+                    self._reading.interrupt()
+            if not await self._writer.aclose(LONGEST_CLOSE_S):
+                logger.warning(
+                    "the store %s did not close in %g s: the last answers may be missing in it",
+                    self._path,
+                    LONGEST_CLOSE_S,
+                )
 
     async def find(self, exact: str) -> Entry | None:
         """Return the live entry under an exact key."""
@@ -539,8 +469,10 @@ class SQLiteStore(RecordStore):
         """Submit a write; return the log's end, or for charges their result."""
         if self._writer is None:
             raise StoreError("the store is not open")
+        # A correction is tried again if it fails, and must not count twice. So it has no limit.
+        corrects = write.charges and all(each.most is None for each in write.charges)
         try:
-            return await self._writer.submit(write)
+            return await self._writer.submit(write, None if corrects else LONGEST_WRITE_S)
         except sqlite3.Error as error:
             raise StoreError(f"the store cannot write: {error}") from error
 
@@ -550,17 +482,12 @@ class SQLiteStore(RecordStore):
         """Run a query on the reader thread. A ``long`` one may take any time."""
         if self._reader is None:
             raise StoreError("the store is not open")
-        if time.monotonic() < self._paused_until and not long:
-            raise StoreError("the store does not answer")
         try:
             result = await self._reader.submit(
                 lambda connection: query(connection, *args), None if long else LONGEST_READ_S
             )
         except sqlite3.Error as error:
             raise StoreError(f"the store cannot read: {error}") from error
-        except TimeoutError:
-            self._paused_until = time.monotonic() + PAUSE_S
-            raise StoreError(f"the store did not answer in {LONGEST_READ_S:g} s") from None
         return cast("T", result)
 
 

@@ -21,12 +21,14 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 import msgspec
 
+from headstart.dialects.dialect import UNDECODABLE
 from headstart.errors import StoreError
 from headstart.policies.routing.rate_limits import (
     NOTHING_TAKEN,
     RateLimits,
     SavedLimits,
     Taken,
+    are_possible,
     limit_windows,
 )
 
@@ -50,6 +52,8 @@ WRITE_UNKNOWN_S, WRITE_S, WRITE_SOON_S = 1.0, 0.5, 0.02
 limit is left, and later."""
 AFTER_FAILURE_S = 1.0
 """Seconds until the store is asked again after a failure."""
+MOST_TRIES = 256
+"""Most tries to write changes. A node that never succeeds goes on alone."""
 KEPT_S = 3600.0
 """A document that nobody changes for this time is gone."""
 
@@ -344,7 +348,7 @@ class StoredLimits(RateLimits):
 
     async def _write_changes(self, changes: Sequence[_Change]) -> None:
         """Apply the changes to the newest document, and write it. Raises StoreError."""
-        while True:
+        for _ in range(MOST_TRIES):
             began = self._time()
             limits = RateLimits()
             limits.copy_from(self._stored)
@@ -357,6 +361,8 @@ class StoredLimits(RateLimits):
             if found.written or not (value or found.value):
                 break
             self._load(found.value)
+        else:
+            raise StoreError("other nodes write the limits all the time")
         self._stored, self._seen_at, self._was_live = limits, now, True
         self._view.copy_from(limits)
         for change in self._changes:
@@ -382,14 +388,15 @@ class StoredLimits(RateLimits):
         return msgspec.msgpack.encode(_shifted(limits.saved(), limits.levels, self._ahead_s))
 
     def _load(self, document: bytes) -> None:
-        """Take over a document. One that is lost, or of another version, is written anew."""
+        """Take over a document. One that is lost, damaged or of another version is written anew."""
         try:
             saved, levels = _decoder.decode(document)
-        except msgspec.MsgspecError:
+        except UNDECODABLE:
             return
         saved, levels = _shifted(saved, levels, -self._ahead_s)
-        self._stored.restore(saved)
-        self._stored.levels = levels
+        if are_possible(saved, levels, self._time()):
+            self._stored.restore(saved)
+            self._stored.levels = levels
 
 
 def _shifted(

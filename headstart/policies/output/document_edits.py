@@ -73,7 +73,7 @@ _DIVIDER = re.compile(r"={5,9}[ \t]*")
 _REPLACE = re.compile(r">{5,9} REPLACE[ \t]*")
 _LIKE_SEARCH = re.compile(r"[ \t>]*<{5,9}[ \t]*\w")
 _OTHER_FORM = re.compile(
-    r"[ \t>]*(?:@@ |\*\*\* (?:Begin Patch|Update File)|(?:---|\+\+\+) \S"
+    r"[ \t>]*+(?:@@ |\*\*\* (?:Begin Patch|Update File)|(?:---|\+\+\+) \S"
     r"|</?(?:search|replace|edit)\b|<*\s*SEARCH\b|[-+](?![-+\s]))",
     re.IGNORECASE,
 )

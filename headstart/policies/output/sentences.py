@@ -28,8 +28,8 @@ _WIDE = "\u3002\uff01\uff1f\uff0e\u0964\u061f"
 """Marks of Chinese, Japanese, Hindi and Arabic, which need no white space after them."""
 _CLOSERS = "\"')]}\u201d\u2019\u00bb\u300d\u300f\uff09*_"
 _END = re.compile(
-    rf"[{re.escape(_MARKS)}]+[{re.escape(_CLOSERS)}]*(?=\s)"
-    rf"|[{_WIDE}]+[{re.escape(_CLOSERS)}]*(?=[^{_WIDE}{re.escape(_CLOSERS)}])"
+    rf"(?<![{re.escape(_MARKS)}])[{re.escape(_MARKS)}]++[{re.escape(_CLOSERS)}]*+(?=\s)"
+    rf"|(?<![{_WIDE}])[{_WIDE}]++[{re.escape(_CLOSERS)}]*+(?=[^{_WIDE}{re.escape(_CLOSERS)}])"
     r"|\n[ \t]*(?=\n)"
     r"|\n(?=[ \t]*(?:[-*\u2022#>|]|\d{1,3}[.)])[ \t\S])"
 )

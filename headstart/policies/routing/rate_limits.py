@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 _TIME_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_DURATION = re.compile(r"(?<!\d)(\d++(?:\.\d++)?)(ms|s|m|h|d)")
 _EPOCH_S = 1e9
 """Larger numbers are points in time, not durations."""
 _EPOCH_MS = 1e12
@@ -575,6 +575,33 @@ SavedLimits: TypeAlias = dict[
 Taken: TypeAlias = dict[str, tuple[float, float]]
 """The level of each limit after a call was counted, and the sum of its corrections by then."""
 NOTHING_TAKEN: Taken = {}
+
+
+_CLOCK_ERROR_S = 10.0
+
+
+def are_possible(saved: SavedLimits, levels: Sequence[float], now: float) -> bool:
+    """Tell whether ``RateLimits`` can have these limits and levels now.
+
+    A limit that is damaged, or that was written by a clock that is ahead, could refuse all calls.
+    """
+    soon = now + _CLOCK_ERROR_S
+    if len(saved) > MOST_LIMITS or len(levels) != 3 * len(saved):
+        return False
+    for place, numbers in enumerate(saved.values()):
+        limit, per_s, window_s, corrected, differences, others_per_s, until, first = numbers
+        at, level, ends = levels[3 * place : 3 * place + 3]
+        every = (limit, per_s, window_s, corrected, *differences, others_per_s, until, *first)
+        if not all(map(math.isfinite, (*every, at, level, ends))):
+            return False
+        if limit < 1.0 or per_s <= 0.0 or not 0.0 <= others_per_s <= limit:
+            return False
+        if len(differences) > _WINDOW_DIFFERENCES or level < -limit - per_s * _BELIEVED_S:
+            return False
+        latest = soon + _BELIEVED_S + _UNTOLD_S
+        if at > soon or until > latest or ends > soon + max(window_s, 0.0):
+            return False
+    return True
 
 
 class RateLimits:

@@ -8,16 +8,19 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from contextlib import AsyncExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
 import pytest
 
+from headstart.embeddings.stores import sqlite as sqlite_store
 from headstart.embeddings.stores.records import StoreLimits
-from headstart.embeddings.stores.sqlite import SQLiteStore
+from headstart.embeddings.stores.sqlite import SQLiteStore, SQLiteWriter
 from headstart.errors import ConfigError, StoreError
 from headstart.types import Delete
 from support.entries import NOW, entry, put
@@ -115,6 +118,34 @@ async def test_a_damaged_file_is_refused_with_the_fix(
     assert str(refused.value).startswith("cache.store: ")
     assert content(path) == before
     assert not is_open(path), "it can be moved or restored at once"
+
+
+class TimeIsOver:
+    """A timer that interrupts a connection at its next step."""
+
+    def __init__(self, _interval: float, interrupt: Callable[[], None]) -> None:
+        self.connection: sqlite3.Connection = interrupt.__self__  # type: ignore[attr-defined]
+
+    def start(self) -> None:
+        self.connection.set_progress_handler(lambda: 1, 1)
+
+    def cancel(self) -> None:
+        self.connection.set_progress_handler(None, 0)
+
+
+async def test_a_large_file_is_checked_for_a_limited_time(
+    path: Path, open_file: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await open_file()
+    await store.append([put(str(number), text="x" * 500) for number in range(200)])
+    await store.aclose()
+    overwrite_pages(path)
+    with pytest.raises(ConfigError, match="is damaged"):
+        await open_file()
+    monkeypatch.setattr(threading, "Timer", TimeIsOver)
+    store = await open_file()
+    with pytest.raises(StoreError, match="malformed"):
+        _ = [page async for page in store.entries()]
 
 
 @DAMAGES
@@ -306,7 +337,7 @@ async def test_a_read_that_hangs_fails_and_the_next_ones_fail_at_once(
     with closing(sqlite3.connect(path)) as other:
         other.executescript(f"DROP TABLE totals; {SLOW_TOTALS}")
     monkeypatch.setattr("headstart.embeddings.stores.sqlite.LONGEST_READ_S", 0.1)
-    monkeypatch.setattr("headstart.embeddings.stores.sqlite.PAUSE_S", 0.5)
+    monkeypatch.setattr("headstart.embeddings.stores.records.PAUSE_S", 0.5)
     with pytest.raises(StoreError, match="did not answer in"):
         await store.stats()
     began = time.monotonic()
@@ -316,6 +347,37 @@ async def test_a_read_that_hangs_fails_and_the_next_ones_fail_at_once(
     assert await store.secret()  # a read that no request waits for takes its time
     await anyio.sleep(0.5)
     assert await store.load(["a"]) != [None]
+
+
+@pytest.mark.parametrize("hangs", ["reader", "writer"])
+async def test_a_store_closes_although_its_disk_hangs(
+    hangs: str, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("headstart.embeddings.stores.sqlite.LONGEST_READ_S", 0.1)
+    monkeypatch.setattr("headstart.embeddings.stores.sqlite.LONGEST_WRITE_S", 0.1)
+    monkeypatch.setattr("headstart.embeddings.stores.sqlite.LONGEST_CLOSE_S", 0.1)
+    disk = threading.Event()
+    disk.set()
+    commit, fetch = SQLiteWriter.commit, sqlite_store._fetch
+    monkeypatch.setattr(SQLiteWriter, "commit", lambda *asked: disk.wait(30) and commit(*asked))
+    monkeypatch.setattr(sqlite_store, "_fetch", lambda *asked: disk.wait(30) and fetch(*asked))
+    store = SQLiteStore(path)
+    await store.open()
+    await store.append([put("kept")])
+    disk.clear()
+    try:
+        call = store.stats if hangs == "reader" else partial(store.append, [put("a")])
+        for words in ("did not answer", "does not answer"):
+            with pytest.raises(StoreError, match=words):
+                await call()
+        with anyio.fail_after(10):
+            await store.aclose()
+        assert "did not close" in caplog.text
+    finally:
+        disk.set()
+    with closing(sqlite3.connect(path)) as other:
+        assert other.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        assert other.execute("SELECT count(*) FROM entries WHERE id = 'kept'").fetchone() == (1,)
 
 
 async def test_expired_entries_are_purged_without_a_write(open_file: Open) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from headstart.embeddings.stores.redis import PREFIX, RedisStore
 from headstart.interfaces import SwapStore
 
 if TYPE_CHECKING:
@@ -41,6 +42,23 @@ async def test_a_swap_tells_the_time_of_the_store(store: SwapStore) -> None:
     after = await store.swap("a", 0, b"", 60.0)
     assert before.now <= after.now
     assert abs(after.now - time.time()) < 60.0  # noqa: TID251 - the server's clock
+
+
+@pytest.mark.parametrize("version", ["9" * 30, "1.5", "-1", "a text"])
+async def test_a_damaged_version_is_written_anew(version: str, store: SwapStore) -> None:
+    assert isinstance(store, RedisStore)
+    await store.swap("a", 0, b"one", 60.0)
+    await store._client.hset(f"{PREFIX}swapped:a", "version", version)
+    seen = await store.swap("a", 1, b"two", 60.0)
+    assert not seen.written
+    assert (await store.swap("a", seen.version, b"two", 60.0)).written
+
+
+async def test_the_time_goes_on_although_an_earlier_server_was_ahead(store: SwapStore) -> None:
+    assert isinstance(store, RedisStore)
+    await store._client.xadd(f"{PREFIX}clock", {"time": ""}, id="99999999999999-0")
+    found = await store.swap("a", 0, b"", 60.0)
+    assert abs(found.now - time.time()) < 60.0  # noqa: TID251 - the server's clock
 
 
 async def test_bytes_stay_as_they_are(store: SwapStore) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from headstart.embeddings.stores.sqlite import BATCH_JOBS, BatchWorker
+from headstart.embeddings.stores.records import BATCH_JOBS, BatchWorker
 from headstart.errors import StoreError
 
 if TYPE_CHECKING:
@@ -19,10 +19,12 @@ class Doubler:
     """Doubles numbers and keeps the batches in which they came; the first waits for ``gate``."""
 
     def __init__(self) -> None:
+        self.begun = threading.Event()
         self.gate = threading.Event()
         self.batches: list[list[int]] = []
 
     def __call__(self, jobs: Sequence[int]) -> Sequence[int | Exception]:
+        self.begun.set()
         self.gate.wait(30)
         self.batches.append(list(jobs))
         if 13 in jobs:
@@ -82,3 +84,37 @@ async def test_closing_runs_what_was_submitted_and_refuses_what_follows() -> Non
         if thread.name == "test-closing":
             thread.join(30)
             assert not thread.is_alive()
+
+
+@pytest.mark.anyio
+async def test_jobs_with_a_limit_fail_at_once_behind_a_job_that_hangs_and_never_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("headstart.embeddings.stores.records.PAUSE_S", 0.0)
+    double = Doubler()
+    worker = BatchWorker("test", double)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(worker.submit, 1)
+        assert await anyio.to_thread.run_sync(double.begun.wait, 30)
+        with pytest.raises(StoreError, match="did not answer in"):
+            await worker.submit(2, 0.05)
+        with pytest.raises(StoreError, match="does not answer"):
+            await worker.submit(3, 30.0)
+        double.gate.set()
+    assert await worker.submit(4, 30.0) == 8  # it answers again
+    assert [job for batch in double.batches for job in batch] == [1, 4]
+    await worker.aclose()
+
+
+@pytest.mark.anyio
+async def test_closing_leaves_a_thread_that_hangs_behind() -> None:
+    double, ended = Doubler(), threading.Event()
+    worker = BatchWorker("test", double, end=ended.set)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(worker.submit, 1)
+        assert await anyio.to_thread.run_sync(double.begun.wait, 30)
+        assert not await worker.aclose(0.05)
+        assert not ended.is_set()
+        double.gate.set()  # when it goes on, it ends
+        assert await worker.aclose(30.0)
+        assert ended.is_set()
