@@ -23,6 +23,7 @@ from headstart.policies.learned_rule.error_limit import (
 from headstart.policies.learned_rule.features import (
     NAMES,
     VERSION,
+    EntryStats,
     EntryStatsTable,
     pack_features,
     unpack_features,
@@ -278,6 +279,15 @@ def test_entry_records_are_bounded() -> None:
     assert len(stats) == MOST_ENTRY_STATS
     assert stats.of("0").weights == 0.0
     assert stats.of(str(MOST_ENTRY_STATS)).weights > 0
+
+
+def test_entries_that_join_a_group_are_bounded_too() -> None:
+    stats = EntryStatsTable()
+    for n in range(MOST_ENTRY_STATS + 10):
+        stats.join(f"new {n}", "first")
+    assert len(stats) == MOST_ENTRY_STATS
+    assert stats.of("first").size == MOST_ENTRY_STATS
+    assert stats.of("new 0") == EntryStats(group="new 0")
 
 
 def row(principal: int) -> LabelledRow:
