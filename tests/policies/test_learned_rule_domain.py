@@ -15,6 +15,7 @@ from headstart.policies.learned_rule.domain import Domain, SnapshotError
 from headstart.policies.learned_rule.error_limit import (
     EXACT_JUDGE,
     MEMORY,
+    MIN_LABELS,
     MOST_ENTRY_STATS,
     STRICT,
     ErrorLimit,
@@ -88,6 +89,12 @@ def test_labels_teach_a_threshold_and_a_stricter_request_is_answered_at_once() -
     assert stricter is None or stricter >= threshold
     assert domain.score(unpack_features(label(0, 2.5, None).features), "x") > threshold
     assert domain.score(unpack_features(label(0, -0.5, None).features), "x") < threshold
+
+
+def test_the_learned_rule_begins_with_the_first_labels_that_suffice_for_a_threshold() -> None:
+    before, after = taught(MIN_LABELS - 1), taught(MIN_LABELS)
+    assert before.rule is Rule.COLD_START
+    assert (after.rule, after.threshold() is None) == (Rule.LEARNED, False)
 
 
 def test_where_nothing_can_be_told_apart_nothing_is_served() -> None:
