@@ -44,7 +44,7 @@ class Remembering:
     def __init__(self) -> None:
         self.samples: list[FeedbackSample] = []
         self.unserved: list[str] = []
-        self.domains = SimpleNamespace(find=lambda domain: None)
+        self.domains: Any = SimpleNamespace(find=lambda domain: None)
 
     def remember(self, sample: FeedbackSample) -> None:
         self.samples.append(sample)
