@@ -19,7 +19,14 @@ import click
 import msgspec
 
 from headstart.cli import data_sources
-from headstart.cli.data_sources import as_log_lines, existing_store, lines_of, settings_to_read
+from headstart.cli.data_sources import (
+    LogLine,
+    as_log_lines,
+    body_of,
+    existing_store,
+    lines_of,
+    settings_to_read,
+)
 from headstart.cli.options import (
     COUNT,
     FILE,
@@ -58,18 +65,6 @@ PATH = "/v1/chat/completions"
 """The path of a call that does not name its dialect."""
 
 
-class LoggedCall(Frozen):
-    """A call in a log; ``at`` is in Unix seconds."""
-
-    request: dict[str, Any] | None = None
-    response: dict[str, Any] | None = None
-    messages: list[dict[str, Any]] | None = None
-    """Used in place of request and response: the last message is the answer."""
-    model: str | None = None
-    dialect: str | None = None
-    at: float | None = None
-
-
 async def import_answers(
     settings: Settings, lines: list[bytes], headers: Headers, progress: Callable[[int], None]
 ) -> Counter[str]:
@@ -94,50 +89,38 @@ async def import_answers(
     return outcomes
 
 
-def read_calls(lines: Iterable[bytes]) -> Iterator[LoggedCall | None]:
+def read_calls(lines: Iterable[bytes]) -> Iterator[LogLine | None]:
     """Yield the calls of a log; None for a line that holds none, or no answer. Skip empty lines."""
     for line, read in zip(lines, as_log_lines(lines), strict=True):
         if not line.strip():
             continue
         try:
-            yield msgspec.json.decode(read, type=LoggedCall)
+            yield msgspec.json.decode(read, type=LogLine)
         except (msgspec.DecodeError, UnicodeDecodeError):
             yield None
 
 
-def _logged(call: LoggedCall, headers: Headers) -> LoggedAnswer | None:
-    request, response = _body(call.request), _body(call.response)
-    if call.messages and call.messages[-1].get("role") == "assistant":
-        *asked, answer = call.messages
-        choice = {"index": 0, "message": answer, "finish_reason": "stop"}
-        request, response = {"messages": asked}, {"choices": [choice]}
-    dialect = _dialect(call)
-    if request is None or response is None or dialect is None:
+def _logged(call: LogLine, headers: Headers) -> LoggedAnswer | None:
+    bodies, dialect = call.bodies(), _dialect(call)
+    if bodies is None or dialect is None:
         return None
-    if call.model is not None:
-        request = {"model": call.model, **request}
+    request, response = bodies
     return LoggedAnswer(
         dialect=dialect,
         path=dialect.paths[0],
         headers=headers,
         request=msgspec.json.encode(request),
-        response=msgspec.json.encode({"model": request.get("model"), **response}),
+        response=msgspec.json.encode(response),
         at=time.time() if call.at is None else call.at,  # noqa: TID251 - the composition root
     )
 
 
-def _dialect(call: LoggedCall) -> Dialect | None:
+def _dialect(call: LogLine) -> Dialect | None:
     """Return the dialect of a call, if its path does not depend on the request."""
     if call.dialect is None:
         return next(each for each in DIALECTS.values() if PATH in each.paths)
     named = DIALECTS.get(call.dialect)
     return named if named is not None and named.paths else None
-
-
-def _body(document: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return a body, which may be wrapped, as in batch files."""
-    body = None if document is None else document.get("body", document)
-    return body if isinstance(body, dict) else None
 
 
 FORMAT = 1
@@ -616,9 +599,9 @@ def _bodies(file: Path) -> Iterator[bytes]:
             row = msgspec.json.decode(line, type=dict[str, Any])
         except msgspec.DecodeError as error:
             raise ConfigError(f"{file}, line {number}: {error}") from error
-        request = row.get("request", row)
-        request = request.get("body", request) if isinstance(request, dict) else request
-        if not isinstance(request, dict):
+        asked = row.get("request", row)
+        request = body_of(asked) if isinstance(asked, dict) else None
+        if request is None:
             raise ConfigError(f"{file}, line {number}: it has no request")
         yield msgspec.json.encode(request)
 

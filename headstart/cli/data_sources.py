@@ -21,6 +21,7 @@ import msgspec
 from headstart.errors import ConfigError, HeadstartError
 from headstart.settings import ServerSettings, Settings, masked_variable
 from headstart.sockets import reason_of
+from headstart.types import Frozen
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
@@ -244,6 +245,46 @@ def _number(text: str | None) -> float | str | None:
         return float(text or "")
     except ValueError:
         return text
+
+
+class LogLine(Frozen):
+    """A line of a log, in one of three shapes.
+
+    - a record of the sidecar: ``{"at", "id", "scope", "dialect", "request", "response"}``;
+    - any other ``{"request", "response"}``, whose values may be wrapped as ``{"body": ...}``;
+    - a conversation that ends with the answer: ``{"messages": [..., {"role": "assistant", ...}]}``.
+
+    ``at`` is in Unix seconds.
+    """
+
+    request: dict[str, Any] | None = None
+    response: dict[str, Any] | None = None
+    messages: list[dict[str, Any]] | None = None
+    model: str | None = None
+    dialect: str | None = None
+    scope: str = ""
+    at: float | None = None
+
+    def bodies(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """Return the bodies of the request and of its answer; None if it lacks one of them."""
+        request, response = body_of(self.request), body_of(self.response)
+        if self.messages is not None:
+            if len(self.messages) < 2 or self.messages[-1].get("role") != "assistant":
+                return None
+            *asked, answer = self.messages
+            choice = {"index": 0, "message": answer, "finish_reason": "stop"}
+            request, response = {"messages": asked}, {"choices": [choice]}
+        if request is None or response is None:
+            return None
+        if self.model is not None:
+            request = {"model": self.model, **request}
+        return request, {"model": request.get("model"), **response}
+
+
+def body_of(document: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return a body, which may be wrapped, as in batch files; None if there is none."""
+    body = None if document is None else document.get("body", document)
+    return body if isinstance(body, dict) else None
 
 
 def as_log_lines(lines: Iterable[bytes]) -> Iterator[bytes]:

@@ -1,17 +1,9 @@
-"""Labelled prompts and logs, and the rates of hits and of wrong hits that they give.
+"""Labelled prompts, and the rates of hits and of wrong hits that they give.
 
-Pairs, streams and logs are read from lines of JSON. A pair is ``{"a", "b", "same_answer"}``, and a
+Pairs and streams are read from lines of JSON. A pair is ``{"a", "b", "same_answer"}``, and a
 line of a stream is ``{"prompt", "class"}``. Both may have a ``category``. Prompts are texts or
 lists of messages. The ``query`` of a stream's line is the question inside a templated prompt. Other
 fields are ignored.
-
-A line of a log has one of three shapes:
-
-- a record of the sidecar: ``{"at", "id", "scope", "dialect", "request", "response"}``;
-- any other ``{"request", "response"}``, whose values may be wrapped as ``{"body": ...}``;
-- a conversation that ends with the answer: ``{"messages": [..., {"role": "assistant", ...}]}``.
-
-``at`` is in Unix seconds. Where all lines have it, the log is sorted by it.
 """
 
 from __future__ import annotations
@@ -26,7 +18,7 @@ from headstart.errors import ConfigError
 from headstart.lab.stream import HISTORY, PlayedPrompt, PreparedPrompt, history_judge
 from headstart.policies.key import KeyContext, chat_key, find_question
 from headstart.report.estimates import ShareInterval, least_share, wilson_interval
-from headstart.types import CacheKey, ChatRequest, Completion, Frozen
+from headstart.types import CacheKey, ChatRequest, Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -155,99 +147,6 @@ def _last_text(messages: list[dict[str, Any]]) -> str | None:
             return text
         case _:
             return None
-
-
-_encode = msgspec.json.encode
-
-
-class LoggedExchange(Frozen):
-    """A request body and its response body in a chat dialect. The default is OpenAI's."""
-
-    line: int
-    request: bytes
-    response: bytes
-    dialect: str = "openai-chat"
-    scope: str = ""
-    at: float | None = None
-
-
-class Recorded(Frozen):
-    """One logged request with its cache key and its answer."""
-
-    prompt: CacheKey
-    text: str | None
-    """The whole last user text; ``prompt.query`` may be only the question in it."""
-    answer: Completion
-
-
-class _LogLine(msgspec.Struct):
-    request: dict[str, Any] | None = None
-    response: dict[str, Any] | None = None
-    messages: list[dict[str, Any]] | None = None
-    model: str | None = None
-    dialect: str = "openai-chat"
-    scope: str = ""
-    at: float | None = None
-
-
-def is_log(first: dict[str, Any]) -> bool:
-    """Return whether a file with this first line is a log, not labelled prompts."""
-    return bool(first.keys() & {"request", "messages"})
-
-
-def is_cut_off(line: bytes) -> bool:
-    """Return whether a line is JSON whose end is missing, because its writer was stopped."""
-    try:
-        msgspec.json.decode(line, type=msgspec.Raw)
-    except msgspec.DecodeError as error:
-        return bool(line.strip()) and str(error) == "Input data was truncated"
-    return False
-
-
-def read_log(lines: Iterable[bytes]) -> list[LoggedExchange]:
-    """Read a log in time order. Raises LabelledDataError."""
-    found = [
-        _exchange(number, decode_line(number, line, _LogLine)) for number, line in numbered(lines)
-    ]
-    if all(exchange.at is not None for exchange in found):
-        found.sort(key=lambda exchange: exchange.at or 0.0)
-    return found
-
-
-def _exchange(number: int, line: _LogLine) -> LoggedExchange:
-    if line.messages is not None:
-        request, response = _split(number, line.messages, line.model or "unknown")
-    elif line.request is not None and line.response is not None:
-        request, response = _body(line.request), _body(line.response)
-        request = {"model": line.model or "unknown", **request}
-    else:
-        raise LabelledDataError(
-            f"line {number}: give request and response (OpenAI chat bodies), or messages that end "
-            "with the assistant's answer"
-        )
-    return LoggedExchange(
-        line=number,
-        request=_encode(request),
-        response=_encode(response),
-        dialect=line.dialect,
-        scope=line.scope,
-        at=line.at,
-    )
-
-
-def _body(document: dict[str, Any]) -> dict[str, Any]:
-    body = document.get("body")
-    return body if isinstance(body, dict) else document
-
-
-def _split(
-    number: int, messages: list[dict[str, Any]], model: str
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    if len(messages) < 2 or messages[-1].get("role") != "assistant":
-        raise LabelledDataError(f"line {number}: messages must end with the assistant's answer")
-    *asked, answer = messages
-    choice = {"index": 0, "message": answer, "finish_reason": "stop"}
-    return {"model": model, "messages": asked}, {"model": model, "choices": [choice]}
 
 
 # --- rates ----------------------------------------------------------------------------------------

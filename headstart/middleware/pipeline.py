@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from headstart.middleware.respond import Compose, Responder, StoredResponse
     from headstart.middleware.router import Router
     from headstart.middleware.shared_flights import SharedFlights
+    from headstart.middleware.upstreams.followed import WaitingCall
     from headstart.observe import Observer
     from headstart.settings import JoinStreams
     from headstart.types import (
@@ -752,28 +753,21 @@ class Engine:
         from headstart.middleware.upstreams.followed import FollowedCall
 
         assert self._shared is not None
-        return FollowedCall(
-            self._shared,
-            claim,
-            flight,
-            upstream,
-            dialect=context.route.dialect,
-            render=partial(self._render_for, context),
-            rescued=self._routes.get(context.prepared.rule, NO_ROUTE).rescued,
-            join_streams=self._options.join_streams,
-        )
+        rescued = self._routes.get(context.prepared.rule, NO_ROUTE).rescued
+        waiting = self._waiting(context, upstream)
+        return FollowedCall(self._shared, claim, flight, waiting, rescued)
 
     def _awaiting(self, context: RequestContext, twin: Flight, upstream: Upstream) -> Upstream:
         """Return a candidate that gives the twin's whole answer, or else asks ``upstream``."""
         from headstart.middleware.upstreams.followed import AwaitedTwin
 
-        return AwaitedTwin(
-            twin,
-            upstream,
-            dialect=context.route.dialect,
-            render=partial(self._render_for, context),
-            join_streams=self._options.join_streams,
-        )
+        return AwaitedTwin(twin, self._waiting(context, upstream))
+
+    def _waiting(self, context: RequestContext, upstream: Upstream) -> WaitingCall:
+        from headstart.middleware.upstreams.followed import WaitingCall
+
+        render = partial(self._render_for, context)
+        return WaitingCall(upstream, context.route.dialect, render, self._options.join_streams)
 
     def _render_for(self, context: RequestContext, entry: Entry) -> StoredResponse | None:
         """Return an entry that was stored since the lookup; None if it must not answer."""

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headstart.cli.data_sources import as_log_lines
-from headstart.lab.commands.playing import read_material
-from headstart.lab.rates import read_log
+from headstart.lab.commands.playing import read_log, read_material
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -134,6 +134,13 @@ def test_the_lines_around_trouble_are_kept_and_those_that_share_its_id() -> None
     assert {lines[100], *lines[197:203]} <= set(_collapsed(lines))
 
 
+def test_a_usual_line_that_shares_the_id_of_trouble_is_kept() -> None:
+    lines = [f"{line} order={40_000 + n}" for n, line in enumerate(_requests())]
+    assert lines[111] not in _collapsed(lines)
+    lines[200] = "2025-12-12T10:03:20Z ERROR order 40111 was lost"
+    assert lines[111] in _collapsed(lines)
+
+
 def test_both_sides_of_the_longest_pause_are_kept() -> None:
     lines = _requests()
     lines[150:200] = []

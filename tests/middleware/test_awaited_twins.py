@@ -11,7 +11,7 @@ import pytest
 from headstart.attempts import RoutingEstimate
 from headstart.errors import UpstreamProtocolError
 from headstart.middleware.flights import Flight
-from headstart.middleware.upstreams.followed import AwaitedTwin
+from headstart.middleware.upstreams.followed import AwaitedTwin, WaitingCall
 from support.candidates import chat_call, reply_of
 from support.entries import entry
 
@@ -58,7 +58,7 @@ def in_flight(seconds: float) -> Flight:
 
 
 def awaiting(flight: Flight, upstream: App, when: JoinStreams = "sooner") -> AwaitedTwin:
-    return AwaitedTwin(flight, upstream, dialect=None, render=rendered, join_streams=when)
+    return AwaitedTwin(flight, WaitingCall(upstream, None, rendered, when))
 
 
 async def test_a_stream_waits_for_a_whole_answer_that_should_come_sooner() -> None:

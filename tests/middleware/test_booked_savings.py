@@ -56,8 +56,11 @@ async def test_the_first_token_of_a_whole_answer_is_not_known(
     async with proxied() as proxy:
         await proxy.ask(stream=first)
         await proxy.ask(stream=then)
-        _, hit = proxy.served
-    assert hit.outcome is Outcome.EXACT
+        miss, hit = proxy.served
+    assert (miss.outcome, hit.outcome) == (Outcome.MISS, Outcome.EXACT)
+    assert miss.ttft_s is not None  # of a whole answer: the time until it was sent
+    assert hit.ttft_s is not None
+    assert 0.0 < miss.ttft_s <= miss.total_s
     assert (hit.saved_ttft_s is not None) == known
     if not then and hit.saved_ttft_s is not None:  # its first token is at its end
         assert hit.saved_ttft_s == pytest.approx(hit.saved_total_s, abs=0.05)

@@ -364,6 +364,23 @@ async def test_relayed_calls_pass_if_their_cost_and_model_are_known(
                 await case.ledger.admit_relayed(relayed, is_free=is_free)
 
 
+async def test_relayed_calls_count_as_requests_of_a_minute() -> None:
+    async with running(requests_per_minute=2) as case:
+        await case.ledger.admit("a", "m")
+        await case.ledger.admit_relayed(call(relayed=True), is_free=False)
+        with pytest.raises(OverLimit):
+            await case.ledger.admit_relayed(call(relayed=True), is_free=False)
+        await case.ledger.admit_relayed(call("b", relayed=True), is_free=False)
+
+
+async def test_requests_that_repeat_a_key_are_refused_for_limits_alone() -> None:
+    twice = OPENAI_CHAT.parse_request(b'{"model": "m", "model": "n", "messages": []}')
+    async with running(models=("m", "n")) as case:
+        with pytest.raises(Forbidden, match="repeat a JSON key"):
+            await case.ledger.admit_request("a", twice)
+        await case.ledger.admit_request("b", twice)
+
+
 @pytest.mark.parametrize(
     "more",
     [

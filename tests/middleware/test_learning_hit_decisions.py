@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -15,7 +16,12 @@ from headstart.decisions import (
     UnlabelledPair,
     Verdict,
 )
-from headstart.middleware.learning.hit_decisions import AllowedChecks, HitDecider, HitDecision
+from headstart.middleware.learning.hit_decisions import (
+    AllowedChecks,
+    HitAction,
+    HitDecider,
+    HitDecision,
+)
 from headstart.middleware.learning.learner import SAVED_UP_S, Audits, ComparisonBudget
 from headstart.observe import Observers
 from headstart.policies.learned_rule.domain import Domain
@@ -37,12 +43,14 @@ class Remembering:
 
     def __init__(self) -> None:
         self.samples: list[FeedbackSample] = []
+        self.unserved: list[str] = []
+        self.domains: Any = SimpleNamespace(find=lambda domain: None)
 
     def remember(self, sample: FeedbackSample) -> None:
         self.samples.append(sample)
 
     def mark_unserved(self, id: str) -> None:
-        """Do nothing: no feedback follows here."""
+        self.unserved.append(id)
 
 
 class Dice(Audits):
@@ -56,13 +64,15 @@ class Dice(Audits):
         return share == 1 or (share > 0 and self.lucky)
 
 
-def decider_with(learner: Remembering, dice: Audits, budget: ComparisonBudget) -> HitDecider:
+def decider_with(
+    learner: Remembering, dice: Audits, budget: ComparisonBudget, *, shadow: bool = False
+) -> HitDecider:
     return HitDecider(
         cast("Any", learner),
         dice,
         budget=budget,
         error_limit=ErrorLimit(),
-        shadow=False,
+        shadow=shadow,
         shadow_first=0,
         observer=Observers(),
     )
@@ -178,3 +188,18 @@ def test_a_share_of_nothing_compares_no_miss() -> None:
     hit_decider = decider_with(Remembering(), Dice(lucky=True), ComparisonBudget(0.0, lambda: 0.0))
     verdict = Verdict(serves=False, similarity=0.85, rule=Rule.COLD_START)
     assert decide(hit_decider, verdict).sample is None
+
+
+@pytest.mark.parametrize("shadow", [True, False])
+def test_feedback_on_a_hit_that_is_not_served_is_about_the_fresh_answer(*, shadow: bool) -> None:
+    learner, entry = Remembering(), make_entry("e")
+    hit_decider = decider_with(
+        learner, Dice(lucky=False), ComparisonBudget(1.0, lambda: 0.0), shadow=shadow
+    )
+    verdict = Verdict(serves=True, similarity=0.9, rule=Rule.LEARNED, score=3.0, threshold=2.0)
+    pair = UnlabelledPair(domain="d", entry=entry, verdict=verdict)
+    lookup = Lookup(outcome=Outcome.SEMANTIC, entry=entry, pair=pair)
+    allowed = AllowedChecks(ask=True, twice=True)
+    decision = hit_decider.decide("id", lookup, KEY, MatchContext(domain="d"), may=allowed)
+    assert (decision.action is HitAction.ASK) == shadow
+    assert learner.unserved == (["id"] if shadow else [])

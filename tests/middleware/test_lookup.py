@@ -105,6 +105,41 @@ async def test_an_answer_from_the_future_is_stale(
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("ttl_s", "max_age_s", "age_s", "served"),
+    [
+        (60.0, None, 60.0, True),
+        (60.0, None, 61.0, False),
+        (60.0, 600, 61.0, False),
+        (600.0, 60, 61.0, False),
+        (600.0, 60, 59.0, True),
+        (None, 60, 61.0, False),
+        (None, 60, 59.0, True),
+        (None, None, 1e6, True),
+    ],
+)
+async def test_a_route_serves_no_answer_older_than_its_lifetime_and_the_callers_limit(
+    ttl_s: float | None, max_age_s: int | None, age_s: float, *, served: bool
+) -> None:
+    rig = CacheRig(FaultyStore())
+    finder = finder_of(rig)
+    rig.now = 1_000_000.0
+    stored = entry("a", created=rig.now, expires=None)
+    prepared = Prepared(
+        request=None,
+        key=stored.key,
+        directives=Directives(max_age_s=max_age_s),
+        rule="",
+        lifetime=Lifetime("", Lifetimes(ttl_s=ttl_s)),
+    )
+    async with running(rig.cache) as cache:
+        await cache.put(stored)
+        rig.now += age_s
+        lookup = finder.peek(prepared, stored.key) or await finder.find(prepared, stored.key)
+    assert lookup.reason == (None if served else "stale")
+
+
+@pytest.mark.anyio
 async def test_a_question_waits_for_the_encoder_as_long_as_fresh_answers_take() -> None:
     rig, wait_limit = CacheRig(FaultyStore(), max_wait_s=60.0), EncoderWaitLimit()
     finder = Finder(

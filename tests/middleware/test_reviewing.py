@@ -83,6 +83,15 @@ async def test_a_pair_that_was_reviewed_elsewhere_is_not_open() -> None:
     assert reviews.find("q1", "e1") is not None
 
 
+async def test_a_pair_whose_answer_is_gone_is_forgotten() -> None:
+    store, reviews = MemoryStore(), Reviews()
+    await store.add_labels([make_label(1), make_label(2)])
+    await reviews.follow(store)
+    reviews.drop(make_label(1))
+    assert ids(reviews) == ["q2"]
+    assert reviews.find("q1", "e1") is None
+
+
 async def test_another_store_is_read_from_its_beginning() -> None:
     reviews = Reviews()
     for number in (1, 2):

@@ -386,6 +386,26 @@ async def test_ample_limits_are_read_now_and_then_and_from_each_refusal(
     assert target.estimate(call).allowance == pytest.approx(left, abs=0.001)
 
 
+async def test_a_refused_request_gives_its_tokens_back() -> None:
+    tokens = (
+        (b"content-type", b"text/event-stream"),
+        (b"x-ratelimit-limit-tokens", b"1000"),
+        (b"x-ratelimit-remaining-tokens", b"600"),
+        (b"x-ratelimit-reset-tokens", b"1h"),
+    )
+    actor, targets = Actor("a", [whole("Hi")], headers=tokens), Targets()
+    target, call = targets.target(actor), chat_call()
+    async with await target.send(call) as reply:
+        await read(reply)
+    left = target.estimate(call).allowance
+    actor.status, actor.headers = 400, JSON
+    for _ in range(20):
+        with pytest.raises(UpstreamRefused):
+            await target.send(call)
+    assert len(actor.calls) == 21
+    assert target.estimate(call).allowance == pytest.approx(left, abs=0.02)
+
+
 async def test_a_conversation_is_warm_where_it_was_served() -> None:
     targets = Targets()
     target = targets.target(Actor("a", [whole("Hi")]))

@@ -368,3 +368,19 @@ def test_arguments_of_tool_calls_are_read_as_json() -> None:
     assert not has_match('{"text": "\\u00e4"}', expressions)
     assert not has_match('{"text": "\\u00', expressions)
     assert not has_match("H\\u00e4nde", expressions)  # no JSON
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"plain 4111",
+        b"\xff 4111",
+        b'{"text": "\\u0034111"}',
+        {"4111": 0},
+        {"text": ["", ("card 4111",)]},
+    ],
+)
+def test_expressions_are_searched_for_in_all_that_a_value_holds(value: object) -> None:
+    assert has_match(value, [re.compile("4111")])
+    assert not has_match(value, [re.compile("5111")])
+    assert not has_match(value, [])

@@ -81,6 +81,7 @@ def test_a_complete_success_is_stored_and_an_unusual_one_if_it_says_how_long(
         ({"cache_control": "must-understand"}, None),
         ({"cache_control": "no-transform, immutable, stale-while-revalidate=9"}, None),
         ({"pragma": "No-Cache"}, "cache-control"),
+        ({"pragma": "x-other"}, None),
         ({"pragma": "no-cache", "cache_control": "max-age=60"}, None),
         ({"set_cookie": "a=b"}, "set-cookie"),
         ({"vary": "*"}, "vary"),

@@ -211,6 +211,27 @@ def test_the_callers_own_fault_ends_it_at_once() -> None:
     assert starts.over
 
 
+@pytest.mark.parametrize("failed", [SERVER, SILENT])
+def test_after_the_callers_own_fault_a_race_starts_no_more_attempts(failed: Failure) -> None:
+    starts = make(3, AttemptRules(at_once=3))
+    due(starts, 0.0)
+    starts.avoided(2, 0.0)
+    starts.failed(0, BAD, 0.1)
+    assert not starts.over
+    starts.failed(1, failed, 0.2)
+    assert due(starts, 0.2) == []
+    assert starts.over
+
+
+def test_a_member_that_is_avoided_after_the_callers_own_fault_is_not_asked() -> None:
+    starts = make(2, AttemptRules(at_once=2))
+    due(starts, 0.0)
+    starts.failed(0, BAD, 0.1)
+    starts.avoided(1, 0.1)
+    assert due(starts, 0.1) == []
+    assert starts.over
+
+
 def test_only_larger_contexts_help_a_prompt_that_is_too_long() -> None:
     starts = make(4, contexts={0: 100, 1: 100, 2: 200, 3: None})
     due(starts, 0.0)

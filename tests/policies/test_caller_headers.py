@@ -113,6 +113,8 @@ def test_a_parameter_counts_by_its_decoded_name() -> None:
         (b"__cf_bm_user=ann", b"__cf_bm_user=ann"),
         (b"awsalb", b""),
         (b"a=1;b=2", b"a=1;b=2"),
+        (b"a=1; ;b=2", b"a=1;b=2"),
+        (b" ; ", b""),
         (b"", b""),
     ],
 )

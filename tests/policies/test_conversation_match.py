@@ -76,6 +76,7 @@ def test_a_reworded_turn_is_left_to_the_encoder() -> None:
         (("I want to send 4,500 pounds.", "Ok."), ("I want to send 6,500 pounds.", "Ok."), "fact"),
         (("I fly on Monday.", "Fine."), ("I fly on Friday.", "Fine."), "fact"),
         (("I want a room.", "Fine."), ("I want a room for 2 people.", "Fine."), "fact"),
+        (("I want a room.", "Fine."), ("I want a room for Monday.", "Fine."), "fact"),
         (("I am off to Greece soon.", "Nice."), ("I am off to Turkey soon.", "Nice."), "fact"),
         (
             ("I want a tent.", "The red one is 80 pounds."),

@@ -57,6 +57,22 @@ def test_a_race_of_two_costs_half_more_or_twice_as_much() -> None:
     assert [loser / whole for loser in lost] == pytest.approx([0.5, 1.0])
 
 
+@pytest.mark.parametrize(
+    ("price", "tokens", "usd"),
+    [
+        (PLAIN, Tokens(prompt=1_000_000), 0.0),
+        (RICH, Tokens(prompt=1_000_000, completion=5), 3 * 1.8),
+        (RICH, Tokens(prompt=1_000_000, cached=600_000), 3 * 0.72),
+        (RICH, Tokens(prompt=1_000_000, cache_write=1_000_000), 3 * 2.3),
+        (RICH, Tokens(prompt=1_000_000, cached=1_000_000), 0.0),
+    ],
+)
+def test_what_a_prompt_in_the_prefix_cache_would_have_saved(
+    price: Price, tokens: Tokens, usd: float
+) -> None:
+    assert price.prefix_saving_usd(tokens) == pytest.approx(usd)
+
+
 def test_a_cached_prompt_saves_the_difference_to_its_price() -> None:
     for price, saved_usd in ((RICH, 3 * 1.8), (PLAIN, 0.0)):
         fresh = price.cost_usd(Tokens(prompt=1_000_000))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import log, log1p
 from typing import Any
 
 import pytest
@@ -194,3 +195,32 @@ def test_a_long_word_problem_gains_more_from_a_strong_model_than_a_greeting() ->
 def test_any_prompt_has_a_gain_within_bounds(text: str) -> None:
     assert len(read_features(text)) == len(PROMPT_FEATURES)
     assert 0.0 <= expected_gain(text) <= 1.0
+
+
+def test_the_features_of_a_prompt_are_counted() -> None:
+    text = (
+        "Ann has 16 eggs. She sells half, and then 3/4 of each\n"
+        "afterwards eggs. How many = not sold?"
+    )
+    assert dict(zip(PROMPT_FEATURES, read_features(text), strict=True)) == pytest.approx(
+        {
+            "length": log1p(len(text)),
+            "thousands of characters": len(text) / 1000,
+            "words in a sentence": log(16 / 4),
+            "sentences": log1p(4),
+            "numbers": log1p(2),
+            "numbers a word": 2 / 16,
+            "broken numbers": log1p(1),
+            "quantities": 2,
+            "fractions": 1,
+            "steps": 2,
+            "negations": 1,
+            "questions": 1,
+            "lines": log1p(1),
+            "word length": 63 / 16,
+            "distinct words": 15 / 16,
+            "long words": 1 / 16,
+            "names": 3 / 16,
+            "symbols": log1p(1),
+        }
+    )

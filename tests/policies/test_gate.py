@@ -16,11 +16,13 @@ from headstart.policies.gate import (
     HIT_MEMORY,
     LOWEST,
     MARGIN,
+    MOST_DOMAINS,
     MOST_LOST,
     OPEN,
     STEP,
     WINDOW,
     GateCounts,
+    Gates,
     SketchLabels,
     gate_of,
 )
@@ -203,3 +205,20 @@ def test_a_verified_match_asks_the_domain_of_the_request() -> None:
         match.note_encoded(CONTEXT, 0.55, sampled=False, served=False)
     assert match.gate(CONTEXT) == pytest.approx(0.6)
     assert match.gate(MatchContext(domain="other")) == OPEN
+
+
+def test_old_labels_of_a_range_fade_and_keep_their_share() -> None:
+    labels = labelled({0.55: (FORGET_AT, FORGET_AT // 2)})
+    place = labels.compared.index(FORGET_AT)
+    labels = labels.with_label(0.55, same=False)
+    assert labels.compared[place] == FORGET_AT / 2 + 1
+    assert labels.same[place] == FORGET_AT / 4
+
+
+def test_only_the_domains_that_were_used_last_keep_their_counts() -> None:
+    gates = Gates()
+    contexts = [MatchContext(domain=str(number)) for number in range(MOST_DOMAINS + 1)]
+    for context in (*contexts[:-1], contexts[0], contexts[-1]):
+        gates.note(context, 0.9, sampled=False, served=True)
+    kept = [gates.of(context).hits > 0 for context in contexts]
+    assert kept == [True, False, *[True] * (MOST_DOMAINS - 1)]

@@ -83,6 +83,7 @@ VETOED = [
     ("date", "Opening hours on Monday", "Opening hours on Tuesday"),
     ("date", "Trains to Oslo in May", "Trains to Oslo in June"),
     ("date", "Weather tomorrow", "Weather today"),
+    ("date", "Trains to Oslo in May", "Trains to Oslo in March"),
     ("date", "Events on 3 Mar", "Events on 3 Apr"),
     ("date", "Orders before the 4th of May", "Orders on the 4th of May"),
     ("date", "Orders since 2019", "Orders in 2019"),
@@ -183,6 +184,7 @@ VETOED = [
     ("role-swap", "Who invited Ann?", "Which people did Ann invite?"),
     ("role-swap", "Who called me?", "Who did I call?"),
     ("role-swap", "By whom was Ann invited?", "Who was invited by Ann?"),
+    ("role-swap", "Tell me by whom Ann was invited", "Tell me who was invited by Ann"),
     ("role-swap", "Is copper heavier than iron?", "Is iron heavier than copper?"),
     ("role-swap", "Subtract 5 from 12", "Subtract 12 from 5"),
     (
@@ -319,6 +321,7 @@ KEPT = [
     ("question", "How many days until the match?", "When is the match?"),
     ("question", "How many seats are there?", "Give me a count of the seats"),
     ("question", "How many guests came, and when?", "When did how many guests come?"),
+    ("question", "How many guests came, and when did they?", "When did the guests come?"),
     ("question", "Where do I see the total of my points?", "How many points do I have?"),
     ("question", "How many days do I have?", "What is my balance of days?"),
     ("question", "Find the phone number of the hotel", "Find the hotel's phone"),
@@ -338,6 +341,8 @@ KEPT = [
     ("quantifier", "Not only cats purr", "Cats purr"),
     ("quantifier", "Is that all right?", "Is that right?"),
     ("quantifier", "It fails for some reason every day", "It fails each day"),
+    ("quantifier", "For some reason it fails", "It fails all the time"),
+    ("quantifier", "Do dogs bite at all?", "Do some dogs bite?"),
     ("quantifier", "List all users", "List the users"),
     ("comparative", "The best way to clean a pan", "The easiest way to clean a pan"),
     ("comparative", "The cheapest phone", "The most affordable phone"),
@@ -566,6 +571,10 @@ def test_a_name_of_one_letter_counts_in_long_code() -> None:
         parse(FENCED.format("\n".join([*lines, f"  return {last}"]))) for last in ("a", "it")
     )
     assert GUARDS["substitution"](one, other)
+
+
+def test_a_prompt_of_one_word_has_vectors() -> None:
+    assert len(parse("Refunds?").vectors) == 384
 
 
 def test_incomplete_encoding_leaves_no_vectors() -> None:

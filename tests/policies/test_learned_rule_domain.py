@@ -15,6 +15,7 @@ from headstart.policies.learned_rule.domain import Domain, SnapshotError
 from headstart.policies.learned_rule.error_limit import (
     EXACT_JUDGE,
     MEMORY,
+    MIN_LABELS,
     MOST_ENTRY_STATS,
     STRICT,
     ErrorLimit,
@@ -23,6 +24,7 @@ from headstart.policies.learned_rule.error_limit import (
 from headstart.policies.learned_rule.features import (
     NAMES,
     VERSION,
+    EntryStats,
     EntryStatsTable,
     pack_features,
     unpack_features,
@@ -87,6 +89,12 @@ def test_labels_teach_a_threshold_and_a_stricter_request_is_answered_at_once() -
     assert stricter is None or stricter >= threshold
     assert domain.score(unpack_features(label(0, 2.5, None).features), "x") > threshold
     assert domain.score(unpack_features(label(0, -0.5, None).features), "x") < threshold
+
+
+def test_the_learned_rule_begins_with_the_first_labels_that_suffice_for_a_threshold() -> None:
+    before, after = taught(MIN_LABELS - 1), taught(MIN_LABELS)
+    assert before.rule is Rule.COLD_START
+    assert (after.rule, after.threshold() is None) == (Rule.LEARNED, False)
 
 
 def test_where_nothing_can_be_told_apart_nothing_is_served() -> None:
@@ -278,6 +286,15 @@ def test_entry_records_are_bounded() -> None:
     assert len(stats) == MOST_ENTRY_STATS
     assert stats.of("0").weights == 0.0
     assert stats.of(str(MOST_ENTRY_STATS)).weights > 0
+
+
+def test_entries_that_join_a_group_are_bounded_too() -> None:
+    stats = EntryStatsTable()
+    for n in range(MOST_ENTRY_STATS + 10):
+        stats.join(f"new {n}", "first")
+    assert len(stats) == MOST_ENTRY_STATS
+    assert stats.of("first").size == MOST_ENTRY_STATS
+    assert stats.of("new 0") == EntryStats(group="new 0")
 
 
 def row(principal: int) -> LabelledRow:

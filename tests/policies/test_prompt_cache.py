@@ -147,3 +147,17 @@ def test_a_marked_prefix_is_cached_for_five_minutes_after_its_last_use() -> None
     assert not reuse.of("p", LATER, TTL_S).cached
     _use(reuse, "q", LATER, 0.0, cached=False)
     assert not reuse.of("q", LATER, 1.0).cached
+
+
+@pytest.mark.parametrize("asked_at", [[], [40.0]])
+def test_a_prefix_that_comes_back_after_half_a_minute_is_counted_once(
+    asked_at: list[float],
+) -> None:
+    reuse = PrefixReuse()
+    for number in range(20):
+        _use(reuse, f"p{number}", LATER, 0.0)
+    for now in asked_at:
+        reuse.of("p0", LATER, now)
+    for number in range(20):
+        _use(reuse, f"p{number}", LATER, 50.0)
+    assert reuse.of("p0", LATER, 60.0).expected_reads == pytest.approx(1.06, abs=0.01)

@@ -67,6 +67,9 @@ def test_late_tells_what_its_shares_of_the_samples_exceed() -> None:
         sketch.add(1 + number / 100, number)
     assert sketch.late() == tuple(sketch.quantile(1 - share) for share in LATE)
     assert list(sketch.late()) == sorted(sketch.late())
+    for number in range(1000):
+        sketch.add(50 + number / 100, number)
+    assert sketch.late() == tuple(sketch.quantile(1 - share) for share in LATE)
 
 
 def test_old_samples_fade_and_new_ones_take_over() -> None:

@@ -14,7 +14,6 @@ from headstart.policies.freshness import (
     stricter,
 )
 from headstart.settings import CompressionMode
-from headstart.settings import CompressionMode as ConfiguredMode
 
 
 @pytest.mark.parametrize(
@@ -66,10 +65,6 @@ def test_the_strictest_mode_of_compression_asked_for_counts(
 def test_an_unknown_mode_of_compression_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="off, safe, recoverable, balanced, aggressive"):
         parse_directives(((b"x-headstart-compress", b"on"),))
-
-
-def test_the_modes_of_compression_are_the_same_everywhere() -> None:
-    assert get_args(CompressionMode) == get_args(CompressionMode) == get_args(ConfiguredMode)
 
 
 @pytest.mark.parametrize(

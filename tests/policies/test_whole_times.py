@@ -142,3 +142,22 @@ def test_a_snapshot_keeps_what_whole_times_taught() -> None:
     assert new.mean_s == pytest.approx(old.mean_s, rel=1e-3)
     assert new.tokens_per_s == pytest.approx(old.tokens_per_s, rel=1e-3)
     assert new.samples == old.samples
+
+
+def test_answers_of_one_length_are_taken_for_tokens_alone() -> None:
+    times = WholeTimes(100.0)
+    for _ in range(20):
+        times.add(100, 2.0, 0.0)
+    assert times.line() == pytest.approx((0.0, 0.02))
+
+
+def test_a_small_difference_of_lengths_tells_little() -> None:
+    times = WholeTimes(100.0)
+    times.add(100, 1.0, 0.0)
+    times.add(102, 1.5, 0.0)
+    first_s, token_s = times.line()
+    assert first_s + 101 * token_s == pytest.approx(1.25)
+    assert token_s == pytest.approx(1.25 / 101, rel=0.1)
+    times.add(100, 1.5, 0.0)
+    times.add(102, 1.0, 0.0)
+    assert times.line()[1] == pytest.approx(1.25 / 101, rel=0.1)

@@ -15,21 +15,17 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from headstart.cli.data_sources import as_log_lines, read_lines
+from headstart.cli.data_sources import LogLine, as_log_lines, read_lines
 from headstart.dialects.registry import DIALECTS
 from headstart.errors import InvalidRequest
 from headstart.lab.rates import (
     LabelledDataError,
     Pairs,
-    Recorded,
     decode_line,
-    is_cut_off,
-    is_log,
     numbered,
     pairs_in_order,
     percent,
     read_labelled,
-    read_log,
     same_class,
 )
 from headstart.lab.stream import PreparedPrompt, ReplayRun, history_judge, play
@@ -39,16 +35,17 @@ from headstart.policies.guards.table import parse_prompt
 from headstart.policies.key import KeyContext, chat_key, find_question
 from headstart.policies.learned_rule.error_limit import EXACT_JUDGE, ErrorLimit, JudgeNoise
 from headstart.reply import Transcript
+from headstart.types import CacheKey, Completion, Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from headstart.dialects.dialect import Dialect
-    from headstart.lab.rates import LoggedExchange, Rates
+    from headstart.lab.rates import Rates
     from headstart.lab.stream import Contender, Judge, PlayedPrompt
     from headstart.policies.guards.words import Parse
-    from headstart.types import CacheKey, ChatRequest, Completion
+    from headstart.types import ChatRequest
 
 T = TypeVar("T")
 MAX_ERROR_HELP = (
@@ -207,6 +204,68 @@ def _read_material(paths: Sequence[Path], pattern: re.Pattern[str] | None) -> Ma
     texts = [row.prompt.query for row in rows if row.prompt.query is not None]
     pairs = isinstance(labelled, Pairs)
     return Material(rows, encode_all(texts), same_class, EXACT_JUDGE, {}, texts, pairs)
+
+
+class LoggedExchange(Frozen):
+    """A request body and its response body in a chat dialect. The default is OpenAI's."""
+
+    line: int
+    request: bytes
+    response: bytes
+    dialect: str
+    scope: str = ""
+    at: float | None = None
+
+
+class Recorded(Frozen):
+    """One logged request with its cache key and its answer."""
+
+    prompt: CacheKey
+    text: str | None
+    """The whole last user text; ``prompt.query`` may be only the question in it."""
+    answer: Completion
+
+
+def is_log(first: dict[str, Any]) -> bool:
+    """Return whether a file with this first line is a log, not labelled prompts."""
+    return bool(first.keys() & {"request", "messages"})
+
+
+def is_cut_off(line: bytes) -> bool:
+    """Return whether a line is JSON whose end is missing, because its writer was stopped."""
+    try:
+        msgspec.json.decode(line, type=msgspec.Raw)
+    except msgspec.DecodeError as error:
+        return bool(line.strip()) and str(error) == "Input data was truncated"
+    return False
+
+
+def read_log(lines: Iterable[bytes]) -> list[LoggedExchange]:
+    """Read a log; sort it by time if all lines have it. Raises LabelledDataError."""
+    found = [
+        _exchange(number, decode_line(number, line, LogLine)) for number, line in numbered(lines)
+    ]
+    if all(exchange.at is not None for exchange in found):
+        found.sort(key=lambda exchange: exchange.at or 0.0)
+    return found
+
+
+def _exchange(number: int, line: LogLine) -> LoggedExchange:
+    bodies = msgspec.structs.replace(line, model=line.model or "unknown").bodies()
+    if bodies is None:
+        raise LabelledDataError(
+            f"line {number}: give request and response (OpenAI chat bodies), or messages that end "
+            "with the assistant's answer"
+        )
+    request, response = map(msgspec.json.encode, bodies)
+    return LoggedExchange(
+        line=number,
+        request=request,
+        response=response,
+        dialect=line.dialect or "openai-chat",
+        scope=line.scope,
+        at=line.at,
+    )
 
 
 def _recorded(

@@ -36,12 +36,46 @@ MOST_OWNERS = 3
 """Most processes that are followed, one after the other, before the call is made here."""
 
 
+class WaitingCall(NamedTuple):
+    """A call that waits for the answer of another one."""
+
+    inner: Upstream
+    """It makes the call if the other one gives no answer."""
+    dialect: Dialect | None
+    render: Render
+    """Gives headers, body and status of an entry, or None if it must not answer."""
+    join_streams: JoinStreams
+
+    def terms(self, call: Call) -> JoinTerms | None:
+        """Return on which terms it waits for a whole answer; None: it does not wait.
+
+        A call for a whole answer waits for the end of a stream in any case.
+        """
+        if call.request is None or not call.request.stream:
+            return ANY_WAIT
+        if self.join_streams != "sooner":
+            return join_terms(self.join_streams, None)
+        estimate = getattr(self.inner, "estimate", None)  # an app has none
+        return join_terms("sooner", None if estimate is None else estimate(call))
+
+    def stored(self, entry: Entry) -> Reply | None:
+        """Return an entry, which another call has stored meanwhile, as the answer."""
+        answer = self.render(entry)
+        if answer is None:
+            return None
+        headers, body, status = answer
+        reader, transcript = body_reader(status, headers, self.dialect), Transcript()
+        pieces = _of_body(body, reader, transcript)
+        reply = Reply(entry.origin.upstream, status, headers, pieces, transcript=transcript)
+        reply.followed = _Stored(entry.origin)
+        return reply
+
+
 class FollowedCall:
     """The upstream of a call that another process makes.
 
-    If that process fails before any content came, the call is made here, by ``inner``. If it fails
-    later, the answer is rescued: ``rescued`` puts a rescue around a candidate. ``render`` gives
-    headers, body and status of an entry, or None if it must not answer.
+    If that process fails before any content came, the call is made here. If it fails later, the
+    answer is rescued: ``rescued`` puts a rescue around a candidate.
     """
 
     def __init__(
@@ -49,12 +83,8 @@ class FollowedCall:
         flights: SharedFlights,
         claim: LeaseClaim,
         flight: Flight,
-        inner: Upstream,
-        *,
-        dialect: Dialect | None,
-        render: Render,
+        waiting: WaitingCall,
         rescued: Callable[[Candidate], Upstream] | None,
-        join_streams: JoinStreams,
     ) -> None:
         assert claim.elsewhere is not None
         self._flights = flights
@@ -62,16 +92,13 @@ class FollowedCall:
         self._exact = claim.exact
         self._form = claim.form
         self._flight = flight
-        self._inner = inner
-        self._dialect = dialect
-        self._render = render
+        self._waiting = waiting
         self._rescued = rescued
-        self._join_streams = join_streams
 
     @property
     def name(self) -> str:
         """The name of the upstream that would be asked."""
-        return self._inner.name
+        return self._waiting.inner.name
 
     async def send(self, call: Call) -> Reply:
         """Follow the owner of the lease, and each process that takes it over.
@@ -87,66 +114,42 @@ class FollowedCall:
                     break
             found = await self._flights.take_over(self._exact, lease)
             if isinstance(found, Entry):
-                answer = self._render(found)
-                if answer is not None:
-                    return _stored(found, answer, self._dialect)
+                reply = self._waiting.stored(found)
+                if reply is not None:
+                    return reply
             elif isinstance(found, OwnedCall):
                 found.begin(self._flight, self._form)
             if not isinstance(found, Lease):
                 break
             lease = found
-        return await self._inner.send(call)
+        return await self._waiting.inner.send(call)
 
     async def _follow(self, lease: Lease, call: Call) -> Reply:
         """Return the answer of a lease's owner. Raises OwnerLost before the first content."""
-        terms = terms_of(call, self._inner, self._join_streams)
-        source = _OwnersAnswer(self._flights, lease, self._form, self._inner, self._dialect, terms)
+        source = _OwnersAnswer(self._flights, lease, self._form, self._waiting)
         if self._rescued is None:
             return await source.send(call)
         return await self._rescued(source).send(call)
-
-
-def terms_of(call: Call, upstream: Upstream, when: JoinStreams) -> JoinTerms | None:
-    """Return on which terms a call waits for its whole answer; None: it does not wait.
-
-    A call for a whole answer waits for the end of a stream in any case.
-    """
-    if call.request is None or not call.request.stream:
-        return ANY_WAIT
-    estimate = getattr(upstream, "estimate", None) if when == "sooner" else None  # an app has none
-    return join_terms(when, None if estimate is None else estimate(call))
 
 
 class AwaitedTwin:
     """The upstream of an answer that is in flight in the other form: whole, or as a stream.
 
     It waits for the end of that call. If the call fails or takes too long, or its answer is not
-    stored, the answer is that of ``inner``.
+    stored, the call is made here.
     """
 
-    def __init__(
-        self,
-        twin: Flight,
-        inner: Upstream,
-        *,
-        dialect: Dialect | None,
-        render: Render,
-        join_streams: JoinStreams,
-    ) -> None:
-        self.name = inner.name
+    def __init__(self, twin: Flight, waiting: WaitingCall) -> None:
+        self.name = waiting.inner.name
         self._twin = twin
-        self._inner = inner
-        self._dialect = dialect
-        self._render = render
-        self._join_streams = join_streams
+        self._waiting = waiting
 
     async def send(self, call: Call) -> Reply:
         """Wait for the twin, if that is sooner. Raises UpstreamError."""
-        twin = self._twin
-        terms = terms_of(call, self._inner, self._join_streams)
-        wait_s = twin_wait_s(terms, time.perf_counter() - twin.began)
+        twin, waiting = self._twin, self._waiting
+        wait_s = twin_wait_s(waiting.terms(call), time.perf_counter() - twin.began)
         if wait_s is None:
-            return await self._inner.send(call)
+            return await waiting.inner.send(call)
         client = twin.join(call.deadline)
         try:
             async with asyncio.timeout(None if math.isinf(wait_s) else wait_s):
@@ -159,20 +162,8 @@ class AwaitedTwin:
         await wait_until_settled(twin)
         for attempt in twin.claim(client):
             call.log.book(attempt)
-        answer = None if twin.entry is None else self._render(twin.entry)
-        if twin.entry is None or answer is None:
-            return await self._inner.send(call)
-        return _stored(twin.entry, answer, self._dialect)
-
-
-def _stored(entry: Entry, answer: tuple[Headers, bytes, int], dialect: Dialect | None) -> Reply:
-    """Return an entry, which another call has stored meanwhile, as the answer."""
-    headers, body, status = answer
-    reader, transcript = body_reader(status, headers, dialect), Transcript()
-    pieces = _of_body(body, reader, transcript)
-    reply = Reply(entry.origin.upstream, status, headers, pieces, transcript=transcript)
-    reply.followed = _Stored(entry.origin)
-    return reply
+        reply = None if twin.entry is None else waiting.stored(twin.entry)
+        return await waiting.inner.send(call) if reply is None else reply
 
 
 class _Stored(NamedTuple):
@@ -190,38 +181,32 @@ async def _of_body(
 
 
 class _OwnersAnswer:
-    """A candidate whose first answer is the owner's. ``inner`` gives the answer that rescues it."""
+    """A candidate whose first answer is the owner's. Our own call gives what rescues it."""
 
     def __init__(
-        self,
-        flights: SharedFlights,
-        lease: Lease,
-        form: AnswerForm,
-        inner: Upstream,
-        dialect: Dialect | None,
-        terms: JoinTerms | None,
+        self, flights: SharedFlights, lease: Lease, form: AnswerForm, waiting: WaitingCall
     ) -> None:
+        inner = waiting.inner
         self.name = inner.name
         self.identity: str = getattr(inner, "identity", inner.name)
         self.names: frozenset[str] = getattr(inner, "names", frozenset((inner.name,)))
         self._flights = flights
         self._lease = lease
         self._form = form
-        self._inner = inner
-        self._dialect = dialect
-        self._terms = terms
+        self._waiting = waiting
 
     def estimate(self, call: Call) -> RoutingEstimate:
         """Return the estimate of the candidate that would be asked."""
-        return self._inner.estimate(call)  # type: ignore[attr-defined, no-any-return]
+        return self._waiting.inner.estimate(call)  # type: ignore[attr-defined, no-any-return]
 
     async def send(self, call: Call) -> Reply:
         """Wait for the first content of a stream, or for the whole of any other answer."""
         if call.role == AttemptRole.RESCUE:
-            return await self._inner.send(call)
+            return await self._waiting.inner.send(call)
         now, until = asyncio.get_running_loop().time(), call.deadline
         wait_s = None if until is None else max(0.0, until - now)
-        following = await self._flights.follow(self._lease, self._form, wait_s, self._terms)
+        terms = self._waiting.terms(call)
+        following = await self._flights.follow(self._lease, self._form, wait_s, terms)
         try:
             return await self._begun(following, call)
         except BaseException:
@@ -233,7 +218,7 @@ class _OwnersAnswer:
         if not isinstance(opened, HeadCame):
             raise _lost(opened, call)
         transcript = Transcript()
-        reader = body_reader(opened.status, opened.headers, self._dialect)
+        reader = body_reader(opened.status, opened.headers, self._waiting.dialect)
         pieces = _pieces(following, reader, transcript, call)
 
         async def close(_: BaseException | None) -> None:
@@ -254,7 +239,7 @@ class _OwnersAnswer:
         held = []
         async for piece in pieces:
             held.append(piece)
-            if transcript.content_started or self._dialect is None:
+            if transcript.content_started or self._waiting.dialect is None:
                 break
         reply.pieces = replayed(held, pieces)
         return reply

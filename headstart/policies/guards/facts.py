@@ -702,7 +702,7 @@ def asked_differs(a: Parse, b: Parse) -> bool:
     counting, things = (a, b) if _COUNT in a.asks else (b, a)
     if not _AMOUNTS.isdisjoint(things.stems):
         return False
-    # "How many guests came, and when?" and "When did the guests come?" may have one answer.
+    # "How many came, and when did they?" and "When did they come?" may have one answer.
     asks_else = bool(things.asks) and counting.asks == {_COUNT}
     if things.asks == {"when"} and not _UNITS_OF_TIME.isdisjoint(counting.stems):
         asks_else = False

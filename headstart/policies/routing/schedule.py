@@ -304,6 +304,7 @@ class AttemptSchedule:
         self._avoided: deque[int] = deque()
         """Members that were not asked because they fail at present."""
         self._forced: set[int] = set()
+        self._given_up = False
         self._retries_freely: set[int] = set()
         """Members whose next retry takes nothing from the budget."""
         for place in range(min(rules.at_once, len(order))):
@@ -377,7 +378,7 @@ class AttemptSchedule:
             self._limited.add(member)
         else:
             self._limited.discard(member)
-        if not (failure.fail_over or failure.retry_here):
+        if self._given_up or not (failure.fail_over or failure.retry_here):
             self._give_up()
             return
         if failure.retries_freely:
@@ -401,7 +402,7 @@ class AttemptSchedule:
         return bool(self._queues_until) and now - self._began >= SDK_PAUSES_S
 
     def _plan_next(self, now: float) -> None:
-        if not self.over:
+        if self._given_up or not self.over:
             return
         if self._next:
             # This attempt takes the place of a planned hedge.
@@ -415,10 +416,10 @@ class AttemptSchedule:
             self._plan_soonest_retry(now)
 
     def _give_up(self) -> None:
+        """Start no more attempts. Those that run may still answer."""
+        self._given_up = True
         self._next.clear()
         self._planned.clear()
-        self._retry_at.clear()
-        self._avoided.clear()
         self._hedge_at = None
 
     def _is_larger(self, other: int, member: int) -> bool:

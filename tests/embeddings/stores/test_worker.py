@@ -75,15 +75,25 @@ async def test_a_job_that_fails_fails_alone_and_a_batch_that_fails_fails_togethe
 async def test_closing_runs_what_was_submitted_and_refuses_what_follows() -> None:
     double = Doubler()
     worker = BatchWorker("test-closing", double)
-    await submit_all(worker, [1, 2, 3], double.gate)
-    await worker.aclose()
+    found: list[int] = []
+
+    async def submit(job: int) -> None:
+        found.append(await worker.submit(job))
+
+    async with anyio.create_task_group() as tasks:
+        for job in (1, 2, 3):
+            tasks.start_soon(submit, job)
+        await anyio.wait_all_tasks_blocked()
+        [thread] = [each for each in threading.enumerate() if each.name == "test-closing"]
+        tasks.start_soon(worker.aclose)
+        await anyio.wait_all_tasks_blocked()
+        double.gate.set()
+    assert sorted(found) == [2, 4, 6]
     await worker.aclose()
     with pytest.raises(StoreError, match="closed"):
         await worker.submit(4)
-    for thread in threading.enumerate():
-        if thread.name == "test-closing":
-            thread.join(30)
-            assert not thread.is_alive()
+    thread.join(30)
+    assert not thread.is_alive()
 
 
 @pytest.mark.anyio
