@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-PARSE_VERSION = 3
+PARSE_VERSION = 4
 """The version of parses and guards. Raise it whenever a stored parse or a guard's verdict could
 change its meaning. Stored prompts of another version are not compared, and older labels are
 forgotten. A new guard does not need that, since it only removes candidates, nor does a new field of
