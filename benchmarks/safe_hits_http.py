@@ -210,6 +210,8 @@ class Bench:
         """Kill and restart the sidecar, and compare. No provider runs, so no label is added."""
         await self.settle()
         await self.simulator.stop()
+        await self.probe(questions)  # entries near a question are encoded after it is answered
+        await self.settle()
         before, decided = await self.admin("learning"), await self.probe(questions)
         metrics = await self.admin("metrics")
         self.compared += count_labels(metrics)

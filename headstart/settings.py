@@ -370,7 +370,8 @@ class CacheSettings(Section):
     the first token of its own call would; `always`; `never`."""
     on_corrupt: OnCorrupt = "fail"
     """If a SQLite file is damaged: `fail` stops the start; `fresh` moves the file aside and begins
-    a new one."""
+    a new one. The start looks for damage for 5 s at most, which is enough for some gigabytes on a
+    fast disk."""
     ttl_s: Seconds | None = 7 * 86400.0
     """Lifetime of an entry in seconds, or `none`."""
     ttl_by_class: TtlByClass = TtlByClass()
