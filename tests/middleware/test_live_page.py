@@ -94,13 +94,14 @@ def test_a_view_has_an_address_and_is_readable_on_a_phone(page: Page) -> None:
         expect(body).to_contain_text('"max_body_bytes": ', timeout=PATIENCE_MS)
         assert page.evaluate("document.querySelector('#details').scrollWidth") <= 390
         page.click("#close")
-        assert page.url.endswith("/_headstart/"), "a closed view leaves the address"
+        # A closed view leaves the address.
+        expect(page).to_have_url(sidecar.url + "/_headstart/", timeout=PATIENCE_MS)
         see(page, "#hits-note", "no request")
         see(page, "#no-requests", "No request yet.")
         page.click("text=What was learned")
         expect(body).to_have_text("Nothing yet.", timeout=PATIENCE_MS)
         page.go_back()
-        expect(page.locator("#details")).to_be_hidden()
+        expect(page.locator("#details")).to_be_hidden(timeout=PATIENCE_MS)
         id = sidecar.ask(CHATGPT, tags="billing,other")
         page.locator(f'button[data-id="{id}"]').click()
         expect(body).to_contain_text("billing, other", timeout=PATIENCE_MS)
