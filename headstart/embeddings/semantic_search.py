@@ -342,7 +342,7 @@ class SemanticSearch(Generic[P]):
                 refusal, candidate = "history", None
             own = entry.key.partition == query.key.partition
             if vetoed is not None and own and not vetoed.own:
-                vetoed = None  # an entry of an equal history tells and teaches more
+                vetoed = None  # the pair with an equal history is reported and labelled
             if refusal is None and candidate is not None:
                 lookup = self._judge(entry, prepared, candidate, ranked)
                 self.replica.keep(entry, deletions)

@@ -557,7 +557,9 @@ class RecordStore(ABC):
             sketch = None if opened is None else Sketch(table=table, row=opened)
         if vector is row.vector and sketch is row.sketch:
             return row
-        return index_row(row.id, " ".join(row.partitions), encoder, vector, sketch)
+        if vector is None and sketch is None:
+            return None
+        return msgspec.structs.replace(row, encoder=encoder, vector=vector, sketch=sketch)
 
     def _tell_unreadable(self) -> None:
         if not self._told_unreadable:

@@ -181,7 +181,7 @@ async def _of_body(
 
 
 class _OwnersAnswer:
-    """A candidate whose first answer is the owner's. Our own call gives what rescues it."""
+    """A candidate that answers with the owner's call. If it breaks off, our own call rescues it."""
 
     def __init__(
         self, flights: SharedFlights, lease: Lease, form: AnswerForm, waiting: WaitingCall
