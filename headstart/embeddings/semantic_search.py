@@ -28,7 +28,7 @@ import time
 from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass, field
-from itertools import filterfalse
+from itertools import compress, filterfalse, repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias
 
@@ -453,10 +453,12 @@ class ComparedNeighbors(NamedTuple):
         """
         if replica.table is None:
             return cls(near, [(each.similarity, rank) for rank, each in enumerate(near)])
-        size, rows = len(vector), [*map(replica.vectors.get, map(_ID_OF, near))]
-        known = [(rank, row) for rank, row in enumerate(rows) if row and len(row) == size]
-        nearest = nearest_rows([row for _, row in known], vector, MOST_JUDGED)
-        encoded = [(similarity, known[place][0]) for similarity, place in nearest]
+        # Loops in C: there are hundreds of neighbours.
+        rows = [*map(replica.vectors.get, map(_ID_OF, near), repeat(b""))]
+        fits = [*map(len(vector).__eq__, map(len, rows))]
+        ranks = [*compress(range(len(rows)), fits)]
+        nearest = nearest_rows([*compress(rows, fits)], vector, MOST_JUDGED)
+        encoded = [(similarity, ranks[place]) for similarity, place in nearest]
         return cls(near, encoded, sketch)
 
     def rank_of(self, id: str) -> int:

@@ -19,6 +19,7 @@ import functools
 import hashlib
 import math
 import re
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -99,9 +100,8 @@ class WordTokens:
     """
 
     def __init__(self, tokenizer: Tokenizer, limit: int) -> None:
-        self._tokenizer = tokenizer
         self._limit = limit
-        self._words: dict[str, tuple[int, ...]] = {}
+        self._words = _TokensOfWords(tokenizer)
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, limit: int) -> WordTokens | None:
@@ -121,34 +121,30 @@ class WordTokens:
         """Return the tokens of a text; None if it is not plain."""
         if not text.isascii() or _PLAIN.fullmatch(text) is None:
             return None
-        words, known = _WORD.findall(text.lower()), self._words
-        ids: list[int] = []
-        try:
-            for word in words:
-                ids += known[word]
-        except KeyError:
-            ids = self._read(words)
-        return ids[: self._limit]
+        words = _WORD.findall(text.lower())
+        return [*chain.from_iterable(map(self._words.__getitem__, words))][: self._limit]
 
-    def _read(self, words: Sequence[str]) -> list[int]:
-        """Return the tokens of words, and remember those of the new ones."""
-        ids: list[int] = []
-        for word in words:
-            tokens = self._words.get(word)
-            if tokens is None:
-                # A word that is one token, as WordPiece takes the longest part first.
-                whole = self._tokenizer.token_to_id(word)
-                tokens = (
-                    tuple(self._tokenizer.encode(word, add_special_tokens=False).ids)
-                    if whole is None
-                    else (whole,)
-                )
-                if len(self._words) >= MOST_WORDS:
-                    self._words.clear()
-                if len(word) <= LONGEST_WORD:
-                    self._words[word] = tokens
-            ids += tokens
-        return ids
+
+class _TokensOfWords(dict[str, tuple[int, ...]]):
+    """The tokens of each word, which are made at its first use."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        super().__init__()
+        self._tokenizer = tokenizer
+
+    def __missing__(self, word: str) -> tuple[int, ...]:
+        # Mostly a word is one token, as WordPiece takes the longest part first.
+        whole = self._tokenizer.token_to_id(word)
+        tokens = (
+            tuple(self._tokenizer.encode(word, add_special_tokens=False).ids)
+            if whole is None
+            else (whole,)
+        )
+        if len(self) >= MOST_WORDS:
+            self.clear()
+        if len(word) <= LONGEST_WORD:
+            self[word] = tokens
+        return tokens
 
 
 class Sketcher:

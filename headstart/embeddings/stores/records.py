@@ -111,17 +111,18 @@ class EncodedPut(NamedTuple):
 
 
 def index_row(
-    id: str, partition: str, encoder: str, vector: bytes | None, sketch: Sketch | None
+    id: str, partition: object, encoder: object, vector: object, sketch: Sketch | None
 ) -> VectorRow | None:
     """Return the row of an entry for an index, or None without a vector and a sketch.
 
     None also if somebody gave a column of SQLite another type.
     """
-    texts: tuple[object, ...] = (partition, encoder)
-    blobs: tuple[object, ...] = (vector, None if sketch is None else sketch.row)
-    if blobs == (None, None) or any(not isinstance(blob, bytes | None) for blob in blobs):
+    row: object = None if sketch is None else sketch.row
+    if vector is None and row is None:
         return None
-    if not all(isinstance(text, str) for text in texts):
+    if not (isinstance(vector, bytes | None) and isinstance(row, bytes | None)):
+        return None
+    if not (isinstance(partition, str) and isinstance(encoder, str)):
         return None
     partitions = tuple(partition.split(" "))
     return VectorRow(id=id, partitions=partitions, encoder=encoder, vector=vector, sketch=sketch)
