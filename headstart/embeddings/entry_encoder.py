@@ -18,7 +18,7 @@ import anyio
 import msgspec
 from anyio import to_thread
 
-from headstart.embeddings.index import pack_vector
+from headstart.embeddings.index import pack_row, pack_vector
 from headstart.embeddings.replica import Replica, report_failure
 from headstart.errors import StageError
 from headstart.interfaces import MatchPolicy, P
@@ -203,7 +203,7 @@ class EntryEncoder(Generic[P]):
         sketch = None if self._sketcher is None else self._sketcher.sketch_whole(text)
         if sketch is None:
             return None
-        row = sketch.astype("<f2").tobytes()
+        row = pack_row(sketch)
         return row if any(row) else None
 
     def parse(self, text: str, encoding: Encoding, tenant: str) -> P:

@@ -28,7 +28,7 @@ from headstart.lab.rates import (
     read_labelled,
     same_class,
 )
-from headstart.lab.stream import PreparedPrompt, ReplayRun, history_judge, play
+from headstart.lab.stream import PreparedPrompt, ReplayRun, play
 from headstart.policies.admission import Admission
 from headstart.policies.agreement.judge import judge, texts_to_encode
 from headstart.policies.guards.table import parse_prompt
@@ -167,8 +167,7 @@ def play_rows(
 ) -> list[PlayedPrompt[Any]]:
     """Play rows in order against a contender. ``given`` are fields of the ``ReplayRun``."""
     draw = (chance or random.Random(0)).random  # noqa: S311 - must be repeatable, guards no secret
-    same_history = history_judge(contender.policy, prepare)
-    fields = {"truth": truth, "judge": truth, "draw": draw, "same_history": same_history, **given}
+    fields = {"truth": truth, "judge": truth, "draw": draw, **given}
     return list(play(show_progress(rows, what), prepare, ReplayRun(*contender, **fields)))
 
 
