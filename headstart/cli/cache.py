@@ -48,6 +48,7 @@ from headstart.errors import ConfigError, HeadstartError
 from headstart.factory import start_engine
 from headstart.middleware.record import LoggedAnswer
 from headstart.observe import Observers
+from headstart.policies.learned_rule.threshold import all_labels
 from headstart.settings import Settings, masked_url
 from headstart.types import Delete, Entry, EntryFilter, Frozen, Headers, Put, VectorRow
 
@@ -214,9 +215,7 @@ async def _summarise(url: str, config: Path | None) -> StoreSummary:
                 scopes.add(entry.key.scope)
                 oldest = entry.created if oldest is None else min(oldest, entry.created)
                 newest = entry.created if newest is None else max(newest, entry.created)
-        labels = 0
-        async for page in _labels(store):
-            labels += len(page)
+        labels = sum([1 async for _ in all_labels(store)])
     return StoreSummary(
         entries=size.entries,
         bytes=size.bytes,
@@ -227,13 +226,6 @@ async def _summarise(url: str, config: Path | None) -> StoreSummary:
         tags=dict(tags),
         scopes=len(scopes),
     )
-
-
-async def _labels(store: Store) -> AsyncIterator[list[Label]]:
-    cursor = ""
-    while page := await store.read_labels(cursor):
-        cursor = page[-1][0]
-        yield [label for _, label in page]
 
 
 # --- export and import ----------------------------------------------------------------------
@@ -318,10 +310,9 @@ async def _export(url: str, config: Path | None, file: IO[bytes]) -> tuple[int, 
                 write(_put(entry, vectors.pop(entry.id, None)))
             entries += len(page)
             _progress(entries, "entries")
-        async for batch in _labels(store):
-            for label in batch:
-                write(_Labelled(label=label))
-            labels += len(batch)
+        async for label in all_labels(store):
+            write(_Labelled(label=label))
+            labels += 1
     _progress(entries, "entries", last=True)
     return entries, labels
 
@@ -424,7 +415,7 @@ async def _import(url: str, config: Path | None, file: IO[bytes]) -> tuple[int, 
                 "cache.store: this store has another secret, so no caller would find the entries; "
                 "name a store that does not exist yet"
             )
-        had = {_identity(label) async for batch in _labels(store) for label in batch}
+        had = {_identity(label) async for label in all_labels(store)}
         for puts, read in _batches(lines):
             fresh = await _fresh(store, puts)
             if fresh:
