@@ -22,6 +22,7 @@ from headstart.policies.guards.table import GUARDS
 from headstart.policies.learned_rule.domain import Domain
 from headstart.policies.learned_rule.error_limit import EXACT_JUDGE, ErrorLimit, JudgeNoise
 from headstart.policies.match import StaticMatch, VerifiedMatch, version_of
+from headstart.policies.route_rules import parse_share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -412,11 +413,11 @@ def contender_of(name: str, setup: Setup) -> Callable[[], Contender]:
     if kind == "off" and not value:
         return lambda: Contender(_Off())
     if kind in ("static", "bare"):
-        threshold = parse_share(value, f"--policy {name}") if value else None
+        threshold = _share_of(name, value)
         return lambda: Contender(StaticMatch(threshold, () if kind == "bare" else guards))
     if kind != "verified":
         raise ConfigError(f"--policy {name}: {CHOICES}")
-    error_limit = _error_limit(parse_share(value, f"--policy {name}") if value else None, setup)
+    error_limit = _error_limit(_share_of(name, value), setup)
 
     def verified() -> Contender:
         domain = Domain(error_limit, setup.state, version=version_of(guards))
@@ -425,12 +426,12 @@ def contender_of(name: str, setup: Setup) -> Callable[[], Contender]:
     return verified
 
 
-def parse_share(text: str, where: str) -> float:
-    """Return the number of a share such as ``0.01``, ``.01`` or ``1%``. Raises ConfigError."""
-    try:
-        return float(text[:-1]) / 100 if text.endswith("%") else float(text)
-    except ValueError as error:
-        raise ConfigError(f"{where}: {text!r} is not a share such as 0.01 or 1%") from error
+def _share_of(policy: str, text: str) -> float | None:
+    """Return the share that a policy's name gives, or None. Raises ConfigError."""
+    share = parse_share(text)
+    if share is None and text:
+        raise ConfigError(f"--policy {policy}: {text!r} is not a share such as 0.01 or 1%")
+    return share
 
 
 def _error_limit(max_error: float | None, setup: Setup) -> ErrorLimit:
