@@ -279,6 +279,21 @@ def draw_curve(
     return ErrorCurve(scores[last], mean, deviation, above / total)
 
 
+def pool_adjacent(
+    values: Sequence[float], weights: Sequence[float]
+) -> list[tuple[float, float, int]]:
+    """Pool neighbours until the values rise. Return mean, weight and length of each block."""
+    blocks: list[tuple[float, float, int]] = []
+    for value, weight in zip(values, weights, strict=True):
+        mean, heavy, size = value, weight, 1
+        while blocks and blocks[-1][0] >= mean:
+            before, weight_before, size_before = blocks.pop()
+            mean = (mean * heavy + before * weight_before) / (heavy + weight_before)
+            heavy, size = heavy + weight_before, size + size_before
+        blocks.append((mean, heavy, size))
+    return blocks
+
+
 def _pool_bins(
     errors: NDArray[np.float64], weights: NDArray[np.float64], shares: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -287,17 +302,8 @@ def _pool_bins(
     The variance of a pooled block is spread over its bins so that their squared shares add up to
     the squared share of the block.
     """
-    blocks: list[tuple[float, float, int]] = []
-    for error, weight in zip(errors.tolist(), weights.tolist(), strict=True):
-        merged, heavy, size = error, weight, 1
-        while blocks and blocks[-1][0] >= merged:
-            before, weight_before, size_before = blocks.pop()
-            merged = (merged * heavy + before * weight_before) / (heavy + weight_before)
-            heavy, size = heavy + weight_before, size + size_before
-        blocks.append((merged, heavy, size))
-    sizes = [size for _, _, size in blocks]
-    pooled = np.repeat([error for error, _, _ in blocks], sizes)
-    heavy_of = np.repeat([heavy for _, heavy, _ in blocks], sizes)
+    means, heavy, sizes = zip(*pool_adjacent(errors.tolist(), weights.tolist()), strict=True)
+    pooled, heavy_of = np.repeat(means, sizes), np.repeat(heavy, sizes)
     starts = np.cumsum([0, *sizes[:-1]])
     together = np.repeat(np.add.reduceat(shares, starts), sizes)
     alone = np.repeat(np.add.reduceat(shares**2, starts), sizes)
