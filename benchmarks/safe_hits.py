@@ -40,7 +40,6 @@ from headstart.lab.stream import (
     ReplayRun,
     Setup,
     contender_of,
-    history_judge,
     judge_noise,
     noisy,
     play,
@@ -149,7 +148,6 @@ def run(
         same_class,
         noisy(same_class, judge_noise(entrant.judge.partition("@")[0]), chance.random),
         chance.random,
-        history_judge(contender.policy, prompts.prepare),
     )
     steps = list(play(rows, prompts.prepare, run))
     kind, _, target = entrant.policy.partition(":")

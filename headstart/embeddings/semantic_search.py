@@ -185,9 +185,10 @@ class SemanticSearch(Generic[P]):
             equal = await self._near(query.key.partition, query.sketch or vector, query)
             found = [equal, near] if equal else found
         compared = []
+        vectors = None if self.replica.table is None else self.replica.vectors
         for each in found:
             await self._encode_near(each, query)
-            compared.append(ComparedNeighbors.of(each, self.replica, vector, query.priority))
+            compared.append(ComparedNeighbors.of(each, vectors, vector, query.priority))
         prepared = self.entries.parse(query.text, encoding, query.context.tenant)
         lookup = await self._match(compared, prepared, query)
         query.add_time("match_s")
@@ -445,16 +446,22 @@ class ComparedNeighbors(NamedTuple):
 
     @classmethod
     def of(
-        cls, near: Sequence[Neighbor], replica: Replica, vector: bytes, sketch: float
+        cls,
+        near: Sequence[Neighbor],
+        vectors: Mapping[str, bytes] | None,
+        vector: bytes,
+        sketch: float,
     ) -> ComparedNeighbors:
-        """Compare the vectors of neighbours with the question's.
+        """Compare the encodings of neighbours with the question's, ``vector``.
 
-        ``sketch`` is the similarity of the nearest sketch of the group.
+        ``vectors`` has the known encodings, by id. None: there is no table of sketches, so the
+        index has compared the encodings. ``sketch`` is the similarity of the nearest sketch of the
+        group.
         """
-        if replica.table is None:
+        if vectors is None:
             return cls(near, [(each.similarity, rank) for rank, each in enumerate(near)])
         # Loops in C: there are hundreds of neighbours.
-        rows = [*map(replica.vectors.get, map(_ID_OF, near), repeat(b""))]
+        rows = [*map(vectors.get, map(_ID_OF, near), repeat(b""))]
         fits = [*map(len(vector).__eq__, map(len, rows))]
         ranks = [*compress(range(len(rows)), fits)]
         nearest = nearest_rows([*compress(rows, fits)], vector, MOST_JUDGED)

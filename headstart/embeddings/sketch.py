@@ -36,6 +36,7 @@ from headstart.embeddings.encoder import (
     read_card,
     sha256_file,
     token_limit,
+    write_card,
 )
 from headstart.errors import ConfigError
 from headstart.types import Frozen
@@ -384,8 +385,7 @@ def _write(folder: Path, encoder: str, table: Floats, texts: Sequence[str]) -> S
         texts_sha256=hashlib.sha256("\0".join(texts).encode()).hexdigest(),
         table_sha256=sha256_file(folder / TABLE_FILE),
     )
-    text = msgspec.json.format(msgspec.json.encode(card), indent=2)
-    (folder / CARD_FILE).write_bytes(text + b"\n")
+    write_card(folder, card, CARD_FILE)
     return card
 
 

@@ -709,7 +709,7 @@ class SQLiteWriter:
 
     def _evict(self) -> None:
         """Delete the least recently used entries until both bounds hold, at most ``BATCH_ROWS``."""
-        entries, size = self.connection.execute("SELECT entries, bytes FROM totals").fetchone()
+        entries, size = self.connection.execute(TOTALS).fetchone()
         max_entries, max_bytes = self.limits.max_entries, self.limits.max_bytes
         oldest = self.connection.execute(
             "SELECT seq, bytes FROM entries ORDER BY used, seq LIMIT ?", (BATCH_ROWS,)
