@@ -387,6 +387,9 @@ class CacheSettings(Section):
     """If the store does not answer, Headstart does not know which entries were deleted. For this
     time it still serves exact repeats from memory, and then none. A new answer may be served for
     this time after its creation."""
+    templates: bool = True
+    """Find the [template](how-a-hit-is-decided.md#templates) that many prompts share, and compare
+    only the question in it by meaning."""
     key_headers: tuple[str, ...] = ()
     """Request headers that change the answer. They become part of the cache key."""
     ignore_headers: tuple[str, ...] = ()

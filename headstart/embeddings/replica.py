@@ -111,7 +111,8 @@ class HotTier:
         self._by_id[id] = HotEntry(exact, value, entry.created, entry.expires)
         self._by_exact[exact] = id
         self.bytes += size
-        self._keep_decoded(id, value, entry)
+        if len(value) <= LONGEST_DECODED:
+            keep_newest(self._decoded, id, entry, DECODED)
         while self.bytes > self._max_bytes:
             self.discard((next(iter(self._by_id)),))
 
@@ -189,12 +190,9 @@ class HotTier:
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             self.discard((id,))
             return None
-        self._keep_decoded(id, hot.value, entry)
-        return entry
-
-    def _keep_decoded(self, id: str, value: bytes, entry: Entry) -> None:
-        if len(value) <= LONGEST_DECODED:
+        if len(hot.value) <= LONGEST_DECODED:
             keep_newest(self._decoded, id, entry, DECODED)
+        return entry
 
 
 @dataclass(slots=True, eq=False)

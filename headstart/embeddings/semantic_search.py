@@ -109,10 +109,6 @@ class SemanticSearch(Generic[P]):
 
         return arrived
 
-    def expects(self, group: str) -> bool:
-        """Tell whether lookups of a group wait for an entry."""
-        return group in self._expected
-
     # --- lookups ---------------------------------------------------------------------------------
 
     async def find(self, key: CacheKey, refuse: Refuse, context: MatchContext) -> Lookup:
@@ -121,10 +117,13 @@ class SemanticSearch(Generic[P]):
         ``key.query`` is the text to compare. ``refuse`` has the conditions of the request. An error
         of a stage is reported and gives a miss.
         """
+        group = key.group
+        if not self.replica.index.size(group) and group not in self._expected:
+            return miss("empty-partition")
         now = asyncio.get_running_loop().time()
         wait_s = self.max_wait_s if context.max_wait_s is None else context.max_wait_s
         query = SemanticQuery(
-            key, key.group, key.query or "", refuse, context, wait_s, now + wait_s,
+            key, group, key.query or "", refuse, context, wait_s, now + wait_s,
             now + self.max_wait_s,
         )  # fmt: skip
         try:
@@ -189,7 +188,8 @@ class SemanticSearch(Generic[P]):
         for each in found:
             await self._encode_near(each, query)
             compared.append(ComparedNeighbors.of(each, vectors, vector, query.priority))
-        prepared = self.entries.parse(query.text, encoding, query.context.tenant)
+        tenant, task = query.context.tenant, query.key.task
+        prepared = self.entries.parse(query.text, encoding, tenant, task)
         lookup = await self._match(compared, prepared, query)
         query.add_time("match_s")
         return lookup

@@ -101,8 +101,9 @@ class WordTokens:
     """
 
     def __init__(self, tokenizer: Tokenizer, limit: int) -> None:
+        self._tokenizer = tokenizer
         self._limit = limit
-        self._words = _TokensOfWords(tokenizer)
+        self._words: dict[str, tuple[int, ...]] = {}
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, limit: int) -> WordTokens | None:
@@ -123,29 +124,31 @@ class WordTokens:
         if not text.isascii() or _PLAIN.fullmatch(text) is None:
             return None
         words = _WORD.findall(text.lower())
-        return [*chain.from_iterable(map(self._words.__getitem__, words))][: self._limit]
+        try:
+            ids = [*chain.from_iterable(map(self._words.__getitem__, words))]
+        except KeyError:
+            ids = self._read(words)
+        return ids[: self._limit]
 
-
-class _TokensOfWords(dict[str, tuple[int, ...]]):
-    """The tokens of each word, which are made at its first use."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        super().__init__()
-        self._tokenizer = tokenizer
-
-    def __missing__(self, word: str) -> tuple[int, ...]:
-        # Mostly a word is one token, as WordPiece takes the longest part first.
-        whole = self._tokenizer.token_to_id(word)
-        tokens = (
-            tuple(self._tokenizer.encode(word, add_special_tokens=False).ids)
-            if whole is None
-            else (whole,)
-        )
-        if len(self) >= MOST_WORDS:
-            self.clear()
-        if len(word) <= LONGEST_WORD:
-            self[word] = tokens
-        return tokens
+    def _read(self, words: Sequence[str]) -> list[int]:
+        """Return the tokens of words, and remember those of the new ones."""
+        ids: list[int] = []
+        for word in words:
+            tokens = self._words.get(word)
+            if tokens is None:
+                # Mostly a word is one token, as WordPiece takes the longest part first.
+                whole = self._tokenizer.token_to_id(word)
+                tokens = (
+                    tuple(self._tokenizer.encode(word, add_special_tokens=False).ids)
+                    if whole is None
+                    else (whole,)
+                )
+                if len(self._words) >= MOST_WORDS:
+                    self._words.clear()
+                if len(word) <= LONGEST_WORD:
+                    self._words[word] = tokens
+            ids += tokens
+        return ids
 
 
 class Sketcher:

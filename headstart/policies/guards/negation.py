@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from headstart.policies.guards.word_order import grammar_changed
 from headstart.policies.guards.words import (
+    NEGATED_VERBS,
     different,
     is_negated_verb,
     sentences_quoted,
@@ -284,7 +285,7 @@ _FOREIGN_NEGATIONS = frozenset(
 Norwegian, Czech, Hungarian, Romanian, Turkish, Indonesian and Vietnamese. "No" and "non" are in the
 English list. In most of these languages two negations are no affirmation ("no puedo nunca")."""
 _FOREIGN_STEMS = stems_of(" ".join(_FOREIGN_NEGATIONS))
-_ALL_NEGATIONS = _NEGATIONS | _FOREIGN_NEGATIONS
+_ALL_NEGATIONS = _NEGATIONS | _FOREIGN_NEGATIONS | NEGATED_VERBS
 _BEFORE_FOREIGN = frozenset(
     words_of(
         "oder ou o czy of eller vagy warum wieso weshalb pourquoi dlaczego waarom varför hvorfor"
@@ -361,7 +362,7 @@ def negation(words: Sequence[Word]) -> tuple[frozenset[str], bool, frozenset[str
     tone = set()
     for place, word in enumerate(words):
         stemmed = stem(word.text)
-        if is_negated_verb(word.text) or word.text in _ALL_NEGATIONS:
+        if word.text.endswith("n't") or word.text in _ALL_NEGATIONS:
             if _is_negation_idiom(words, place):
                 tone |= _unknowing(words, place)
             else:

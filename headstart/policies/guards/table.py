@@ -8,6 +8,7 @@ the settings.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
@@ -91,10 +92,25 @@ _LONGEST_FRAME = 3
 makes all prompts alike."""
 
 
-def parse_prompt(text: str, encoding: Encoding) -> Parse:
+@lru_cache(maxsize=256)
+def task_of(template: str) -> str:
+    """Return the digest of a template's words; "" for a mere frame, such as "Question:".
+
+    The answer to a framed text depends on what the text means, and not on its wording.
+    """
+    words = [word.text for word in split_words(template)]
+    return "" if all(map(_frames, words)) else _digest(words)
+
+
+def _frames(word: str) -> bool:
+    return is_function_word(word) or stem(word) in _FRAME
+
+
+def parse_prompt(text: str, encoding: Encoding, task: str = "") -> Parse:
     """Parse a prompt.
 
-    ``encoding`` must belong to the same text, because its spans locate the words.
+    ``encoding`` must belong to the same text, because its spans locate the words. ``task`` is the
+    digest of a template that was around the text.
     """
     words = split_words(text)
     negators, negated, tone = negation(words)
@@ -120,6 +136,10 @@ def parse_prompt(text: str, encoding: Encoding) -> Parse:
     limited, bounds = limits(words)
     named, when = dates(words)
     parts = _GIVES.search(text)
+    if task:
+        given = task, _digest([word.text for word in words])
+    else:
+        given = ("", "") if parts is None else _parts(text, words, parts)
     return Parse(
         stems=tuple(stems),
         content=frozenset(content),
@@ -142,7 +162,7 @@ def parse_prompt(text: str, encoding: Encoding) -> Parse:
         signs=signs,
         spellings=spellings,
         bounds=bounds,
-        given=("", "") if parts is None else _parts(text, words, parts),
+        given=given,
     )
 
 
@@ -156,7 +176,7 @@ def _parts(text: str, words: Sequence[Word], parted: re.Match[str]) -> tuple[str
     if not given or all(map(is_function_word, task)):
         return "", ""
     frame = len(task) <= _LONGEST_FRAME and not _GIVES.search(text.rstrip(), parted.end())
-    frame = frame and all(is_function_word(word) or stem(word) in _FRAME for word in task)
+    frame = frame and all(map(_frames, task))
     return _digest([stem(word) for word in task]), "" if frame else _digest(given)
 
 
