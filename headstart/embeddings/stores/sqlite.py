@@ -34,6 +34,7 @@ from headstart.embeddings.stores.records import (
     LABEL_ROWS,
     LOG_ROWS,
     BatchWorker,
+    DeletionClock,
     EncodedPut,
     LogRow,
     RecordStore,
@@ -346,7 +347,8 @@ class SQLiteStore(RecordStore):
                 new_secret=self._new_secret,
             )
         )
-        write = _in_place(self._path, SQLiteWriter(writing, self._limits, self._clock).commit)
+        writer = SQLiteWriter(writing, self._limits, self._clock, DeletionClock(self._clock))
+        write = _in_place(self._path, writer.commit)
         read = _in_place(self._path, partial(_run_queries, reading))
         self._writer = BatchWorker("store-writer", write, end=writing.close, tick_s=TICK_S)
         self._reader = BatchWorker("store-reader", read, end=reading.close)
@@ -611,6 +613,7 @@ class SQLiteWriter:
     connection: sqlite3.Connection
     limits: StoreLimits
     clock: Callable[[], float]
+    deleting: DeletionClock
 
     def commit(self, writes: Sequence[SQLiteWrite]) -> Sequence[str | Charged]:
         """Write all or nothing, and remove expired and surplus entries.
@@ -618,7 +621,7 @@ class SQLiteWriter:
         Returns the log's end for each write, or the result of its charges. Without writes it only
         removes expired entries. Raises sqlite3.Error: then nothing was written.
         """
-        if not writes and not _read_value(self.connection, HAS_EXPIRED, (self.clock(),)):
+        if not writes and not _read_value(self.connection, HAS_EXPIRED, (self.deleting(),)):
             return ()
         execute = self.connection.execute
         execute("BEGIN IMMEDIATE")
@@ -635,7 +638,7 @@ class SQLiteWriter:
 
     def _charge(self, charges: Sequence[Charge]) -> Charged:
         execute = self.connection.execute
-        execute("DELETE FROM counters WHERE expires <= ?", (self.clock(),))
+        execute("DELETE FROM counters WHERE expires <= ?", (self.deleting(),))
         values = [_read_value(self.connection, COUNTER, (each.counter,)) for each in charges]
         charged = charge_all(charges, [value or 0 for value in values])
         if charged.added:
@@ -651,7 +654,7 @@ class SQLiteWriter:
         touched = [touch for write in writes for touch in write.touched]
         executemany = self.connection.executemany
         executemany("UPDATE entries SET used = ? WHERE id = ?", touched)
-        self.connection.execute(PURGE, (now, BATCH_ROWS))
+        self.connection.execute(PURGE, (self.deleting(), BATCH_ROWS))
         for write in writes:
             for record in write.records:
                 if isinstance(record, EncodedPut):
