@@ -215,9 +215,10 @@ class SidecarServer:
             async def startup(self, sockets: list[socket.socket] | None = None) -> None:
                 # Before uvicorn's own start-up, which would print a traceback over the reason.
                 try:
-                    await outer._sidecar.running()
+                    started = await self.completes(outer._sidecar.running)
                 except HeadstartError as error:
-                    outer._failure = error
+                    outer._failure, started = error, False
+                if not started:
                     self.should_exit = True
                     return
                 settle_memory()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import sys
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import httptools
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -16,8 +18,7 @@ from headstart.errors import RequestError, UpstreamError
 from headstart.observe import logger
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from types import FrameType
 
     from uvicorn._types import (
@@ -318,6 +319,10 @@ async def _send_before_the_body(
     await send(message)
 
 
+def _do_nothing() -> None:
+    """Do nothing."""
+
+
 class DrainingServer(uvicorn.Server):
     """A uvicorn that drains for ``drain_s()`` seconds after SIGTERM, before it stops.
 
@@ -338,9 +343,11 @@ class DrainingServer(uvicorn.Server):
         self._drain_s = drain_s
         self._on_drain = on_drain
         self._drained_at: float | None = None
+        self._end_start: Callable[[], object] = _do_nothing
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to drain, or to stop."""
+        self._end_start()
         if sig != signal.SIGTERM or self._drained_at is not None or not self._drain_s():
             return super().handle_exit(sig, frame)
         self._drained_at = time.monotonic() + self._drain_s()
@@ -349,6 +356,17 @@ class DrainingServer(uvicorn.Server):
         self.server_state.default_headers = self.config.encoded_headers
         self._captured_signals.append(sig)  # uvicorn raises it again once it has stopped
         self._on_drain()
+
+    async def completes(self, start: Callable[[], Awaitable[object]]) -> bool:
+        """Run a start, which may wait for a disk. Returns False if a signal came before its end."""
+        if self.should_exit or self._drained_at is not None:
+            return False
+        loop = asyncio.get_running_loop()
+        with anyio.CancelScope() as starting:
+            self._end_start = partial(loop.call_soon_threadsafe, starting.cancel)
+            await start()
+        self._end_start = _do_nothing
+        return not starting.cancelled_caught
 
     async def on_tick(self, counter: int) -> bool:
         """Tell whether it is time to stop. Called ten times a second."""

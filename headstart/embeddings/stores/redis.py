@@ -524,7 +524,11 @@ class RedisStore(RecordStore):
         except StoreError as error:
             if is_lasting(error.__cause__):
                 raise ConfigError(f"cache.store: {error}") from error
-            raise StoreError(f"cache.store: {error}; is Redis running there?") from error
+            slow = isinstance(error.__cause__, RedisTimeoutError)
+            hint = ", and fast enough? It has half a second, or ?socket_timeout=SECONDS in the URL"
+            raise StoreError(
+                f"cache.store: {error}; is Redis running there{hint if slow else '?'}"
+            ) from error
         except TypeError as error:  # redis-py passes unknown options of the URL to the connection
             raise ConfigError(
                 f"cache.store: the Redis URL has an unknown option: {error}"
