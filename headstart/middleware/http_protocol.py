@@ -74,6 +74,8 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     """True: further bytes are read and dropped."""
     _received = b""
     """The bytes that are being read."""
+    _refusal = ""
+    """Why the newest request's head is refused."""
     _repeats_head = False
     """A new parser reads a head again, to know the length of the body. Its calls are ignored."""
 
@@ -113,6 +115,9 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         self._in_head = False
         if self._ignores or self._repeats_head:
             return
+        self._refusal = self._fault_of_head()
+        if self._refusal:
+            raise ValueError(self._refusal)  # the parser stops, and uvicorn calls send_400_response
         self._in_body = self._advances = True
         self._wait_no_more()
         super().on_headers_complete()
@@ -163,9 +168,21 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         """Refuse the bytes, unless an answer has to go out first."""
         running = self._running
         if running is None or running.response_complete or running.more_body:
-            super().send_400_response(msg)
+            super().send_400_response(self._refusal or msg)
         else:
             self._ignore_the_rest()
+
+    def _fault_of_head(self) -> str:
+        """Tell what the parser accepts although RFC 9112 wants a refusal; "": nothing."""
+        names = [name for name, _ in self.headers]
+        hosts = names.count(b"host")
+        if hosts > 1 or (not hosts and self.parser.get_http_version() != "1.0"):
+            return "The request needs exactly one Host header."
+        if b"transfer-encoding" in names:
+            codings = [value for name, value in self.headers if name == b"transfer-encoding"]
+            if [value.strip().lower() for value in codings] != [b"chunked"]:
+                return "The only transfer coding that is understood is chunked."
+        return ""
 
     def _keep(self, size: int) -> None:
         """Count bytes of the newest request, which is queued, and read on."""
