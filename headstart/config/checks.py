@@ -500,6 +500,8 @@ def _problems(settings: Settings) -> Iterator[str]:
 
 
 def _server_problems(server: ServerSettings) -> Iterator[str]:
+    if not server.host.strip():
+        yield 'server.host: is empty; write "0.0.0.0" for all addresses of this machine'
     for index, network in enumerate(server.trusted_proxies):
         try:
             ip_network(network, strict=False)
