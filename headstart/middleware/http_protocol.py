@@ -9,7 +9,6 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import anyio
 import httptools
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -378,12 +377,22 @@ class DrainingServer(uvicorn.Server):
         """Run a start, which may wait for a disk. Returns False if a signal came before its end."""
         if self.should_exit or self._drained_at is not None:
             return False
-        loop = asyncio.get_running_loop()
-        with anyio.CancelScope() as starting:
-            self._end_start = partial(loop.call_soon_threadsafe, starting.cancel)
+        loop, starting = asyncio.get_running_loop(), asyncio.current_task()
+
+        def cancel() -> None:
+            if self._end_start is end_start and starting is not None:
+                starting.cancel()
+
+        self._end_start = end_start = partial(loop.call_soon_threadsafe, cancel)
+        try:
             await start()
-        self._end_start = _do_nothing
-        return not starting.cancelled_caught
+        except asyncio.CancelledError:
+            if starting is not None:
+                starting.uncancel()
+            return False
+        finally:
+            self._end_start = _do_nothing
+        return True
 
     async def on_tick(self, counter: int) -> bool:
         """Tell whether it is time to stop. Called ten times a second."""
