@@ -653,7 +653,7 @@ class UpstreamSettings(Section):
     include_usage: bool = True
     """Ask for token counts in streams, and remove them for callers who did not ask for them."""
     connect_s: Seconds = 10.0
-    """Longest time to connect."""
+    """Longest time to connect, from the search for the address on."""
     first_token_s: Seconds | None = None
     """Longest wait for the first content. None: the larger of 30 s and four times the learned p99,
     if another upstream could be asked."""
