@@ -84,21 +84,21 @@ class _StreamLine(msgspec.Struct):
     category: str | None = None
 
 
-def read_labelled(lines: Iterable[bytes]) -> Pairs | Stream:
+def read_labelled(lines: Iterable[bytes], *, or_else: str = "") -> Pairs | Stream:
     """Read a file of pairs or of a stream. The first line decides which of the two it is.
 
-    Raises LabelledDataError.
+    ``or_else`` tells in an error what else the caller reads. Raises LabelledDataError.
     """
     rows = numbered(lines)
     fields = decode_line(*rows[0], dict[str, Any])
-    if "prompt" in fields:
+    if {"prompt", "class"} <= fields.keys():
         templates = Templates()
         return Stream(rows=tuple(_labelled(number, line, templates) for number, line in rows))
     if "a" in fields:
         return Pairs(rows=tuple(_pair(decode_line(*row, _PairLine)) for row in rows))
     raise LabelledDataError(
         f"line {rows[0][0]}: found {sorted(fields)}; a pair needs a, b and same_answer, "
-        "a stream line needs prompt and class"
+        f"a stream line needs prompt and class{or_else}"
     )
 
 

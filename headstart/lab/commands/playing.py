@@ -204,7 +204,9 @@ def _read_material(paths: Sequence[Path], pattern: re.Pattern[str] | None) -> Ma
     if is_log(decode_line(*numbered(whole)[0], dict[str, Any])):
         cut_off = sum(map(bool, lines)) - sum(map(bool, whole))
         return _recorded(read_log(whole), pattern, cut_off)
-    labelled = read_labelled(lines)
+    labelled = read_labelled(
+        lines, or_else=", a logged call needs request and response, or messages"
+    )
     rows = list(pairs_in_order(labelled))
     texts = [row.prompt.query for row in rows if row.prompt.query is not None]
     pairs = isinstance(labelled, Pairs)
