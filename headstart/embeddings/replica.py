@@ -18,7 +18,7 @@ from anyio import to_thread
 
 from headstart.errors import StageError, StoreError, VectorIndexError
 from headstart.observe import Observer, StageFailed
-from headstart.types import Delete, Entry, VectorRow
+from headstart.types import Delete, Entry, Latest, VectorRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,13 +38,6 @@ LONGEST_DECODED = 64 * 1024
 INLINE_ROWS = 8192
 """Larger partitions are searched and changed in a thread, because they would stop the event loop
 for longer than 0.2 ms. A switch to a thread and back costs 0.05 to 0.1 ms."""
-
-
-def keep_newest(kept: dict[K, T], key: K, value: T, most: int) -> None:
-    """Keep a value; drop the oldest beyond ``most``."""
-    kept[key] = value
-    if len(kept) > most:
-        del kept[next(iter(kept))]
 
 
 class HotEntry(NamedTuple):
@@ -80,7 +73,7 @@ class HotTier:
         """The time since which the log cannot be read; None: it can."""
         self._by_id: OrderedDict[str, HotEntry] = OrderedDict()
         self._by_exact: dict[str, str] = {}
-        self._decoded: OrderedDict[str, Entry] = OrderedDict()
+        self._decoded: Latest[str, Entry] = Latest(DECODED)
         self.bytes = 0
         """The estimated bytes of all entries here."""
         self._used: set[str] = set()
@@ -194,7 +187,7 @@ class HotTier:
 
     def _keep_decoded(self, id: str, value: bytes, entry: Entry) -> None:
         if len(value) <= LONGEST_DECODED:
-            keep_newest(self._decoded, id, entry, DECODED)
+            self._decoded[id] = entry
 
 
 @dataclass(slots=True, eq=False)

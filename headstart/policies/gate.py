@@ -21,13 +21,12 @@ share of hits among the encoded questions of the domain.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headstart.decisions import GATE_SAMPLE, MatchContext
 from headstart.policies.routing.measures import Quantiles
-from headstart.types import Frozen
+from headstart.types import Frozen, Latest
 
 if TYPE_CHECKING:
     from headstart.policies.learned_rule.error_limit import JudgeNoise
@@ -188,7 +187,7 @@ class Gates:
     """The counts of the domains that were used last."""
 
     def __init__(self) -> None:
-        self._counts: OrderedDict[str, GateCounts] = OrderedDict()
+        self._counts: Latest[str, GateCounts] = Latest(MOST_DOMAINS)
 
     def of(self, context: MatchContext) -> GateCounts:
         """Return the counts of a request's domain."""
@@ -205,11 +204,9 @@ class Gates:
     ) -> None:
         """Count a question that was encoded."""
         counts = self.of(context)
-        counts = counts.with_question(similarity, sampled=sampled, served=served, judged=judged)
-        self._counts[context.domain] = counts
-        self._counts.move_to_end(context.domain)
-        if len(self._counts) > MOST_DOMAINS:
-            self._counts.popitem(last=False)
+        self._counts[context.domain] = counts.with_question(
+            similarity, sampled=sampled, served=served, judged=judged
+        )
 
 
 # --- how long a question may wait -----------------------------------------------------------------
@@ -241,18 +238,13 @@ class EncoderWaitLimit:
     """Learns from misses how long a question may wait."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[str, str], _Answers] = OrderedDict()
+        self._known: Latest[tuple[str, str], _Answers] = Latest(MOST_KNOWN)
         self._learned = 0
 
     def learn(self, route: str, model: str, first_byte_s: float) -> None:
         """Note the time to the first byte of a fresh answer."""
         key = route, model
-        known = self._known.get(key)
-        if known is None:
-            known = self._known[key] = _Answers()
-            if len(self._known) > MOST_KNOWN:
-                self._known.popitem(last=False)
-        self._known.move_to_end(key)
+        known = self._known[key] = self._known.get(key) or _Answers()
         self._learned += 1
         known.times.add(first_byte_s, float(self._learned))
         known.count += 1

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 import re
 import zlib
-from collections import OrderedDict
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,6 +21,7 @@ import msgspec
 from headstart.canonical_request import CanonicalRequest, Message, ReasoningOptions, TextPart
 from headstart.observe import HELD_OUT
 from headstart.policies.routing.measures import Quantiles, SavedHistogram
+from headstart.types import Latest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -159,7 +159,7 @@ class Lengths:
     """Lengths of answers in tokens, reasoning included. Keys that are long unused are forgotten."""
 
     def __init__(self) -> None:
-        self._learned: OrderedDict[LengthKey, _LearnedLengths] = OrderedDict()
+        self._learned: Latest[LengthKey, _LearnedLengths] = Latest(_MOST_KEYS)
 
     def add(self, key: LengthKey, tokens: int) -> None:
         """Learn the length of an answer that came to its own end; no limit cut it."""
@@ -214,13 +214,7 @@ class Lengths:
         return True
 
     def _of(self, key: LengthKey) -> _LearnedLengths:
-        learned = self._learned.get(key)
-        if learned is None:
-            learned = self._learned[key] = _LearnedLengths()
-            if len(self._learned) > _MOST_KEYS:
-                self._learned.popitem(last=False)
-        else:
-            self._learned.move_to_end(key)
+        learned = self._learned[key] = self._learned.get(key) or _LearnedLengths()
         return learned
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import msgspec
 
 from headstart.policies.routing.whole_times import WholeTimes
+from headstart.types import Latest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -499,7 +500,7 @@ class Measures:
 
     def __init__(self) -> None:
         self._figures: OrderedDict[UpstreamModel, _Figures] = OrderedDict()
-        self._lengths: OrderedDict[str, DecayingRatio] = OrderedDict()
+        self._lengths: Latest[str, DecayingRatio] = Latest(_MOST_KEYS)
 
     @property
     def is_empty(self) -> bool:
@@ -727,13 +728,8 @@ class Measures:
 
     def _length_of(self, route_or_endpoint: str) -> DecayingRatio:
         """Return the lengths of a route or endpoint, to learn, as the most recently used ones."""
-        lengths = self._lengths.get(route_or_endpoint)
-        if lengths is None:
-            lengths = self._lengths[route_or_endpoint] = DecayingRatio(HALF_LIFE_S)
-            if len(self._lengths) > _MOST_KEYS:
-                self._lengths.popitem(last=False)
-        else:
-            self._lengths.move_to_end(route_or_endpoint)
+        lengths = self._lengths.get(route_or_endpoint) or DecayingRatio(HALF_LIFE_S)
+        self._lengths[route_or_endpoint] = lengths
         return lengths
 
     def _learn(
@@ -782,17 +778,12 @@ class Affinities:
 
     def __init__(self, ttl_s: float = 300.0, most: int = 10_000) -> None:
         self._ttl_s = ttl_s
-        self._most = most
-        self._served: OrderedDict[str, tuple[str, float]] = OrderedDict()
+        self._served: Latest[str, tuple[str, float]] = Latest(most)
 
     def served(self, affinity: str, name: str, now: float) -> None:
         """Remember which upstream served a conversation; ``affinity`` "" names none."""
-        if not affinity:
-            return
-        self._served[affinity] = (name, now + self._ttl_s)
-        self._served.move_to_end(affinity)
-        if len(self._served) > self._most:
-            self._served.popitem(last=False)
+        if affinity:
+            self._served[affinity] = (name, now + self._ttl_s)
 
     def of(self, affinity: str, now: float) -> str | None:
         """Return the name of the upstream that served this conversation lately, or None."""
