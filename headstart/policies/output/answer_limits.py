@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import re
 import zlib
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -146,13 +147,11 @@ class _LengthsSnapshot(msgspec.Struct):
     lengths: list[_SavedLengths]
 
 
+@dataclass(slots=True, eq=False)
 class _LearnedLengths:
-    __slots__ = ("lengths", "refused", "seen")
-
-    def __init__(self) -> None:
-        self.lengths = Quantiles(_HALF_LIFE)
-        self.seen = 0
-        self.refused = False
+    lengths: Quantiles = field(default_factory=lambda: Quantiles(_HALF_LIFE))
+    seen: int = 0
+    refused: bool = False
 
 
 class Lengths:
