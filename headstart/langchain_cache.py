@@ -9,7 +9,6 @@ learned rule.
 from __future__ import annotations
 
 import urllib.request
-from collections import OrderedDict
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Unpack
 from uuid import uuid4
@@ -19,6 +18,7 @@ import msgspec
 from headstart.clients import LocalServer
 from headstart.errors import MissingExtra
 from headstart.mount import CacheOptions, HeadstartMiddleware
+from headstart.types import Latest
 
 try:
     from langchain_core.caches import BaseCache
@@ -57,7 +57,7 @@ class HeadstartCache(BaseCache):
     ) -> None:
         self._settings = settings
         self._cache: CacheOptions = {**cache, "ignore_headers": [_ANSWER]}
-        self._answers: OrderedDict[str, str] = OrderedDict()
+        self._answers: Latest[str, str] = Latest(MOST_ANSWERS)
         """Answers on their way to the store."""
         self._server = self._open()
 
@@ -78,8 +78,6 @@ class HeadstartCache(BaseCache):
             return
         id = uuid4().hex
         self._answers[id] = text
-        while len(self._answers) > MOST_ANSWERS:
-            self._answers.popitem(last=False)
         body = _request(prompt, llm_string)
         self._ask(body, {_ANSWER: id})
         # A hit did not take the answer: the new answer replaces the entry.

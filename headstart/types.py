@@ -8,14 +8,17 @@ value means closer. The last part names the types of ASGI.
 from __future__ import annotations
 
 import os
+from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeAlias, dataclass_transform
+from typing import Any, NamedTuple, TypeAlias, TypeVar, dataclass_transform
 
 import msgspec
 
 from headstart.attempts import AttemptLog
 
+K = TypeVar("K")
+V = TypeVar("V")
 Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 """ASGI header pairs in their order, repeated names included; names are lower case."""
 
@@ -576,6 +579,20 @@ def _ulid_head(seconds: int) -> str:
 
 KEPT_BYTES = 1024 * 1024
 """The longest body that is kept for another upstream."""
+
+
+class Latest(OrderedDict[K, V]):
+    """A dict that keeps only the ``most`` keys that were set last."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+
+    def __setitem__(self, key: K, value: V) -> None:
+        super().__setitem__(key, value)
+        self.move_to_end(key)
+        if len(self) > self._most:
+            self.popitem(last=False)
 
 
 class Upload:

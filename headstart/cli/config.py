@@ -261,7 +261,11 @@ def report_on(settings: Settings, environ: Mapping[str, str]) -> ConfigReport:
         routes=tuple(_route(each, by_name) for each in settings.route),
         notes=(
             *notes_on(settings),
-            *(each for route in settings.route for each in dict.fromkeys(_notes(route, by_name))),
+            *(
+                f"route {route.name!r}: {note}"
+                for route in settings.route
+                for note in dict.fromkeys(_notes(route, by_name))
+            ),
         ),
         problems=tuple(start_problems(settings, environ)),
         listing=listing_note(settings),
@@ -298,35 +302,33 @@ def _route(route: RouteSettings, by_name: Mapping[str, UpstreamSettings]) -> Rou
 
 def _notes(route: RouteSettings, by_name: Mapping[str, UpstreamSettings]) -> Iterator[str]:
     """Yield notes on a valid route whose settings change its cost or its answers."""
-    strategy, table = strategy_of(route), model_table()
+    strategy, model = strategy_of(route), route.match.model
     compares = "cheapest(" in strategy.composition
-    if not _WILD & set(route.match.model):
-        for name in strategy.members:
-            upstream = by_name[name]
-            real = model_at(upstream, route.match.model)
-            weights = table.weights(real, upstream.preset)
-            if price_at(upstream, real) is None:
-                last = ", and cheapest cannot compare it" if compares else ""
-                yield (
-                    f"route {route.name!r}: no price is known of {real!r} at {name}, so its cost "
-                    f"is not booked{last}; set its price"
-                )
-            if weights is None and upstream.preset is not None:
-                yield f"route {route.name!r}: it is not known that {name} has a model {real!r}"
-            elif weights is not None and upstream.preset in weights.quantised:
-                yield f"route {route.name!r}: {name} serves {real!r} quantised"
-    elif compares:
-        for name in strategy.members:
-            if not _has_prices(by_name[name]):
-                yield (
-                    f"route {route.name!r}: no price of a model at {name} is known, so cheapest "
-                    "cannot compare it; set its price"
-                )
-    if strategy.race_billed and len(strategy.members) > 1:
-        for name in strategy.members:
-            note = billing_note(by_name[name])
-            if note is not None:
-                yield f"route {route.name!r}: {note}"
+    members = [by_name[name] for name in strategy.members]
+    for upstream in members:
+        if not _WILD & set(model):
+            yield from _model_notes(upstream, model_at(upstream, model), compares=compares)
+        elif compares and not _has_prices(upstream):
+            yield (
+                f"no price of a model at {upstream.name} is known, so cheapest cannot compare it; "
+                "set its price"
+            )
+    if strategy.race_billed and len(members) > 1:
+        yield from filter(None, map(billing_note, members))
+
+
+def _model_notes(upstream: UpstreamSettings, model: str, *, compares: bool) -> Iterator[str]:
+    weights = model_table().weights(model, upstream.preset)
+    if price_at(upstream, model) is None:
+        last = ", and cheapest cannot compare it" if compares else ""
+        yield (
+            f"no price is known of {model!r} at {upstream.name}, so its cost is not booked{last}; "
+            "set its price"
+        )
+    if weights is None and upstream.preset is not None:
+        yield f"it is not known that {upstream.name} has a model {model!r}"
+    elif weights is not None and upstream.preset in weights.quantised:
+        yield f"{upstream.name} serves {model!r} quantised"
 
 
 def _has_prices(upstream: UpstreamSettings) -> bool:

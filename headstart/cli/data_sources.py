@@ -211,6 +211,17 @@ def read_lines(path: Path) -> Iterator[bytes]:
             raise ConfigError(f"{path.name}: no CSV in UTF-8: {error}") from error
 
 
+def decode_lines(lines: Iterable[bytes], type: type[T], name: str) -> Iterator[T]:
+    """Decode the lines that are not blank. Raises ConfigError, with ``name`` and the line."""
+    decoder = msgspec.json.Decoder(type)
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                yield decoder.decode(line)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise ConfigError(f"{name}, line {number}: {error}") from error
+
+
 def _csv_line(path: Path, row: dict[str, Any]) -> dict[str, Any]:
     """Return a row as a line of labelled prompts, of pairs, or of a log."""
     cells = {

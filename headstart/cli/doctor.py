@@ -104,13 +104,13 @@ def doctor(options: DoctorOptions) -> None:
     if options.as_json:
         print_json({"healthy": not worst, "findings": findings})
     else:
-        for line in lines_of(findings):
+        for line in _lines(findings):
             click.echo(line)
     if worst:
         raise SystemExit(1)
 
 
-def lines_of(findings: list[Finding]) -> Iterator[str]:
+def _lines(findings: list[Finding]) -> Iterator[str]:
     """Yield the findings as text, each fix below its finding."""
     width = max(len(each.check) for each in findings)
     for each in findings:

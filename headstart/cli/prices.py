@@ -334,7 +334,8 @@ def _read(file: Path, today: str) -> ImportedPrices:
     """Read the list. Raises ConfigError that names the file and the problem."""
     try:
         data = file.read_bytes()
-        document = tomllib.loads(data.decode()) if file.suffix == ".toml" else _decoded(data)
+        is_toml = file.suffix == ".toml"
+        document: object = tomllib.loads(data.decode()) if is_toml else msgspec.json.decode(data)
         return read_prices(document, today=today)
     except OSError as error:
         raise ConfigError(f"{file}: {error.strerror or error}") from error
@@ -342,10 +343,6 @@ def _read(file: Path, today: str) -> ImportedPrices:
         raise ConfigError(f"{file}: neither JSON nor TOML: {error}") from error
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from error
-
-
-def _decoded(data: bytes) -> object:
-    return msgspec.json.decode(data)
 
 
 def _choose_providers(found: ImportedPrices, names: tuple[str, ...]) -> ImportedPrices:

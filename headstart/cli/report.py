@@ -12,7 +12,7 @@ import msgspec
 from rich.markup import escape
 from rich.table import Table
 
-from headstart.cli.data_sources import existing_store, settings_to_read
+from headstart.cli.data_sources import decode_lines, existing_store, settings_to_read
 from headstart.cli.options import (
     FILE,
     JSON,
@@ -235,14 +235,8 @@ async def print_report(console: Console, url: str) -> None:
 
 
 def _log_rows(path: Path) -> Iterator[Served]:
-    decode = msgspec.json.Decoder(Served).decode
     with path.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            if line.strip():
-                try:
-                    yield decode(line)
-                except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                    raise ConfigError(f"{path}, line {number}: {error}") from error
+        yield from decode_lines(lines, Served, str(path))
 
 
 def _read_export(path: Path) -> list[ExportRow]:

@@ -146,7 +146,7 @@ class ConnectionShare(NamedTuple):
         return Acceptor(listening, self.counts, self.place, open_now=open_now, make=make)
 
 
-class SidecarServer:
+class SidecarServer(DrainingServer):
     """A uvicorn for one sidecar. ``run`` returns when the server has stopped.
 
     ``on_start`` is called once it accepts connections, ``on_drain`` when it begins to drain.
@@ -163,20 +163,10 @@ class SidecarServer:
         on_drain: Callable[[ServerSettings], object],
         share: ConnectionShare | None = None,
     ) -> None:
-        self._sidecar = sidecar
-        self._listening = listening
-        self._on_start = on_start
-        self._on_drain = on_drain
-        self._share = share
-        self._failure: HeadstartError | None = None
-        self._tasks = Supervisor()
-        self.spawn = self._tasks.spawn
-
         class Protocol(BoundedHeadProtocol):
             """The limits of this server."""
 
-        self._protocol = Protocol
-        self._config = uvicorn.Config(
+        config = uvicorn.Config(
             sidecar,
             log_level=log_level,
             access_log=False,
@@ -194,6 +184,25 @@ class SidecarServer:
             # connection first, a request could be on its way already.
             timeout_keep_alive=75,
         )
+
+        def begin_to_drain() -> None:
+            sidecar.draining = True
+            on_drain(sidecar.settings.server)
+
+        super().__init__(
+            config,
+            drain_s=lambda: sidecar.settings.server.effective_drain_s,
+            on_drain=begin_to_drain,
+        )
+        self._sidecar = sidecar
+        self._listening = listening
+        self._on_start = on_start
+        self._share = share
+        self._protocol = Protocol
+        self._acceptor: Acceptor | None = None
+        self._failure: HeadstartError | None = None
+        self._tasks = Supervisor()
+        self.spawn = self._tasks.spawn
         self._apply(sidecar.settings.server)
 
     def _apply(self, server: ServerSettings) -> None:
@@ -202,65 +211,51 @@ class SidecarServer:
         self._protocol.max_connections = server.max_connections or room_for_connections()
         if server.access_log != "off":
             _show_access_log()
-        self._config.ws_max_size = server.max_body_bytes
-        self._config.timeout_graceful_shutdown = int(server.shutdown_s) + 1
+        self.config.ws_max_size = server.max_body_bytes
+        self.config.timeout_graceful_shutdown = int(server.shutdown_s) + 1
 
     async def replace(self, settings: Settings) -> None:
         """Serve new requests by other settings. Raises HeadstartError: nothing has changed."""
         await self._sidecar.replace(settings)
         self._apply(settings.server)
 
-    def run(self) -> None:
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve until a signal ends it. Raises HeadstartError when it cannot start."""
-        outer = self
-
-        class Server(DrainingServer):
-            _acceptor: Acceptor | None = None
-
-            async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-                # Before uvicorn's own start-up, which would print a traceback over the reason.
-                try:
-                    started = await self.completes(outer._sidecar.running)
-                except HeadstartError as error:
-                    outer._failure, started = error, False
-                if not started:
-                    self.should_exit = True
-                    return
-                settle_memory()
-                await super().startup(sockets if outer._share is None else [])
-                if outer._share is not None:
-                    self._acceptor = outer._share.accept(
-                        outer._listening,
-                        open_now=lambda: len(self.server_state.connections),
-                        make=self._protocol,
-                    )
-                await outer._on_start(outer)
-
-            async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-                if self._acceptor is not None:
-                    await self._acceptor.aclose()
-                await super().shutdown(sockets)
-                await outer._tasks.aclose()
-
-            def _protocol(self) -> asyncio.Protocol:
-                return outer._protocol(
-                    config=self.config,
-                    server_state=self.server_state,
-                    app_state=self.lifespan.state,
-                )
-
-        def begin_to_drain() -> None:
-            self._sidecar.draining = True
-            self._on_drain(self._sidecar.settings.server)
-
-        server = Server(
-            self._config,
-            drain_s=lambda: self._sidecar.settings.server.effective_drain_s,
-            on_drain=begin_to_drain,
-        )
-        server.run([self._listening])
+        super().run(sockets or [self._listening])
         if self._failure is not None:
             raise self._failure
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start the sidecar, then accept connections."""
+        # Before uvicorn's own start-up, which would print a traceback over the reason.
+        try:
+            started = await self.completes(self._sidecar.running)
+        except HeadstartError as error:
+            self._failure, started = error, False
+        if not started:
+            self.should_exit = True
+            return
+        settle_memory()
+        await super().startup(sockets if self._share is None else [])
+        if self._share is not None:
+            self._acceptor = self._share.accept(
+                self._listening,
+                open_now=lambda: len(self.server_state.connections),
+                make=self._connection,
+            )
+        await self._on_start(self)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept no more connections, and end with the last answers."""
+        if self._acceptor is not None:
+            await self._acceptor.aclose()
+        await super().shutdown(sockets)
+        await self._tasks.aclose()
+
+    def _connection(self) -> asyncio.Protocol:
+        return self._protocol(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
 
 
 class AccessLogHandler(logging.StreamHandler[TextIO]):

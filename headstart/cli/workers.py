@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from array import array
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -142,23 +143,17 @@ def lease_table(shared: int) -> LeaseTable:
     return LeaseTable(shared, mmap.PAGESIZE + MEMORY_BYTES, time.monotonic)
 
 
+@dataclass(slots=True, eq=False)
 class _Worker:
     """A worker process and the parent process's end of its channel."""
 
-    def __init__(
-        self,
-        index: int,
-        process: asyncio.subprocess.Process,
-        channel: Channel,
-        settings: Settings,
-    ) -> None:
-        self.index = index
-        self.process = process
-        self.channel = channel
-        self.settings = settings
-        self.ready_at: float | None = None
-        self.reported: dict[str, bytes] = {}
-        """Its last answers to ``_LASTING``. The sums must not fall when the worker has ended."""
+    index: int
+    process: asyncio.subprocess.Process
+    channel: Channel
+    settings: Settings
+    ready_at: float | None = None
+    reported: dict[str, bytes] = field(default_factory=dict)
+    """Its last answers to ``_LASTING``. The sums must not fall when the worker has ended."""
 
 
 class WorkerPool:

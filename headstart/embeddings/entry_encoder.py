@@ -19,10 +19,10 @@ import msgspec
 from anyio import to_thread
 
 from headstart.embeddings.index import pack_row, pack_vector
-from headstart.embeddings.replica import Replica, keep_newest, report_failure
+from headstart.embeddings.replica import Replica, report_failure
 from headstart.errors import StageError
 from headstart.interfaces import MatchPolicy, P
-from headstart.types import CacheKey, Entry, Put, Sketch, VectorRow
+from headstart.types import CacheKey, Entry, Latest, Put, Sketch, VectorRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -171,11 +171,11 @@ class EntryEncoder(Generic[P]):
         self._sketcher = sketcher
         self._policy = policy
         self._replica = replica
-        self._parsed: dict[tuple[str, str, str], P] = {}
+        self._parsed: Latest[tuple[str, str, str], P] = Latest(MOST_PARSED)
         """By tenant, task and text: the time of an answer tells no tenant what another one
         asked."""
-        self._sketched: dict[tuple[str, str], bytes] = {}
-        self._busy: OrderedDict[str, None] = OrderedDict()
+        self._sketched: Latest[tuple[str, str], bytes] = Latest(MOST_SKETCHED)
+        self._busy: Latest[str, None] = Latest(MOST_WANTED)
         """Texts that a lookup did not encode because of load."""
         self._wanted: OrderedDict[str, str] = OrderedDict()
         """Ids of entries to encode in idle time, with the tenants that want them."""
@@ -198,7 +198,7 @@ class EntryEncoder(Generic[P]):
         if sketch is None or not sketch.any():
             return None  # not kept: such a text may have any length
         row = pack_row(sketch)
-        keep_newest(self._sketched, (tenant, text), row, MOST_SKETCHED)
+        self._sketched[tenant, text] = row
         return row
 
     def _in_table(self, row: bytes | None) -> Sketch | None:
@@ -214,13 +214,12 @@ class EntryEncoder(Generic[P]):
         """
         place = tenant, task, text
         if place not in self._parsed:
-            parse = self._policy.prepare(text, encoding, task)
-            keep_newest(self._parsed, place, parse, MOST_PARSED)
+            self._parsed[place] = self._policy.prepare(text, encoding, task)
         return self._parsed[place]
 
     def note_busy(self, text: str) -> None:
         """Note that a lookup did not wait for an encoding: its entry is postponed."""
-        keep_newest(self._busy, text, None, MOST_WANTED)
+        self._busy[text] = None
 
     # --- entries ---------------------------------------------------------------------------------
 

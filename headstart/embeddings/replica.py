@@ -40,13 +40,6 @@ INLINE_ROWS = 8192
 for longer than 0.2 ms. A switch to a thread and back costs 0.05 to 0.1 ms."""
 
 
-def keep_newest(kept: dict[K, T], key: K, value: T, most: int) -> None:
-    """Keep a value; drop the oldest beyond ``most``."""
-    kept[key] = value
-    if len(kept) > most:
-        del kept[next(iter(kept))]
-
-
 class HotEntry(NamedTuple):
     """An encoded entry, and the fields that are read without decoding it."""
 
@@ -112,7 +105,9 @@ class HotTier:
         self._by_exact[exact] = id
         self.bytes += size
         if len(value) <= LONGEST_DECODED:
-            keep_newest(self._decoded, id, entry, DECODED)
+            self._decoded[id] = entry
+            if len(self._decoded) > DECODED:
+                self._decoded.popitem(last=False)
         while self.bytes > self._max_bytes:
             self.discard((next(iter(self._by_id)),))
 
@@ -191,7 +186,9 @@ class HotTier:
             self.discard((id,))
             return None
         if len(hot.value) <= LONGEST_DECODED:
-            keep_newest(self._decoded, id, entry, DECODED)
+            self._decoded[id] = entry
+            if len(self._decoded) > DECODED:
+                self._decoded.popitem(last=False)
         return entry
 
 

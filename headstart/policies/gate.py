@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 from headstart.decisions import GATE_SAMPLE, MatchContext
 from headstart.policies.routing.measures import Quantiles
-from headstart.types import Frozen
+from headstart.types import Frozen, Latest
 
 if TYPE_CHECKING:
     from headstart.policies.learned_rule.error_limit import JudgeNoise
@@ -241,18 +241,13 @@ class EncoderWaitLimit:
     """Learns from misses how long a question may wait."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[str, str], _Answers] = OrderedDict()
+        self._known: Latest[tuple[str, str], _Answers] = Latest(MOST_KNOWN)
         self._learned = 0
 
     def learn(self, route: str, model: str, first_byte_s: float) -> None:
         """Note the time to the first byte of a fresh answer."""
         key = route, model
-        known = self._known.get(key)
-        if known is None:
-            known = self._known[key] = _Answers()
-            if len(self._known) > MOST_KNOWN:
-                self._known.popitem(last=False)
-        self._known.move_to_end(key)
+        known = self._known[key] = self._known.get(key) or _Answers()
         self._learned += 1
         known.times.add(first_byte_s, float(self._learned))
         known.count += 1

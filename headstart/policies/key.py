@@ -30,7 +30,7 @@ from headstart.dialects.registry import DIALECTS, PROTOCOL_HEADERS
 from headstart.dialects.request_form import canonical_body
 from headstart.policies.guards.table import task_of
 from headstart.policies.guards.words import word_texts, words_of
-from headstart.types import CacheKey, ChatRequest, Frozen, Headers, Turn
+from headstart.types import CacheKey, ChatRequest, Frozen, Headers, Latest, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -403,7 +403,7 @@ class Templates:
     """
 
     def __init__(self) -> None:
-        self._prompts: OrderedDict[str, _Prompts] = OrderedDict()
+        self._prompts: Latest[str, _Prompts] = Latest(MOST_PARTITIONS)
 
     def take_out(self, key: CacheKey) -> CacheKey:
         """Return the key of a prompt without the template in it, if it has one.
@@ -418,10 +418,10 @@ class Templates:
         if _SIGN.search(text):
             befores = {hash(text[:end]): end for end in _ends_before(text)}
             afters = {hash((text[start:],)): start for start in _starts_after(text)}
-        prompts = self._prompts.pop(key.partition, None) or _Prompts()
-        self._prompts[key.partition] = prompts
-        if len(self._prompts) > MOST_PARTITIONS:
-            self._prompts.popitem(last=False)
+        prompts = self._prompts.get(key.partition)
+        if prompts is None:
+            prompts = self._prompts[key.partition] = _Prompts()
+        self._prompts.move_to_end(key.partition)
         prompts.note(hash(text), (*befores, *afters))
         if not (befores or afters):
             return key

@@ -28,7 +28,7 @@ from headstart.embeddings.stores.records import (
     stored_ids,
 )
 from headstart.observe import Served
-from headstart.types import Charge, Charged, Delete, Entry, StoreStats, VectorRow
+from headstart.types import Charge, Charged, Delete, Entry, Latest, StoreStats, VectorRow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -54,7 +54,7 @@ class MemoryStore(RecordStore):
         self._labels: deque[tuple[str, bytes]] = deque()
         self._of_domain: defaultdict[str, deque[int]] = defaultdict(deque)
         self._labelled = 0
-        self._documents: dict[str, bytes] = {}
+        self._documents: Latest[str, bytes] = Latest(DOCUMENTS)
         self._counters: dict[str, tuple[int, float]] = {}
         self._secret = self._new_secret or secrets.token_bytes(32)
 
@@ -115,10 +115,7 @@ class MemoryStore(RecordStore):
 
     async def save_document(self, name: str, value: bytes) -> None:
         """Save a document. The store keeps the last ``DOCUMENTS`` that were written."""
-        self._documents.pop(name, None)
         self._documents[name] = value
-        if len(self._documents) > DOCUMENTS:
-            del self._documents[next(iter(self._documents))]
 
     async def load_document(self, name: str) -> bytes | None:
         """Return a saved document, or None."""

@@ -66,7 +66,7 @@ _STEPS = 10
 """The number of intervals between the shares of strong calls that are printed."""
 
 
-def tune_cascade(path: Path, cheap: str, strong: str, *, as_json: bool) -> None:
+def _show_cascade(path: Path, cheap: str, strong: str, *, as_json: bool) -> None:
     """Print the results of a cascade on the outcomes in ``path``. Raises ConfigError."""
     found = study_cascade(read_rows(path, cheap, strong))
     if as_json:
@@ -202,7 +202,7 @@ def tune(options: TuneOptions) -> None:
         of_log = (options.max_error, options.html, options.write, options.query, options.fail_over)
         if options.paths or any(each is not None for each in of_log):
             raise click.UsageError("--cascade goes with --cheap, --strong and --json, and no log")
-        tune_cascade(options.cascade, options.cheap, options.strong, as_json=options.as_json)
+        _show_cascade(options.cascade, options.cheap, options.strong, as_json=options.as_json)
         return
     if not options.paths:
         raise click.UsageError("give a LOG.jsonl, or outcomes with --cascade")

@@ -18,6 +18,7 @@ import click
 import msgspec
 
 from headstart.attempts import Tokens
+from headstart.cli.data_sources import decode_lines
 from headstart.cli.options import (
     COUNT,
     FILE,
@@ -262,13 +263,8 @@ def read_history(path: Path, since: float) -> list[Round]:
             path.write_bytes(kept)
     except OSError as error:
         raise ConfigError(f"--history {path}: {error.strerror}") from error
-    found = []
-    for number, line in enumerate(kept.splitlines(), 1):
-        try:
-            found.append(msgspec.json.decode(line, type=Round))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(f"--history {path}, line {number}: {error}") from error
-    return [each for each in found if each.at >= since]
+    rounds = decode_lines(kept.splitlines(), Round, f"--history {path}")
+    return [each for each in rounds if each.at >= since]
 
 
 def append_round(path: Path, found: Round) -> None:

@@ -26,10 +26,12 @@ from headstart.lab.simulator.simulated_calls import (
     SIGNATURE,
     PromptBlock,
     ScriptedError,
+    StreamedPart,
     TimedPiece,
     Wire,
     checked_marks,
     lifetime_s,
+    paced,
 )
 from headstart.types import Frozen, Headers
 
@@ -186,6 +188,7 @@ _STOP_REASONS = {
     "tool_calls": "tool_use",
     "content_filter": "refusal",
 }
+_PING = b'event: ping\ndata: {"type": "ping"}\n\n'
 _encode = msgspec.json.encode
 
 
@@ -195,7 +198,7 @@ class AnthropicWire(Wire):
     endpoint = "messages"
     limit_headers = "anthropic"
     refused_key = ScriptedError(401, "invalid x-api-key")
-    keep_alive = b'event: ping\ndata: {"type": "ping"}\n\n'
+    keep_alive = _PING
     broken_event = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,\n\n'
 
     def read(self, incoming: SimulatedRequest) -> ChatBody:
@@ -253,20 +256,7 @@ class AnthropicWire(Wire):
         choice = answer.generation.alternatives[0]
         start = {**_message(answer), "usage": _usage(answer, 1)}
         yield TimedPiece(pace.ttft_s, _event("message_start", message=start))
-        token, at_s = 0, pace.ttft_s
-        for index, (block, deltas, closing) in enumerate(_streamed_blocks(choice)):
-            at_s = pace.at_s(token)
-            opened = _event("content_block_start", index=index, content_block=block)
-            yield TimedPiece(at_s, opened + self.keep_alive * (index == 0))
-            for delta in deltas:
-                at_s = pace.at_s(token)
-                data = _event("content_block_delta", index=index, delta=delta)
-                yield TimedPiece(at_s, data, delta=True)
-                token += 1
-            closed = b"".join(
-                _event("content_block_delta", index=index, delta=delta) for delta in closing
-            )
-            yield TimedPiece(at_s, closed + _event("content_block_stop", index=index))
+        at_s = yield from paced(_streamed_parts(choice), pace)
         delta = {"stop_reason": _STOP_REASONS[choice.finish], "stop_sequence": None}
         usage = _usage(answer, answer.completion_tokens)
         yield TimedPiece(at_s, _event("message_delta", delta=delta, usage=usage))
@@ -323,6 +313,17 @@ def _blocks(choice: Alternative) -> Iterator[dict[str, Any]]:
 
 
 _Streamed = tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]
+
+
+def _streamed_parts(choice: Alternative) -> Iterator[StreamedPart]:
+    for index, (block, deltas, closing) in enumerate(_streamed_blocks(choice)):
+        opened = _event("content_block_start", index=index, content_block=block)
+        written, last = (
+            [_event("content_block_delta", index=index, delta=delta) for delta in each]
+            for each in (deltas, closing)
+        )
+        closed = b"".join(last) + _event("content_block_stop", index=index)
+        yield StreamedPart(opened + _PING * (index == 0), written, closed)
 
 
 def _streamed_blocks(choice: Alternative) -> Iterator[_Streamed]:

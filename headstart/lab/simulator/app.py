@@ -10,7 +10,7 @@ import math
 import random
 import re
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from contextlib import asynccontextmanager, nullcontext, suppress
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -62,6 +62,7 @@ from headstart.lab.simulator.simulated_calls import (
     json_reply,
 )
 from headstart.sockets import BACKLOG, bind, url_of
+from headstart.types import Latest
 
 if TYPE_CHECKING:
     import socket
@@ -152,8 +153,8 @@ class PrefixCache:
 
     def __init__(self, count: Callable[[str], int] | None = None) -> None:
         self._count = count
-        self._blocks: OrderedDict[bytes, float] = OrderedDict()
-        self._marked: OrderedDict[bytes, tuple[float, float]] = OrderedDict()
+        self._blocks: Latest[bytes, float] = Latest(_MOST_BLOCKS)
+        self._marked: Latest[bytes, tuple[float, float]] = Latest(_MOST_BLOCKS)
         """For the hash of each marked prefix: its lifetime, and the time of its end."""
 
     def clear(self) -> None:
@@ -187,10 +188,7 @@ class PrefixCache:
             if tokens >= MINIMUM_TOKENS:
                 lifetime_s = blocks[mark].lifetime_s or LIFETIME_S
                 self._marked[digest] = lifetime_s, at_s + lifetime_s
-                self._marked.move_to_end(digest)
                 written = max(written, tokens - read)
-        while len(self._marked) > _MOST_BLOCKS:
-            self._marked.popitem(last=False)
         return read, written
 
     def _prefixes(
@@ -214,9 +212,6 @@ class PrefixCache:
             known += 1
         for digest in digests:
             self._blocks[digest] = at_s
-            self._blocks.move_to_end(digest)
-        while len(self._blocks) > _MOST_BLOCKS:
-            self._blocks.popitem(last=False)
         cached = known * BLOCK_TOKENS
         if cached < MINIMUM_TOKENS:
             cached = 0

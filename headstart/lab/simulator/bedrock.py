@@ -29,10 +29,12 @@ from headstart.lab.simulator.simulated_calls import (
     SIGNATURE,
     PromptBlock,
     ScriptedError,
+    StreamedPart,
     TimedPiece,
     Wire,
     checked_marks,
     lifetime_s,
+    paced,
 )
 from headstart.types import Frozen, Headers
 
@@ -222,22 +224,7 @@ class BedrockWire(Wire):
         """Yield ``messageStart``, each block to its stop, ``messageStop`` and ``metadata``."""
         choice = answer.generation.alternatives[0]
         yield TimedPiece(pace.ttft_s, _event("messageStart", role="assistant"))
-        token, at_s = 0, pace.ttft_s
-        for index, (start, deltas, closing) in enumerate(_streamed(choice)):
-            at_s = pace.at_s(token)
-            if start is not None:
-                opened = _event("contentBlockStart", contentBlockIndex=index, start=start)
-                yield TimedPiece(at_s, opened)
-            for delta in deltas:
-                at_s = pace.at_s(token)
-                data = _event("contentBlockDelta", contentBlockIndex=index, delta=delta)
-                yield TimedPiece(at_s, data, delta=True)
-                token += 1
-            closed = b"".join(
-                _event("contentBlockDelta", contentBlockIndex=index, delta=delta)
-                for delta in closing
-            )
-            yield TimedPiece(at_s, closed + _event("contentBlockStop", contentBlockIndex=index))
+        at_s = yield from paced(_streamed_parts(choice), pace)
         yield TimedPiece(at_s, _event("messageStop", stopReason=_FINISHES[choice.finish]))
         ending = _event("metadata", usage=_usage(answer), metrics={"latencyMs": 1})
         yield TimedPiece(at_s, ending, terminal=True)
@@ -339,7 +326,20 @@ def _blocks(choice: Alternative) -> Iterator[dict[str, Any]]:
 _Streamed = tuple[dict[str, Any] | None, list[dict[str, Any]], list[dict[str, Any]]]
 
 
-def _streamed(choice: Alternative) -> Iterator[_Streamed]:
+def _streamed_parts(choice: Alternative) -> Iterator[StreamedPart]:
+    for index, (start, deltas, closing) in enumerate(_streamed_blocks(choice)):
+        opened = b""
+        if start is not None:
+            opened = _event("contentBlockStart", contentBlockIndex=index, start=start)
+        written, last = (
+            [_event("contentBlockDelta", contentBlockIndex=index, delta=delta) for delta in each]
+            for each in (deltas, closing)
+        )
+        closed = b"".join(last) + _event("contentBlockStop", contentBlockIndex=index)
+        yield StreamedPart(opened, written, closed)
+
+
+def _streamed_blocks(choice: Alternative) -> Iterator[_Streamed]:
     """Yield the start of each block, if it has one, its deltas of one token, and the last delta."""
     if choice.reasoning:
         deltas = [{"reasoningContent": {"text": token}} for token in choice.reasoning]

@@ -16,7 +16,13 @@ from headstart.lab.simulator.chat_request import (
     wanted_schema,
 )
 from headstart.lab.simulator.generation import Alternative, CalledTool, likelihoods
-from headstart.lab.simulator.simulated_calls import ScriptedError, TimedPiece, Wire
+from headstart.lab.simulator.simulated_calls import (
+    ScriptedError,
+    StreamedPart,
+    TimedPiece,
+    Wire,
+    paced,
+)
 from headstart.types import Frozen, Headers
 
 if TYPE_CHECKING:
@@ -104,15 +110,7 @@ class CohereWire(Wire):
         opening = {"role": "assistant", "content": [], "tool_plan": "", "tool_calls": []}
         start = _event("message-start", id=answer.id, delta={"message": opening})
         yield TimedPiece(pace.ttft_s, start)
-        token, at_s = 0, pace.ttft_s
-        for opened, deltas, closed in _streamed_parts(choice, answer):
-            at_s = pace.at_s(token)
-            yield TimedPiece(at_s, opened)
-            for delta in deltas:
-                at_s = pace.at_s(token)
-                yield TimedPiece(at_s, delta, delta=True)
-                token += 1
-            yield TimedPiece(at_s, closed)
+        at_s = yield from paced(_streamed_parts(choice, answer), pace)
         ending = {"finish_reason": _FINISHES[choice.finish], "usage": _usage(answer)}
         yield TimedPiece(at_s, _event("message-end", delta=ending), terminal=True)
 
@@ -167,10 +165,7 @@ def _logprob(token: str, logprob: float) -> dict[str, Any]:
     return {"text": token, "token_ids": [0], "logprobs": [logprob]}
 
 
-def _streamed_parts(
-    choice: Alternative, answer: SimulatedAnswer
-) -> Iterator[tuple[bytes, list[bytes], bytes]]:
-    """Yield each part as it opens, its deltas of one token, and its end."""
+def _streamed_parts(choice: Alternative, answer: SimulatedAnswer) -> Iterator[StreamedPart]:
     index = 0
     for kind, tokens in (("thinking", choice.reasoning), ("text", choice.tokens)):
         if not tokens:
@@ -186,7 +181,7 @@ def _streamed_parts(
             )
             for place, token in enumerate(tokens)
         ]
-        yield opened, deltas, _event("content-end", index)
+        yield StreamedPart(opened, deltas, _event("content-end", index))
         index += 1
     for place, call in enumerate(choice.tool_calls):
         deltas = [
@@ -194,7 +189,7 @@ def _streamed_parts(
             for fragment in call.fragments
         ]
         opened = _event("tool-call-start", place, {"tool_calls": _call(call, "")})
-        yield opened, deltas, _event("tool-call-end", place)
+        yield StreamedPart(opened, deltas, _event("tool-call-end", place))
 
 
 def _event(

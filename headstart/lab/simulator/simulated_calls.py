@@ -21,7 +21,7 @@ from headstart.types import Frozen, Headers
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
+    from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, MutableMapping
 
     from headstart.lab.simulator.profiles import Draw, LimitForm
 
@@ -248,6 +248,30 @@ class Pace(Frozen):
     def at_s(self, token: int) -> float:
         """Return when a token is due; the first is number 0."""
         return self.ttft_s + token / self.tokens_per_s
+
+
+class StreamedPart(NamedTuple):
+    """The events of one part of an answer: its begin, one for each token, and its end."""
+
+    opened: bytes
+    """Empty where the dialect has no such event."""
+    deltas: Iterable[bytes]
+    closed: bytes
+
+
+def paced(parts: Iterable[StreamedPart], pace: Pace) -> Generator[TimedPiece, None, float]:
+    """Yield the events when they are due. Return the time of the last one."""
+    token, at_s = 0, pace.ttft_s
+    for part in parts:
+        at_s = pace.at_s(token)
+        if part.opened:
+            yield TimedPiece(at_s, part.opened)
+        for delta in part.deltas:
+            at_s = pace.at_s(token)
+            yield TimedPiece(at_s, delta, delta=True)
+            token += 1
+        yield TimedPiece(at_s, part.closed)
+    return at_s
 
 
 class Wire:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import re
 import zlib
-from collections import OrderedDict
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,6 +22,7 @@ import msgspec
 from headstart.canonical_request import CanonicalRequest, Message, ReasoningOptions, TextPart
 from headstart.observe import HELD_OUT
 from headstart.policies.routing.measures import Quantiles, SavedHistogram
+from headstart.types import Latest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -146,20 +147,18 @@ class _LengthsSnapshot(msgspec.Struct):
     lengths: list[_SavedLengths]
 
 
+@dataclass(slots=True, eq=False)
 class _LearnedLengths:
-    __slots__ = ("lengths", "refused", "seen")
-
-    def __init__(self) -> None:
-        self.lengths = Quantiles(_HALF_LIFE)
-        self.seen = 0
-        self.refused = False
+    lengths: Quantiles = field(default_factory=lambda: Quantiles(_HALF_LIFE))
+    seen: int = 0
+    refused: bool = False
 
 
 class Lengths:
     """Lengths of answers in tokens, reasoning included. Keys that are long unused are forgotten."""
 
     def __init__(self) -> None:
-        self._learned: OrderedDict[LengthKey, _LearnedLengths] = OrderedDict()
+        self._learned: Latest[LengthKey, _LearnedLengths] = Latest(_MOST_KEYS)
 
     def add(self, key: LengthKey, tokens: int) -> None:
         """Learn the length of an answer that came to its own end; no limit cut it."""
@@ -214,13 +213,7 @@ class Lengths:
         return True
 
     def _of(self, key: LengthKey) -> _LearnedLengths:
-        learned = self._learned.get(key)
-        if learned is None:
-            learned = self._learned[key] = _LearnedLengths()
-            if len(self._learned) > _MOST_KEYS:
-                self._learned.popitem(last=False)
-        else:
-            self._learned.move_to_end(key)
+        learned = self._learned[key] = self._learned.get(key) or _LearnedLengths()
         return learned
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import msgspec
 
 from headstart.policies.routing.whole_times import WholeTimes
+from headstart.types import Latest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -499,7 +500,7 @@ class Measures:
 
     def __init__(self) -> None:
         self._figures: OrderedDict[UpstreamModel, _Figures] = OrderedDict()
-        self._lengths: OrderedDict[str, DecayingRatio] = OrderedDict()
+        self._lengths: Latest[str, DecayingRatio] = Latest(_MOST_KEYS)
 
     @property
     def is_empty(self) -> bool:
@@ -730,8 +731,6 @@ class Measures:
         lengths = self._lengths.get(route_or_endpoint)
         if lengths is None:
             lengths = self._lengths[route_or_endpoint] = DecayingRatio(HALF_LIFE_S)
-            if len(self._lengths) > _MOST_KEYS:
-                self._lengths.popitem(last=False)
         else:
             self._lengths.move_to_end(route_or_endpoint)
         return lengths

@@ -13,6 +13,7 @@ time. With this probability, p / (1 - p) reads are expected.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from headstart.types import CacheMarks
@@ -99,18 +100,16 @@ class SeenPrefix(NamedTuple):
     """It was marked."""
 
 
+@dataclass(slots=True, eq=False)
 class _Share:
     """The share of the uses of a kind that another use followed in time."""
 
-    __slots__ = ("followed", "late", "uses", "waiting")
-
-    def __init__(self, followed: float, uses: float) -> None:
-        self.followed = followed
-        self.uses = uses
-        self.waiting: deque[SeenPrefix] = deque()
-        """The uses of the last half minute, the oldest first."""
-        self.late: set[str] = set()
-        """Prefixes with an older last use, which may still be followed in time."""
+    followed: float
+    uses: float
+    waiting: deque[SeenPrefix] = field(default_factory=deque)
+    """The uses of the last half minute, the oldest first."""
+    late: set[str] = field(default_factory=set)
+    """Prefixes with an older last use, which may still be followed in time."""
 
     def add(self, *, followed: bool) -> None:
         keep = 1.0 - 1.0 / REMEMBERED

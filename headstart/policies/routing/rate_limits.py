@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import dataclass, field
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
@@ -137,8 +138,8 @@ def limit_windows(headers: Headers, unix: float) -> list[LimitWindow]:
     """Return the limits that the headers of any provider describe."""
     names, values = zip(*headers, strict=True) if headers else ((), ())
     found: dict[str, dict[str, float]] = {}
-    for place, name, field in _limit_places[names]:
-        if field == "reset":
+    for place, name, part in _limit_places[names]:
+        if part == "reset":
             number = duration_s(values[place].decode("latin-1"), unix, headers)
             if number is None:
                 continue
@@ -148,13 +149,13 @@ def limit_windows(headers: Headers, unix: float) -> list[LimitWindow]:
             except ValueError:
                 continue
             # Zero limits and negative remainders mean "unknown" where they occur (Azure).
-            if not (1.0 if field == "limit" else 0.0) <= number < math.inf:
+            if not (1.0 if part == "limit" else 0.0) <= number < math.inf:
                 continue
         window = found.get(name)
         if window is not None:
-            window[field] = number
+            window[part] = number
         elif len(found) < MOST_LIMITS:
-            found[name] = {field: number}
+            found[name] = {part: number}
     return [
         LimitWindow(name, fields.get("limit"), fields.get("remaining"), fields.get("reset"))
         for name, fields in found.items()
@@ -280,34 +281,29 @@ class LimitReading(NamedTuple):
         return self.ends + (1.0 if rounded else 0.0) + _AFTER_WINDOW_S
 
 
+@dataclass(slots=True, eq=False)
 class _Bucket:
     """One limit. It fills steadily, or is a window, at whose end all of it comes back."""
 
-    __slots__ = (
-        "at", "believed_until", "corrected", "differences", "ends", "first", "kind", "level",
-        "limit", "others_per_s", "per_s", "window_s",
-    )  # fmt: skip
-
-    def __init__(self, kind: LimitKind) -> None:
-        self.kind = kind
-        self.level = 0.0
-        """Its level at the time ``at``."""
-        self.limit = 1.0
-        self.per_s = 0.0
-        self.at = 0.0
-        self.believed_until = 0.0
-        self.corrected = 0.0
-        """The sum of all corrections of its level."""
-        self.differences: tuple[float, ...] = ()
-        """The provider's last values minus the level without corrections."""
-        self.others_per_s = 0.0
-        """The use by other processes with the same key."""
-        self.window_s = 0.0
-        """The length of the window; 0: it fills steadily."""
-        self.ends = 0.0
-        """The end of the present window."""
-        self.first = LimitReading()
-        """An earlier reading, by which a window is told from a bucket."""
+    kind: LimitKind
+    level: float = 0.0
+    """Its level at the time ``at``."""
+    limit: float = 1.0
+    per_s: float = 0.0
+    at: float = 0.0
+    believed_until: float = 0.0
+    corrected: float = 0.0
+    """The sum of all corrections of its level."""
+    differences: tuple[float, ...] = ()
+    """The provider's last values minus the level without corrections."""
+    others_per_s: float = 0.0
+    """The use by other processes with the same key."""
+    window_s: float = 0.0
+    """The length of the window; 0: it fills steadily."""
+    ends: float = 0.0
+    """The end of the present window."""
+    first: LimitReading = field(default_factory=LimitReading)
+    """An earlier reading, by which a window is told from a bucket."""
 
     def learn(
         self,
