@@ -41,12 +41,15 @@ from headstart.policies.guards.word_order import roles, roles_swapped, words_cro
 from headstart.policies.guards.words import (
     MOST_VECTORS,
     Parse,
+    is_foreign,
+    is_foreign_function_word,
     is_function_word,
     quantize_rows,
     spellings_differ,
     split_words,
     stem,
     stems_of,
+    with_digits,
 )
 
 if TYPE_CHECKING:
@@ -97,6 +100,9 @@ def parse_prompt(text: str, encoding: Encoding) -> Parse:
     ``encoding`` must belong to the same text, because its spans locate the words.
     """
     words = split_words(text)
+    foreign = is_foreign(words)
+    if foreign:
+        words = with_digits(words)
     negators, negated, tone = negation(words)
     stems: list[str] = []
     content = set()
@@ -113,7 +119,9 @@ def parse_prompt(text: str, encoding: Encoding) -> Parse:
         end = word.end
         stems.append(stemmed)
         places.setdefault(stemmed, word)
-        if word.kind == "word" and not is_function_word(word.text):
+        if word.kind != "word" or is_function_word(word.text):
+            continue
+        if not (foreign and is_foreign_function_word(word.text)):
             content.add(stemmed)
     vectors = _word_vectors(tuple(places.values()), encoding)
     asks, joins, signs, spellings = question_form(text, words)
@@ -143,6 +151,7 @@ def parse_prompt(text: str, encoding: Encoding) -> Parse:
         spellings=spellings,
         bounds=bounds,
         given=("", "") if parts is None else _parts(text, words, parts),
+        foreign=foreign,
     )
 
 

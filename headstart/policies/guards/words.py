@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-PARSE_VERSION = 4
+PARSE_VERSION = 5
 """The version of parses and guards. Raise it whenever a stored parse or a guard's verdict could
 change its meaning. Stored prompts of another version are not compared, and older labels are
 forgotten. A new guard does not need that, since it only removes candidates, nor does a new field of
@@ -94,6 +94,8 @@ class Parse(Frozen, frozen=True, kw_only=True, array_like=True):
     """Digests of a task and of the text that it is about: what is before and after a colon or the
     end of a line. Both are empty if the prompt has only one part. The second is empty if the first
     is a frame around a question, such as "Question:"."""
+    foreign: bool = False
+    """Whether it is in another language than English, as far as its function words tell."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -158,7 +160,9 @@ _TOKEN = re.compile(
       (?P<number> \d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?    # 1,000.50
                 | \d+(?:\.\d+)* | (?<![\w.])\.\d+ )     # 12, 3.11.2, .5
     | (?P<sign> [$€£¥₹%] )
-    | (?P<word> (?<!\w)\.[^\W\d]\w+                   # .NET, .env
+    | (?P<word> (?<!\w)(?i:[cdjlmnst]|(?:lors|puis|jus)?qu|(?:d|n|s)?[ae]ll|un|dov|cos|quest|com)'
+                  (?i:(?=[aehiouyàâèéêëìîïòôùûœ]))    # l'hôtel, dell'albergo
+                | (?<!\w)\.[^\W\d]\w+                   # .NET, .env
               | [^\W\d]\w*(?:\.\w+)*(?:\+\+|\#|'[^\W\d]+)? )    # main.py, C++, C#, don't
     """,
     re.VERBOSE,
@@ -194,6 +198,131 @@ _FUNCTION_WORDS = frozenset(
     s t d m ll re ve etc
     """)
 )
+
+_FOREIGN_WORDS = """
+    der die das den dem des ein eine einen einem einer eines und oder aber dass daß ob wenn weil als
+    wie was wer wo wann warum wieso weshalb welche welcher welches welchen welchem ich du er sie es
+    wir ihr mich dich sich uns euch mir dir ihm ihn ihnen man ist sind war waren bin bist hat habe
+    haben hast hatte wird werden wurde worden kann kannst können könnte könnten könntest muss müssen
+    soll sollte sollen will möchte möchten würde würden darf dürfen im in am an auf aus bei beim bis
+    durch für gegen mit nach seit um unter von vom vor über zu zum zur zwischen hier da dort so auch
+    noch schon sehr bitte danke denn doch etwas gibt wieviel viel dieser diese dieses diesen diesem
+    mein meine meinen meinem meiner dein deine deinen deinem deiner sein seine seinen seinem seiner
+    ihre ihren ihrem ihrer unser unsere unserem unseren unserer während ab sag
+    / le la les un une des du de et ou mais que qui quoi si quand comme où comment pourquoi combien
+    quel quelle quels quelles je tu il elle on nous vous ils elles me te se moi toi lui leur leurs y
+    en ce cet cette ces ça cela est sont suis es êtes sommes était être ai as a avons avez ont avoir
+    fait faire fais peux peut puis pouvez pourrais pourriez pouvoir dois doit devez faut veux veut
+    voudrais voulez dans sur sous avec pour par entre chez vers depuis pendant ne plus très aussi
+    bien ici là au aux à mon ma mes ton ta tes son sa ses notre nos votre vos avant après merci svp
+    plaît dites dis dès jusqu
+    / el los las una unos unas del y e o u pero cuando como cómo qué quién quiénes cuál cuáles
+    cuándo dónde cuánto cuánta cuántos cuántas yo tú él ella nosotros usted ustedes ellos ellas nos
+    lo mí ti son soy eres somos era está están estoy estás estar ser he ha has han hay haber tiene
+    tienen tengo tienes tener puede puedo puedes podría podrías podemos poder debo debe quiero
+    quieres quiere quisiera con para al sobre desde hasta hacia muy también más ya este esta esto
+    estos estas ese esa eso mi mis tus su sus nuestro nuestra nuestros nuestras antes después
+    durante mientras favor gracias dime hacer hago hace saber aquí
+    / i gli uno dei delle degli di dello della ed ma cosa chi dove perché quanto quanta quanti
+    quante quale quali io lei noi voi loro ci vi è sono sei siamo essere ho hai abbiamo avete hanno
+    avere posso puoi può potrei potresti potete devo deve dovrei voglio vuoi vorrei fa per tra fra
+    dal dalla ai alle alla nel nella nei nelle sul sulla questo questa questi queste quello quella
+    mio mia miei mie tuo tua tuoi tue suo sua suoi sue nostro nostra nostri nostre prima dopo molto
+    anche più già qui grazie favore dimmi si
+    / os um uma uns umas do da dos das mas quem onde qual quais porquê porque eu você vocês ele nós
+    eles elas lhe são sou estão estou tem têm ter pode podes poderia podem quer queria gostaria em
+    no na nas com pelo pela pra ao às até isto isso meu minha meus minhas teu teus seu seus nosso
+    nossa nossos nossas depois enquanto muito mais aqui obrigado obrigada faço fazer faz diga
+    / de het een en of maar dat als wanneer hoe wat wie waar waarom welke welk hoeveel ik jij je hij
+    zij ze wij we jullie mij jou hem haar ons hen is zijn ben bent was waren heb hebt heeft hebben
+    had word wordt worden kan kun kunt kunnen kon zou zouden moet moeten mag wil wilt willen op aan
+    uit bij tot door voor tegen met naar sinds om onder van over te er daar ook nog al heel graag
+    alsjeblieft alstublieft dank bedankt deze dit mijn jouw onze hun na tijdens vanaf vertel
+    / w z na od po za przez dla przy pod nad przed między jak co kto gdzie kiedy dlaczego czemu ile
+    jaki jaka jakie jakich jaką który która które czy że żeby aby bo gdy jeśli ja ty ona ono my wy
+    oni mnie ciebie się go jej jego ich nas wam mu jest są jestem był była było być mam masz mamy
+    mają mieć mogę możesz może można muszę chcę chciałbym chciałabym chcesz proszę dziękuję to ten
+    te tym tego tej mój moja moje twój twoja twoje nasz nasza nasze tak też już jeszcze bardzo
+    / det ett och eller att om när hur vad vem var varför vilken vilket vilka jag han hon ni mig dig
+    sig oss är vara kunde ska skulle vill måste får på av från till för med över mellan här där
+    också bara mycket tack snälla denna detta dessa min mitt mina din ditt dina hans hennes vår vårt
+    våra före efter
+"""
+"""Articles, pronouns, prepositions, auxiliaries and the like of German, French, Spanish, Italian,
+Portuguese, Dutch, Polish and Swedish."""
+_FOREIGN_FUNCTION_WORDS = frozenset(words_of(_FOREIGN_WORDS.replace("/", " ")))
+CONTRASTS = """
+    before until / after since once / while when during whenever / at / with
+    in into inside to / out outside / through / around / past / behind / near beside / below
+    for / against
+    to / from / through / past
+    him himself / her herself / it itself / them themselves / us ourselves / me myself
+    i we / he / she / they
+    a an the this that my your / another
+    my / your
+    still / already
+    can could may might / must
+    how / why
+    how / when
+    what / why
+"""
+"""Function words that ask for other things in one place of a sentence, one row for each place.
+"What" and "when", "can" and "should" are left out: "How should I pay?" asks "How can I pay?"."""
+FOREIGN_CONTRASTS = """
+    mein meine meinen meinem meiner / dein deine deinen deinem deiner / sein seine seinen seinem
+        / unser unsere unserem unseren unserer / ihre ihren ihrem ihrer
+    mon ma mes / ton ta tes votre vos / son sa ses / notre nos / leur leurs
+    mi mis / tu tus / su sus / nuestro nuestra nuestros nuestras
+    mio mia miei mie / tuo tua tuoi tue / suo sua suoi sue / nostro nostra nostri nostre
+    meu minha meus minhas / teu tua teus tuas / seu sua seus suas / nosso nossa nossos nossas
+    mijn / jouw je / zijn haar / onze ons / hun
+    mój moja moje / twój twoja twoje / jego jej ich / nasz nasza nasze
+    min mitt mina / din ditt dina / hans hennes / vår vårt våra
+    vor / nach / während
+    avant / après / pendant
+    antes / después depois / durante mientras enquanto
+    prima / dopo / durante
+    voor / na / tijdens
+    przed / po
+    före / efter
+    ab seit / bis
+    dès depuis / jusqu
+    desde / hasta até
+    vanaf sinds / tot
+    od / do
+    från / till
+    il / elle
+    él / ella
+    lui / lei
+    ele / ela
+    hij / zij ze
+    han / hon
+"""
+"""The same for the other languages: owners, before and after, since and until, he and she."""
+_ALSO_ENGLISH = frozenset(
+    words_of("""
+    ai bin bit com con des die era eu fait far favor go ha hat hay hoe hun io lo mag man mia my os
+    pan prima solo son sons ten ton u un van w war ya yo
+    """)
+)
+"""Words of other languages that are English, too. They do not show the language of a prompt."""
+_FOREIGN_NUMBERS = {
+    word: str(value)
+    for value, words in {
+        2: "zwei deux dos due dois duas twee dwa dwie två",
+        3: "drei trois tres tre três drie trzy",
+        4: "vier quatre cuatro quattro quatro cztery fyra",
+        5: "fünf cinq cinco cinque vijf pięć fem",
+        6: "sechs seis zes sześć",
+        7: "sieben siete sette sete zeven siedem sju",
+        8: "acht huit ocho otto oito osiem åtta",
+        9: "neun neuf nueve nove negen dziewięć nio",
+        10: "zehn dix diez dieci dez tien dziesięć tio",
+    }.items()
+    for word in words.split()
+}
+"""Words for numbers in these languages, without those that also mean something else in one of
+them, such as "sei" and "sex"."""
 
 NEGATED_VERBS = frozenset(
     words_of("""
@@ -266,13 +395,43 @@ def split_words(text: str) -> list[Word]:
 
 @lru_cache(maxsize=16_384)
 def is_function_word(word: str) -> bool:
-    """Tell words that carry grammar or courtesy from words that carry content."""
-    return is_negated_verb(word) or word.partition("'")[0] in _FUNCTION_WORDS
+    """Tell words that carry grammar or courtesy from words that carry content: "don't", "l'"."""
+    return (
+        word.endswith(("'", "n't"))
+        or word in NEGATED_VERBS
+        or word.partition("'")[0] in _FUNCTION_WORDS
+    )
 
 
-def is_negated_verb(word: str) -> bool:
-    """Tell whether a word is a negated verb such as "don't" or "dont"."""
-    return word.endswith("n't") or word in NEGATED_VERBS
+def is_foreign(words: Sequence[Word]) -> bool:
+    """Tell whether a prompt is in one of eight other languages in Latin script, by its grammar.
+
+    A capital inside a text shows a name: "Los Angeles".
+    """
+    english = foreign = 0
+    for place, word in enumerate(words):
+        text = word.text.removesuffix("'")
+        if text in _FOREIGN_FUNCTION_WORDS or text is not word.text:
+            named = place > 0 and word.capital
+            foreign += not named and text not in _FUNCTION_WORDS and text not in _ALSO_ENGLISH
+        else:
+            english += is_function_word(text)
+    return foreign > english
+
+
+def is_foreign_function_word(word: str) -> bool:
+    """Tell the function words of a prompt in another language."""
+    return word in _FOREIGN_FUNCTION_WORDS
+
+
+def with_digits(words: Sequence[Word]) -> list[Word]:
+    """Write the number words of another language in digits."""
+    return [
+        word._replace(text=_FOREIGN_NUMBERS[word.text], kind="number")
+        if word.text in _FOREIGN_NUMBERS
+        else word
+        for word in words
+    ]
 
 
 @lru_cache(maxsize=16_384)
