@@ -43,6 +43,9 @@ def parse(text: str) -> Parse:
 
 
 VETOED = [
+    ("comparative", "Is this a good tent?", "Is this the best tent?"),
+    ("comparative", "Which tent is the best?", "Which tent is the cheapest?"),
+    ("comparative", "Which good tent is cheap?", "Which of the best tents is the cheapest?"),
     ("negation", "If they can't I can pay", "If they can I can pay"),
     ("negation", "Why can't I pay?", "Why can I pay?"),
     ("number", "Book a table for 4", "Book a table for 6"),
@@ -283,6 +286,9 @@ KEPT = [
     ("role-swap", "Is more fat in milk than in tea?", "Does milk have more fat than tea?"),
     ("comparative", "Trips of more than 5 days", "Are there as many trips of more than 5 days?"),
     ("comparative", "Is it more expensive than tea?", "Is tea less expensive than it?"),
+    ("comparative", "What are some good tents?", "What are the best tents?"),
+    ("comparative", "Which tent is better?", "Which tent is the best?"),
+    ("comparative", "When is a good time to go?", "When is the best time to go?"),
     ("substitution", "Where can I pay?", "Where should I pay?"),
     ("substitution", "Question: how can I pay?", "Question: how do I pay?"),
     ("substitution", "Classify the intent: I can pay", "Classify the intent: I could pay"),

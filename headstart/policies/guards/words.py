@@ -306,6 +306,26 @@ _ALSO_ENGLISH = frozenset(
     """)
 )
 """Words of other languages that are English, too. They do not show the language of a prompt."""
+FOREIGN_DATES = """
+    monday montag lundi lunes lunedì maandag poniedziałek måndag mandag / tuesday dienstag mardi
+    martes martedì dinsdag wtorek tisdag tirsdag / wednesday mittwoch mercredi miércoles
+    miercoles mercoledì woensdag środa środę onsdag / thursday donnerstag jeudi jueves giovedì
+    donderdag czwartek torsdag / friday freitag vendredi viernes venerdì vrijdag piątek fredag /
+    saturday samstag sonnabend samedi sábado sabado sabato zaterdag sobota sobotę lördag lørdag
+    / sunday sonntag dimanche domingo domenica zondag niedziela niedzielę söndag søndag /
+    january januar janvier enero gennaio janeiro januari styczeń stycznia / february februar
+    février febrero febbraio fevereiro februari luty lutego / march märz marzec maart /
+    april avril kwiecień kwietnia / june juin junio giugno junho juni czerwiec czerwca / july
+    juillet julio luglio julho juli lipiec lipca / august août agosto augustus sierpień sierpnia
+    / september septembre septiembre settembre setembro wrzesień września / october oktober
+    octobre octubre ottobre outubro październik października / november novembre noviembre
+    novembro listopad listopada / december dezember décembre diciembre dicembre dezembro
+    grudzień grudnia / today heute aujourd'hui hoy oggi hoje vandaag dziś dzisiaj idag /
+    yesterday gestern ayer ieri ontem gisteren wczoraj igår / tomorrow demain mañana domani
+    amanhã jutro imorgon
+"""
+"""Days and months of other languages, after the English name. Words that also mean something else
+in English or in another of these languages are left out, such as "mars" and "morgen"."""
 _FOREIGN_NUMBERS = {
     word: str(value)
     for value, words in {
