@@ -265,6 +265,9 @@ CONTRASTS = """
     how / why
     how / when
     what / why
+    when / where / who / why
+    on / off / up / down
+    this / next coming / last past previous
 """
 """Function words that ask for other things in one place of a sentence, one row for each place.
 "What" and "when", "can" and "should" are left out: "How should I pay?" asks "How can I pay?"."""
