@@ -471,7 +471,9 @@ def comparisons_differ(a: Parse, b: Parse) -> bool:
         return True
     ours, theirs = a.degrees, b.degrees
     if all(_asks_for_good(side) for side in (a, b)):
-        ours, theirs = ({each for each in side if each[0] != _GOOD} for side in (ours, theirs))
+        ours, theirs = (
+            frozenset(each for each in side if each[0] != _GOOD) for side in (ours, theirs)
+        )
     if ours and theirs:
         return ours.isdisjoint(theirs)
     plain = {*(b if ours else a).stems}

@@ -348,6 +348,10 @@ _BEFORE_FOREIGN = frozenset(
 )
 _ONLY_FOREIGN = frozenset(words_of("nur seulement solo sólo só tylko alleen bara kun"))
 """Words for "or" and "why" before a negation, for "only" after it: "oder nicht", "nicht nur"."""
+_BESIDE_NO = frozenset(
+    words_of("uma em ao aos à às é são você vocês meu minha seu sua pelo num não")
+)
+"""Words that show Portuguese, where "no" means "in the"."""
 _CEASING = stems_of("stop quit cease prevent halt keep")
 """These words negate the verb that they govern: "stop watering", "keep it from renewing"."""
 _AVOIDING = stems_of("avoid refrain")
@@ -419,6 +423,8 @@ def negation(words: Sequence[Word]) -> tuple[frozenset[str], bool, frozenset[str
     for place, word in enumerate(words):
         stemmed = stem(word.text)
         if word.text.endswith("n't") or word.text in _ALL_NEGATIONS:
+            if word.text == "no" and any(other.text in _BESIDE_NO for other in words):
+                continue  # "no hotel": in the hotel
             if _is_negation_idiom(words, place):
                 tone |= _unknowing(words, place)
             else:

@@ -204,9 +204,8 @@ _CONTRASTED = stems_of(CONTRASTS.replace("/", " "))
 _CONTRASTED_FOREIGN = stems_of(FOREIGN_CONTRASTS.replace("/", " "))
 
 
-_OTHERS = stems_of(
+_FOREIGN_QUESTIONS = stems_of(
     """
-    other another else even
     wann wo warum wie wieso quand où pourquoi comment quel quelle combien
     cuándo dónde quién quiénes cómo cuánto cuánta cuántos cuántas quando onde quem quanto quantos
     dove perché quanti wanneer waar waarom hoe hoeveel kiedy gdzie kto dlaczego jak ile
@@ -214,10 +213,11 @@ _OTHERS = stems_of(
     zaman nerede neden nasıl kaç nào đâu sao gì nhiêu
     """  # noqa: RUF001 - Turkish
 )
-"""Words that change what a prompt asks for, if the other prompt has others of them or none: "Who
-else …?"; the question words of German, French, Spanish, Portuguese, Italian, Dutch, Polish,
-Swedish, Danish, Indonesian, Turkish and Vietnamese, without those that are English words or names,
-such as "come", "ai" and "kim", and without the French "qui", which mostly asks nothing."""
+"""The question words of German, French, Spanish, Portuguese, Italian, Dutch, Polish, Swedish,
+Danish, Indonesian, Turkish and Vietnamese, without those that are English words or names, such as
+"come", "ai" and "kim", and without the French "qui", which mostly asks nothing."""
+_OTHERS = _FOREIGN_QUESTIONS | stems_of("other another else even")
+"""Words that change what a prompt asks for, if the other prompt has others of them or none."""
 _BESIDE = _OTHERS | stems_of("khi lúc ở tại vì")
 """These words and those that Vietnamese puts before its question words."""
 _ADDED = stems_of("again too also more when where who whose")
@@ -357,7 +357,7 @@ _NOT_CLOSING = (
 )
 _LINKING = _PREPOSITIONS | _BE
 _BREAKING = _OPENING | _PASSED_OVER | _JOINING
-_ROAMING = stems_of(
+_ROAMING = _FOREIGN_QUESTIONS | stems_of(
     """
     also even still yet already ever again here there now currently today tonight tomorrow yesterday
     too then so just really quite very actually instead why when where

@@ -558,6 +558,11 @@ def spellings_differ(a: Parse, b: Parse) -> bool:
     only_a, only_b = ({*one.stems} - {*other.stems} for one, other in ((a, b), (b, a)))
     if all(map(str.isascii, only_a | only_b)):
         return False
+    if a.foreign and b.foreign:
+        written_a, written_b = (
+            {_plain(word, _LEFT_OUT) for word in only} for only in (only_a, only_b)
+        )
+        only_a, only_b = written_a - written_b, written_b - written_a
     return not {*map(_plain, only_a)}.isdisjoint(map(_plain, only_b))
 
 
@@ -600,7 +605,12 @@ def _recased(a: Parse, b: Parse) -> bool:
     return any(each[0] != '"' and stem(each.lower()) in b.stems for each in only_a)
 
 
-def _plain(word: str) -> str:
-    """Return the stem of a word without its accents."""
+_LEFT_OUT = "\u0300\u0301\u0302"
+"""Accents that many leave out in their own language: grave, acute and circumflex."""
+
+
+def _plain(word: str, accents: str | None = None) -> str:
+    """Return the stem of a word without these accents, or without any."""
     parts = unicodedata.normalize("NFD", word)
-    return stem("".join(part for part in parts if not unicodedata.combining(part)))
+    marks = unicodedata.combining if accents is None else accents.__contains__
+    return unicodedata.normalize("NFC", stem("".join(part for part in parts if not marks(part))))
