@@ -489,7 +489,7 @@ def _asks_for_good(parse: Parse) -> bool:
 
 # --- names ---------------------------------------------------------------------------------------
 
-_SENTENCE_END = re.compile(r"[.?!:;\n\"(\[]\s*$|^\s*$")
+_SENTENCE_END = re.compile(r"[.?!:;¿¡…\n\"(\[]\s*$|^\s*$")
 _SYMBOL = re.compile(r"[+#_]|\w\.\w|^\.")
 _ABBREVIATION = re.compile(r"(?:\w\.)+\w")
 _DERIVED = frozenset({"", *words_of("a e i n s y an en ean ian ese ish")})

@@ -294,6 +294,7 @@ FOREIGN_CONTRASTS = """
     vanaf sinds / tot
     od / do
     från / till
+    er / sie
     il / elle
     él / ella
     lui / lei
