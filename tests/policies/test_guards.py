@@ -43,6 +43,9 @@ def parse(text: str) -> Parse:
 
 
 VETOED = [
+    ("language", "Wer hat Ann eingeladen?", "Quem convidou a Ann para isto?"),
+    ("language", "Where is the station, please?", "Wo ist der Bahnhof, bitte?"),
+    ("language", "¿Quién es el jefe de la tienda?", "Chi è il capo di questo negozio?"),
     ("comparative", "Is this a good tent?", "Is this the best tent?"),
     ("comparative", "Which tent is the best?", "Which tent is the cheapest?"),
     ("comparative", "Which good tent is cheap?", "Which of the best tents is the cheapest?"),
@@ -275,6 +278,9 @@ VETOED = [
 ]
 
 KEPT = [
+    ("language", "Where is Rio de Janeiro?", "Is Rio de Janeiro far?"),
+    ("language", "¿Dónde está la tienda?", "la tienda, dónde"),
+    ("language", "Hotel Roma", "Where is the Hotel Roma?"),
     ("number", "Plan seven days in Rome", "Plan 7 days in Rome"),
     ("number", "Sum 1,000 and 20.00", "Sum 1000 and 20"),
     ("number", "My 3rd attempt", "My third attempt"),

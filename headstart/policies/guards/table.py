@@ -41,9 +41,10 @@ from headstart.policies.guards.word_order import roles, roles_swapped, words_cro
 from headstart.policies.guards.words import (
     MOST_VECTORS,
     Parse,
-    is_foreign,
     is_foreign_function_word,
     is_function_word,
+    languages,
+    languages_differ,
     quantize_rows,
     spellings_differ,
     split_words,
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from headstart.settings import GuardName
 
 GUARDS: Mapping[GuardName, Callable[[Parse, Parse], bool]] = {
+    "language": languages_differ,
     "number": numbers_differ,
     "unit": units_differ,
     "date": dates_differ,
@@ -100,7 +102,7 @@ def parse_prompt(text: str, encoding: Encoding) -> Parse:
     ``encoding`` must belong to the same text, because its spans locate the words.
     """
     words = split_words(text)
-    foreign = is_foreign(words)
+    spoken, foreign = languages(words)
     if foreign:
         words = with_digits(words)
     negators, negated, tone = negation(words)
@@ -152,6 +154,7 @@ def parse_prompt(text: str, encoding: Encoding) -> Parse:
         bounds=bounds,
         given=("", "") if parts is None else _parts(text, words, parts),
         foreign=foreign,
+        languages=spoken,
     )
 
 

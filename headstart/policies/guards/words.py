@@ -96,6 +96,8 @@ class Parse(Frozen, frozen=True, kw_only=True, array_like=True):
     is a frame around a question, such as "Question:"."""
     foreign: bool = False
     """Whether it is in another language than English, as far as its function words tell."""
+    languages: frozenset[str] = frozenset()
+    """The languages that it may be in, such as "en". Empty: it has none of the function words."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -200,57 +202,77 @@ _FUNCTION_WORDS = frozenset(
 )
 
 _FOREIGN_WORDS = """
-    der die das den dem des ein eine einen einem einer eines und oder aber dass daß ob wenn weil als
-    wie was wer wo wann warum wieso weshalb welche welcher welches welchen welchem ich du er sie es
-    wir ihr mich dich sich uns euch mir dir ihm ihn ihnen man ist sind war waren bin bist hat habe
-    haben hast hatte wird werden wurde worden kann kannst können könnte könnten könntest muss müssen
-    soll sollte sollen will möchte möchten würde würden darf dürfen im in am an auf aus bei beim bis
-    durch für gegen mit nach seit um unter von vom vor über zu zum zur zwischen hier da dort so auch
-    noch schon sehr bitte danke denn doch etwas gibt wieviel viel dieser diese dieses diesen diesem
-    mein meine meinen meinem meiner dein deine deinen deinem deiner sein seine seinen seinem seiner
-    ihre ihren ihrem ihrer unser unsere unserem unseren unserer während ab sag
-    / le la les un une des du de et ou mais que qui quoi si quand comme où comment pourquoi combien
-    quel quelle quels quelles je tu il elle on nous vous ils elles me te se moi toi lui leur leurs y
-    en ce cet cette ces ça cela est sont suis es êtes sommes était être ai as a avons avez ont avoir
-    fait faire fais peux peut puis pouvez pourrais pourriez pouvoir dois doit devez faut veux veut
-    voudrais voulez dans sur sous avec pour par entre chez vers depuis pendant ne plus très aussi
-    bien ici là au aux à mon ma mes ton ta tes son sa ses notre nos votre vos avant après merci svp
-    plaît dites dis dès jusqu
-    / el los las una unos unas del y e o u pero cuando como cómo qué quién quiénes cuál cuáles
-    cuándo dónde cuánto cuánta cuántos cuántas yo tú él ella nosotros usted ustedes ellos ellas nos
-    lo mí ti son soy eres somos era está están estoy estás estar ser he ha has han hay haber tiene
-    tienen tengo tienes tener puede puedo puedes podría podrías podemos poder debo debe quiero
-    quieres quiere quisiera con para al sobre desde hasta hacia muy también más ya este esta esto
-    estos estas ese esa eso mi mis tus su sus nuestro nuestra nuestros nuestras antes después
-    durante mientras favor gracias dime hacer hago hace saber aquí
-    / i gli uno dei delle degli di dello della ed ma cosa chi dove perché quanto quanta quanti
-    quante quale quali io lei noi voi loro ci vi è sono sei siamo essere ho hai abbiamo avete hanno
-    avere posso puoi può potrei potresti potete devo deve dovrei voglio vuoi vorrei fa per tra fra
-    dal dalla ai alle alla nel nella nei nelle sul sulla questo questa questi queste quello quella
-    mio mia miei mie tuo tua tuoi tue suo sua suoi sue nostro nostra nostri nostre prima dopo molto
-    anche più già qui grazie favore dimmi si
-    / os um uma uns umas do da dos das mas quem onde qual quais porquê porque eu você vocês ele nós
-    eles elas lhe são sou estão estou tem têm ter pode podes poderia podem quer queria gostaria em
-    no na nas com pelo pela pra ao às até isto isso meu minha meus minhas teu teus seu seus nosso
-    nossa nossos nossas depois enquanto muito mais aqui obrigado obrigada faço fazer faz diga
-    / de het een en of maar dat als wanneer hoe wat wie waar waarom welke welk hoeveel ik jij je hij
-    zij ze wij we jullie mij jou hem haar ons hen is zijn ben bent was waren heb hebt heeft hebben
-    had word wordt worden kan kun kunt kunnen kon zou zouden moet moeten mag wil wilt willen op aan
-    uit bij tot door voor tegen met naar sinds om onder van over te er daar ook nog al heel graag
-    alsjeblieft alstublieft dank bedankt deze dit mijn jouw onze hun na tijdens vanaf vertel
-    / w z na od po za przez dla przy pod nad przed między jak co kto gdzie kiedy dlaczego czemu ile
-    jaki jaka jakie jakich jaką który która które czy że żeby aby bo gdy jeśli ja ty ona ono my wy
-    oni mnie ciebie się go jej jego ich nas wam mu jest są jestem był była było być mam masz mamy
-    mają mieć mogę możesz może można muszę chcę chciałbym chciałabym chcesz proszę dziękuję to ten
-    te tym tego tej mój moja moje twój twoja twoje nasz nasza nasze tak też już jeszcze bardzo
-    / det ett och eller att om när hur vad vem var varför vilken vilket vilka jag han hon ni mig dig
-    sig oss är vara kunde ska skulle vill måste får på av från till för med över mellan här där
-    också bara mycket tack snälla denna detta dessa min mitt mina din ditt dina hans hennes vår vårt
-    våra före efter
+    de: der die das den dem des ein eine einen einem einer eines und oder aber dass daß ob wenn
+    weil als wie was wer wo wann warum wieso weshalb welche welcher welches welchen welchem ich
+    du er sie es wir ihr mich dich sich uns euch mir dir ihm ihn ihnen man ist sind war waren
+    bin bist sein hat habe haben hast hatte wird werden wurde worden kann kannst können könnte
+    könnten könntest muss müssen soll sollte sollen will möchte möchten würde würden darf dürfen
+    im in am an auf aus bei beim bis durch für gegen mit nach seit um unter von vom vor über zu
+    zum zur zwischen hier da dort so auch noch schon sehr bitte danke denn doch etwas gibt
+    wieviel viel dieser diese dieses diesen diesem mein meine meinen meinem meiner dein deine
+    deinen sag deinem deiner seine seinen seinem seiner ihre ihren ihrem ihrer unser unsere
+    unserem unseren unserer während ab
+    / fr: le la les l un une des du de d et ou mais que qu si quand comme qui quoi où comment
+    pourquoi combien quel quelle quels quelles je j tu il elle on nous vous ils elles me m te t
+    se s moi toi lui leur y en ce c cet cette ces ça cela est sont suis es êtes sommes était
+    être ai as a avons avez ont avoir fait faire fais peux peut puis pouvez pourrais pourriez
+    pouvoir dois doit devez faut veux veut voudrais voulez dans sur sous avec pour par entre
+    chez vers depuis pendant ne n plus très aussi bien ici là au aux à mon ma mes ton ta tes son
+    sa ses notre nos votre vos merci svp plaît dites dis leurs avant après dès jusqu
+    / es: el los las un una unos unas del de y e o u pero que si cuando como cómo qué quién
+    quiénes cuál cuáles cuándo dónde cuánto cuánta cuántos cuántas yo tú él ella nosotros usted
+    ustedes ellos ellas me te se nos lo le les mí ti es son soy eres somos era está están estoy
+    estás estar ser he ha has han hay haber tiene tienen tengo tienes tener puede puedo puedes
+    podría podrías podemos poder debo debe quiero quieres quiere quisiera en con para a al sobre
+    entre desde hasta hacia muy también más ya este esta esto estos estas ese esa eso mi mis tu
+    tus su sus nuestro nuestra favor gracias dime hacer hago hace saber aquí nuestros nuestras
+    antes después durante mientras la
+    / it: il lo i gli un uno una dei delle degli di del dello della e ed o ma se cosa chi dove
+    perché quanto quanta quanti quante quale quali io tu lui lei noi voi loro mi ti si ci vi ne
+    è sono sei siamo era essere ho hai ha abbiamo avete hanno avere posso puoi può potrei
+    potresti potete devo deve dovrei voglio vuoi vorrei fa in con su per tra fra da dal dalla a
+    al alla ai alle nel nella nei nelle sul sulla questo questa questi queste quello quella mio
+    mia miei mie tuo tua suo sua nostro nostra molto anche più già qui grazie favore dimmi tuoi
+    tue suoi sue nostri nostre prima dopo
+    / pt: o os as um uma uns umas do da dos das de e ou mas que se como quem onde qual quais
+    porquê porque quanto quanta eu você vocês ele nós eles elas me te nos lhe são sou era está
+    estão estou estar ser tem têm ter posso pode podes poderia podem devo deve quer queria
+    gostaria em no na nas com pelo pela para pra a ao à às sobre entre desde até este esta isto
+    isso meu minha meus minhas teu tua seu sua nosso nossa muito mais aqui favor obrigado
+    obrigada faço fazer faz saber diga teus seus nossos nossas depois enquanto tuas antes num
+    numa pelas pelos
+    / nl: de het een en of maar dat als wanneer hoe wat wie waar waarom welke welk hoeveel ik
+    jij je u hij zij ze wij we jullie mij me jou hem haar ons hen is zijn ben bent was waren heb
+    hebt heeft hebben had word wordt worden kan kun kunt kunnen kon zou zouden moet moeten mag
+    wil wilt willen in op aan uit bij tot door voor tegen met naar sinds om onder van over te er
+    hier daar ook nog al heel graag alsjeblieft alstublieft dank bedankt deze dit die mijn jouw
+    onze vertel hun na tijdens vanaf
+    / pl: i a w z we ze na do od po za o u przez dla przy pod nad przed między jak co kto gdzie
+    kiedy dlaczego czemu ile jaki jaka jakie jakich jaką który która które czy że żeby aby bo
+    gdy jeśli ja ty on ona ono my wy oni mnie mi ciebie ci się go jej jego ich nas wam mu jest
+    są jestem był była było być mam masz ma mamy mają mieć mogę możesz może można muszę chcę
+    chciałbym chciałabym chcesz proszę dziękuję to ten ta te tym tego tej mój moja moje twój
+    twoja tak też już jeszcze bardzo twoje nasz nasza nasze
+    / sv: den det en ett och eller att om när hur vad vem var varför vilken vilket vilka jag du
+    han hon vi ni de mig dig sig oss er är vara ha kan kunde ska skulle vill måste får i på av
+    från till för med över mellan här där också bara mycket tack snälla denna detta dessa min
+    mitt mina din ditt dina hans hennes vår vårt våra före efter
 """
 """Articles, pronouns, prepositions, auxiliaries and the like of German, French, Spanish, Italian,
 Portuguese, Dutch, Polish and Swedish."""
-_FOREIGN_FUNCTION_WORDS = frozenset(words_of(_FOREIGN_WORDS.replace("/", " ")))
+
+
+def _languages_of() -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for block in _FOREIGN_WORDS.split("/"):
+        language, _, words = block.partition(":")
+        for word in words.split():
+            found[word] = (*found.get(word, ()), language.strip())
+    return found
+
+
+_LANGUAGES_OF = _languages_of()
+"""The languages of a function word."""
 CONTRASTS = """
     before until / after since once / while when during whenever / at / with
     in into inside to / out outside / through / around / past / behind / near beside / below
@@ -427,25 +449,40 @@ def is_function_word(word: str) -> bool:
     )
 
 
-def is_foreign(words: Sequence[Word]) -> bool:
-    """Tell whether a prompt is in one of eight other languages in Latin script, by its grammar.
+def languages(words: Sequence[Word]) -> tuple[frozenset[str], bool]:
+    """Return the languages that a prompt may be in, and whether it is in another one than English.
 
-    A capital inside a text shows a name: "Los Angeles".
+    Its function words tell. They are of eight other languages in Latin script; a capital inside a
+    text shows a name: "Los Angeles". The set is empty if there is none of them, and has two
+    languages or more if they have nearly as many of the words.
     """
-    english = foreign = 0
+    found = {"en": 0}
+    foreign = 0
     for place, word in enumerate(words):
         text = word.text.removesuffix("'")
-        if text in _FOREIGN_FUNCTION_WORDS or text is not word.text:
-            named = place > 0 and word.capital
-            foreign += not named and text not in _FUNCTION_WORDS and text not in _ALSO_ENGLISH
-        else:
-            english += is_function_word(text)
-    return foreign > english
+        english = text is word.text and is_function_word(text)
+        named = text in _ALSO_ENGLISH or (place > 0 and word.capital)
+        spoken = () if named else _LANGUAGES_OF.get(text, ())
+        for language in spoken:
+            found[language] = found.get(language, 0) + 1
+        found["en"] += english
+        foreign += bool(spoken) - english
+    near = set()
+    least = max(*found.values(), 2) - 1
+    for language, count in found.items():  # a comprehension costs a call on the path of a miss
+        if count >= least:
+            near.add(language)
+    return frozenset(near), foreign > 0
+
+
+def languages_differ(a: Parse, b: Parse) -> bool:
+    """Veto when the prompts are in different languages, so that their answers are, too."""
+    return bool(a.languages and b.languages) and a.languages.isdisjoint(b.languages)
 
 
 def is_foreign_function_word(word: str) -> bool:
     """Tell the function words of a prompt in another language."""
-    return word in _FOREIGN_FUNCTION_WORDS
+    return word in _LANGUAGES_OF
 
 
 def with_digits(words: Sequence[Word]) -> list[Word]:
@@ -552,9 +589,8 @@ def spellings(text: str, words: Sequence[Word], *, about_case: bool) -> frozense
 
 def spellings_differ(a: Parse, b: Parse) -> bool:
     """Veto when quoted texts differ, or a word has other accents, or other capitals that matter."""
-    if _quotes_differ(a, b):
-        return True
-    if _recased(a, b) or _recased(b, a):
+    written = bool(a.spellings or b.spellings)
+    if written and (_quotes_differ(a, b) or _recased(a, b) or _recased(b, a)):
         return True
     only_a, only_b = ({*one.stems} - {*other.stems} for one, other in ((a, b), (b, a)))
     if all(map(str.isascii, only_a | only_b)):
