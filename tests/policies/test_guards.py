@@ -246,6 +246,8 @@ VETOED = [
     ("substitution", "Où est l'hôpital ?", "Où est l'aéroport ?"),
     ("substitution", "Dove si trova il mio pacco?", "Dove si trova il tuo pacco?"),
     ("substitution", "Soll ich sie vor dem Essen nehmen?", "Muss ich sie nach dem Essen nehmen?"),
+    ("substitution", "¿A qué hora abre la tienda?", "¿Hasta qué hora abre la tienda?"),
+    ("substitution", "¿Dónde está tu paquete?", "¿Sabes dónde está mi paquete?"),
     ("substitution", "Wo hat er ihn gesehen?", "Wo hat sie ihn gesehen?"),
     ("substitution", "Vanaf wanneer is hij open?", "Tot wanneer is hij open?"),
     ("substitution", "¿Dónde hay pan fresco barato?", "¿Dónde hay bicicletas usadas rojas?"),

@@ -216,8 +216,9 @@ _FOREIGN_QUESTIONS = stems_of(
 """The question words of German, French, Spanish, Portuguese, Italian, Dutch, Polish, Swedish,
 Danish, Indonesian, Turkish and Vietnamese, without those that are English words or names, such as
 "come", "ai" and "kim", and without the French "qui", which mostly asks nothing."""
-_OTHERS = _FOREIGN_QUESTIONS | stems_of("other another else even")
-"""Words that change what a prompt asks for, if the other prompt has others of them or none."""
+_OTHERS = _FOREIGN_QUESTIONS | stems_of("other another else even bis jusqu hasta até fino tot")
+"""Words that change what a prompt asks for, if the other prompt has others of them or none. The
+last ones mean "until"."""
 _BESIDE = _OTHERS | stems_of("khi lúc ở tại vì")
 """These words and those that Vietnamese puts before its question words."""
 _ADDED = stems_of("again too also more when where who whose")
@@ -243,7 +244,7 @@ def grammar_changed(a: Parse, b: Parse) -> bool:
     if words == others:
         return bool(one and other) and one != other
     only, only_other = [*(words - others).elements()], [*(others - words).elements()]
-    foreign = a.foreign and b.foreign and a.content == b.content
+    foreign = a.foreign and b.foreign
     if _contrast(only, only_other, _CONTRAST_ROWS) or (
         foreign
         and _contrast(
