@@ -104,7 +104,7 @@ def parse_prompt(text: str, encoding: Encoding) -> Parse:
     words = split_words(text)
     spoken, foreign = languages(words)
     if foreign:
-        words = with_digits(words)
+        words = with_digits(words, spoken)
     negators, negated, tone = negation(words)
     stems: list[str] = []
     content = set()

@@ -353,22 +353,20 @@ FOREIGN_DATES = """
 """Days and months of other languages, after the English name. Words that also mean something else
 in English or in another of these languages are left out, such as "mars" and "morgen"."""
 _FOREIGN_NUMBERS = {
-    word: str(value)
-    for value, words in {
-        2: "zwei deux dos due dois duas twee dwa dwie två",
-        3: "drei trois tres tre três drie trzy",
-        4: "vier quatre cuatro quattro quatro cztery fyra",
-        5: "fünf cinq cinco cinque vijf pięć fem",
-        6: "sechs seis zes sześć",
-        7: "sieben siete sette sete zeven siedem sju",
-        8: "acht huit ocho otto oito osiem åtta",
-        9: "neun neuf nueve nove negen dziewięć nio",
-        10: "zehn dix diez dieci dez tien dziesięć tio",
+    language: {word: str(place // 2 + 2) for place, word in enumerate(words.split()) if word != "-"}
+    for language, words in {
+        "de": "zwei - drei - vier - fünf - sechs - sieben - acht - neun - zehn",
+        "fr": "deux - trois - quatre - cinq - six - sept - huit - - - dix",
+        "es": "dos - tres - cuatro - cinco - seis - siete - ocho - nueve - diez",
+        "it": "due - tre - quattro - cinque - - - sette - otto - nove - dieci",
+        "pt": "dois duas três - quatro - cinco - seis - sete - oito - nove - dez",
+        "nl": "twee - drie - vier - vijf - zes - zeven - acht - negen - tien",
+        "pl": "dwa dwie trzy - cztery - pięć - sześć - siedem - osiem - dziewięć - dziesięć",
+        "sv": "två - tre - fyra - fem - - - sju - åtta - nio - tio",
     }.items()
-    for word in words.split()
 }
-"""Words for numbers in these languages, without those that also mean something else in one of
-them, such as "sei" and "sex"."""
+"""Two words for each number from 2 to 10, or "-": the French "neuf", the Italian "sei" and the
+Swedish "sex" mostly mean something else."""
 
 NEGATED_VERBS = frozenset(
     words_of("""
@@ -485,12 +483,13 @@ def is_foreign_function_word(word: str) -> bool:
     return word in _LANGUAGES_OF
 
 
-def with_digits(words: Sequence[Word]) -> list[Word]:
-    """Write the number words of another language in digits."""
+def with_digits(words: Sequence[Word], spoken: frozenset[str]) -> list[Word]:
+    """Write the number words of these languages in digits."""
+    numbers: dict[str, str] = {}
+    for language in spoken:
+        numbers |= _FOREIGN_NUMBERS.get(language, {})
     return [
-        word._replace(text=_FOREIGN_NUMBERS[word.text], kind="number")
-        if word.text in _FOREIGN_NUMBERS
-        else word
+        word._replace(text=numbers[word.text], kind="number") if word.text in numbers else word
         for word in words
     ]
 
