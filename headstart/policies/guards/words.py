@@ -212,13 +212,14 @@ _FOREIGN_WORDS = """
     wieviel viel dieser diese dieses diesen diesem mein meine meinen meinem meiner dein deine
     deinen sag deinem deiner seine seinen seinem seiner ihre ihren ihrem ihrer unser unsere
     unserem unseren unserer während ab
-    / fr: le la les l un une des du de d et ou mais que qu si quand comme qui quoi où comment
-    pourquoi combien quel quelle quels quelles je j tu il elle on nous vous ils elles me m te t
-    se s moi toi lui leur y en ce c cet cette ces ça cela est sont suis es êtes sommes était
-    être ai as a avons avez ont avoir fait faire fais peux peut puis pouvez pourrais pourriez
-    pouvoir dois doit devez faut veux veut voudrais voulez dans sur sous avec pour par entre
-    chez vers depuis pendant ne n plus très aussi bien ici là au aux à mon ma mes ton ta tes son
-    sa ses notre nos votre vos merci svp plaît dites dis leurs avant après dès jusqu
+    / fr: le la les un une des du de et ou mais que si quand comme qui quoi où comment pourquoi
+    combien quel quelle quels quelles je tu il elle on nous vous ils elles me te se moi toi lui
+    leur y en ce cet cette ces ça cela est sont suis es êtes sommes était être ai as a avons
+    avez ont avoir fait faire fais peux peut puis pouvez pourrais pourriez pouvoir dois doit
+    devez faut veux veut voudrais voulez dans sur sous avec pour par entre chez vers depuis
+    pendant ne plus très aussi bien ici là au aux à mon ma mes ton ta tes son sa ses notre nos
+    votre vos merci svp plaît dites dis leurs avant après dès l' d' c' j' m' n' s' t' qu' jusqu'
+    lorsqu' puisqu'
     / es: el los las un una unos unas del de y e o u pero que si cuando como cómo qué quién
     quiénes cuál cuáles cuándo dónde cuánto cuánta cuántos cuántas yo tú él ella nosotros usted
     ustedes ellos ellas me te se nos lo le les mí ti es son soy eres somos era está están estoy
@@ -233,7 +234,8 @@ _FOREIGN_WORDS = """
     potresti potete devo deve dovrei voglio vuoi vorrei fa in con su per tra fra da dal dalla a
     al alla ai alle nel nella nei nelle sul sulla questo questa questi queste quello quella mio
     mia miei mie tuo tua suo sua nostro nostra molto anche più già qui grazie favore dimmi tuoi
-    tue suoi sue nostri nostre prima dopo
+    tue suoi sue nostri nostre prima dopo l' d' c' m' n' s' t' un' dell' all' nell' sull' dall'
+    dov' cos' quest' quell' com'
     / pt: o os as um uma uns umas do da dos das de e ou mas que se como quem onde qual quais
     porquê porque quanto quanta eu você vocês ele nós eles elas me te nos lhe são sou era está
     estão estou estar ser tem têm ter posso pode podes poderia podem devo deve quer queria
@@ -457,8 +459,8 @@ def languages(words: Sequence[Word]) -> tuple[frozenset[str], bool]:
     found = {"en": 0}
     foreign = 0
     for place, word in enumerate(words):
-        text = word.text.removesuffix("'")
-        english = text is word.text and is_function_word(text)
+        text = word.text
+        english = text[-1] != "'" and is_function_word(text)
         named = text in _ALSO_ENGLISH or (place > 0 and word.capital)
         spoken = () if named else _LANGUAGES_OF.get(text, ())
         for language in spoken:
