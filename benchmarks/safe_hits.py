@@ -40,7 +40,6 @@ from headstart.lab.stream import (
     ReplayRun,
     Setup,
     contender_of,
-    history_judge,
     judge_noise,
     noisy,
     play,
@@ -149,7 +148,6 @@ def run(
         same_class,
         noisy(same_class, judge_noise(entrant.judge.partition("@")[0]), chance.random),
         chance.random,
-        history_judge(contender.policy, prompts.prepare),
     )
     steps = list(play(rows, prompts.prepare, run))
     kind, _, target = entrant.policy.partition(":")
@@ -221,7 +219,7 @@ def play_all(
     rows = {(name, place): source.read(name, place) for name in streams for place in orderings}
     for row in chain.from_iterable(rows.values()):
         if row.prompt.query is not None:
-            prompts.prepare(row.prompt.query)
+            prompts.prepare(row.prompt.query, row.prompt.task)
     _Inherited.prompts, _Inherited.streams = prompts, rows
     jobs = product(streams, orderings, entrants)
     with get_context("fork").Pool(processes) as pool:

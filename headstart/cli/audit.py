@@ -106,9 +106,9 @@ async def audit_of_store(url: str | None, path: Path | None, since: float) -> Au
     from headstart.factory.caching import error_limit_of
     from headstart.policies.learned_rule.threshold import audit_report
 
-    cache = data_sources.settings_to_read(path).cache
-    async with existing_store(url or cache.store, path) as store:
-        return await audit_report(store, error_limit_of(cache), since=since)
+    limit = error_limit_of(data_sources.settings_to_read(path).cache)
+    async with existing_store(url, path) as store:
+        return await audit_report(store, limit, since=since)
 
 
 def _exit_if_more_wrong(found: AuditReport, most: float) -> None:

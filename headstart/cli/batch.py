@@ -16,7 +16,7 @@ import time
 from collections import Counter, defaultdict, deque
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import anyio
 import click
@@ -47,6 +47,7 @@ from headstart.middleware.batches.run import BatchBooks, BatchRun
 from headstart.middleware.upstreams.batched import BatchDesk, BatchedUpstream, InBatch, endpoint_of
 from headstart.mount import build_gateway
 from headstart.observe import Observation, Observers, Served
+from headstart.report.sections import duration
 from headstart.types import Frozen, Headers
 
 if TYPE_CHECKING:
@@ -55,10 +56,11 @@ if TYPE_CHECKING:
 
     from headstart.middleware.batches.journal import BatchRequest
     from headstart.middleware.concurrency import ConcurrencyLimit
-    from headstart.middleware.upstreams.batched import BatchedCall, BatchEndpoint
+    from headstart.middleware.upstreams.batched import BatchedAnswer, BatchedCall, BatchEndpoint
     from headstart.settings import Settings
 
 
+T = TypeVar("T")
 PRICE = 0.5
 """Price of a call in a batch at OpenAI and Anthropic, as a share of the usual price (November
 2026)."""
@@ -150,7 +152,7 @@ class BatchTier:
             endpoint = endpoint_of(calls[0])
             known = submission
             if known.batch is None:
-                id = await self._find(endpoint, submission)
+                id = await _find(endpoint, submission)
                 if id is None:
                     continue  # the provider never got this batch: its calls are submitted again
                 known = await self._note(msgspec.structs.replace(submission, batch=id))
@@ -193,20 +195,9 @@ class BatchTier:
         )
         await self._note(submission)
         named = dict(_named(token, calls))
-        pause_s = FIRST_LOOK_S
-        while True:
-            try:
-                id = await endpoint.submit(token, named)
-                break
-            except UpstreamError as error:
-                if not _passes(error) or pause_s > LONGEST_LOOK_S:
-                    raise
-            await anyio.sleep(pause_s)
-            pause_s *= 2
-            found = await self._find(endpoint, submission)
-            if found is not None:
-                id = found
-                break
+        id = await _retried(
+            partial(endpoint.submit, token, named), partial(_find, endpoint, submission)
+        )
         return _Running(await self._note(msgspec.structs.replace(submission, batch=id)), endpoint)
 
     async def _note(self, submission: Submission) -> Submission:
@@ -215,10 +206,6 @@ class BatchTier:
         except OSError as error:
             raise HeadstartError(f"the journal cannot be written: {error}") from error
         return submission
-
-    async def _find(self, endpoint: BatchEndpoint, submission: Submission) -> str | None:
-        count = len(submission.digests)
-        return await endpoint.find(submission.token, submission.at, count)
 
     # --- answers -----------------------------------------------------------------------------
 
@@ -252,17 +239,10 @@ class BatchTier:
                 return False
 
     async def _fetch(self, each: _Running) -> None:
-        pause_s = FIRST_LOOK_S
-        while True:
-            try:
-                found = [row async for row in each.endpoint.results(each.submission.batch or "")]
-                break
-            except UpstreamError as error:
-                if not _passes(error) or pause_s > LONGEST_LOOK_S:
-                    raise
-            await anyio.sleep(pause_s)
-            pause_s *= 2
-        for name, answer in found:
+        async def read() -> list[tuple[str, BatchedAnswer]]:
+            return [row async for row in each.endpoint.results(each.submission.batch or "")]
+
+        for name, answer in await _retried(read):
             self._desk.answered(name.split("-")[1], answer)
 
 
@@ -273,6 +253,28 @@ def _named(token: str, calls: Iterable[BatchedCall]) -> Iterator[tuple[str, Batc
         seen[call.digest] += 1
         number = "" if seen[call.digest] == 1 else f"-{seen[call.digest]}"
         yield f"{token}-{call.digest}{number}", call
+
+
+async def _find(endpoint: BatchEndpoint, submission: Submission) -> str | None:
+    """Return the id of a batch if the provider has it."""
+    return await endpoint.find(submission.token, submission.at, len(submission.digests))
+
+
+async def _retried(
+    ask: Callable[[], Awaitable[T]], find: Callable[[], Awaitable[T | None]] | None = None
+) -> T:
+    """Ask, and again after an error that passes, unless ``find`` then finds the result."""
+    pause_s = FIRST_LOOK_S
+    while True:
+        try:
+            return await ask()
+        except UpstreamError as error:
+            if not _passes(error) or pause_s > LONGEST_LOOK_S:
+                raise
+        await anyio.sleep(pause_s)
+        pause_s *= 2
+        if find is not None and (found := await find()) is not None:
+            return found
 
 
 def _passes(error: UpstreamError) -> bool:
@@ -591,15 +593,6 @@ def progress_line(run: BatchRun, paid_usd: float, rate: float) -> str:
     if rate > 0.0:
         parts.append(f"{duration(left / rate)} left")
     return ", ".join(parts)
-
-
-def duration(seconds: float) -> str:
-    """Return a time in words."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
 
 
 def summary_text(summary: BatchSummary) -> str:

@@ -48,7 +48,8 @@ from headstart.errors import ConfigError, HeadstartError
 from headstart.factory import start_engine
 from headstart.middleware.record import LoggedAnswer
 from headstart.observe import Observers
-from headstart.settings import Settings, masked_url
+from headstart.policies.learned_rule.threshold import all_labels
+from headstart.settings import CacheSettings, Settings, masked_url
 from headstart.types import Delete, Entry, EntryFilter, Frozen, Headers, Put, VectorRow
 
 if TYPE_CHECKING:
@@ -133,10 +134,6 @@ def cache() -> None:
     """Count, export, import, delete and prepare the answers of a store."""
 
 
-def _url(store: str | None, config: Path | None) -> str:
-    return store or settings_to_read(config).cache.store
-
-
 def _progress(done: int, what: str, *, last: bool = False) -> None:
     """Show how far a command is, on a terminal in one line; else only at the end."""
     if sys.stderr.isatty():
@@ -178,7 +175,7 @@ def stats(options: StatsOptions) -> None:
       headstart cache stats
       headstart cache stats --store redis://127.0.0.1:6379/0 --json
     """
-    found = anyio.run(_summarise, _url(options.store, options.config), options.config)
+    found = anyio.run(_summarise, options.store, options.config)
     if options.as_json:
         return print_json(found)
     click.echo(
@@ -188,7 +185,8 @@ def stats(options: StatsOptions) -> None:
     )
     if found.oldest is not None and found.newest is not None:
         now = time.time()  # noqa: TID251 - the composition root
-        click.echo(f"  from {_age(now - found.oldest)} to {_age(now - found.newest)} old")
+        oldest, newest = _age(now - found.oldest), _age(now - found.newest)
+        click.echo(f"  {newest} old" if newest == oldest else f"  {newest} to {oldest} old")
     for title, counts in (("model", found.models), ("tag", found.tags)):
         for name, number in sorted(counts.items(), key=lambda item: -item[1])[:20]:
             click.echo(f"  {title:6} {name}: {number:,}")
@@ -202,7 +200,7 @@ def _age(seconds: float) -> str:
     return f"{max(0.0, seconds):.0f} seconds"
 
 
-async def _summarise(url: str, config: Path | None) -> StoreSummary:
+async def _summarise(url: str | None, config: Path | None) -> StoreSummary:
     models, tags, scopes = Counter[str](), Counter[str](), set[str]()
     oldest = newest = None
     async with existing_store(url, config) as store:
@@ -214,9 +212,7 @@ async def _summarise(url: str, config: Path | None) -> StoreSummary:
                 scopes.add(entry.key.scope)
                 oldest = entry.created if oldest is None else min(oldest, entry.created)
                 newest = entry.created if newest is None else max(newest, entry.created)
-        labels = 0
-        async for page in _labels(store):
-            labels += len(page)
+        labels = sum([1 async for _ in all_labels(store)])
     return StoreSummary(
         entries=size.entries,
         bytes=size.bytes,
@@ -227,13 +223,6 @@ async def _summarise(url: str, config: Path | None) -> StoreSummary:
         tags=dict(tags),
         scopes=len(scopes),
     )
-
-
-async def _labels(store: Store) -> AsyncIterator[list[Label]]:
-    cursor = ""
-    while page := await store.read_labels(cursor):
-        cursor = page[-1][0]
-        yield [label for _, label in page]
 
 
 # --- export and import ----------------------------------------------------------------------
@@ -277,9 +266,8 @@ def export(options: CacheExportOptions) -> None:
       headstart cache export cache.jsonl
       headstart cache export cache.jsonl --store sqlite:///headstart.db
     """
-    url = _url(options.store, options.config)
     if str(options.file) == "-":
-        entries, labels = anyio.run(_export, url, options.config, sys.stdout.buffer)
+        entries, labels = anyio.run(_export, options.store, options.config, sys.stdout.buffer)
         click.echo(f"{_counted(entries, labels)} were written", err=True)
         return
     try:
@@ -288,7 +276,7 @@ def export(options: CacheExportOptions) -> None:
         raise ConfigError(f"{options.file} cannot be made: {error.strerror}") from error
     try:
         with os.fdopen(descriptor, "wb") as file:
-            entries, labels = anyio.run(_export, url, options.config, file)
+            entries, labels = anyio.run(_export, options.store, options.config, file)
     except BaseException:
         options.file.unlink()  # an incomplete export must not look like a complete one
         raise
@@ -303,7 +291,7 @@ def _number(count: int, one: str, several: str) -> str:
     return f"{count:,} {one if count == 1 else several}"
 
 
-async def _export(url: str, config: Path | None, file: IO[bytes]) -> tuple[int, int]:
+async def _export(url: str | None, config: Path | None, file: IO[bytes]) -> tuple[int, int]:
     def write(line: _Line) -> None:
         file.write(msgspec.json.encode(line) + b"\n")
 
@@ -318,10 +306,9 @@ async def _export(url: str, config: Path | None, file: IO[bytes]) -> tuple[int, 
                 write(_put(entry, vectors.pop(entry.id, None)))
             entries += len(page)
             _progress(entries, "entries")
-        async for batch in _labels(store):
-            for label in batch:
-                write(_Labelled(label=label))
-            labels += len(batch)
+        async for label in all_labels(store):
+            write(_Labelled(label=label))
+            labels += 1
     _progress(entries, "entries", last=True)
     return entries, labels
 
@@ -368,11 +355,12 @@ def import_(options: CacheImportOptions) -> None:
     """
     if options.answers:
         return _import_answers(options)
-    url = _url(options.store, options.config)
+    settings = settings_to_read(options.config).cache
+    url = options.store or settings.store
     if url == "memory:":
         raise ConfigError(NOT_IN_MEMORY)
     with options.file.open("rb") as file:
-        entries, known, labels = anyio.run(_import, url, options.config, file)
+        entries, known, labels = anyio.run(_import, url, settings, file)
     click.echo(
         f"{entries:,} entries and {labels:,} labels were read into {masked_url(url)}; "
         f"{known:,} entries were left out"
@@ -407,16 +395,16 @@ NO_EXPORT = (
 NOT_IN_MEMORY = "cache.store: a store in memory ends with its server"
 
 
-async def _import(url: str, config: Path | None, file: IO[bytes]) -> tuple[int, int, int]:
+async def _import(url: str, settings: CacheSettings, file: IO[bytes]) -> tuple[int, int, int]:
     from headstart.embeddings.stores.store_urls import open_store
+    from headstart.factory.caching import store_cipher
 
     lines = _read(file)
     head = next(lines, None)
     if not isinstance(head, _Head) or head.format != FORMAT:
         raise ConfigError(NO_EXPORT)
     entries = known = labels = 0
-    cipher = data_sources.configured_cipher(config)
-    store = open_store(url, new_secret=head.secret, cipher=cipher)
+    store = open_store(url, new_secret=head.secret, cipher=store_cipher(settings))
     await store.open()
     try:
         if await store.secret() != head.secret:
@@ -424,7 +412,7 @@ async def _import(url: str, config: Path | None, file: IO[bytes]) -> tuple[int, 
                 "cache.store: this store has another secret, so no caller would find the entries; "
                 "name a store that does not exist yet"
             )
-        had = {_identity(label) async for batch in _labels(store) for label in batch}
+        had = {_identity(label) async for label in all_labels(store)}
         for puts, read in _batches(lines):
             fresh = await _fresh(store, puts)
             if fresh:
@@ -529,12 +517,13 @@ def invalidate(options: InvalidateOptions) -> None:
     )
     if chosen.is_empty and not options.all:
         raise click.UsageError("say which entries: --id, --tag, --model, …, or --all")
-    url = _url(options.store, options.config)
-    deleted = anyio.run(_invalidate, url, options.config, chosen, options.dry_run)
+    deleted = anyio.run(_invalidate, options.store, options.config, chosen, options.dry_run)
     click.echo(f"{deleted:,} entries {'would be' if options.dry_run else 'were'} deleted")
 
 
-async def _invalidate(url: str, config: Path | None, chosen: EntryFilter, dry_run: bool) -> int:
+async def _invalidate(
+    url: str | None, config: Path | None, chosen: EntryFilter, dry_run: bool
+) -> int:
     deleted = 0
     async with existing_store(url, config) as store:
         ids = [entry.id async for page in store.entries() for entry in page if chosen.fits(entry)]

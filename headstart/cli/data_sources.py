@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     import aiohttp
 
-    from headstart.embeddings.stores.records import StoreCipher
     from headstart.interfaces import Store
 
 
@@ -138,15 +137,19 @@ def message_of(body: bytes) -> str | None:
 
 
 @contextlib.asynccontextmanager
-async def existing_store(url: str, config: Path | None = None) -> AsyncIterator[Store]:
+async def existing_store(url: str | None, config: Path | None = None) -> AsyncIterator[Store]:
     """Open a store that some server has filled, with the key of its configuration, if it has one.
 
-    Raises ConfigError when there is none to read.
+    Without ``url`` it is the store of the configuration. Raises ConfigError when there is none to
+    read.
     """
     from headstart.embeddings.stores.store_urls import open_store
+    from headstart.factory.caching import store_cipher
 
+    settings = settings_to_read(config).cache
+    url = url or settings.store
     await _refuse_missing_store(url)
-    store = open_store(url, cipher=configured_cipher(config))
+    store = open_store(url, cipher=store_cipher(settings))
     await store.open()
     try:
         yield store
@@ -162,13 +165,6 @@ def settings_to_read(config: Path | None) -> Settings:
     from headstart.config.loading import load_settings
 
     return load_settings(config, os.environ, needs_client_keys=False)
-
-
-def configured_cipher(config: Path | None) -> StoreCipher | None:
-    """Return the cipher of the configuration's store, or None. Raises ConfigError."""
-    from headstart.factory.caching import store_cipher
-
-    return store_cipher(settings_to_read(config).cache)
 
 
 async def _refuse_missing_store(url: str) -> None:

@@ -195,18 +195,22 @@ def _print_attempts(console: Console, attempts: Sequence[Attempt], *, priced: bo
         )
 
 
+_REFUSED = {
+    "unqualified": "the learned rule has no threshold here that keeps max_error",
+    "unlearned": "nothing is matched by meaning here before enough was learned",
+    "alarm": "audits raised the alarm; nothing is served until it has learned again",
+}
+
+
 def _decision(verdict: Explanation) -> str:
     if verdict.qualified:
         return f"may answer: {_comparison(verdict)}"
     if verdict.veto == "threshold":
         return f"refused: {_comparison(verdict)}"
-    if verdict.veto == "unqualified":
-        return "refused: the learned rule has no threshold here that keeps max_error"
-    if verdict.veto == "unlearned":
-        return "refused: nothing is matched by meaning here before enough was learned"
-    if verdict.veto == "alarm":
-        return "refused: audits raised the alarm; nothing is served until it has learned again"
-    return f"refused by the guard {verdict.veto}; {_comparison(verdict)}"
+    why = _REFUSED.get(verdict.veto or "")
+    return (
+        f"refused: {why}" if why else f"refused by the guard {verdict.veto}; {_comparison(verdict)}"
+    )
 
 
 def _comparison(verdict: Explanation) -> str:

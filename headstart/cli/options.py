@@ -14,6 +14,7 @@ import click
 import msgspec
 
 from headstart.config.names import help_texts
+from headstart.policies.route_rules import parse_share
 from headstart.settings import Settings
 
 if TYPE_CHECKING:
@@ -45,11 +46,9 @@ class Share(_ShareType):
         self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
         """Return the share. Raises BadParameter."""
-        text = str(value)
-        try:
-            share = float(text[:-1]) / 100 if text.endswith("%") else float(text)
-        except ValueError:
-            self.fail(f"share: {text!r} is not a share such as 0.01 or 1%", param, ctx)
+        share = parse_share(str(value))
+        if share is None:
+            self.fail(f"share: {value!r} is not a share such as 0.01 or 1%", param, ctx)
         if not 0 <= share <= 1:
             self.fail(f"{value} is not between 0 and 1", param, ctx)
         return share

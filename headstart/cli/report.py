@@ -155,9 +155,8 @@ def report(options: ReportOptions) -> None:
     if log is not None:
         found = report_on_log(log, start, *collectors)
     else:
-        url = store or settings_to_read(options.config).cache.store
-        found = anyio.run(report_on_store, url, options.config, start, *collectors)
-        found = msgspec.structs.replace(found, limits=anyio.run(_limits, url, options.config))
+        found = anyio.run(report_on_store, store, options.config, start, *collectors)
+        found = msgspec.structs.replace(found, limits=anyio.run(_limits, store, options.config))
     found = msgspec.structs.replace(found, machines=machines.machines())
     if options.as_csv is not None:
         _write_csv(options.as_csv, breakdown)
@@ -183,7 +182,7 @@ def _machines(config: Path | None) -> dict[str, Machine]:
     return {} if config is None else machines_of(settings_to_read(config))
 
 
-async def _limits(url: str, config: Path | None) -> tuple[LimitUse, ...]:
+async def _limits(url: str | None, config: Path | None) -> tuple[LimitUse, ...]:
     """Return the used part of the limits that the configuration sets for client keys."""
     from headstart.middleware.client_ledger import limit_uses
     from headstart.policies.callers import spending
@@ -216,11 +215,11 @@ def report_on_log(path: Path, since: float = 0.0, *collectors: Collector) -> Rep
 
 
 async def report_on_store(
-    url: str, config: Path | None = None, since: float = 0.0, *collectors: Collector
+    url: str | None, config: Path | None = None, since: float = 0.0, *collectors: Collector
 ) -> Report:
     """Compute the report over a store's books. Raises ConfigError or StoreError.
 
-    ``collectors`` get the same rows.
+    Without ``url`` it is the store of the configuration. ``collectors`` get the same rows.
     """
     accounts = Accounts()
     async with existing_store(url, config) as store:

@@ -26,7 +26,7 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from headstart.compression.passages import like_these, omission_mark
-from headstart.compression.selection import STOPWORDS
+from headstart.compression.selection import STOPWORDS, occurrences
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -545,12 +545,10 @@ _IN_ID = re.compile(r"[._:/@-]")
 
 def _places(text: str, word: str) -> Iterator[int]:
     """Yield the places of a word in a text, where it is not a part of another word."""
-    at = text.find(word)
-    while at >= 0:
+    for at in occurrences(text, word):
         end = at + len(word)
         if not (text[at - 1 : at].isalnum() or text[end : end + 1].isalnum()):
             yield at
-        at = text.find(word, end)
 
 
 # --- descriptions ------------------------------------------------------------------------------

@@ -252,14 +252,15 @@ def _links(
         name = _QUALIFIER.sub("", title)
         if len(name) < _MIN_TITLE_CHARS:
             continue
-        places = list(_occurrences(text, name))
+        places = list(occurrences(text, name))
         holders = np.searchsorted(starts, places, side="right") - 1
         elsewhere = holders[documents[holders] != document]
         links[document] = scores[elsewhere].max(initial=0.0)
     return links
 
 
-def _occurrences(text: str, name: str) -> Iterator[int]:
+def occurrences(text: str, name: str) -> Iterator[int]:
+    """Yield the places of a name in a text."""
     at = text.find(name)
     while at >= 0:
         yield at

@@ -99,10 +99,10 @@ def read_card(folder: Path) -> ModelCard:
     return card
 
 
-def write_card(folder: Path, card: ModelCard) -> None:
-    """Write the card as indented JSON with a final newline."""
+def write_card(folder: Path, card: Frozen, name: str = CARD_FILE) -> None:
+    """Write a card into a folder as indented JSON with a final newline."""
     text = msgspec.json.format(msgspec.json.encode(card), indent=2)
-    (folder / CARD_FILE).write_bytes(text + b"\n")
+    (folder / name).write_bytes(text + b"\n")
 
 
 def sha256_file(path: Path) -> str:

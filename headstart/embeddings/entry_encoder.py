@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol
 
 import anyio
 import msgspec
 from anyio import to_thread
 
-from headstart.embeddings.index import pack_vector
-from headstart.embeddings.replica import Replica, report_failure
+from headstart.embeddings.index import pack_row, pack_vector
+from headstart.embeddings.replica import Replica, keep_newest, report_failure
 from headstart.errors import StageError
 from headstart.interfaces import MatchPolicy, P
 from headstart.types import CacheKey, Entry, Put, Sketch, VectorRow
@@ -113,9 +113,6 @@ class HistoryComparer(Generic[P]):
 
 # --- late encoding --------------------------------------------------------------------------------
 
-T = TypeVar("T")
-K = TypeVar("K")
-
 MOST_PARSED = 256
 """The number of parses that are kept until an answer is stored: about 5 KB each, at most 30 KB."""
 MOST_SKETCHED = 1024
@@ -174,8 +171,9 @@ class EntryEncoder(Generic[P]):
         self._sketcher = sketcher
         self._policy = policy
         self._replica = replica
-        self._parsed: dict[tuple[str, str], P] = {}
-        """By tenant and text: the time of an answer tells no tenant what another one asked."""
+        self._parsed: dict[tuple[str, str, str], P] = {}
+        """By tenant, task and text: the time of an answer tells no tenant what another one
+        asked."""
         self._sketched: dict[tuple[str, str], bytes] = {}
         self._busy: OrderedDict[str, None] = OrderedDict()
         """Texts that a lookup did not encode because of load."""
@@ -194,31 +192,35 @@ class EntryEncoder(Generic[P]):
         if self._sketcher is None:
             return None
         row = self._sketched.get((tenant, text))
-        if row is None and (row := self._sketch(text)) is not None:
-            # A text without a sketch may have any length, so it is not kept.
-            _keep(self._sketched, (tenant, text), row, MOST_SKETCHED)
+        if row is not None:
+            return row
+        sketch = self._sketcher.sketch_whole(text)
+        if sketch is None or not sketch.any():
+            return None  # not kept: such a text may have any length
+        row = pack_row(sketch)
+        keep_newest(self._sketched, (tenant, text), row, MOST_SKETCHED)
         return row
 
-    def _sketch(self, text: str) -> bytes | None:
-        sketch = None if self._sketcher is None else self._sketcher.sketch_whole(text)
-        if sketch is None:
+    def _in_table(self, row: bytes | None) -> Sketch | None:
+        """Return a row with the name of its table."""
+        if row is None or self._sketcher is None:
             return None
-        row = sketch.astype("<f2").tobytes()
-        return row if any(row) else None
+        return Sketch(table=self._sketcher.namespace, row=row)
 
-    def parse(self, text: str, encoding: Encoding, tenant: str) -> P:
+    def parse(self, text: str, encoding: Encoding, tenant: str, task: str) -> P:
         """Return the policy's parse of a prompt.
 
         A prompt that missed is stored soon, so its parse is needed twice.
         """
-        place = tenant, text
+        place = tenant, task, text
         if place not in self._parsed:
-            _keep(self._parsed, place, self._policy.prepare(text, encoding), MOST_PARSED)
+            parse = self._policy.prepare(text, encoding, task)
+            keep_newest(self._parsed, place, parse, MOST_PARSED)
         return self._parsed[place]
 
     def note_busy(self, text: str) -> None:
         """Note that a lookup did not wait for an encoding: its entry is postponed."""
-        _keep(self._busy, text, None, MOST_WANTED)
+        keep_newest(self._busy, text, None, MOST_WANTED)
 
     # --- entries ---------------------------------------------------------------------------------
 
@@ -238,14 +240,14 @@ class EntryEncoder(Generic[P]):
                 embedded = EmbeddedEntry(entry)
             else:
                 embedded = self._with_vector(entry, text, encoding, tenant)
-            if self._sketcher is None or (row := self.sketch(text, tenant)) is None:
+            sketch = self._in_table(self.sketch(text, tenant))
+            if sketch is None:
                 return embedded
         except StageError as error:
             report_failure(self._replica.observers, error)
             return EmbeddedEntry(entry)
         busy = text in self._busy
         self._busy.pop(text, None)
-        sketch = Sketch(table=self._sketcher.namespace, row=row)
         return EmbeddedEntry(embedded.entry, embedded.vector, sketch, busy and encoding is None)
 
     def is_encoded(self, entry: Entry) -> bool:
@@ -273,9 +275,7 @@ class EntryEncoder(Generic[P]):
             await self._replica.forget((entry.id,))
             return None
         self._replica.amend(embedded.entry, embedded.vector, deletions)
-        sketch = None
-        if self._sketcher is not None and (row := self.sketch(text, tenant)) is not None:
-            sketch = Sketch(table=self._sketcher.namespace, row=row)
+        sketch = self._in_table(self.sketch(text, tenant))
         self._unwritten[entry.id] = Put(
             entry=embedded.entry, vector=embedded.vector, sketch=sketch, amends=True
         )
@@ -308,7 +308,7 @@ class EntryEncoder(Generic[P]):
         vector = pack_vector(encoding.sentence)
         embedded = msgspec.structs.replace(
             entry,
-            evidence=self._policy.pack(self.parse(text, encoding, tenant)),
+            evidence=self._policy.pack(self.parse(text, encoding, tenant, entry.key.task)),
             evidence_version=self._policy.parse_version,
             encoder=self._encoder.namespace,
         )
@@ -366,9 +366,8 @@ class EntryEncoder(Generic[P]):
         puts = []
         for id, entry in entries.items():
             text = entry.key.query
-            row = None if text is None else self._sketch(text)
-            if row is not None and self._sketcher is not None:
-                sketch = Sketch(table=self._sketcher.namespace, row=row)
+            sketch = self._in_table(None if text is None else self.sketch(text, ""))
+            if sketch is not None:
                 vector = rows[id].vector
                 puts.append(Put(entry=entry, vector=vector, sketch=sketch, amends=True))
         return puts
@@ -383,10 +382,3 @@ class EntryEncoder(Generic[P]):
             report_failure(self._replica.observers, error)
         finally:
             await self._replica.index_postponed((id,))
-
-
-def _keep(kept: dict[K, T], key: K, value: T, most: int) -> None:
-    """Keep a value; drop the oldest beyond ``most``."""
-    kept[key] = value
-    if len(kept) > most:
-        del kept[next(iter(kept))]

@@ -58,14 +58,19 @@ LARGEST_COSINE = 1.0
 
 
 def pack_vector(sentence: NDArray[np.float32]) -> bytes:
-    """Return a vector f32[d] of length 1 in the form of stores and indexes: little-endian fp16.
+    """Return the row of a vector f32[d] of length 1.
 
     Raises EncoderError if its length is not 1, because similarities would be no cosines.
     """
     length = float(np.linalg.norm(sentence))
     if not abs(length - 1.0) <= MAX_LENGTH_ERROR:  # "not <=" also refuses NaN
         raise EncoderError(f"the encoder returned a vector of length {length:.3g}")
-    return sentence.astype("<f2").tobytes()
+    return pack_row(sentence)
+
+
+def pack_row(vector: NDArray[np.float32]) -> bytes:
+    """Return a vector f32[d] in the form of stores and indexes: little-endian fp16."""
+    return vector.astype("<f2").tobytes()
 
 
 def nearest_rows(rows: Sequence[bytes], row: bytes, k: int) -> list[tuple[float, int]]:

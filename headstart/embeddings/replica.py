@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from headstart.decisions import Neighbor
     from headstart.interfaces import Store, VectorIndex
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 ENTRY_OVERHEAD = 500
@@ -37,6 +38,13 @@ LONGEST_DECODED = 64 * 1024
 INLINE_ROWS = 8192
 """Larger partitions are searched and changed in a thread, because they would stop the event loop
 for longer than 0.2 ms. A switch to a thread and back costs 0.05 to 0.1 ms."""
+
+
+def keep_newest(kept: dict[K, T], key: K, value: T, most: int) -> None:
+    """Keep a value; drop the oldest beyond ``most``."""
+    kept[key] = value
+    if len(kept) > most:
+        del kept[next(iter(kept))]
 
 
 class HotEntry(NamedTuple):
@@ -104,9 +112,7 @@ class HotTier:
         self._by_exact[exact] = id
         self.bytes += size
         if len(value) <= LONGEST_DECODED:
-            self._decoded[id] = entry
-            if len(self._decoded) > DECODED:
-                self._decoded.popitem(last=False)
+            keep_newest(self._decoded, id, entry, DECODED)
         while self.bytes > self._max_bytes:
             self.discard((next(iter(self._by_id)),))
 
@@ -185,9 +191,7 @@ class HotTier:
             self.discard((id,))
             return None
         if len(hot.value) <= LONGEST_DECODED:
-            self._decoded[id] = entry
-            if len(self._decoded) > DECODED:
-                self._decoded.popitem(last=False)
+            keep_newest(self._decoded, id, entry, DECODED)
         return entry
 
 

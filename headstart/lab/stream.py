@@ -10,34 +10,28 @@ different. Labels are applied in order.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
-import numpy as np
-
-from headstart.decisions import (
-    GATE_SAMPLE,
-    Label,
-    LabelSource,
-    MatchContext,
-    Neighbor,
-    RankedNeighbor,
-)
+from headstart.decisions import GATE_SAMPLE, Label, LabelSource, MatchContext
 from headstart.embeddings.entry_encoder import LEAST_SIMILARITY, MOST_ENCODINGS
-from headstart.embeddings.semantic_search import MOST_JUDGED, NEIGHBORS
+from headstart.embeddings.index import FaissIndex, pack_row, pack_vector
+from headstart.embeddings.semantic_search import NEIGHBORS, ComparedNeighbors, most_similar
 from headstart.errors import ConfigError
 from headstart.policies.agreement.judge import FREE_TEXT
 from headstart.policies.guards.table import GUARDS
 from headstart.policies.learned_rule.domain import Domain
 from headstart.policies.learned_rule.error_limit import EXACT_JUDGE, ErrorLimit, JudgeNoise
 from headstart.policies.match import StaticMatch, VerifiedMatch, version_of
+from headstart.policies.route_rules import parse_share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
-    from headstart.decisions import UnmatchedTurn, Verdict
+    from headstart.decisions import Neighbor, UnmatchedTurn, Verdict
+    from headstart.embeddings.semantic_search import SimilarNeighbor
     from headstart.interfaces import MatchPolicy
     from headstart.policies.guards.words import Parse
     from headstart.settings import ColdStart
@@ -48,7 +42,7 @@ P = TypeVar("P")
 
 
 def history_judge(
-    policy: MatchPolicy[P], prepare: Callable[[str], PreparedPrompt[P]]
+    policy: MatchPolicy[P], prepare: PreparePrompt[P]
 ) -> Callable[[CacheKey, CacheKey], bool]:
     """Return a judge of earlier turns: equal words first, then the encodings of reworded turns."""
 
@@ -141,6 +135,17 @@ class PreparedPrompt(NamedTuple, Generic[P]):
     sketch: NDArray[np.float32] | None = None
     """None: the encoder has no table of sketches, so neighbours are found by their vectors."""
 
+    @property
+    def indexed(self) -> bytes:
+        """The row of the index by which neighbours are found."""
+        return pack_vector(self.vector) if self.sketch is None else pack_row(self.sketch)
+
+
+class PreparePrompt(Protocol[P]):
+    """Encodes and parses a prompt; ``task`` is the ``CacheKey.task`` of its key."""
+
+    def __call__(self, text: str, task: str = "") -> PreparedPrompt[P]: ...
+
 
 class AskedPrompt(Protocol):
     """A row of a stream, with the cache key of its prompt."""
@@ -175,8 +180,6 @@ class ReplayRun(NamedTuple, Generic[P, R]):
     truth: Judge[R]
     judge: Judge[R]
     draw: Callable[[], float]
-    same_history: Callable[[CacheKey, CacheKey], bool]
-    """Returns whether the earlier turns of two conversations mean the same."""
     null_rate: float = 0.005
     """The share of exact repeats that are sent upstream again."""
     shadow: bool = False
@@ -203,25 +206,23 @@ class PlayedPrompt(NamedTuple, Generic[R]):
 
 
 def play(
-    rows: Iterable[R], prepare: Callable[[str], PreparedPrompt[P]], run: ReplayRun[P, R]
+    rows: Iterable[R], prepare: PreparePrompt[P], run: ReplayRun[P, R]
 ) -> Iterator[PlayedPrompt[R]]:
     """Yield the result of each prompt, except for exact repeats."""
-    groups: dict[str, _Group[P, R]] = defaultdict(_Group)
+    cache = _ReplayedCache(run, prepare)
     first: dict[str, R] = {}
     for number, row in enumerate(rows):
         key = row.prompt
         if first.setdefault(key.exact, row) is not row:
             _learn_null(number, row, first[key.exact], run)
             continue
-        prepared = None if key.query is None else prepare(key.query)
+        prepared = None if key.query is None else prepare(key.query, key.task)
         if prepared is None or not prepared.usable:
             yield PlayedPrompt(row, served=False, refusal="not-comparable")
             continue
-        equal = None if key.conversation is None else groups[key.partition]
-        step = groups[key.group].ask(row, prepared, run, equal)
+        step = cache.ask(row, prepared)
         if run.shadow or not step.served:
-            for partition in key.partitions:
-                groups[partition].add(number, row, prepared)
+            cache.add(number, row, prepared)
         yield _learn(number, step, run)
 
 
@@ -272,176 +273,119 @@ def _learn_null(number: int, again: R, first: R, run: ReplayRun[P, R]) -> None:
     )
 
 
-class _Group(Generic[P, R]):
-    """The stored prompts of one group, searched exhaustively. All of them are encoded."""
+class _StoredPrompt(NamedTuple, Generic[P, R]):
+    row: R
+    parse: P
 
-    def __init__(self) -> None:
-        self._vectors = _GrowingRows()
-        self._sketches = _GrowingRows()
-        self._stored: list[tuple[int, R, P]] = []
+
+class _ReplayedCache(Generic[P, R]):
+    """The stored prompts of one replay, in the index of production. All of them are encoded.
+
+    The id of a prompt is its place in the stream.
+    """
+
+    def __init__(self, run: ReplayRun[P, R], prepare: PreparePrompt[P]) -> None:
+        self._run = run
+        self._same_history = history_judge(run.policy, prepare)
+        self._index: FaissIndex | None = None
+        self._vectors: dict[str, bytes] = {}
+        self._stored: dict[str, _StoredPrompt[P, R]] = {}
 
     def add(self, number: int, row: R, prepared: PreparedPrompt[P]) -> None:
-        self._vectors.add(prepared.vector)
-        if prepared.sketch is not None:
-            self._sketches.add(prepared.sketch)
-        self._stored.append((number, row, prepared.parse))
+        """Store a prompt."""
+        id, indexed = str(number), prepared.indexed
+        if self._index is None:
+            self._index = FaissIndex(len(indexed) // 2)
+        self._index.add(row.prompt.partitions, id, indexed)
+        self._vectors[id] = pack_vector(prepared.vector)
+        self._stored[id] = _StoredPrompt(row, prepared.parse)
 
-    def ask(
-        self,
-        row: R,
-        prepared: PreparedPrompt[P],
-        run: ReplayRun[P, R],
-        equal: _Group[P, R] | None,
+    def ask(self, row: R, prepared: PreparedPrompt[P]) -> PlayedPrompt[R]:
+        """Look a prompt up as the cache does: with sketches, only if one of them is near."""
+        policy = self._run.policy
+        near = self._near(row.prompt.group, prepared)
+        if not near:
+            return PlayedPrompt(row, served=False, refusal="nothing-stored")
+        if prepared.sketch is None:
+            return self._judge(row, prepared, near)
+        nearest = near[0].similarity
+        sampled = nearest < policy.gate(MatchContext())
+        if sampled and self._run.draw() >= GATE_SAMPLE:
+            return PlayedPrompt(row, served=False, refusal="threshold")
+        step = self._judge(row, prepared, near)
+        compared = step.neighbor is not None or step.refusal == HISTORY
+        policy.note_encoded(
+            MatchContext(),
+            nearest,
+            sampled=sampled,
+            served=step.served,
+            judged=compared and step.veto is None,
+        )
+        return step
+
+    def _near(self, partition: str, prepared: PreparedPrompt[P]) -> Sequence[Neighbor]:
+        return self._index.search(partition, prepared.indexed, NEIGHBORS) if self._index else ()
+
+    def _judge(
+        self, row: R, prepared: PreparedPrompt[P], near: Sequence[Neighbor]
     ) -> PlayedPrompt[R]:
         """Judge the first neighbour that no guard vetoes, as the cache does.
 
-        In a conversation ``equal`` has the prompts with an equal history, which are judged, too.
         Where every neighbour is vetoed, the nearest one is judged with its veto, because its label
         teaches, too. A neighbour of another conversation is never judged: the two texts do not
         decide whether the answers are the same.
         """
-        policy, sketch = run.policy, prepared.sketch
-        near = self.near(prepared)
-        sampled = sketch is not None and bool(near) and near[0][1] < policy.gate(MatchContext())
-        if not near or (sampled and run.draw() >= GATE_SAMPLE):
-            return PlayedPrompt(
-                row, served=False, refusal="threshold" if near else "nothing-stored"
-            )
-        lists = [] if equal is None else [equal.encoded(equal.near(prepared), prepared)]
-        lists.append(self.encoded(near, prepared))
-        similar = _most_similar(lists, policy.minimum)
+        run, own = self._run, row.prompt.partition
+        compared = self._compare(row, prepared, near)
+        similar = most_similar(compared, run.policy.minimum)
         if not similar:
-            if sketch is not None:
-                policy.note_encoded(
-                    MatchContext(), near[0][1], sampled=sampled, served=False, judged=False
-                )
             return PlayedPrompt(row, served=False, refusal="threshold")
-        vetoes = self._walk(row, prepared, [each for _, each in similar], run)
-        equals = [each.stored[1].prompt.partition == row.prompt.partition for _, each in similar]
-        nearest = next((place for place in range(len(vetoes)) if equals[place]), 0)
+        vetoes = self._vetoes(row, prepared, similar)
+        read = [self._stored[each.id] for each in similar[: len(vetoes)]]
+        equal = (place for place, each in enumerate(read) if each.row.prompt.partition == own)
+        nearest = next(equal, 0)
         judged = len(vetoes) - 1 if vetoes[-1] is None else nearest
         if vetoes[judged] == HISTORY:
-            if sketch is not None:
-                policy.note_encoded(MatchContext(), near[0][1], sampled=sampled, served=False)
             return PlayedPrompt(row, served=False, refusal=HISTORY)
-        encoded, candidate = similar[judged]
-        number, neighbor, parse = candidate.stored
-        neighbors = [
-            Neighbor(id=str(each.stored[0]), similarity=each.similarity) for each in encoded
-        ]
-        top = None if sketch is None else near[0][1]
-        nearby = RankedNeighbor(MatchContext(), neighbors, encoded.index(candidate), top)
-        verdict = policy.judge(prepared.parse, parse, nearby, vetoes[judged])
-        if sketch is not None:
-            policy.note_encoded(
-                MatchContext(),
-                near[0][1],
-                sampled=sampled,
-                served=verdict.serves,
-                judged=vetoes[-1] is None,
-            )
+        candidate, stored = similar[judged], read[judged]
+        ranked = compared[candidate.number].ranked(MatchContext(), candidate.place)
+        verdict = run.policy.judge(prepared.parse, stored.parse, ranked, vetoes[judged])
         return PlayedPrompt(
             row,
             served=verdict.serves,
             refusal="" if verdict.serves else vetoes[nearest] or verdict.veto or "policy",
-            neighbor=neighbor,
-            place=number,
+            neighbor=stored.row,
+            place=int(candidate.id),
             verdict=verdict,
-            right=run.truth(row, neighbor),
+            right=run.truth(row, stored.row),
             veto=vetoes[judged],
         )
 
-    def _walk(
-        self,
-        row: R,
-        prepared: PreparedPrompt[P],
-        similar: Sequence[_EncodedNeighbor[P, R]],
-        run: ReplayRun[P, R],
+    def _compare(
+        self, row: R, prepared: PreparedPrompt[P], near: Sequence[Neighbor]
+    ) -> list[ComparedNeighbors]:
+        """Compare the encodings. In a conversation, equal histories are a list of their own."""
+        vectors = None if prepared.sketch is None else self._vectors
+        vector, nearest = pack_vector(prepared.vector), near[0].similarity
+        lists = [near]
+        if row.prompt.conversation is not None:
+            lists = [self._near(row.prompt.partition, prepared), near]
+        return [ComparedNeighbors.of(each, vectors, vector, nearest) for each in lists if each]
+
+    def _vetoes(
+        self, row: R, prepared: PreparedPrompt[P], similar: Sequence[SimilarNeighbor]
     ) -> list[str | None]:
         """Return the veto of each neighbour, up to the first neighbour without one (None)."""
         vetoes: list[str | None] = []
-        for _, (_, neighbor, parse) in similar:
-            veto = run.policy.veto(prepared.parse, parse)
-            if veto is None and not run.same_history(row.prompt, neighbor.prompt):
+        for each in similar:
+            stored = self._stored[each.id]
+            veto = self._run.policy.veto(prepared.parse, stored.parse)
+            if veto is None and not self._same_history(row.prompt, stored.row.prompt):
                 veto = HISTORY
             vetoes.append(veto)
             if veto is None:
                 break
         return vetoes
-
-    def near(self, prepared: PreparedPrompt[P]) -> list[tuple[int, float]]:
-        """Return the places and similarities of the nearest, by their sketches if there are any."""
-        if prepared.sketch is None:
-            return self._vectors.nearest(prepared.vector)
-        return self._sketches.nearest(prepared.sketch)
-
-    def encoded(
-        self, near: Sequence[tuple[int, float]], prepared: PreparedPrompt[P]
-    ) -> list[_EncodedNeighbor[P, R]]:
-        """Return the nearest of these by their encodings, the most similar first."""
-        if not near:
-            return []
-        places = [place for place, _ in near]
-        similarities = self._vectors.among(places, prepared.vector)
-        encoded = [
-            _EncodedNeighbor(similarity, self._stored[place])
-            for similarity, place in zip(similarities, places, strict=True)
-        ]
-        encoded.sort(key=lambda each: -each.similarity)
-        return encoded[:MOST_JUDGED]
-
-
-class _EncodedNeighbor(NamedTuple, Generic[P, R]):
-    similarity: float
-    stored: tuple[int, R, P]
-
-
-def _most_similar(
-    lists: Sequence[list[_EncodedNeighbor[P, R]]], minimum: float
-) -> list[tuple[list[_EncodedNeighbor[P, R]], _EncodedNeighbor[P, R]]]:
-    """Return the neighbours to judge, each with its list, the most similar first.
-
-    A neighbour of several lists belongs to the first one.
-    """
-    first = {
-        each.stored[0]: (encoded, each)
-        for encoded in reversed(lists)
-        for each in encoded
-        if each.similarity >= minimum
-    }
-    return sorted(first.values(), key=lambda pair: -pair[1].similarity)
-
-
-class _GrowingRows:
-    """Vectors of length 1, by place."""
-
-    def __init__(self) -> None:
-        self._rows: NDArray[np.float32] = np.empty((0, 0), np.float32)
-        self._size = 0
-
-    def add(self, row: NDArray[np.float32]) -> None:
-        size = self._size
-        if size == len(self._rows):
-            grown = np.empty((max(64, 2 * size), len(row)), np.float32)
-            grown[:size] = self._rows[:size] if size else 0
-            self._rows = grown
-        self._rows[size] = row
-        self._size += 1
-
-    def nearest(self, row: NDArray[np.float32]) -> list[tuple[int, float]]:
-        """Return places and similarities, the most similar first."""
-        if not self._size:
-            return []
-        similarities = self._rows[: self._size] @ row
-        count = min(NEIGHBORS, len(similarities))
-        best = np.argpartition(-similarities, count - 1)[:count]
-        ordered = best[np.argsort(-similarities[best])].tolist()
-        return [(place, float(similarities[place])) for place in ordered]
-
-    def among(self, places: Sequence[int], row: NDArray[np.float32]) -> list[float]:
-        """Return the similarities of some places."""
-        similarities: list[float] = (self._rows[list(places)] @ row).tolist()
-        return similarities
 
 
 CHOICES = "use verified, verified:1%, static, static:0.90, bare:0.90 (no guards) or off"
@@ -475,11 +419,11 @@ def contender_of(name: str, setup: Setup) -> Callable[[], Contender]:
     if kind == "off" and not value:
         return lambda: Contender(_Off())
     if kind in ("static", "bare"):
-        threshold = parse_share(value, f"--policy {name}") if value else None
+        threshold = _share_of(name, value)
         return lambda: Contender(StaticMatch(threshold, () if kind == "bare" else guards))
     if kind != "verified":
         raise ConfigError(f"--policy {name}: {CHOICES}")
-    error_limit = _error_limit(parse_share(value, f"--policy {name}") if value else None, setup)
+    error_limit = _error_limit(_share_of(name, value), setup)
 
     def verified() -> Contender:
         domain = Domain(error_limit, setup.state, version=version_of(guards))
@@ -488,12 +432,12 @@ def contender_of(name: str, setup: Setup) -> Callable[[], Contender]:
     return verified
 
 
-def parse_share(text: str, where: str) -> float:
-    """Return the number of a share such as ``0.01``, ``.01`` or ``1%``. Raises ConfigError."""
-    try:
-        return float(text[:-1]) / 100 if text.endswith("%") else float(text)
-    except ValueError as error:
-        raise ConfigError(f"{where}: {text!r} is not a share such as 0.01 or 1%") from error
+def _share_of(policy: str, text: str) -> float | None:
+    """Return the share that a policy's name gives, or None. Raises ConfigError."""
+    share = parse_share(text)
+    if share is None and text:
+        raise ConfigError(f"--policy {policy}: {text!r} is not a share such as 0.01 or 1%")
+    return share
 
 
 def _error_limit(max_error: float | None, setup: Setup) -> ErrorLimit:

@@ -57,7 +57,7 @@ from headstart.policies.live_drafts import (
     read_inference,
     read_template,
     refuse_call,
-    refuse_inference,
+    refuse_cost,
     refuse_warming,
     same_prompt,
     submitted_text,
@@ -525,7 +525,7 @@ class LiveDrafts:
         context = self._engine.limited_draft(whole, INFER_TOKENS)
         estimate = self._engine.estimate_draft(context)
         left_usd = draft.left_usd(self._settings.infer_usd)
-        if refuse_inference(estimate, budget_usd=left_usd) is None:
+        if refuse_cost(estimate, budget_usd=left_usd) is None:
             await self._engine.admit_draft(context)
             # The draft may have ended while this task waited.
             if draft.over or draft.inferring is not None:

@@ -17,6 +17,7 @@ import msgspec
 from headstart.dialects.registry import FORMS
 from headstart.policies.admission import breaks_format
 from headstart.policies.agreement.judge import ReadChoice, judge, read_answer
+from headstart.policies.learned_rule.threshold import pool_adjacent
 from headstart.types import ChatRequest, Choice, Completion, Frozen
 
 if TYPE_CHECKING:
@@ -363,7 +364,9 @@ class Calibration(Frozen):
 
     def probability(self, score: float) -> float:
         """Return P(good), linear between the centres of the bins. It never falls with the score."""
-        heights = _pool_adjacent(self.good, self.seen)
+        shares = [good / seen for good, seen in zip(self.good, self.seen, strict=True)]
+        blocks = pool_adjacent(shares, self.seen)
+        heights = [height for height, _, bins in blocks for _ in range(bins)]
         place = min(1.0, max(0.0, score)) * CALIBRATION_BINS - 0.5
         low = min(CALIBRATION_BINS - 2, max(0, int(place)))
         share = min(1.0, max(0.0, place - low))
@@ -404,18 +407,6 @@ CALIBRATION_PRIORS: Mapping[ScoreBasis, Calibration] = {
         ScoreBasis.CALLER: (0.05, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.95),
     }.items()
 }
-
-
-def _pool_adjacent(good: Sequence[float], seen: Sequence[float]) -> list[float]:
-    """Return the heights, made monotone by pooling neighbours that are out of order."""
-    blocks: list[tuple[float, float, int]] = []
-    for one_good, one_seen in zip(good, seen, strict=True):
-        block = (one_good, one_seen, 1)
-        while blocks and blocks[-1][0] * block[1] >= block[0] * blocks[-1][1]:
-            last = blocks.pop()
-            block = (last[0] + block[0], last[1] + block[1], last[2] + block[2])
-        blocks.append(block)
-    return [part_good / part_seen for part_good, part_seen, width in blocks for _ in range(width)]
 
 
 def _with_item(values: tuple[float, ...], at: int, value: float) -> tuple[float, ...]:

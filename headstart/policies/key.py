@@ -16,6 +16,8 @@ history; ``policies.match`` decides whether two histories mean the same.
 from __future__ import annotations
 
 import hmac
+import re
+from collections import Counter, OrderedDict
 from functools import cache
 from hashlib import sha256
 from itertools import islice
@@ -26,12 +28,12 @@ import msgspec
 from headstart.dialects.dialect import FieldUse, KeyForm
 from headstart.dialects.registry import DIALECTS, PROTOCOL_HEADERS
 from headstart.dialects.request_form import canonical_body
+from headstart.policies.guards.table import task_of
 from headstart.policies.guards.words import word_texts, words_of
 from headstart.types import CacheKey, ChatRequest, Frozen, Headers, Turn
 
 if TYPE_CHECKING:
-    import re
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
 
 _FORMAT = 1
@@ -302,6 +304,166 @@ def _question_matched(text: str, pattern: re.Pattern[str]) -> Question:
         return NOT_FOUND
     start = text.index(question, match.start(QUESTION_GROUP))
     return Question(text=question, start=start, end=start + len(question))
+
+
+# --- shared templates ----------------------------------------------------------------------------
+
+WINDOW = 32
+"""The number of prompts of a partition in which a template is looked for."""
+LEAST_SHARED = 8
+"""The number of different prompts of the window that must share a template."""
+LEAST_WORDS = 3
+"""Fewest words of each side of a template: greetings are shorter."""
+MOST_TEMPLATED_CHARS = 8192
+"""Longer texts have no template: each of their places takes time."""
+MOST_PLACES = 64
+"""Most places in a text where each side of a template may end."""
+MOST_TEMPLATES = 16
+"""Most templates that are remembered for each side in a partition."""
+MOST_PARTITIONS = 128
+"""Most partitions with remembered prompts: at most 16 MB, mostly some KB."""
+
+_BEFORE = re.compile(
+    r"""
+      \n\s*                          # the end of a line
+    | [.:;?!>)\]}"'`\u201d-]\s+       # the end of a sentence, of "Message:", of a quoted example
+    | (?<![^\s:>])["'`\u201c(\[{<]+   # an opening quote
+    | >                             # the end of a tag
+    """,
+    re.VERBOSE,
+)
+"""Where the part of a template before the question may end."""
+_AFTER = re.compile(
+    r"""
+      \s*\n                          # the end of a line
+    | (?<=[.?!])\s                  # the end of a sentence
+    | \s(?=[A-Z(\[{<])              # a capital or a bracket
+    | ["'`\u201d)\]}]+(?=[\s.,;:?!<]|$)  # a closing quote
+    | <                             # the begin of a tag
+    """,
+    re.VERBOSE,
+)
+"""Where the part of a template after the question may begin."""
+_LETTER = re.compile(r"\w")
+_SIGN = re.compile(r"[^\w ]| [A-Z]")
+"""A text without such a sign has no place where a template may end."""
+
+
+class _Prompts:
+    """The latest prompts of one partition, and the templates that were found in them.
+
+    A side of a template is known by its hash. A wrong one costs no more than hits, because the
+    texts themselves belong to the key.
+    """
+
+    __slots__ = ("_counts", "_known", "_latest")
+
+    def __init__(self) -> None:
+        self._latest: OrderedDict[int, frozenset[int]] = OrderedDict()
+        """The sides that each prompt offers, by the prompt's hash."""
+        self._counts: Counter[int] = Counter()
+        self._known: dict[int, None] = {}
+
+    def note(self, text: int, sides: Iterable[int]) -> None:
+        """Count the sides that a prompt offers, unless it is a repeat of one in the window."""
+        if text in self._latest:
+            return
+        self._latest[text] = offered = frozenset(sides)
+        self._counts.update(offered)
+        if len(self._latest) > WINDOW:
+            for side in self._latest.popitem(last=False)[1]:
+                self._counts[side] -= 1
+                if not self._counts[side]:
+                    del self._counts[side]
+
+    def choose(self, sides: Sequence[int]) -> int | None:
+        """Return the first of these sides that is known.
+
+        If none is, remember and return the first one that enough prompts share: a known one stays
+        in use, so that a prompt and its rewordings have the same template.
+        """
+        for side in sides:
+            if side in self._known:
+                return side
+        for side in sides:
+            if self._counts[side] >= LEAST_SHARED:
+                if len(self._known) >= 2 * MOST_TEMPLATES:
+                    self._known.clear()
+                self._known[side] = None
+                return side
+        return None
+
+
+class Templates:
+    """Finds the template that many prompts of a partition share, and takes it out of their keys.
+
+    A program often writes the same words around each question. Then all its prompts look alike.
+    ``take_out`` leaves the question to be compared by meaning; the template must be equal.
+    Not thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._prompts: OrderedDict[str, _Prompts] = OrderedDict()
+
+    def take_out(self, key: CacheKey) -> CacheKey:
+        """Return the key of a prompt without the template in it, if it has one.
+
+        ``exact`` stays the same. A prompt of a conversation has no template.
+        """
+        text = key.query
+        if not text or key.conversation is not None or len(text) > MOST_TEMPLATED_CHARS:
+            return key
+        befores: dict[int, int] = {}
+        afters: dict[int, int] = {}
+        if _SIGN.search(text):
+            befores = {hash(text[:end]): end for end in _ends_before(text)}
+            afters = {hash((text[start:],)): start for start in _starts_after(text)}
+        prompts = self._prompts.pop(key.partition, None) or _Prompts()
+        self._prompts[key.partition] = prompts
+        if len(self._prompts) > MOST_PARTITIONS:
+            self._prompts.popitem(last=False)
+        prompts.note(hash(text), (*befores, *afters))
+        if not (befores or afters):
+            return key
+        before = prompts.choose([*reversed(befores)])
+        start = 0 if before is None else befores[before]
+        after = prompts.choose([side for side, at in afters.items() if at >= start])
+        end = len(text) if after is None else afters[after]
+        return key if before is after is None else _cut_template(key, text, start, end)
+
+
+def _cut_template(key: CacheKey, text: str, start: int, end: int) -> CacheKey:
+    """Return a key whose question is this part of its text; the same key if that is no question."""
+    if not _LETTER.search(text, start, end):
+        return key
+    before, after = text[:start], text[end:]
+    return msgspec.structs.replace(
+        key,
+        partition=sha256(_encode((key.partition, before, after))).hexdigest(),
+        query=text[start:end].strip(),
+        task=task_of(f"{before} {after}"),
+    )
+
+
+def _ends_before(text: str) -> list[int]:
+    """Return the places where a template may end that stands before the question."""
+    words = text.split(None, LEAST_WORDS)
+    if len(words) <= LEAST_WORDS:
+        return []
+    least = len(text) - len(words[-1])
+    found = (match.end() for match in _BEFORE.finditer(text))
+    ends = islice((end for end in found if end >= least), MOST_PLACES)
+    return [end for end in ends if _LETTER.search(text, end)]
+
+
+def _starts_after(text: str) -> list[int]:
+    """Return the places where a template may begin that stands after the question."""
+    words = text.rsplit(None, LEAST_WORDS)
+    if len(words) <= LEAST_WORDS:
+        return []
+    most = len(words[0])
+    starts = [match.start() for match in _AFTER.finditer(text, 0) if match.start() <= most]
+    return starts[-MOST_PLACES:]
 
 
 # --- conversations -------------------------------------------------------------------------------

@@ -245,14 +245,20 @@ def refuse_call(
     The expected waste must be small beside the dollars that are left for waste. The less likely the
     answer is used, the smaller it must be, so calls with a poor chance take only what others leave.
     """
+    refusal = refuse_cost(estimate, budget_usd=budget_usd)
+    if refusal is not None:
+        return refusal
+    left_usd = account.left_usd(estimate.cost_usd or 0.0)
+    return "extra-cost" if expected_waste(estimate, use, account) > use * left_usd else None
+
+
+def refuse_cost(estimate: RoutingEstimate, *, budget_usd: float) -> str | None:
+    """Return why a call cannot be made or paid now, or None. An inference needs no other reason."""
     if not estimate.ready:
         return "not-ready"
     if estimate.cost_usd is None:
         return "unknown-price"
-    if estimate.cost_usd > budget_usd:
-        return "budget"
-    left_usd = account.left_usd(estimate.cost_usd)
-    return "extra-cost" if expected_waste(estimate, use, account) > use * left_usd else None
+    return "budget" if estimate.cost_usd > budget_usd else None
 
 
 def expected_waste(estimate: RoutingEstimate, use: float, account: WasteAccount) -> float:
@@ -328,15 +334,6 @@ def _notes(inferences: Sequence[Inference]) -> str:
     return "\n".join(f"- {each.text}" for each in inferences if each.text)
 
 
-def refuse_inference(estimate: RoutingEstimate, *, budget_usd: float) -> str | None:
-    """Return why no inference is asked for, or None."""
-    if not estimate.ready:
-        return "not-ready"
-    if estimate.cost_usd is None:
-        return "unknown-price"
-    return "budget" if estimate.cost_usd > budget_usd else None
-
-
 def refuse_warming(
     template: DraftTemplate,
     estimate: RoutingEstimate,
@@ -353,12 +350,9 @@ def refuse_warming(
         return "short"
     if estimate.warm:
         return "warm"
-    if not estimate.ready:
-        return "not-ready"
-    if estimate.cost_usd is None:
-        return "unknown-price"
-    if estimate.cost_usd > budget_usd:
-        return "budget"
-    cost_usd = estimate.cost_usd
+    refusal = refuse_cost(estimate, budget_usd=budget_usd)
+    if refusal is not None:
+        return refusal
+    cost_usd = estimate.cost_usd or 0.0
     left_usd = account.left_usd(cost_usd) if only_warming else account.spare_usd(cost_usd)
     return "extra-cost" if account.warm_extra * cost_usd > left_usd else None

@@ -126,13 +126,18 @@ def decode_header(value: bytes) -> str:
         return value.decode("latin-1")
 
 
-def _share(value: bytes) -> float:
-    number, percent, rest = value.decode("latin-1").strip().partition("%")
+def parse_share(text: str) -> float | None:
+    """Return the number of a share such as ``0.01``, ``.01`` or ``1%``; None for another text."""
+    text = text.strip()
     try:
-        share = float(number) / (100 if percent else 1)
+        return float(text[:-1]) / 100 if text.endswith("%") else float(text)
     except ValueError:
-        share = -1.0
-    if rest or not 0 <= share < 1:
+        return None
+
+
+def _share(value: bytes) -> float:
+    share = parse_share(value.decode("latin-1"))
+    if share is None or not 0 <= share < 1:
         raise RequestError(
             f"{MAX_ERROR_HEADER.decode()}: {value.decode('latin-1')!r} is not a share of wrong "
             "answers from 0 (exact repeats only) to below 1, such as 0.01 or 1%"

@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
-from headstart.cli.batch import INTERRUPTED, BatchSummary, duration, summary_text
+from headstart.cli.batch import INTERRUPTED, BatchSummary, summary_text
 from headstart.errors import Overloaded
 from headstart.lab.simulator import Simulator
 from headstart.middleware.batches.journal import BatchJournal, BatchResult, read_requests
@@ -441,7 +441,7 @@ def test_the_summary_says_what_was_merged_and_saved() -> None:
         "100 requests: 100 answered, 0 failed",
         "merged: 30 exact repeats, 10 rewordings",
         "rewordings not merged: 4 number",
-        "61 calls to providers in 3 min, at last 12 at once; 2 times a provider said to wait",
+        "61 calls to providers in 3.3 min, at last 12 at once; 2 times a provider said to wait",
         "$0.6000 paid, $1.0000 without Headstart: saved 40%",
     ]
 
@@ -454,10 +454,3 @@ def test_the_summary_of_a_stopped_batch_says_how_to_go_on() -> None:
         "stopped: the providers refuse all calls: 429: no\n"
         "40 requests wait: the same command goes on with them"
     )
-
-
-@pytest.mark.parametrize(
-    ("seconds", "said"), [(12.4, "12 s"), (89, "89 s"), (600, "10 min"), (7200, "2.0 h")]
-)
-def test_durations_are_said_in_words(seconds: float, said: str) -> None:
-    assert duration(seconds) == said

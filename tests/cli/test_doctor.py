@@ -17,6 +17,7 @@ from headstart.embeddings.stores.sqlite import SCHEMA_VERSION
 from headstart.settings import CacheSettings, Settings, UpstreamSettings
 from headstart.sidecar import build_sidecar
 from support.redis_server import redis_server
+from support.scripted import lifespan
 from support.serving import bind_free_port, serving_in_thread
 
 if TYPE_CHECKING:
@@ -35,11 +36,7 @@ class Upstream:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
-            while True:
-                message = await receive()
-                await send({"type": message["type"] + ".complete"})
-                if message["type"] == "lifespan.shutdown":
-                    return
+            return await lifespan(receive, send)
         self.seen.append((scope["method"], dict(scope["headers"])))
         date = format_datetime(datetime.now(UTC) - timedelta(seconds=self.late_s), usegmt=True)
         headers = [(b"date", date.encode()), (b"content-length", b"0")]

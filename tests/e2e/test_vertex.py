@@ -23,7 +23,7 @@ from headstart.factory.upstreams import cloud_access
 from headstart.settings import Settings, UpstreamSettings
 from support.patience import PATIENCE_S
 from support.proxied import proxied
-from support.scripted import lifespan
+from support.scripted import lifespan, whole_body
 from support.serving import serving
 
 if TYPE_CHECKING:
@@ -69,11 +69,7 @@ class TokenServer:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
             return await lifespan(receive, send)
-        body, more = b"", True
-        while more:
-            message = await receive()
-            body += message.get("body", b"")
-            more = message.get("more_body", False)
+        body = await whole_body(receive)
         self.paths.append(scope["path"])
         self.asked.append({name: each[0] for name, each in parse_qs(body.decode()).items()})
         number = len(self.asked)

@@ -285,26 +285,20 @@ async def test_a_refusal_of_the_request_is_reported_as_the_veto(rig: CacheRig) -
     assert (lookup.reason, lookup.veto) == ("veto", "max-tokens")
 
 
-async def test_damaged_evidence_is_a_miss(rig: CacheRig) -> None:
+@pytest.mark.parametrize(
+    ("version", "veto"), [("fake-1", "evidence-damaged"), ("other", "evidence-version")]
+)
+async def test_evidence_that_is_damaged_or_of_another_policy_is_never_judged(
+    rig: CacheRig, version: str, veto: str
+) -> None:
     entry = msgspec.structs.replace(
-        make_entry("a"), evidence=b"\xff", evidence_version="fake-1", encoder="angles"
+        make_entry("a"), evidence=b"\xff", evidence_version=version, encoder="angles"
     )
     vector = pack_vector(encode_angle("one@0").sentence)
     await rig.store.append([Put(entry=entry, vector=vector)])
     await rig.cache.open()
     lookup = await rig.cache.find_semantic(key("one@0"), refuse_none)
-    assert (lookup.reason, lookup.veto) == ("veto", "evidence-damaged")
-
-
-async def test_evidence_of_another_policy_is_never_judged(rig: CacheRig) -> None:
-    entry = msgspec.structs.replace(
-        make_entry("a"), evidence=b"\xff", evidence_version="other", encoder="angles"
-    )
-    vector = pack_vector(encode_angle("one@0").sentence)
-    await rig.store.append([Put(entry=entry, vector=vector)])
-    await rig.cache.open()
-    lookup = await rig.cache.find_semantic(key("one@0"), refuse_none)
-    assert (lookup.reason, lookup.veto) == ("veto", "evidence-version")
+    assert (lookup.reason, lookup.veto) == ("veto", veto)
 
 
 async def test_an_entry_that_left_the_store_is_skipped_and_forgotten(rig: CacheRig) -> None:
@@ -333,7 +327,7 @@ class CountingPolicy(FakeMatchPolicy):
         super().__init__()
         self.parsed: list[str] = []
 
-    def prepare(self, text: str, encoding: Encoding) -> str:
+    def prepare(self, text: str, encoding: Encoding, task: str = "") -> str:
         self.parsed.append(text)
         return text
 

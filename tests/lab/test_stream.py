@@ -8,7 +8,7 @@ import msgspec
 
 from headstart.decisions import Label, LabelSource
 from headstart.lab.rates import LabelledPrompt, ordering_report, same_class, stream_report
-from headstart.lab.stream import ReplayRun, history_judge, play
+from headstart.lab.stream import ReplayRun, play
 from support.angles import ByAngle, conversation, key, labelled, prepare
 
 if TYPE_CHECKING:
@@ -32,9 +32,7 @@ class Notebook:
 def played(
     rows: list[LabelledPrompt], policy: ByAngle, learner: Notebook | None = None, drawn: float = 0.0
 ) -> Ordering:
-    run = ReplayRun(
-        policy, learner, same_class, same_class, lambda: drawn, history_judge(policy, prepare)
-    )
+    run = ReplayRun(policy, learner, same_class, same_class, lambda: drawn)
     return ordering_report(play(rows, prepare, run), seed=None)
 
 
@@ -145,9 +143,7 @@ def test_exact_repeats_are_not_played_and_some_measure_the_judge() -> None:
 def test_a_shadow_serves_nothing_stores_all_and_labels_all() -> None:
     notes = Notebook(rate=0.0)
     rows = [labelled("north", "n"), labelled("northish", "n"), labelled("northeast", "n")]
-    policy = ByAngle()
-    alike = history_judge(policy, prepare)
-    run = ReplayRun(policy, notes, same_class, same_class, lambda: 0.0, alike, shadow=True)
+    run = ReplayRun(ByAngle(), notes, same_class, same_class, lambda: 0.0, shadow=True)
     steps = list(play(rows, prepare, run))
     assert [step.served for step in steps] == [False, True, True]  # would have been
     assert steps[2].place == 1  # a hit would not have been stored

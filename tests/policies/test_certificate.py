@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from headstart.policies.learned_rule.threshold import audits_needed, certify, upper_bound
+from headstart.policies.learned_rule.threshold import audits_needed, upper_bound
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,6 @@ def test_audits_without_error_certify(max_error: float, audits: int) -> None:
 
 def test_nothing_is_certified_without_audits() -> None:
     assert upper_bound(0, 0) == 1.0
-    assert certify(0, 0, 0.3) == (0, 0, 1.0, 0.3)
 
 
 def test_more_wrong_audits_raise_the_bound_and_more_right_ones_lower_it() -> None:

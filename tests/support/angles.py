@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
-from headstart.decisions import Encoding, HistoryComparison, RankedNeighbor, UnmatchedTurn, Verdict
+from headstart.decisions import HistoryComparison, RankedNeighbor, UnmatchedTurn, Verdict
 from headstart.lab.rates import LabelledPrompt, Pair
 from headstart.lab.stream import PreparedPrompt
 from headstart.types import CacheKey, Turn
+from support.fakes import FakeMatchPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headstart.decisions import MatchContext
 
 ANGLES = {
     "north": 0, "northward": 5, "northish": 10, "northeast": 30, "east": 90, "not north": 1,
@@ -22,45 +23,16 @@ ANGLES = {
 }  # fmt: skip
 
 
-class ByAngle:
+class ByAngle(FakeMatchPolicy):
     """Serves above a threshold, but vetoes prompts that say "not"."""
 
     version = "test"
     parse_version = "test"
 
     def __init__(self, minimum: float = 0.9, threshold: float = 0.9) -> None:
-        self.minimum = minimum
+        super().__init__()
+        self.minimum = self.least = minimum
         self.threshold = threshold
-        self.sampled_hits = 0
-
-    def gate(self, context: MatchContext) -> float:
-        return self.minimum
-
-    def hit_share(self, context: MatchContext) -> float:
-        return 0.25
-
-    def note_encoded(
-        self,
-        context: MatchContext,
-        similarity: float,
-        *,
-        sampled: bool,
-        served: bool,
-        judged: bool = True,
-    ) -> None:
-        self.sampled_hits += served and sampled
-
-    def prepare(self, text: str, encoding: Encoding) -> str:
-        return text
-
-    def pack(self, prepared: str) -> bytes:
-        return prepared.encode()
-
-    def unpack(self, evidence: bytes) -> str:
-        return evidence.decode()
-
-    def veto(self, query: str, candidate: str) -> str | None:
-        return "negation" if ("not" in query.split()) != ("not" in candidate.split()) else None
 
     def compare(
         self,
@@ -77,21 +49,14 @@ class ByAngle:
             None, tuple(UnmatchedTurn(turn.text, counterparts) for turn in one)
         )
 
-    def reworded(self, turn: str, counterpart: str) -> bool:
-        return self.veto(turn, counterpart) is None
-
     def judge(
         self, query: str, candidate: str, nearby: RankedNeighbor, veto: str | None = None
     ) -> Verdict:
-        similarity = nearby.neighbor.similarity
-        if veto is None and similarity < self.threshold:
-            veto = "threshold"
-        return Verdict(
-            serves=veto is None, similarity=similarity, veto=veto, features=query.encode()
-        )
+        verdict = super().judge(query, candidate, nearby, veto)
+        return msgspec.structs.replace(verdict, features=query.encode())
 
 
-def prepare(text: str) -> PreparedPrompt[str]:
+def prepare(text: str, task: str = "") -> PreparedPrompt[str]:
     angle = np.deg2rad(ANGLES[text.rstrip(" 0123456789")])
     vector = np.array([np.cos(angle), np.sin(angle)], np.float32)
     return PreparedPrompt(vector, text, usable=text != "endless")

@@ -10,6 +10,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from support.scripted import lifespan, whole_body
+
 if TYPE_CHECKING:
     from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
@@ -27,16 +29,8 @@ class Collector:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
-            while True:
-                message = await receive()
-                await send({"type": message["type"] + ".complete"})
-                if message["type"] == "lifespan.shutdown":
-                    return
-        body, more = b"", True
-        while more:
-            message = await receive()
-            body += message.get("body", b"")
-            more = message.get("more_body", False)
+            return await lifespan(receive, send)
+        body = await whole_body(receive)
         if dict(scope["headers"]).get(b"content-encoding") == b"gzip":
             body = gzip.decompress(body)
         self._keep(scope["path"], body)

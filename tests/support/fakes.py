@@ -104,6 +104,7 @@ class FakeMatchPolicy:
     version = "fake-1"
     parse_version = "fake-1"
     minimum = 0.5
+    threshold = 0.9
 
     def __init__(self) -> None:
         self.least = 0.8
@@ -132,7 +133,7 @@ class FakeMatchPolicy:
         if served:
             self.hits.append(sampled)
 
-    def prepare(self, text: str, encoding: Encoding) -> str:
+    def prepare(self, text: str, encoding: Encoding, task: str = "") -> str:
         return text
 
     def pack(self, prepared: str) -> bytes:
@@ -160,7 +161,7 @@ class FakeMatchPolicy:
         self, query: str, candidate: str, nearby: RankedNeighbor, veto: str | None = None
     ) -> Verdict:
         similarity = nearby.neighbor.similarity
-        if veto is None and similarity < 0.9:
+        if veto is None and similarity < self.threshold:
             veto = "threshold"
         return Verdict(serves=veto is None, similarity=similarity, veto=veto)
 

@@ -41,8 +41,26 @@ class Reply:
         return self.headers.get("cache-status", "")
 
 
+class RunningParts:
+    """Waits for what happens in the parts of a running gateway."""
+
+    parts: list[Parts]
+
+    async def indexed(self, count: int) -> None:
+        """Wait until so many entries can be found by meaning."""
+        cache = self.parts[0].cache
+        assert cache is not None
+        async with asyncio.timeout(PATIENCE_S):
+            while (await cache.stats()).vectors < count:
+                await asyncio.sleep(0.005)
+
+    async def in_flight(self, clients: int) -> None:
+        """Wait until so many callers share the calls in flight."""
+        await in_flight(self.parts[0].flights, clients)
+
+
 @dataclass
-class Proxied:
+class Proxied(RunningParts):
     """What a test talks to and looks at."""
 
     url: str
@@ -69,18 +87,6 @@ class Proxied:
     async def stored(self, count: int) -> None:
         """Wait until the store has acknowledged so many entries."""
         await self.until(Committed, count)
-
-    async def indexed(self, count: int) -> None:
-        """Wait until so many entries can be found by meaning."""
-        cache = self.parts[0].cache
-        assert cache is not None
-        async with asyncio.timeout(PATIENCE_S):
-            while (await cache.stats()).vectors < count:
-                await asyncio.sleep(0.005)
-
-    async def in_flight(self, clients: int) -> None:
-        """Wait until so many callers share the calls in flight."""
-        await in_flight(self.parts[0].flights, clients)
 
     async def ask(self, text: str = "Why is the sky blue?", **options: Any) -> Reply:
         headers = {"authorization": "Bearer k", **options.pop("headers", {})}

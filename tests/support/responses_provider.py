@@ -6,6 +6,8 @@ import json
 import secrets
 from typing import Any
 
+from support.scripted import lifespan, whole_body
+
 UNKNOWN = "Previous response with id '{}' not found."
 
 
@@ -30,17 +32,8 @@ class ResponsesProvider:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
-            while True:
-                message = await receive()
-                await send({"type": message["type"] + ".complete"})
-                if message["type"] == "lifespan.shutdown":
-                    return
-        body = b""
-        while True:
-            message = await receive()
-            body += message.get("body", b"")
-            if not message.get("more_body"):
-                break
+            return await lifespan(receive, send)
+        body = await whole_body(receive)
         self.paths.append((scope["method"], scope["path"]))
         key = dict(scope["headers"]).get(b"authorization", b"").decode()
         if scope["method"] != "POST":

@@ -146,6 +146,16 @@ async def _watch(receive: Any, call: Received, answering: asyncio.Task[Any] | No
     answering.cancel()
 
 
+async def whole_body(receive: Any) -> bytes:
+    """Read the body of a request."""
+    body, more = b"", True
+    while more:
+        message = await receive()
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+    return body
+
+
 async def lifespan(receive: Any, send: Any) -> None:
     """Begin and end, for an app that has nothing to do then."""
     while True:

@@ -18,9 +18,9 @@ from headstart.mount import build_gateway
 from headstart.observe import Observers, Served
 from support.fakes import Recorder
 from support.patience import PATIENCE_S
-from support.proxied import CHAT, Reply, reply_of
+from support.proxied import CHAT, Reply, RunningParts, reply_of
 from support.serving import serving
-from support.simulated import chat, in_flight, simulated, until
+from support.simulated import chat, simulated, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -53,7 +53,7 @@ class Provider(Simulator):
 
 
 @dataclass
-class Sidecar:
+class Sidecar(RunningParts):
     """A running gateway: what a test talks to and looks at."""
 
     url: str
@@ -71,18 +71,6 @@ class Sidecar:
     @property
     def outcomes(self) -> list[Outcome]:
         return [row.outcome for row in self.served]
-
-    async def indexed(self, count: int) -> None:
-        """Wait until so many entries can be found by meaning."""
-        cache = self.parts[0].cache
-        assert cache is not None
-        async with asyncio.timeout(PATIENCE_S):
-            while (await cache.stats()).vectors < count:
-                await asyncio.sleep(0.005)
-
-    async def in_flight(self, clients: int) -> None:
-        """Wait until so many callers share the calls in flight."""
-        await in_flight(self.parts[0].flights, clients)
 
     async def labels(self, count: int) -> list[Label]:
         """Wait until the store has so many labels, and return them."""

@@ -7,7 +7,7 @@ import json
 import struct
 from typing import TYPE_CHECKING, Any
 
-from support.scripted import lifespan
+from support.scripted import lifespan, whole_body
 
 if TYPE_CHECKING:
     import asyncio
@@ -52,12 +52,7 @@ class VectorProvider:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
             return await lifespan(receive, send)
-        body = b""
-        while True:
-            message = await receive()
-            body += message.get("body", b"")
-            if not message.get("more_body"):
-                break
+        body = await whole_body(receive)
         self.asked.append(asked := json.loads(body))
         self.keys.append(dict(scope["headers"]).get(b"authorization", b"").decode())
         if self.hold is not None:

@@ -35,6 +35,7 @@ from headstart.lab.simulator.oracle import type_prompt
 from headstart.middleware.reading import SSEDecoder
 from headstart.observe import Served
 from headstart.policies.live_drafts import PLACEHOLDER
+from headstart.report.estimates import quantile
 from headstart.settings import (
     CacheSettings,
     EncoderSettings,
@@ -448,10 +449,7 @@ def _screen(answers: Sequence[DemoAnswer], requests: int) -> Group:
 
 
 def _ms(times: list[float], share: float) -> str:
-    if not times:
-        return "-"
-    ordered = sorted(times)
-    return f"{ordered[min(len(ordered) - 1, int(share * len(ordered)))] * 1e3:.1f} ms"
+    return f"{quantile(sorted(times), share) * 1e3:.1f} ms" if times else "-"
 
 
 TYPED = (

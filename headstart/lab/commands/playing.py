@@ -28,24 +28,23 @@ from headstart.lab.rates import (
     read_labelled,
     same_class,
 )
-from headstart.lab.stream import PreparedPrompt, ReplayRun, history_judge, play
+from headstart.lab.stream import PreparedPrompt, ReplayRun, play
 from headstart.policies.admission import Admission
 from headstart.policies.agreement.judge import judge, texts_to_encode
 from headstart.policies.guards.table import parse_prompt
-from headstart.policies.key import KeyContext, chat_key, find_question
+from headstart.policies.key import KeyContext, Templates, chat_key, find_question
 from headstart.policies.learned_rule.error_limit import EXACT_JUDGE, ErrorLimit, JudgeNoise
 from headstart.reply import Transcript
 from headstart.types import CacheKey, Completion, Frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from headstart.dialects.dialect import Dialect
+    from headstart.embeddings.encoder import OnnxEncoder
     from headstart.lab.rates import Rates
-    from headstart.lab.stream import Contender, Judge, PlayedPrompt
+    from headstart.lab.stream import Contender, Judge, PlayedPrompt, PreparePrompt
     from headstart.policies.guards.words import Parse
-    from headstart.types import ChatRequest
 
 T = TypeVar("T")
 MAX_ERROR_HELP = (
@@ -54,6 +53,7 @@ MAX_ERROR_HELP = (
 )
 STATE_HELP = "Start from what headstart tune has learned."
 FAIL_OVER_HELP = "Exit with 1 if more than this share of hits is certainly wrong."
+_ADMISSION = Admission()
 QUERY_HELP = "Pattern: its group query finds the question inside a templated prompt."
 
 
@@ -68,24 +68,30 @@ def show_progress(rows: Sequence[T], what: str) -> Iterable[T]:
     return track(rows, what, console=console, transient=True, disable=not console.is_terminal)
 
 
-def encode_all(texts: Iterable[str | None]) -> Callable[[str], PreparedPrompt[Parse]]:
-    """Encode and parse each text once, with the default encoder. Other texts follow on demand."""
+@cache
+def _encoder() -> OnnxEncoder:
+    """Return the default encoder, which is loaded once."""
     from headstart.embeddings.encoder import OnnxEncoder
+
+    return OnnxEncoder()
+
+
+def encode_all(keys: Iterable[CacheKey]) -> PreparePrompt[Parse]:
+    """Encode and parse each prompt once, with the default encoder. Other texts follow on demand."""
     from headstart.embeddings.sketch import load_sketcher
 
-    encoder, sketcher = OnnxEncoder(), load_sketcher()
+    encoder, sketcher = _encoder(), load_sketcher()
 
     @cache
-    def prepare(text: str) -> PreparedPrompt[Parse]:
+    def prepare(text: str, task: str = "") -> PreparedPrompt[Parse]:
         encoding = encoder.encode(text)
         sketch = None if sketcher is None else sketcher.sketch(text)
-        parse = parse_prompt(text, encoding)
+        parse = parse_prompt(text, encoding, task)
         return PreparedPrompt(encoding.sentence, parse, encoding.complete, sketch)
 
-    for text in show_progress(
-        [text for text in dict.fromkeys(texts) if text is not None], "Encoding"
-    ):
-        prepare(text)
+    prompts = {(key.query, key.task): None for key in keys if key.query is not None}
+    for text, task in show_progress([*prompts], "Encoding"):
+        prepare(text, task)
     return prepare
 
 
@@ -136,7 +142,7 @@ class Material(NamedTuple):
     """Rows to play in order, with the functions that encode and judge them."""
 
     rows: list[Any]
-    prepare: Callable[[str], PreparedPrompt[Parse]]
+    prepare: PreparePrompt[Parse]
     truth: Judge[Any]
     noise: JudgeNoise
     """The errors of ``truth`` as a judge; labels have none."""
@@ -158,7 +164,7 @@ def play_all(
 
 def play_rows(
     rows: Sequence[Any],
-    prepare: Callable[[str], PreparedPrompt[Parse]],
+    prepare: PreparePrompt[Parse],
     contender: Contender,
     truth: Judge[Any],
     what: str,
@@ -167,8 +173,7 @@ def play_rows(
 ) -> list[PlayedPrompt[Any]]:
     """Play rows in order against a contender. ``given`` are fields of the ``ReplayRun``."""
     draw = (chance or random.Random(0)).random  # noqa: S311 - must be repeatable, guards no secret
-    same_history = history_judge(contender.policy, prepare)
-    fields = {"truth": truth, "judge": truth, "draw": draw, "same_history": same_history, **given}
+    fields = {"truth": truth, "judge": truth, "draw": draw, **given}
     return list(play(show_progress(rows, what), prepare, ReplayRun(*contender, **fields)))
 
 
@@ -199,11 +204,15 @@ def _read_material(paths: Sequence[Path], pattern: re.Pattern[str] | None) -> Ma
     if is_log(decode_line(*numbered(whole)[0], dict[str, Any])):
         cut_off = sum(map(bool, lines)) - sum(map(bool, whole))
         return _recorded(read_log(whole), pattern, cut_off)
-    labelled = read_labelled(lines)
+    labelled = read_labelled(
+        lines, or_else=", a logged call needs request and response, or messages"
+    )
     rows = list(pairs_in_order(labelled))
     texts = [row.prompt.query for row in rows if row.prompt.query is not None]
     pairs = isinstance(labelled, Pairs)
-    return Material(rows, encode_all(texts), same_class, EXACT_JUDGE, {}, texts, pairs)
+    return Material(
+        rows, encode_all(row.prompt for row in rows), same_class, EXACT_JUDGE, {}, texts, pairs
+    )
 
 
 class LoggedExchange(Frozen):
@@ -273,91 +282,67 @@ def _recorded(
 ) -> Material:
     skipped = Counter({"cut-off-line": cut_off} if cut_off else {})
     rows: list[Recorded] = []
-    reader = _LogReader(pattern)
+    templates = Templates() if pattern is None else None
     for exchange in show_progress(exchanges, "Reading"):
-        found = reader.read(exchange)
+        found = _read_exchange(exchange, pattern, templates)
         if isinstance(found, str):
             skipped[found] += 1
         else:
             rows.append(found)
     texts = [row.text for row in rows if row.text is not None]
-    prepare = encode_all(row.prompt.query for row in rows)
-    return Material(rows, prepare, _Agreement(), JudgeNoise(), dict(skipped), texts)
+    prepare = encode_all(row.prompt for row in rows)
+    return Material(rows, prepare, _agreement(), JudgeNoise(), dict(skipped), texts)
 
 
-class _LogReader:
-    """Reads exchanges with the dialects and the admission policy of the proxy."""
-
-    def __init__(self, pattern: re.Pattern[str] | None) -> None:
-        self._dialects = DIALECTS
-        self._admission = Admission()
-        self._pattern = pattern
-
-    def read(self, exchange: LoggedExchange) -> Recorded | str:
-        """Return the row, or the reason not to store it. Raises LabelledDataError."""
-        dialect = self._dialects.get(exchange.dialect)
-        if dialect is None:
-            raise LabelledDataError(
-                f"line {exchange.line}: dialect: {exchange.dialect!r} is none of "
-                f"{', '.join(self._dialects)}"
-            )
-        try:
-            request = dialect.parse_request(exchange.request)
-        except InvalidRequest as error:
-            raise LabelledDataError(f"line {exchange.line}: request: {error}") from error
-        answer = _answer(dialect, exchange)
-        if answer is None:
-            return "no-whole-answer"
-        admission = self._admission
-        refusal = admission.refuse_lookup(request) or admission.refuse_store(request, answer)
-        if refusal is not None:
-            return refusal
-        key = self._key(dialect, request, exchange.scope)
-        return Recorded(prompt=key, text=request.query, answer=answer)
-
-    def _key(self, dialect: Dialect, request: ChatRequest, scope: str) -> CacheKey:
-        context = KeyContext(dialect=dialect.name, path=b"/v1/chat/completions", upstream="")
-        question = find_question(request.query or "", pattern=self._pattern)
-        key = chat_key(request, scope=scope, context=context, question=question)
-        if self._admission.refuse_semantic(request) is not None or not key.query:
-            return msgspec.structs.replace(key, query=None)
-        return key
-
-
-def _answer(dialect: Dialect, exchange: LoggedExchange) -> Completion | None:
+def _read_exchange(
+    exchange: LoggedExchange, pattern: re.Pattern[str] | None, templates: Templates | None
+) -> Recorded | str:
+    """Return the row, or the reason why the proxy would not store it. Raises LabelledDataError."""
+    dialect = DIALECTS.get(exchange.dialect)
+    if dialect is None:
+        raise LabelledDataError(
+            f"line {exchange.line}: dialect: {exchange.dialect!r} is none of {', '.join(DIALECTS)}"
+        )
+    try:
+        request = dialect.parse_request(exchange.request)
+    except InvalidRequest as error:
+        raise LabelledDataError(f"line {exchange.line}: request: {error}") from error
     transcript = Transcript()
     transcript.feed(dialect.decode_body(200, exchange.response))
-    return transcript.completion(exchange.at or 0.0)
+    answer = transcript.completion(exchange.at or 0.0)
+    if answer is None:
+        return "no-whole-answer"
+    refusal = _ADMISSION.refuse_lookup(request) or _ADMISSION.refuse_store(request, answer)
+    if refusal is not None:
+        return refusal
+    context = KeyContext(dialect=dialect.name, path=b"/v1/chat/completions", upstream="")
+    question = find_question(request.query or "", pattern=pattern)
+    key = chat_key(request, scope=exchange.scope, context=context, question=question)
+    if _ADMISSION.refuse_semantic(request) is not None or not key.query:
+        key = msgspec.structs.replace(key, query=None)
+    elif templates is not None:
+        key = templates.take_out(key)
+    return Recorded(prompt=key, text=request.query, answer=answer)
 
 
-class _Agreement:
-    """The agreement judge of the proxy. Each pair is judged once."""
+def _agreement() -> Judge[Recorded]:
+    """Return the agreement judge of the proxy. It judges each pair once."""
+    verdicts: dict[tuple[int, int], bool | None] = {}
 
-    def __init__(self) -> None:
-        from headstart.embeddings.encoder import OnnxEncoder
+    @cache
+    def vector(text: str) -> Any:
+        return _encoder().encode(text).sentence
 
-        self._encoder = OnnxEncoder()
-        self._vectors: dict[str, Any] = {}
-        self._words: dict[tuple[int, int], bool | None] = {}
-
-    def __call__(self, fresh: Recorded, cached: Recorded) -> bool | None:
+    def agrees(fresh: Recorded, cached: Recorded) -> bool | None:
         pair = (id(fresh), id(cached))
-        if pair not in self._words:
-            self._words[pair] = self._judge(fresh, cached)
-        return self._words[pair]
+        if pair not in verdicts:
+            texts = texts_to_encode(fresh.answer, cached.answer)
+            cosine = float(vector(texts[0]) @ vector(texts[1])) if texts else None
+            questions = (fresh.prompt.query, cached.prompt.query)
+            verdicts[pair] = judge(fresh.answer, cached.answer, questions, cosine).same
+        return verdicts[pair]
 
-    def _judge(self, fresh: Recorded, cached: Recorded) -> bool | None:
-        texts = texts_to_encode(fresh.answer, cached.answer)
-        cosine = None
-        if texts:
-            cosine = float(self._vector(texts[0]) @ self._vector(texts[1]))
-        questions = (fresh.prompt.query, cached.prompt.query)
-        return judge(fresh.answer, cached.answer, questions, cosine).same
-
-    def _vector(self, text: str) -> Any:
-        if text not in self._vectors:
-            self._vectors[text] = self._encoder.encode(text).sentence
-        return self._vectors[text]
+    return agrees
 
 
 def question_pattern(

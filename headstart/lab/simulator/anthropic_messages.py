@@ -10,14 +10,14 @@ from headstart.lab.simulator.chat_request import (
     AskedCall,
     AskedMessage,
     BadRequest,
-    CalledFunction,
     ChatBody,
     ContentPart,
-    Function,
-    NamedFunction,
     NamedTool,
     OfferedTool,
+    asked_call,
     decode_as,
+    named_tool,
+    offered_function,
     text_message,
     tool_text,
     wanted_schema,
@@ -59,8 +59,7 @@ class _InputBlock(Frozen):
 
     @property
     def call(self) -> AskedCall:
-        arguments = msgspec.json.encode(self.input).decode()
-        return AskedCall(function=CalledFunction(name=self.name, arguments=arguments))
+        return asked_call(self.name, self.input)
 
 
 class _SystemText(ContentPart):
@@ -161,13 +160,12 @@ def _texts(parts: Iterable[ContentPart]) -> tuple[str, ...]:
 
 
 def _tool(tool: _Tool) -> OfferedTool:
-    function = Function(name=tool.name, description=tool.description, parameters=tool.input_schema)
-    return OfferedTool(function=function)
+    return offered_function(tool.name, tool.input_schema, tool.description)
 
 
 def _choice(choice: _ToolChoice) -> str | NamedTool:
     if choice.type == "tool":
-        return NamedTool(function=NamedFunction(name=choice.name))
+        return named_tool(choice.name)
     return _CHOICES.get(choice.type, "auto")
 
 
@@ -279,12 +277,12 @@ class AnthropicWire(Wire):
         kind = error.type or _ERROR_TYPES.get(error.status, "api_error")
         return _encode({"type": "error", "error": {"type": kind, "message": error.message}})
 
-    def error_event(self, error: ScriptedError, *, named: bool) -> bytes:  # noqa: ARG002 - always named
+    def error_event(self, error: ScriptedError, *, named: bool) -> bytes:
         """Return the ``error`` event; ``code`` is the type of the error."""
         typed = error._replace(type=error.code or "api_error")
         return b"event: error\ndata: %b\n\n" % self.error(typed)
 
-    def headers(self, answer_id: str, ttft_s: float) -> Headers:  # noqa: ARG002 - it does not say
+    def headers(self, answer_id: str, ttft_s: float) -> Headers:
         """Return the request id."""
         return (
             (b"request-id", b"req_" + answer_id.encode()),

@@ -40,8 +40,7 @@ from headstart.lab.simulator.openai_chat import (
     CompletionsWire,
     OpenAIWire,
     answer_document,
-    render_model,
-    render_models,
+    listed_model,
 )
 from headstart.lab.simulator.openai_responses import ResponsesWire, serve_responses
 from headstart.lab.simulator.oracle import Oracle
@@ -61,7 +60,6 @@ from headstart.lab.simulator.simulated_calls import (
     SimulatorStats,
     error_reply,
     json_reply,
-    unknown_url,
 )
 from headstart.sockets import BACKLOG, bind, url_of
 
@@ -240,7 +238,6 @@ def _block_digests(credential: bytes, chat: ChatBody) -> list[bytes]:
 
 BATCH_S = 60.0
 """The simulated seconds that a batch takes."""
-_MODELS_CREATED = 1_700_000_000
 
 
 def chat_wire(incoming: SimulatedRequest) -> Wire | None:
@@ -285,10 +282,17 @@ def _answer_get(incoming: SimulatedRequest, model: str) -> tuple[str, ScriptedRe
         return "echo", _echo(incoming)
     match incoming.method, incoming.path:
         case "GET", b"/v1/models":
-            return "models", json_reply(200, render_models([model], _MODELS_CREATED))
+            listed = {"object": "list", "data": [listed_model(model)]}
+            return "models", json_reply(200, msgspec.json.encode(listed))
         case "GET", path if path == b"/v1/models/" + model.encode():
-            return "models", json_reply(200, render_model(model, _MODELS_CREATED))
-    return "unknown", unknown_url(OPENAI, incoming.method, incoming.path)
+            return "models", json_reply(200, msgspec.json.encode(listed_model(model)))
+    return "unknown", _unknown_url(incoming.method, incoming.path)
+
+
+def _unknown_url(method: str, path: bytes) -> ScriptedReply:
+    """Return the 404 for a path or method that is not served."""
+    message = f"Unknown request URL: {method} {path.decode('latin-1')}."
+    return error_reply(OPENAI, ScriptedError(404, message, "unknown_url"))
 
 
 def _echo(incoming: SimulatedRequest) -> ScriptedReply:
@@ -415,7 +419,7 @@ class Simulator:
             case "POST", b"/_sim/reset":
                 self.reset()
                 return json_reply(200, b"{}")
-        return unknown_url(OPENAI, method, path)
+        return _unknown_url(method, path)
 
     def _admit(self, scope: Message, path: bytes, body: bytes) -> SimulatedRequest:
         number = self._requests
@@ -442,7 +446,7 @@ class Simulator:
         except msgspec.DecodeError as error:
             return _refused(dialect, ScriptedError(400, f"x-sim-fault: {error}"))
         try:
-            facts, reply = self._serve(incoming, wire, effect)
+            facts, reply = self._serve(incoming, wire, dialect, effect)
         except (BadRequest, msgspec.DecodeError) as error:
             facts, reply = _refused(dialect, ScriptedError(400, str(error)))
         reply = reply.with_headers(dialect.headers(incoming.id, incoming.draw.ttft_s))
@@ -452,10 +456,12 @@ class Simulator:
         return _AnsweredCall(facts, reply)
 
     def _serve(
-        self, incoming: SimulatedRequest, wire: Wire | None, effect: WeatherEffect
+        self, incoming: SimulatedRequest, wire: Wire | None, dialect: Wire, effect: WeatherEffect
     ) -> _AnsweredCall:
-        """Check the key and the limits, and answer. Raises BadRequest and msgspec.DecodeError."""
-        dialect = wire or counting_wire(incoming) or OPENAI
+        """Check the key and the limits, and answer. Raises BadRequest and msgspec.DecodeError.
+
+        ``wire`` is None for a request that asks for no chat; ``dialect`` writes its errors.
+        """
         if self._credentials and incoming.credential not in self._credentials:
             return _refused(dialect, dialect.refused_key)
         chat = None if wire is None else wire.read(incoming)

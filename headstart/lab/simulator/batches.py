@@ -62,7 +62,7 @@ class _ProviderBatch:
     created: float
     lines: list[_Line]
     asked: dict[str, Any]
-    """The request that made it."""
+    """The request that made it; empty for a batch of Anthropic's, which has no input file."""
     errors: list[dict[str, Any]] = field(default_factory=list)
     cancelled: float | None = None
     answers: list[tuple[str, int, Any]] | None = None
@@ -150,12 +150,11 @@ class SimulatedBatches:
             if incoming.method == "POST":
                 batch = self._make(incoming)
                 return self._document(incoming, batch)
-            mine = [each for (of, _), each in self._batches.items() if of == owner]
-            listed = [self._document(incoming, each) for each in reversed(mine)]
-            return _page(incoming, [each for each in listed if "object" in each])
+            mine = [each for (of, _), each in self._batches.items() if of == owner and each.asked]
+            return _page(incoming, [self._document(incoming, each) for each in reversed(mine)])
         id, _, end = rest.partition("/")
         found = self._batches.get((owner, id))
-        if found is None:
+        if found is None or not found.asked:
             return None
         if end == "cancel" and found.cancelled is None and found.answers is None:
             found.cancelled = self._clock()
@@ -182,8 +181,6 @@ class SimulatedBatches:
 
     def _document(self, incoming: SimulatedRequest, batch: _ProviderBatch) -> dict[str, Any]:
         self._finish(incoming, batch)
-        if not batch.asked:
-            return {}
         answers = batch.answers or []
         failed = sum(status != 200 for _, status, _ in answers)
         status = "in_progress" if batch.answers is None else "completed"

@@ -14,13 +14,13 @@ from headstart.lab.simulator.chat_request import (
     AskedCall,
     AskedMessage,
     BadRequest,
-    CalledFunction,
     ChatBody,
-    Function,
-    NamedFunction,
     NamedTool,
     OfferedTool,
+    asked_call,
     decode_as,
+    named_tool,
+    offered_function,
     text_message,
     tool_text,
     wanted_schema,
@@ -72,8 +72,7 @@ class _ConverseBlock(Frozen, rename="camel"):
     def calls(self) -> tuple[AskedCall, ...]:
         if self.tool_use is None:
             return ()
-        arguments = msgspec.json.encode(self.tool_use.input).decode()
-        return (AskedCall(function=CalledFunction(name=self.tool_use.name, arguments=arguments)),)
+        return (asked_call(self.tool_use.name, self.tool_use.input),)
 
 
 class _ConverseMessage(Frozen):
@@ -247,12 +246,12 @@ class BedrockWire(Wire):
         """Return ``{"message"}``."""
         return _encode({"message": error.message})
 
-    def error_event(self, error: ScriptedError, *, named: bool) -> bytes:  # noqa: ARG002 - always named
+    def error_event(self, error: ScriptedError, *, named: bool) -> bytes:
         """Return the exception that ends a stream."""
         kind = _EXCEPTIONS.get(error.status, "internalServerException")
         return _message(kind, self.error(error), kind="exception")
 
-    def headers(self, answer_id: str, ttft_s: float) -> Headers:  # noqa: ARG002 - it does not say
+    def headers(self, answer_id: str, ttft_s: float) -> Headers:
         """Return the request id."""
         return ((b"x-amzn-requestid", answer_id.encode()),)
 
@@ -300,15 +299,12 @@ def _tools(config: _ConverseTools) -> Iterator[OfferedTool]:
 
 
 def _tool(spec: _ToolSpec) -> OfferedTool:
-    function = Function(
-        name=spec.name, description=spec.description, parameters=spec.input_schema.json
-    )
-    return OfferedTool(function=function)
+    return offered_function(spec.name, spec.input_schema.json, spec.description)
 
 
 def _choice(choice: _ConverseChoice) -> str | NamedTool:
     if choice.tool is not None:
-        return NamedTool(function=NamedFunction(name=choice.tool.name))
+        return named_tool(choice.tool.name)
     return "auto" if choice.any is None else "required"
 
 

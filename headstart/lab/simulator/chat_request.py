@@ -162,6 +162,25 @@ def decode_as(decoder: msgspec.json.Decoder[Body], body: bytes) -> Body:
         raise BadRequest(f"We could not parse the JSON body of your request: {error}") from error
 
 
+def asked_call(name: str, arguments: dict[str, Any]) -> AskedCall:
+    """Return an earlier tool call with these arguments."""
+    written = msgspec.json.encode(arguments).decode()
+    return AskedCall(function=CalledFunction(name=name, arguments=written))
+
+
+def offered_function(
+    name: str, parameters: dict[str, Any] | None, description: str = ""
+) -> OfferedTool:
+    """Return a tool that is a function."""
+    function = Function(name=name, description=description, parameters=parameters or {})
+    return OfferedTool(function=function)
+
+
+def named_tool(name: str) -> NamedTool:
+    """Return the choice of one function."""
+    return NamedTool(function=NamedFunction(name=name))
+
+
 def tool_text(tool: OfferedTool) -> str:
     """Return the text of a tool that a provider counts."""
     return "" if tool.function is None else msgspec.json.encode(tool.function).decode()

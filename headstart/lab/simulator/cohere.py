@@ -120,7 +120,7 @@ class CohereWire(Wire):
         """Return ``{"id", "message"}``."""
         return _encode({"id": "00000000-0000-0000-0000-000000000000", "message": error.message})
 
-    def error_event(self, error: ScriptedError, *, named: bool) -> bytes:  # noqa: ARG002 - never named
+    def error_event(self, error: ScriptedError, *, named: bool) -> bytes:
         """Return a ``message-end`` that finishes with an error."""
         return _event("message-end", delta={"finish_reason": "ERROR", "error": error.message})
 

@@ -49,7 +49,7 @@ class _Fault(Frozen, tag_field="fault", forbid_unknown_fields=True):
         """Return the answer with this fault."""
         return generation
 
-    def change_reply(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:  # noqa: ARG002 - for subclasses
+    def change_reply(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:
         """Return the reply with this fault, in the dialect ``wire``."""
         return reply
 
@@ -108,7 +108,7 @@ class Cut(_Fault, tag="cut"):
         if self.after is None and self.how == "end":
             raise ValueError("nothing can end properly before the status line; use close or reset")
 
-    def change_reply(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:  # noqa: ARG002
+    def change_reply(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:
         if self.after is None:
             at_s = reply.last_sent_s(()) + self.delay_s
             return _replace(reply, head_at_s=None, pieces=(), ending=self.how, ending_at_s=at_s)
@@ -155,7 +155,7 @@ class Trickle(_Fault, tag="trickle"):
         if self.bytes < 1:
             raise ValueError("a trickle has at least one byte at a time")
 
-    def change_reply(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:  # noqa: ARG002
+    def change_reply(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:
         return _replace(reply, pieces=tuple(self._drip(reply.pieces)))
 
     def _drip(self, pieces: tuple[TimedPiece, ...]) -> Iterator[TimedPiece]:
@@ -174,7 +174,7 @@ class SlowHeaders(_Fault, tag="slow-headers"):
 
     seconds: float = 1.0
 
-    def change_reply(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:  # noqa: ARG002
+    def change_reply(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:
         return _replace(reply, head_takes_s=self.seconds)
 
 
@@ -183,7 +183,7 @@ class Empty(_Fault, tag="empty"):
 
     done: bool = False
 
-    def change_reply(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:  # noqa: ARG002
+    def change_reply(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:
         at_s = reply.last_sent_s(())
         ends = (piece for piece in reply.pieces if piece.terminal and self.done)
         body = tuple(TimedPiece(at_s, end.data, terminal=True) for end in ends)
@@ -209,7 +209,7 @@ class LongLine(_Fault, tag="long-line"):
     after: int = 0
     bytes: int = 1 << 20
 
-    def change_reply(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:  # noqa: ARG002
+    def change_reply(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:
         sent, rest = reply.split(self.after)
         padding = b" " * self.bytes
         if not reply.stream:
@@ -221,7 +221,7 @@ class LongLine(_Fault, tag="long-line"):
 class Gzip(_Fault, tag="gzip"):
     """Compress the body, though the client did not ask for it."""
 
-    def change_reply(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:  # noqa: ARG002
+    def change_reply(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:
         packed = tuple(self._compress(reply.pieces))
         return _replace(
             reply.without_length().with_header(b"content-encoding", b"gzip"), pieces=packed
@@ -240,14 +240,14 @@ class ContentType(_Fault, tag="content-type"):
 
     value: str = "text/html"
 
-    def change_reply(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:  # noqa: ARG002
+    def change_reply(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:
         return reply.with_header(b"content-type", self.value.encode("latin-1"))
 
 
 class NoDone(_Fault, tag="no-done"):
     """Leave out the last event, such as ``[DONE]``; the body ends properly."""
 
-    def change_reply(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:  # noqa: ARG002
+    def change_reply(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:
         return _replace(reply, pieces=tuple(p for p in reply.pieces if not p.terminal))
 
 
@@ -256,7 +256,7 @@ class LateEnd(_Fault, tag="late-end"):
 
     seconds: float = 0.05
 
-    def change_reply(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:  # noqa: ARG002
+    def change_reply(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:
         end_s = reply.last_sent_s(reply.pieces) + self.seconds
         return _replace(reply.without_length(), ending_at_s=end_s)
 
@@ -264,7 +264,7 @@ class LateEnd(_Fault, tag="late-end"):
 class UnknownFields(_Fault, tag="unknown-fields"):
     """Put a field that no client knows into each event; unstreamed, into the body."""
 
-    def change_reply(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:  # noqa: ARG002
+    def change_reply(self, reply: ScriptedReply, wire: Wire) -> ScriptedReply:
         field = b'{"x_future":{"level":[1,null,"a"]},'
         if not reply.stream:
             return reply.with_body(reply.pieces[0].data.replace(b"{", field, 1))

@@ -12,12 +12,12 @@ from headstart.lab.simulator.chat_request import (
     AskedMessage,
     BadRequest,
     ChatBody,
-    Function,
-    NamedFunction,
     NamedTool,
     OfferedTool,
     WantedFormat,
     decode_as,
+    named_tool,
+    offered_function,
     text_message,
     wanted_schema,
 )
@@ -124,7 +124,7 @@ def _tools(groups: tuple[_Tools, ...]) -> Iterator[OfferedTool]:
     for group in groups:
         for found in group.function_declarations:
             schema = found.parameters or found.parameters_json_schema or found.snake_schema or {}
-            yield OfferedTool(function=Function(name=found.name, parameters=_lowered(schema)))
+            yield offered_function(found.name, _lowered(schema))
 
 
 def _lowered(schema: dict[str, Any]) -> dict[str, Any]:
@@ -142,7 +142,7 @@ def _lowered(schema: dict[str, Any]) -> dict[str, Any]:
 
 def _choice(calling: _CallingConfig) -> str | NamedTool:
     if calling.mode == "ANY" and len(calling.allowed_function_names) == 1:
-        return NamedTool(function=NamedFunction(name=calling.allowed_function_names[0]))
+        return named_tool(calling.allowed_function_names[0])
     return {"ANY": "required", "NONE": "none"}.get(calling.mode, "auto")
 
 
@@ -240,11 +240,11 @@ class GeminiWire(Wire):
             body["details"] = details
         return _encode({"error": body})
 
-    def error_event(self, error: ScriptedError, *, named: bool) -> bytes:  # noqa: ARG002 - never named
+    def error_event(self, error: ScriptedError, *, named: bool) -> bytes:
         """Return the error object as the last frame."""
         return b"data: %b\r\n\r\n" % self.error(ScriptedError(error.status, error.message))
 
-    def headers(self, answer_id: str, ttft_s: float) -> Headers:  # noqa: ARG002 - the body has the id
+    def headers(self, answer_id: str, ttft_s: float) -> Headers:
         """Return the processing time; the id is in the body."""
         return ((b"server-timing", b"gfet4t7; dur=%d" % (ttft_s * 1000)),)
 

@@ -7,7 +7,7 @@ import re
 from array import array
 from hashlib import shake_256
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -25,11 +25,12 @@ from headstart.lab.simulator.simulated_calls import ScriptedError, TimedPiece, W
 from headstart.types import Frozen, Headers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from headstart.lab.simulator.simulated_calls import Pace, SimulatedAnswer, SimulatedRequest
 
 
+T = TypeVar("T")
 _TIER = "default"
 _FINGERPRINT = "fp_simulated"
 _encode = msgspec.json.encode
@@ -79,16 +80,12 @@ class OpenAIWire(Wire):
             content = b"null" if alternative.tool_calls or alternative.refusal else b'""'
             role = b'{"role":"assistant","content":%b,"refusal":null}' % content
             yield TimedPiece(pace.ttft_s, head + _chunk_choice(place, role) + tail)
-        streams = [
-            list(_deltas(place, alternative, answer))
-            for place, alternative in enumerate(alternatives)
-        ]
+        streams = (
+            _deltas(place, alternative, answer) for place, alternative in enumerate(alternatives)
+        )
         at_s = pace.ttft_s
-        for step, row in enumerate(zip_longest(*streams)):
-            at_s = pace.at_s(step)
-            for choice in row:
-                if choice is not None:
-                    yield TimedPiece(at_s, head + choice + tail, delta=True)
+        for at_s, choice in _interleaved(streams, pace):
+            yield TimedPiece(at_s, head + choice + tail, delta=True)
         for place, alternative in enumerate(alternatives):
             yield TimedPiece(
                 at_s, head + _chunk_choice(place, b"{}", _encode(alternative.finish)) + tail
@@ -115,6 +112,14 @@ class OpenAIWire(Wire):
             (b"openai-version", b"2020-10-01"),
             (b"openai-processing-ms", b"%d" % (ttft_s * 1000)),
         )
+
+
+def _interleaved(streams: Iterable[Iterator[T]], pace: Pace) -> Iterator[tuple[float, T]]:
+    """Yield the deltas of all choices in turn, with the time at which each is due."""
+    for step, row in enumerate(zip_longest(*streams)):
+        for delta in row:
+            if delta is not None:
+                yield pace.at_s(step), delta
 
 
 def usage_of(answer: SimulatedAnswer) -> dict[str, Any]:
@@ -237,18 +242,12 @@ def _deltas(place: int, alternative: Alternative, answer: SimulatedAnswer) -> It
             yield _chunk_choice(place, _encode({"tool_calls": [tool]}))
 
 
-def render_models(models: Sequence[str], created: int) -> bytes:
-    """Return the body of ``GET /v1/models``."""
-    return _encode({"object": "list", "data": [_model(model, created) for model in models]})
-
-
-def render_model(model: str, created: int) -> bytes:
+def listed_model(model: str) -> dict[str, Any]:
     """Return the body of ``GET /v1/models/{model}``."""
-    return _encode(_model(model, created))
-
-
-def _model(model: str, created: int) -> dict[str, Any]:
-    return {"id": model, "object": "model", "created": created, "owned_by": "headstart-simulator"}
+    return {
+        "id": model, "object": "model", "created": 1_700_000_000,
+        "owned_by": "headstart-simulator",
+    }  # fmt: skip
 
 
 _LIMIT = 16
@@ -316,15 +315,12 @@ class CompletionsWire(OpenAIWire):
     def events(self, answer: SimulatedAnswer, pace: Pace) -> Iterator[TimedPiece]:
         """Yield a chunk for each token, choices interleaved, then finish and usage chunks."""
         alternatives = answer.generation.alternatives
-        streams = [
-            list(_completion_deltas(place, each, answer)) for place, each in enumerate(alternatives)
-        ]
+        streams = (
+            _completion_deltas(place, each, answer) for place, each in enumerate(alternatives)
+        )
         at_s = pace.ttft_s
-        for step, row in enumerate(zip_longest(*streams)):
-            at_s = pace.at_s(step)
-            for choice in row:
-                if choice is not None:
-                    yield TimedPiece(at_s, _chunk(answer, choices=[choice]), delta=True)
+        for at_s, choice in _interleaved(streams, pace):
+            yield TimedPiece(at_s, _chunk(answer, choices=[choice]), delta=True)
         for place, each in enumerate(alternatives):
             yield TimedPiece(
                 at_s, _chunk(answer, choices=[_completion_choice(place, "", each.finish)])

@@ -15,13 +15,13 @@ from headstart.lab.simulator.chat_request import (
     AskedMessage,
     BadRequest,
     ChatBody,
-    Function,
     JsonSchema,
-    NamedFunction,
     NamedTool,
     OfferedTool,
     WantedFormat,
     decode_as,
+    named_tool,
+    offered_function,
     text_message,
 )
 from headstart.lab.simulator.generation import Alternative, likelihoods
@@ -254,7 +254,7 @@ class ResponsesWire(OpenAIWire):
         last = _event(f"response.{response['status']}", next(numbers), response=response)
         yield TimedPiece(at_s, last, terminal=True)
 
-    def error_event(self, error: ScriptedError, *, named: bool) -> bytes:  # noqa: ARG002 - it always is
+    def error_event(self, error: ScriptedError, *, named: bool) -> bytes:
         """Return the ``error`` event."""
         return _event("error", 0, code=error.code, message=error.message, param=None)
 
@@ -280,12 +280,12 @@ def _text(content: str | tuple[_ContentPart, ...]) -> str:
 def _tool(tool: _FlatTool) -> OfferedTool:
     if tool.type != "function":
         return OfferedTool(type=tool.type)
-    return OfferedTool(function=Function(name=tool.name, parameters=tool.parameters or {}))
+    return offered_function(tool.name, tool.parameters)
 
 
 def _choice(choice: str | _Choice | None) -> str | NamedTool | None:
     if isinstance(choice, _Choice):
-        return NamedTool(function=NamedFunction(name=choice.name))
+        return named_tool(choice.name)
     return choice
 
 

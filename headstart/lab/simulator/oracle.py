@@ -152,7 +152,7 @@ class Oracle:
     def truth_of_messages(
         self,
         messages: Sequence[AskedMessage],
-        occasion: str = "",  # noqa: ARG002 - for those whose words vary
+        occasion: str = "",
     ) -> Truth:
         """Return the right answer to a conversation, in the words of the ``occasion``.
 

@@ -169,12 +169,6 @@ def error_reply(wire: Wire, error: ScriptedError) -> ScriptedReply:
     return json_reply(error.status, wire.error(error))
 
 
-def unknown_url(wire: Wire, method: str, path: bytes) -> ScriptedReply:
-    """Return the 404 for a path or method that is not served."""
-    message = f"Unknown request URL: {method} {path.decode('latin-1')}."
-    return error_reply(wire, ScriptedError(404, message, "unknown_url"))
-
-
 SIGNATURE = "c2ltdWxhdGVkLXNpZ25hdHVyZQ=="
 """What dialects with signatures put beside reasoning and calls."""
 
@@ -276,7 +270,7 @@ class Wire:
         """Return the request in the common terms. Raises BadRequest, whose text the caller gets."""
         raise NotImplementedError
 
-    def blocks(self, body: bytes) -> list[PromptBlock] | None:  # noqa: ARG002 - for the others
+    def blocks(self, body: bytes) -> list[PromptBlock] | None:
         """Return a prompt's blocks, where only marked prefixes are cached.
 
         None: the provider caches every prompt, as most do.

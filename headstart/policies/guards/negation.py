@@ -12,7 +12,7 @@ Zaharia 2020, used as a veto, not as a score).
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,7 @@ from headstart.policies.guards.words import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from headstart.policies.guards.words import Parse, Word
 
@@ -37,106 +37,77 @@ if TYPE_CHECKING:
 
 _OPPOSITE_PAIRS = """
     abnormal/normal above/below above/under absent/present abstract/concrete abundant/scarce
-    accelerate/decelerate accelerate/slow accept/decline accept/deny accept/refuse accept/reject
-    accidental/deliberate accidental/intentional acid/alkaline acquire/dispose acquire/sell
-    activate/cancel activate/deactivate active/inactive active/passive acute/chronic add/deduct
-    add/delete add/remove add/subtract adult/child advance/retreat advantage/disadvantage
-    after/before agree/disagree agree/refuse alive/dead all/none allow/ban allow/block allow/deny
-    allow/forbid allow/prevent allow/prohibit always/never amateur/professional ancestor/descendant
-    ancient/modern annual/monthly annual/weekly anode/cathode answer/question antimatter/matter
-    antonym/synonym apart/together appear/disappear appear/vanish approve/decline approve/deny
-    approve/disapprove approve/reject arrival/departure arrive/depart arrive/leave
-    artificial/natural ascend/descend ashamed/proud ask/reply ask/respond asleep/awake
-    assemble/dismantle asset/liability async/sync asynchronous/synchronous attach/detach
-    attach/remove attack/defend attacker/victim attract/repel aunt/uncle authorize/decline
-    automatic/manual avoid/eat avoid/seek avoid/use back/front backend/frontend backup/restore
-    backward/forward bad/good bearish/bullish beautiful/ugly begin/end begin/finish begin/stop
-    behind/front
-    beneficial/harmful benefit/drawback benefit/harm benefit/risk best/worst better/worse big/small
-    bigger/smaller biggest/smallest bind/release birth/death bitter/sweet black/white blame/forgive
-    block/unblock boil/freeze boom/recession boot/shutdown boredom/interest borrow/lend
-    borrower/lender bottom/top boy/girl brave/cowardly break/fix break/repair breakfast/dinner
-    breakfast/lunch bride/groom brief/detailed briefly/detail bright/dark bright/dim brighten/dim
-    brighter/darker brighter/dimmer broad/narrow brother/sister
-    bug/feature build/demolish build/destroy busy/idle buy/rent buy/sell buyer/seller calm/nervous
-    cancel/confirm cancel/keep cancel/reactivate cancel/renew capitalize/lowercase captive/free
-    careful/careless careful/reckless catch/throw cause/prevent ceiling/floor charge/discharge
-    charge/refund cheap/expensive checkin/checkout child/parent ciphertext/plaintext
-    civilian/military clean/dirty clear/cloudy client/server climb/descend
-    clockwise/counterclockwise close/open closed/open closing/opening coarse/fine cold/hot
-    cold/warm colder/hotter colder/warmer collapse/expand column/row combine/separate combine/split
-    comedy/tragedy complex/simple complicated/simple compress/decompress compress/extract
-    compulsory/optional compulsory/voluntary conceal/reveal concise/verbose condense/expand
-    confirm/deny connect/disconnect cons/pros constant/variable construct/demolish
-    consumer/producer continue/stop contract/expand cooked/raw cool/heat cool/warm
-    cooler/hotter cooler/warmer
-    correct/incorrect correct/wrong courage/fear create/delete create/destroy credit/debit
-    creditor/debtor criticize/praise crooked/straight cruel/kind cry/laugh customer/supplier
-    daily/hourly daily/monthly daily/weekly damage/fix damage/repair danger/safety dangerous/safe
-    dark/light daughter/son dawn/dusk day/night dead/living debit/refund decode/encode
-    decrease/increase decrease/raise decrypt/encrypt deep/shallow deepen/flatten
-    deeper/shallower defeat/victory
-    defendant/plaintiff defense/offense deficit/surplus deflate/inflate delay/hasten delete/keep
-    delete/restore delete/save demand/supply demote/promote denominator/numerator deny/grant
+    accelerate/decelerate accelerate/slow accidental/deliberate accidental/intentional
+    acid/alkaline acquire/dispose acquire/sell active/inactive active/passive acute/chronic
+    add/deduct add/subtract adult/child advance/retreat after/before agree/disagree agree/refuse
+    alive/dead all/none allow/prevent ancestor/descendant ancient/modern annual/monthly
+    annual/weekly anode/cathode answer/question antimatter/matter antonym/synonym apart/together
+    appear/disappear appear/vanish approve/disapprove arrival/departure arrive/depart
+    arrive/leave artificial/natural ascend/descend ashamed/proud ask/reply ask/respond
+    asleep/awake assemble/dismantle asset/liability async/sync asynchronous/synchronous
+    attack/defend attacker/victim aunt/uncle automatic/manual avoid/eat avoid/seek avoid/use
+    back/front backend/frontend backup/restore backward/forward bearish/bullish beautiful/ugly
+    begin/finish behind/front beneficial/harmful bind/release birth/death bitter/sweet
+    black/white blame/forgive boil/freeze boom/recession boot/shutdown boredom/interest
+    borrow/lend borrower/lender bottom/top boy/girl brave/cowardly break/fix break/repair
+    breakfast/dinner breakfast/lunch bride/groom brief/detailed briefly/detail bright/dark
+    bright/dim brighten/dim brighter/darker brighter/dimmer broad/narrow brother/sister
+    bug/feature build/demolish build/destroy busy/idle buy/rent buy/sell buyer/seller
+    calm/nervous cancel/confirm cancel/reactivate capitalize/lowercase captive/free
+    careful/careless careful/reckless catch/throw ceiling/floor charge/discharge charge/refund
+    checkin/checkout child/parent ciphertext/plaintext civilian/military clear/cloudy
+    client/server climb/descend clockwise/counterclockwise coarse/fine colder/hotter
+    colder/warmer collapse/expand column/row combine/separate combine/split comedy/tragedy
+    complex/simple complicated/simple compress/decompress compress/extract concise/verbose
+    condense/expand confirm/deny constant/variable construct/demolish consumer/producer
+    contract/expand cooked/raw cooler/hotter cooler/warmer courage/fear credit/debit
+    creditor/debtor crooked/straight cruel/kind cry/laugh customer/supplier daily/hourly
+    daily/monthly daily/weekly damage/fix damage/repair danger/safety dark/light daughter/son
+    dawn/dusk day/night dead/living debit/refund decode/encode decrypt/encrypt deep/shallow
+    deepen/flatten deeper/shallower defeat/victory defendant/plaintiff defense/offense
+    deflate/inflate delay/hasten delete/restore demand/supply denominator/numerator
     deposit/withdraw deposit/withdrawal deserialize/serialize desist/persist destination/origin
-    destination/source die/live different/same difficult/easy diligent/lazy dinner/lunch
-    disable/enable discard/retain discourage/encourage dismiss/employ dismiss/hire disobey/obey
-    dispatch/receive disprove/prove distrust/trust diurnal/nocturnal dive/surface divide/multiply
-    divide/unite divorce/marry domestic/foreign domestic/international double/single down/up
-    downgrade/upgrade download/upload downstairs/upstairs downstream/upstream downward/upward
-    drain/fill drop/lift drop/raise dry/humid dry/wet dull/sharp dusk/sunrise dynamic/static
-    earliest/latest early/late earn/lose earn/spend east/west eastern/western emigrate/immigrate
-    employee/employer empty/fill empty/full end/start enemy/friend enlarge/shrink enter/exit
-    enter/leave entrance/exit even/odd evening/morning everybody/nobody everything/nothing
-    exclude/include exhale/inhale expand/shrink expense/income expert/novice explicit/implicit
-    export/import extend/shorten exterior/interior external/internal extravert/introvert
-    fact/fiction fail/pass fail/succeed failure/success fake/genuine fake/real fall/rise false/true
-    famous/obscure far/near farthest/nearest fast/slow fastest/slowest fat/lean fat/slim fat/thin
-    father/mother fattening/slimming female/male feminine/masculine few/many fewer/more
-    figurative/literal finish/start fire/hire first/last first/second flexible/rigid
-    float/sink fluid/solid fold/unfold follow/lead follow/precede follow/unfollow follower/leader
-    foolish/wise forbid/permit foreign/native formal/informal former/future
-    former/latter forward/reverse free/paid freeze/melt freeze/unfreeze frequent/rare
-    fresh/stale friendly/hostile front/rear frozen/melted full/part full/partial future/past
-    gain/lose gain/loss generous/stingy global/local grandparent/parent gross/net
-    grow/shrink guest/host guilty/innocent guilty/nonguilty handsome/ugly happy/sad hard/soft
-    harden/soften hardware/software harm/help hate/like hate/love healthy/sick heaven/hell
-    heavy/light heed/ignore help/hinder hero/villain hidden/visible hide/reveal hide/show high/low
-    higher/lower highest/lowest horizontal/vertical huge/tiny husband/wife ignorance/knowledge
+    destination/source die/live different/same diligent/lazy dinner/lunch discourage/encourage
+    dispatch/receive disprove/prove distrust/trust diurnal/nocturnal dive/surface
+    divide/multiply divide/unite domestic/foreign domestic/international double/single down/up
+    download/upload downstairs/upstairs downstream/upstream downward/upward drain/fill drop/lift
+    dry/humid dull/sharp dusk/sunrise dynamic/static earn/lose east/west eastern/western
+    emigrate/immigrate employee/employer empty/fill empty/full enemy/friend enlarge/shrink
+    enter/exit enter/leave entrance/exit even/odd evening/morning everybody/nobody
+    everything/nothing exhale/inhale expense/income explicit/implicit export/import
+    extend/shorten exterior/interior external/internal extravert/introvert fact/fiction
+    failure/success fat/lean fat/slim fat/thin father/mother fattening/slimming female/male
+    feminine/masculine few/many figurative/literal finish/start fire/hire first/last
+    first/second flexible/rigid float/sink fluid/solid fold/unfold follow/lead follow/precede
+    follow/unfollow follower/leader foolish/wise foreign/native formal/informal former/future
+    former/latter forward/reverse free/paid freeze/melt friendly/hostile front/rear
+    frozen/melted full/part full/partial future/past generous/stingy global/local
+    grandparent/parent gross/net guest/host guilty/innocent guilty/nonguilty handsome/ugly
+    happy/sad hard/soft harden/soften hardware/software heaven/hell heed/ignore help/hinder
+    hero/villain hidden/visible horizontal/vertical husband/wife ignorance/knowledge
     ignore/notice ignore/respect immoral/moral immutable/mutable imperfect/perfect
-    improbable/probable improve/worsen inbound/outbound incoming/outgoing increase/reduce
-    indoor/outdoor indoors/outdoors inferior/superior inner/outer input/output insert/remove
-    inside/outside install/remove install/uninstall invalid/valid invisible/visible
-    irrational/rational join/leave junior/senior key/value king/queen known/unknown land/takeoff
-    landlord/tenant large/little large/small larger/smaller largest/smallest last/next
-    latest/oldest learn/teach least/most left/right lengthen/shorten less/more
-    lessee/lessor liquid/solid little/much lock/unlock login/logout long/short longer/shorter
-    longest/shortest loose/tight loosen/tighten lose/win loser/winner loss/profit loud/quiet
-    louder/quieter louder/softer
-    lower/raise lower/upper lower/uppercase lowercase/upper lowercase/uppercase major/minor
-    majority/minority man/woman
-    mandatory/optional mandatory/voluntary married/single max/min maximal/minimal maximize/minimize
-    maximum/minimum merge/split minuend/subtrahend minus/plus mobile/stationary monthly/weekly
+    improbable/probable inbound/outbound incoming/outgoing inferior/superior inner/outer
+    input/output invalid/valid invisible/visible irrational/rational join/leave junior/senior
+    key/value king/queen known/unknown land/takeoff landlord/tenant last/next learn/teach
+    least/most left/right lengthen/shorten lessee/lessor liquid/solid little/much login/logout
+    loose/tight loser/winner loud/quiet louder/quieter louder/softer lower/upper lower/uppercase
+    lowercase/upper lowercase/uppercase major/minor majority/minority man/woman maximal/minimal
+    maximize/minimize merge/split minuend/subtrahend minus/plus mobile/stationary monthly/weekly
     monthly/yearly mute/unmute narrow/wide narrower/wider negative/positive nephew/niece new/old
-    newest/oldest
-    next/previous no/yes noisy/quiet none/some north/south northern/southern object/subject
-    occupied/vacant off/on offline/online often/rarely often/seldom old/young older/younger
-    oldest/youngest open/shut opponent/proponent opponent/supporter oppose/support
-    optimist/pessimist oral/written ordinary/special outside/within over/under
-    overestimate/underestimate overflow/underflow oversleep/wake own/rent oxidize/reduce
-    pack/unpack parallel/serial part/whole pause/play pause/resume peace/war peak/trough
-    permanent/temporary permit/prohibit physical/virtual plural/singular polite/rude poor/rich
-    pop/push popular/unpopular post/pre poverty/wealth precede/succeed precise/vague predator/prey
-    prefix/suffix private/public progress/regress pull/push punish/reward purchase/sell quick/slow
-    quit/start rainy/sunny raise/reduce rapid/slow read/write real/virtual receive/send
-    receive/spend receiver/sender relax/tense resist/surrender retail/wholesale right/wrong
-    risky/safe rough/smooth rural/urban safe/unsafe save/spend save/waste short/tall shrink/swell
-    sick/well signin/signout signout/signup sit/stand sleep/wake sour/sweet start/stop
-    strength/weakness strengthen/weaken strong/weak student/teacher subscribe/unsubscribe
-    subset/superset summer/winter sunrise/sunset terse/verbose thick/thin
-    thicker/thinner tomorrow/yesterday
-    useful/useless with/without
+    next/previous no/yes none/some north/south northern/southern object/subject occupied/vacant
+    off/on offline/online old/young older/younger oldest/youngest opponent/proponent
+    opponent/supporter optimist/pessimist oral/written ordinary/special outside/within
+    over/under overestimate/underestimate overflow/underflow oversleep/wake own/rent
+    oxidize/reduce pack/unpack parallel/serial part/whole pause/play peace/war peak/trough
+    permanent/temporary physical/virtual plural/singular polite/rude poor/rich pop/push post/pre
+    poverty/wealth precede/succeed precise/vague predator/prey prefix/suffix private/public
+    progress/regress pull/push punish/reward purchase/sell rainy/sunny rapid/slow read/write
+    real/virtual receive/send receive/spend receiver/sender relax/tense resist/surrender
+    retail/wholesale rough/smooth rural/urban shrink/swell signin/signout signout/signup
+    sit/stand sleep/wake sour/sweet student/teacher subset/superset summer/winter sunrise/sunset
+    terse/verbose thick/thin thicker/thinner tomorrow/yesterday useful/useless with/without
 """
+"""Pairs that no row of ``_OPPOSITE_GROUPS`` has."""
 _FOREIGN_PAIRS = """
     einschalten/ausschalten anschalten/ausschalten aktivieren/deaktivieren öffnen/schließen
     activar/desactivar activa/desactiva encender/apagar enciende/apaga abrir/cerrar abre/cierra
@@ -165,93 +136,80 @@ _FOREIGN_PAIRS = """
 """On and off, open and closed, near and far, more and less, big and small, early and late in
 German, Spanish, French, Portuguese, Italian, Dutch, Polish and Swedish."""
 
-_CLASSES = (
-    (
-        "increase raise boost grow more higher bigger larger greater extend expand double",
-        "decrease reduce lower cut shrink less fewer smaller drop halve minimise minimize",
-    ),
-    (
-        "improve help boost benefit strengthen enhance good better best excellent outstanding",
-        "damage harm hurt worsen ruin weaken bad worse worst poor terrible awful inadequate",
-    ),
-    (
-        "enable activate resume join enrol enroll register subscribe start begin launch",
-        "disable deactivate pause withdraw unsubscribe deregister stop end quit cancel",
-    ),
-    (
-        "allow permit let grant approve authorise authorize accept welcome eligible entitled",
-        "ban forbid prohibit deny refuse reject revoke decline block bar restrict ineligible",
-    ),
-    ("busy crowded noisy packed", "quiet empty calm peaceful deserted"),
-    ("safe secure harmless healthy", "unsafe dangerous risky harmful toxic unhealthy hazardous"),
-    (
-        "cheap cheaper cheapest affordable budget inexpensive",
-        "expensive pricey pricier priciest luxury costly costliest dearest",
-    ),
-    (
-        "add install insert attach create include contain",
-        "remove delete uninstall detach destroy exclude lack omit erase",
-    ),
-    ("open unlock unblock unfreeze", "close closed shut lock block freeze"),
-    ("win pass succeed", "lose fail"),
-    ("keep retain save preserve", "lose discard delete dispose cancel bin"),
-    ("always usually frequently often", "never rarely seldom"),
-    ("early earlier earliest oldest", "late later latest newest"),
-    ("short shorter shortest brief", "long longer longest lengthy"),
-    ("popular famous", "unpopular unknown obscure"),
-    ("like love enjoy prefer", "dislike hate"),
-    ("legal lawful", "illegal unlawful"),
-    ("hot warm", "cold cool"),
-    ("easy easier easiest simple simplest", "hard harder hardest difficult tough"),
-    ("upgrade promote", "downgrade demote"),
-    ("hire recruit employ", "dismiss sack"),
-    ("compulsory mandatory obligatory required", "optional voluntary"),
-    ("fast faster fastest quick quicker quickest", "slow slower slowest"),
-    ("true real genuine", "false fake"),
-    ("correct right accurate", "wrong incorrect inaccurate"),
-    ("include contain cover incorporate", "exclude omit lack"),
-    ("cause trigger provoke aggravate", "prevent cure treat relieve ease soothe"),
-    ("attract lure", "repel deter discourage"),
-    ("heat warm", "cool chill refrigerate"),
-    ("stay", "leave quit depart"),
-    ("renew prolong reinstate", "cancel terminate lapse expire"),
-    ("rise climb soar", "fall drop sink plunge decline"),
-    ("support endorse favour favor", "oppose reject condemn"),
-    ("show display reveal", "hide conceal mask"),
-    ("praise compliment", "criticise criticize complain complaint"),
-    ("profit surplus", "loss deficit debt"),
-    ("heavy heavier heaviest", "light lighter lightest"),
-    ("big bigger biggest large larger largest huge", "small smaller smallest little tiny"),
-    ("high higher highest", "low lower lowest"),
-    ("tall taller tallest", "short shorter shortest"),
-    ("strong stronger strongest", "weak weaker weakest"),
-    ("near nearer nearest closest", "far farther farthest further furthest"),
-    ("wet damp moist", "dry"),
-    ("frequent common usual", "rare uncommon unusual infrequent"),
-    ("necessary essential required", "unnecessary optional needless"),
-    ("reliable dependable trustworthy", "unreliable faulty"),
-    ("advantage pros benefit strength upside", "disadvantage cons drawback weakness downside risk"),
-    ("well healthy fit", "ill sick unwell unhealthy"),
-    ("employed", "unemployed jobless"),
-    ("married", "single divorced unmarried"),
-    ("expert advanced professional experienced", "beginner novice amateur inexperienced"),
-    ("indoors inside indoor", "outdoors outside outdoor"),
-    ("obey comply follow", "violate breach ignore disobey break"),
-    ("connect link pair", "disconnect unlink unpair"),
-    ("continue proceed persist", "stop quit pause halt discontinue"),
-    ("liable taxable", "exempt"),
-    ("successful accepted", "unsuccessful rejected failed"),
-    ("earn save", "spend waste"),
-    ("gain", "lose shed"),
-    ("maximum max", "minimum min"),
-    ("tighten impose", "loosen relax lift ease"),
-    ("calm relax soothe", "excite agitate upset provoke"),
-    ("clean wash", "dirty stain soil"),
-    ("fresh", "stale expired rotten spoiled"),
-    ("satisfied happy pleased", "dissatisfied unhappy disappointed annoyed"),
-)
-"""Each row has two classes. Each word of one class is an opposite of each word of the other
-class."""
+_OPPOSITE_GROUPS = """
+    increase raise boost grow more higher bigger larger greater extend expand double
+        / decrease reduce lower cut shrink less fewer smaller drop halve minimise minimize
+    improve help boost benefit strengthen enhance good better best excellent outstanding
+        / damage harm hurt worsen ruin weaken bad worse worst poor terrible awful inadequate
+    enable activate resume join enrol enroll register subscribe start begin launch
+        / disable deactivate pause withdraw unsubscribe deregister stop end quit cancel
+    allow permit let grant approve authorise authorize accept welcome eligible entitled
+        / ban forbid prohibit deny refuse reject revoke decline block bar restrict ineligible
+    busy crowded noisy packed / quiet empty calm peaceful deserted
+    safe secure harmless healthy / unsafe dangerous risky harmful toxic unhealthy hazardous
+    cheap cheaper cheapest affordable budget inexpensive
+        / expensive pricey pricier priciest luxury costly costliest dearest
+    add install insert attach create include contain
+        / remove delete uninstall detach destroy exclude lack omit erase
+    open unlock unblock unfreeze / close closed shut lock block freeze
+    win pass succeed / lose fail
+    keep retain save preserve / lose discard delete dispose cancel bin
+    always usually frequently often / never rarely seldom
+    early earlier earliest oldest / late later latest newest
+    short shorter shortest brief / long longer longest lengthy
+    popular famous / unpopular unknown obscure
+    like love enjoy prefer / dislike hate
+    legal lawful / illegal unlawful
+    hot warm / cold cool
+    easy easier easiest simple simplest / hard harder hardest difficult tough
+    upgrade promote / downgrade demote
+    hire recruit employ / dismiss sack
+    compulsory mandatory obligatory required / optional voluntary
+    fast faster fastest quick quicker quickest / slow slower slowest
+    true real genuine / false fake
+    correct right accurate / wrong incorrect inaccurate
+    include contain cover incorporate / exclude omit lack
+    cause trigger provoke aggravate / prevent cure treat relieve ease soothe
+    attract lure / repel deter discourage
+    heat warm / cool chill refrigerate
+    stay / leave quit depart
+    renew prolong reinstate / cancel terminate lapse expire
+    rise climb soar / fall drop sink plunge decline
+    support endorse favour favor / oppose reject condemn
+    show display reveal / hide conceal mask
+    praise compliment / criticise criticize complain complaint
+    profit surplus / loss deficit debt
+    heavy heavier heaviest / light lighter lightest
+    big bigger biggest large larger largest huge / small smaller smallest little tiny
+    high higher highest / low lower lowest
+    tall taller tallest / short shorter shortest
+    strong stronger strongest / weak weaker weakest
+    near nearer nearest closest / far farther farthest further furthest
+    wet damp moist / dry
+    frequent common usual / rare uncommon unusual infrequent
+    necessary essential required / unnecessary optional needless
+    reliable dependable trustworthy / unreliable faulty
+    advantage pros benefit strength upside / disadvantage cons drawback weakness downside risk
+    well healthy fit / ill sick unwell unhealthy
+    employed / unemployed jobless
+    married / single divorced unmarried
+    expert advanced professional experienced / beginner novice amateur inexperienced
+    indoors inside indoor / outdoors outside outdoor
+    obey comply follow / violate breach ignore disobey break
+    connect link pair / disconnect unlink unpair
+    continue proceed persist / stop quit pause halt discontinue
+    liable taxable / exempt
+    successful accepted / unsuccessful rejected failed
+    earn save / spend waste
+    gain / lose shed
+    maximum max / minimum min
+    tighten impose / loosen relax lift ease
+    calm relax soothe / excite agitate upset provoke
+    clean wash / dirty stain soil
+    fresh / stale expired rotten spoiled
+    satisfied happy pleased / dissatisfied unhappy disappointed annoyed
+"""
+"""Each word of one group is an opposite of each word of the other group of its row."""
 
 _PREFIXES = ("un", "non", "dis", "in", "im", "ir", "il", "de", "mis", "anti")
 _SHORTEST_STEM = 4
@@ -259,21 +217,23 @@ _SHORTEST_STEM = 4
 der."""
 
 
-def _table() -> dict[str, frozenset[str]]:
-    opposites: dict[str, set[str]] = {}
-    for pair in (_OPPOSITE_PAIRS + _FOREIGN_PAIRS).split():
-        one, _, other = (stem(word) for word in pair.partition("/"))
-        opposites.setdefault(one, set()).add(other)
-        opposites.setdefault(other, set()).add(one)
-    for row in _CLASSES:
-        ours, theirs = map(stems_of, row)
-        for one_side, other_side in ((ours, theirs), (theirs, ours)):
-            for word in one_side - other_side:
-                opposites.setdefault(word, set()).update(other_side - one_side)
-    return {word: frozenset(others) for word, others in opposites.items()}
+def _rivals(rows: Iterable[str]) -> dict[str, frozenset[str]]:
+    """Return for each word the words in the other groups of its rows."""
+    rivals: dict[str, set[str]] = defaultdict(set)
+    for row in rows:
+        groups = [stems_of(group) for group in row.split("/")]
+        for group in groups:
+            for word in group:
+                rivals[word] |= frozenset[str]().union(*groups) - group
+    return {word: frozenset(others) for word, others in rivals.items()}
 
 
-_OPPOSITES = _table()
+def _rows(table: str) -> list[str]:
+    """Return the rows of a table, in which a line with more indentation continues a row."""
+    return table.replace("\n        ", " ").strip().split("\n")
+
+
+_OPPOSITES = _rivals([*(_OPPOSITE_PAIRS + _FOREIGN_PAIRS).split(), *_rows(_OPPOSITE_GROUPS)])
 
 
 def opposites_used(a: Parse, b: Parse) -> bool:
@@ -708,18 +668,7 @@ _PERSON = {
 }
 
 
-def _rival_kinds() -> dict[str, frozenset[str]]:
-    rivals: dict[str, set[str]] = {}
-    for row in _KINDS.replace("\n        /", " /").strip().split("\n"):
-        groups = [stems_of(group) for group in row.split("/")]
-        for group in groups:
-            others = frozenset[str]().union(*groups) - group
-            for word in group:
-                rivals.setdefault(word, set()).update(others)
-    return {word: frozenset(others) for word, others in rivals.items()}
-
-
-_RIVAL_KINDS = _rival_kinds()
+_RIVAL_KINDS = _rivals(_rows(_KINDS))
 
 
 def scopes_differ(a: Parse, b: Parse) -> bool:

@@ -377,6 +377,7 @@ NEGATED_VERBS = frozenset(
     """)
 )
 """Contractions as people type them without the apostrophe."""
+_GRAMMAR = _FUNCTION_WORDS | NEGATED_VERBS
 
 _APOSTROPHES = str.maketrans(dict.fromkeys("\u2018\u2019\u02bc\u00b4`", "'"))
 
@@ -442,11 +443,7 @@ def split_words(text: str) -> list[Word]:
 @lru_cache(maxsize=16_384)
 def is_function_word(word: str) -> bool:
     """Tell words that carry grammar or courtesy from words that carry content: "don't", "l'"."""
-    return (
-        word.endswith(("'", "n't"))
-        or word in NEGATED_VERBS
-        or word.partition("'")[0] in _FUNCTION_WORDS
-    )
+    return word.endswith(("'", "n't")) or word.partition("'")[0] in _GRAMMAR
 
 
 def languages(words: Sequence[Word]) -> tuple[frozenset[str], bool]:

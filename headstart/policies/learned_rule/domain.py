@@ -83,11 +83,6 @@ class Posterior(msgspec.Struct, frozen=True):
     covariance: NDArray[np.float64]
 
 
-def untrained_posterior() -> Posterior:
-    """Return the sceptical prior: similarity helps, and nothing is trusted yet."""
-    return Posterior(PRIOR_MEAN.copy(), np.eye(len(PRIOR_MEAN)) * PRIOR_VARIANCE)
-
-
 def cautious_score(model: Posterior, features: NDArray[np.float64], offset: float) -> float:
     """Return the log-odds that the answers are the same, less the uncertainty."""
     variance = features @ model.covariance @ features
@@ -141,11 +136,6 @@ def derivatives(probability: Shares, label: Shares, noise: JudgeNoise) -> tuple[
     return slope, judged_slope * judged_slope / variance + LEAST_WEIGHT
 
 
-def widen_posterior(model: Posterior) -> Posterior:
-    """Widen the posterior after an alarm: the model may be wrong by now."""
-    return Posterior(model.mean, model.covariance + 0.5 * np.eye(len(model.mean)))
-
-
 _NEGLIGIBLE = 0.02
 """A pair with a smaller residual changes nothing, because the model knew the result. Otherwise the
 many such pairs would outweigh the others."""
@@ -192,20 +182,15 @@ class DomainState(msgspec.Struct, frozen=True):
 
 
 def initial_state() -> DomainState:
-    """Return the state of a domain without labels."""
-    return DomainState(untrained_posterior(), no_memory(), (), no_curve())
+    """Return the state of a domain without labels. Its model is sceptical of all but similarity."""
+    prior = Posterior(PRIOR_MEAN.copy(), np.eye(len(PRIOR_MEAN)) * PRIOR_VARIANCE)
+    return DomainState(prior, no_memory(), (), no_curve())
 
 
 def add_counts(state: DomainState, **more: int) -> DomainState:
     """Add to the counts of these names."""
     counts = {name: getattr(state.counts, name) + number for name, number in more.items()}
     return msgspec.structs.replace(state, counts=msgspec.structs.replace(state.counts, **counts))
-
-
-def audit_rate(state: DomainState, least: float) -> float:
-    """Return the share of hits to audit. It falls with the number of audits, down to ``least``."""
-    made = state.counts.audits
-    return max(least, MAX_AUDIT_RATE / sqrt(1 + made / AUDITS_HALF_LIFE))
 
 
 def noise_of(state: DomainState, error_limit: ErrorLimit) -> JudgeNoise:
@@ -252,9 +237,11 @@ def count_audit(state: DomainState, error_limit: ErrorLimit, *, same: bool) -> D
 
 def raise_alarm(state: DomainState) -> DomainState:
     """Return a state that serves nothing, has no memory, doubts its model and starts to learn."""
+    model = state.model
+    wider = model.covariance + 0.5 * np.eye(len(model.mean))
     return msgspec.structs.replace(
         add_counts(state, alarms=1),
-        model=widen_posterior(state.model),
+        model=Posterior(model.mean, wider),
         memory=no_memory(),
         pending=(),
         curve=no_curve(),
@@ -308,15 +295,6 @@ def _curve(model: Posterior, memory: LabelTable, noise: JudgeNoise) -> ErrorCurv
     scores, same = memory_scores(model, memory, noise)
     mass = memory.mass.astype(np.float64)
     return draw_curve(scores, memory.same, mass, 1 - judged_same_probability(same, noise), noise)
-
-
-def trust(state: DomainState, error_limit: ErrorLimit) -> Trust:
-    """Return how far the cold-start threshold can be trusted, by the near misses so far."""
-    return state.near_misses.trust(
-        error_limit.max_error,
-        lambda rate: _judged_different(min(rate, 1.0), state, error_limit),
-        optimistic=error_limit.cold_start == "optimistic",
-    )
 
 
 def _judged_different(rate: float, state: DomainState, error_limit: ErrorLimit) -> float:
@@ -566,8 +544,13 @@ class Domain:
 
     @property
     def trust(self) -> Trust:
-        """How far the cold-start threshold is trusted."""
-        return trust(self._state, self.error_limit)
+        """How far the cold-start threshold is trusted, by the near misses so far."""
+        limit = self.error_limit
+        return self._state.near_misses.trust(
+            limit.max_error,
+            lambda rate: _judged_different(min(rate, 1.0), self._state, limit),
+            optimistic=limit.cold_start == "optimistic",
+        )
 
     def lifts_soft_guards(self, max_error: float | None = None) -> bool:
         """Tell whether the pairs that only a soft guard vetoes keep the target, as labels show."""
@@ -644,8 +627,9 @@ class Domain:
         return curve.threshold(target, self.error_limit.margin)
 
     def audit_rate(self, least: float = MIN_AUDIT_RATE) -> float:
-        """Return the share of hits to audit now; it never falls below ``least``."""
-        return audit_rate(self._state, least)
+        """Return the share of hits to audit now. It falls with each audit, down to ``least``."""
+        made = self._state.counts.audits
+        return max(least, MAX_AUDIT_RATE / sqrt(1 + made / AUDITS_HALF_LIFE))
 
     def null_rate(self) -> float:
         """Return the share of exact hits to ask again now, in addition to the usual share."""

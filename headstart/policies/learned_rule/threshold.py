@@ -23,6 +23,7 @@ the same rule is learned, only more slowly.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import exp, lgamma, log
 from typing import TYPE_CHECKING, NamedTuple
@@ -62,23 +63,6 @@ _ALARM_MIXTURE = (1.0, 9.0)
 _CONFIDENCE = 0.95
 _TOLERANCE = 1e-7
 """The precision of a bound on an error rate."""
-
-
-class Certificate(NamedTuple):
-    """The error rates that audits prove, with 95 % confidence at any time."""
-
-    audits: int
-    wrong: int
-    per_hit: float
-    """Upper bound of the share of wrong answers among semantic hits."""
-    per_request: float
-    """Upper bound of the same share among all requests."""
-
-
-def certify(audits: int, wrong: int, served_share: float) -> Certificate:
-    """Return the certificate, given the share of requests that were semantic hits."""
-    bound = upper_bound(audits, wrong)
-    return Certificate(audits, wrong, bound, bound * served_share)
 
 
 def upper_bound(audits: int, wrong: int) -> float:
@@ -203,16 +187,10 @@ def remember_rows(memory: LabelTable, rows: Sequence[LabelledRow]) -> LabelTable
     """Append rows, forget the oldest beyond ``MEMORY``, and hold each principal to its share."""
     if not rows:
         return memory
-    features, same, offset, mass, similarity, principal = zip(*rows, strict=True)
-    joined = LabelTable(
-        np.concatenate([memory.features, np.array(features, np.float16)]),
-        np.concatenate([memory.same, np.array(same, np.bool_)]),
-        np.concatenate([memory.offset, np.array(offset, np.float32)]),
-        np.concatenate([memory.mass, np.array(mass, np.float32)]),
-        np.concatenate([memory.similarity, np.array(similarity, np.float32)]),
-        np.concatenate([memory.principal, np.array(principal, np.int64)]),
-    )
-    return _choose_rows(joined, _fair(joined.principal)[-MEMORY:])
+    columns = zip(msgspec.structs.astuple(memory), zip(*rows, strict=True), strict=True)
+    joined = LabelTable(*(np.concatenate([old, np.array(new, old.dtype)]) for old, new in columns))
+    kept = _fair(joined.principal)[-MEMORY:]
+    return LabelTable(*(column[kept] for column in msgspec.structs.astuple(joined)))
 
 
 def _fair(principals: NDArray[np.int64]) -> NDArray[np.intp]:
@@ -228,10 +206,6 @@ def _fair(principals: NDArray[np.int64]) -> NDArray[np.intp]:
     for which in np.flatnonzero(counts > most):
         kept[np.flatnonzero(inverse == which)[:-most]] = False
     return np.flatnonzero(kept)
-
-
-def _choose_rows(memory: LabelTable, places: NDArray[np.intp]) -> LabelTable:
-    return LabelTable(*(getattr(memory, name)[places] for name in memory.__struct_fields__))
 
 
 FEWEST = 40
@@ -305,6 +279,21 @@ def draw_curve(
     return ErrorCurve(scores[last], mean, deviation, above / total)
 
 
+def pool_adjacent(
+    values: Sequence[float], weights: Sequence[float]
+) -> list[tuple[float, float, int]]:
+    """Pool neighbours until the values rise. Return mean, weight and length of each block."""
+    blocks: list[tuple[float, float, int]] = []
+    for value, weight in zip(values, weights, strict=True):
+        mean, heavy, size = value, weight, 1
+        while blocks and blocks[-1][0] >= mean:
+            before, weight_before, size_before = blocks.pop()
+            mean = (mean * heavy + before * weight_before) / (heavy + weight_before)
+            heavy, size = heavy + weight_before, size + size_before
+        blocks.append((mean, heavy, size))
+    return blocks
+
+
 def _pool_bins(
     errors: NDArray[np.float64], weights: NDArray[np.float64], shares: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -313,17 +302,8 @@ def _pool_bins(
     The variance of a pooled block is spread over its bins so that their squared shares add up to
     the squared share of the block.
     """
-    blocks: list[tuple[float, float, int]] = []
-    for error, weight in zip(errors.tolist(), weights.tolist(), strict=True):
-        merged, heavy, size = error, weight, 1
-        while blocks and blocks[-1][0] >= merged:
-            before, weight_before, size_before = blocks.pop()
-            merged = (merged * heavy + before * weight_before) / (heavy + weight_before)
-            heavy, size = heavy + weight_before, size + size_before
-        blocks.append((merged, heavy, size))
-    sizes = [size for _, _, size in blocks]
-    pooled = np.repeat([error for error, _, _ in blocks], sizes)
-    heavy_of = np.repeat([heavy for _, heavy, _ in blocks], sizes)
+    means, heavy, sizes = zip(*pool_adjacent(errors.tolist(), weights.tolist()), strict=True)
+    pooled, heavy_of = np.repeat(means, sizes), np.repeat(heavy, sizes)
     starts = np.cumsum([0, *sizes[:-1]])
     together = np.repeat(np.add.reduceat(shares, starts), sizes)
     alone = np.repeat(np.add.reduceat(shares**2, starts), sizes)
@@ -453,14 +433,25 @@ class AuditReport(Frozen, omit_defaults=False):
     wrong_hits: list[WrongHit]
 
 
+@dataclass
+class _WeekCounts:
+    """The requests and audits of one domain in one week."""
+
+    requests: int = 0
+    hits: int = 0
+    cold_start_hits: int = 0
+    judged: Counter[bool | None] = field(default_factory=Counter)
+    """The audits by their result: the same answer, another one, or unsure (None)."""
+
+
 async def audit_report(store: Store, error_limit: ErrorLimit, *, since: float = 0.0) -> AuditReport:
     """Sum up the audits since an instant (Unix seconds). Raises StoreError."""
-    audits: defaultdict[tuple[str, str], Counter[bool | None]] = defaultdict(Counter)
+    weeks: defaultdict[tuple[str, str], _WeekCounts] = defaultdict(_WeekCounts)
     wrong_hits = []
     async for label in all_labels(store):
         if label.source is not LabelSource.AUDIT or label.at < since:
             continue
-        audits[label.domain, _week(label.at)][label.same] += 1
+        weeks[_week(label.at), label.domain].judged[label.same] += 1
         if label.same is False:
             wrong_hits.append(
                 WrongHit(
@@ -471,35 +462,24 @@ async def audit_report(store: Store, error_limit: ErrorLimit, *, since: float = 
                     similarity=label.similarity,
                 )
             )
-    requests: Counter[tuple[str, str]] = Counter()
-    hits: Counter[tuple[str, str]] = Counter()
-    cold: Counter[tuple[str, str]] = Counter()
-    places: dict[str, Served] = {}
+    last: dict[str, Served] = {}
     async for row in store.read_books(since):
         if row.domain and not row.outcome.is_own_call:
-            places[row.domain] = row
-            requests[row.domain, _week(row.at)] += 1
-            hit = row.outcome is Outcome.SEMANTIC
-            hits[row.domain, _week(row.at)] += hit
-            cold[row.domain, _week(row.at)] += hit and row.rule is Rule.COLD_START
-    rows = [
-        _row(
-            error_limit,
-            key,
-            audits[key],
-            requests[key],
-            hits[key],
-            cold[key],
-            last=places.get(key[0]),
-        )
-        for key in sorted(audits.keys() | hits.keys(), key=lambda key: (key[1], key[0]))
-        if hits[key] or audits[key]
-    ]
+            last[row.domain] = row
+            counts = weeks[_week(row.at), row.domain]
+            counts.requests += 1
+            if row.outcome is Outcome.SEMANTIC:
+                counts.hits += 1
+                counts.cold_start_hits += row.rule is Rule.COLD_START
     return AuditReport(
         max_error=error_limit.max_error,
         error_of=error_limit.error_of,
         words=WORDS,
-        certificates=rows,
+        certificates=[
+            _certificate(error_limit, week, domain, weeks[week, domain], last.get(domain))
+            for week, domain in sorted(weeks)
+            if weeks[week, domain].hits or weeks[week, domain].judged
+        ],
         wrong_hits=wrong_hits,
     )
 
@@ -513,39 +493,33 @@ async def all_labels(store: Store) -> AsyncIterator[Label]:
         cursor = page[-1][0]
 
 
-def _row(
-    error_limit: ErrorLimit,
-    key: tuple[str, str],
-    counts: Counter[bool | None],
-    requests: int,
-    hits: int,
-    cold_start_hits: int,
-    *,
-    last: Served | None,
+def _certificate(
+    error_limit: ErrorLimit, week: str, domain: str, counts: _WeekCounts, last: Served | None
 ) -> CertificateRow:
-    wrong, audits = counts[False], counts[False] + counts[True]
+    """Return what the audits of a week prove. ``last`` is the domain's last request."""
+    requests, hits, wrong = counts.requests, counts.hits, counts.judged[False]
+    audits = wrong + counts.judged[True]
     share = hits / requests if requests else 1.0
-    found = certify(audits, wrong, share)
-    by_request = error_limit.error_of == "requests"
+    bound = upper_bound(audits, wrong)
     target = error_limit.max_error
-    if by_request and share:
+    if error_limit.error_of == "requests" and share:
         target = min(target / share, 0.999)
     more = audits_needed(audits, wrong, target)
     return CertificateRow(
-        domain=key[0],
-        week=key[1],
+        domain=domain,
+        week=week,
         requests=requests,
         hits=hits,
         audits=audits,
-        unsure=counts[None],
+        unsure=counts.judged[None],
         wrong=wrong,
         wrong_per_hit=wrong / audits if audits else None,
-        bound_per_hit=found.per_hit,
+        bound_per_hit=bound,
         wrong_per_request=wrong / audits * share if audits and requests else None,
-        bound_per_request=found.per_request if requests else None,
+        bound_per_request=bound * share if requests else None,
         certified=more == 0,
         more_audits=more,
-        cold_start_hits=cold_start_hits,
+        cold_start_hits=counts.cold_start_hits,
         path="" if last is None else last.endpoint,
         route="" if last is None else last.route,
         caller="" if last is None else last.caller,
