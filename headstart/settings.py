@@ -62,8 +62,9 @@ EditMode: TypeAlias = Literal["off", "blocks", "prediction"]
 EqualModels: TypeAlias = Literal["check", "assume"]
 ErrorOf: TypeAlias = Literal["hits", "requests"]
 GuardName: TypeAlias = Literal[
-    "number", "unit", "date", "name", "sign", "spelling", "question", "connective", "quantifier",
-    "comparative", "negation", "role-swap", "scope", "antonym", "crossing", "substitution",
+    "language", "number", "unit", "date", "name", "sign", "spelling", "question", "connective",
+    "quantifier", "comparative", "negation", "role-swap", "scope", "antonym", "crossing",
+    "substitution",
 ]  # fmt: skip
 Judge: TypeAlias = Literal["format", "refusal", "logprob", "prompt", "agreement"]
 Level: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=3)]

@@ -500,6 +500,14 @@ _OPENINGS = frozenset(
 _ORDERS = frozenset(words_of("can could will would"))
 _TELLING = frozenset(words_of("tell explain say show describe"))
 
+_THOUGHTS = frozenset(
+    words_of("reasoning reasoning_content reasoning_details thinking redacted_thinking")
+)
+"""Fields of messages, and types of parts and items, that hold what the model thought."""
+_FINAL = "final_answer"
+"""The ``phase`` of an answer. Other phases are words on the way to it."""
+_TEXT_TYPES = tuple({"type": name} for name in ("text", "input_text", "output_text"))
+
 
 class Conversation(Frozen, frozen=True):
     """The messages of a request before the last one, in two parts.
@@ -518,7 +526,7 @@ def split_conversation(messages: Sequence[object]) -> Conversation | None:
     too long, or if the last message does not ask: the meaning of orders such as "cancel it" and
     "yes, the first one" lies in the words that were said before.
     """
-    turns = _plain_ending(messages) if len(messages) > 1 else None
+    turns, start = _plain_ending(messages) if len(messages) > 1 else ([], 0)
     if not turns:
         return None
     last = turns.pop()
@@ -526,8 +534,7 @@ def split_conversation(messages: Sequence[object]) -> Conversation | None:
         return None
     if sum(len(turn.text) for turn in turns) > MOST_CHARS or not asks(last.text):
         return None
-    fixed = messages[: len(messages) - len(turns) - 1]
-    return Conversation(fixed=tuple(fixed), history=_without_courtesies(turns))
+    return Conversation(fixed=tuple(messages[:start]), history=_without_courtesies(turns))
 
 
 def asks(text: str) -> bool:
@@ -542,36 +549,62 @@ def asks(text: str) -> bool:
     return "?" in text or first in _QUESTION_WORDS
 
 
-def _plain_ending(messages: Sequence[object]) -> list[Turn]:
-    """Return the turns after the last message that is not plain text."""
+def _plain_ending(messages: Sequence[object]) -> tuple[list[Turn], int]:
+    """Return the turns after the last message that is not plain text, and the place of the first.
+
+    What the model thought before an answer is no turn. Its next answers follow what was said.
+    """
     turns: list[Turn] = []
-    for message in reversed(messages):
-        turn = _plain_turn(message)
-        if turn is None:
+    start = len(messages)
+    for place in range(len(messages) - 1, -1, -1):
+        turn = _plain_turn(messages[place])
+        if turn is not None:
+            turns.append(turn)
+        elif not (turns and _is_thought(messages[place])):
             break
-        turns.append(turn)
+        start = place
     turns.reverse()
-    return turns
+    return turns, start
 
 
 def _plain_turn(message: object) -> Turn | None:
     match message:
-        case {"role": "user" | "assistant" as role, "content": content, **rest} if not rest:
-            text = _only_text(content)
-            return None if text is None else Turn(user=role == "user", text=text)
+        case {"role": "user" | "assistant" as role, "content": content, **rest}:
+            beside = {name: value for name, value in rest.items() if value is not None}
+            user = role == "user"
+            if not user:
+                for name in _THOUGHTS:
+                    beside.pop(name, None)
+                if beside.get("phase") == _FINAL:
+                    del beside["phase"]
+            text = None if beside else _only_text(content, user=user)
+            return None if text is None else Turn(user=user, text=text)
         case _:
             return None
 
 
-def _only_text(content: object) -> str | None:
-    """Return content that is a string, or the text of a list that has nothing else."""
-    match content:
-        case str(text):
-            return text
-        case [{"type": "text", "text": str(text), **rest}] if not rest:
-            return text
-        case _:
-            return None
+def _only_text(content: object, *, user: bool) -> str | None:
+    """Return content that is a string, or the texts of a list that has nothing else.
+
+    Newlines join them, as those of the last user text. The thoughts of the model are left out.
+    """
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return None
+    texts = []
+    for part in content:
+        match part:
+            case {"text": str(text), **rest} if not rest or rest in _TEXT_TYPES:
+                texts.append(text)
+            case _ if user or not _is_thought(part):
+                return None
+    return "\n".join(texts) if texts else None
+
+
+def _is_thought(part: object) -> bool:
+    """Tell whether a part or an item is what the model thought: Anthropic's, OpenAI's, Gemini's."""
+    return isinstance(part, dict) and (part.get("type") in _THOUGHTS or part.get("thought") is True)
 
 
 def _without_courtesies(turns: Sequence[Turn]) -> tuple[Turn, ...]:
