@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import contextlib
+import errno
 import fcntl
 import http.client
 import json
