@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Any
 
 import aiohttp
+import anyio
 import pytest
 
 from headstart.decisions import LabelSource, Outcome
@@ -297,6 +298,19 @@ async def test_an_audit_ends_although_its_caller_has_left() -> None:
             )
             async with request as response:
                 assert "detail=semantic" in response.headers["cache-status"]
+        running.provider.open.set()
+        (label,) = await running.labels(1)
+    assert (label.source, label.same) == (LabelSource.AUDIT, True)
+
+
+async def test_an_audit_may_take_longer_than_a_request() -> None:
+    headers = {"x-headstart-deadline-ms": "1000"}
+    async with sidecar(cache=ALWAYS) as running:
+        await running.ask(PROMPT)
+        await running.indexed(1)
+        running.provider.open.clear()
+        assert "detail=semantic" in (await running.ask(REWORDED, headers=headers)).verdict
+        await anyio.sleep(1.1)  # the time itself is what ends a request
         running.provider.open.set()
         (label,) = await running.labels(1)
     assert (label.source, label.same) == (LabelSource.AUDIT, True)

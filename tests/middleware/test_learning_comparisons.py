@@ -10,7 +10,7 @@ import anyio.lowlevel
 import msgspec
 import pytest
 
-from headstart.decisions import LabelSource, UnlabelledPair, Verdict
+from headstart.decisions import LabelSource, Outcome, UnlabelledPair, Verdict
 from headstart.embeddings.stores.memory import MemoryStore
 from headstart.errors import Overloaded
 from headstart.middleware.concurrency import ConcurrencyLimit
@@ -23,6 +23,8 @@ from headstart.middleware.learning.learner import (
 )
 from headstart.observe import StageFailed
 from headstart.policies.learned_rule.features import VERSION
+from headstart.types import new_ulid
+from support.booked import served
 from support.entries import answer
 from support.fakes import FaultyStore, Recorder, make_entry
 from support.learned import failed, make_domains
@@ -183,6 +185,22 @@ async def test_recent_requests_are_remembered_without_their_answers() -> None:
     assert len(msgspec.msgpack.encode(remembered)) < 1000
     async with running(learner):
         assert await learner.feedback("q", same=False)
+        await anyio.lowlevel.checkpoint()
+
+
+async def test_a_word_on_a_hit_of_another_process_holds_when_it_is_taken() -> None:
+    """Nothing reads labels in the background here."""
+    store = MemoryStore()
+    hit = new_ulid(lambda: 1000.0)
+    await store.add_to_books([served(Outcome.SEMANTIC, id=hit, entry="wrong")])
+    learner = make_learner(store, Recorder())
+    assert not learner.domains.vetoes.refuses("wrong", "What is it?")
+    assert await learner.feedback(hit, same=False)
+    assert learner.domains.vetoes.refuses("wrong", "What is it?")
+    ((_, label),) = await store.read_labels()
+    await learner.review(label, same=True)
+    assert not learner.domains.vetoes.refuses("wrong", "What is it?")
+    async with running(learner):
         await anyio.lowlevel.checkpoint()
 
 

@@ -11,6 +11,7 @@ import pytest
 from headstart.dialects.gemini_generate import GEMINI_GENERATE
 from headstart.dialects.registry import DIALECTS
 from headstart.errors import UpstreamError, UpstreamProtocolError, UpstreamUnreachable
+from headstart.middleware.shaping.steps import with_document
 from headstart.middleware.upstreams.attempt_group import AttemptGroup
 from headstart.middleware.upstreams.rescue import RescuedCandidate
 from headstart.policies.routing.failures import RetryBudget
@@ -170,6 +171,7 @@ async def test_a_folded_answer_is_simply_begun_anew(mode: str, end: Step) -> Non
     upstream = rescued(targets, first, second, mode=mode)
     async with await upstream.send(chat_call(stream=False, streamed_upstream=True)) as reply:
         assert b"".join([piece.data async for piece in reply.pieces]) == body.data
+        assert reply.transcript.ended  # the books tell of the answer that was sent
 
 
 async def test_there_is_no_rescue_after_the_deadline() -> None:
@@ -247,6 +249,47 @@ async def test_an_upstream_with_prefill_is_asked_for_the_rest_alone() -> None:
     assert targets.roles() == [("a", "first"), ("b", "rescue")]
     assert targets.outcomes() == [("a", "broken"), ("b", "won")]
     assert unable.calls == []
+
+
+async def test_the_only_upstream_that_goes_on_may_be_the_one_that_broke_off() -> None:
+    actor = Actor("b", [spoken(BEGUN, end=False), spoken("fox.")])
+    assert text_of(await went_on(Targets(), actor)) == BEGUN + "fox."
+    assert last_message_of_all([actor])["role"] == "assistant"
+
+
+async def test_another_upstream_goes_on_before_the_one_that_broke_off() -> None:
+    broken, other = Actor("b", [spoken(BEGUN, end=False)]), Actor("c", [spoken(BEGUN + "fox.")])
+    assert text_of(await went_on(Targets(), broken, other)) == BEGUN + "fox."
+    assert len(broken.calls) == 1
+    assert last_message(other)["prefix"] is True
+
+
+async def test_a_request_for_one_form_of_prefix_is_not_sent_to_another_upstream() -> None:
+    down = Actor("b", [[UpstreamUnreachable("no")]])
+    other = Actor("c", [spoken(BEGUN + "fox"), spoken(BEGUN + "fox")])
+    chunks = await went_on(Targets(), Actor("a", [spoken(BEGUN, end=False)]), down, other)
+    assert text_of(chunks) == BEGUN + "fox"
+    assert last_message(other)["role"] == "user"
+    assert other.open == 0
+
+
+async def test_a_request_that_continues_an_answer_itself_is_begun_anew() -> None:
+    said = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "Once"}]
+    call = with_document(chat_call(), {"model": "m", "messages": said, "stream": True})
+    second = Actor("b", [spoken(BEGUN + "fox")])
+    first = Actor("a", [spoken(BEGUN, end=False)])
+    upstream = rescued(Targets(), first, second, mode="prefill", prefill=ABLE)
+    async with await upstream.send(call) as reply:
+        assert await read(reply) == BEGUN + "fox"
+    assert last_message(second) == said[-1]
+
+
+async def test_a_second_answer_without_a_last_event_gets_one() -> None:
+    second = Actor("b", [spoken("Once", " more")[:-1]])
+    upstream = rescued(Targets(), Actor("a", [spoken("Once", end=False)]), second)
+    async with await upstream.send(chat_call()) as reply:
+        stream = b"".join([piece.data async for piece in reply.pieces])
+    assert text_of(chunks_of(stream)) == "Once more"
 
 
 async def test_a_provider_that_wants_a_prefix_marked_gets_it_marked() -> None:
