@@ -67,6 +67,15 @@ class _LastingPool(ThreadPoolExecutor):
 
 
 class _ServerWithPool(uvicorn.Server):
+    program_ends = False
+    """Nobody reads the answers in flight any more, so the server does not wait for them."""
+
+    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        if self.program_ends:
+            for connection in list(self.server_state.connections):
+                connection.transport.abort()
+        await super().shutdown(sockets)
+
     async def serve(self, sockets: list[socket] | None = None) -> None:
         asyncio.get_running_loop().set_default_executor(_LastingPool())
         await super().serve(sockets)
@@ -94,7 +103,7 @@ class LocalServer:
         self._server = _ServerWithPool(config)
         self._thread = threading.Thread(target=self._run, name="headstart-server", daemon=True)
         self._thread.start()
-        atexit.register(self.close)
+        atexit.register(self._end)
         while not self._server.started:
             self._thread.join(POLL_S)
             if not self._thread.is_alive():
@@ -110,7 +119,11 @@ class LocalServer:
                 # while the interpreter ends.
                 if not self._server.should_exit:
                     raise
-        atexit.unregister(self.close)
+        atexit.unregister(self._end)
+
+    def _end(self) -> None:
+        self._server.program_ends = True
+        self.close()
 
     def stop(self) -> None:
         """Tell the server to stop, and do not wait for it."""

@@ -25,6 +25,7 @@ from headstart.clients import LocalServer
 from headstart.errors import ConfigError, HeadstartError
 from headstart.httpx_transport import HeadstartTransport
 from headstart.lab.simulator import Simulator
+from headstart.lab.simulator.faults import Stall
 from headstart.langchain_cache import HeadstartCache
 from headstart.settings import EncoderSettings
 from support.patience import PATIENCE_S
@@ -139,6 +140,21 @@ def test_a_program_ends_whole_with_its_last_threads_and_the_record(
     assert (ended.returncode, ended.stderr) == (0, "")
     [record] = tmp_path.glob("r-*.jsonl")
     assert len(record.read_text().splitlines()) == 2
+
+
+STREAMING = """
+import sys, headstart, openai
+client = headstart.wrap(openai.OpenAI(base_url=sys.argv[1], api_key="k"), mode="exact-only")
+asked = [{"role": "user", "content": "Hi"}]
+next(iter(client.chat.completions.create(model="m", messages=asked, stream=True)))
+"""
+
+
+def test_a_program_may_end_within_a_stream(tmp_path: Path) -> None:
+    with serving_in_thread(Simulator(fault=Stall(after=5)), lifespan="off") as url:
+        command = [sys.executable, "-c", STREAMING, f"{url}/v1"]
+        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_a_server_that_ends_with_the_interpreter_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
