@@ -13,8 +13,9 @@ import atexit
 import contextlib
 import threading
 import weakref
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, Unpack
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -31,15 +32,53 @@ from headstart.sidecar import build_sidecar
 from headstart.sockets import bind, url_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
+    from socket import socket
     from types import TracebackType
 
     from headstart.types import ASGIApp
 
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 POLL_S = 0.01
 """Seconds between two looks whether the server has started."""
+
+
+class _LastingPool(ThreadPoolExecutor):
+    """A thread pool that still works while the program ends.
+
+    When the main thread has ended, pools take no more work. Other threads of the program may go on,
+    and a server that stops writes files. So from then on the event loop does the work itself.
+    """
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Run a function in a thread, or here."""
+        with suppress(RuntimeError):
+            return super().submit(fn, *args, **kwargs)
+        done = Future[T]()
+        try:
+            done.set_result(fn(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001 - who awaits the future gets it
+            done.set_exception(error)
+        return done
+
+
+class _ServerWithPool(uvicorn.Server):
+    program_ends = False
+    """Nobody reads the answers in flight any more, so the server does not wait for them."""
+
+    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        if self.program_ends:
+            for connection in list(self.server_state.connections):
+                connection.transport.abort()
+        await super().shutdown(sockets)
+
+    async def serve(self, sockets: list[socket] | None = None) -> None:
+        asyncio.get_running_loop().set_default_executor(_LastingPool())
+        await super().serve(sockets)
 
 
 class LocalServer:
@@ -61,10 +100,10 @@ class LocalServer:
             server_header=False,
             timeout_graceful_shutdown=5,
         )
-        self._server = uvicorn.Server(config)
+        self._server = _ServerWithPool(config)
         self._thread = threading.Thread(target=self._run, name="headstart-server", daemon=True)
         self._thread.start()
-        atexit.register(self.close)
+        atexit.register(self._end)
         while not self._server.started:
             self._thread.join(POLL_S)
             if not self._thread.is_alive():
@@ -80,7 +119,11 @@ class LocalServer:
                 # while the interpreter ends.
                 if not self._server.should_exit:
                     raise
-        atexit.unregister(self.close)
+        atexit.unregister(self._end)
+
+    def _end(self) -> None:
+        self._server.program_ends = True
+        self.close()
 
     def stop(self) -> None:
         """Tell the server to stop, and do not wait for it."""

@@ -25,6 +25,7 @@ from headstart.clients import LocalServer
 from headstart.errors import ConfigError, HeadstartError
 from headstart.httpx_transport import HeadstartTransport
 from headstart.lab.simulator import Simulator
+from headstart.lab.simulator.faults import Stall
 from headstart.langchain_cache import HeadstartCache
 from headstart.settings import EncoderSettings
 from support.patience import PATIENCE_S
@@ -114,23 +115,46 @@ def test_settings_with_upstreams_decide_where_calls_go(provider: str, simulator:
 
 
 PROGRAM = """
-import sys, headstart, openai
+import sys, threading, time, headstart, openai
 client = headstart.wrap(
     openai.OpenAI(base_url=sys.argv[1], api_key="k"), "r.toml", mode="exact-only", store="memory:"
 )
-client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hi"}])
+def ask(text):
+    client.chat.completions.create(model="m", messages=[{"role": "user", "content": text}])
+def ask_late():
+    threading.main_thread().join()
+    ask("Hi " * 400_000)  # a thread pool parses so large a body
+threading.Thread(target=ask_late).start()
+ask("Hi")
 """
 
 
-def test_the_end_of_a_program_stops_the_server_and_writes_the_record(
+def test_a_program_ends_whole_with_its_last_threads_and_the_record(
     provider: str, tmp_path: Path
 ) -> None:
-    (tmp_path / "r.toml").write_text("[record]\nenabled = true\npath = 'r.jsonl'\n")
+    (tmp_path / "r.toml").write_text(
+        "[record]\nenabled = true\npath = 'r.jsonl'\n[compression]\nmode = 'off'\n"
+    )
     command = [sys.executable, "-c", PROGRAM, f"{provider}/v1"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False, text=True)
     assert (ended.returncode, ended.stderr) == (0, "")
     [record] = tmp_path.glob("r-*.jsonl")
-    assert len(record.read_text().splitlines()) == 1
+    assert len(record.read_text().splitlines()) == 2
+
+
+STREAMING = """
+import sys, headstart, openai
+client = headstart.wrap(openai.OpenAI(base_url=sys.argv[1], api_key="k"), mode="exact-only")
+asked = [{"role": "user", "content": "Hi"}]
+next(iter(client.chat.completions.create(model="m", messages=asked, stream=True)))
+"""
+
+
+def test_a_program_may_end_within_a_stream(tmp_path: Path) -> None:
+    with serving_in_thread(Simulator(fault=Stall(after=5)), lifespan="off") as url:
+        command = [sys.executable, "-c", STREAMING, f"{url}/v1"]
+        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_a_server_that_ends_with_the_interpreter_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:

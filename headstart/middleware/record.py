@@ -126,10 +126,7 @@ class Recorder:
             if not waiting:
                 return
             try:
-                try:
-                    await asyncio.to_thread(self._write, waiting)
-                except RuntimeError:  # the interpreter ends: its thread pools take no work
-                    self._write(waiting)
+                await asyncio.to_thread(self._write, waiting)
             except OSError as error:
                 self._failed(error)
             else:

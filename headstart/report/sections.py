@@ -662,7 +662,8 @@ def money_note(savings: Savings) -> str:
 
 def extra_note(extra: ExtraCalls) -> str:
     """Return a sentence about the cost of races, hedges, retries and fallbacks."""
-    words = f"{percent(extra.calls_share)} calls beyond one for each of {extra.requests:,} requests"
+    requests = "request" if extra.requests == 1 else "requests"
+    words = f"{percent(extra.calls_share)} extra calls for {extra.requests:,} {requests}"
     if extra.usd_share is None:
         return f"{words}."
     share = percent(extra.usd_share)

@@ -100,5 +100,5 @@ def test_the_page_shows_calls() -> None:
     shaped = ShapingEffect(kind="compress", tokens_before=1000, tokens_after=600)
     page = render_page(report_on(served(WON, LOST, shaped=(shaped,))))
     assert "together llama" in page
-    assert "calls whose answer no client got cost $0.0100, 25.0 % of all" in page
+    assert "100.0 % extra calls for 1 request; calls whose answer no client got cost $0.01" in page
     assert "40.0 %" in page
