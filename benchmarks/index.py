@@ -133,7 +133,7 @@ class NearEnough:
     ) -> None:
         """Count nothing."""
 
-    def prepare(self, text: str, encoding: Encoding) -> None:
+    def prepare(self, text: str, encoding: Encoding, task: str = "") -> None:
         """Parse nothing."""
 
     def pack(self, prepared: None) -> bytes:

@@ -219,7 +219,7 @@ def play_all(
     rows = {(name, place): source.read(name, place) for name in streams for place in orderings}
     for row in chain.from_iterable(rows.values()):
         if row.prompt.query is not None:
-            prompts.prepare(row.prompt.query)
+            prompts.prepare(row.prompt.query, row.prompt.task)
     _Inherited.prompts, _Inherited.streams = prompts, rows
     jobs = product(streams, orderings, entrants)
     with get_context("fork").Pool(processes) as pool:

@@ -3,6 +3,7 @@
     python -m benchmarks.safe_hits_streams mix data_full.json train.csv > mix.jsonl
     python -m benchmarks.safe_hits_streams retrieval > retrieval.jsonl
     python -m benchmarks.safe_hits_streams conversations data_full.json > conversations.jsonl
+    python -m benchmarks.safe_hits_streams templated data_full.json --template before > before.jsonl
 
 ``mix`` holds CLINC150 (``data_full.json``), Banking77 (``train.csv``) and the synthetic slots of
 the tests, shuffled, without repeats. The classes of a third of the intents, and of all slots, are
@@ -10,6 +11,7 @@ named ``family/...``: their answers differ from their family's in one to three f
 ``retrieval`` holds templates with documents and reworded questions, which it names.
 ``conversations`` holds texts of CLINC150 that end one of 100 conversations. Popular conversations
 come more often. All end with the same 20 intents, and each has its own answers.
+``templated`` holds 6,000 texts of CLINC150 in one template, for ``benchmarks.safe_hits --files``.
 """
 
 from __future__ import annotations
@@ -35,6 +37,18 @@ NEAR_DUPLICATES = 3
 SEED = 7
 RETRIEVAL_PROMPTS = 2500
 CONVERSATIONS, INTENTS, ENDINGS = 100, 20, 5000
+TEMPLATED = 6000
+TEMPLATES = {
+    "none": "{}",
+    "before": "You are the assistant of a company. Read the following message from a customer and "
+    "decide which of our help articles answers it. Reply with the title of the article only.\n\n"
+    "Message: {}",
+    "after": "{}\n\nReply with the title of the help article only, in English, without any further "
+    "text or explanation.",
+    "question": "Please answer the question of this customer.\n\nQuestion: {}",
+    "translation": "Translate the following text into German. Reply with the translation only.\n\n"
+    "Text: {}",
+}
 
 
 def mixed(clinc: Path, banking: Path) -> list[dict[str, str]]:
@@ -89,6 +103,19 @@ def conversations(clinc: Path) -> list[dict[str, object]]:
     return lines
 
 
+def templated(clinc: Path, template: str) -> list[dict[str, str]]:
+    """Return lines in a template. Each text has its own translation."""
+    rows = list(clinc150(clinc))
+    random.Random(3).shuffle(rows)
+    return [
+        {
+            "prompt": TEMPLATES[template].format(text),
+            "class": text.lower() if template == "translation" else intent,
+        }
+        for text, intent in rows[:TEMPLATED]
+    ]
+
+
 def main() -> None:
     """Write a stream to standard output."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
@@ -99,11 +126,16 @@ def main() -> None:
     streams.add_parser("retrieval")
     talks = streams.add_parser("conversations")
     talks.add_argument("clinc", type=Path)
+    framed = streams.add_parser("templated")
+    framed.add_argument("clinc", type=Path)
+    framed.add_argument("--template", choices=TEMPLATES, required=True)
     arguments = parser.parse_args()
     if arguments.stream == "mix":
         lines: Iterable[object] = mixed(arguments.clinc, arguments.banking)
     elif arguments.stream == "retrieval":
         lines = retrieval()
+    elif arguments.stream == "templated":
+        lines = templated(arguments.clinc, arguments.template)
     else:
         lines = conversations(arguments.clinc)
     for line in lines:

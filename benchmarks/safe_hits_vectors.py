@@ -26,22 +26,23 @@ class Prompts:
         self._file = folder / "safe_hits.npz" if folder else None
         self._encoder = OnnxEncoder()
         self._sketcher = load_sketcher() if sketches else None
-        self._prepared: dict[str, PreparedPrompt[Parse]] = {}
+        self._prepared: dict[tuple[str, str], PreparedPrompt[Parse]] = {}
         self._encodings: dict[str, Encoding] = {}
         self._new = False
         if self._file and self._file.exists():
             self._encodings = dict(_read(self._file))
 
-    def prepare(self, text: str) -> PreparedPrompt[Parse]:
-        """Return a prompt's vector and parse."""
-        if text not in self._prepared:
+    def prepare(self, text: str, task: str = "") -> PreparedPrompt[Parse]:
+        """Return a prompt's vector and parse. ``task`` is that of its key."""
+        place = text, task
+        if place not in self._prepared:
             encoding = self.encoding(text)
-            parse = parse_prompt(text, encoding)
+            parse = parse_prompt(text, encoding, task)
             sketch = None if self._sketcher is None else self._sketcher.sketch(text)
-            self._prepared[text] = PreparedPrompt(
+            self._prepared[place] = PreparedPrompt(
                 encoding.sentence, parse, encoding.complete, sketch
             )
-        return self._prepared[text]
+        return self._prepared[place]
 
     def encoding(self, text: str) -> Encoding:
         """Return the encoding of a prompt."""

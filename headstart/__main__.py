@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+
+_INTERRUPTED = signal.getsignal(signal.SIGINT)
+with contextlib.suppress(ValueError):  # another thread than the first sets no handlers
+    if _INTERRUPTED is signal.default_int_handler:
+        # Ctrl-C while the libraries load ends the process at once, without a traceback.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import errno
 import sys
 from difflib import get_close_matches
@@ -102,11 +111,15 @@ def cli() -> None:
     """Make LLM calls faster and cheaper, with a cache in front of one or several providers."""
 
 
+with contextlib.suppress(ValueError):
+    signal.signal(signal.SIGINT, _INTERRUPTED)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line. Exits 0 on success, 2 on bad settings or usage, 1 on other errors."""
     try:
         cli.main(args=arguments, prog_name="headstart", standalone_mode=False)
-    except click.exceptions.Abort:
+    except (click.exceptions.Abort, KeyboardInterrupt):
         sys.exit(130)
     except click.ClickException as error:
         error.show()

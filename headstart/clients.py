@@ -73,7 +73,13 @@ class LocalServer:
     def _run(self) -> None:
         # uvicorn exits where the app does not start.
         with self._listening, suppress(SystemExit):
-            self._server.run([self._listening])
+            try:
+                self._server.run([self._listening])
+            except RuntimeError:
+                # The event loop ends its thread pool with a new thread. Python 3.12 starts none
+                # while the interpreter ends.
+                if not self._server.should_exit:
+                    raise
         atexit.unregister(self.close)
 
     def stop(self) -> None:

@@ -291,8 +291,8 @@ class MatchPolicy(Protocol[P]):
     def hit_share(self, context: MatchContext) -> float:
         """Return the share of a domain's encoded questions that were hits lately, from 0 to 1."""
 
-    def prepare(self, text: str, encoding: Encoding) -> P:
-        """Parse a prompt."""
+    def prepare(self, text: str, encoding: Encoding, task: str = "") -> P:
+        """Parse a prompt. ``task`` is the ``CacheKey.task`` of its key."""
 
     def pack(self, prepared: P) -> bytes:
         """Serialise a parse, so that it can be stored with the entry."""

@@ -72,6 +72,7 @@ class CacheOptions(TypedDict, total=False):
     max_bytes: int | None
     hot_bytes: int
     outage_ttl_s: float
+    templates: bool
     key_headers: Sequence[str]
     ignore_headers: Sequence[str]
     audit: Mapping[str, object]

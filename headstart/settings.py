@@ -62,8 +62,9 @@ EditMode: TypeAlias = Literal["off", "blocks", "prediction"]
 EqualModels: TypeAlias = Literal["check", "assume"]
 ErrorOf: TypeAlias = Literal["hits", "requests"]
 GuardName: TypeAlias = Literal[
-    "number", "unit", "date", "name", "sign", "spelling", "question", "connective", "quantifier",
-    "comparative", "negation", "role-swap", "scope", "antonym", "crossing", "substitution",
+    "language", "number", "unit", "date", "name", "sign", "spelling", "question", "connective",
+    "quantifier", "comparative", "negation", "role-swap", "scope", "antonym", "crossing",
+    "substitution",
 ]  # fmt: skip
 Judge: TypeAlias = Literal["format", "refusal", "logprob", "prompt", "agreement"]
 Level: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=3)]
@@ -387,6 +388,9 @@ class CacheSettings(Section):
     """If the store does not answer, Headstart does not know which entries were deleted. For this
     time it still serves exact repeats from memory, and then none. A new answer may be served for
     this time after its creation."""
+    templates: bool = True
+    """Find the [template](how-a-hit-is-decided.md#templates) that many prompts share, and compare
+    only the question in it by meaning."""
     key_headers: tuple[str, ...] = ()
     """Request headers that change the answer. They become part of the cache key."""
     ignore_headers: tuple[str, ...] = ()
@@ -650,7 +654,7 @@ class UpstreamSettings(Section):
     include_usage: bool = True
     """Ask for token counts in streams, and remove them for callers who did not ask for them."""
     connect_s: Seconds = 10.0
-    """Longest time to connect."""
+    """Longest time to connect, from the search for the address on."""
     first_token_s: Seconds | None = None
     """Longest wait for the first content. None: the larger of 30 s and four times the learned p99,
     if another upstream could be asked."""

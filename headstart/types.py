@@ -78,6 +78,9 @@ class CacheKey(Frozen):
     """The digest of ``partition`` without ``history``. None: only an equal history may match."""
     history: tuple[Turn, ...] = ()
     """Earlier turns that another conversation may say in other words."""
+    task: str = ""
+    """The digest of the template around ``query``, if its answer may depend on the wording of the
+    query."""
 
     @property
     def group(self) -> str:

@@ -335,9 +335,8 @@ class UsualCalls:
     def times_of(self, kind: CallKind, *, first: bool = False) -> UsualTimes | None:
         """Return the usual times of calls of a kind; None: nothing is known.
 
-        ``first``: until first tokens.
-
-        A whole answer has its first token at its end.
+        With ``first`` they are the times until first tokens. An answer that is not streamed has its
+        first token at its end.
         """
         first = first and kind.stream is True
         place = (kind, first)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import subprocess
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -13,8 +15,10 @@ import httpx
 import httpx2
 import openai
 import pytest
+import uvicorn
 from langchain_core.language_models.fake_chat_models import FakeListChatModel
 from langchain_core.messages import HumanMessage, SystemMessage
+from starlette.applications import Starlette
 
 import headstart
 from headstart.clients import LocalServer
@@ -28,6 +32,7 @@ from support.serving import serving_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 ASKED: list[Any] = [{"role": "user", "content": "What is the capital of France?"}]
 
@@ -106,6 +111,40 @@ def test_settings_with_upstreams_decide_where_calls_go(provider: str, simulator:
     client = headstart.wrap(own, settings, store="memory:", mode="exact-only")
     assert client.chat.completions.create(model="m", messages=ASKED).choices
     assert calls(simulator) == 1
+
+
+PROGRAM = """
+import sys, headstart, openai
+client = headstart.wrap(
+    openai.OpenAI(base_url=sys.argv[1], api_key="k"), "r.toml", mode="exact-only", store="memory:"
+)
+client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hi"}])
+"""
+
+
+def test_the_end_of_a_program_stops_the_server_and_writes_the_record(
+    provider: str, tmp_path: Path
+) -> None:
+    (tmp_path / "r.toml").write_text("[record]\nenabled = true\npath = 'r.jsonl'\n")
+    command = [sys.executable, "-c", PROGRAM, f"{provider}/v1"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    [record] = tmp_path.glob("r-*.jsonl")
+    assert len(record.read_text().splitlines()) == 1
+
+
+def test_a_server_that_ends_with_the_interpreter_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = uvicorn.Server.run
+
+    def ends_late(self: uvicorn.Server, sockets: Any = None) -> None:
+        run(self, sockets)
+        raise RuntimeError("can't create new thread at interpreter shutdown")  # of Python 3.12
+
+    failed: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", failed.append)
+    monkeypatch.setattr(uvicorn.Server, "run", ends_late)
+    LocalServer(Starlette()).close()
+    assert not failed
 
 
 def test_a_client_of_no_known_sdk_is_refused() -> None:

@@ -208,6 +208,7 @@ def test_client_keys_come_from_the_file_or_from_variables(tmp_path: Path) -> Non
         ("[record]\nretention_days = 0", ["record.retention_days", ">= 1"]),
         ("[record]\nenabled = true\n[cache]\nenabled = false", ["record.enabled", "shadow"]),
         ("[server]\ntrusted_proxies = ['nginx']", ["server.trusted_proxies[0]", "10.0.0.0/8"]),
+        ("[server]\nhost = ''", ["server.host", "0.0.0.0"]),
         ("[server]\nallowed_hosts = ['http://a']", ["server.allowed_hosts[0]", "scheme"]),
         ("[server]\nallowed_hosts = ['a:80']", ["server.allowed_hosts[0]", "port"]),
         ("[server]\nallowed_origins = ['*']", ["server.allowed_origins[0]", "client_keys"]),

@@ -185,7 +185,8 @@ def stats(options: StatsOptions) -> None:
     )
     if found.oldest is not None and found.newest is not None:
         now = time.time()  # noqa: TID251 - the composition root
-        click.echo(f"  from {_age(now - found.oldest)} to {_age(now - found.newest)} old")
+        oldest, newest = _age(now - found.oldest), _age(now - found.newest)
+        click.echo(f"  {newest} old" if newest == oldest else f"  {newest} to {oldest} old")
     for title, counts in (("model", found.models), ("tag", found.tags)):
         for name, number in sorted(counts.items(), key=lambda item: -item[1])[:20]:
             click.echo(f"  {title:6} {name}: {number:,}")

@@ -36,6 +36,8 @@ busy."""
 REST_S = 0.1
 """The wait after the system could not open a connection, for example because it has no free
 descriptors."""
+QUIET_S = 60.0
+"""The log tells once in so many seconds that connections cannot be accepted."""
 GONE = 2**62
 """The connection count of a worker that does not run."""
 
@@ -64,6 +66,7 @@ class Acceptor:
         self._opening = Supervisor()
         self._loop = asyncio.get_running_loop()
         self._later: asyncio.TimerHandle | None = None
+        self._quiet_until = 0.0
         self._coming = 0
         """Connections that were accepted and are not open yet."""
         listening.setblocking(False)  # noqa: FBT003 - the library's signature
@@ -97,7 +100,9 @@ class Acceptor:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                logger.error("a connection cannot be accepted: %s", error)
+                if self._loop.time() >= self._quiet_until:
+                    self._quiet_until = self._loop.time() + QUIET_S
+                    logger.error("a connection cannot be accepted: %s", error)
                 return self._pause(REST_S, anyway=False)
             connection.setblocking(False)  # noqa: FBT003 - the library's signature
             self._coming += 1
@@ -224,9 +229,10 @@ class SidecarServer(DrainingServer):
         """Start the sidecar, then accept connections."""
         # Before uvicorn's own start-up, which would print a traceback over the reason.
         try:
-            await self._sidecar.running()
+            started = await self.completes(self._sidecar.running)
         except HeadstartError as error:
-            self._failure = error
+            self._failure, started = error, False
+        if not started:
             self.should_exit = True
             return
         settle_memory()

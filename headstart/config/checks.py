@@ -488,6 +488,8 @@ def _problems(settings: Settings) -> Iterator[str]:
             "record.enabled: a record needs the cache; set cache.enabled = true, and "
             'cache.mode = "shadow" to serve nothing but exact repeats'
         )
+    if not settings.server.host.strip():
+        yield 'server.host: is empty; write "0.0.0.0" for all addresses of this machine'
     if settings.server.is_loopback or settings.server.client_keys:
         return
     for index, upstream in enumerate(settings.upstream):

@@ -117,7 +117,7 @@ class ChatEncoder:
     def _write(self, event: StreamEvent, written: list[bytes]) -> None:
         match event:
             case Started():
-                self._rename(event)
+                self._update_head(event)
             case UsageReported(usage=usage):
                 self._usage = usage
             case ExtraDelta(fields=fields, choice=None):
@@ -192,7 +192,8 @@ class ChatEncoder:
             return event.reason
         return "function_call" if calls.get(0) == "function_call" else "tool_calls"
 
-    def _rename(self, event: Started) -> None:
+    def _update_head(self, event: Started) -> None:
+        """Use the model's name, fingerprint and tier of the event from now on."""
         known = self._names
         self._names = Started(
             model=event.model or known.model,

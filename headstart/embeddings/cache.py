@@ -180,9 +180,6 @@ class SemanticCache:
         """
         if self._search is None or key.query is None:
             return miss("exact-only")
-        group = key.group
-        if not self._index.size(group) and not self._search.expects(group):
-            return miss("empty-partition")
         lookup = await self._search.find(key, refuse, context)
         if lookup.entry is not None:
             self.touch((lookup.entry.id,))

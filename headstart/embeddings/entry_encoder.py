@@ -171,8 +171,9 @@ class EntryEncoder(Generic[P]):
         self._sketcher = sketcher
         self._policy = policy
         self._replica = replica
-        self._parsed: Latest[tuple[str, str], P] = Latest(MOST_PARSED)
-        """By tenant and text: the time of an answer tells no tenant what another one asked."""
+        self._parsed: Latest[tuple[str, str, str], P] = Latest(MOST_PARSED)
+        """By tenant, task and text: the time of an answer tells no tenant what another one
+        asked."""
         self._sketched: Latest[tuple[str, str], bytes] = Latest(MOST_SKETCHED)
         self._busy: Latest[str, None] = Latest(MOST_WANTED)
         """Texts that a lookup did not encode because of load."""
@@ -191,17 +192,14 @@ class EntryEncoder(Generic[P]):
         if self._sketcher is None:
             return None
         row = self._sketched.get((tenant, text))
-        if row is None and (row := self._sketch(text)) is not None:
-            # A text without a sketch may have any length, so it is not kept.
-            self._sketched[tenant, text] = row
-        return row
-
-    def _sketch(self, text: str) -> bytes | None:
-        sketch = None if self._sketcher is None else self._sketcher.sketch_whole(text)
-        if sketch is None:
-            return None
+        if row is not None:
+            return row
+        sketch = self._sketcher.sketch_whole(text)
+        if sketch is None or not sketch.any():
+            return None  # not kept: such a text may have any length
         row = pack_row(sketch)
-        return row if any(row) else None
+        self._sketched[tenant, text] = row
+        return row
 
     def _in_table(self, row: bytes | None) -> Sketch | None:
         """Return a row with the name of its table."""
@@ -209,14 +207,14 @@ class EntryEncoder(Generic[P]):
             return None
         return Sketch(table=self._sketcher.namespace, row=row)
 
-    def parse(self, text: str, encoding: Encoding, tenant: str) -> P:
+    def parse(self, text: str, encoding: Encoding, tenant: str, task: str) -> P:
         """Return the policy's parse of a prompt.
 
         A prompt that missed is stored soon, so its parse is needed twice.
         """
-        place = tenant, text
+        place = tenant, task, text
         if place not in self._parsed:
-            self._parsed[place] = self._policy.prepare(text, encoding)
+            self._parsed[place] = self._policy.prepare(text, encoding, task)
         return self._parsed[place]
 
     def note_busy(self, text: str) -> None:
@@ -309,7 +307,7 @@ class EntryEncoder(Generic[P]):
         vector = pack_vector(encoding.sentence)
         embedded = msgspec.structs.replace(
             entry,
-            evidence=self._policy.pack(self.parse(text, encoding, tenant)),
+            evidence=self._policy.pack(self.parse(text, encoding, tenant, entry.key.task)),
             evidence_version=self._policy.parse_version,
             encoder=self._encoder.namespace,
         )
@@ -367,7 +365,7 @@ class EntryEncoder(Generic[P]):
         puts = []
         for id, entry in entries.items():
             text = entry.key.query
-            sketch = self._in_table(None if text is None else self._sketch(text))
+            sketch = self._in_table(None if text is None else self.sketch(text, ""))
             if sketch is not None:
                 vector = rows[id].vector
                 puts.append(Put(entry=entry, vector=vector, sketch=sketch, amends=True))

@@ -18,7 +18,7 @@ from anyio import to_thread
 
 from headstart.errors import StageError, StoreError, VectorIndexError
 from headstart.observe import Observer, StageFailed
-from headstart.types import Delete, Entry, Latest, VectorRow
+from headstart.types import Delete, Entry, VectorRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -73,7 +73,7 @@ class HotTier:
         """The time since which the log cannot be read; None: it can."""
         self._by_id: OrderedDict[str, HotEntry] = OrderedDict()
         self._by_exact: dict[str, str] = {}
-        self._decoded: Latest[str, Entry] = Latest(DECODED)
+        self._decoded: OrderedDict[str, Entry] = OrderedDict()
         self.bytes = 0
         """The estimated bytes of all entries here."""
         self._used: set[str] = set()
@@ -104,7 +104,10 @@ class HotTier:
         self._by_id[id] = HotEntry(exact, value, entry.created, entry.expires)
         self._by_exact[exact] = id
         self.bytes += size
-        self._keep_decoded(id, value, entry)
+        if len(value) <= LONGEST_DECODED:
+            self._decoded[id] = entry
+            if len(self._decoded) > DECODED:
+                self._decoded.popitem(last=False)
         while self.bytes > self._max_bytes:
             self.discard((next(iter(self._by_id)),))
 
@@ -182,12 +185,11 @@ class HotTier:
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             self.discard((id,))
             return None
-        self._keep_decoded(id, hot.value, entry)
-        return entry
-
-    def _keep_decoded(self, id: str, value: bytes, entry: Entry) -> None:
-        if len(value) <= LONGEST_DECODED:
+        if len(hot.value) <= LONGEST_DECODED:
             self._decoded[id] = entry
+            if len(self._decoded) > DECODED:
+                self._decoded.popitem(last=False)
+        return entry
 
 
 @dataclass(slots=True, eq=False)

@@ -28,7 +28,7 @@ import time
 from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass, field
-from itertools import filterfalse
+from itertools import compress, filterfalse, repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias
 
@@ -109,10 +109,6 @@ class SemanticSearch(Generic[P]):
 
         return arrived
 
-    def expects(self, group: str) -> bool:
-        """Tell whether lookups of a group wait for an entry."""
-        return group in self._expected
-
     # --- lookups ---------------------------------------------------------------------------------
 
     async def find(self, key: CacheKey, refuse: Refuse, context: MatchContext) -> Lookup:
@@ -121,10 +117,13 @@ class SemanticSearch(Generic[P]):
         ``key.query`` is the text to compare. ``refuse`` has the conditions of the request. An error
         of a stage is reported and gives a miss.
         """
+        group = key.group
+        if not self.replica.index.size(group) and group not in self._expected:
+            return miss("empty-partition")
         now = asyncio.get_running_loop().time()
         wait_s = self.max_wait_s if context.max_wait_s is None else context.max_wait_s
         query = SemanticQuery(
-            key, key.group, key.query or "", refuse, context, wait_s, now + wait_s,
+            key, group, key.query or "", refuse, context, wait_s, now + wait_s,
             now + self.max_wait_s,
         )  # fmt: skip
         try:
@@ -189,7 +188,8 @@ class SemanticSearch(Generic[P]):
         for each in found:
             await self._encode_near(each, query)
             compared.append(ComparedNeighbors.of(each, vectors, vector, query.priority))
-        prepared = self.entries.parse(query.text, encoding, query.context.tenant)
+        tenant, task = query.context.tenant, query.key.task
+        prepared = self.entries.parse(query.text, encoding, tenant, task)
         lookup = await self._match(compared, prepared, query)
         query.add_time("match_s")
         return lookup
@@ -460,10 +460,12 @@ class ComparedNeighbors(NamedTuple):
         """
         if vectors is None:
             return cls(near, [(each.similarity, rank) for rank, each in enumerate(near)])
-        size, rows = len(vector), [*map(vectors.get, map(_ID_OF, near))]
-        known = [(rank, row) for rank, row in enumerate(rows) if row and len(row) == size]
-        nearest = nearest_rows([row for _, row in known], vector, MOST_JUDGED)
-        encoded = [(similarity, known[place][0]) for similarity, place in nearest]
+        # Loops in C: there are hundreds of neighbours.
+        rows = [*map(vectors.get, map(_ID_OF, near), repeat(b""))]
+        fits = [*map(len(vector).__eq__, map(len, rows))]
+        ranks = [*compress(range(len(rows)), fits)]
+        nearest = nearest_rows([*compress(rows, fits)], vector, MOST_JUDGED)
+        encoded = [(similarity, ranks[place]) for similarity, place in nearest]
         return cls(near, encoded, sketch)
 
     def rank_of(self, id: str) -> int:

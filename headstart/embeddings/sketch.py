@@ -19,6 +19,7 @@ import functools
 import hashlib
 import math
 import re
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -122,11 +123,9 @@ class WordTokens:
         """Return the tokens of a text; None if it is not plain."""
         if not text.isascii() or _PLAIN.fullmatch(text) is None:
             return None
-        words, known = _WORD.findall(text.lower()), self._words
-        ids: list[int] = []
+        words = _WORD.findall(text.lower())
         try:
-            for word in words:
-                ids += known[word]
+            ids = [*chain.from_iterable(map(self._words.__getitem__, words))]
         except KeyError:
             ids = self._read(words)
         return ids[: self._limit]
@@ -137,7 +136,7 @@ class WordTokens:
         for word in words:
             tokens = self._words.get(word)
             if tokens is None:
-                # A word that is one token, as WordPiece takes the longest part first.
+                # Mostly a word is one token, as WordPiece takes the longest part first.
                 whole = self._tokenizer.token_to_id(word)
                 tokens = (
                     tuple(self._tokenizer.encode(word, add_special_tokens=False).ids)

@@ -599,6 +599,7 @@ def _make_preparer(
         learning=parts.learning,
         lifetimes=lifetimes(cache),
         values=ValueLimit(parts.settings.server.max_body_values),
+        templates=cache.templates,
     )
 
 

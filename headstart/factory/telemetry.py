@@ -116,7 +116,10 @@ class _Sending:
             for provider in self._own:
                 provider.shutdown()
 
-        stopping = asyncio.get_running_loop().run_in_executor(None, stop)
+        try:
+            stopping = asyncio.get_running_loop().run_in_executor(None, stop)
+        except RuntimeError:  # the interpreter ends: its thread pools take no work
+            return stop()
         done, _ = await asyncio.wait((stopping,), timeout=STOP_S)
         if not done:
             for exporter in self._exporters:

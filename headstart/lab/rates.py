@@ -15,15 +15,16 @@ import msgspec
 
 from headstart.decisions import MatchContext, Neighbor, RankedNeighbor
 from headstart.errors import ConfigError
-from headstart.lab.stream import HISTORY, PlayedPrompt, PreparedPrompt, history_judge
-from headstart.policies.key import KeyContext, chat_key, find_question
+from headstart.lab.stream import HISTORY, PlayedPrompt, history_judge
+from headstart.policies.key import KeyContext, Templates, chat_key, find_question
 from headstart.report.estimates import ShareInterval, least_share, wilson_interval
 from headstart.types import CacheKey, ChatRequest, Frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from headstart.interfaces import MatchPolicy
+    from headstart.lab.stream import PreparePrompt
 
 
 T = TypeVar("T")
@@ -83,20 +84,21 @@ class _StreamLine(msgspec.Struct):
     category: str | None = None
 
 
-def read_labelled(lines: Iterable[bytes]) -> Pairs | Stream:
+def read_labelled(lines: Iterable[bytes], *, or_else: str = "") -> Pairs | Stream:
     """Read a file of pairs or of a stream. The first line decides which of the two it is.
 
-    Raises LabelledDataError.
+    ``or_else`` tells in an error what else the caller reads. Raises LabelledDataError.
     """
     rows = numbered(lines)
     fields = decode_line(*rows[0], dict[str, Any])
-    if "prompt" in fields:
-        return Stream(rows=tuple(_labelled(number, line) for number, line in rows))
+    if {"prompt", "class"} <= fields.keys():
+        templates = Templates()
+        return Stream(rows=tuple(_labelled(number, line, templates) for number, line in rows))
     if "a" in fields:
         return Pairs(rows=tuple(_pair(decode_line(*row, _PairLine)) for row in rows))
     raise LabelledDataError(
         f"line {rows[0][0]}: found {sorted(fields)}; a pair needs a, b and same_answer, "
-        "a stream line needs prompt and class"
+        f"a stream line needs prompt and class{or_else}"
     )
 
 
@@ -124,10 +126,12 @@ def _pair(line: _PairLine) -> Pair:
     )
 
 
-def _labelled(number: int, raw: bytes) -> LabelledPrompt:
+def _labelled(number: int, raw: bytes, templates: Templates) -> LabelledPrompt:
     line = decode_line(number, raw, _StreamLine)
     prompt = _prompt(line.prompt, line.query)
-    if line.query is not None and prompt.query != line.query:
+    if line.query is None:
+        prompt = templates.take_out(prompt)
+    elif prompt.query != line.query:
         raise LabelledDataError(f"line {number}: query must be in the last user text word for word")
     return LabelledPrompt(prompt=prompt, label=str(line.label), category=line.category)
 
@@ -298,7 +302,7 @@ class PairReport(Rates, omit_defaults=False):
 
 
 def judge_pairs(
-    pairs: Iterable[Pair], prepare: Callable[[str], PreparedPrompt[P]], policy: MatchPolicy[P]
+    pairs: Iterable[Pair], prepare: PreparePrompt[P], policy: MatchPolicy[P]
 ) -> PairReport:
     """Judge each pair by itself. Two equal prompts are an exact hit."""
     refused: Counter[str] = Counter()
@@ -352,16 +356,14 @@ def _apart(key: CacheKey, number: int) -> CacheKey:
     return msgspec.structs.replace(key, **bound)
 
 
-def _refuse(
-    pair: Pair, prepare: Callable[[str], PreparedPrompt[P]], policy: MatchPolicy[P]
-) -> str | None:
+def _refuse(pair: Pair, prepare: PreparePrompt[P], policy: MatchPolicy[P]) -> str | None:
     """Return None for a hit, else the reason of the miss."""
     a, b = pair.a, pair.b
     if a.exact == b.exact:
         return None
     if a.query is None or b.query is None or a.group != b.group:
         return "not-comparable"
-    stored, asked = prepare(a.query), prepare(b.query)
+    stored, asked = prepare(a.query, a.task), prepare(b.query, b.task)
     if not (stored.usable and asked.usable):
         return "not-comparable"
     similarity = float(stored.vector @ asked.vector)

@@ -42,7 +42,7 @@ P = TypeVar("P")
 
 
 def history_judge(
-    policy: MatchPolicy[P], prepare: Callable[[str], PreparedPrompt[P]]
+    policy: MatchPolicy[P], prepare: PreparePrompt[P]
 ) -> Callable[[CacheKey, CacheKey], bool]:
     """Return a judge of earlier turns: equal words first, then the encodings of reworded turns."""
 
@@ -141,6 +141,12 @@ class PreparedPrompt(NamedTuple, Generic[P]):
         return pack_vector(self.vector) if self.sketch is None else pack_row(self.sketch)
 
 
+class PreparePrompt(Protocol[P]):
+    """Encodes and parses a prompt; ``task`` is the ``CacheKey.task`` of its key."""
+
+    def __call__(self, text: str, task: str = "") -> PreparedPrompt[P]: ...
+
+
 class AskedPrompt(Protocol):
     """A row of a stream, with the cache key of its prompt."""
 
@@ -200,7 +206,7 @@ class PlayedPrompt(NamedTuple, Generic[R]):
 
 
 def play(
-    rows: Iterable[R], prepare: Callable[[str], PreparedPrompt[P]], run: ReplayRun[P, R]
+    rows: Iterable[R], prepare: PreparePrompt[P], run: ReplayRun[P, R]
 ) -> Iterator[PlayedPrompt[R]]:
     """Yield the result of each prompt, except for exact repeats."""
     cache = _ReplayedCache(run, prepare)
@@ -210,7 +216,7 @@ def play(
         if first.setdefault(key.exact, row) is not row:
             _learn_null(number, row, first[key.exact], run)
             continue
-        prepared = None if key.query is None else prepare(key.query)
+        prepared = None if key.query is None else prepare(key.query, key.task)
         if prepared is None or not prepared.usable:
             yield PlayedPrompt(row, served=False, refusal="not-comparable")
             continue
@@ -278,7 +284,7 @@ class _ReplayedCache(Generic[P, R]):
     The id of a prompt is its place in the stream.
     """
 
-    def __init__(self, run: ReplayRun[P, R], prepare: Callable[[str], PreparedPrompt[P]]) -> None:
+    def __init__(self, run: ReplayRun[P, R], prepare: PreparePrompt[P]) -> None:
         self._run = run
         self._same_history = history_judge(run.policy, prepare)
         self._index: FaissIndex | None = None

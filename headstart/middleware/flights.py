@@ -487,27 +487,21 @@ class OwnedCall(LazyCondition):
         self._ended(self)
 
 
-class Flights:
+class Flights(dict["Hashable", Flight]):
     """The flights, by join identity."""
-
-    def __init__(self) -> None:
-        self._by_identity: dict[Hashable, Flight] = {}
-
-    def __len__(self) -> int:
-        return len(self._by_identity)
 
     def find(self, identity: Hashable, deadline: float | None = None) -> Flight | None:
         """Return a flight that a client which waits until ``deadline`` may join, or None."""
-        flight = self._by_identity.get(identity)
+        flight = self.get(identity)
         if flight is None or not (flight.joinable and flight.lasts(deadline)):
             return None
         return flight
 
     def add(self, identity: Hashable, flight: Flight) -> None:
         """Make a flight joinable under ``identity``."""
-        self._by_identity[identity] = flight
+        self[identity] = flight
 
     def remove(self, identity: Hashable, flight: Flight) -> None:
         """Forget a flight, unless another has taken its place."""
-        if self._by_identity.get(identity) is flight:
-            del self._by_identity[identity]
+        if self.get(identity) is flight:
+            del self[identity]

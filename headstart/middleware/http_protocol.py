@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import sys
 import time
@@ -16,8 +17,7 @@ from headstart.errors import RequestError, UpstreamError
 from headstart.observe import logger
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from types import FrameType
 
     from uvicorn._types import (
@@ -73,6 +73,8 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     """True: further bytes are read and dropped."""
     _received = b""
     """The bytes that are being read."""
+    _refusal = ""
+    """Why the newest request's head is refused."""
     _repeats_head = False
     """A new parser reads a head again, to know the length of the body. Its calls are ignored."""
 
@@ -112,6 +114,9 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         self._in_head = False
         if self._ignores or self._repeats_head:
             return
+        self._refusal = self._fault_of_head()
+        if self._refusal:
+            raise ValueError(self._refusal)  # the parser stops, and uvicorn calls send_400_response
         self._in_body = self._advances = True
         self._wait_no_more()
         super().on_headers_complete()
@@ -162,9 +167,21 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         """Refuse the bytes, unless an answer has to go out first."""
         running = self._running
         if running is None or running.response_complete or running.more_body:
-            super().send_400_response(msg)
+            super().send_400_response(self._refusal or msg)
         else:
             self._ignore_the_rest()
+
+    def _fault_of_head(self) -> str:
+        """Tell what the parser accepts although RFC 9112 wants a refusal; "": nothing."""
+        names = [name for name, _ in self.headers]
+        hosts = names.count(b"host")
+        if hosts > 1 or (not hosts and self.parser.get_http_version() != "1.0"):
+            return "The request needs exactly one Host header."
+        if b"transfer-encoding" in names:
+            codings = [value for name, value in self.headers if name == b"transfer-encoding"]
+            if [value.strip().lower() for value in codings] != [b"chunked"]:
+                return "The only transfer coding that is understood is chunked."
+        return ""
 
     def _keep(self, size: int) -> None:
         """Count bytes of the newest request, which is queued, and read on."""
@@ -318,6 +335,10 @@ async def _send_before_the_body(
     await send(message)
 
 
+def _do_nothing() -> None:
+    """Do nothing."""
+
+
 class DrainingServer(uvicorn.Server):
     """A uvicorn that drains for ``drain_s()`` seconds after SIGTERM, before it stops.
 
@@ -338,9 +359,11 @@ class DrainingServer(uvicorn.Server):
         self._drain_s = drain_s
         self._on_drain = on_drain
         self._drained_at: float | None = None
+        self._end_start: Callable[[], object] = _do_nothing
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to drain, or to stop."""
+        self._end_start()
         if sig != signal.SIGTERM or self._drained_at is not None or not self._drain_s():
             return super().handle_exit(sig, frame)
         self._drained_at = time.monotonic() + self._drain_s()
@@ -349,6 +372,27 @@ class DrainingServer(uvicorn.Server):
         self.server_state.default_headers = self.config.encoded_headers
         self._captured_signals.append(sig)  # uvicorn raises it again once it has stopped
         self._on_drain()
+
+    async def completes(self, start: Callable[[], Awaitable[object]]) -> bool:
+        """Run a start, which may wait for a disk. Returns False if a signal came before its end."""
+        if self.should_exit or self._drained_at is not None:
+            return False
+        loop, starting = asyncio.get_running_loop(), asyncio.current_task()
+
+        def cancel() -> None:
+            if self._end_start is end_start and starting is not None:
+                starting.cancel()
+
+        self._end_start = end_start = partial(loop.call_soon_threadsafe, cancel)
+        try:
+            await start()
+        except asyncio.CancelledError:
+            if starting is not None:
+                starting.uncancel()
+            return False
+        finally:
+            self._end_start = _do_nothing
+        return True
 
     async def on_tick(self, counter: int) -> bool:
         """Tell whether it is time to stop. Called ten times a second."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from collections import OrderedDict
 from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -30,6 +31,7 @@ from headstart.policies.freshness import (
 from headstart.policies.key import (
     NOT_FOUND,
     KeyContext,
+    Templates,
     chat_key,
     find_question,
     item_key,
@@ -226,8 +228,9 @@ class Preparer:
     repeats share answers. ``rules`` are the ``[[route]]`` tables in order; ``max_error``,
     ``cached_tools`` and ``never_stored`` are those of routes without their own.
     ``learning`` names the encoder and the guards that a learning domain belongs to. ``lifetimes``
-    say how long answers are kept, ``values`` how many JSON values a body may hold. A step that
-    fails is reported to ``observer``, and its request goes on without the cache.
+    say how long answers are kept, ``values`` how many JSON values a body may hold. With
+    ``templates``, templates that prompts share are found. A step that fails is reported to
+    ``observer``, and its request goes on without the cache.
     """
 
     def __init__(
@@ -248,6 +251,7 @@ class Preparer:
         learning: str = "",
         lifetimes: Lifetimes = _ONE_LIFE,
         values: ValueLimit = ANY_VALUES,
+        templates: bool = True,
     ) -> None:
         self._sharing = sharing
         self._callers = Callers(sharing, accepted, secret)
@@ -263,6 +267,8 @@ class Preparer:
         self._learning = learning
         self._lifetimes = lifetimes
         self.values = values
+        self._templates = Templates() if templates and semantic else None
+        self._finding = threading.Lock()
         matched = {name for rule in rules for name, _ in rule.headers}
         self._known_names = _READ_HEADERS.union(sharing.key_headers, matched)
         self._reads = NameMemo(self._has_effect)
@@ -508,10 +514,17 @@ class Preparer:
         answerer, answerers = self._answerers(route.wire, request.model, rule.name)
         question = _question(route, rule, request, found.get(b"x-headstart-query"))
         named = None if question is NOT_FOUND else question
-        key = self._key(route, request, (scope, answerer), target, head, named)
+        whole = self._key(route, request, (scope, answerer), target, head, named)
+        compared = self._semantic and rule.semantic and route.document is None
+        key = whole
+        if compared and question is None and self._templates is not None:
+            with self._finding:  # long requests are read in a thread
+                key = self._templates.take_out(whole)
         # Labels of single questions tell nothing about conversations. Labels under the earlier
         # name "conversation" compared the question with neighbours of all histories.
         kind_of_talk = "question" if key.conversation is None else "follow-up"
+        if key is not whole:
+            kind_of_talk = "templated"
         matching = match_context(
             (scope, route.name, rule.name, kind_of_talk),
             (self._max_error if rule.max_error is None else rule.max_error, head.max_error),
@@ -528,9 +541,7 @@ class Preparer:
             directives=directives,
             scope=scope,
             semantic_refusal=(
-                self._refuse_semantic(request, question, lifetime)
-                if self._semantic and rule.semantic and route.document is None
-                else "exact-only"
+                self._refuse_semantic(request, question, lifetime) if compared else "exact-only"
             ),
             match_context=matching,
             lifetime=lifetime,

@@ -475,25 +475,22 @@ class PumpedCall:
             return "composed"
         if self._custom:
             return self._refuse_raw(reply)
-        if self._whole(reply) is not None and self._kept is not None:
-            if not self._judged:  # an answer may be summed up twice, but is judged once
-                self._refusal = self._pump.admission.refuse_store(
-                    request, self._kept, self._prepared.cached_tools
-                )
-                tells_twice = self._dialect and self._dialect.contradicts
-                if (
-                    self._refusal is None
-                    and tells_twice
-                    and _TEXT_PASSES.issuperset(reply.transforms)
-                    and tells_twice(self._kept)
-                ):
-                    self._refusal = "contradictory"
-                expressions = self._prepared.never_stored
-                if expressions and has_match(msgspec.to_builtins(self._kept), expressions):
-                    self._refusal = NEVER_STORED
-                self._judged = True
-            return self._refusal
-        transcript = reply.transcript
+        whole, kept, prepared = self._whole(reply), self._kept, self._prepared
+        if whole is None or kept is None:
+            return self._refuse_unread(reply.transcript)
+        if not self._judged:  # an answer may be summed up twice, but is judged once
+            refusal = self._pump.admission.refuse_store(request, kept, prepared.cached_tools)
+            contradicts = self._dialect and self._dialect.contradicts
+            passed = _TEXT_PASSES.issuperset(reply.transforms)
+            if refusal is None and contradicts and passed and contradicts(kept):
+                refusal = "contradictory"
+            expressions = prepared.never_stored
+            if expressions and has_match(msgspec.to_builtins(kept), expressions):
+                refusal = NEVER_STORED
+            self._refusal, self._judged = refusal, True
+        return self._refusal
+
+    def _refuse_unread(self, transcript: Transcript) -> str:
         if transcript.error is not None:
             return "error"
         too_large = transcript.overflowed or transcript.size > MAX_DOCUMENT_BYTES

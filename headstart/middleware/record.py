@@ -126,7 +126,10 @@ class Recorder:
             if not waiting:
                 return
             try:
-                await asyncio.to_thread(self._write, waiting)
+                try:
+                    await asyncio.to_thread(self._write, waiting)
+                except RuntimeError:  # the interpreter ends: its thread pools take no work
+                    self._write(waiting)
             except OSError as error:
                 self._failed(error)
             else:

@@ -21,6 +21,7 @@ share of hits among the encoded questions of the domain.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -187,7 +188,7 @@ class Gates:
     """The counts of the domains that were used last."""
 
     def __init__(self) -> None:
-        self._counts: Latest[str, GateCounts] = Latest(MOST_DOMAINS)
+        self._counts: OrderedDict[str, GateCounts] = OrderedDict()
 
     def of(self, context: MatchContext) -> GateCounts:
         """Return the counts of a request's domain."""
@@ -204,9 +205,11 @@ class Gates:
     ) -> None:
         """Count a question that was encoded."""
         counts = self.of(context)
-        self._counts[context.domain] = counts.with_question(
-            similarity, sampled=sampled, served=served, judged=judged
-        )
+        counts = counts.with_question(similarity, sampled=sampled, served=served, judged=judged)
+        self._counts[context.domain] = counts
+        self._counts.move_to_end(context.domain)
+        if len(self._counts) > MOST_DOMAINS:
+            self._counts.popitem(last=False)
 
 
 # --- how long a question may wait -----------------------------------------------------------------

@@ -16,6 +16,8 @@ history; ``policies.match`` decides whether two histories mean the same.
 from __future__ import annotations
 
 import hmac
+import re
+from collections import Counter, OrderedDict
 from functools import cache
 from hashlib import sha256
 from itertools import islice
@@ -26,12 +28,12 @@ import msgspec
 from headstart.dialects.dialect import FieldUse, KeyForm
 from headstart.dialects.registry import DIALECTS, PROTOCOL_HEADERS
 from headstart.dialects.request_form import canonical_body
+from headstart.policies.guards.table import task_of
 from headstart.policies.guards.words import word_texts, words_of
-from headstart.types import CacheKey, ChatRequest, Frozen, Headers, Turn
+from headstart.types import CacheKey, ChatRequest, Frozen, Headers, Latest, Turn
 
 if TYPE_CHECKING:
-    import re
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
 
 _FORMAT = 1
@@ -304,6 +306,166 @@ def _question_matched(text: str, pattern: re.Pattern[str]) -> Question:
     return Question(text=question, start=start, end=start + len(question))
 
 
+# --- shared templates ----------------------------------------------------------------------------
+
+WINDOW = 32
+"""The number of prompts of a partition in which a template is looked for."""
+LEAST_SHARED = 8
+"""The number of different prompts of the window that must share a template."""
+LEAST_WORDS = 3
+"""Fewest words of each side of a template: greetings are shorter."""
+MOST_TEMPLATED_CHARS = 8192
+"""Longer texts have no template: each of their places takes time."""
+MOST_PLACES = 64
+"""Most places in a text where each side of a template may end."""
+MOST_TEMPLATES = 16
+"""Most templates that are remembered for each side in a partition."""
+MOST_PARTITIONS = 128
+"""Most partitions with remembered prompts: at most 16 MB, mostly some KB."""
+
+_BEFORE = re.compile(
+    r"""
+      \n\s*                          # the end of a line
+    | [.:;?!>)\]}"'`\u201d-]\s+       # the end of a sentence, of "Message:", of a quoted example
+    | (?<![^\s:>])["'`\u201c(\[{<]+   # an opening quote
+    | >                             # the end of a tag
+    """,
+    re.VERBOSE,
+)
+"""Where the part of a template before the question may end."""
+_AFTER = re.compile(
+    r"""
+      \s*\n                          # the end of a line
+    | (?<=[.?!])\s                  # the end of a sentence
+    | \s(?=[A-Z(\[{<])              # a capital or a bracket
+    | ["'`\u201d)\]}]+(?=[\s.,;:?!<]|$)  # a closing quote
+    | <                             # the begin of a tag
+    """,
+    re.VERBOSE,
+)
+"""Where the part of a template after the question may begin."""
+_LETTER = re.compile(r"\w")
+_SIGN = re.compile(r"[^\w ]| [A-Z]")
+"""A text without such a sign has no place where a template may end."""
+
+
+class _Prompts:
+    """The latest prompts of one partition, and the templates that were found in them.
+
+    A side of a template is known by its hash. A wrong one costs no more than hits, because the
+    texts themselves belong to the key.
+    """
+
+    __slots__ = ("_counts", "_known", "_latest")
+
+    def __init__(self) -> None:
+        self._latest: OrderedDict[int, frozenset[int]] = OrderedDict()
+        """The sides that each prompt offers, by the prompt's hash."""
+        self._counts: Counter[int] = Counter()
+        self._known: dict[int, None] = {}
+
+    def note(self, text: int, sides: Iterable[int]) -> None:
+        """Count the sides that a prompt offers, unless it is a repeat of one in the window."""
+        if text in self._latest:
+            return
+        self._latest[text] = offered = frozenset(sides)
+        self._counts.update(offered)
+        if len(self._latest) > WINDOW:
+            for side in self._latest.popitem(last=False)[1]:
+                self._counts[side] -= 1
+                if not self._counts[side]:
+                    del self._counts[side]
+
+    def choose(self, sides: Sequence[int]) -> int | None:
+        """Return the first of these sides that is known.
+
+        If none is, remember and return the first one that enough prompts share: a known one stays
+        in use, so that a prompt and its rewordings have the same template.
+        """
+        for side in sides:
+            if side in self._known:
+                return side
+        for side in sides:
+            if self._counts[side] >= LEAST_SHARED:
+                if len(self._known) >= 2 * MOST_TEMPLATES:
+                    self._known.clear()
+                self._known[side] = None
+                return side
+        return None
+
+
+class Templates:
+    """Finds the template that many prompts of a partition share, and takes it out of their keys.
+
+    A program often writes the same words around each question. Then all its prompts look alike.
+    ``take_out`` leaves the question to be compared by meaning; the template must be equal.
+    Not thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._prompts: Latest[str, _Prompts] = Latest(MOST_PARTITIONS)
+
+    def take_out(self, key: CacheKey) -> CacheKey:
+        """Return the key of a prompt without the template in it, if it has one.
+
+        ``exact`` stays the same. A prompt of a conversation has no template.
+        """
+        text = key.query
+        if not text or key.conversation is not None or len(text) > MOST_TEMPLATED_CHARS:
+            return key
+        befores: dict[int, int] = {}
+        afters: dict[int, int] = {}
+        if _SIGN.search(text):
+            befores = {hash(text[:end]): end for end in _ends_before(text)}
+            afters = {hash((text[start:],)): start for start in _starts_after(text)}
+        prompts = self._prompts.get(key.partition)
+        if prompts is None:
+            prompts = self._prompts[key.partition] = _Prompts()
+        self._prompts.move_to_end(key.partition)
+        prompts.note(hash(text), (*befores, *afters))
+        if not (befores or afters):
+            return key
+        before = prompts.choose([*reversed(befores)])
+        start = 0 if before is None else befores[before]
+        after = prompts.choose([side for side, at in afters.items() if at >= start])
+        end = len(text) if after is None else afters[after]
+        return key if before is after is None else _cut_template(key, text, start, end)
+
+
+def _cut_template(key: CacheKey, text: str, start: int, end: int) -> CacheKey:
+    """Return a key whose question is this part of its text; the same key if that is no question."""
+    if not _LETTER.search(text, start, end):
+        return key
+    before, after = text[:start], text[end:]
+    return msgspec.structs.replace(
+        key,
+        partition=sha256(_encode((key.partition, before, after))).hexdigest(),
+        query=text[start:end].strip(),
+        task=task_of(f"{before} {after}"),
+    )
+
+
+def _ends_before(text: str) -> list[int]:
+    """Return the places where a template may end that stands before the question."""
+    words = text.split(None, LEAST_WORDS)
+    if len(words) <= LEAST_WORDS:
+        return []
+    least = len(text) - len(words[-1])
+    found = (match.end() for match in _BEFORE.finditer(text))
+    ends = islice((end for end in found if end >= least), MOST_PLACES)
+    return [end for end in ends if _LETTER.search(text, end)]
+
+
+def _starts_after(text: str) -> list[int]:
+    """Return the places where a template may begin that stands after the question."""
+    words = text.rsplit(None, LEAST_WORDS)
+    if len(words) <= LEAST_WORDS:
+        return []
+    most = len(words[0])
+    starts = [match.start() for match in _AFTER.finditer(text, 0) if match.start() <= most]
+    return starts[-MOST_PLACES:]
+
+
 # --- conversations -------------------------------------------------------------------------------
 
 MOST_TURNS = 64
@@ -338,6 +500,14 @@ _OPENINGS = frozenset(
 _ORDERS = frozenset(words_of("can could will would"))
 _TELLING = frozenset(words_of("tell explain say show describe"))
 
+_THOUGHTS = frozenset(
+    words_of("reasoning reasoning_content reasoning_details thinking redacted_thinking")
+)
+"""Fields of messages, and types of parts and items, that hold what the model thought."""
+_FINAL = "final_answer"
+"""The ``phase`` of an answer. Other phases are words on the way to it."""
+_TEXT_TYPES = tuple({"type": name} for name in ("text", "input_text", "output_text"))
+
 
 class Conversation(Frozen, frozen=True):
     """The messages of a request before the last one, in two parts.
@@ -356,7 +526,7 @@ def split_conversation(messages: Sequence[object]) -> Conversation | None:
     too long, or if the last message does not ask: the meaning of orders such as "cancel it" and
     "yes, the first one" lies in the words that were said before.
     """
-    turns = _plain_ending(messages) if len(messages) > 1 else None
+    turns, start = _plain_ending(messages) if len(messages) > 1 else ([], 0)
     if not turns:
         return None
     last = turns.pop()
@@ -364,8 +534,7 @@ def split_conversation(messages: Sequence[object]) -> Conversation | None:
         return None
     if sum(len(turn.text) for turn in turns) > MOST_CHARS or not asks(last.text):
         return None
-    fixed = messages[: len(messages) - len(turns) - 1]
-    return Conversation(fixed=tuple(fixed), history=_without_courtesies(turns))
+    return Conversation(fixed=tuple(messages[:start]), history=_without_courtesies(turns))
 
 
 def asks(text: str) -> bool:
@@ -380,36 +549,62 @@ def asks(text: str) -> bool:
     return "?" in text or first in _QUESTION_WORDS
 
 
-def _plain_ending(messages: Sequence[object]) -> list[Turn]:
-    """Return the turns after the last message that is not plain text."""
+def _plain_ending(messages: Sequence[object]) -> tuple[list[Turn], int]:
+    """Return the turns after the last message that is not plain text, and the place of the first.
+
+    What the model thought before an answer is no turn. Its next answers follow what was said.
+    """
     turns: list[Turn] = []
-    for message in reversed(messages):
-        turn = _plain_turn(message)
-        if turn is None:
+    start = len(messages)
+    for place in range(len(messages) - 1, -1, -1):
+        turn = _plain_turn(messages[place])
+        if turn is not None:
+            turns.append(turn)
+        elif not (turns and _is_thought(messages[place])):
             break
-        turns.append(turn)
+        start = place
     turns.reverse()
-    return turns
+    return turns, start
 
 
 def _plain_turn(message: object) -> Turn | None:
     match message:
-        case {"role": "user" | "assistant" as role, "content": content, **rest} if not rest:
-            text = _only_text(content)
-            return None if text is None else Turn(user=role == "user", text=text)
+        case {"role": "user" | "assistant" as role, "content": content, **rest}:
+            beside = {name: value for name, value in rest.items() if value is not None}
+            user = role == "user"
+            if not user:
+                for name in _THOUGHTS:
+                    beside.pop(name, None)
+                if beside.get("phase") == _FINAL:
+                    del beside["phase"]
+            text = None if beside else _only_text(content, user=user)
+            return None if text is None else Turn(user=user, text=text)
         case _:
             return None
 
 
-def _only_text(content: object) -> str | None:
-    """Return content that is a string, or the text of a list that has nothing else."""
-    match content:
-        case str(text):
-            return text
-        case [{"type": "text", "text": str(text), **rest}] if not rest:
-            return text
-        case _:
-            return None
+def _only_text(content: object, *, user: bool) -> str | None:
+    """Return content that is a string, or the texts of a list that has nothing else.
+
+    Newlines join them, as those of the last user text. The thoughts of the model are left out.
+    """
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return None
+    texts = []
+    for part in content:
+        match part:
+            case {"text": str(text), **rest} if not rest or rest in _TEXT_TYPES:
+                texts.append(text)
+            case _ if user or not _is_thought(part):
+                return None
+    return "\n".join(texts) if texts else None
+
+
+def _is_thought(part: object) -> bool:
+    """Tell whether a part or an item is what the model thought: Anthropic's, OpenAI's, Gemini's."""
+    return isinstance(part, dict) and (part.get("type") in _THOUGHTS or part.get("thought") is True)
 
 
 def _without_courtesies(turns: Sequence[Turn]) -> tuple[Turn, ...]:

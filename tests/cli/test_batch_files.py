@@ -69,6 +69,11 @@ def test_a_wrong_line_is_named_before_anything_is_asked(row: dict[str, Any], sai
         read({"id": "first", "prompt": "x"}, row)
 
 
+def test_lines_of_plain_text_are_told_what_a_line_is() -> None:
+    with pytest.raises(ConfigError, match=r"line 1: .*each line is a JSON object"):
+        read_requests([b"Who am I?"], "m")
+
+
 def test_a_request_without_a_model_is_refused() -> None:
     with pytest.raises(ConfigError, match="--model"):
         read({"prompt": "x"}, model=None)

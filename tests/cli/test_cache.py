@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
 import time
 from typing import TYPE_CHECKING
@@ -178,7 +179,9 @@ def test_stats_count_what_a_store_holds(old: str, capsys: pytest.CaptureFixture[
     assert found["tags"]["x"] == 1
     assert found["oldest"] == pytest.approx(NOW - 7200.0)
     run("stats", "--store", old)
-    assert "602 entries" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "602 entries" in told
+    assert re.search(r"\n  \S+ \S+ to 2 hours old\n", told)
 
 
 @pytest.mark.parametrize(

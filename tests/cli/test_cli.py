@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -127,6 +128,32 @@ def test_a_full_disk_under_the_output_is_one_line(arguments: list[str]) -> None:
         )
     assert done.returncode == 1
     assert done.stderr == "headstart: the output: No space left on device\n"
+
+
+LOADING = """
+import runpy, sys
+class Interrupted:
+    def find_spec(self, name, path=None, target=None):
+        if name == "click":
+            signal.raise_signal(signal.SIGINT)
+import signal
+sys.meta_path.insert(0, Interrupted())
+sys.argv = ["headstart", "--version"]
+runpy.run_module("headstart", run_name="__main__")
+"""
+
+
+def test_an_interrupt_while_the_libraries_load_prints_no_traceback() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOADING], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+def test_loading_the_command_leaves_the_handler_of_interrupts() -> None:
+    code = "import signal, headstart.__main__; print(signal.getsignal(signal.SIGINT).__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "default_int_handler\n"
 
 
 def test_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,6 +148,24 @@ def test_a_drained_server_stops_by_itself(draining: subprocess.Popen[str]) -> No
     assert draining.wait(20) == 0
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_server_whose_start_waits_for_its_store_can_be_stopped(
+    workers: int, tmp_path: Path, free_port: int
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        store = f"redis://127.0.0.1:{silent.getsockname()[1]}/0?socket_timeout=600"
+        arguments = without_provider(free_port, "--store", store, "--workers", str(workers))
+        with subprocess.Popen(
+            arguments, cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
+        ) as process:
+            asking, _ = silent.accept()  # the start has reached the store
+            with asking:
+                process.send_signal(signal.SIGTERM)
+                assert process.wait(20) == 0
+            assert process.stderr is not None
+            assert "Traceback" not in process.stderr.read()
+
+
 def test_a_server_goes_on_when_nobody_reads_its_output_any_more(
     tmp_path: Path, free_port: int
 ) -> None:

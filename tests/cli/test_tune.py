@@ -224,6 +224,9 @@ def test_a_bad_line_is_named(tmp_path: Path) -> None:
     path = write(tmp_path / "log.jsonl", [exchange("Hi", "Hello"), {"request": {"model": "m"}}])
     with pytest.raises(LabelledDataError, match="line 2"):
         run(path)
+    path = write(tmp_path / "fields.jsonl", [{"prompt": "Hi", "answer": "Hello"}])
+    with pytest.raises(LabelledDataError, match=r"line 1: found .* or messages"):
+        run(path)
     path = write(tmp_path / "bad.jsonl", [{"request": {"model": "m"}, "response": {}}])
     with pytest.raises(LabelledDataError, match=r"bad\.jsonl: line 1: request"):
         run(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import http.client
 import json
@@ -408,6 +409,34 @@ async def test_the_worker_with_the_fewest_connections_takes_the_next(
             await each.wait_closed()
         for acceptor in acceptors:
             acceptor._listening.close()
+
+
+class _FullProcess(socket.socket):
+    """A socket of a process without free descriptors."""
+
+    asked = 0
+
+    def accept(self) -> Any:
+        self.asked += 1
+        raise OSError(errno.EMFILE, "Too many open files")
+
+
+@pytest.mark.anyio
+async def test_connections_that_cannot_be_accepted_are_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("headstart.cli.sidecar_server.REST_S", 0.001)
+    counts = memoryview(array("q", [0]))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        full = _FullProcess(fileno=server.dup().detach())
+        acceptor = Acceptor(full, counts, 0, open_now=int, make=_Kept)
+        with socket.create_connection(server.getsockname()):
+            async with asyncio.timeout(20):
+                while full.asked < 5:
+                    await asyncio.sleep(0.001)
+        await acceptor.aclose()
+        full.close()
+    assert caplog.text.count("Too many open files") == 1
 
 
 class _Kept(asyncio.Protocol):

@@ -76,7 +76,7 @@ async def nodes(
 
 def readers(found: list[Sidecar]) -> int:
     """Return the number of clients and followers of all flights."""
-    flights = [each for node in found for each in node.parts[0].flights._by_identity.values()]
+    flights = [each for node in found for each in node.parts[0].flights.values()]
     return sum(flight.clients for flight in flights)
 
 

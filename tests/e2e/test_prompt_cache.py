@@ -207,10 +207,10 @@ async def test_openai_is_told_the_conversation() -> None:
 class Refusing(Seeing):
     """A provider whose models know no marks."""
 
-    def _serve(self, incoming: Any, wire: Any, effect: Any) -> Any:
+    def _serve(self, incoming: Any, *how: Any) -> Any:
         if b"cache_control" in incoming.body:
             raise BadRequest("tools.0.cache_control: Extra inputs are not permitted")
-        return super()._serve(incoming, wire, effect)
+        return super()._serve(incoming, *how)
 
 
 async def test_a_model_that_refuses_marks_is_called_without() -> None:

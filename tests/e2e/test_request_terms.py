@@ -27,6 +27,24 @@ async def test_only_the_named_question_is_compared_by_meaning() -> None:
     assert "detail=empty-partition" in other.verdict
 
 
+@pytest.mark.parametrize("found", [True, False])
+async def test_rewordings_in_a_template_that_prompts_share_are_hits(*, found: bool) -> None:
+    """The prompts of a template look alike. Without it, the questions are compared."""
+    template = "Please answer the question of this customer, if you can.\n\nQuestion: {}"
+    things = ("a bicycle", "the moon", "an orchestra", "coral", "rain", "chess", "paper", "salt")
+    async with sidecar(cache={**UNAUDITED, "templates": found, "threshold": 0.9}) as running:
+        for thing in things:
+            await running.ask(template.format(f"What is the history of {thing}?"))
+        await running.ask(template.format(PROMPT))
+        await running.indexed(len(things) + 1)
+        other = await running.ask(template.format("Who was the first woman in space?"))
+        reworded = await running.ask(template.format(REWORDED))
+        repeated = await running.ask(template.format("What is the history of rain?"))
+    assert "detail=exact" in repeated.verdict
+    assert "hit" not in other.verdict
+    assert ("detail=semantic" in reworded.verdict) is found
+
+
 async def test_a_target_that_is_not_a_share_is_a_400_that_names_its_header() -> None:
     provider = Provider()
     async with sidecar(provider, cache=UNAUDITED) as running:

@@ -130,7 +130,7 @@ async def test_calls_in_flight_are_not_shared_between_the_apis() -> None:
             one = group.create_task(chat(gateway.url, stream=True))
             other = group.create_task(respond(gateway.url, stream=True))
             async with asyncio.timeout(10):
-                while len(gateway.parts[0].flights._by_identity) < 2:
+                while len(gateway.parts[0].flights) < 2:
                     await asyncio.sleep(0.005)
             gateway.provider.open.set()
         assert one.result()[0] == other.result().output_text == ANSWER

@@ -327,7 +327,7 @@ class CountingPolicy(FakeMatchPolicy):
         super().__init__()
         self.parsed: list[str] = []
 
-    def prepare(self, text: str, encoding: Encoding) -> str:
+    def prepare(self, text: str, encoding: Encoding, task: str = "") -> str:
         self.parsed.append(text)
         return text
 

@@ -299,6 +299,23 @@ async def test_closing_a_worker_that_never_worked_is_quiet() -> None:
     await EncoderWorker(SteppedEncoder(), observer=Notes()).aclose()
 
 
+async def test_a_worker_closes_also_when_no_thread_can_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def refuse(_: object) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")  # of Python 3.12
+
+    encoder = SteppedEncoder()
+    worker = EncoderWorker(encoder, observer=Notes())
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(worker.encode, "one")
+        await encoder.entered()
+        encoder.release(1)
+    monkeypatch.setattr(anyio.to_thread, "run_sync", refuse)
+    await worker.aclose()
+    assert "headstart-encoder" not in {thread.name for thread in threading.enumerate()}
+
+
 async def test_each_encoding_is_observed_with_its_times() -> None:
     encoder, notes = SteppedEncoder(), Notes()
     ticks = itertools.count()

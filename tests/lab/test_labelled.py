@@ -71,6 +71,7 @@ def test_only_the_users_own_text_can_be_similar() -> None:
         ([b"\xff\xfe"], "line 1"),
         (lines(["a"]), "line 1"),
         (lines({"question": "x"}), r"line 1: found \['question'\].*same_answer.*class"),
+        (lines({"prompt": "x", "answer": "y"}), r"line 1: found \['answer', 'prompt'\].*class"),
         (lines({"a": "x", "b": "y"}), "line 1.*same_answer"),
         (lines({"prompt": "x", "class": "c"}, {"prompt": "x"}), "line 2.*class"),
         (lines({"prompt": "x", "class": "c"}, {"prompt": 5, "class": "c"}), "line 2.*prompt"),

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import aiohttp
 import pytest
 
-from headstart.errors import UpstreamUnreachable
+from headstart.errors import UpstreamTimeout, UpstreamUnreachable
 from headstart.middleware.upstreams import http
 from headstart.middleware.upstreams.http import HTTPUpstream
 from headstart.settings import UpstreamSettings
 from headstart.types import Call
+from support.patience import PATIENCE_S
 from support.proxied import proxied
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ class ClosingProvider:
 
     def __init__(self) -> None:
         self.connections: set[Connection] = set()
+        self.made = 0
+        """The connections that were ever made."""
         self.heard = 0
         """The requests of which it has read something."""
         self.rude = False
@@ -57,6 +61,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
         self._provider.connections.add(self)
+        self._provider.made += 1
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._provider.connections.discard(self)
@@ -109,6 +114,35 @@ async def ask_at_once(upstream: HTTPUpstream, count: int) -> None:
     async with asyncio.TaskGroup() as group:
         asked = [group.create_task(ask(upstream)) for _ in range(count)]
     assert [each.result() for each in asked] == [b"ok"] * count
+
+
+@pytest.mark.parametrize(("lives_s", "made"), [(60.0, 1), (-1.0, 3)])
+async def test_an_old_connection_is_not_used_again(
+    lives_s: float, made: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under steady traffic it would never be idle, and nobody would see a changed address."""
+    monkeypatch.setattr(http, "LIVES_S", lives_s)
+    provider = ClosingProvider()
+    async with upstream_of(provider) as upstream:
+        for _ in range(3):
+            assert await ask(upstream) == b"ok"
+    assert provider.made == made
+
+
+async def test_a_search_for_the_address_that_hangs_ends_with_the_time_to_connect(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Hanging(aiohttp.ThreadedResolver):
+        async def resolve(self, *_: object, **__: object) -> Any:
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr("aiohttp.connector.DefaultResolver", Hanging)
+    settings = UpstreamSettings(name="u", base_url="http://provider.test", connect_s=0.05)
+    upstream = HTTPUpstream(settings)
+    with pytest.raises(UpstreamTimeout, match="did not answer in time"):
+        async with asyncio.timeout(PATIENCE_S):
+            await ask(upstream)
+    await upstream.aclose()
 
 
 @pytest.mark.parametrize("turns", range(16))

@@ -270,6 +270,35 @@ def test_a_header_spells_the_question_plainly_or_percent_encoded(header: bytes) 
     assert named.key.query == "caf\u00e9 5% off?"
 
 
+SHARED = "You answer the customers of a shop.\n\nMessage: {}\n\nReply in one sentence."
+ASKED = [f"{verb} the {thing}?" for verb in ("Where is", "Can I keep") for thing in "ABCDEFGHIJ"]
+
+
+def test_a_template_that_prompts_share_is_found_and_learns_by_itself() -> None:
+    caller, plain = Caller(), Caller(templates=False)
+    asked = [caller.ask(SHARED.format(text)) for text in ASKED]
+    whole = [plain.ask(SHARED.format(text)) for text in ASKED]
+    assert [partition(each) for each in asked[:7]] == [partition(each) for each in whole[:7]]
+    assert partition(asked[-1]) == partition(asked[-2]) != partition(whole[-1])
+    assert asked[-1].key is not None
+    assert asked[-1].key.query == ASKED[-1]
+    assert asked[-1].match_context.domain != asked[0].match_context.domain
+    # An exact repeat is found, whatever is known about its template.
+    assert [exact(each) for each in asked] == [exact(each) for each in whole]
+
+
+def test_no_template_is_sought_where_the_question_is_named_or_nothing_is_compared() -> None:
+    semantic, exact_only = Caller(), Caller(semantic=False)
+    for text in ASKED:
+        prompt = SHARED.format(text)
+        named = semantic.ask(prompt, {"x-headstart-query": text})
+        whole = exact_only.ask(prompt)
+        assert named.key is not None
+        assert whole.key is not None
+        assert (named.key.query, named.key.task) == (text, "")
+        assert whole.key.query == prompt
+
+
 def test_a_question_that_is_not_in_the_text_leaves_exact_repeats() -> None:
     caller = Caller(rules=(RouteRule("rag", path="/v1/*", query=PATTERN),))
     text = TEMPLATE.format("A", "any fees?")

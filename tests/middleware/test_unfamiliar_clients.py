@@ -102,6 +102,52 @@ async def test_an_admitted_client_sends_its_body_and_keeps_the_connection() -> N
     assert upstream.header(b"expect") == []
 
 
+# --- heads that RFC 9112 refuses, and the parser does not ----------------------------------------
+
+POST = b"POST /v1/chat/completions HTTP/1.1"
+HOST = b"Host: localhost"
+
+
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        ([POST, SIZED], b"exactly one Host"),
+        ([POST, SIZED, HOST, HOST], b"exactly one Host"),
+        ([POST, HOST, b"Transfer-Encoding: gzip, chunked"], b"transfer coding"),
+        (
+            [POST, HOST, b"Transfer-Encoding: gzip", b"Transfer-Encoding: chunked"],
+            b"transfer coding",
+        ),
+    ],
+)
+async def test_a_head_that_proxies_may_read_otherwise_is_refused_with_the_reason(
+    lines: list[bytes], why: bytes
+) -> None:
+    upstream = RawUpstream(ANSWER)
+    body = CHAT if SIZED in lines else b"%x\r\n%b\r\n0\r\n\r\n" % (len(CHAT), CHAT)
+    asked = b"\r\n".join((*lines, b"Authorization: Bearer right", b"", body))
+    async with sidecar_before(upstream, client_keys=["right"]) as url:
+        answer = await ask_raw(url, asked + LAST)
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert why in answer
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert upstream.targets == []
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [POST, HOST, b"Transfer-Encoding:  Chunked "],
+        [POST.replace(b"1.1", b"1.0"), SIZED],
+    ],
+)
+async def test_an_unusual_head_that_is_right_is_served(lines: list[bytes]) -> None:
+    body = CHAT if SIZED in lines else b"%x\r\n%b\r\n0\r\n\r\n" % (len(CHAT), CHAT)
+    asked = (*lines, b"Authorization: Bearer right", b"Connection: close", b"", body)
+    async with sidecar_before(RawUpstream(ANSWER), client_keys=["right"]) as url:
+        assert b"200 OK" in (await ask_raw(url, b"\r\n".join(asked)))[:20]
+
+
 # --- fields behind the body ----------------------------------------------------------------------
 
 

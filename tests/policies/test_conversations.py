@@ -39,8 +39,9 @@ def test_a_list_of_one_text_is_a_plain_turn() -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        [{"type": "text", "text": "This?"}, {"type": "text", "text": "Or that?"}],
+        [{"type": "text", "text": "This?"}, {"type": "image_url", "image_url": {"url": "a.png"}}],
         [{"type": "text", "text": "This?", "citations": [{}]}],
+        [{"type": "thinking", "thinking": "A tent?", "signature": "x"}],
         [{"type": "refusal", "refusal": "No."}],
         [],
     ],
@@ -51,6 +52,61 @@ def test_other_lists_are_fixed(content: list[Any]) -> None:
     split = split_conversation([*said("I need a tent."), told, *after])
     assert split is not None
     assert split.fixed == (*said("I need a tent."), told)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"content": "For how many?", "reasoning_content": "A tent. For whom?"},
+        {"content": "For how many?", "reasoning": "A tent.", "reasoning_details": [{"text": "A"}]},
+        {"content": "For how many?", "phase": None},
+        {"content": "For how many?", "phase": "final_answer"},
+        {
+            "content": [
+                {"type": "thinking", "thinking": "A tent. For whom?"},
+                {"type": "redacted_thinking", "data": "x"},
+                {"type": "text", "text": "For how many?"},
+            ]
+        },
+        {"content": [{"text": "A tent. For whom?", "thought": True}, {"text": "For how many?"}]},
+    ],
+)
+def test_what_the_model_thought_is_no_part_of_a_history(answer: dict[str, Any]) -> None:
+    plain = said("I need a tent.", "For how many?", "What does it cost?")
+    thought = [plain[0], {"role": "assistant", **answer}, plain[2]]
+    assert split_conversation(thought) == split_conversation(plain) is not None
+
+
+def test_an_item_of_thoughts_is_no_turn() -> None:
+    plain = said("I need a tent.", "For how many?", "What does it cost?")
+    item = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "A tent."}]}
+    split = split_conversation([plain[0], item, *plain[1:]])
+    assert split == split_conversation(plain) is not None
+    assert split_conversation([*plain[:2], item]) is None
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "assistant", "content": "Let me look.", "phase": "commentary"},
+        {"role": "user", "content": "It is green.", "reasoning_content": "Or blue."},
+        {"role": "user", "content": [{"type": "thinking", "thinking": "Or blue."}]},
+    ],
+)
+def test_other_fields_and_thoughts_of_a_user_are_fixed(message: dict[str, Any]) -> None:
+    after = said("I need a tent.", "For how many?", "What does it cost?")
+    split = split_conversation([message, *after])
+    assert split is not None
+    assert split.fixed == (message,)
+
+
+def test_newlines_join_several_texts_of_a_turn() -> None:
+    parts = [{"type": "text", "text": "I need a tent."}, {"type": "text", "text": "A green one."}]
+    split = split_conversation(
+        [{"role": "user", "content": parts}, *said("Why?", "For how many?")[1:], *said("How much?")]
+    )
+    assert split is not None
+    assert split.history[0].text == "I need a tent.\nA green one."
 
 
 def test_all_up_to_the_last_tool_result_is_fixed() -> None:

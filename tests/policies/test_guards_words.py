@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headstart.policies.guards.words import split_words, stem
+from headstart.policies.guards.words import languages, split_words, stem
 
 
 @pytest.mark.parametrize(
@@ -16,6 +16,9 @@ from headstart.policies.guards.words import split_words, stem
         ("It\u2019s full-time", ["it's", "full", "time"]),
         ("$1,250.50 (5%)", ["$", "1,250.50", "5", "%"]),
         ("1,2 and .5", ["1", "2", "and", ".5"]),
+        ("L'hôtel, c'est où ?", ["l'", "hôtel", "c'", "est", "où"]),
+        ("Dov'è dell'acqua?", ["dov'", "è", "dell'", "acqua"]),
+        ("Don't, I'm at O'Neill", ["don't", "i'm", "at", "o'neill"]),
     ],
 )
 def test_names_versions_and_amounts_stay_whole(text: str, tokens: list[str]) -> None:
@@ -47,3 +50,34 @@ def test_forms_of_a_word_have_one_stem(forms: tuple[str, ...]) -> None:
 )
 def test_different_words_have_different_stems(one: str, other: str) -> None:
     assert stem(one) != stem(other)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Wo ist der Bahnhof?",
+        "Où est l'hôtel ?",
+        "¿Dónde está el hotel?",
+        "Dov'è l'albergo?",
+        "Onde fica a estação?",
+        "Waar is het station?",
+        "Gdzie jest dworzec?",
+        "Var är stationen?",
+    ],
+)
+def test_function_words_show_another_language(text: str) -> None:
+    assert languages(split_words(text))[1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Where is the hotel?",
+        "hotel",
+        "Is Las Vegas far from Los Angeles?",
+        "What is the war in Lo Manthang about?",
+        "Set a timer for ten minutes",
+    ],
+)
+def test_english_is_no_other_language(text: str) -> None:
+    assert not languages(split_words(text))[1]

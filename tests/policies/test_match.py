@@ -71,6 +71,7 @@ def test_each_guard_can_be_switched_off(switched_off: str) -> None:
         "sign": ("5 + 3", "5 - 3"),
         "question": ("When is it", "Where is it"),
         "spelling": ("Tell me about the US", "Tell me about us"),
+        "language": ("Wo ist der Bahnhof?", "Where is the station?"),
         "connective": ("Find red and blue", "Find red or blue"),
         "antonym": ("Look up", "Look down"),
         "role-swap": ("A parcel from Rome", "A parcel to Rome"),

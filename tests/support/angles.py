@@ -56,7 +56,7 @@ class ByAngle(FakeMatchPolicy):
         return msgspec.structs.replace(verdict, features=query.encode())
 
 
-def prepare(text: str) -> PreparedPrompt[str]:
+def prepare(text: str, task: str = "") -> PreparedPrompt[str]:
     angle = np.deg2rad(ANGLES[text.rstrip(" 0123456789")])
     vector = np.array([np.cos(angle), np.sin(angle)], np.float32)
     return PreparedPrompt(vector, text, usable=text != "endless")

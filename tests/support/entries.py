@@ -104,7 +104,10 @@ def full_entry() -> Entry:
     return Entry(
         id="full",
         key=msgspec.structs.replace(
-            key("exact-full"), conversation="talk", history=(Turn(user=True, text="before"),)
+            key("exact-full"),
+            conversation="talk",
+            history=(Turn(user=True, text="before"),),
+            task="t",
         ),
         answer=completion,
         origin=origin,

@@ -133,7 +133,7 @@ class FakeMatchPolicy:
         if served:
             self.hits.append(sampled)
 
-    def prepare(self, text: str, encoding: Encoding) -> str:
+    def prepare(self, text: str, encoding: Encoding, task: str = "") -> str:
         return text
 
     def pack(self, prepared: str) -> bytes:

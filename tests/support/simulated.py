@@ -39,7 +39,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def in_flight(flights: Flights, clients: int) -> None:
     """Wait until so many callers share the calls in flight."""
-    await until(lambda: sum(flight.clients for flight in flights._by_identity.values()) == clients)
+    await until(lambda: sum(flight.clients for flight in flights.values()) == clients)
 
 
 def chat(prompt: str = "hello", **fields: Any) -> dict[str, Any]:

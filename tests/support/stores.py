@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import anyio
 
 from headstart.embeddings.stores.records import StoreLimits, encode_put
+from headstart.embeddings.stores.redis import PREFIX, RedisStore
 from headstart.embeddings.stores.store_urls import open_store
 from headstart.observe import Committed
 from support.entries import NOW
@@ -48,6 +49,16 @@ class Stores:
         await store.open()
         self.exits.push_async_callback(store.aclose)
         return store
+
+    async def pass_to(self, store: Store, now: float) -> None:
+        """Set the clock, and that of a server: it has ended what expires until then."""
+        self.clock.now = now
+        if isinstance(store, RedisStore):
+            client: Any = store._client
+            async for key in client.scan_iter(f"{PREFIX}entry:*"):
+                ends, exact = await client.hmget(key, "expires", "exact")
+                if ends is not None and float(ends) <= now:
+                    await client.delete(key, f"{PREFIX}exact:{exact.decode()}")
 
     def size(self, record: Put) -> int:
         """Return the bytes that a record counts for."""

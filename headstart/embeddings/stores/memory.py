@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from bisect import bisect_right
 from collections import OrderedDict, defaultdict, deque
@@ -14,6 +15,7 @@ from headstart.embeddings.stores.records import (
     DOCUMENTS,
     LABEL_ROWS,
     LOG_ROWS,
+    DeletionClock,
     EncodedPut,
     LogRow,
     RecordStore,
@@ -40,6 +42,7 @@ class MemoryStore(RecordStore):
 
     def __init__(self, **options: Unpack[StoreOptions]) -> None:
         super().__init__(**options)
+        self._deleting = DeletionClock(self._clock)
         self._entries: dict[str, EncodedPut] = {}
         self._by_exact: dict[str, str] = {}
         self._used: OrderedDict[str, None] = OrderedDict()
@@ -120,7 +123,7 @@ class MemoryStore(RecordStore):
 
     async def _charge(self, charges: Sequence[Charge]) -> Charged:
         """Add to counters, all or none."""
-        now = self._clock()
+        now = self._deleting()
         counters = {name: kept for name, kept in self._counters.items() if kept[1] > now}
         values = [counters.get(each.counter, (0, 0.0))[0] for each in charges]
         charged = charge_all(charges, values)
@@ -199,9 +202,11 @@ class MemoryStore(RecordStore):
 
     def _purge(self) -> None:
         now = self._clock()
+        if self._ends and self._ends[0][0] <= now:
+            now = self._deleting()
         while self._ends and self._ends[0][0] <= now:
             _, id = heappop(self._ends)
-            if id in self._entries and not self._lives(self._entries[id]):
+            if (put := self._entries.get(id)) is not None and (put.expires or math.inf) <= now:
                 self._remove((id,))
         # Most ends belong to entries that are gone.
         if len(self._ends) > 2 * len(self._entries) + BATCH_ROWS:

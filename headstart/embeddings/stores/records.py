@@ -66,6 +66,10 @@ BOOK_ROWS = 200_000
 """The rows of the books that a store keeps: about 40 MB."""
 BATCH_ROWS = 1024
 """The entries that one commit removes at most, and the rows of one read: no commit takes long."""
+LEAP_S = 3600.0
+"""A clock that moves on by so much more than the time that has passed was set."""
+SETTLES_S = 3600.0
+"""Time without a leap after which a clock that was set ahead is believed."""
 
 
 class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,17 +115,18 @@ class EncodedPut(NamedTuple):
 
 
 def index_row(
-    id: str, partition: str, encoder: str, vector: bytes | None, sketch: Sketch | None
+    id: str, partition: object, encoder: object, vector: object, sketch: Sketch | None
 ) -> VectorRow | None:
     """Return the row of an entry for an index, or None without a vector and a sketch.
 
     None also if somebody gave a column of SQLite another type.
     """
-    texts: tuple[object, ...] = (partition, encoder)
-    blobs: tuple[object, ...] = (vector, None if sketch is None else sketch.row)
-    if blobs == (None, None) or any(not isinstance(blob, bytes | None) for blob in blobs):
+    row: object = None if sketch is None else sketch.row
+    if vector is None and row is None:
         return None
-    if not all(isinstance(text, str) for text in texts):
+    if not (isinstance(vector, bytes | None) and isinstance(row, bytes | None)):
+        return None
+    if not (isinstance(partition, str) and isinstance(encoder, str)):
         return None
     partitions = tuple(partition.split(" "))
     return VectorRow(id=id, partitions=partitions, encoder=encoder, vector=vector, sketch=sketch)
@@ -427,6 +432,33 @@ class _Submitted(Generic[Job, Result]):
 
 
 # --- the base of the stores ----------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class DeletionClock:
+    """Returns the Unix seconds until which expired entries and counters are deleted.
+
+    A clock that is set far ahead for a moment must not empty a store: after a leap nothing is
+    deleted for ``SETTLES_S``, or until the clock is set back. Lookups go by the clock itself.
+    """
+
+    clock: Callable[[], float]
+    monotonic: Callable[[], float] = time.monotonic
+    _ahead: float = 0.0
+    _settles: float = -math.inf
+
+    def __post_init__(self) -> None:
+        """Take the first look."""
+        self._ahead = self.clock() - self.monotonic()
+
+    def __call__(self) -> float:
+        """Look at the clock; return its time, or -inf while it is not believed."""
+        now, at = self.clock(), self.monotonic()
+        leap = now - at - self._ahead
+        self._ahead = now - at
+        if abs(leap) >= LEAP_S:
+            self._settles = at + SETTLES_S if leap > 0 else -math.inf
+        return now if at >= self._settles else -math.inf
 
 
 class StoreOptions(TypedDict, total=False):

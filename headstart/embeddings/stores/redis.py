@@ -322,7 +322,10 @@ end
 local function over(max, value) return max and value > max end
 
 local ended = redis.call('ZRANGEBYSCORE', expires, '-inf', args.now, 'LIMIT', 0, args.at_once)
-for _, id in ipairs(ended) do remove(id) end
+for _, id in ipairs(ended) do
+    if redis.call('EXISTS', prefix .. 'entry:' .. id) == 1 then break end
+    remove(id)
+end
 for _, record in ipairs(args.records) do
     if record.deleted then remove(record.deleted)
     elseif record.amends then amend(record)
@@ -341,8 +344,8 @@ return last[1] and last[1][1] or ''
 """KEYS: prefix. ARGV: the arguments as MessagePack, then the blobs. Records name a blob by its
 place, because cmsgpack cannot read binary strings. An answer whose call had a lease is not written
 if a later lease of the same call was taken, or if an answer with a later lease was written. Then
-the log says that the entry was deleted, so the process that made it forgets it. Returns the log's
-end."""
+the log says that the entry was deleted, so the process that made it forgets it. The server's clock
+ends entries: a node whose clock is wrong ends none of the others'. Returns the log's end."""
 
 LABEL = """
 local labels = KEYS[1] .. 'labels'
@@ -521,7 +524,11 @@ class RedisStore(RecordStore):
         except StoreError as error:
             if is_lasting(error.__cause__):
                 raise ConfigError(f"cache.store: {error}") from error
-            raise StoreError(f"cache.store: {error}; is Redis running there?") from error
+            slow = isinstance(error.__cause__, RedisTimeoutError)
+            hint = ", and fast enough? It has half a second, or ?socket_timeout=SECONDS in the URL"
+            raise StoreError(
+                f"cache.store: {error}; is Redis running there{hint if slow else '?'}"
+            ) from error
         except TypeError as error:  # redis-py passes unknown options of the URL to the connection
             raise ConfigError(
                 f"cache.store: the Redis URL has an unknown option: {error}"

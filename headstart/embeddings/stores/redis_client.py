@@ -29,6 +29,7 @@ from redis.asyncio.sentinel import (
 from redis.backoff import NoBackoff
 from redis.exceptions import (
     AuthenticationError,
+    BusyLoadingError,
     NoPermissionError,
     OutOfMemoryError,
     ReadOnlyError,
@@ -171,6 +172,8 @@ def _options_of(url: SplitResult, scheme: str) -> dict[str, Any]:
     del options["host"]
     if options.pop("connection_class", None) is SSLConnection:
         options["ssl"] = True
+    if "socket_timeout" in options:
+        options.setdefault("socket_connect_timeout", options["socket_timeout"])
     return options
 
 
@@ -221,6 +224,7 @@ def _failed_in_tls(error: BaseException | None) -> bool:
 
 _MEANINGS: dict[type[Exception], str] = {
     RedisTimeoutError: "Redis does not answer",
+    BusyLoadingError: "Redis has started and still loads its data; try again in a moment",
     AuthenticationError: "Redis refuses the user or the password of the URL",
     NoPermissionError: "the user of the URL needs more permissions in Redis, see docs/nodes.md",
     OutOfMemoryError: "Redis is full; raise its maxmemory, or lower cache.max_bytes",

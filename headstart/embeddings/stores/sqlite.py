@@ -22,10 +22,9 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, TypeVarTuple, Unpack, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, TypeVarTuple, Unpack, cast
 
 import anyio
-from anyio.to_thread import run_sync
 
 from headstart.embeddings.stores.records import (
     BATCH_ROWS,
@@ -34,6 +33,7 @@ from headstart.embeddings.stores.records import (
     LABEL_ROWS,
     LOG_ROWS,
     BatchWorker,
+    DeletionClock,
     EncodedPut,
     LogRow,
     RecordStore,
@@ -120,13 +120,17 @@ LONGEST_CHECK_S = 5.0
 """Longest check of a file at the start. Later a damaged page fails the reads that need it."""
 
 
+Connections: TypeAlias = "tuple[sqlite3.Connection, sqlite3.Connection]"
+"""A connection for writing and one for reading."""
+
+
 class _CorruptFileError(Exception):
     """The file is damaged or is not a database: it may be renamed."""
 
 
 def open_file(
     path: Path, *, on_corrupt: OnCorrupt, busy_s: float, new_secret: bytes | None = None
-) -> tuple[sqlite3.Connection, sqlite3.Connection]:
+) -> Connections:
     """Open or create a store's file; return a connection for writing and one for reading.
 
     Raises ConfigError if the file is locked, of another application, of a newer schema or not
@@ -150,9 +154,7 @@ def open_file(
         raise ConfigError(f"cache.store: {path} cannot be used ({error})") from error.__cause__
 
 
-def _open_pair(
-    path: Path, busy_s: float, new_secret: bytes | None
-) -> tuple[sqlite3.Connection, sqlite3.Connection]:
+def _open_pair(path: Path, busy_s: float, new_secret: bytes | None) -> Connections:
     with contextlib.ExitStack() as opened, _explained(path):
         _create(path)
         writer = opened.enter_context(contextlib.closing(_connect(path, busy_s)))
@@ -294,6 +296,8 @@ LONGEST_READ_S = 2.0
 """Longest time that a request waits for a read. A hung disk must not stop requests."""
 LONGEST_WRITE_S = 8.0
 """Longest time that anything waits for a write: longer than for another process's lock."""
+LONGEST_OPEN_S = 30.0
+"""Longest wait for the file at the start: much longer than for its check and another's lock."""
 LONGEST_CLOSE_S = 5.0
 """Longest wait for the last writes. A process must end although the disk hangs."""
 
@@ -336,17 +340,31 @@ class SQLiteStore(RecordStore):
         self._reading: sqlite3.Connection | None = None
 
     async def open(self) -> None:
-        """Open or create the file and start both threads. Raises ConfigError."""
-        writing, reading = await run_sync(
-            partial(
-                open_file,
-                self._path,
-                on_corrupt=self._on_corrupt,
-                busy_s=self._busy_s,
-                new_secret=self._new_secret,
-            )
+        """Open or create the file and start both threads.
+
+        Raises ConfigError; StoreError if the disk hangs. The thread that opens is then left behind.
+        """
+        open_now = partial(
+            open_file,
+            self._path,
+            on_corrupt=self._on_corrupt,
+            busy_s=self._busy_s,
+            new_secret=self._new_secret,
         )
-        write = _in_place(self._path, SQLiteWriter(writing, self._limits, self._clock).commit)
+        opener = BatchWorker[None, Connections](
+            "store-opener", lambda jobs: [open_now() for _ in jobs]
+        )
+        try:
+            writing, reading = await opener.submit(None, LONGEST_OPEN_S)
+        except StoreError as error:
+            raise StoreError(
+                f"cache.store: {self._path} cannot be opened: {error}. Its disk hangs or is very "
+                "slow; name a file on another disk, or memory:"
+            ) from None
+        finally:
+            await opener.aclose(0.0)
+        writer = SQLiteWriter(writing, self._limits, self._clock, DeletionClock(self._clock))
+        write = _in_place(self._path, writer.commit)
         read = _in_place(self._path, partial(_run_queries, reading))
         self._writer = BatchWorker("store-writer", write, end=writing.close, tick_s=TICK_S)
         self._reader = BatchWorker("store-reader", read, end=reading.close)
@@ -611,6 +629,7 @@ class SQLiteWriter:
     connection: sqlite3.Connection
     limits: StoreLimits
     clock: Callable[[], float]
+    deleting: DeletionClock
 
     def commit(self, writes: Sequence[SQLiteWrite]) -> Sequence[str | Charged]:
         """Write all or nothing, and remove expired and surplus entries.
@@ -618,7 +637,7 @@ class SQLiteWriter:
         Returns the log's end for each write, or the result of its charges. Without writes it only
         removes expired entries. Raises sqlite3.Error: then nothing was written.
         """
-        if not writes and not _read_value(self.connection, HAS_EXPIRED, (self.clock(),)):
+        if not writes and not _read_value(self.connection, HAS_EXPIRED, (self.deleting(),)):
             return ()
         execute = self.connection.execute
         execute("BEGIN IMMEDIATE")
@@ -635,7 +654,7 @@ class SQLiteWriter:
 
     def _charge(self, charges: Sequence[Charge]) -> Charged:
         execute = self.connection.execute
-        execute("DELETE FROM counters WHERE expires <= ?", (self.clock(),))
+        execute("DELETE FROM counters WHERE expires <= ?", (self.deleting(),))
         values = [_read_value(self.connection, COUNTER, (each.counter,)) for each in charges]
         charged = charge_all(charges, [value or 0 for value in values])
         if charged.added:
@@ -651,7 +670,7 @@ class SQLiteWriter:
         touched = [touch for write in writes for touch in write.touched]
         executemany = self.connection.executemany
         executemany("UPDATE entries SET used = ? WHERE id = ?", touched)
-        self.connection.execute(PURGE, (now, BATCH_ROWS))
+        self.connection.execute(PURGE, (self.deleting(), BATCH_ROWS))
         for write in writes:
             for record in write.records:
                 if isinstance(record, EncodedPut):

@@ -114,7 +114,7 @@ def evaluate(options: EvaluateOptions) -> None:
 
 
 def _judge_pairs(pairs: Pairs, contender: Contender) -> PairReport:
-    prepare = playing.encode_all(side.query for pair in pairs.rows for side in (pair.a, pair.b))
+    prepare = playing.encode_all(side for pair in pairs.rows for side in (pair.a, pair.b))
     return judge_pairs(playing.show_progress(pairs.rows, "Judging"), prepare, contender.policy)
 
 
@@ -124,7 +124,7 @@ def _play(
     noise: JudgeNoise,
     seeds: list[int | None],
 ) -> StreamReport:
-    prepare = playing.encode_all(row.prompt.query for row in stream.rows)
+    prepare = playing.encode_all(row.prompt for row in stream.rows)
     orderings = []
     for seed in seeds:
         chance = random.Random(seed or 0)  # noqa: S311 - must be repeatable, guards no secret

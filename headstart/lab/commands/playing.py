@@ -32,18 +32,18 @@ from headstart.lab.stream import PreparedPrompt, ReplayRun, play
 from headstart.policies.admission import Admission
 from headstart.policies.agreement.judge import judge, texts_to_encode
 from headstart.policies.guards.table import parse_prompt
-from headstart.policies.key import KeyContext, chat_key, find_question
+from headstart.policies.key import KeyContext, Templates, chat_key, find_question
 from headstart.policies.learned_rule.error_limit import EXACT_JUDGE, ErrorLimit, JudgeNoise
 from headstart.reply import Transcript
 from headstart.types import CacheKey, Completion, Frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from headstart.embeddings.encoder import OnnxEncoder
     from headstart.lab.rates import Rates
-    from headstart.lab.stream import Contender, Judge, PlayedPrompt
+    from headstart.lab.stream import Contender, Judge, PlayedPrompt, PreparePrompt
     from headstart.policies.guards.words import Parse
 
 T = TypeVar("T")
@@ -76,23 +76,22 @@ def _encoder() -> OnnxEncoder:
     return OnnxEncoder()
 
 
-def encode_all(texts: Iterable[str | None]) -> Callable[[str], PreparedPrompt[Parse]]:
-    """Encode and parse each text once, with the default encoder. Other texts follow on demand."""
+def encode_all(keys: Iterable[CacheKey]) -> PreparePrompt[Parse]:
+    """Encode and parse each prompt once, with the default encoder. Other texts follow on demand."""
     from headstart.embeddings.sketch import load_sketcher
 
     encoder, sketcher = _encoder(), load_sketcher()
 
     @cache
-    def prepare(text: str) -> PreparedPrompt[Parse]:
+    def prepare(text: str, task: str = "") -> PreparedPrompt[Parse]:
         encoding = encoder.encode(text)
         sketch = None if sketcher is None else sketcher.sketch(text)
-        parse = parse_prompt(text, encoding)
+        parse = parse_prompt(text, encoding, task)
         return PreparedPrompt(encoding.sentence, parse, encoding.complete, sketch)
 
-    for text in show_progress(
-        [text for text in dict.fromkeys(texts) if text is not None], "Encoding"
-    ):
-        prepare(text)
+    prompts = {(key.query, key.task): None for key in keys if key.query is not None}
+    for text, task in show_progress([*prompts], "Encoding"):
+        prepare(text, task)
     return prepare
 
 
@@ -143,7 +142,7 @@ class Material(NamedTuple):
     """Rows to play in order, with the functions that encode and judge them."""
 
     rows: list[Any]
-    prepare: Callable[[str], PreparedPrompt[Parse]]
+    prepare: PreparePrompt[Parse]
     truth: Judge[Any]
     noise: JudgeNoise
     """The errors of ``truth`` as a judge; labels have none."""
@@ -165,7 +164,7 @@ def play_all(
 
 def play_rows(
     rows: Sequence[Any],
-    prepare: Callable[[str], PreparedPrompt[Parse]],
+    prepare: PreparePrompt[Parse],
     contender: Contender,
     truth: Judge[Any],
     what: str,
@@ -205,11 +204,15 @@ def _read_material(paths: Sequence[Path], pattern: re.Pattern[str] | None) -> Ma
     if is_log(decode_line(*numbered(whole)[0], dict[str, Any])):
         cut_off = sum(map(bool, lines)) - sum(map(bool, whole))
         return _recorded(read_log(whole), pattern, cut_off)
-    labelled = read_labelled(lines)
+    labelled = read_labelled(
+        lines, or_else=", a logged call needs request and response, or messages"
+    )
     rows = list(pairs_in_order(labelled))
     texts = [row.prompt.query for row in rows if row.prompt.query is not None]
     pairs = isinstance(labelled, Pairs)
-    return Material(rows, encode_all(texts), same_class, EXACT_JUDGE, {}, texts, pairs)
+    return Material(
+        rows, encode_all(row.prompt for row in rows), same_class, EXACT_JUDGE, {}, texts, pairs
+    )
 
 
 class LoggedExchange(Frozen):
@@ -279,18 +282,21 @@ def _recorded(
 ) -> Material:
     skipped = Counter({"cut-off-line": cut_off} if cut_off else {})
     rows: list[Recorded] = []
+    templates = Templates() if pattern is None else None
     for exchange in show_progress(exchanges, "Reading"):
-        found = _read_exchange(exchange, pattern)
+        found = _read_exchange(exchange, pattern, templates)
         if isinstance(found, str):
             skipped[found] += 1
         else:
             rows.append(found)
     texts = [row.text for row in rows if row.text is not None]
-    prepare = encode_all(row.prompt.query for row in rows)
+    prepare = encode_all(row.prompt for row in rows)
     return Material(rows, prepare, _agreement(), JudgeNoise(), dict(skipped), texts)
 
 
-def _read_exchange(exchange: LoggedExchange, pattern: re.Pattern[str] | None) -> Recorded | str:
+def _read_exchange(
+    exchange: LoggedExchange, pattern: re.Pattern[str] | None, templates: Templates | None
+) -> Recorded | str:
     """Return the row, or the reason why the proxy would not store it. Raises LabelledDataError."""
     dialect = DIALECTS.get(exchange.dialect)
     if dialect is None:
@@ -314,6 +320,8 @@ def _read_exchange(exchange: LoggedExchange, pattern: re.Pattern[str] | None) ->
     key = chat_key(request, scope=exchange.scope, context=context, question=question)
     if _ADMISSION.refuse_semantic(request) is not None or not key.query:
         key = msgspec.structs.replace(key, query=None)
+    elif templates is not None:
+        key = templates.take_out(key)
     return Recorded(prompt=key, text=request.query, answer=answer)
 
 

@@ -81,7 +81,7 @@ def read_requests(
                 raise ConfigError(f"a batch has at most {most} requests")
             if check is not None:
                 check(line)
-            row = msgspec.json.decode(line, type=dict[str, Any])
+            row = _object(line)
             document = None
             if map_field is not None:
                 document = read_document(row.pop(map_field, None), map_field)
@@ -89,7 +89,7 @@ def read_requests(
             if document is not None:
                 check_request(found.path, msgspec.json.decode(found.body))
                 found = found._replace(document=document)
-        except (msgspec.DecodeError, UnicodeDecodeError, HeadstartError) as error:
+        except (UnicodeDecodeError, HeadstartError) as error:
             raise ConfigError(f"line {number}: {error}") from error
         except RecursionError as error:
             raise ConfigError(f"line {number}: it is nested too deeply") from error
@@ -100,6 +100,15 @@ def read_requests(
             )
         requests.append(found)
     return requests
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(line, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise ConfigError(
+            f'{error}; each line is a JSON object, such as {{"prompt": "…"}}'
+        ) from error
 
 
 def _request(row: dict[str, Any], place: int, number: int, model: str | None) -> BatchRequest:

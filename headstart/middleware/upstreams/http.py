@@ -71,6 +71,8 @@ MOST_HEAD_BYTES = 256 * 1024
 """Most bytes of all heads of one answer."""
 KEPT_S = 75.0
 """Seconds for which an unused connection is kept."""
+LIVES_S = 300.0
+"""Seconds after which a connection is not used again: the provider's address may have changed."""
 
 
 def connector(*, ssl: SSLContext | bool) -> aiohttp.TCPConnector:
@@ -93,7 +95,7 @@ class _WatchedConnection(ResponseHandler):
         self._silent_until = 0.0
         """The time when the silence becomes too long, in the loop's time."""
         self.idle = False
-        self.idle_since = 0.0
+        self.made_at = self.idle_since = 0.0
         """The end of the last answer, in the loop's time."""
         self.head_bytes: int | None = 0  # before the body; None: the body has begun
         self._has_news: Callable[[], bool] = bool
@@ -102,6 +104,7 @@ class _WatchedConnection(ResponseHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connection, and prepare ``_has_news`` for it."""
         super().connection_made(transport)
+        self.made_at = self._loop.time()
         socket = transport.get_extra_info("socket")
         if socket is not None:
             self._has_news = _news_of(socket.fileno())
@@ -222,10 +225,10 @@ class _SilentPool(aiohttp.TCPConnector):
     def _release(
         self, key: ConnectionKey, protocol: ResponseHandler, *, should_close: bool = False
     ) -> None:
-        super()._release(key, protocol, should_close=should_close)
         if isinstance(protocol, _WatchedConnection):
-            protocol.idle = True
-            protocol.idle_since = self._loop.time()
+            protocol.idle, protocol.idle_since = True, self._loop.time()
+            should_close = should_close or protocol.idle_since - protocol.made_at > LIVES_S
+        super()._release(key, protocol, should_close=should_close)
 
     async def _get(self, key: ConnectionKey, traces: list[Trace]) -> Connection | None:
         while (connection := await super()._get(key, traces)) is not None:
@@ -291,8 +294,9 @@ class HTTPUpstream:
         self._further = frozenset(each.name for each in further)
         self._base = URL(settings.base_url.rstrip("/"))
         self._urls: dict[bytes, URL] = {}
+        # ``sock_connect`` alone does not bound the search for the address.
         self._timeout = aiohttp.ClientTimeout(
-            total=None, sock_connect=settings.connect_s, sock_read=FIRST_BYTE_S
+            connect=settings.connect_s, sock_connect=settings.connect_s, sock_read=FIRST_BYTE_S
         )
         ca_file = settings.ca_file
         self._trusting = True if ca_file is None else trusting(settings.name, ca_file)

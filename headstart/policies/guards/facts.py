@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from headstart.policies.guards.words import (
     ABOUT_CASE,
+    FOREIGN_DATES,
     SPELLED,
     is_function_word,
     spellings,
@@ -210,31 +211,11 @@ _DATE_NAMES = words_of(
 _SHORT_DATE_NAMES = words_of(
     "mon tue tues wed thu thur thurs fri jan feb apr jun jul aug sep sept oct nov dec"
 )
-_FOREIGN_DATES = """
-    monday montag lundi lunes lunedì maandag poniedziałek måndag mandag / tuesday dienstag mardi
-    martes martedì dinsdag wtorek tisdag tirsdag / wednesday mittwoch mercredi miércoles
-    miercoles mercoledì woensdag środa środę onsdag / thursday donnerstag jeudi jueves giovedì
-    donderdag czwartek torsdag / friday freitag vendredi viernes venerdì vrijdag piątek fredag /
-    saturday samstag sonnabend samedi sábado sabado sabato zaterdag sobota sobotę lördag lørdag
-    / sunday sonntag dimanche domingo domenica zondag niedziela niedzielę söndag søndag /
-    january januar janvier enero gennaio janeiro januari styczeń stycznia / february februar
-    février febrero febbraio fevereiro februari luty lutego / march märz marzec maart /
-    april avril kwiecień kwietnia / june juin junio giugno junho juni czerwiec czerwca / july
-    juillet julio luglio julho juli lipiec lipca / august août agosto augustus sierpień sierpnia
-    / september septembre septiembre settembre setembro wrzesień września / october oktober
-    octobre octubre ottobre outubro październik października / november novembre noviembre
-    novembro listopad listopada / december dezember décembre diciembre dicembre dezembro
-    grudzień grudnia / today heute aujourd'hui hoy oggi hoje vandaag dziś dzisiaj idag /
-    yesterday gestern ayer ieri ontem gisteren wczoraj igår / tomorrow demain mañana domani
-    amanhã jutro imorgon
-"""
-"""Days and months of other languages, after the English name. Words that also mean something else
-in English or in another of these languages are left out, such as "mars" and "morgen"."""
 _DATE_OF = (
     {name: name for name in _DATE_NAMES}
     | {name + "s": name for name in _DATE_NAMES}
     | {short: next(n for n in _DATE_NAMES if n.startswith(short)) for short in _SHORT_DATE_NAMES}
-    | {word: row.split()[0] for row in _FOREIGN_DATES.split("/") for word in row.split()}
+    | {word: row.split()[0] for row in FOREIGN_DATES.split("/") for word in row.split()}
 )
 _ALSO_WORDS_DATE = frozenset({"may", "march", "mon", "wed", "fri", "jan", "jun", "dec", "marches"})
 _PRONOUNS = frozenset(words_of("i we you he she it they"))
@@ -375,6 +356,7 @@ _ADJECTIVES = """
     / quiet / bright / dark / clean / healthy
 """
 """Adjectives that are compared. Those of one group mean the same."""
+_GOOD = "good"
 _PLAIN_FORMS = {group.split()[0]: stems_of(group) for group in _ADJECTIVES.split("/")}
 _IRREGULARS = {
     "better": ("good", "more"), "best": ("good", "most"), "worse": ("bad", "more"),
@@ -487,15 +469,27 @@ def comparisons_differ(a: Parse, b: Parse) -> bool:
     comparable = (a.bounds and b.bounds) or not (a.limits and b.limits)
     if comparable and a.bounds != b.bounds and a.quantities and b.quantities:
         return True
-    if a.degrees and b.degrees:
-        return a.degrees.isdisjoint(b.degrees)
-    plain, found = {*(b if a.degrees else a).stems}, a.degrees | b.degrees
-    return any(degree == "most" and plain & _PLAIN_FORMS[name] for name, degree in found)
+    ours, theirs = a.degrees, b.degrees
+    if all(_asks_for_good(side) for side in (a, b)):
+        ours, theirs = (
+            frozenset(each for each in side if each[0] != _GOOD) for side in (ours, theirs)
+        )
+    if ours and theirs:
+        return ours.isdisjoint(theirs)
+    plain = {*(b if ours else a).stems}
+    return any(degree == "most" and plain & _PLAIN_FORMS[name] for name, degree in {*ours, *theirs})
+
+
+def _asks_for_good(parse: Parse) -> bool:
+    """Tell whether a prompt asks for good things: "some good books" are "the best books"."""
+    praises = any(name == _GOOD for name, _ in parse.degrees)
+    praises = praises or not _PLAIN_FORMS[_GOOD].isdisjoint(parse.stems)
+    return praises and bool(parse.asks or not _LISTING.isdisjoint(parse.stems))
 
 
 # --- names ---------------------------------------------------------------------------------------
 
-_SENTENCE_END = re.compile(r"[.?!:;\n\"(\[]\s*$|^\s*$")
+_SENTENCE_END = re.compile(r"[.?!:;¿¡…\n\"(\[]\s*$|^\s*$")
 _SYMBOL = re.compile(r"[+#_]|\w\.\w|^\.")
 _ABBREVIATION = re.compile(r"(?:\w\.)+\w")
 _DERIVED = frozenset({"", *words_of("a e i n s y an en ean ian ese ish")})

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from headstart.policies.guards.word_order import grammar_changed
 from headstart.policies.guards.words import (
+    NEGATED_VERBS,
     different,
-    is_negated_verb,
     sentences_quoted,
     stem,
     stems_of,
@@ -116,9 +116,25 @@ _FOREIGN_PAIRS = """
     attiva/disattiva accendere/spegnere accendi/spegni aprire/chiudere apri/chiudi
     inschakelen/uitschakelen aanzetten/uitzetten openen/sluiten włącz/wyłącz włączyć/wyłączyć
     otwórz/zamknij dodaj/usuń zwiększ/zmniejsz
+    nah/weit näher/weiter mehr/weniger links/rechts früh/spät früher/später groß/klein lang/kurz
+    hoch/niedrig heiß/kalt warm/kalt kaufen/verkaufen besser/schlechter teuer/billig teuer/günstig
+    schnell/langsam öffnet/schließt weitesten/nächsten
+    près/loin proche/loin plus/moins gauche/droite tôt/tard grand/petit grande/petite long/court
+    haut/bas chaud/froid acheter/vendre meilleur/pire premier/dernier première/dernière ouvre/ferme
+    cerca/lejos perto/longe más/menos mais/menos izquierda/derecha esquerda/direita temprano/tarde
+    cedo/tarde grande/pequeño grande/pequeno alto/bajo alto/baixo largo/corto longo/curto
+    caliente/frío quente/frio comprar/vender mejor/peor melhor/pior primero/último primeiro/último
+    caro/barato rápido/lento abre/fecha
+    vicino/lontano più/meno sinistra/destra presto/tardi grande/piccolo alto/basso lungo/corto
+    caldo/freddo comprare/vendere migliore/peggiore primo/ultimo caro/economico veloce/lento
+    apre/chiude
+    dichtbij/ver dichtst/verst meer/minder vroeg/laat groot/klein lang/kort hoog/laag warm/koud
+    kopen/verkopen eerste/laatste duur/goedkoop snel/langzaam opent/sluit
+    blisko/daleko więcej/mniej wcześnie/późno duży/mały kupić/sprzedać lepszy/gorszy tani/drogi
+    nära/långt mer/mindre vänster/höger tidigt/sent
 """
-"""On and off, open and closed, up and down in German, Spanish, French, Portuguese, Italian, Dutch
-and Polish."""
+"""On and off, open and closed, near and far, more and less, big and small, early and late in
+German, Spanish, French, Portuguese, Italian, Dutch, Polish and Swedish."""
 
 _OPPOSITE_GROUPS = """
     increase raise boost grow more higher bigger larger greater extend expand double
@@ -284,7 +300,7 @@ _FOREIGN_NEGATIONS = frozenset(
 Norwegian, Czech, Hungarian, Romanian, Turkish, Indonesian and Vietnamese. "No" and "non" are in the
 English list. In most of these languages two negations are no affirmation ("no puedo nunca")."""
 _FOREIGN_STEMS = stems_of(" ".join(_FOREIGN_NEGATIONS))
-_ALL_NEGATIONS = _NEGATIONS | _FOREIGN_NEGATIONS
+_ALL_NEGATIONS = _NEGATIONS | _FOREIGN_NEGATIONS | NEGATED_VERBS
 _BEFORE_FOREIGN = frozenset(
     words_of(
         "oder ou o czy of eller vagy warum wieso weshalb pourquoi dlaczego waarom varför hvorfor"
@@ -292,6 +308,10 @@ _BEFORE_FOREIGN = frozenset(
 )
 _ONLY_FOREIGN = frozenset(words_of("nur seulement solo sólo só tylko alleen bara kun"))
 """Words for "or" and "why" before a negation, for "only" after it: "oder nicht", "nicht nur"."""
+_BESIDE_NO = frozenset(
+    words_of("uma em ao aos à às é são você vocês meu minha seu sua pelo num não")
+)
+"""Words that show Portuguese, where "no" means "in the"."""
 _CEASING = stems_of("stop quit cease prevent halt keep")
 """These words negate the verb that they govern: "stop watering", "keep it from renewing"."""
 _AVOIDING = stems_of("avoid refrain")
@@ -330,6 +350,7 @@ _IDIOMS = {
 _PASSED_OVER = frozenset(words_of("i we seem to be able even really quite"))
 """Words that may come between a negation and its verb: "I can't seem to find it"."""
 _BEFORE_NOT = frozenset({"or", "why", "if", "whether"})
+_BEFORE_QUESTION = frozenset({"", *words_of("and but so then well oh ok okay hi hello hey please")})
 
 _WORKING = stems_of(
     """
@@ -361,7 +382,9 @@ def negation(words: Sequence[Word]) -> tuple[frozenset[str], bool, frozenset[str
     tone = set()
     for place, word in enumerate(words):
         stemmed = stem(word.text)
-        if is_negated_verb(word.text) or word.text in _ALL_NEGATIONS:
+        if word.text.endswith("n't") or word.text in _ALL_NEGATIONS:
+            if word.text == "no" and any(other.text in _BESIDE_NO for other in words):
+                continue  # "no hotel": in the hotel
             if _is_negation_idiom(words, place):
                 tone |= _unknowing(words, place)
             else:
@@ -431,8 +454,8 @@ def _is_negation_idiom(words: Sequence[Word], place: int) -> bool:
     after = next((text for text in following if text not in _PASSED_OVER), "")
     if text in _FOREIGN_NEGATIONS:
         return before in _BEFORE_FOREIGN or after in _ONLY_FOREIGN
-    contracted = is_negated_verb(text)
-    if contracted and not before and after in _PRONOUNS:
+    contracted = text.endswith("n't") or text in NEGATED_VERBS
+    if contracted and before in _BEFORE_QUESTION and after in _PRONOUNS:
         return True  # "Can't I …?" asks what "Can I …?" asks
     if text == "not" and before in _BEFORE_NOT:
         return True
@@ -472,10 +495,11 @@ def words_substituted(a: Parse, b: Parse) -> bool:
     """Veto when content words were exchanged and their vectors are far apart.
 
     This applies to a few words, and to all words between a long start and end that both prompts
-    have: there, the similarity of the prompts is that of their context. In a long text with
-    changes, neither the similarity nor the vectors show what a change means, so any change of words
-    or of their order is a veto. So is any change of a quoted sentence or of a text after a colon,
-    and a change of nothing but the tense or one word such as "before" or "while".
+    have: there, the similarity of the prompts is that of their context. In a language that the
+    encoder hardly knows, more words are a veto. In a long text with changes, neither the similarity
+    nor the vectors show what a change means, so any change of words or of their order is a veto. So
+    is any change of a quoted sentence or of a text after a colon, and a change of nothing but the
+    tense or one word such as "before" or "while".
     """
     if (
         _text_changed(a, b)
@@ -487,7 +511,10 @@ def words_substituted(a: Parse, b: Parse) -> bool:
     only_a, only_b = a.content - b.content, b.content - a.content
     if not only_a and not only_b:
         return False
-    few = 1 <= len(only_a) <= MOST_EXCHANGED and 1 <= len(only_b) <= MOST_EXCHANGED
+    most = max(len(only_a), len(only_b))
+    if most > MOST_EXCHANGED and a.foreign and b.foreign:
+        return True
+    few = bool(only_a and only_b) and most <= MOST_EXCHANGED
     framed = bool(a.given[0]) and a.given == b.given
     if few or framed:
         maxsim = exchanged_maxsim(a, b)

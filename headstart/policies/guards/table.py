@@ -8,6 +8,7 @@ the settings.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
@@ -41,12 +42,16 @@ from headstart.policies.guards.word_order import roles, roles_swapped, words_cro
 from headstart.policies.guards.words import (
     MOST_VECTORS,
     Parse,
+    is_foreign_function_word,
     is_function_word,
+    languages,
+    languages_differ,
     quantize_rows,
     spellings_differ,
     split_words,
     stem,
     stems_of,
+    with_digits,
 )
 
 if TYPE_CHECKING:
@@ -57,6 +62,7 @@ if TYPE_CHECKING:
     from headstart.settings import GuardName
 
 GUARDS: Mapping[GuardName, Callable[[Parse, Parse], bool]] = {
+    "language": languages_differ,
     "number": numbers_differ,
     "unit": units_differ,
     "date": dates_differ,
@@ -91,12 +97,30 @@ _LONGEST_FRAME = 3
 makes all prompts alike."""
 
 
-def parse_prompt(text: str, encoding: Encoding) -> Parse:
+@lru_cache(maxsize=256)
+def task_of(template: str) -> str:
+    """Return the digest of a template's words; "" for a mere frame, such as "Question:".
+
+    The answer to a framed text depends on what the text means, and not on its wording.
+    """
+    words = [word.text for word in split_words(template)]
+    return "" if all(map(_frames, words)) else _digest(words)
+
+
+def _frames(word: str) -> bool:
+    return is_function_word(word) or stem(word) in _FRAME
+
+
+def parse_prompt(text: str, encoding: Encoding, task: str = "") -> Parse:
     """Parse a prompt.
 
-    ``encoding`` must belong to the same text, because its spans locate the words.
+    ``encoding`` must belong to the same text, because its spans locate the words. ``task`` is the
+    digest of a template that was around the text.
     """
     words = split_words(text)
+    spoken, foreign = languages(words)
+    if foreign:
+        words = with_digits(words, spoken)
     negators, negated, tone = negation(words)
     stems: list[str] = []
     content = set()
@@ -113,13 +137,19 @@ def parse_prompt(text: str, encoding: Encoding) -> Parse:
         end = word.end
         stems.append(stemmed)
         places.setdefault(stemmed, word)
-        if word.kind == "word" and not is_function_word(word.text):
+        if word.kind != "word" or is_function_word(word.text):
+            continue
+        if not (foreign and is_foreign_function_word(word.text)):
             content.add(stemmed)
     vectors = _word_vectors(tuple(places.values()), encoding)
     asks, joins, signs, spellings = question_form(text, words)
     limited, bounds = limits(words)
     named, when = dates(words)
     parts = _GIVES.search(text)
+    if task:
+        given = task, _digest([word.text for word in words])
+    else:
+        given = ("", "") if parts is None else _parts(text, words, parts)
     return Parse(
         stems=tuple(stems),
         content=frozenset(content),
@@ -142,7 +172,9 @@ def parse_prompt(text: str, encoding: Encoding) -> Parse:
         signs=signs,
         spellings=spellings,
         bounds=bounds,
-        given=("", "") if parts is None else _parts(text, words, parts),
+        given=given,
+        foreign=foreign,
+        languages=spoken,
     )
 
 
@@ -156,7 +188,7 @@ def _parts(text: str, words: Sequence[Word], parted: re.Match[str]) -> tuple[str
     if not given or all(map(is_function_word, task)):
         return "", ""
     frame = len(task) <= _LONGEST_FRAME and not _GIVES.search(text.rstrip(), parted.end())
-    frame = frame and all(is_function_word(word) or stem(word) in _FRAME for word in task)
+    frame = frame and all(map(_frames, task))
     return _digest([stem(word) for word in task]), "" if frame else _digest(given)
 
 
@@ -165,23 +197,14 @@ def _digest(words: Sequence[str]) -> str:
 
 
 def _word_vectors(words: Sequence[Word], encoding: Encoding) -> bytes:
-    """Average the token vectors of each word. Empty unless every word has tokens."""
+    """Average the token vectors of each word. Empty unless every word has tokens.
+
+    The tokens of a word are those that overlap it. Words and spans come in text order.
+    """
     if not 0 < len(words) <= MOST_VECTORS or not encoding.complete:
         return b""
-    ranges = _token_ranges(words, encoding.spans)
-    if any(first == last for first, last in ranges):
-        return b""
-    # Most words are one token. A matrix product would wake BLAS threads for microseconds of work.
-    rows = encoding.tokens[[first for first, _ in ranges]]
-    for row, (first, last) in enumerate(ranges):
-        if last > first + 1:
-            rows[row] = encoding.tokens[first:last].sum(axis=0)
-    return quantize_rows(rows)
-
-
-def _token_ranges(words: Sequence[Word], spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the half-open range of tokens that overlap each word. Both come in text order."""
     ranges = []
+    spans = encoding.spans
     token = 0
     for word in words:
         while token < len(spans) and spans[token][1] <= word.start:
@@ -189,5 +212,12 @@ def _token_ranges(words: Sequence[Word], spans: Sequence[tuple[int, int]]) -> li
         first = token
         while token < len(spans) and spans[token][0] < word.end:
             token += 1
+        if token == first:
+            return b""
         ranges.append((first, token))
-    return ranges
+    # Most words are one token. A matrix product would wake BLAS threads for microseconds of work.
+    rows = encoding.tokens[[first for first, _ in ranges]]
+    for row, (first, last) in enumerate(ranges):
+        if last > first + 1:
+            rows[row] = encoding.tokens[first:last].sum(axis=0)
+    return quantize_rows(rows)

@@ -18,7 +18,15 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from headstart.policies.guards.facts import number_values
-from headstart.policies.guards.words import Role, is_function_word, stem, stems_of, words_of
+from headstart.policies.guards.words import (
+    CONTRASTS,
+    FOREIGN_CONTRASTS,
+    Role,
+    is_function_word,
+    stem,
+    stems_of,
+    words_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -185,42 +193,32 @@ _BEFORE_TO = {"going": "future", "use": "past", "used": "past"}
 """The perfect has no tense here: "it was declined", "it is declined" and "it has been declined"."""
 
 
-_CONTRASTS = """
-    before until / after since once / while when during whenever / at / with
-    in into inside to / out outside / through / around / past / behind / near beside / below
-    for / against
-    to / from / through / past
-    him himself / her herself / it itself / them themselves / us ourselves / me myself
-    i we / he / she / they
-    a an the this that my your / another
-    still / already
-    can could may might / must
-    how / why
-    how / when
-    what / why
-"""
-"""Function words that ask for other things in one place of a sentence, one row for each place.
-"What" and "when", "can" and "should" are left out: "How should I pay?" asks "How can I pay?"."""
-_CONTRAST_ROWS = [
-    [stems_of(group) for group in row.split("/")] for row in _CONTRASTS.strip().splitlines()
-]
-_CONTRASTED = stems_of(_CONTRASTS.replace("/", " "))
+def _rows(contrasts: str) -> list[list[frozenset[str]]]:
+    rows = contrasts.replace("\n        /", " /").strip().splitlines()
+    return [[stems_of(group) for group in row.split("/")] for row in rows]
 
 
-_OTHERS = stems_of(
+_CONTRAST_ROWS = _rows(CONTRASTS)
+_FOREIGN_ROWS = _rows(FOREIGN_CONTRASTS)
+_CONTRASTED = stems_of(CONTRASTS.replace("/", " "))
+_CONTRASTED_FOREIGN = stems_of(FOREIGN_CONTRASTS.replace("/", " "))
+
+
+_FOREIGN_QUESTIONS = stems_of(
     """
-    other another else even
-    wann wo warum wie wieso quand où qui pourquoi comment quel quelle combien
+    wann wo warum wie wieso quand où pourquoi comment quel quelle combien
     cuándo dónde quién quiénes cómo cuánto cuánta cuántos cuántas quando onde quem quanto quantos
     dove perché quanti wanneer waar waarom hoe hoeveel kiedy gdzie kto dlaczego jak ile
     när vem varför hur hvornår hvor hvem hvorfor hvordan kapan mana siapa mengapa bagaimana berapa
     zaman nerede neden nasıl kaç nào đâu sao gì nhiêu
     """  # noqa: RUF001 - Turkish
 )
-"""Words that change what a prompt asks for, if the other prompt has others of them or none: "Who
-else …?"; the question words of German, French, Spanish, Portuguese, Italian, Dutch, Polish,
-Swedish, Danish, Indonesian, Turkish and Vietnamese, without those that are English words or names,
-such as "come", "ai" and "kim"."""
+"""The question words of German, French, Spanish, Portuguese, Italian, Dutch, Polish, Swedish,
+Danish, Indonesian, Turkish and Vietnamese, without those that are English words or names, such as
+"come", "ai" and "kim", and without the French "qui", which mostly asks nothing."""
+_OTHERS = _FOREIGN_QUESTIONS | stems_of("other another else even bis jusqu hasta até fino tot")
+"""Words that change what a prompt asks for, if the other prompt has others of them or none. The
+last ones mean "until"."""
 _BESIDE = _OTHERS | stems_of("khi lúc ở tại vì")
 """These words and those that Vietnamese puts before its question words."""
 _ADDED = stems_of("again too also more when where who whose")
@@ -246,7 +244,15 @@ def grammar_changed(a: Parse, b: Parse) -> bool:
     if words == others:
         return bool(one and other) and one != other
     only, only_other = [*(words - others).elements()], [*(others - words).elements()]
-    if len(only) == len(only_other) == 1 and _contrast(only[0], only_other[0]):
+    foreign = a.foreign and b.foreign
+    if _contrast(only, only_other, _CONTRAST_ROWS) or (
+        foreign
+        and _contrast(
+            [word for word in only if word in _CONTRASTED_FOREIGN],
+            [word for word in only_other if word in _CONTRASTED_FOREIGN],
+            _FOREIGN_ROWS,
+        )
+    ):
         return True
     extra = [word for word in (*only, *only_other) if word not in _COURTESY]
     if len(extra) == 1 and extra[0] in _ADDED:
@@ -269,9 +275,16 @@ def _modals_differ(a: Parse, b: Parse, *words: str) -> bool:
     )
 
 
-def _contrast(one: str, other: str) -> bool:
-    for groups in _CONTRAST_ROWS:
-        ours, theirs = ([group for group in groups if word in group] for word in (one, other))
+def _contrast(
+    only: Sequence[str], only_other: Sequence[str], rows: Sequence[Sequence[frozenset[str]]]
+) -> bool:
+    """Tell whether each prompt has one of these words, in other groups of one row."""
+    if not len(only) == len(only_other) == 1:
+        return False
+    for groups in rows:
+        ours, theirs = (
+            [group for group in groups if word in group] for word in (only[0], only_other[0])
+        )
         if ours and theirs and ours != theirs:
             return True
     return False
@@ -345,7 +358,7 @@ _NOT_CLOSING = (
 )
 _LINKING = _PREPOSITIONS | _BE
 _BREAKING = _OPENING | _PASSED_OVER | _JOINING
-_ROAMING = stems_of(
+_ROAMING = _FOREIGN_QUESTIONS | stems_of(
     """
     also even still yet already ever again here there now currently today tonight tomorrow yesterday
     too then so just really quite very actually instead why when where

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-PARSE_VERSION = 4
+PARSE_VERSION = 5
 """The version of parses and guards. Raise it whenever a stored parse or a guard's verdict could
 change its meaning. Stored prompts of another version are not compared, and older labels are
 forgotten. A new guard does not need that, since it only removes candidates, nor does a new field of
@@ -94,6 +94,10 @@ class Parse(Frozen, frozen=True, kw_only=True, array_like=True):
     """Digests of a task and of the text that it is about: what is before and after a colon or the
     end of a line. Both are empty if the prompt has only one part. The second is empty if the first
     is a frame around a question, such as "Question:"."""
+    foreign: bool = False
+    """Whether it is in another language than English, as far as its function words tell."""
+    languages: frozenset[str] = frozenset()
+    """The languages that it may be in, such as "en". Empty: it has none of the function words."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -158,7 +162,9 @@ _TOKEN = re.compile(
       (?P<number> \d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?    # 1,000.50
                 | \d+(?:\.\d+)* | (?<![\w.])\.\d+ )     # 12, 3.11.2, .5
     | (?P<sign> [$€£¥₹%] )
-    | (?P<word> (?<!\w)\.[^\W\d]\w+                   # .NET, .env
+    | (?P<word> (?<!\w)(?i:[cdjlmnst]|(?:lors|puis|jus)?qu|(?:d|n|s)?[ae]ll|un|dov|cos|quest|com)'
+                  (?i:(?=[aehiouyàâèéêëìîïòôùûœ]))    # l'hôtel, dell'albergo
+                | (?<!\w)\.[^\W\d]\w+                   # .NET, .env
               | [^\W\d]\w*(?:\.\w+)*(?:\+\+|\#|'[^\W\d]+)? )    # main.py, C++, C#, don't
     """,
     re.VERBOSE,
@@ -195,6 +201,175 @@ _FUNCTION_WORDS = frozenset(
     """)
 )
 
+_FOREIGN_WORDS = """
+    de: der die das den dem des ein eine einen einem einer eines und oder aber dass daß ob wenn
+    weil als wie was wer wo wann warum wieso weshalb welche welcher welches welchen welchem ich
+    du er sie es wir ihr mich dich sich uns euch mir dir ihm ihn ihnen man ist sind war waren
+    bin bist sein hat habe haben hast hatte wird werden wurde worden kann kannst können könnte
+    könnten könntest muss müssen soll sollte sollen will möchte möchten würde würden darf dürfen
+    im in am an auf aus bei beim bis durch für gegen mit nach seit um unter von vom vor über zu
+    zum zur zwischen hier da dort so auch noch schon sehr bitte danke denn doch etwas gibt
+    wieviel viel dieser diese dieses diesen diesem mein meine meinen meinem meiner dein deine
+    deinen sag deinem deiner seine seinen seinem seiner ihre ihren ihrem ihrer unser unsere
+    unserem unseren unserer während ab
+    / fr: le la les un une des du de et ou mais que si quand comme qui quoi où comment pourquoi
+    combien quel quelle quels quelles je tu il elle on nous vous ils elles me te se moi toi lui
+    leur y en ce cet cette ces ça cela est sont suis es êtes sommes était être ai as a avons
+    avez ont avoir fait faire fais peux peut puis pouvez pourrais pourriez pouvoir dois doit
+    devez faut veux veut voudrais voulez dans sur sous avec pour par entre chez vers depuis
+    pendant ne plus très aussi bien ici là au aux à mon ma mes ton ta tes son sa ses notre nos
+    votre vos merci svp plaît dites dis leurs avant après dès l' d' c' j' m' n' s' t' qu' jusqu'
+    lorsqu' puisqu'
+    / es: el los las un una unos unas del de y e o u pero que si cuando como cómo qué quién
+    quiénes cuál cuáles cuándo dónde cuánto cuánta cuántos cuántas yo tú él ella nosotros usted
+    ustedes ellos ellas me te se nos lo le les mí ti es son soy eres somos era está están estoy
+    estás estar ser he ha has han hay haber tiene tienen tengo tienes tener puede puedo puedes
+    podría podrías podemos poder debo debe quiero quieres quiere quisiera en con para a al sobre
+    entre desde hasta hacia muy también más ya este esta esto estos estas ese esa eso mi mis tu
+    tus su sus nuestro nuestra favor gracias dime hacer hago hace saber aquí nuestros nuestras
+    antes después durante mientras la
+    / it: il lo i gli un uno una dei delle degli di del dello della e ed o ma se cosa chi dove
+    perché quanto quanta quanti quante quale quali io tu lui lei noi voi loro mi ti si ci vi ne
+    è sono sei siamo era essere ho hai ha abbiamo avete hanno avere posso puoi può potrei
+    potresti potete devo deve dovrei voglio vuoi vorrei fa in con su per tra fra da dal dalla a
+    al alla ai alle nel nella nei nelle sul sulla questo questa questi queste quello quella mio
+    mia miei mie tuo tua suo sua nostro nostra molto anche più già qui grazie favore dimmi tuoi
+    tue suoi sue nostri nostre prima dopo l' d' c' m' n' s' t' un' dell' all' nell' sull' dall'
+    dov' cos' quest' quell' com'
+    / pt: o os as um uma uns umas do da dos das de e ou mas que se como quem onde qual quais
+    porquê porque quanto quanta eu você vocês ele nós eles elas me te nos lhe são sou era está
+    estão estou estar ser tem têm ter posso pode podes poderia podem devo deve quer queria
+    gostaria em no na nas com pelo pela para pra a ao à às sobre entre desde até este esta isto
+    isso meu minha meus minhas teu tua seu sua nosso nossa muito mais aqui favor obrigado
+    obrigada faço fazer faz saber diga teus seus nossos nossas depois enquanto tuas antes num
+    numa pelas pelos
+    / nl: de het een en of maar dat als wanneer hoe wat wie waar waarom welke welk hoeveel ik
+    jij je u hij zij ze wij we jullie mij me jou hem haar ons hen is zijn ben bent was waren heb
+    hebt heeft hebben had word wordt worden kan kun kunt kunnen kon zou zouden moet moeten mag
+    wil wilt willen in op aan uit bij tot door voor tegen met naar sinds om onder van over te er
+    hier daar ook nog al heel graag alsjeblieft alstublieft dank bedankt deze dit die mijn jouw
+    onze vertel hun na tijdens vanaf
+    / pl: i a w z we ze na do od po za o u przez dla przy pod nad przed między jak co kto gdzie
+    kiedy dlaczego czemu ile jaki jaka jakie jakich jaką który która które czy że żeby aby bo
+    gdy jeśli ja ty on ona ono my wy oni mnie mi ciebie ci się go jej jego ich nas wam mu jest
+    są jestem był była było być mam masz ma mamy mają mieć mogę możesz może można muszę chcę
+    chciałbym chciałabym chcesz proszę dziękuję to ten ta te tym tego tej mój moja moje twój
+    twoja tak też już jeszcze bardzo twoje nasz nasza nasze
+    / sv: den det en ett och eller att om när hur vad vem var varför vilken vilket vilka jag du
+    han hon vi ni de mig dig sig oss er är vara ha kan kunde ska skulle vill måste får i på av
+    från till för med över mellan här där också bara mycket tack snälla denna detta dessa min
+    mitt mina din ditt dina hans hennes vår vårt våra före efter
+"""
+"""Articles, pronouns, prepositions, auxiliaries and the like of German, French, Spanish, Italian,
+Portuguese, Dutch, Polish and Swedish."""
+
+
+def _languages_of() -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for block in _FOREIGN_WORDS.split("/"):
+        language, _, words = block.partition(":")
+        for word in words.split():
+            found[word] = (*found.get(word, ()), language.strip())
+    return found
+
+
+_LANGUAGES_OF = _languages_of()
+"""The languages of a function word."""
+CONTRASTS = """
+    before until / after since once / while when during whenever / at / with
+    in into inside to / out outside / through / around / past / behind / near beside / below
+    for / against
+    to / from / through / past
+    him himself / her herself / it itself / them themselves / us ourselves / me myself
+    i we / he / she / they
+    a an the this that my your / another
+    my / your
+    still / already
+    can could may might / must
+    how / why
+    how / when
+    what / why
+    when / where / who / why
+    on / off / up / down
+    this / next coming / last past previous
+"""
+"""Function words that ask for other things in one place of a sentence, one row for each place.
+"What" and "when", "can" and "should" are left out: "How should I pay?" asks "How can I pay?"."""
+FOREIGN_CONTRASTS = """
+    mein meine meinen meinem meiner / dein deine deinen deinem deiner / sein seine seinen seinem
+        / unser unsere unserem unseren unserer / ihre ihren ihrem ihrer
+    mon ma mes / ton ta tes votre vos / son sa ses / notre nos / leur leurs
+    mi mis / tu tus / su sus / nuestro nuestra nuestros nuestras
+    mio mia miei mie / tuo tua tuoi tue / suo sua suoi sue / nostro nostra nostri nostre
+    meu minha meus minhas / teu tua teus tuas / seu sua seus suas / nosso nossa nossos nossas
+    mijn / jouw je / zijn haar / onze ons / hun
+    mój moja moje / twój twoja twoje / jego jej ich / nasz nasza nasze
+    min mitt mina / din ditt dina / hans hennes / vår vårt våra
+    vor / nach / während
+    avant / après / pendant
+    antes / después depois / durante mientras enquanto
+    prima / dopo / durante
+    voor / na / tijdens
+    przed / po
+    före / efter
+    ab seit / bis
+    dès depuis / jusqu
+    desde / hasta até
+    vanaf sinds / tot
+    od / do
+    från / till
+    er / sie
+    il / elle
+    él / ella
+    lui / lei
+    ele / ela
+    hij / zij ze
+    han / hon
+"""
+"""The same for the other languages: owners, before and after, since and until, he and she."""
+_ALSO_ENGLISH = frozenset(
+    words_of("""
+    ai bin bit com con des die era eu fait far favor go ha hat hay hoe hun io lo mag man mia my os
+    pan prima solo son sons ten ton u un van w war ya yo
+    """)
+)
+"""Words of other languages that are English, too. They do not show the language of a prompt."""
+FOREIGN_DATES = """
+    monday montag lundi lunes lunedì maandag poniedziałek måndag mandag / tuesday dienstag mardi
+    martes martedì dinsdag wtorek tisdag tirsdag / wednesday mittwoch mercredi miércoles
+    miercoles mercoledì woensdag środa środę onsdag / thursday donnerstag jeudi jueves giovedì
+    donderdag czwartek torsdag / friday freitag vendredi viernes venerdì vrijdag piątek fredag /
+    saturday samstag sonnabend samedi sábado sabado sabato zaterdag sobota sobotę lördag lørdag
+    / sunday sonntag dimanche domingo domenica zondag niedziela niedzielę söndag søndag /
+    january januar janvier enero gennaio janeiro januari styczeń stycznia / february februar
+    février febrero febbraio fevereiro februari luty lutego / march märz marzec maart /
+    april avril kwiecień kwietnia / june juin junio giugno junho juni czerwiec czerwca / july
+    juillet julio luglio julho juli lipiec lipca / august août agosto augustus sierpień sierpnia
+    / september septembre septiembre settembre setembro wrzesień września / october oktober
+    octobre octubre ottobre outubro październik października / november novembre noviembre
+    novembro listopad listopada / december dezember décembre diciembre dicembre dezembro
+    grudzień grudnia / today heute aujourd'hui hoy oggi hoje vandaag dziś dzisiaj idag /
+    yesterday gestern ayer ieri ontem gisteren wczoraj igår / tomorrow demain mañana domani
+    amanhã jutro imorgon
+"""
+"""Days and months of other languages, after the English name. Words that also mean something else
+in English or in another of these languages are left out, such as "mars" and "morgen"."""
+_FOREIGN_NUMBERS = {
+    language: {word: str(place // 2 + 2) for place, word in enumerate(words.split()) if word != "-"}
+    for language, words in {
+        "de": "zwei - drei - vier - fünf - sechs - sieben - acht - neun - zehn",
+        "fr": "deux - trois - quatre - cinq - six - sept - huit - - - dix",
+        "es": "dos - tres - cuatro - cinco - seis - siete - ocho - nueve - diez",
+        "it": "due - tre - quattro - cinque - - - sette - otto - nove - dieci",
+        "pt": "dois duas três - quatro - cinco - seis - sete - oito - nove - dez",
+        "nl": "twee - drie - vier - vijf - zes - zeven - acht - negen - tien",
+        "pl": "dwa dwie trzy - cztery - pięć - sześć - siedem - osiem - dziewięć - dziesięć",
+        "sv": "två - tre - fyra - fem - - - sju - åtta - nio - tio",
+    }.items()
+}
+"""Two words for each number from 2 to 10, or "-": the French "neuf", the Italian "sei" and the
+Swedish "sex" mostly mean something else."""
+
 NEGATED_VERBS = frozenset(
     words_of("""
     dont cant wont isnt arent wasnt werent doesnt didnt couldnt shouldnt wouldnt hasnt havent hadnt
@@ -202,6 +377,7 @@ NEGATED_VERBS = frozenset(
     """)
 )
 """Contractions as people type them without the apostrophe."""
+_GRAMMAR = _FUNCTION_WORDS | NEGATED_VERBS
 
 _APOSTROPHES = str.maketrans(dict.fromkeys("\u2018\u2019\u02bc\u00b4`", "'"))
 
@@ -266,13 +442,55 @@ def split_words(text: str) -> list[Word]:
 
 @lru_cache(maxsize=16_384)
 def is_function_word(word: str) -> bool:
-    """Tell words that carry grammar or courtesy from words that carry content."""
-    return is_negated_verb(word) or word.partition("'")[0] in _FUNCTION_WORDS
+    """Tell words that carry grammar or courtesy from words that carry content: "don't", "l'"."""
+    return word.endswith(("'", "n't")) or word.partition("'")[0] in _GRAMMAR
 
 
-def is_negated_verb(word: str) -> bool:
-    """Tell whether a word is a negated verb such as "don't" or "dont"."""
-    return word.endswith("n't") or word in NEGATED_VERBS
+def languages(words: Sequence[Word]) -> tuple[frozenset[str], bool]:
+    """Return the languages that a prompt may be in, and whether it is in another one than English.
+
+    Its function words tell. They are of eight other languages in Latin script; a capital inside a
+    text shows a name: "Los Angeles". The set is empty if there is none of them, and has two
+    languages or more if they have nearly as many of the words.
+    """
+    found = {"en": 0}
+    foreign = 0
+    for place, word in enumerate(words):
+        text = word.text
+        english = text[-1] != "'" and is_function_word(text)
+        named = text in _ALSO_ENGLISH or (place > 0 and word.capital)
+        spoken = () if named else _LANGUAGES_OF.get(text, ())
+        for language in spoken:
+            found[language] = found.get(language, 0) + 1
+        found["en"] += english
+        foreign += bool(spoken) - english
+    near = set()
+    least = max(*found.values(), 2) - 1
+    for language, count in found.items():  # a comprehension costs a call on the path of a miss
+        if count >= least:
+            near.add(language)
+    return frozenset(near), foreign > 0
+
+
+def languages_differ(a: Parse, b: Parse) -> bool:
+    """Veto when the prompts are in different languages, so that their answers are, too."""
+    return bool(a.languages and b.languages) and a.languages.isdisjoint(b.languages)
+
+
+def is_foreign_function_word(word: str) -> bool:
+    """Tell the function words of a prompt in another language."""
+    return word in _LANGUAGES_OF
+
+
+def with_digits(words: Sequence[Word], spoken: frozenset[str]) -> list[Word]:
+    """Write the number words of these languages in digits."""
+    numbers: dict[str, str] = {}
+    for language in spoken:
+        numbers |= _FOREIGN_NUMBERS.get(language, {})
+    return [
+        word._replace(text=numbers[word.text], kind="number") if word.text in numbers else word
+        for word in words
+    ]
 
 
 @lru_cache(maxsize=16_384)
@@ -369,13 +587,17 @@ def spellings(text: str, words: Sequence[Word], *, about_case: bool) -> frozense
 
 def spellings_differ(a: Parse, b: Parse) -> bool:
     """Veto when quoted texts differ, or a word has other accents, or other capitals that matter."""
-    if _quotes_differ(a, b):
-        return True
-    if _recased(a, b) or _recased(b, a):
+    written = bool(a.spellings or b.spellings)
+    if written and (_quotes_differ(a, b) or _recased(a, b) or _recased(b, a)):
         return True
     only_a, only_b = ({*one.stems} - {*other.stems} for one, other in ((a, b), (b, a)))
     if all(map(str.isascii, only_a | only_b)):
         return False
+    if a.foreign and b.foreign:
+        written_a, written_b = (
+            {_plain(word, _LEFT_OUT) for word in only} for only in (only_a, only_b)
+        )
+        only_a, only_b = written_a - written_b, written_b - written_a
     return not {*map(_plain, only_a)}.isdisjoint(map(_plain, only_b))
 
 
@@ -418,7 +640,12 @@ def _recased(a: Parse, b: Parse) -> bool:
     return any(each[0] != '"' and stem(each.lower()) in b.stems for each in only_a)
 
 
-def _plain(word: str) -> str:
-    """Return the stem of a word without its accents."""
+_LEFT_OUT = "\u0300\u0301\u0302"
+"""Accents that many leave out in their own language: grave, acute and circumflex."""
+
+
+def _plain(word: str, accents: str | None = None) -> str:
+    """Return the stem of a word without these accents, or without any."""
     parts = unicodedata.normalize("NFD", word)
-    return stem("".join(part for part in parts if not unicodedata.combining(part)))
+    marks = unicodedata.combining if accents is None else accents.__contains__
+    return unicodedata.normalize("NFC", stem("".join(part for part in parts if not marks(part))))

@@ -728,8 +728,11 @@ class Measures:
 
     def _length_of(self, route_or_endpoint: str) -> DecayingRatio:
         """Return the lengths of a route or endpoint, to learn, as the most recently used ones."""
-        lengths = self._lengths.get(route_or_endpoint) or DecayingRatio(HALF_LIFE_S)
-        self._lengths[route_or_endpoint] = lengths
+        lengths = self._lengths.get(route_or_endpoint)
+        if lengths is None:
+            lengths = self._lengths[route_or_endpoint] = DecayingRatio(HALF_LIFE_S)
+        else:
+            self._lengths.move_to_end(route_or_endpoint)
         return lengths
 
     def _learn(
@@ -778,12 +781,17 @@ class Affinities:
 
     def __init__(self, ttl_s: float = 300.0, most: int = 10_000) -> None:
         self._ttl_s = ttl_s
-        self._served: Latest[str, tuple[str, float]] = Latest(most)
+        self._most = most
+        self._served: OrderedDict[str, tuple[str, float]] = OrderedDict()
 
     def served(self, affinity: str, name: str, now: float) -> None:
         """Remember which upstream served a conversation; ``affinity`` "" names none."""
-        if affinity:
-            self._served[affinity] = (name, now + self._ttl_s)
+        if not affinity:
+            return
+        self._served[affinity] = (name, now + self._ttl_s)
+        self._served.move_to_end(affinity)
+        if len(self._served) > self._most:
+            self._served.popitem(last=False)
 
     def of(self, affinity: str, now: float) -> str | None:
         """Return the name of the upstream that served this conversation lately, or None."""

@@ -88,6 +88,15 @@ async def test_a_counter_is_gone_when_it_has_expired(stores: Stores) -> None:
     assert charged == Charged(added=True, values=(1, 4))
 
 
+async def test_a_clock_that_is_ahead_for_a_moment_ends_no_counter(stores: Stores) -> None:
+    store = await stores.open()
+    await store.charge([Charge("a", 3, LATER)])
+    stores.clock.now = LATER + 86_400
+    await store.charge([Charge("b", 1, LATER + 100_000)])
+    stores.clock.now = LATER - 60
+    assert (await store.charge([Charge("a", 1, LATER)])).values == (4,)
+
+
 async def test_a_restart_keeps_the_counters(stores: Stores, durable_url: str) -> None:
     first = await stores.open()
     await first.charge([Charge("a", 3, LATER)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from contextlib import AsyncExitStack, closing
 from typing import TYPE_CHECKING, Any
@@ -255,6 +256,22 @@ async def test_a_server_that_is_not_there_is_refused(free_port: int) -> None:
         await store.open()
     await store.aclose()
     assert PASSWORD not in str(refused.getrepr(chain=True))
+
+
+async def test_a_slow_server_is_refused_with_the_option_that_gives_it_more_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"redis://127.0.0.1:{silent.getsockname()[1]}"
+        store = RedisStore(url)
+        with pytest.raises(StoreError, match=r"fast enough\? .* \?socket_timeout=SECONDS in"):
+            await store.open()
+        await store.aclose()
+
+
+async def test_more_time_for_answers_is_also_more_time_to_connect() -> None:
+    store = RedisStore("redis://127.0.0.1/0?socket_timeout=7")
+    options = store._client.connection_pool.connection_kwargs
+    assert (options["socket_timeout"], options["socket_connect_timeout"]) == (7.0, 7.0)
+    await store.aclose()
 
 
 async def test_a_password_opens_and_a_wrong_one_is_refused_unquoted() -> None:

@@ -380,6 +380,19 @@ async def test_a_store_closes_although_its_disk_hangs(
         assert other.execute("SELECT count(*) FROM entries WHERE id = 'kept'").fetchone() == (1,)
 
 
+async def test_a_start_on_a_disk_that_hangs_fails_and_says_why(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = threading.Event()
+    monkeypatch.setattr("headstart.embeddings.stores.sqlite.LONGEST_OPEN_S", 0.1)
+    monkeypatch.setattr(sqlite_store, "_check", lambda _: disk.wait(30))
+    try:
+        with pytest.raises(StoreError, match=r"cache\.store: .*store\.db .* hangs or is very slow"):
+            await SQLiteStore(path).open()
+    finally:
+        disk.set()
+
+
 async def test_expired_entries_are_purged_without_a_write(open_file: Open) -> None:
     clock = Clock()
     store = await open_file(clock=clock)

@@ -121,13 +121,27 @@ async def test_an_expired_entry_is_never_returned(stores: Stores) -> None:
 async def test_expired_entries_leave_with_the_next_append(stores: Stores) -> None:
     store = await stores.open()
     cursor = await store.append([put("brief", expires=NOW + 60)])
-    stores.clock.now = NOW + 61
+    await stores.pass_to(store, NOW + 61)
     await store.append([put("next")])
     assert await store.stats() == StoreStats(entries=1, bytes=stores.size(put("next")))
     assert [logged.record for logged in await follow(store, cursor, 2)] == [
         Delete(ids=("brief",)),
         row("next"),
     ]
+
+
+async def test_a_clock_that_is_ahead_for_a_moment_deletes_nothing(stores: Stores) -> None:
+    store = await stores.open()
+    await store.append([put("brief", expires=NOW + 60)])
+    stores.clock.now = NOW + 86_400
+    await store.append([put("next", expires=NOW + 90_000)])
+    assert await store.find("exact-brief") is None
+    await store.append([put("another")])
+    stores.clock.now = NOW + 1
+    assert await store.find("exact-brief") == entry("brief", expires=NOW + 60)
+    await stores.pass_to(store, NOW + 61)
+    await store.append([put("last")])
+    assert (await store.stats()).entries == 3
 
 
 async def test_a_renewed_entry_outlives_its_old_end(stores: Stores) -> None:
@@ -389,7 +403,7 @@ async def test_an_entry_that_is_gone_is_not_amended(stores: Stores) -> None:
     store = await stores.open()
     await store.append([put("old", exact="key"), put("deleted"), put("brief", expires=NOW + 60)])
     await store.append([put("new", exact="key"), Delete(ids=("deleted",))])
-    stores.clock.now = NOW + 61
+    await stores.pass_to(store, NOW + 61)
     before = await store.append([])
     gone = ("old", "key"), ("deleted", ""), ("brief", "")
     late = [Put(entry=entry(id, exact=exact), vector=vector(), amends=True) for id, exact in gone]
@@ -404,7 +418,7 @@ async def test_an_amended_entry_still_ends_when_it_should(stores: Stores) -> Non
     ending = entry("a", expires=NOW + 60, evidence=b"parse")
     await store.append([Put(entry=ending, vector=vector(), amends=True)])
     assert await store.find("exact-a") == ending
-    stores.clock.now = NOW + 61
+    await stores.pass_to(store, NOW + 61)
     await store.append([put("next")])
     assert await store.stats() == StoreStats(entries=1, bytes=stores.size(put("next")))
 

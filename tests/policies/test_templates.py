@@ -1,0 +1,155 @@
+"""The template that many prompts share is taken out of their keys, and only that."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headstart.decisions import Encoding
+from headstart.policies.guards.table import parse_prompt, task_of
+from headstart.policies.key import LEAST_SHARED, WINDOW, Templates
+from headstart.policies.match import StaticMatch
+from headstart.types import CacheKey
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+EMPTY = Encoding(
+    sentence=np.zeros(0, np.float32), tokens=np.zeros((0, 0), np.float32), spans=(), complete=False
+)
+QUESTIONS = [
+    f"{opening} {thing}"
+    for opening in ("how do I cancel", "where can I find", "what does it cost to renew")
+    for thing in ("my order", "a ticket", "the invoice", "our contract", "the parcel", "this plan")
+]
+LONG = "You answer the customers of a shop. Be brief.\n\nMessage: {}\n\nAnswer in one sentence:"
+
+
+def key(text: str, partition: str = "p", conversation: str | None = None) -> CacheKey:
+    exact = f"{partition} {text}"
+    return CacheKey(
+        scope="s", partition=partition, exact=exact, query=text, conversation=conversation
+    )
+
+
+def taken_out(texts: Iterable[str], templates: Templates | None = None) -> list[CacheKey]:
+    templates = templates or Templates()
+    return [templates.take_out(key(text)) for text in texts]
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        LONG,
+        "Translate to French: {}",
+        'Which team should answer "{}"? Reply with its name.',
+        "<role>a helpful clerk</role>\n<message>{}</message>\nReply with a label only.",
+        "Answer this for our customer.\n{}",
+        "{}\n\nReply with a label, and no other words.",
+        "Réponds à la question suivante : {}",
+    ],
+)
+def test_the_question_is_all_that_prompts_with_one_template_do_not_share(template: str) -> None:
+    keys = taken_out(template.format(question) for question in QUESTIONS)
+    found = keys[LEAST_SHARED:]
+    assert [each.query for each in found] == QUESTIONS[LEAST_SHARED:]
+    assert len({each.partition for each in found}) == 1
+    assert [each.partition for each in keys[: LEAST_SHARED - 1]] == ["p"] * (LEAST_SHARED - 1)
+    exacts = [key(template.format(question)).exact for question in QUESTIONS]
+    assert [each.exact for each in keys] == exacts
+
+
+def test_two_templates_in_turn_are_both_found_and_never_share_a_partition() -> None:
+    other = LONG.replace("one sentence", "French")
+    keys = taken_out(each.format(question) for question in QUESTIONS for each in (LONG, other))
+    assert [each.query for each in keys[-4:]] == [q for q in QUESTIONS[-2:] for _ in range(2)]
+    assert keys[-1].partition != keys[-2].partition
+    assert keys[-1].partition == keys[-3].partition
+
+
+@pytest.mark.parametrize(
+    "prompts",
+    [
+        QUESTIONS,
+        [f"{question}?" for question in QUESTIONS],
+        [f"Hi there! {question}, please. Thank you!" for question in QUESTIONS],
+        [f"{question}? I asked on day {day}." for day, question in enumerate(QUESTIONS)],
+    ],
+)
+def test_prompts_that_people_write_have_no_template(prompts: list[str]) -> None:
+    assert taken_out(prompts) == [key(prompt) for prompt in prompts]
+
+
+def test_a_repeat_does_not_count() -> None:
+    few = [LONG.format(question) for question in QUESTIONS[: LEAST_SHARED - 1]]
+    assert taken_out(few * 5) == [key(prompt) for prompt in few * 5]
+
+
+def test_a_text_that_few_of_the_latest_prompts_share_is_no_template() -> None:
+    others = (f"question number {number} of them" for number in range(10_000))
+    templates, step = Templates(), WINDOW // (LEAST_SHARED - 1)
+    for question in QUESTIONS:
+        for _ in range(step):
+            templates.take_out(key(next(others)))
+        framed = key(LONG.format(question))
+        assert templates.take_out(framed) == framed
+
+
+def test_a_template_that_was_found_stays() -> None:
+    """Later prompts may share more, but a prompt must find the entries of earlier ones."""
+    templates = Templates()
+    before = taken_out((LONG.format(question) for question in QUESTIONS), templates)[-1]
+    longer = [LONG.format(f"I have a ticket. {question}") for question in QUESTIONS]
+    assert taken_out(longer, templates)[-1].partition == before.partition
+
+
+def test_each_partition_has_its_own_templates() -> None:
+    templates = Templates()
+    taken_out((LONG.format(question) for question in QUESTIONS), templates)
+    foreign = key(LONG.format("how do I pay"), partition="other")
+    assert templates.take_out(foreign) == foreign
+
+
+def test_a_template_without_a_question_stays_whole() -> None:
+    templates = Templates()
+    taken_out((LONG.format(question) for question in QUESTIONS), templates)
+    bare = key(LONG.format("?!"))
+    assert templates.take_out(bare) == bare
+
+
+def test_a_conversation_has_no_template() -> None:
+    prompts = [key(LONG.format(question), conversation="c") for question in QUESTIONS]
+    templates = Templates()
+    assert [templates.take_out(prompt) for prompt in prompts] == prompts
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.text(alphabet="ab \n.:\"'<>({éA?", max_size=60), min_size=1, max_size=20))
+def test_equal_keys_have_equal_texts(texts: list[str]) -> None:
+    """Whatever is taken out belongs to the partition: nothing of a text is lost but spaces."""
+    prompts = [f"Say yes or no. {text}\nOne word is enough." for text in texts]
+    known: dict[tuple[str, str | None], str] = {}
+    for prompt, found in zip(prompts, taken_out(prompts * 2), strict=False):
+        same = known.setdefault((found.partition, found.query), prompt)
+        assert "".join(same.split()) == "".join(prompt.split())
+
+
+# --- the task in a template -----------------------------------------------------------------------
+
+
+def test_the_wording_counts_where_a_template_may_be_about_it() -> None:
+    task = task_of("Translate into German:")
+    match = StaticMatch()
+    dogs, dog = (parse_prompt(text, EMPTY, task) for text in ("the dogs bark", "the dog barks"))
+    assert match.veto(dogs, dog) == "substitution"
+    assert match.veto(dogs, parse_prompt("The dogs bark!", EMPTY, task)) is None
+
+
+def test_a_frame_around_a_question_asks_nothing_of_its_own() -> None:
+    assert task_of("Please answer the question of this user.\n\nQuestion:") == ""
+    assert task_of("Translate the question of this user:") != ""
+    assert task_of("Translate into German:") != task_of("Translate into French:")
