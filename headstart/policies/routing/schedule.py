@@ -460,8 +460,7 @@ class AttemptSchedule:
                 return False
             self._plan(now, member, role, queues_until=tried.queues_until)
             return True
-        is_last = not (self._next or self._avoided)
-        if not (tried.retries_freely or self._may_retry(is_last)):
+        if not (tried.retries_freely or self._may_retry(not (self._next or self._avoided))):
             return False
         tried.retries += 1
         self._plan(now + delay_s, member, AttemptRole.RETRY)
