@@ -260,10 +260,8 @@ class EncoderWaitLimit:
         ``hit_share`` is the share of such questions that are hits once they are encoded.
         """
         known = self._known.get((route, model))
-        if known is None:
-            return UNKNOWN_S
-        if known.typical_s is None:
+        if known is not None and known.typical_s is None:
             known.typical_s = known.times.quantile(0.5)
-        if known.typical_s is None:
+        if known is None or known.typical_s is None:
             return UNKNOWN_S
         return min(max(hit_share * known.typical_s, SHORTEST_S), LONGEST_S)

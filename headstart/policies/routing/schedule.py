@@ -13,7 +13,8 @@ refusal (429) halves it; a round of slow answers lowers it by a fifth.
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import defaultdict, deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -253,6 +254,34 @@ class AttemptRules(NamedTuple):
     """Ask the second member after this time without a first content."""
 
 
+@dataclass(slots=True, eq=False)
+class _Tried:
+    """What a call has tried with one member."""
+
+    asked: bool = False
+    forced: bool = False
+    """It was asked although it fails at present."""
+    retries: int = 0
+    retries_freely: bool = False
+    """Its next retry takes nothing from the budget."""
+    refusals: int = 0
+    """How often it refused the call for its rate limit, and the call then queued."""
+    full: int = 0
+    """How often no call was made, because its rate limit was used up."""
+    limited: bool = False
+    """Its rate limit is used up. The next attempt queues for it."""
+    queues_until: float | None = None
+    """The time until which the call queues for it, also when it queues again."""
+
+    def may_queue(self, *, asked: bool) -> bool:
+        """Count a refusal, with or without a call; tell whether the call may queue after it."""
+        if asked:
+            self.refusals += 1
+            return self.refusals <= MOST_PROVIDER_REFUSALS
+        self.full += 1
+        return self.full <= MOST_REFUSALS
+
+
 class AttemptSchedule:
     """The attempts of one call: a state machine for one upstream, fallbacks, races and hedges.
 
@@ -291,22 +320,12 @@ class AttemptSchedule:
         self._planned: list[tuple[float, AttemptStart]] = []
         """Attempts that are not due yet, with their times."""
         self._running: set[int] = set()
-        self._asked: set[int] = set()
-        self._retried: dict[int, int] = {}
-        self._limited: set[int] = set()
-        """Members whose rate limit is used up. The next attempt queues for it."""
-        self._queues_until: dict[int, float] = {}
-        """The time until which the call queues for each of them, also when it queues again."""
-        self._refusals: dict[tuple[int, bool], int] = {}
-        """The number of refusals that led to a queue: of members, with and without a call."""
+        self._tried: defaultdict[int, _Tried] = defaultdict(_Tried)
         self._retry_at: dict[int, float] = {}
         """Members that may be asked again, each with the time from which on."""
         self._avoided: deque[int] = deque()
         """Members that were not asked because they fail at present."""
-        self._forced: set[int] = set()
         self._given_up = False
-        self._retries_freely: set[int] = set()
-        """Members whose next retry takes nothing from the budget."""
         for place in range(min(rules.at_once, len(order))):
             role = AttemptRole.RACE if place else AttemptRole.FIRST
             self._plan(now, self._next.popleft(), role)
@@ -352,7 +371,7 @@ class AttemptSchedule:
     def avoided(self, member: int, now: float) -> None:
         """Note that a running member was not asked, because it fails at present."""
         self._running.discard(member)
-        if member not in self._forced:
+        if not self._tried[member].forced:
             self._avoided.append(member)
         self._plan_next(now)
 
@@ -371,26 +390,19 @@ class AttemptSchedule:
         provider refused the call for its rate limit, and a call that queues for it may be answered.
         """
         self._running.discard(member)
-        if asked:
-            self._asked.add(member)
-        queues = (queues or not asked) and self._may_queue(member, asked=asked)
-        if queues:
-            self._limited.add(member)
-        else:
-            self._limited.discard(member)
+        tried = self._tried[member]
+        tried.asked = tried.asked or asked
+        tried.limited = (queues or not asked) and tried.may_queue(asked=asked)
         if self._given_up or not (failure.fail_over or failure.retry_here):
             self._give_up()
             return
-        if failure.retries_freely:
-            self._retries_freely.add(member)
-        else:
-            self._retries_freely.discard(member)
+        tried.retries_freely = failure.retries_freely
         if failure.larger_context:
             self._next = deque(each for each in self._next if self._is_larger(each, member))
-        retries = asked and failure.retry_here and member not in self._forced
-        if failure.ends_with_time and member in self._queues_until:
+        retries = asked and failure.retry_here and not tried.forced
+        if failure.ends_with_time and tried.queues_until is not None:
             retries = False  # it has waited for this limit, which does not end soon
-        if queues or (retries and self._retried.get(member, 0) < self._rules.retries):
+        if tried.limited or (retries and tried.retries < self._rules.retries):
             wait_s = failure.retry_after_s or failure.pauses_s
             if asked and wait_s is None and self.over and self._retry(member, now, None):
                 return
@@ -399,7 +411,8 @@ class AttemptSchedule:
 
     def outlasts_sdk(self, now: float) -> bool:
         """Tell whether the call has queued for a rate limit for as long as an SDK would wait."""
-        return bool(self._queues_until) and now - self._began >= SDK_PAUSES_S
+        queues = any(each.queues_until is not None for each in self._tried.values())
+        return queues and now - self._began >= SDK_PAUSES_S
 
     def _plan_next(self, now: float) -> None:
         if self._given_up or not self.over:
@@ -410,7 +423,7 @@ class AttemptSchedule:
             self._plan(now, self._next.popleft(), AttemptRole.FALLBACK)
         elif self._avoided:
             member = self._avoided.popleft()
-            self._forced.add(member)
+            self._tried[member].forced = True
             self._plan(now, member, AttemptRole.FIRST, ignore_breaker=True)
         else:
             self._plan_soonest_retry(now)
@@ -426,10 +439,6 @@ class AttemptSchedule:
         theirs, own = self._contexts.get(other), self._contexts.get(member)
         return theirs is None or own is None or theirs > own
 
-    def _may_queue(self, member: int, *, asked: bool) -> bool:
-        count = self._refusals[member, asked] = self._refusals.get((member, asked), 0) + 1
-        return count <= (MOST_PROVIDER_REFUSALS if asked else MOST_REFUSALS)
-
     def _plan_soonest_retry(self, now: float) -> None:
         """Plan to ask again the member that may be asked soonest, if the wait is worth it."""
         while self._retry_at and self.over:
@@ -438,22 +447,22 @@ class AttemptSchedule:
             self._retry(member, now, wait_s or None)
 
     def _retry(self, member: int, now: float, wait_s: float | None) -> bool:
-        tries = self._retried.get(member, 0)
-        delay_s = backoff_s(tries, self._draw(), wait_s)
+        tried = self._tried[member]
+        delay_s = backoff_s(tried.retries, self._draw(), wait_s)
         left_s = None if self._deadline is None else self._deadline - now
         if not fits_deadline(delay_s, left_s):
             return False
-        if member in self._limited:
-            role = AttemptRole.RETRY if member in self._asked else AttemptRole.FIRST
-            until = self._queues_until.setdefault(member, now + longest_wait_s(left_s))
-            if now + delay_s > until:
+        if tried.limited:
+            role = AttemptRole.RETRY if tried.asked else AttemptRole.FIRST
+            if tried.queues_until is None:
+                tried.queues_until = now + longest_wait_s(left_s)
+            if now + delay_s > tried.queues_until:
                 return False
-            self._plan(now, member, role, queues_until=until)
+            self._plan(now, member, role, queues_until=tried.queues_until)
             return True
-        costs = member not in self._retries_freely
-        if costs and not self._may_retry(not (self._next or self._avoided)):
+        if not (tried.retries_freely or self._may_retry(not (self._next or self._avoided))):
             return False
-        self._retried[member] = tries + 1
+        tried.retries += 1
         self._plan(now + delay_s, member, AttemptRole.RETRY)
         return True
 
