@@ -17,10 +17,11 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from functools import cache
 from hashlib import sha256
 from itertools import islice
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -33,7 +34,7 @@ from headstart.policies.guards.words import word_texts, words_of
 from headstart.types import CacheKey, ChatRequest, Frozen, Headers, Latest, Turn
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
 
 _FORMAT = 1
@@ -312,16 +313,20 @@ WINDOW = 32
 """The number of prompts of a partition in which a template is looked for."""
 LEAST_SHARED = 8
 """The number of different prompts of the window that must share a template."""
+COMPARED = 8
+"""The number of latest prompts with which a prompt is compared."""
 LEAST_WORDS = 3
 """Fewest words of each side of a template: greetings are shorter."""
-MOST_TEMPLATED_CHARS = 8192
-"""Longer texts have no template: each of their places takes time."""
-MOST_PLACES = 64
-"""Most places in a text where each side of a template may end."""
-MOST_TEMPLATES = 16
+LEAST_EQUAL = 8
+"""Fewest equal characters at an end of two prompts: most pairs have fewer, and take no time."""
+MOST_TEMPLATED_CHARS = 16_384
+"""Longer texts have no template."""
+LONGEST_GAP = 256
+"""Most characters between the end of equal text and the place before it where a template ends."""
+MOST_TEMPLATES = 8
 """Most templates that are remembered for each side in a partition."""
 MOST_PARTITIONS = 128
-"""Most partitions with remembered prompts: at most 16 MB, mostly some KB."""
+"""Most partitions with remembered prompts: at most 50 MB, mostly some KB."""
 
 _BEFORE = re.compile(
     r"""
@@ -335,63 +340,69 @@ _BEFORE = re.compile(
 """Where the part of a template before the question may end."""
 _AFTER = re.compile(
     r"""
-      \s*\n                          # the end of a line
+      (?<!\s)\s*\n                   # the end of a line
     | (?<=[.?!])\s                  # the end of a sentence
     | \s(?=[A-Z(\[{<])              # a capital or a bracket
-    | ["'`\u201d)\]}]+(?=[\s.,;:?!<]|$)  # a closing quote
+    | (?<!["'`\u201d)\]}])["'`\u201d)\]}]++(?=[\s.,;:?!<]|$)  # a closing quote
     | <                             # the begin of a tag
     """,
     re.VERBOSE,
 )
-"""Where the part of a template after the question may begin."""
+"""Where the part of a template after the question may begin. The lookbehinds keep the search in
+linear time: a long run of spaces or quotes is tried only from its first sign."""
 _LETTER = re.compile(r"\w")
-_SIGN = re.compile(r"[^\w ]| [A-Z]")
-"""A text without such a sign has no place where a template may end."""
 
 
 class _Prompts:
-    """The latest prompts of one partition, and the templates that were found in them.
+    """The latest prompts of one partition, and the templates that were found in them."""
 
-    A side of a template is known by its hash. A wrong one costs no more than hits, because the
-    texts themselves belong to the key.
-    """
-
-    __slots__ = ("_counts", "_known", "_latest")
+    __slots__ = ("_counts", "_latest", "_shared", "afters", "befores")
 
     def __init__(self) -> None:
-        self._latest: OrderedDict[int, frozenset[int]] = OrderedDict()
-        """The sides that each prompt offers, by the prompt's hash."""
+        self._latest: deque[str] = deque(maxlen=COMPARED)
+        self._shared: OrderedDict[int, tuple[int, ...]] = OrderedDict()
+        """By the hash of each prompt in the window: the hashes of what it shares with others."""
         self._counts: Counter[int] = Counter()
-        self._known: dict[int, None] = {}
+        self.befores: list[str] = []
+        """The known templates before a question."""
+        self.afters: list[str] = []
 
-    def note(self, text: int, sides: Iterable[int]) -> None:
-        """Count the sides that a prompt offers, unless it is a repeat of one in the window."""
-        if text in self._latest:
+    def note(self, text: str) -> None:
+        """Compare a prompt with the latest ones, unless it is a repeat of one in the window.
+
+        A prompt with a known template tells nothing new: later prompts may share more, but must
+        find the entries of earlier ones.
+        """
+        if hash(text) in self._shared:
             return
-        self._latest[text] = offered = frozenset(sides)
-        self._counts.update(offered)
-        if len(self._latest) > WINDOW:
-            for side in self._latest.popitem(last=False)[1]:
+        befores, afters = set[str](), set[str]()
+        if not any(map(text.startswith, self.befores)):
+            near = filter(methodcaller("startswith", text[:LEAST_EQUAL]), self._latest)
+            befores = {_shared_before(text, each) for each in near} - {""}
+        if not any(map(text.endswith, self.afters)):
+            near = filter(methodcaller("endswith", text[-LEAST_EQUAL:]), self._latest)
+            afters = {_shared_after(text, each) for each in near} - {""}
+        self._latest.append(text)
+        # "After" is hashed in another form: the same text may be on the other side elsewhere.
+        sides = [*map(hash, befores), *[hash((each,)) for each in afters]]
+        self._shared[hash(text)] = tuple(sides)
+        self._counts.update(sides)
+        if len(self._shared) > WINDOW:
+            for side in self._shared.popitem(last=False)[1]:
                 self._counts[side] -= 1
                 if not self._counts[side]:
                     del self._counts[side]
+        if sides:
+            self._learn(self.befores, {each: hash(each) for each in befores})
+            self._learn(self.afters, {each: hash((each,)) for each in afters})
 
-    def choose(self, sides: Sequence[int]) -> int | None:
-        """Return the first of these sides that is known.
-
-        If none is, remember and return the first one that enough prompts share: a known one stays
-        in use, so that a prompt and its rewordings have the same template.
-        """
-        for side in sides:
-            if side in self._known:
-                return side
-        for side in sides:
-            if self._counts[side] >= LEAST_SHARED:
-                if len(self._known) >= 2 * MOST_TEMPLATES:
-                    self._known.clear()
-                self._known[side] = None
-                return side
-        return None
+    def _learn(self, known: list[str], sides: Mapping[str, int]) -> None:
+        """Remember the longest text that enough prompts share."""
+        # The first of these prompts was compared with none.
+        often = [side for side, place in sides.items() if self._counts[place] >= LEAST_SHARED - 1]
+        if often:
+            known.append(max(often, key=len))
+            del known[:-MOST_TEMPLATES]
 
 
 class Templates:
@@ -413,57 +424,50 @@ class Templates:
         text = key.query
         if not text or key.conversation is not None or len(text) > MOST_TEMPLATED_CHARS:
             return key
-        befores: dict[int, int] = {}
-        afters: dict[int, int] = {}
-        if _SIGN.search(text):
-            befores = {hash(text[:end]): end for end in _ends_before(text)}
-            afters = {hash((text[start:],)): start for start in _starts_after(text)}
         prompts = self._prompts.get(key.partition)
         if prompts is None:
             prompts = self._prompts[key.partition] = _Prompts()
         self._prompts.move_to_end(key.partition)
-        prompts.note(hash(text), (*befores, *afters))
-        if not (befores or afters):
+        prompts.note(text)
+        before = max(filter(text.startswith, prompts.befores), key=len, default="")
+        after = max(filter(text.endswith, prompts.afters), key=len, default="")
+        start, end = len(before), len(text) - len(after)
+        if (start == 0 and end == len(text)) or not _LETTER.search(text, start, end):
             return key
-        before = prompts.choose([*reversed(befores)])
-        start = 0 if before is None else befores[before]
-        after = prompts.choose([side for side, at in afters.items() if at >= start])
-        end = len(text) if after is None else afters[after]
-        return key if before is after is None else _cut_template(key, text, start, end)
+        return msgspec.structs.replace(
+            key,
+            partition=sha256(_encode((key.partition, before, after))).hexdigest(),
+            query=text[start:end].strip(),
+            task=task_of(f"{before} {after}"),
+        )
 
 
-def _cut_template(key: CacheKey, text: str, start: int, end: int) -> CacheKey:
-    """Return a key whose question is this part of its text; the same key if that is no question."""
-    if not _LETTER.search(text, start, end):
-        return key
-    before, after = text[:start], text[end:]
-    return msgspec.structs.replace(
-        key,
-        partition=sha256(_encode((key.partition, before, after))).hexdigest(),
-        query=text[start:end].strip(),
-        task=task_of(f"{before} {after}"),
-    )
+def _shared_before(one: str, other: str) -> str:
+    """Return what two texts have in common at their starts, up to a place where a template ends."""
+    equal = _equal_start(one, other)
+    ends = [m.end() for m in _BEFORE.finditer(one, max(0, equal - LONGEST_GAP), equal)]
+    shared = one[: ends[-1]] if ends else ""
+    return shared if len(shared.split(None, LEAST_WORDS)) >= LEAST_WORDS else ""
 
 
-def _ends_before(text: str) -> list[int]:
-    """Return the places where a template may end that stands before the question."""
-    words = text.split(None, LEAST_WORDS)
-    if len(words) <= LEAST_WORDS:
-        return []
-    least = len(text) - len(words[-1])
-    found = (match.end() for match in _BEFORE.finditer(text))
-    ends = islice((end for end in found if end >= least), MOST_PLACES)
-    return [end for end in ends if _LETTER.search(text, end)]
+def _shared_after(one: str, other: str) -> str:
+    """Return what two texts have in common at their ends, from a place where a template begins."""
+    start = len(one) - _equal_start(one[::-1], other[::-1])
+    begin = _AFTER.search(one, start, start + LONGEST_GAP)
+    shared = one[begin.start() :] if begin else ""
+    return shared if len(shared.split(None, LEAST_WORDS)) >= LEAST_WORDS else ""
 
 
-def _starts_after(text: str) -> list[int]:
-    """Return the places where a template may begin that stands after the question."""
-    words = text.rsplit(None, LEAST_WORDS)
-    if len(words) <= LEAST_WORDS:
-        return []
-    most = len(words[0])
-    starts = [match.start() for match in _AFTER.finditer(text, 0) if match.start() <= most]
-    return starts[-MOST_PLACES:]
+def _equal_start(one: str, other: str) -> int:
+    """Return the length of the longest common prefix, by bisection."""
+    least, most = 0, min(len(one), len(other))
+    while least < most:
+        middle = (least + most + 1) // 2
+        if one[least:middle] == other[least:middle]:
+            least = middle
+        else:
+            most = middle - 1
+    return least
 
 
 # --- conversations -------------------------------------------------------------------------------

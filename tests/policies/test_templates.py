@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -91,7 +92,7 @@ def test_a_repeat_does_not_count() -> None:
 
 def test_a_text_that_few_of_the_latest_prompts_share_is_no_template() -> None:
     others = (f"question number {number} of them" for number in range(10_000))
-    templates, step = Templates(), WINDOW // (LEAST_SHARED - 1)
+    templates, step = Templates(), WINDOW // (LEAST_SHARED - 2)
     for question in QUESTIONS:
         for _ in range(step):
             templates.take_out(key(next(others)))
@@ -125,6 +126,21 @@ def test_a_conversation_has_no_template() -> None:
     prompts = [key(LONG.format(question), conversation="c") for question in QUESTIONS]
     templates = Templates()
     assert [templates.take_out(prompt) for prompt in prompts] == prompts
+
+
+def test_a_template_with_examples_is_found() -> None:
+    examples = "".join(f"Q: is {number} even?\nA: it is\n" for number in range(400))
+    keys = taken_out(f"{examples}Q: {question}\nA: (in one word)" for question in QUESTIONS)
+    assert [each.query for each in keys[LEAST_SHARED:]] == QUESTIONS[LEAST_SHARED:]
+
+
+@pytest.mark.parametrize("unit", ["'", " ", "(", "> ", "\n", ". ", " A", '")', "<a>", "a. A"])
+def test_a_text_of_nothing_but_signs_takes_no_long_time(unit: str) -> None:
+    templates = Templates()
+    began = time.thread_time()
+    for number in range(20):
+        templates.take_out(key(f"prompt number {number}: {unit * 16_000}"[:16_000]))
+    assert time.thread_time() - began < 2.0  # square time would take ten
 
 
 @settings(max_examples=200, deadline=None)

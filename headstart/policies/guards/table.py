@@ -92,6 +92,8 @@ _FRAME = stems_of(
     """
 )
 """Words of tasks whose answer depends on what a text means, and not on its wording."""
+_MOST_FRAME_CHARS = 400
+"""Most characters of a template that only announces a question."""
 _LONGEST_FRAME = 3
 """Most words of a frame around a question: "Question: …", "Classify the intent: …". A longer one
 makes all prompts alike."""
@@ -101,8 +103,11 @@ makes all prompts alike."""
 def task_of(template: str) -> str:
     """Return the digest of a template's words; "" for a mere frame, such as "Question:".
 
-    The answer to a framed text depends on what the text means, and not on its wording.
+    The answer to a framed text depends on what the text means, and not on its wording. A long
+    template is no frame.
     """
+    if len(template) > _MOST_FRAME_CHARS:
+        return _digest([template])
     words = [word.text for word in split_words(template)]
     return "" if all(map(_frames, words)) else _digest(words)
 
