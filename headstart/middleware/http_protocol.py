@@ -339,6 +339,10 @@ def _do_nothing() -> None:
     """Do nothing."""
 
 
+CANCELS_AGAIN_S = 2.0
+"""Seconds after which a start that goes on in spite of a signal is cancelled again."""
+
+
 class DrainingServer(uvicorn.Server):
     """A uvicorn that drains for ``drain_s()`` seconds after SIGTERM, before it stops.
 
@@ -382,13 +386,15 @@ class DrainingServer(uvicorn.Server):
         def cancel() -> None:
             if self._end_start is end_start and starting is not None:
                 starting.cancel()
+                # A library that connects may swallow a cancellation.
+                loop.call_later(CANCELS_AGAIN_S, cancel)
 
         self._end_start = end_start = partial(loop.call_soon_threadsafe, cancel)
         try:
             await start()
         except asyncio.CancelledError:
-            if starting is not None:
-                starting.uncancel()
+            while starting is not None and starting.uncancel():
+                pass
             return False
         finally:
             self._end_start = _do_nothing

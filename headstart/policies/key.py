@@ -608,7 +608,10 @@ def _only_text(content: object, *, user: bool) -> str | None:
 
 def _is_thought(part: object) -> bool:
     """Tell whether a part or an item is what the model thought: Anthropic's, OpenAI's, Gemini's."""
-    return isinstance(part, dict) and (part.get("type") in _THOUGHTS or part.get("thought") is True)
+    if not isinstance(part, dict):
+        return False
+    kind = part.get("type")
+    return (isinstance(kind, str) and kind in _THOUGHTS) or part.get("thought") is True
 
 
 def _without_courtesies(turns: Sequence[Turn]) -> tuple[Turn, ...]:
