@@ -30,7 +30,7 @@ from headstart.dialects.dialect import FieldUse, KeyForm
 from headstart.dialects.registry import DIALECTS, PROTOCOL_HEADERS
 from headstart.dialects.request_form import canonical_body
 from headstart.policies.guards.table import task_of
-from headstart.policies.guards.words import word_texts, words_of
+from headstart.policies.guards.words import is_function_word, word_texts, words_of
 from headstart.types import CacheKey, ChatRequest, Frozen, Headers, Latest, Turn
 
 if TYPE_CHECKING:
@@ -397,11 +397,15 @@ class _Prompts:
             self._learn(self.afters, {each: hash((each,)) for each in afters})
 
     def _learn(self, known: list[str], sides: Mapping[str, int]) -> None:
-        """Remember the longest text that enough prompts share."""
+        """Remember the longest text that enough prompts share.
+
+        A text of function words alone ("please tell me:") is what people say.
+        """
         # The first of these prompts was compared with none.
         often = [side for side, place in sides.items() if self._counts[place] >= LEAST_SHARED - 1]
-        if often:
-            known.append(max(often, key=len))
+        longest = max(often, key=len, default="")
+        if not all(map(is_function_word, word_texts(longest))):
+            known.append(longest)
             del known[:-MOST_TEMPLATES]
 
 

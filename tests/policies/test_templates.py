@@ -79,6 +79,7 @@ def test_two_templates_in_turn_are_both_found_and_never_share_a_partition() -> N
         [f"{question}?" for question in QUESTIONS],
         [f"Hi there! {question}, please. Thank you!" for question in QUESTIONS],
         [f"{question}? I asked on day {day}." for day, question in enumerate(QUESTIONS)],
+        [f"please tell me: {question}. Thank you very much." for question in QUESTIONS],
     ],
 )
 def test_prompts_that_people_write_have_no_template(prompts: list[str]) -> None:
