@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import http.server
@@ -18,6 +19,7 @@ import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import uvicorn
 import websockets.sync.client
 import websockets.sync.server
 from websockets.exceptions import ConnectionClosed
@@ -27,6 +29,7 @@ from headstart.cli.serve import banner, billed_notes, with_route
 from headstart.config.checks import checked
 from headstart.config.providers import lists_models, providers
 from headstart.config.strategies import strategy_of
+from headstart.middleware import http_protocol
 from headstart.settings import (
     CacheSettings,
     RecordSettings,
@@ -164,6 +167,31 @@ def test_a_server_whose_start_waits_for_its_store_can_be_stopped(
                 assert process.wait(20) == 0
             assert process.stderr is not None
             assert "Traceback" not in process.stderr.read()
+
+
+async def swallowing_start() -> None:
+    """Swallow one cancellation, as libraries do that connect at this moment."""
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.sleep(60)
+    await asyncio.sleep(60)
+
+
+def test_a_start_that_swallows_its_cancellation_ends_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http_protocol, "CANCELS_AGAIN_S", 0.05)
+
+    async def ended() -> list[bool]:
+        server = http_protocol.DrainingServer(
+            uvicorn.Config("unused"), drain_s=lambda: 0.0, on_drain=lambda: None
+        )
+        asyncio.get_running_loop().call_later(0.05, server.handle_exit, signal.SIGTERM, None)
+        done, _ = await asyncio.wait(
+            [asyncio.create_task(server.completes(swallowing_start))], timeout=5
+        )
+        return [task.result() for task in done]
+
+    assert asyncio.run(ended()) == [False]
 
 
 def test_a_server_goes_on_when_nobody_reads_its_output_any_more(
