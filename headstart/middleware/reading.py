@@ -176,8 +176,9 @@ def _parse(raw: bytes) -> Frame:
     return Frame(raw, b"\n".join(data) if data else None, event)
 
 
-_TEXT = re.compile(rb'"(?:%b)" ?: ?"(?!")' % "|".join(sorted(TEXT_FIELDS)).encode())
-"""Matches the beginning of a text, by the field names of all dialects. Empty texts do not count."""
+_FIELD_BEFORE = re.compile(rb'"(?:%b)" ?: ?"\Z' % "|".join(sorted(TEXT_FIELDS)).encode())
+"""Matches a text's field up to the quote before the text, by the field names of all dialects."""
+_LONGEST_FIELD = max(map(len, TEXT_FIELDS)) + len('"" : "')
 _PADDING = re.compile(rb'"(?:obfuscation|p)" ?: ?"')
 """Random letters with which OpenAI and Mistral hide a text's length."""
 _NUMBER = re.compile(rb'"sequence_number" ?: ?(\d+)(?=,)')
@@ -242,19 +243,27 @@ class TextShape(msgspec.Struct, frozen=True):
         "": the texts have escapes, or there are none. Then ``_read_each`` has to decide.
         """
         before, after = self.before, self.after
-        *texts, last = data[start + len(before) :].split(after + before)
-        text, quote, rest = last.partition(b'"')
-        if text and (quote + rest).startswith(after):
-            texts.append(text)
-        joined = b"".join(texts)
-        if b"" in texts or _PLAIN.fullmatch(joined) is None:
+        into, past = len(before), len(after)
+        texts: list[bytes] = []
+        end = start
+        # This loop takes a sixth of the time of a split at the long bytes between two texts.
+        while data.startswith(before, end):
+            begin = end + into
+            quote = data.find(b'"', begin)
+            if not data.startswith(after, quote):
+                if data.endswith(b"\\", begin, quote):
+                    return "", start
+                break
+            texts.append(data[begin:quote])
+            end = quote + past
+        if b"" in texts or _PLAIN.fullmatch(b"".join(texts)) is None:
             return "", start
         try:
             # A character whose bytes are in two frames cannot be read, but both frames can pass.
             text_of_all = "".join([each.decode() for each in texts])
         except UnicodeDecodeError:
             return "", start
-        return text_of_all, start + len(texts) * (len(before) + len(after)) + len(joined)
+        return text_of_all, end
 
     def _read_each(self, data: bytes, start: int, *, join_texts: bool) -> TextsRead:
         before, after, tail, middle = self.before, self.after, self.tail, self.middle
@@ -308,12 +317,14 @@ def learn_shape(raw: bytes, events: Sequence[StreamEvent]) -> TextShape | None:
     signed = isinstance(event, ReasoningDelta) and event.signature is not None
     if signed or not isinstance(event, TextDelta | ReasoningDelta):
         return None
-    fields = [*_TEXT.finditer(raw)]
-    if len(fields) != 1:
+    text = b'"%b"' % event.text.encode("utf-8", "surrogatepass")
+    # Without a backslash, each string stands in the frame as it is. So the text is where it is
+    # found, if it is found once.
+    if not event.text or b"\\" in raw or raw.count(text) != 1:
         return None
-    start = fields[0].end()
-    end = raw.find(b'"', start)
-    if not event.text or raw[start:end] != event.text.encode("utf-8", "surrogatepass"):
+    start = raw.find(text) + 1
+    end = start + len(text) - 2
+    if _FIELD_BEFORE.search(raw, max(0, start - _LONGEST_FIELD), start) is None:
         return None
     before, middle = raw[:start], b""
     number = _NUMBER.search(before)
@@ -442,6 +453,14 @@ _NULL_USAGE = re.compile(rb',\s?"usage"\s?:\s?null(?=[,}\s])')
 where each quote has a backslash before it."""
 
 
+def _without_null_usage(data: bytes) -> bytes:
+    data = data.replace(b',"usage":null', b"")
+    # The expression is for other layouts. It looks at each comma, so it starts near the name.
+    name = data.find(b'"usage"')
+    comma = max(0, name - 2)
+    return data if name < 0 else data[:comma] + _NULL_USAGE.sub(b"", data[comma:])
+
+
 class BodyReader:
     """Turns an answer's bytes into pieces, without I/O. ``end`` gives the last piece."""
 
@@ -524,7 +543,7 @@ class FrameReader(BodyReader):
         """Return the whole frames, up to an error."""
         texts, end = self._stream.feed_texts(data)
         if end == len(data):
-            return Piece(_NULL_USAGE.sub(b"", data) if self._strip_usage else data, texts)
+            return Piece(_without_null_usage(data) if self._strip_usage else data, texts)
         kept = [data[:end]]
         events = [*texts]
         stream, strip_usage = self._stream, self._strip_usage
@@ -537,7 +556,7 @@ class FrameReader(BodyReader):
                 kept.append(raw)
         self.closing = stream.closing
         passed = b"".join(kept)
-        return Piece(_NULL_USAGE.sub(b"", passed) if strip_usage else passed, tuple(events))
+        return Piece(_without_null_usage(passed) if strip_usage else passed, tuple(events))
 
     def end(self) -> Piece:
         """Return the error, or the rest: a last frame without an end."""

@@ -294,6 +294,13 @@ def test_text_that_stands_in_two_places_is_not_learnt() -> None:
     assert learn_shape(twice, (TextDelta(text="a"),)) is None
 
 
+def test_a_text_is_not_looked_for_beside_escapes() -> None:
+    # The event's text is the first string, and the second one is a field of the same frame.
+    escaped = chunk("\\u0061", text="a").replace(b"\\\\", b"\\")
+    assert SSEDecoder().feed(escaped)[0].raw == escaped
+    assert learn_shape(escaped, (TextDelta(text="a"),)) is None
+
+
 def test_a_frame_that_a_carriage_return_ends_is_not_learnt() -> None:
     raw = chunk("a").replace(b"\n", b"\r")
     (frame,) = SSEDecoder().feed(raw + b":")
