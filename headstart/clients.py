@@ -96,7 +96,6 @@ class LocalServer:
             lifespan="on",
             http=BoundedHeadProtocol,
             ws="none",
-            date_header=False,
             server_header=False,
             timeout_graceful_shutdown=5,
         )

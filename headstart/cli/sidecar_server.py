@@ -172,8 +172,6 @@ class SidecarServer(DrainingServer):
             access_log=False,
             # server.trusted_proxies decides about proxy headers, by the real peer.
             proxy_headers=False,
-            # The upstream's Date and Server headers pass, so uvicorn must not add its own.
-            date_header=False,
             server_header=False,
             http=Protocol,
             ws=cast("type[asyncio.Protocol]", websocket_protocol),

@@ -66,11 +66,12 @@ _OWN = _OWN_ANYWHERE | {b"age", b"server-timing"}
 _is_own_anywhere = NameMemo(lambda name: name in _OWN_ANYWHERE or name.startswith(OWN_PREFIX))
 _is_own = NameMemo(lambda name: name in _OWN or name.startswith(OWN_PREFIX))
 _ABOUT_THE_ORIGIN = frozenset(
-    b"accept-ch alt-svc clear-site-data critical-ch nel report-to reporting-endpoints "
+    b"accept-ch alt-svc clear-site-data critical-ch date nel report-to reporting-endpoints server "
     b"service-worker-allowed strict-transport-security".split()
 )
 """Headers by which a provider speaks for its own host and port. From us they would be about ours:
-some send clients to another port, or browsers' error reports to the provider."""
+some send clients to another port, or browsers' error reports to the provider. The server before us
+writes a ``date`` and a ``server`` of its own, and an answer may have each only once (RFC 9110)."""
 _SANDBOX_NAMES = _ABOUT_THE_ORIGIN.union(name for name, _ in SANDBOX)
 _FORWARDS = frozenset(("stale", "partial"))
 """Reasons of a miss that are values of ``fwd`` in RFC 9211."""

@@ -179,6 +179,20 @@ async def test_what_a_provider_says_about_its_origin_is_not_about_ours(
     assert headers_of(answer, b"strict-transport-security") == []
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/files"])
+async def test_an_answer_has_one_date_and_one_server(path: str) -> None:
+    """The server writes both. nginx warns of each answer that has one of them twice."""
+    theirs = b"Date: Mon, 01 Jan 2024 00:00:00 GMT\r\nServer: theirs\r\n"
+    asked = request("POST" if "chat" in path else "GET", path, "Host: localhost\r\n")
+    provider = RawUpstream(answering(ANSWER, b"application/json", theirs))
+    async with sidecar_before(provider) as url:
+        miss_and_hit = [await ask_raw(url, asked) for _ in range(2)]
+    for answer in miss_and_hit:
+        (date,) = headers_of(answer, b"date")
+        assert date != b"Mon, 01 Jan 2024 00:00:00 GMT"
+        assert headers_of(answer, b"server") == [b"uvicorn"]
+
+
 async def test_hits_and_streams_carry_the_same() -> None:
     async with sidecar_before(RawUpstream(answering(ANSWER))) as url:
         native = request("POST", "/v1/chat/completions", "Host: localhost\r\n")
