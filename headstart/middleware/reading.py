@@ -453,14 +453,6 @@ _NULL_USAGE = re.compile(rb',\s?"usage"\s?:\s?null(?=[,}\s])')
 where each quote has a backslash before it."""
 
 
-def _without_null_usage(data: bytes) -> bytes:
-    data = data.replace(b',"usage":null', b"")
-    # The expression is for other layouts. It looks at each comma, so it starts near the name.
-    name = data.find(b'"usage"')
-    comma = max(0, name - 2)
-    return data if name < 0 else data[:comma] + _NULL_USAGE.sub(b"", data[comma:])
-
-
 class BodyReader:
     """Turns an answer's bytes into pieces, without I/O. ``end`` gives the last piece."""
 
@@ -542,21 +534,25 @@ class FrameReader(BodyReader):
     def feed(self, data: bytes) -> Piece:
         """Return the whole frames, up to an error."""
         texts, end = self._stream.feed_texts(data)
-        if end == len(data):
-            return Piece(_without_null_usage(data) if self._strip_usage else data, texts)
-        kept = [data[:end]]
-        events = [*texts]
-        stream, strip_usage = self._stream, self._strip_usage
-        for raw, found in stream.feed(data[end:]):
-            if stream.error is not None:
-                self._fail(raw, found, stream.error)
-                break
-            events += found
-            if not (strip_usage and stream.usage_alone):
-                kept.append(raw)
-        self.closing = stream.closing
-        passed = b"".join(kept)
-        return Piece(_without_null_usage(passed) if strip_usage else passed, tuple(events))
+        passed, strip_usage = data, self._strip_usage
+        if end < len(data):
+            kept, events, stream = [data[:end]], [*texts], self._stream
+            for raw, found in stream.feed(data[end:]):
+                if stream.error is not None:
+                    self._fail(raw, found, stream.error)
+                    break
+                events += found
+                if not (strip_usage and stream.usage_alone):
+                    kept.append(raw)
+            self.closing = stream.closing
+            passed, texts = b"".join(kept), tuple(events)
+        if strip_usage:
+            passed = passed.replace(b',"usage":null', b"")
+            name = passed.find(b'"usage"')
+            if name >= 0:  # another layout. The expression looks at each comma, which takes long.
+                comma = max(0, name - 2)
+                passed = passed[:comma] + _NULL_USAGE.sub(b"", passed[comma:])
+        return Piece(passed, texts)
 
     def end(self) -> Piece:
         """Return the error, or the rest: a last frame without an end."""
