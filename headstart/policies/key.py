@@ -394,11 +394,12 @@ class _Prompts:
         """
         before, after = self._sides(text) if self.befores or self.afters else ("", "")
         cue, label, labelled = len(text) - len(after), "", 0
-        if "\n" in text:
+        if text.endswith("}"):
+            cue, label, labelled = _last_field(text, cue)
+        elif "\n" in text:
             cue, label, labelled = _last_line(text, cue)
         if hash(text) not in self._shared and self._learn(text, len(before), after, cue, label):
-            before, after = self._sides(text)
-            cue, label, labelled = _last_line(text, len(text) - len(after))
+            return self.find(text)
         start, end = len(before), len(text) - len(after)
         if label in self.labels:
             self.labels.move_to_end(label)
@@ -518,6 +519,21 @@ def _last_line(text: str, end: int) -> tuple[int, str, int]:
     if len(label) <= MOST_LABEL_CHARS and _asks_in(label):
         return end, label, line
     return end, "", 0
+
+
+def _last_field(text: str, end: int) -> tuple[int, str, int]:
+    """Return the same of the last field of a JSON object: ``{…, "question": "…"}``.
+
+    Quotes in JSON's strings follow a backslash, so a field cannot begin inside a string.
+    """
+    close = text.rfind('"', 0, end)
+    middle = max(text.rfind('": "', 0, close), text.rfind('":"', 0, close))
+    if middle < 0 or text[close + 1 : end].strip(" }\n"):
+        return end, "", 0
+    label = text[text.rfind('"', 0, middle) + 1 : middle]
+    if len(label) > MOST_LABEL_CHARS or not _asks_in(label.replace("_", " ")):
+        return end, "", 0
+    return close, label, text.index('"', middle + 1) + 1
 
 
 def _asks_in(label: str) -> bool:

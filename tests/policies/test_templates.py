@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import TYPE_CHECKING
 
@@ -165,7 +166,9 @@ def test_a_template_with_examples_is_found() -> None:
     assert [each.query for each in keys[LEAST_SHARED:]] == QUESTIONS[LEAST_SHARED:]
 
 
-@pytest.mark.parametrize("unit", ["'", " ", "(", "> ", "\n", ". ", " A", '")', "<a>", "a. A"])
+@pytest.mark.parametrize(
+    "unit", ["'", " ", "(", "> ", "\n", ". ", " A", '")', "<a>", "a. A", '":"', '"}']
+)
 def test_a_text_of_nothing_but_signs_takes_no_long_time(unit: str) -> None:
     templates = Templates()
     began = time.thread_time()
@@ -180,6 +183,7 @@ def test_equal_keys_have_equal_texts(texts: list[str]) -> None:
     """Whatever is taken out belongs to the partition: nothing of a text is lost but spaces."""
     prompts = [f"Say yes or no. {text}\nOne word is enough." for text in texts]
     prompts += [f"{text}\nQuestion: {text[:9]}\nAnswer:" for text in texts]
+    prompts += [f'{{"{text}", "question": "{text[9:]}"}}' for text in texts]
     known: dict[tuple[str, str | None], str] = {}
     for prompt, found in zip(prompts, taken_out(prompts * 2), strict=False):
         same = known.setdefault((found.partition, found.query), prompt)
@@ -223,6 +227,26 @@ def test_documents_before_a_labelled_question_must_be_equal(ending: str) -> None
         partitions[document].add(found.partition)
     assert [len(each) for each in partitions.values()] == [1, 1, 1]
     assert len(set.union(*partitions.values())) == 3
+
+
+@pytest.mark.parametrize("separators", [(", ", ": "), (",", ":")])
+def test_the_last_field_of_json_may_name_the_question(separators: tuple[str, str]) -> None:
+    """Quotes in a document begin no field."""
+    prompts = [
+        json.dumps({"context": f'"question": "{q}" {d}', "user_query": q}, separators=separators)
+        for q in QUESTIONS
+        for d in DOCUMENTS
+    ]
+    asked = [question for question in QUESTIONS for _ in DOCUMENTS]
+    found = taken_out(prompts)[WINDOW:]
+    assert [each.query for each in found] == asked[WINDOW:]
+    assert len({each.partition for each in found}) == len(found)
+    turned = [
+        json.dumps({"question": q, "context": f"{d} {n}"}, separators=separators)
+        for n, q in enumerate(QUESTIONS)
+        for d in DOCUMENTS
+    ]
+    assert all("refunds" in (each.query or "") for each in taken_out(turned))
 
 
 @pytest.mark.parametrize(
