@@ -114,25 +114,18 @@ class Finder:
         entry = await self._cache.find_exact(key, refuse, find)
         if entry is not None:
             return self._judge(prepared, entry)
-        reason = prepared.semantic_refusal or await self._refuse_meaning(prepared.match_context)
+        context, request = prepared.match_context, prepared.request
+        reason = prepared.semantic_refusal or await self._refuse_meaning(context)
         if reason is None:
-            refuse = self._with_vetoes(key, refuse)
-            lookup = await self._cache.find_semantic(key, refuse, self._with_wait_limit(prepared))
+            if self._wait_limit is not None and request is not None:
+                # The wait for the encoder grows with the share of hits and the time that one saves.
+                share = self._cache.hit_share(context)
+                wait_s = self._wait_limit.wait_s(prepared.rule, request.model, share)
+                context = msgspec.structs.replace(context, max_wait_s=wait_s)
+            lookup = await self._cache.find_semantic(key, self._with_vetoes(key, refuse), context)
         else:
             lookup = _miss(reason)
         return lookup if prepared.readable is None else _hide(lookup)
-
-    def _with_wait_limit(self, prepared: Prepared) -> MatchContext:
-        """Return the match context, with the time for which this lookup may wait for the encoder.
-
-        It grows with the share of hits and with the time that a hit saves.
-        """
-        context, request = prepared.match_context, prepared.request
-        if self._wait_limit is None or request is None:
-            return context
-        share = self._cache.hit_share(context)
-        wait_s = self._wait_limit.wait_s(prepared.rule, request.model, share)
-        return msgspec.structs.replace(context, max_wait_s=wait_s)
 
     def lost_in_dialect(self, request: ChatRequest, key: CacheKey) -> str | None:
         """Return why the entry under an exact key cannot be sent in the request's dialect, or None.

@@ -533,7 +533,8 @@ class Preparer:
             hashes.tenant,
         )
         asked = request.query if named is None else named.text
-        lifetime = Lifetime(asked or "", self._lifetimes, rule.ttl_s)
+        part = "" if key is whole else key.query or ""
+        lifetime = Lifetime(asked or "", self._lifetimes, rule.ttl_s, part)
         window_s = rule.repeat_window_s or route.repeat_window_s
         return Prepared(
             request=request,

@@ -160,13 +160,17 @@ _UNREAD = -1.0
 class Lifetime:
     """The lifetime of the answer to one question. The question is read at the first use.
 
-    ``route_s`` replaces ``lifetimes.ttl_s``.
+    ``route_s`` replaces ``lifetimes.ttl_s``. ``part`` is the question in a long text, of which
+    only the two ends are read.
     """
 
-    __slots__ = ("_kind", "_lifetimes", "_question", "_route_s", "_seconds")
+    __slots__ = ("_kind", "_lifetimes", "_part", "_question", "_route_s", "_seconds")
 
-    def __init__(self, question: str, lifetimes: Lifetimes, route_s: float | None = None) -> None:
+    def __init__(
+        self, question: str, lifetimes: Lifetimes, route_s: float | None = None, part: str = ""
+    ) -> None:
         self._question = question
+        self._part = part
         self._lifetimes = lifetimes
         self._route_s = route_s
         self._kind: QuestionClass | None = None
@@ -177,6 +181,9 @@ class Lifetime:
         """How fast the answer ages."""
         if self._kind is None:
             self._kind = question_class(self._question)
+            if self._part:
+                kinds = self._kind, question_class(self._part)
+                self._kind = min(kinds, key=list(QuestionClass).index)
         return self._kind
 
     @property

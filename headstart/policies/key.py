@@ -21,7 +21,6 @@ from collections import Counter, OrderedDict, deque
 from functools import cache
 from hashlib import sha256
 from itertools import islice
-from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -30,11 +29,17 @@ from headstart.dialects.dialect import FieldUse, KeyForm
 from headstart.dialects.registry import DIALECTS, PROTOCOL_HEADERS
 from headstart.dialects.request_form import canonical_body
 from headstart.policies.guards.table import task_of
-from headstart.policies.guards.words import is_function_word, word_texts, words_of
+from headstart.policies.guards.words import (
+    is_function_word,
+    stem,
+    stems_of,
+    word_texts,
+    words_of,
+)
 from headstart.types import CacheKey, ChatRequest, Frozen, Headers, Latest, Turn
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
 
 _FORMAT = 1
@@ -319,14 +324,17 @@ LEAST_WORDS = 3
 """Fewest words of each side of a template: greetings are shorter."""
 LEAST_EQUAL = 8
 """Fewest equal characters at an end of two prompts: most pairs have fewer, and take no time."""
-MOST_TEMPLATED_CHARS = 16_384
-"""Longer texts have no template."""
+MOST_COMPARED_CHARS = 16_384
+"""Longer texts are not compared with each other. They may have a template that shorter ones have,
+or a labelled question."""
 LONGEST_GAP = 256
 """Most characters between the end of equal text and the place before it where a template ends."""
 MOST_TEMPLATES = 8
 """Most templates that are remembered for each side in a partition."""
 MOST_PARTITIONS = 128
 """Most partitions with remembered prompts: at most 50 MB, mostly some KB."""
+MOST_LABEL_CHARS = 80
+"""Longest label of a line: "Question:", "Helpful Answer:", "Answer the following question:"."""
 
 _BEFORE = re.compile(
     r"""
@@ -351,62 +359,108 @@ _AFTER = re.compile(
 """Where the part of a template after the question may begin. The lookbehinds keep the search in
 linear time: a long run of spaces or quotes is tried only from its first sign."""
 _LETTER = re.compile(r"\w")
+_CUE = re.compile(r"\n[\s>*\[]*(?:[A-Z][^\n]*:|#[^\n:]*)\**")
+"""A line after which the model writes: "Answer:", "### Answer"."""
+_LAST = stems_of("question ask")
+"""Words with which a label of a question ends: "Answer the following question", "A user asked"."""
+_ASKING = stems_of("query inquiry request message q user human customer client")
+"""Words that name a question in a label. Others, such as "Context:", may name a document."""
+
+
+_BEFORE_IT, _AFTER_IT, _LABEL = range(3)
+"""The sides of a question. The same text may be on several sides."""
 
 
 class _Prompts:
     """The latest prompts of one partition, and the templates that were found in them."""
 
-    __slots__ = ("_counts", "_latest", "_shared", "afters", "befores")
+    __slots__ = ("_counts", "_latest", "_shared", "afters", "befores", "labels")
 
     def __init__(self) -> None:
         self._latest: deque[str] = deque(maxlen=COMPARED)
         self._shared: OrderedDict[int, tuple[int, ...]] = OrderedDict()
         """By the hash of each prompt in the window: the hashes of what it shares with others."""
         self._counts: Counter[int] = Counter()
-        self.befores: list[str] = []
-        """The known templates before a question."""
-        self.afters: list[str] = []
+        self.befores: OrderedDict[str, None] = OrderedDict()
+        """The known templates before a question, those in use last."""
+        self.afters: OrderedDict[str, None] = OrderedDict()
+        self.labels: OrderedDict[str, None] = OrderedDict()
+        """The known labels of a question in the last line: documents may stand before it."""
 
-    def note(self, text: str) -> None:
-        """Compare a prompt with the latest ones, unless it is a repeat of one in the window.
+    def find(self, text: str) -> tuple[int, int]:
+        """Return where the question in a prompt begins and ends, and learn from the prompt.
 
-        A prompt with a known template tells nothing new: later prompts may share more, but must
-        find the entries of earlier ones.
+        A repeat of a prompt in the window teaches nothing.
         """
-        if hash(text) in self._shared:
-            return
-        befores, afters = set[str](), set[str]()
-        if not any(map(text.startswith, self.befores)):
-            near = filter(methodcaller("startswith", text[:LEAST_EQUAL]), self._latest)
-            befores = {_shared_before(text, each) for each in near} - {""}
-        if not any(map(text.endswith, self.afters)):
-            near = filter(methodcaller("endswith", text[-LEAST_EQUAL:]), self._latest)
-            afters = {_shared_after(text, each) for each in near} - {""}
-        self._latest.append(text)
-        # "After" is hashed in another form: the same text may be on the other side elsewhere.
-        sides = [*map(hash, befores), *[hash((each,)) for each in afters]]
-        self._shared[hash(text)] = tuple(sides)
-        self._counts.update(sides)
+        before, after = self._sides(text) if self.befores or self.afters else ("", "")
+        cue, label, labelled = len(text) - len(after), "", 0
+        if text.endswith("}"):
+            cue, label, labelled = _last_field(text, cue)
+        elif "\n" in text:
+            cue, label, labelled = _last_line(text, cue)
+        if hash(text) not in self._shared and self._learn(text, len(before), after, cue, label):
+            return self.find(text)
+        start, end = len(before), len(text) - len(after)
+        if label in self.labels:
+            self.labels.move_to_end(label)
+            return max(start, labelled), cue
+        return (start, cue) if 0 < start < cue else (start, end)
+
+    def _sides(self, text: str) -> tuple[str, str]:
+        """Return the longest known templates of a prompt. Those in use stay known."""
+        before = max(filter(text.startswith, self.befores), key=len, default="")
+        after = max(filter(text.endswith, self.afters), key=len, default="")
+        for known, side in ((self.befores, before), (self.afters, after)):
+            if side:
+                known.move_to_end(side)
+        return before, after
+
+    def _learn(self, text: str, start: int, after: str, cue: int, label: str) -> bool:
+        """Count what a prompt shares with others, and tell whether that shows a new template.
+
+        What prompts share beyond a known template, which ends at ``start``, may be a longer one.
+        """
+        stop = cue if start else len(text) - len(after)
+        begin, end = text[: start + LEAST_EQUAL], text[max(0, stop - LEAST_EQUAL) :]
+        shared: set[tuple[int, str]] = {(_LABEL, label)} if label else set()
+        if len(text) <= MOST_COMPARED_CHARS:
+            for other in self._latest:
+                if other.startswith(begin):
+                    found = _shared_before(text, other)
+                    if _is_told(found[start:]):
+                        shared.add((_BEFORE_IT, found))
+                if other.endswith(end):
+                    found = _shared_after(text, other)
+                    if _is_told(found[: stop - len(text) or None]):
+                        shared.add((_AFTER_IT, found))
+            self._latest.append(text)
+        self._shared[hash(text)] = places = tuple(map(hash, shared))
+        self._counts.update(places)
         if len(self._shared) > WINDOW:
-            for side in self._shared.popitem(last=False)[1]:
-                self._counts[side] -= 1
-                if not self._counts[side]:
-                    del self._counts[side]
-        if sides:
-            self._learn(self.befores, {each: hash(each) for each in befores})
-            self._learn(self.afters, {each: hash((each,)) for each in afters})
+            for place in self._shared.popitem(last=False)[1]:
+                self._counts[place] -= 1
+                if not self._counts[place]:
+                    del self._counts[place]
+        return bool(shared) and self._remember(shared)
 
-    def _learn(self, known: list[str], sides: Mapping[str, int]) -> None:
-        """Remember the longest text that enough prompts share.
-
-        A text of function words alone ("please tell me:") is what people say.
-        """
-        # The first of these prompts was compared with none.
-        often = [side for side, place in sides.items() if self._counts[place] >= LEAST_SHARED - 1]
-        longest = max(often, key=len, default="")
-        if not all(map(is_function_word, word_texts(longest))):
-            known.append(longest)
-            del known[:-MOST_TEMPLATES]
+    def _remember(self, shared: Collection[tuple[int, str]]) -> bool:
+        """Remember the longest texts that enough prompts share, and tell whether one is new."""
+        new = False
+        for side, known in enumerate((self.befores, self.afters, self.labels)):
+            # The first prompt of a template was compared with none; labels are not compared.
+            least = LEAST_SHARED if side == _LABEL else LEAST_SHARED - 1
+            often = [
+                each
+                for of, each in shared
+                if of == side and self._counts[hash((of, each))] >= least
+            ]
+            longest = max(often, key=len, default="")
+            if longest and longest not in known:
+                known[longest] = None
+                new = True
+                if len(known) > MOST_TEMPLATES:
+                    known.popitem(last=False)
+        return new
 
 
 class Templates:
@@ -426,18 +480,16 @@ class Templates:
         ``exact`` stays the same. A prompt of a conversation has no template.
         """
         text = key.query
-        if not text or key.conversation is not None or len(text) > MOST_TEMPLATED_CHARS:
+        if not text or key.conversation is not None:
             return key
         prompts = self._prompts.get(key.partition)
         if prompts is None:
             prompts = self._prompts[key.partition] = _Prompts()
         self._prompts.move_to_end(key.partition)
-        prompts.note(text)
-        before = max(filter(text.startswith, prompts.befores), key=len, default="")
-        after = max(filter(text.endswith, prompts.afters), key=len, default="")
-        start, end = len(before), len(text) - len(after)
+        start, end = prompts.find(text)
         if (start == 0 and end == len(text)) or not _LETTER.search(text, start, end):
             return key
+        before, after = text[:start].rstrip(), text[end:].lstrip()
         return msgspec.structs.replace(
             key,
             partition=sha256(_encode((key.partition, before, after))).hexdigest(),
@@ -446,20 +498,71 @@ class Templates:
         )
 
 
+def _last_line(text: str, end: int) -> tuple[int, str, int]:
+    """Return where the question in the last line ends, its label, and where it begins.
+
+    The line after it may be a cue, such as "Helpful Answer:", after which the model writes. The
+    label is in the line of the question ("Question: …") or the line above it; "" if there is none.
+    What stands before it, such as documents, may be another text in each prompt; it must be equal.
+    """
+    stop = len(text[:end].rstrip())
+    begin = text.rfind("\n", max(0, stop - MOST_LABEL_CHARS), stop)
+    if begin >= 0 and _CUE.fullmatch(text, begin, stop):
+        end = begin
+        stop = len(text[:end].rstrip())
+    line = text.rfind("\n", 0, stop) + 1
+    colon = text.find(":", line, min(stop, line + MOST_LABEL_CHARS))
+    if colon >= 0 and _asks_in(text[line:colon]):
+        return end, text[line:colon], colon + 1
+    above = text.rfind("\n", 0, max(0, line - 1)) + 1
+    label = text[above:line]
+    if len(label) <= MOST_LABEL_CHARS and _asks_in(label):
+        return end, label, line
+    return end, "", 0
+
+
+def _last_field(text: str, end: int) -> tuple[int, str, int]:
+    """Return the same of the last field of a JSON object: ``{…, "question": "…"}``.
+
+    Quotes in JSON's strings follow a backslash, so a field cannot begin inside a string.
+    """
+    close = text.rfind('"', 0, end)
+    middle = max(text.rfind('": "', 0, close), text.rfind('":"', 0, close))
+    if middle < 0 or text[close + 1 : end].strip(" }\n"):
+        return end, "", 0
+    label = text[text.rfind('"', 0, middle) + 1 : middle]
+    if len(label) > MOST_LABEL_CHARS or not _asks_in(label.replace("_", " ")):
+        return end, "", 0
+    return close, label, text.index('"', middle + 1) + 1
+
+
+def _asks_in(label: str) -> bool:
+    """Tell whether a label names a question: "User query", "[[ question ]]"; not "SQL query"."""
+    words = [stem(word) for word in word_texts(label)]
+    if words and words[-1] in _LAST:
+        return True
+    named = not _ASKING.isdisjoint(words)
+    return named and all(word in _ASKING or is_function_word(word) for word in words)
+
+
 def _shared_before(one: str, other: str) -> str:
     """Return what two texts have in common at their starts, up to a place where a template ends."""
     equal = _equal_start(one, other)
     ends = [m.end() for m in _BEFORE.finditer(one, max(0, equal - LONGEST_GAP), equal)]
-    shared = one[: ends[-1]] if ends else ""
-    return shared if len(shared.split(None, LEAST_WORDS)) >= LEAST_WORDS else ""
+    return one[: ends[-1]] if ends else ""
 
 
 def _shared_after(one: str, other: str) -> str:
     """Return what two texts have in common at their ends, from a place where a template begins."""
     start = len(one) - _equal_start(one[::-1], other[::-1])
     begin = _AFTER.search(one, start, start + LONGEST_GAP)
-    shared = one[begin.start() :] if begin else ""
-    return shared if len(shared.split(None, LEAST_WORDS)) >= LEAST_WORDS else ""
+    return one[begin.start() :] if begin else ""
+
+
+def _is_told(text: str) -> bool:
+    """Tell whether a program may have written a text. People write function words, too."""
+    enough = len(text.split(None, LEAST_WORDS)) >= LEAST_WORDS
+    return enough and not all(map(is_function_word, word_texts(text)))
 
 
 def _equal_start(one: str, other: str) -> int:

@@ -287,6 +287,16 @@ def test_a_template_that_prompts_share_is_found_and_learns_by_itself() -> None:
     assert [exact(each) for each in asked] == [exact(each) for each in whole]
 
 
+def test_a_question_in_the_middle_of_a_long_template_is_read_for_its_lifetime() -> None:
+    """Of a long prompt only the two ends are read; a template shows where the question is."""
+    caller = Caller()
+    long = "Answer in one sentence, without any greeting or apology." + " Be polite." * 40
+    for text in ASKED:
+        assert caller.ask(f"{long}\n{text}\n{long}").semantic_refusal is None
+    asked = caller.ask(f"{long}\nWhat is the weather in Rome right now?\n{long}")
+    assert asked.semantic_refusal == "live"
+
+
 def test_no_template_is_sought_where_the_question_is_named_or_nothing_is_compared() -> None:
     semantic, exact_only = Caller(), Caller(semantic=False)
     for text in ASKED:

@@ -616,6 +616,15 @@ _GENDERS = {
     for gender, words in {"he": "he him his himself", "she": "she her hers herself"}.items()
     for word in words.split()
 }
+_PERSONS = {
+    stem(word): person
+    for person, words in {
+        "I": "i me we us",
+        "you": "you",
+        "they": "he him she her they them",
+    }.items()
+    for word in words.split()
+}
 _LONGEST_THING = 4
 """Most words of an owned thing: "my company's new savings account"."""
 
@@ -677,7 +686,33 @@ def scopes_differ(a: Parse, b: Parse) -> bool:
     if any(not only_b.isdisjoint(_RIVAL_KINDS.get(word, ())) for word in only_a):
         return True
     people, others = ({_PERSON[word] for word in side.content & _PERSON.keys()} for side in (a, b))
-    return people != others or _owners_differ(a, b) or _he_is_she(a, b) or _narrowed(a, b)
+    if people != others or _owners_differ(a, b) or _he_is_she(a, b):
+        return True
+    return (a.content == b.content and _persons_exchanged(a, b)) or _narrowed(a, b)
+
+
+def _persons_exchanged(a: Parse, b: Parse) -> bool:
+    """Tell whether two persons changed places: "Do I owe you money?" / "Do you owe me money?".
+
+    All other words are the same. "How do I …?" and "How do you …?" have one person each, and mostly
+    ask the same.
+    """
+    ours, theirs = _persons(a), _persons(b)
+    changed = {(ours[word], theirs[word]) for word in ours.keys() & theirs.keys()}
+    return any(one != other and (other, one) in changed for one, other in changed if one and other)
+
+
+def _persons(parse: Parse) -> dict[str, str]:
+    """Return the person that was named last before each word, and before the end ("")."""
+    found: dict[str, str] = {}
+    person = ""
+    for word in parse.stems:
+        if word in _PERSONS:
+            person = _PERSONS[word]
+        else:
+            found.setdefault(word, person)
+    found[""] = person
+    return found
 
 
 def _he_is_she(a: Parse, b: Parse) -> bool:
