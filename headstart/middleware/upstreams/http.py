@@ -142,9 +142,9 @@ class _WatchedConnection(ResponseHandler):
             body.set_exception(aiohttp.ClientPayloadError("the body cannot be read"))
 
     def resume_reading(self, *arguments: Any, **options: Any) -> None:
-        """Go on after a pause. The client library asks for it after each piece, and parses again.
+        """Go on reading after a pause.
 
-        Without a pause, nothing is left to be parsed.
+        The client library calls this after each piece, and parses again even without a pause.
         """
         if self._reading_paused:
             super().resume_reading(*arguments, **options)
@@ -482,7 +482,11 @@ class HTTPUpstream:
         incoming: IncomingAnswer,
         transforms: tuple[str, ...],
     ) -> Reply:
-        """Return the answer that has begun. Raises UpstreamProtocolError if it cannot be read."""
+        """Return the answer that has begun. Raises UpstreamProtocolError if it cannot be read.
+
+        The first bytes decide if a stream may be labelled as JSON, or JSON as a stream. An error is
+        read whole before its headers pass: its body may tell when to retry.
+        """
         transcript, first = Transcript(), b""
         secrets = self.writer.secrets
         content = MaskedBody(response.content, secrets) if secrets else response.content
