@@ -13,9 +13,9 @@ import click
 import msgspec
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
 from headstart.cli.data_sources import LogLine, as_log_lines, read_lines
+from headstart.cli.options import number_table
 from headstart.dialects.registry import DIALECTS
 from headstart.errors import InvalidRequest
 from headstart.lab.rates import (
@@ -40,6 +40,8 @@ from headstart.types import CacheKey, Completion, Frozen
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
+
+    from rich.table import Table
 
     from headstart.embeddings.encoder import OnnxEncoder
     from headstart.lab.rates import Rates
@@ -105,37 +107,26 @@ def exit_if_more_wrong(rates: Rates, most: float | None) -> None:
         )
 
 
-def share_with_interval(rates: Rates, name: str) -> str:
-    """Return a rate in words."""
+def share_with_interval(
+    rates: Rates, name: str, *, none: str = "none: nothing was served", what: str = "95 %: "
+) -> str:
+    """Return a rate, and in brackets ``what`` and its interval."""
     interval = rates.intervals[name]
     if interval is None:
-        return "none: nothing was served"
-    return f"{getattr(rates, name):.2%} (95 %: {interval.low:.2%} to {interval.high:.2%})"
+        return none
+    return f"{getattr(rates, name):.2%} ({what}{interval.low:.2%} to {interval.high:.2%})"
 
 
 def comparison(first: str, rows: Iterable[tuple[str, Sequence[str], Rates]], *more: str) -> Table:
     """Return a table of rates. A row has a name, its own cells under ``more``, and rates."""
-    compared = table(first, *more, "hits", "wrong/hit (95 %)", "wrong/request (95 %)")
+    compared = number_table(first, *more, "hits", "wrong/hit (95 %)", "wrong/request (95 %)")
     for name, cells, rates in rows:
-        errors = (_brief(rates, key) for key in ("wrong_per_hit", "wrong_per_request"))
+        errors = (
+            share_with_interval(rates, key, none="none", what="")
+            for key in ("wrong_per_hit", "wrong_per_request")
+        )
         compared.add_row(name, *cells, percent(rates.hit_rate), *errors)
     return compared
-
-
-def table(first: str, *more: str) -> Table:
-    """Return an empty table. All columns except for the first hold numbers."""
-    empty = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-    empty.add_column(first, no_wrap=True)
-    for name in more:
-        empty.add_column(name, justify="right", no_wrap=True)
-    return empty
-
-
-def _brief(rates: Rates, name: str) -> str:
-    interval = rates.intervals[name]
-    if interval is None:
-        return "none"
-    return f"{getattr(rates, name):.2%} ({interval.low:.2%} to {interval.high:.2%})"
 
 
 class Material(NamedTuple):

@@ -21,8 +21,10 @@ from headstart.cli.options import (
     argument,
     command,
     flag,
+    number_table,
     option,
     print_json,
+    write_file,
 )
 from headstart.errors import ConfigError
 from headstart.lab.commands import playing
@@ -98,7 +100,7 @@ def _print_cascade(found: CascadeTuning) -> None:
 
 def _curve(report: CascadeReport) -> Table:
     """Return quality and cost for every tenth of the calls that the strong model may get."""
-    table = playing.table("strong calls", "quality", "gap recovered", "$ a call")
+    table = number_table("strong calls", "quality", "gap recovered", "$ a call")
     for point in _tenths(report):
         table.add_row(
             percent(point.strong_share),
@@ -120,7 +122,7 @@ def _tenths(report: CascadeReport) -> Iterator[CascadePoint]:
 
 def _scores(found: CascadeTuning) -> Table:
     """Return a table that compares choosing by the score with simpler choices."""
-    table = playing.table("chosen by", "APGR", "half of it at", "80 % of it at")
+    table = number_table("chosen by", "APGR", "half of it at", "80 % of it at")
     report = found.report
     rows = [(each.name, each.apgr, each.cpt50, each.cpt80) for each in found.baselines]
     own = "judges of the cascade" if found.judge == "prompt" else "the table's score"
@@ -215,13 +217,13 @@ def tune(options: TuneOptions) -> None:
         static = _write_static(options.write, found)
         found = msgspec.structs.replace(found, advice=advise_static(static))
     else:
-        _save(options.out, "--out", _learned(material, setup))
+        write_file(options.out, _learned(material, setup), "--out")
         advice = advise(found.targets, target, str(options.out))
         found = msgspec.structs.replace(found, advice=advice)
     if options.html is not None:
         from headstart.lab.tuning import render_tuning
 
-        _save(options.html, "--html", render_tuning(found).encode())
+        write_file(options.html, render_tuning(found).encode(), "--html")
     if options.as_json:
         print_json(found)
     else:
@@ -276,15 +278,8 @@ def _write_static(path: Path, found: Tuning) -> Static:
         )
     values = {"match": '"static"', "threshold": f"{found.static.threshold:.2f}"}
     text = path.read_text(encoding="utf-8")
-    _save(path, "--write", set_keys(text, "cache", values, remove=("guards",)).encode())
+    write_file(path, set_keys(text, "cache", values, remove=("guards",)).encode(), "--write")
     return found.static
-
-
-def _save(path: Path, option: str, data: bytes) -> None:
-    try:
-        path.write_bytes(data)
-    except OSError as error:
-        raise ConfigError(f"{option}: {error}") from error
 
 
 def _print(found: Tuning, written: Path, html: Path | None) -> None:
