@@ -208,6 +208,11 @@ def tune(options: TuneOptions) -> None:
         return
     if not options.paths:
         raise click.UsageError("give a LOG.jsonl, or outcomes with --cascade")
+    _tune_to_log(options)
+
+
+def _tune_to_log(options: TuneOptions) -> None:
+    """Study a log, write what was learned from it, and print the results."""
     target = ErrorLimit().max_error if options.max_error is None else options.max_error
     source = read_replay_input(options.paths, options.query)
     setup = PolicySetup(guards=True, noise=source.noise, max_error=target)
