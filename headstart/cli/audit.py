@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from headstart.cli.data_sources import RunningServer
     from headstart.policies.learned_rule.threshold import AuditReport, CertificateRow
 
 MOST_ROWS = 40
@@ -78,8 +79,8 @@ def audit(options: AuditOptions) -> None:
     if url is not None and (store is not None or options.config is not None):
         raise click.UsageError("--url asks a server: it excludes --store and --config")
     if url is not None:
-        token_env = data_sources.chosen_token_env(options.token_env, None)
-        found = anyio.run(audit_of_server, url, since, token_env)
+        server = data_sources.running_server(url, options.token_env, None)
+        found = anyio.run(audit_of_server, server, since)
     else:
         found = anyio.run(audit_of_store, store, options.config, since)
     if options.as_json:
@@ -92,11 +93,11 @@ def audit(options: AuditOptions) -> None:
         _exit_if_more_wrong(found, options.fail_over)
 
 
-async def audit_of_server(url: str, since: float, token_env: str) -> AuditReport:
+async def audit_of_server(server: RunningServer, since: float) -> AuditReport:
     """Ask a running server. Raises ConfigError or HeadstartError."""
     from headstart.policies.learned_rule.threshold import AuditReport
 
-    body = await data_sources.ask_server(url, f"audit?since={since}", token_env)
+    body = await server.ask(f"audit?since={since}")
     return data_sources.decode_answer(body, AuditReport)
 
 

@@ -616,7 +616,7 @@ async def _warm(options: WarmOptions, bodies: list[bytes]) -> tuple[Counter[str]
 async def _session(options: WarmOptions) -> AsyncIterator[aiohttp.ClientSession]:
     import aiohttp
 
-    url = data_sources.chosen_url(options.url, options.config)
+    url = data_sources.running_server(options.url, data_sources.ADMIN_TOKEN_ENV, options.config).url
     headers = {"content-type": "application/json"}
     if options.key_env is not None:
         headers["authorization"] = data_sources.bearer_key(options.key_env)

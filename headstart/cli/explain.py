@@ -76,9 +76,8 @@ def explain(options: ExplainOptions) -> None:
       headstart explain 01K5ZV0Q7N3J8M4T2R9XWB6CDE --url http://127.0.0.1:8080 --json
     """
     path = f"explain/{quote(options.request_id, safe='')}"
-    url = data_sources.chosen_url(options.url, options.config)
-    token_env = data_sources.chosen_token_env(options.token_env, options.config)
-    body = anyio.run(data_sources.ask_server, url, path, token_env)
+    server = data_sources.running_server(options.url, options.token_env, options.config)
+    body = anyio.run(server.ask, path)
     if options.as_json:
         click.echo(msgspec.json.format(body).decode())
         return

@@ -191,7 +191,7 @@ def parse_server_url(text: str) -> str:
 
 
 def url_field(help: str = "URL of the server.  [default: that of the configuration]") -> Any:
-    """Return a dataclass field that is ``--url``; ``data_sources.chosen_url`` reads it."""
+    """Return a dataclass field that is ``--url``; ``data_sources.running_server`` reads it."""
     return option(None, help, click.types.FuncParamType(parse_server_url), metavar="URL")
 
 
