@@ -31,7 +31,7 @@ from benchmarks.racing_site import (
     site,
 )
 from benchmarks.safe_hits_programs import metric
-from headstart.lab.simulator.simulated_calls import PlayOutcome
+from headstart.lab.simulator.simulated_calls import CallOutcome
 
 if TYPE_CHECKING:
     from headstart.lab.simulator import EndedCall
@@ -74,7 +74,7 @@ def closings(records: dict[str, list[EndedCall]]) -> list[float]:
     lags = []
     for asked in by_number(records).values():
         seen = [each for rows in asked.values() for each in rows]
-        wins = [each for each in seen if each.outcome is PlayOutcome.COMPLETED]
+        wins = [each for each in seen if each.outcome is CallOutcome.COMPLETED]
         if len(wins) != 1 or wins[0].first_token_s is None:
             continue
         won_at = wins[0].at + wins[0].first_token_s
@@ -103,7 +103,7 @@ async def books(at: Site, records: dict[str, list[EndedCall]]) -> dict[str, floa
     """Return what losers and all calls cost, as booked and as their providers would bill them."""
     by_name = {each.name: each for each in at.providers}
     text = await at.metrics()
-    bills = {PlayOutcome.COMPLETED: 0.0, PlayOutcome.CANCELLED: 0.0}
+    bills = {CallOutcome.COMPLETED: 0.0, CallOutcome.CANCELLED: 0.0}
     for name, seen in records.items():
         for each in seen:
             bills[each.outcome] += by_name[name].bill_usd(each)
@@ -113,7 +113,7 @@ async def books(at: Site, records: dict[str, list[EndedCall]]) -> dict[str, floa
     )
     return {
         "lost_booked_usd": lost,
-        "lost_billed_usd": bills[PlayOutcome.CANCELLED],
+        "lost_billed_usd": bills[CallOutcome.CANCELLED],
         "all_booked_usd": metric(text, "headstart_cost_usd_total"),
         "all_billed_usd": sum(bills.values()),
     }

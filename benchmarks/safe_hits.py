@@ -36,13 +36,13 @@ from benchmarks.slots import slots_stream
 from headstart.decisions import Rule
 from headstart.lab.rates import LabelledPrompt, Pairs, judge_pairs, read_labelled, same_class
 from headstart.lab.stream import (
-    Contender,
+    PolicySetup,
     ReplayRun,
-    Setup,
-    contender_of,
+    TestedPolicy,
     judge_noise,
     noisy,
     play,
+    policy_maker,
 )
 from headstart.policies.learned_rule.domain import Domain
 from headstart.policies.learned_rule.error_limit import ErrorLimit
@@ -72,12 +72,12 @@ class Entrant(NamedTuple):
     confidence: float
     optimistic: bool = False
 
-    def __call__(self) -> Contender:
+    def __call__(self) -> TestedPolicy:
         """Return a new policy. ``optimistic``: as if its first near misses had equal answers."""
         noise = judge_noise(self.judge.rpartition("@")[2])
         kind, _, value = self.policy.partition(":")
         if kind != "verified":
-            return contender_of(self.policy, Setup(guards=True, noise=noise))()
+            return policy_maker(self.policy, PolicySetup(guards=True, noise=noise))()
         error_limit = ErrorLimit(
             max_error=float(value),
             confidence=self.confidence,
@@ -85,7 +85,7 @@ class Entrant(NamedTuple):
             cold_start="optimistic" if self.optimistic else "strict",
         )
         domain = Domain(error_limit)
-        return Contender(VerifiedMatch(error_limit, lambda _: domain), domain)
+        return TestedPolicy(VerifiedMatch(error_limit, lambda _: domain), domain)
 
 
 class Source(NamedTuple):
@@ -140,11 +140,11 @@ def run(
     name: str, ordering: int, rows: Sequence[LabelledPrompt], entrant: Entrant, prompts: Prompts
 ) -> Run:
     """Play one stream against one policy."""
-    contender = entrant()
+    tested = entrant()
     chance = random.Random(0)
     run: ReplayRun[Parse, LabelledPrompt] = ReplayRun(
-        contender.policy,
-        contender.domain,
+        tested.policy,
+        tested.domain,
         same_class,
         noisy(same_class, judge_noise(entrant.judge.partition("@")[0]), chance.random),
         chance.random,
@@ -169,7 +169,7 @@ def run(
             for q in range(4)
         ],
         after_shift=_counts(steps[SHIFT_AT : SHIFT_AT + AFTER_SHIFT]) if name == "shift" else None,
-        alarms=contender.domain.status().alarms if contender.domain else 0,
+        alarms=tested.domain.status().alarms if tested.domain else 0,
     )
 
 

@@ -264,7 +264,7 @@ def resolve_settings(
 ) -> Settings:
     """Return checked Settings from a caller's argument; ``cache`` overrides ``[cache]`` keys.
 
-    ``store`` takes the place of the default where neither settings nor a file are given. Raises
+    Without settings and without a file, ``store`` is the default of ``cache.store``. Raises
     ConfigError.
     """
     for name in cache.keys() & set(Settings.__struct_fields__):

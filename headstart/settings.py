@@ -208,8 +208,8 @@ class ServerSettings(Section):
     """Longest time that a request may take, counted from the last byte of its body, or `none`."""
     conversations: ConversationSettings = ConversationSettings()
     access_log: AccessLogFormat = "off"
-    """One line for each request, to standard output: verdict, route, upstream, status, times and
-    cost. It never holds a text or a key ([fields](report.md#access-log))."""
+    """`json`: one line for each request, to standard output: verdict, route, upstream, status,
+    times and cost. It never holds a text or a key ([fields](report.md#access-log))."""
     drain_s: SecondsOrZero | None = None
     """Time after SIGTERM in which the server still accepts connections while `/_headstart/ready`
     answers 503, so that a load balancer can send requests to other servers. None: 5 s, or 0 on a
@@ -317,9 +317,10 @@ class CacheSettings(Section):
     """For `static` matching: the lowest similarity of a neighbour that may answer. None: 0.90 with
     all guards, 0.95 with fewer."""
     guards: tuple[GuardName, ...] = GUARDS
-    """Guards that may veto a neighbour: `number`, `unit`, `date`, `name`, `sign`, `spelling`,
-    `question`, `connective`, `quantifier`, `comparative`, `negation`, `role-swap`, `scope`,
-    `antonym`, `crossing`, `substitution` ([how a hit is decided](how-a-hit-is-decided.md))."""
+    """Guards that may veto a neighbour: `language`, `number`, `unit`, `date`, `name`, `sign`,
+    `spelling`, `question`, `connective`, `quantifier`, `comparative`, `negation`, `role-swap`,
+    `scope`, `antonym`, `crossing`, `substitution` ([how a hit is
+    decided](how-a-hit-is-decided.md))."""
     scope: Annotated[
         str,
         msgspec.Meta(

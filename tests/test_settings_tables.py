@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Literal, get_args, get_origin
 
 import msgspec
 import pytest
@@ -21,6 +22,8 @@ TABLES = {
 }
 WHOLE = {"Settings", "PriceSettings", "RouteMatch"}
 """Not shown as a table: the document itself, and the values of ``price`` and ``match``."""
+ELSEWHERE = {"Settings", "StrategySettings", "_RouteStrategy", "RouteSettings", "Strategy"}
+"""Their choices are in tables of the page, or those of a setting of another table."""
 PAGE = (ROOT / settings_tables.DOCUMENT).read_text("utf-8")
 
 
@@ -36,6 +39,25 @@ def documented() -> dict[str, dict[str, str]]:
 def test_every_table_is_documented() -> None:
     routes = {"StrategySettings", "_RouteStrategy"}
     assert documented().keys() == TABLES.keys() - WHOLE - routes
+
+
+def choices(kind: object) -> set[object]:
+    """Return the values that a setting of this type may have, if it has to be one of a few."""
+    inner = {each for part in get_args(kind) for each in choices(part)}
+    return set(get_args(kind)) if get_origin(kind) is Literal else inner
+
+
+@pytest.mark.parametrize("name", sorted(TABLES.keys() - ELSEWHERE))
+def test_help_names_every_choice_but_the_default(name: str) -> None:
+    helps = help_texts()[name]
+    missing = {
+        f"{field.name} = {choice!r}"
+        for field in msgspec.structs.fields(TABLES[name])
+        for choice in choices(field.type)
+        if field.name not in {"also_speaks", "tier"}  # those of ``dialect``; those of the provider
+        if choice != field.default and str(choice) not in helps[field.name]
+    }
+    assert not missing
 
 
 @pytest.mark.parametrize("name", sorted(documented()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ from headstart.cli.options import (
     command,
     config_field,
     flag,
+    number_table,
     option,
     print_json,
     since_field,
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from headstart.cli.data_sources import RunningServer
     from headstart.policies.learned_rule.threshold import AuditReport, CertificateRow
 
 MOST_ROWS = 40
@@ -51,7 +52,7 @@ class AuditOptions:
     )
     store: str | None = store_field()
     config: Path | None = config_field()
-    since: float | None = since_field()
+    since: float = since_field()
     fail_over: float | None = option(
         None,
         "Exit with 1 if the audits of the latest week do not rule out a larger share of wrong hits."
@@ -77,12 +78,11 @@ def audit(options: AuditOptions) -> None:
     url, store, since = options.url, options.store, options.since
     if url is not None and (store is not None or options.config is not None):
         raise click.UsageError("--url asks a server: it excludes --store and --config")
-    start = time.time() - since if since is not None else 0.0  # noqa: TID251 - composition root
     if url is not None:
-        token_env = data_sources.chosen_token_env(options.token_env, None)
-        found = anyio.run(audit_of_server, url, start, token_env)
+        server = data_sources.running_server(url, options.token_env, None)
+        found = anyio.run(audit_of_server, server, since)
     else:
-        found = anyio.run(audit_of_store, store, options.config, start)
+        found = anyio.run(audit_of_store, store, options.config, since)
     if options.as_json:
         print_json(found)
     else:
@@ -93,11 +93,11 @@ def audit(options: AuditOptions) -> None:
         _exit_if_more_wrong(found, options.fail_over)
 
 
-async def audit_of_server(url: str, since: float, token_env: str) -> AuditReport:
+async def audit_of_server(server: RunningServer, since: float) -> AuditReport:
     """Ask a running server. Raises ConfigError or HeadstartError."""
     from headstart.policies.learned_rule.threshold import AuditReport
 
-    body = await data_sources.ask_server(url, f"audit?since={since}", token_env)
+    body = await server.ask(f"audit?since={since}")
     return data_sources.decode_answer(body, AuditReport)
 
 
@@ -149,12 +149,7 @@ def print_audit(console: Console, found: AuditReport) -> None:
 
 
 def _weeks_table(weeks: Sequence[CertificateRow]) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, header_style="dim", padding=(0, 1, 0, 0))
-    table.add_column("week", no_wrap=True)
-    for name in ("hits", "cold", "audits", "wrong", "of hits", "of requests"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = number_table("week", "hits", "cold", "audits", "wrong", "of hits", "of requests")
     table.add_column("certified")
     for row in weeks:
         table.add_row(

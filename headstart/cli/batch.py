@@ -32,6 +32,7 @@ from headstart.cli.options import (
     argument,
     command,
     config_field,
+    counted,
     flag,
     option,
     print_json,
@@ -599,7 +600,8 @@ def summary_text(summary: BatchSummary) -> str:
     """Return the summary as lines of text."""
     outcomes = summary.outcomes
     answered = sum(outcomes.values())
-    lines = [f"{summary.requests:,} requests: {answered:,} answered, {summary.failed:,} failed"]
+    requests = counted(summary.requests, "request")
+    lines = [f"{requests}: {answered:,} answered, {summary.failed:,} failed"]
     if summary.resumed:
         lines[0] += f"; {summary.resumed:,} of them by earlier runs"
     merged = [
@@ -614,13 +616,12 @@ def summary_text(summary: BatchSummary) -> str:
         lines.append(f"rewordings not merged: {refused}")
     took = duration(summary.seconds)
     if summary.batches:
-        lines.append(
-            f"{summary.calls:,} calls in {summary.batches:,} batches of providers, in {took}"
-        )
+        batches = counted(summary.batches, "batch", "batches")
+        lines.append(f"{counted(summary.calls, 'call')} in {batches} of providers, in {took}")
     else:
         lines.append(
-            f"{summary.calls:,} calls to providers in {took}, at last {summary.concurrency} at "
-            f"once; {summary.refusals:,} times a provider said to wait"
+            f"{counted(summary.calls, 'call')} to providers in {took}, at last "
+            f"{summary.concurrency} at once; {summary.refusals:,} times a provider said to wait"
         )
     if summary.would_have_cost_usd:
         share = 1 - summary.paid_usd / summary.would_have_cost_usd

@@ -35,6 +35,7 @@ from headstart.cli.options import (
     argument,
     command,
     config_field,
+    counted,
     flag,
     option,
     parse_duration,
@@ -179,9 +180,9 @@ def stats(options: StatsOptions) -> None:
     if options.as_json:
         return print_json(found)
     click.echo(
-        f"{_number(found.entries, 'entry', 'entries')} of "
-        f"{_number(found.scopes, 'scope', 'scopes')}, {found.bytes / 1e6:,.1f} MB, "
-        f"{_number(found.labels, 'label', 'labels')}"
+        f"{counted(found.entries, 'entry', 'entries')} of "
+        f"{counted(found.scopes, 'scope')}, {found.bytes / 1e6:,.1f} MB, "
+        f"{counted(found.labels, 'label')}"
     )
     if found.oldest is not None and found.newest is not None:
         now = time.time()  # noqa: TID251 - the composition root
@@ -284,11 +285,7 @@ def export(options: CacheExportOptions) -> None:
 
 
 def _counted(entries: int, labels: int) -> str:
-    return f"{_number(entries, 'entry', 'entries')} and {_number(labels, 'label', 'labels')}"
-
-
-def _number(count: int, one: str, several: str) -> str:
-    return f"{count:,} {one if count == 1 else several}"
+    return f"{counted(entries, 'entry', 'entries')} and {counted(labels, 'label')}"
 
 
 async def _export(url: str | None, config: Path | None, file: IO[bytes]) -> tuple[int, int]:
@@ -619,7 +616,7 @@ async def _warm(options: WarmOptions, bodies: list[bytes]) -> tuple[Counter[str]
 async def _session(options: WarmOptions) -> AsyncIterator[aiohttp.ClientSession]:
     import aiohttp
 
-    url = data_sources.chosen_url(options.url, options.config)
+    url = data_sources.running_server(options.url, data_sources.ADMIN_TOKEN_ENV, options.config).url
     headers = {"content-type": "application/json"}
     if options.key_env is not None:
         headers["authorization"] = data_sources.bearer_key(options.key_env)

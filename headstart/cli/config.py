@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from headstart.interfaces import Upstream
+    from headstart.policies.routing.failures import Failure
+    from headstart.reply import Reply
     from headstart.types import Headers, StreamEvent
 
 
@@ -496,7 +498,7 @@ async def _first_token(upstream: Upstream, model: str) -> tuple[float | None, st
         async for piece in reply.pieces:
             for event in piece.events:
                 if isinstance(event, ErrorReported):
-                    return None, _reported(event, reply.status, reply.headers)
+                    return None, error_line(failure_in(event, reply).kind, event.message)
                 if isinstance(event, _CONTENT) and not _is_empty(event):
                     return time.perf_counter() - began, None
     empty = FailureKind.EMPTY if reply.status < 400 else FailureKind.SERVER
@@ -507,15 +509,10 @@ def _is_empty(event: StreamEvent) -> bool:
     return isinstance(event, TextDelta) and not event.text
 
 
-def _reported(event: ErrorReported, status: int, headers: Headers) -> str:
-    failure = classify(
-        event.status or status,
-        code=event.code,
-        message=event.message,
-        headers=headers,
-        now=clock(),
-    )
-    return error_line(failure.kind, event.message)
+def failure_in(event: ErrorReported, reply: Reply) -> Failure:
+    """Judge an error that a provider reported in its answer."""
+    status, headers = event.status or reply.status, reply.headers
+    return classify(status, code=event.code, message=event.message, headers=headers, now=clock())
 
 
 async def _models(upstream: Upstream, dialect: str) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import contextlib
 import csv
 import os
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import anyio
 import msgspec
@@ -46,24 +46,54 @@ def url_of(server: ServerSettings) -> str:
     return f"http://[{host}]:{server.port}" if ":" in host else f"http://{host}:{server.port}"
 
 
-def chosen_url(url: str | None, config: Path | None) -> str:
-    """Return ``url``, else that of the server which the configuration describes.
+class RunningServer(NamedTuple):
+    """A server with an admin API."""
 
-    Raises ConfigError.
-    """
+    url: str
+    token_env: str
+    """The variable with its admin token."""
+
+    async def ask(self, path: str, *, method: str = "GET", timeout_s: float = TIMEOUT_S) -> bytes:
+        """Return the answer of ``/_headstart/{path}``.
+
+        Raises ConfigError when the server refuses, HeadstartError when it does not answer.
+        """
+        import aiohttp
+
+        url, token_env = self
+        token = os.environ.get(token_env)
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        timeout = aiohttp.ClientTimeout(total=timeout_s)
+        try:
+            async with (
+                aiohttp.ClientSession(headers=headers, timeout=timeout) as session,
+                session.request(method, f"{url.rstrip('/')}/_headstart/{path}") as response,
+            ):
+                body = await response.read()
+        except aiohttp.ClientConnectorError as error:
+            raise HeadstartError(f"{url} {unreachable(error)}") from error
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            cause = str(error) or type(error).__name__
+            raise HeadstartError(f"{url} does not answer: {cause}") from error
+        if response.status == 401 and token:
+            raise ConfigError(f"{url} does not accept the admin token in the variable {token_env}")
+        if response.status == 401:
+            raise ConfigError(f"{url} asks for its admin token: put it in the variable {token_env}")
+        if response.status != 200:
+            raise HeadstartError(f"{url}: {message_of(body) or f'status {response.status}'}")
+        return body
+
+
+def running_server(url: str | None, token_env: str | None, config: Path | None) -> RunningServer:
+    """Return a server. What is not given is that of the configuration. Raises ConfigError."""
     from headstart.config.loading import load_address
 
-    return url or url_of(load_address(config, os.environ))
-
-
-def chosen_token_env(name: str | None, config: Path | None) -> str:
-    """Return the variable of the admin token: ``name``, else that of the configuration.
-
-    Raises ConfigError.
-    """
-    from headstart.config.loading import load_address
-
-    return name or load_address(config, os.environ).admin_token_env or ADMIN_TOKEN_ENV
+    if url and token_env:
+        return RunningServer(url, token_env)
+    server = load_address(config, os.environ)
+    return RunningServer(
+        url or url_of(server), token_env or server.admin_token_env or ADMIN_TOKEN_ENV
+    )
 
 
 def bearer_key(variable: str) -> str:
@@ -72,38 +102,6 @@ def bearer_key(variable: str) -> str:
     if not key:
         raise ConfigError(f"--key-env: the variable {masked_variable(variable)} is not set")
     return f"Bearer {key}"
-
-
-async def ask_server(
-    url: str, path: str, token_env: str, *, method: str = "GET", timeout_s: float = TIMEOUT_S
-) -> bytes:
-    """Return the answer of ``/_headstart/{path}`` of the server at ``url``.
-
-    Raises ConfigError when the server refuses, HeadstartError when it does not answer.
-    """
-    import aiohttp
-
-    token = os.environ.get(token_env)
-    headers = {"authorization": f"Bearer {token}"} if token else {}
-    timeout = aiohttp.ClientTimeout(total=timeout_s)
-    try:
-        async with (
-            aiohttp.ClientSession(headers=headers, timeout=timeout) as session,
-            session.request(method, f"{url.rstrip('/')}/_headstart/{path}") as response,
-        ):
-            body = await response.read()
-    except aiohttp.ClientConnectorError as error:
-        raise HeadstartError(f"{url} {unreachable(error)}") from error
-    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-        cause = str(error) or type(error).__name__
-        raise HeadstartError(f"{url} does not answer: {cause}") from error
-    if response.status == 401 and token:
-        raise ConfigError(f"{url} does not accept the admin token in the variable {token_env}")
-    if response.status == 401:
-        raise ConfigError(f"{url} asks for its admin token: put it in the variable {token_env}")
-    if response.status != 200:
-        raise HeadstartError(f"{url}: {message_of(body) or f'status {response.status}'}")
-    return body
 
 
 def unreachable(error: aiohttp.ClientConnectorError) -> str:

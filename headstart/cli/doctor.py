@@ -150,7 +150,7 @@ async def examine(options: ServeOptions, environ: Mapping[str, str]) -> list[Fin
 
 
 async def _no_upstream(server: ServerSettings) -> Finding:
-    """Return what is wrong if neither the options, the file nor the environment has a provider."""
+    """Return the finding for settings without an upstream."""
     if not await _state_of(server):
         return problem("configuration", "no upstream", NO_UPSTREAM.removeprefix("no upstream: "))
     return warning(

@@ -76,9 +76,8 @@ def explain(options: ExplainOptions) -> None:
       headstart explain 01K5ZV0Q7N3J8M4T2R9XWB6CDE --url http://127.0.0.1:8080 --json
     """
     path = f"explain/{quote(options.request_id, safe='')}"
-    url = data_sources.chosen_url(options.url, options.config)
-    token_env = data_sources.chosen_token_env(options.token_env, options.config)
-    body = anyio.run(data_sources.ask_server, url, path, token_env)
+    server = data_sources.running_server(options.url, options.token_env, options.config)
+    body = anyio.run(server.ask, path)
     if options.as_json:
         click.echo(msgspec.json.format(body).decode())
         return
@@ -95,6 +94,32 @@ def read_explained(body: bytes) -> tuple[Served, Explanation | None]:
 
 def print_explained(console: Console, served: Served, verdict: Explanation | None) -> None:
     """Print what happened to one request."""
+    _print_outcome(console, served)
+    relayed = served.outcome == "relay"
+    _print_attempts(console, served.attempts, priced=not relayed)
+    if relayed:
+        console.print(
+            f"{escape(served.endpoint)} is not cached: {served.bytes_up:,} bytes went up, "
+            f"{served.bytes_down:,} came down"
+        )
+    elif verdict is not None:
+        console.print(f"neighbour {verdict.neighbor}, similarity {verdict.similarity:.4f}")
+        console.print(f"rule      {RULES[verdict.rule]}")
+        console.print(f"verdict   {_decision(verdict)}")
+        console.print(f"reversed by {verdict.flips}")
+        _print_contributions(console, verdict)
+        _print_domain(console, verdict.domain)
+    elif served.veto == FEEDBACK:
+        console.print(
+            "A person called this entry, or an answer to this question, wrong. "
+            "Feedback with correct: true for the same request lifts this veto."
+        )
+    else:
+        console.print(_why_unjudged(served))
+
+
+def _print_outcome(console: Console, served: Served) -> None:
+    """Print how a request was answered, with which entry, and what that cost or saved."""
     reason = f" ({served.reason})" if served.reason else ""
     model = f", model {escape(served.model)}" if served.model else ""
     # A stream may break off after its status was sent.
@@ -118,28 +143,6 @@ def print_explained(console: Console, served: Served, verdict: Explanation | Non
             f"tokens    {served.prompt_tokens:,} of the prompt, "
             f"{served.completion_tokens:,} of the answer{estimated}"
         )
-    relayed = served.outcome == "relay"
-    _print_attempts(console, served.attempts, priced=not relayed)
-    if relayed:
-        console.print(
-            f"{escape(served.endpoint)} is not cached: {served.bytes_up:,} bytes went up, "
-            f"{served.bytes_down:,} came down"
-        )
-        return
-    if verdict is None:
-        console.print(
-            "A person called this entry, or an answer to this question, wrong. "
-            "Feedback with correct: true for the same request lifts this veto."
-            if served.veto == FEEDBACK
-            else _why_unjudged(served)
-        )
-        return
-    console.print(f"neighbour {verdict.neighbor}, similarity {verdict.similarity:.4f}")
-    console.print(f"rule      {RULES[verdict.rule]}")
-    console.print(f"verdict   {_decision(verdict)}")
-    console.print(f"reversed by {verdict.flips}")
-    _print_contributions(console, verdict)
-    _print_domain(console, verdict.domain)
 
 
 def _print_saved(console: Console, served: Served) -> None:

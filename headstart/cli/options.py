@@ -1,10 +1,11 @@
-"""Options and types of options that several commands share."""
+"""The options that several commands share, and how commands print and write."""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
 import re
+import time
 from dataclasses import field, fields
 from functools import wraps
 from pathlib import Path
@@ -14,11 +15,14 @@ import click
 import msgspec
 
 from headstart.config.names import help_texts
+from headstart.errors import ConfigError
 from headstart.policies.route_rules import parse_share
 from headstart.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from rich.table import Table
 
     _ShareType = click.ParamType[float]
 else:
@@ -164,10 +168,14 @@ def parse_duration(text: str) -> float:
 
 
 def since_field() -> Any:
-    """Return a dataclass field that is ``--since``, in seconds."""
+    """Return a dataclass field that is ``--since``: the Unix seconds of its beginning."""
     duration = click.types.FuncParamType(parse_duration)
     text = "Read only the last 90s, 30m, 12h, 7d or 2w.  [default: all]"
-    return option(None, text, duration, metavar="DURATION")
+    return option(None, text, duration, metavar="DURATION", callback=_begin)
+
+
+def _begin(_: click.Context, __: click.Parameter, seconds: float | None) -> float:
+    return 0.0 if seconds is None else time.time() - seconds  # noqa: TID251 - composition root
 
 
 def store_field() -> Any:
@@ -183,7 +191,7 @@ def parse_server_url(text: str) -> str:
 
 
 def url_field(help: str = "URL of the server.  [default: that of the configuration]") -> Any:
-    """Return a dataclass field that is ``--url``; ``data_sources.chosen_url`` reads it."""
+    """Return a dataclass field that is ``--url``; ``data_sources.running_server`` reads it."""
     return option(None, help, click.types.FuncParamType(parse_server_url), metavar="URL")
 
 
@@ -208,6 +216,30 @@ def say(line: str) -> None:
     """Write a line to standard output. A server goes on if nobody is left to read it."""
     with contextlib.suppress(OSError):
         click.echo(line)
+
+
+def counted(count: int, one: str, several: str = "") -> str:
+    """Return a number with its noun; without ``several``, the plural is ``one`` and an s."""
+    return f"{count:,} {one if count == 1 else several or f'{one}s'}"
+
+
+def number_table(first: str, *more: str) -> Table:
+    """Return an empty table for a terminal. All columns except for the first hold numbers."""
+    from rich.table import Table
+
+    table = Table(box=None, header_style="dim", padding=(0, 1, 0, 0))
+    table.add_column(first, overflow="fold")
+    for name in more:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def write_file(path: Path, data: bytes, option: str) -> None:
+    """Write the file that an option names. Raises ConfigError, which names both."""
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise ConfigError(f"{option} {path}: {error.strerror or error}") from error
 
 
 def print_json(value: object) -> None:

@@ -101,8 +101,6 @@ def reload(options: ReloadOptions) -> None:
       headstart reload
       headstart reload --url http://127.0.0.1:9000
     """
-    ask = partial(data_sources.ask_server, method="POST", timeout_s=600.0)
-    url = data_sources.chosen_url(options.url, options.config)
-    token_env = data_sources.chosen_token_env(options.token_env, options.config)
-    anyio.run(ask, url, "reload", token_env)
+    server = data_sources.running_server(options.url, options.token_env, options.config)
+    anyio.run(partial(server.ask, method="POST", timeout_s=600.0), "reload")
     click.echo("the configuration was reloaded")

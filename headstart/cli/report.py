@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -10,7 +11,6 @@ import anyio
 import click
 import msgspec
 from rich.markup import escape
-from rich.table import Table
 
 from headstart.cli.data_sources import decode_lines, existing_store, settings_to_read
 from headstart.cli.options import (
@@ -20,10 +20,12 @@ from headstart.cli.options import (
     command,
     config_field,
     flag,
+    number_table,
     option,
     print_json,
     since_field,
     store_field,
+    write_file,
 )
 from headstart.errors import ConfigError
 from headstart.observe import Served
@@ -58,15 +60,7 @@ def print_tables(console: Console, found: Report) -> None:
             continue
         source = section.table
         columns = [n for n, name in enumerate(source.header) if name not in source.page_only]
-        table = Table(box=None, header_style="dim", padding=(0, 1, 0, 0))
-        for n in columns:
-            first = n == 0
-            table.add_column(
-                source.header[n],
-                justify="left" if first else "right",
-                overflow="fold" if first else "ellipsis",
-                no_wrap=not first,
-            )
+        table = number_table(*(source.header[n] for n in columns))
         for name, *numbers in source.rows:
             cells = [source.short_name(name), *numbers]
             table.add_row(*(escape(cells[n]) for n in columns))
@@ -111,7 +105,7 @@ class ReportOptions:
         "Read served requests from this file, one JSON object per line, and not from a store.",
         OLD_FILE,
     )
-    since: float | None = since_field()
+    since: float = since_field()
     as_json: bool = flag(JSON, "--json")
     html: Path | None = option(None, "Write one self-contained page with plots.", FILE)
     as_csv: Path | None = option(
@@ -143,7 +137,6 @@ def report(options: ReportOptions) -> None:
     store, log, since, html = options.store, options.log, options.since, options.html
     if store is not None and log is not None:
         raise click.UsageError("--store and --log exclude each other")
-    start = time.time() - since if since is not None else 0.0  # noqa: TID251 - composition root
     export = None if options.reconcile is None else _read_export(options.reconcile)
     breakdown, books = Breakdown(), Books()
     machines = MachineAccounts(_machines(options.config))
@@ -153,17 +146,19 @@ def report(options: ReportOptions) -> None:
     if export is not None:
         collectors.append(books)
     if log is not None:
-        found = report_on_log(log, start, *collectors)
+        found = report_on_log(log, since, *collectors)
     else:
-        found = anyio.run(report_on_store, store, options.config, start, *collectors)
+        found = anyio.run(report_on_store, store, options.config, since, *collectors)
         found = msgspec.structs.replace(found, limits=anyio.run(_limits, store, options.config))
     found = msgspec.structs.replace(found, machines=machines.machines())
     if options.as_csv is not None:
-        _write_csv(options.as_csv, breakdown)
+        lines = io.StringIO()
+        breakdown.write(lines)
+        write_file(options.as_csv, lines.getvalue().encode(), "--csv")
     if export is not None:
         found = msgspec.structs.replace(found, reconciliation=books.reconcile(export))
     if html is not None:
-        _write_page(html, found)
+        write_file(html, render_page(found).encode(), "--html")
     if options.as_json:
         print_json(found)
     else:
@@ -244,18 +239,3 @@ def _read_export(path: Path) -> list[ExportRow]:
         return read_usage(path.read_bytes())
     except (OSError, ConfigError) as error:
         raise ConfigError(f"--reconcile {path}: {error}") from error
-
-
-def _write_csv(path: Path, breakdown: Breakdown) -> None:
-    try:
-        with path.open("w", encoding="utf-8", newline="") as file:
-            breakdown.write(file)
-    except OSError as error:
-        raise ConfigError(f"--csv {path}: {error.strerror}") from error
-
-
-def _write_page(path: Path, found: Report) -> None:
-    try:
-        path.write_text(render_page(found), encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"--html: {error}") from error

@@ -30,6 +30,8 @@ from headstart.sockets import is_loopback_host
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from headstart.cli.data_sources import RunningServer
+
 _READY = "headstart is ready on "
 STOP_S = 15.0
 """A sidecar that has not stopped after this time is killed."""
@@ -142,11 +144,10 @@ def wrap(options: WrapOptions) -> None:
     if program is None:
         raise click.UsageError(f"{name!r} is not a program on the PATH; is it installed?")
     tool = TOOLS.get(Path(name).stem, _OTHER)
-    token_env = data_sources.chosen_token_env(options.token_env, options.config)
-    with _handling(_leave, *_ENDINGS), sidecar(options, tool) as url:
-        before = _sums(url, token_env)
+    with _handling(_leave, *_ENDINGS), sidecar(options, tool) as server:
+        before, url = _sums(server), server.url
         status = run([program, *tool.arguments(url), *given], environment(url))
-        after = before if isinstance(before, HeadstartError) else _sums(url, token_env)
+        after = before if isinstance(before, HeadstartError) else _sums(server)
     if isinstance(before, HeadstartError) or isinstance(after, HeadstartError):
         click.echo(f"headstart: the savings are not known: {after}", err=True)
     else:
@@ -192,12 +193,11 @@ def _leave(number: int, _: object) -> None:
 
 
 @contextmanager
-def sidecar(options: WrapOptions, tool: WrappedTool) -> Iterator[str]:
-    """Yield the URL of a running sidecar, or of a new one that ends with the block."""
-    running = data_sources.chosen_url(options.url, options.config)
+def sidecar(options: WrapOptions, tool: WrappedTool) -> Iterator[RunningServer]:
+    """Yield a running sidecar, or a new one that ends with the block."""
+    running = data_sources.running_server(options.url, options.token_env, options.config)
     try:
-        token_env = data_sources.chosen_token_env(options.token_env, options.config)
-        anyio.run(data_sources.ask_server, running, "ready", token_env)
+        anyio.run(running.ask, "ready")
     except HeadstartError:
         if options.url is not None:
             raise
@@ -208,13 +208,13 @@ def sidecar(options: WrapOptions, tool: WrappedTool) -> Iterator[str]:
         config = options.config
         if config is None:
             config = Path(folder, "headstart.toml")
-            config.write_text(_configuration(tool, os.environ, running), "utf-8")
+            config.write_text(_configuration(tool, os.environ, running.url), "utf-8")
         else:
             checked(
                 load_settings(config, os.environ, {})
             )  # errors in the configuration are reported here
         with start_sidecar(config, Path(folder, "log")) as url:
-            yield url
+            yield running._replace(url=url)
 
 
 def _configuration(tool: WrappedTool, environ: Mapping[str, str], missing: str) -> str:
@@ -316,18 +316,17 @@ _REMOVED = re.compile(
 )
 
 
-def _sums(url: str, token_env: str) -> Sums | HeadstartError:
+def _sums(server: RunningServer) -> Sums | HeadstartError:
     """Return the sums of a sidecar, or the reason why they cannot be read. The tool runs anyway."""
     try:
-        return _read_sums(url, token_env)
+        return _read_sums(server)
     except HeadstartError as error:
         return error
 
 
-def _read_sums(url: str, token_env: str) -> Sums:
+def _read_sums(server: RunningServer) -> Sums:
     async def ask() -> tuple[bytes, bytes]:
-        live = await data_sources.ask_server(url, "live?window_s=86400", token_env)
-        return live, await data_sources.ask_server(url, "metrics", token_env)
+        return await server.ask("live?window_s=86400"), await server.ask("metrics")
 
     live, metrics = anyio.run(ask)
     totals = data_sources.decode_answer(live, _Live).view.totals

@@ -259,7 +259,10 @@ def _step(line: str) -> _Step | None:
 
 
 def _last_state(line: str) -> str:
-    """Play a line back, if it shows progress. Overwritten trouble stays, each as a line."""
+    """Return a line that shows progress as it looked at its end.
+
+    Reports of problems that were overwritten stay, each as a line of its own.
+    """
     if not _OVERWRITES.search(line):
         return line
     states = [state for state in re.split(r"[\r\x08]+", line) if state.strip()]
@@ -271,6 +274,11 @@ def _last_state(line: str) -> str:
         for state in states[:-1]
         if reports_problem(state) and forms[_form(state)] < _MIN_STEPS
     )
+    return "\n".join([*told, _played(line)]) + "\r" * line.endswith("\r")
+
+
+def _played(line: str) -> str:
+    """Return what a terminal shows after this line, with its returns and deletions."""
     shown: list[str] = []
     at = 0
     for piece in _STEERING.findall(line.rstrip("\r")):
@@ -284,7 +292,7 @@ def _last_state(line: str) -> str:
         elif piece[0] != "\x1b":
             shown[at : at + len(piece)] = piece
             at += len(piece)
-    return "\n".join([*told, "".join(shown).rstrip()]) + "\r" * line.endswith("\r")
+    return "".join(shown).rstrip()
 
 
 def _form(state: str) -> str:

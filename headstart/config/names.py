@@ -171,7 +171,7 @@ def _named_tables_problems(
 def type_problems(
     table: object, struct: type[msgspec.Struct] = Settings, shown: str = ""
 ) -> Iterator[str]:
-    """Yield what is wrong with the values of a table whose names are right, each value once."""
+    """Yield the problems of a table's values, at most one for each value. Its names are right."""
     wrong = False
     for field in msgspec.structs.fields(struct):
         if not isinstance(table, Mapping) or field.name not in table:

@@ -30,7 +30,6 @@ from headstart.dialects.requests import (
     budget_of,
     decode_object,
     described_schema,
-    edit,
     effort_of,
     encode_text,
     forces_tool,
@@ -46,6 +45,7 @@ from headstart.dialects.requests import (
     read_string,
     repeats_keys,
     top_level_extra,
+    write_edited,
 )
 from headstart.errors import InvalidRequest
 from headstart.types import ChatRequest
@@ -105,14 +105,14 @@ def read_request(request: ChatRequest) -> CanonicalRequest:
 
 
 def _system(fields: Fields) -> tuple[Message, ...]:
-    parts = _read_content(fields, "system")
+    parts = fields.parts("system", _read_block)
     return (Message(role="system", parts=parts),) if parts else ()
 
 
 def _messages(fields: Fields) -> Iterator[Message]:
     for message in fields.objects("messages"):
         role = message.required_text("role")
-        parts = _read_content(message, "content")
+        parts = message.parts("content", _read_block)
         extra = message.rest()
         results = tuple(part for part in parts if isinstance(part, ResultPart))
         if role == "user" and results:
@@ -123,13 +123,6 @@ def _messages(fields: Fields) -> Iterator[Message]:
         if role not in ("user", "assistant", "system"):
             raise message.invalid("role", "must be user, assistant or system")
         yield Message(role=cast("Role", role), parts=parts, extra=extra)
-
-
-def _read_content(fields: Fields, name: str) -> tuple[MessagePart, ...]:
-    if isinstance(fields.peek(name), str):
-        text = fields.required_text(name)
-        return (TextPart(text=text),) if text else ()
-    return tuple(map(_read_block, fields.objects(name)))
 
 
 def _read_block(fields: Fields) -> MessagePart:
@@ -495,9 +488,7 @@ def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
         "stream": asked.stream or None,
     }
     _drop_unknown(asked, losses)
-    said = {name: value for name, value in body.items() if value is not None}
-    edited = edit(msgspec.json.encode(said), said, quirks, losses)
-    return WrittenRequest(path=_PATH, body=edited, dropped=losses.names)
+    return write_edited(_PATH, body, quirks, losses)
 
 
 def as_raw_predict(path: bytes, body: bytes, version: str) -> tuple[bytes, bytes]:

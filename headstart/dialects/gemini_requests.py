@@ -466,28 +466,41 @@ def thinking_config(
         if effort != "none":
             losses.drop("reasoning_effort")
         return None
-    config: dict[str, Any] = dict(losses.carried(wish.extra))
     shown = wish.shown
     if shown is None and (wish.enabled or wish.budget_tokens is not None) and not losses.own:
         shown = True
-    if shown is not None:
-        config["includeThoughts"] = shown
+    config: dict[str, Any] = {
+        **losses.carried(wish.extra),
+        **({} if shown is None else {"includeThoughts": shown}),
+    }
     if version >= (3, 0):
-        if effort is None and wish.budget_tokens is not None:
-            effort = effort_of(wish.budget_tokens)
-        if effort is not None and effort in _LEVELS:
-            config["thinkingLevel"] = _LEVELS[effort]
-        elif effort is not None:
-            losses.drop("reasoning_effort")
-        return config or None
+        config |= _thinking_level(wish, effort, losses)
+    else:
+        config |= _thinking_budget(wish, effort, model)
+    return config or None
+
+
+def _thinking_level(
+    wish: ReasoningOptions, effort: str | None, losses: TranslationLosses
+) -> dict[str, Any]:
+    """Return the wish as Gemini 3 takes it: a level."""
+    if effort is None and wish.budget_tokens is not None:
+        effort = effort_of(wish.budget_tokens)
+    if effort is not None and effort not in _LEVELS:
+        losses.drop("reasoning_effort")
+    return {"thinkingLevel": _LEVELS[effort]} if effort in _LEVELS else {}
+
+
+def _thinking_budget(wish: ReasoningOptions, effort: str | None, model: str) -> dict[str, Any]:
+    """Return the wish as Gemini 2.5 takes it: a number of tokens."""
     budget = wish.budget_tokens
     if budget is None and effort is not None:
         budget = _BUDGETS.get(effort, _BUDGETS["high"])
     if budget is None and wish.enabled:
         budget = -1  # -1: the model decides how much to think
-    if budget is not None:
-        config["thinkingBudget"] = _LEAST_OF_PRO if budget == 0 and "pro" in model else budget
-    return config or None
+    if budget == 0 and "pro" in model:
+        budget = _LEAST_OF_PRO
+    return {} if budget is None else {"thinkingBudget": budget}
 
 
 def _version(model: str) -> tuple[int, int]:

@@ -198,7 +198,7 @@ def read_request(request: ChatRequest) -> CanonicalRequest:
     """
     fields = Fields(request.document)
     wanted = (fields.integer("max_completion_tokens"), fields.integer("max_tokens"))
-    tools = (*_tools(fields), *(_read_tool(each, {}) for each in fields.objects("functions")))
+    tools = (*_tools(fields), *(each.tool({}) for each in fields.objects("functions")))
     choice = _read_tool_choice(fields) or _function_choice(fields)
     logprobs, top_logprobs = _logprobs(fields)
     include_usage, options = _stream_options(fields)
@@ -238,20 +238,10 @@ def _tools(fields: Fields) -> tuple[Tool | ForeignTool, ...]:
     for tool in fields.objects("tools"):
         kind = tool.text("type") or "function"
         if kind == "function":
-            tools.append(_read_tool(tool.required_object("function"), tool.rest()))
+            tools.append(tool.required_object("function").tool(tool.rest()))
         else:
             tools.append(ForeignTool(kind=kind, value={"type": kind, **tool.rest()}))
     return tuple(tools)
-
-
-def _read_tool(function: Fields, extra: dict[str, Any]) -> Tool:
-    return Tool(
-        name=function.required_text("name"),
-        description=function.text("description"),
-        parameters=function.mapping("parameters"),
-        strict=function.boolean("strict"),
-        extra=extra,
-    )
 
 
 def _read_tool_choice(fields: Fields) -> ToolChoice | None:
@@ -304,14 +294,7 @@ def _read_response_format(fields: Fields) -> ResponseFormat | None:
         return ResponseFormat(kind="json")
     if kind != "json_schema":
         raise wanted.invalid("type", "must be text, json_object or json_schema")
-    schema = wanted.required_object("json_schema")
-    return ResponseFormat(
-        kind="schema",
-        name=schema.text("name"),
-        schema=schema.mapping("schema"),
-        strict=schema.boolean("strict"),
-        description=schema.text("description"),
-    )
+    return wanted.required_object("json_schema").schema_format()
 
 
 def _read_reasoning(fields: Fields) -> ReasoningOptions | None:

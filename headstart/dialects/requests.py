@@ -7,15 +7,23 @@ import binascii
 import hashlib
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from headstart.canonical_request import CallPart, ForeignTool, ResultPart
+from headstart.canonical_request import (
+    CallPart,
+    ForeignTool,
+    ResponseFormat,
+    ResultPart,
+    TextPart,
+    Tool,
+    WrittenRequest,
+)
 from headstart.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from headstart.canonical_request import (
         CanonicalRequest,
@@ -25,10 +33,10 @@ if TYPE_CHECKING:
         MessagePart,
         Quirks,
         ReasoningPart,
-        ResponseFormat,
     )
     from headstart.types import ChatRequest
 
+T = TypeVar("T")
 _MAX_DEPTH = 128
 """Deepest nesting of a request. It leaves room for recursion in later readers of the document."""
 LONGEST_MODEL = 2048
@@ -254,6 +262,33 @@ class Fields:
             return value
         raise self.invalid(name, "must be a boolean")
 
+    def parts(self, name: str, read: Callable[[Fields], T]) -> tuple[T | TextPart, ...]:
+        """Read content: a text, or a list of objects that ``read`` reads."""
+        if isinstance(self.peek(name), str):
+            text = self.required_text(name)
+            return (TextPart(text=text),) if text else ()
+        return tuple(map(read, self.objects(name)))
+
+    def tool(self, extra: dict[str, Any] | None = None) -> Tool:
+        """Read a function. ``extra`` takes the place of the fields that are left."""
+        return Tool(
+            name=self.required_text("name"),
+            description=self.text("description"),
+            parameters=self.mapping("parameters"),
+            strict=self.boolean("strict"),
+            extra=self.rest() if extra is None else extra,
+        )
+
+    def schema_format(self) -> ResponseFormat:
+        """Read a schema with its name, as both APIs of OpenAI have it."""
+        return ResponseFormat(
+            kind="schema",
+            name=self.text("name"),
+            schema=self.mapping("schema"),
+            strict=self.boolean("strict"),
+            description=self.text("description"),
+        )
+
     def mapping(self, name: str) -> dict[str, Any] | None:
         value = self.value(name)
         if value is None or isinstance(value, dict):
@@ -337,16 +372,20 @@ def without_marked(
             kept.append(message)
             continue
         blocks = msgspec.json.decode(content, type=list[msgspec.Raw])
-        own = [block for block in blocks if not _is_marked(msgspec.json.decode(block))]
+        own = [block for block in blocks if not is_marked(msgspec.json.decode(block))]
         found |= len(own) < len(blocks)
         if own or not blocks:
             kept.append({**message, "content": msgspec.Raw(msgspec.json.encode(own))})
     return kept, found
 
 
-def _is_marked(block: Any) -> bool:
-    match block:
-        case {"type": "thinking", "signature": str(signature)}:
+def is_marked(part: Any) -> bool:
+    """Tell whether a block of Messages, or an item of Responses, is reasoning with our mark."""
+    match part:
+        case {"type": "thinking", "signature": str(signature)} | {
+            "type": "reasoning",
+            "encrypted_content": str(signature),
+        }:
             return marked_origin(signature) is not None
     return False
 
@@ -575,6 +614,15 @@ def check_choices(choices: int, quirks: Quirks) -> None:
     """Raise InvalidRequest for more choices than the provider gives."""
     if quirks.max_choices is not None and choices > quirks.max_choices:
         raise InvalidRequest(f"n: the upstream gives at most {quirks.max_choices}")
+
+
+def write_edited(
+    path: bytes, body: Mapping[str, Any], quirks: Quirks, losses: TranslationLosses
+) -> WrittenRequest:
+    """Return a translated request: without fields that are None, and with the provider's quirks."""
+    said = {name: value for name, value in body.items() if value is not None}
+    edited = edit(msgspec.json.encode(said), said, quirks, losses)
+    return WrittenRequest(path=path, body=edited, dropped=losses.names)
 
 
 def edit(body: bytes, asked: Mapping[str, Any], quirks: Quirks, losses: TranslationLosses) -> bytes:

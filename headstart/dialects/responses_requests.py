@@ -28,9 +28,9 @@ from headstart.dialects.requests import (
     check_types,
     data_url,
     decode_object,
-    edit,
     effort_of,
     fits_strict,
+    is_marked,
     marked_origin,
     may_hold_marks,
     name_results,
@@ -39,6 +39,7 @@ from headstart.dialects.requests import (
     repeats_keys,
     split_data_url,
     top_level_extra,
+    write_edited,
 )
 from headstart.dialects.requests import apply_quirks as leave_out_rejected
 from headstart.errors import InvalidRequest
@@ -231,17 +232,10 @@ def _read_message(item: Fields) -> Message:
     role = item.required_text("role")
     if role not in ("system", "developer", "user", "assistant"):
         raise item.invalid("role", "must be system, developer, user or assistant")
-    parts = _read_content(item, "content")
+    parts = item.parts("content", _read_part)
     for name in ("id", "status"):
         item.value(name)
     return Message(role=cast("Role", role), parts=parts, extra=item.rest())
-
-
-def _read_content(item: Fields, name: str) -> tuple[TextPart | MediaPart | ForeignPart, ...]:
-    if isinstance(item.peek(name), str):
-        text = item.required_text(name)
-        return (TextPart(text=text),) if text else ()
-    return tuple(map(_read_part, item.objects(name)))
 
 
 def _read_part(part: Fields) -> TextPart | MediaPart | ForeignPart:
@@ -311,7 +305,7 @@ def _read_result(item: Fields) -> ResultPart:
     result = ResultPart(
         id=item.required_text("call_id"),
         name=item.text("name"),
-        content=_read_content(item, "output"),
+        content=item.parts("output", _read_part),
     )
     for name in ("id", "status"):
         item.value(name)
@@ -339,13 +333,7 @@ def _read_tool(tool: Fields) -> Tool | ForeignTool:
     kind = tool.required_text("type")
     if kind != "function":
         return ForeignTool(kind=kind, value={"type": kind, **tool.rest()})
-    return Tool(
-        name=tool.required_text("name"),
-        description=tool.text("description"),
-        parameters=tool.mapping("parameters"),
-        strict=tool.boolean("strict"),
-        extra=tool.rest(),
-    )
+    return tool.tool()
 
 
 def _read_tool_choice(fields: Fields) -> ToolChoice | None:
@@ -378,13 +366,7 @@ def _read_text(fields: Fields) -> tuple[ResponseFormat | None, dict[str, Any]]:
         if kind not in ("text", "json_object", "json_schema"):
             raise wanted.invalid("type", "must be text, json_object or json_schema")
         if kind == "json_schema":
-            found = ResponseFormat(
-                kind="schema",
-                name=wanted.text("name"),
-                schema=wanted.mapping("schema"),
-                strict=wanted.boolean("strict"),
-                description=wanted.text("description"),
-            )
+            found = wanted.schema_format()
         else:
             found = ResponseFormat(kind="text" if kind == "text" else "json")
     return found, text.rest()
@@ -450,9 +432,7 @@ def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
             "stop": list(asked.stop),
         }
     )
-    said = {name: value for name, value in body.items() if value is not None}
-    edited = edit(msgspec.json.encode(said), said, quirks, losses)
-    return WrittenRequest(path=_PATH, body=edited, dropped=losses.names)
+    return write_edited(_PATH, body, quirks, losses)
 
 
 def _write_message(message: Message, losses: TranslationLosses) -> Iterator[dict[str, Any]]:
@@ -627,16 +607,9 @@ def apply_quirks(
     if not request.duplicate_keys and may_hold_marks(body) and isinstance(asked, list):
         fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
         items = msgspec.json.decode(fields["input"], type=list[msgspec.Raw])
-        own = [raw for raw, item in zip(items, asked, strict=True) if not _is_marked(item)]
+        own = [raw for raw, item in zip(items, asked, strict=True) if not is_marked(item)]
         if len(own) < len(items):
             fields["input"] = msgspec.Raw(msgspec.json.encode(own))
             body, left = msgspec.json.encode(fields), ("reasoning",)
     body, dropped = leave_out_rejected(body, request, quirks, NAME)
     return body, tuple(sorted({*left, *dropped}))
-
-
-def _is_marked(item: Any) -> bool:
-    match item:
-        case {"type": "reasoning", "encrypted_content": str(signature)}:
-            return marked_origin(signature) is not None
-    return False

@@ -173,7 +173,7 @@ class SemanticCache:
     async def find_semantic(
         self, key: CacheKey, refuse: Refuse, context: MatchContext = ANY_CONTEXT
     ) -> Lookup:
-        """Return the nearest entry that neither ``refuse`` nor the policy refuses, or a miss.
+        """Return the nearest entry that ``refuse`` and the policy allow, or a miss.
 
         If nothing was found, the lookup waits for entries of its partition that are being encoded,
         and looks again. It waits no longer than it may wait for its own encoding.

@@ -5,7 +5,7 @@ Hits are audited at the rate that the learning domain asks for. Exact repeats be
 tier; some of them are sent upstream again, which shows how often the judge calls equal answers
 different. Labels are applied in order.
 
-``contender_of`` makes a match policy from a name that the commands accept.
+``policy_maker`` makes a match policy from a name that the commands accept.
 """
 
 from __future__ import annotations
@@ -391,15 +391,15 @@ class _ReplayedCache(Generic[P, R]):
 CHOICES = "use verified, verified:1%, static, static:0.90, bare:0.90 (no guards) or off"
 
 
-class Contender(NamedTuple):
-    """A new policy, and the domain that learns for it."""
+class TestedPolicy(NamedTuple):
+    """A policy without experience, and the domain that learns for it."""
 
     policy: MatchPolicy[Parse]
     domain: Domain | None = None
 
 
-class Setup(NamedTuple):
-    """The settings of contenders. ``state`` is a snapshot from which a domain starts.
+class PolicySetup(NamedTuple):
+    """The settings of a tested policy. ``state`` is a snapshot from which a domain starts.
 
     ``optimistic``: the domain starts as if the first near misses had been compared and had the same
     answers.
@@ -412,22 +412,22 @@ class Setup(NamedTuple):
     optimistic: bool = False
 
 
-def contender_of(name: str, setup: Setup) -> Callable[[], Contender]:
-    """Return a function that makes new contenders. Raises ConfigError for an unknown name."""
+def policy_maker(name: str, setup: PolicySetup) -> Callable[[], TestedPolicy]:
+    """Return a function that makes new policies by their name. Raises ConfigError."""
     kind, _, value = name.partition(":")
     guards = tuple(GUARDS) if setup.guards else ()
     if kind == "off" and not value:
-        return lambda: Contender(_Off())
+        return lambda: TestedPolicy(_Off())
     if kind in ("static", "bare"):
         threshold = _share_of(name, value)
-        return lambda: Contender(StaticMatch(threshold, () if kind == "bare" else guards))
+        return lambda: TestedPolicy(StaticMatch(threshold, () if kind == "bare" else guards))
     if kind != "verified":
         raise ConfigError(f"--policy {name}: {CHOICES}")
     error_limit = _error_limit(_share_of(name, value), setup)
 
-    def verified() -> Contender:
+    def verified() -> TestedPolicy:
         domain = Domain(error_limit, setup.state, version=version_of(guards))
-        return Contender(VerifiedMatch(error_limit, lambda _: domain, guards), domain)
+        return TestedPolicy(VerifiedMatch(error_limit, lambda _: domain, guards), domain)
 
     return verified
 
@@ -440,7 +440,7 @@ def _share_of(policy: str, text: str) -> float | None:
     return share
 
 
-def _error_limit(max_error: float | None, setup: Setup) -> ErrorLimit:
+def _error_limit(max_error: float | None, setup: PolicySetup) -> ErrorLimit:
     if max_error is None:
         max_error = setup.max_error
     if max_error is None:

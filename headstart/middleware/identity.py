@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 ACCEPTED_FOR_S = 3600.0
 """Seconds for which a credential that an upstream accepted may read shared answers."""
 MEMO_SCOPES, MEMO_BYTES = 4096, 8 * 1024
-"""The number of senders whose hashes are remembered, and the size up to which one is."""
+"""The hashes of this many senders are remembered, if the headers of a sender have at most this many
+bytes."""
 MANY_VALUES = 10
 """Number of values of one header after which a line in the log names the header."""
 MOST_NAMES = 64

@@ -233,14 +233,8 @@ class Books:
 
         Of our own calls, only calls to upstreams count that were asked for a model of the export.
         """
-        theirs: defaultdict[tuple[str, str], _Sums] = defaultdict(_Sums)
+        theirs = _sums_of(export)
         told = {name for name in NUMBERS for each in export if getattr(each, name) is not None}
-        for each in export:
-            sums = theirs[each.day, plain_model(each.model)]
-            for name in NUMBERS:
-                value = getattr(each, name)
-                if value is not None:
-                    setattr(sums, name, (getattr(sums, name) or 0) + value)
         days = {day for day, _ in theirs}
         models = {model for _, model in theirs}
         asked = {name for model in models for name in self._upstreams.get(model, ())}
@@ -261,6 +255,18 @@ class Books:
             theirs=_total([line.theirs for line in lines], kinds),
             days_before_the_books=len(days - {place[0] for place in covered}),
         )
+
+
+def _sums_of(export: list[ExportRow]) -> dict[tuple[str, str], _Sums]:
+    """Return the sums of an export, by day and model."""
+    found: defaultdict[tuple[str, str], _Sums] = defaultdict(_Sums)
+    for each in export:
+        sums = found[each.day, plain_model(each.model)]
+        for name in NUMBERS:
+            value = getattr(each, name)
+            if value is not None:
+                setattr(sums, name, (getattr(sums, name) or 0) + value)
+    return found
 
 
 def _reconciled(

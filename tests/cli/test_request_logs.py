@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headstart.cli.data_sources import as_log_lines
-from headstart.lab.commands.playing import read_log, read_material
+from headstart.lab.commands.playing import read_log, read_replay_input
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,7 +63,7 @@ def test_a_logged_call_is_a_request_and_its_answer(row: dict[str, Any], tmp_path
     assert message["content"] == "A second call."
     log = tmp_path / "log.jsonl"
     log.write_text(json.dumps(row), "utf-8")
-    assert len(read_material([log]).rows) == 1
+    assert len(read_replay_input([log]).rows) == 1
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from headstart.lab.simulator import ProviderProfile, Simulator
 from headstart.lab.simulator.faults import Stall, Status, Trickle
-from headstart.lab.simulator.simulated_calls import PlayOutcome
+from headstart.lab.simulator.simulated_calls import CallOutcome
 from support.simulated import chat, exchange, send_raw, simulated, until
 
 pytestmark = pytest.mark.anyio
@@ -29,7 +29,7 @@ async def test_a_cancelled_call_is_dated_and_billed_by_the_providers_rule() -> N
         await until(lambda: simulator.stats.snapshot().cancelled == 1)
     (record,) = simulator.stats.ended_calls()
     assert (record.at, record.cancelled_at, record.ended_s) == (1000.0, 1007.0, 7.0)
-    assert record.outcome is PlayOutcome.CANCELLED
+    assert record.outcome is CallOutcome.CANCELLED
     assert (record.endpoint, record.model, record.status, record.fault) == (
         "chat", "m", 200, "Stall",
     )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from headstart.embeddings.stores.records import StoreCipher, StoreLimits
 from headstart.errors import ConfigError
@@ -39,47 +39,33 @@ def open_store(
     Raises ConfigError, which never quotes the URL, because a URL may hold a password.
     """
     limits = StoreLimits(ttl_s=ttl_s, max_entries=max_entries, max_bytes=max_bytes)
+    usual: dict[str, Any] = {"limits": limits, "clock": clock, "observer": observer}
     scheme, _, rest = url.partition(":")
     # Each store is imported on use: a store in memory needs neither SQLite nor redis-py.
     if url == "memory:":
         from headstart.embeddings.stores.memory import MemoryStore
 
-        return MemoryStore(limits=limits, clock=clock, observer=observer, new_secret=new_secret)
+        return MemoryStore(new_secret=new_secret, **usual)
     if scheme == "sqlite" and rest.startswith("///") and rest.strip("/"):
         from headstart.embeddings.stores.sqlite import SQLiteStore
 
         path = Path(rest.removeprefix("///")).expanduser()
         return SQLiteStore(
-            path,
-            limits=limits,
-            clock=clock,
-            observer=observer,
-            on_corrupt=on_corrupt,
-            new_secret=new_secret,
-            cipher=cipher,
+            path, on_corrupt=on_corrupt, new_secret=new_secret, cipher=cipher, **usual
         )
     if scheme in REDIS_SCHEMES:
         from headstart.embeddings.stores.redis import RedisStore
 
-        return RedisStore(
-            url,
-            limits=limits,
-            clock=clock,
-            observer=observer,
-            new_secret=new_secret,
-            cipher=cipher,
-        )
+        return RedisStore(url, new_secret=new_secret, cipher=cipher, **usual)
     if cipher is not None:
         raise ConfigError(
             "cache.encryption_key_env: only the stores of the package (sqlite and redis) encrypt, "
             f"not {scheme!r}"
         )
-    return _make_registered(url, limits, clock, observer)
+    return _make_registered(url, **usual)
 
 
-def _make_registered(
-    url: str, limits: StoreLimits, clock: Callable[[], float], observer: Observer | None
-) -> Store:
+def _make_registered(url: str, **usual: Any) -> Store:
     """Return the store of an installed distribution that offers the URL's scheme.
 
     Raises ConfigError if no distribution or several ones offer it, or if the store cannot be made.
@@ -94,7 +80,7 @@ def _make_registered(
     for registered in offered.values():
         try:
             make = registered.load()
-            store = make(url, limits=limits, clock=clock, observer=observer)
+            store = make(url, **usual)
         except ConfigError:
             raise
         except Exception as error:  # the message of the error may quote the URL

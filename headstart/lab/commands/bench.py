@@ -18,6 +18,7 @@ from headstart.cli.options import (
     command,
     config_field,
     flag,
+    number_table,
     option,
     print_json,
 )
@@ -295,21 +296,11 @@ def _print(found: _Found) -> None:
         click.echo(f"\nfor headstart.toml:\n\n{found.route.toml()}", nl=False)
 
 
-def _table(names: Sequence[str]) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    table.add_column("\n", min_width=13, max_width=24, overflow="ellipsis")
-    for name in names:
-        table.add_column(name, justify="right")
-    return table
-
-
 def _figures_table(figures: list[ProviderFigures]) -> Table:
-    table = _table((
-        "errs\n", "first, s\np50", "\np95", "\np99", "\ncold", "tok/s\np50", "\np95",
+    table = number_table(
+        "\n", "errs\n", "first, s\np50", "\np95", "\np99", "\ncold", "tok/s\np50", "\np95",
         "whole, s\np50", "\np95", "\np99", "$ for\n1,000",
-    ))  # fmt: skip
+    )  # fmt: skip
     for found in figures:
         table.add_row(
             f"{found.upstream}\n[dim]{found.model}[/dim]",
@@ -326,10 +317,10 @@ def _figures_table(figures: list[ProviderFigures]) -> Table:
 def _print_steps(console: Console, capacity: Capacity) -> None:
     where = f" in {capacity.region}" if capacity.region else ""
     console.print(f"\n[bold]{capacity.upstream} {capacity.model}{where}[/], by calls at a time")
-    table = _table((
-        "errs\n", "answers\n/s", "tok/s\nin all", "first, s\np50", "\np95", "tok/s\na call",
+    table = number_table(
+        "\n", "errs\n", "answers\n/s", "tok/s\nin all", "first, s\np50", "\np95", "tok/s\na call",
         "whole, s\np50", "$ an\nhour", "tok/s for\n$1/hour",
-    ))  # fmt: skip
+    )  # fmt: skip
     for step in capacity.steps:
         table.add_row(str(step.concurrency), *_step_cells(step))
     console.print(table)
@@ -360,8 +351,8 @@ def _print_quality(
     console: Console, found: Sequence[Quality], choice: QualityChoice | None
 ) -> None:
     console.print("\n[bold]right answers[/] (95 % intervals)")
-    table = _table(
-        ("prompts\n", "right\n", "from\nto", "behind\nthe best", "from\nto", "$ for\n1,000")
+    table = number_table(
+        "\n", "prompts\n", "right\n", "from\nto", "behind\nthe best", "from\nto", "$ for\n1,000"
     )
     for each in found:
         behind = each.behind_interval

@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from headstart.attempts import Tokens
-from headstart.cli.config import chat_call, model_for
+from headstart.cli.config import chat_call, failure_in, model_for
 from headstart.config.checks import checked
 from headstart.config.loading import load_settings
 from headstart.config.providers import (
@@ -36,7 +36,7 @@ from headstart.lab.quality import contains
 from headstart.lab.simulator import ProviderProfile, Simulator, find_profile, serve
 from headstart.middleware.upstreams.accounting import UpstreamStates
 from headstart.policies.agreement.judge import judge_request, read_verdict
-from headstart.policies.routing.failures import FailureKind, classify, failure_of
+from headstart.policies.routing.failures import FailureKind, failure_of
 from headstart.settings import (
     DialectName,
     PriceSettings,
@@ -230,13 +230,7 @@ async def _read(reply: Reply, reading: _Reading) -> str | None:
     async for chunk in reply.pieces:
         for event in chunk.events:
             if isinstance(event, ErrorReported):
-                return classify(
-                    event.status or reply.status,
-                    code=event.code,
-                    message=event.message,
-                    headers=reply.headers,
-                    now=clock(),
-                ).kind
+                return failure_in(event, reply).kind
             reading.take(event)
     if reply.status >= 400:
         return FailureKind.SERVER

@@ -37,7 +37,7 @@ from headstart.lab.rates import (
     same_class,
     stream_report,
 )
-from headstart.lab.stream import Contender, Setup, contender_of, judge_noise, noisy
+from headstart.lab.stream import PolicySetup, TestedPolicy, judge_noise, noisy, policy_maker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,16 +96,16 @@ def evaluate(options: EvaluateOptions) -> None:
         labelled = read_labelled(read_lines(options.path))
     prior = options.state.read_bytes() if options.state else None
     is_pairs = isinstance(labelled, Pairs)
-    setup = Setup(options.guards, noise, options.max_error, prior, optimistic=is_pairs)
-    contender = contender_of(options.policy, setup)
+    setup = PolicySetup(options.guards, noise, options.max_error, prior, optimistic=is_pairs)
+    make = policy_maker(options.policy, setup)
     report: PairReport | StreamReport
     if isinstance(labelled, Pairs):
-        report = _judge_pairs(labelled, contender())
+        report = _judge_pairs(labelled, make())
     else:
         seeds: list[int | None] = [options.seed]
         if options.orderings > 1:
             seeds = [(options.seed or 0) + place for place in range(options.orderings)]
-        report = _play(labelled, contender, noise, seeds)
+        report = _play(labelled, make, noise, seeds)
     if options.as_json:
         print_json(report)
     else:
@@ -113,14 +113,14 @@ def evaluate(options: EvaluateOptions) -> None:
     playing.exit_if_more_wrong(report, options.fail_over)
 
 
-def _judge_pairs(pairs: Pairs, contender: Contender) -> PairReport:
+def _judge_pairs(pairs: Pairs, tested: TestedPolicy) -> PairReport:
     prepare = playing.encode_all(side for pair in pairs.rows for side in (pair.a, pair.b))
-    return judge_pairs(playing.show_progress(pairs.rows, "Judging"), prepare, contender.policy)
+    return judge_pairs(playing.show_progress(pairs.rows, "Judging"), prepare, tested.policy)
 
 
 def _play(
     stream: Stream,
-    make: Callable[[], Contender],
+    make: Callable[[], TestedPolicy],
     noise: JudgeNoise,
     seeds: list[int | None],
 ) -> StreamReport:

@@ -13,9 +13,9 @@ import click
 import msgspec
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
 from headstart.cli.data_sources import LogLine, as_log_lines, read_lines
+from headstart.cli.options import number_table
 from headstart.dialects.registry import DIALECTS
 from headstart.errors import InvalidRequest
 from headstart.lab.rates import (
@@ -41,9 +41,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
+    from rich.table import Table
+
     from headstart.embeddings.encoder import OnnxEncoder
     from headstart.lab.rates import Rates
-    from headstart.lab.stream import Contender, Judge, PlayedPrompt, PreparePrompt
+    from headstart.lab.stream import Judge, PlayedPrompt, PreparePrompt, TestedPolicy
     from headstart.policies.guards.words import Parse
 
 T = TypeVar("T")
@@ -105,40 +107,29 @@ def exit_if_more_wrong(rates: Rates, most: float | None) -> None:
         )
 
 
-def share_with_interval(rates: Rates, name: str) -> str:
-    """Return a rate in words."""
+def share_with_interval(
+    rates: Rates, name: str, *, none: str = "none: nothing was served", what: str = "95 %: "
+) -> str:
+    """Return a rate, and in brackets ``what`` and its interval."""
     interval = rates.intervals[name]
     if interval is None:
-        return "none: nothing was served"
-    return f"{getattr(rates, name):.2%} (95 %: {interval.low:.2%} to {interval.high:.2%})"
+        return none
+    return f"{getattr(rates, name):.2%} ({what}{interval.low:.2%} to {interval.high:.2%})"
 
 
 def comparison(first: str, rows: Iterable[tuple[str, Sequence[str], Rates]], *more: str) -> Table:
     """Return a table of rates. A row has a name, its own cells under ``more``, and rates."""
-    compared = table(first, *more, "hits", "wrong/hit (95 %)", "wrong/request (95 %)")
+    compared = number_table(first, *more, "hits", "wrong/hit (95 %)", "wrong/request (95 %)")
     for name, cells, rates in rows:
-        errors = (_brief(rates, key) for key in ("wrong_per_hit", "wrong_per_request"))
+        errors = (
+            share_with_interval(rates, key, none="none", what="")
+            for key in ("wrong_per_hit", "wrong_per_request")
+        )
         compared.add_row(name, *cells, percent(rates.hit_rate), *errors)
     return compared
 
 
-def table(first: str, *more: str) -> Table:
-    """Return an empty table. All columns except for the first hold numbers."""
-    empty = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-    empty.add_column(first, no_wrap=True)
-    for name in more:
-        empty.add_column(name, justify="right", no_wrap=True)
-    return empty
-
-
-def _brief(rates: Rates, name: str) -> str:
-    interval = rates.intervals[name]
-    if interval is None:
-        return "none"
-    return f"{getattr(rates, name):.2%} ({interval.low:.2%} to {interval.high:.2%})"
-
-
-class Material(NamedTuple):
+class ReplayInput(NamedTuple):
     """Rows to play in order, with the functions that encode and judge them."""
 
     rows: list[Any]
@@ -154,27 +145,27 @@ class Material(NamedTuple):
 
 
 def play_all(
-    material: Material, contender: Contender, what: str, *, shadow: bool = False
+    source: ReplayInput, tested: TestedPolicy, what: str, *, shadow: bool = False
 ) -> list[PlayedPrompt[Any]]:
-    """Play all rows in order against a new contender. Of a pair only the second prompt counts."""
-    rows, prepare, truth = material.rows, material.prepare, material.truth
-    played = play_rows(rows, prepare, contender, truth, what, null_rate=1.0, shadow=shadow)
-    return [each for each in played if not (material.pairs and each.refusal == "nothing-stored")]
+    """Play all rows in order with a new policy. Of a pair only the second prompt counts."""
+    rows, prepare, truth = source.rows, source.prepare, source.truth
+    played = play_rows(rows, prepare, tested, truth, what, null_rate=1.0, shadow=shadow)
+    return [each for each in played if not (source.pairs and each.refusal == "nothing-stored")]
 
 
 def play_rows(
     rows: Sequence[Any],
     prepare: PreparePrompt[Parse],
-    contender: Contender,
+    tested: TestedPolicy,
     truth: Judge[Any],
     what: str,
     chance: random.Random | None = None,
     **given: Any,
 ) -> list[PlayedPrompt[Any]]:
-    """Play rows in order against a contender. ``given`` are fields of the ``ReplayRun``."""
+    """Play rows in order with a policy. ``given`` are fields of the ``ReplayRun``."""
     draw = (chance or random.Random(0)).random  # noqa: S311 - must be repeatable, guards no secret
     fields = {"truth": truth, "judge": truth, "draw": draw, **given}
-    return list(play(show_progress(rows, what), prepare, ReplayRun(*contender, **fields)))
+    return list(play(show_progress(rows, what), prepare, ReplayRun(*tested, **fields)))
 
 
 @contextlib.contextmanager
@@ -188,17 +179,17 @@ def file_names_in_errors(*paths: Path) -> Iterator[None]:
         raise LabelledDataError(f"{names}{counted}: {error}") from error
 
 
-def read_material(paths: Sequence[Path], pattern: re.Pattern[str] | None = None) -> Material:
+def read_replay_input(paths: Sequence[Path], pattern: re.Pattern[str] | None = None) -> ReplayInput:
     """Read files of one kind as one file.
 
     The group ``query`` of ``pattern`` is the question inside a log's prompts. Raises
     LabelledDataError; its line numbers count through all files.
     """
     with file_names_in_errors(*paths):
-        return _read_material(paths, pattern)
+        return _read_replay_input(paths, pattern)
 
 
-def _read_material(paths: Sequence[Path], pattern: re.Pattern[str] | None) -> Material:
+def _read_replay_input(paths: Sequence[Path], pattern: re.Pattern[str] | None) -> ReplayInput:
     lines = list(as_log_lines(line for path in paths for line in read_lines(path)))
     whole = [b"" if is_cut_off(line) else line for line in lines]
     if is_log(decode_line(*numbered(whole)[0], dict[str, Any])):
@@ -210,7 +201,7 @@ def _read_material(paths: Sequence[Path], pattern: re.Pattern[str] | None) -> Ma
     rows = list(pairs_in_order(labelled))
     texts = [row.prompt.query for row in rows if row.prompt.query is not None]
     pairs = isinstance(labelled, Pairs)
-    return Material(
+    return ReplayInput(
         rows, encode_all(row.prompt for row in rows), same_class, EXACT_JUDGE, {}, texts, pairs
     )
 
@@ -279,7 +270,7 @@ def _exchange(number: int, line: LogLine) -> LoggedExchange:
 
 def _recorded(
     exchanges: list[LoggedExchange], pattern: re.Pattern[str] | None, cut_off: int
-) -> Material:
+) -> ReplayInput:
     skipped = Counter({"cut-off-line": cut_off} if cut_off else {})
     rows: list[Recorded] = []
     templates = Templates() if pattern is None else None
@@ -291,7 +282,7 @@ def _recorded(
             rows.append(found)
     texts = [row.text for row in rows if row.text is not None]
     prepare = encode_all(row.prompt for row in rows)
-    return Material(rows, prepare, _agreement(), JudgeNoise(), dict(skipped), texts)
+    return ReplayInput(rows, prepare, _agreement(), JudgeNoise(), dict(skipped), texts)
 
 
 def _read_exchange(

@@ -14,10 +14,10 @@ from headstart.lab.commands.playing import (
     STATE_HELP,
     play_all,
     question_pattern,
-    read_material,
+    read_replay_input,
 )
 from headstart.lab.rates import Ordering, ordering_report
-from headstart.lab.stream import Setup, contender_of
+from headstart.lab.stream import PolicySetup, policy_maker
 from headstart.policies.learned_rule.error_limit import JudgeNoise
 
 if TYPE_CHECKING:
@@ -57,15 +57,15 @@ def replay(options: ReplayOptions) -> None:
     """
     snapshot = options.state.read_bytes() if options.state else None
     for name in options.policy:
-        contender_of(name, Setup(guards=True, noise=JudgeNoise(), state=snapshot))
-    material = read_material(options.paths, options.query)
-    setup = Setup(guards=True, noise=material.noise, state=snapshot)
+        policy_maker(name, PolicySetup(guards=True, noise=JudgeNoise(), state=snapshot))
+    source = read_replay_input(options.paths, options.query)
+    setup = PolicySetup(guards=True, noise=source.noise, state=snapshot)
     found = {
-        name: ordering_report(play_all(material, contender_of(name, setup)(), name), None)
+        name: ordering_report(play_all(source, policy_maker(name, setup)(), name), None)
         for name in options.policy
     }
     if options.as_json:
-        print_json({"policies": found, "skipped": material.skipped})
+        print_json({"policies": found, "skipped": source.skipped})
     else:
         _print(found)
 

@@ -21,8 +21,10 @@ from headstart.cli.options import (
     argument,
     command,
     flag,
+    number_table,
     option,
     print_json,
+    write_file,
 )
 from headstart.errors import ConfigError
 from headstart.lab.commands import playing
@@ -32,11 +34,11 @@ from headstart.lab.commands.playing import (
     QUERY_HELP,
     play_all,
     question_pattern,
-    read_material,
+    read_replay_input,
 )
 from headstart.lab.quality import read_rows, study_cascade
 from headstart.lab.rates import ordering_report, percent
-from headstart.lab.stream import Contender, PlayedPrompt, Setup, contender_of
+from headstart.lab.stream import PlayedPrompt, PolicySetup, TestedPolicy, policy_maker
 from headstart.lab.tuning import (
     TARGETS,
     THRESHOLDS,
@@ -58,7 +60,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from headstart.lab.commands.playing import Material
+    from headstart.lab.commands.playing import ReplayInput
     from headstart.lab.quality import CascadePoint, CascadeReport, CascadeTuning
     from headstart.lab.tuning import Static, TargetResult
 
@@ -98,7 +100,7 @@ def _print_cascade(found: CascadeTuning) -> None:
 
 def _curve(report: CascadeReport) -> Table:
     """Return quality and cost for every tenth of the calls that the strong model may get."""
-    table = playing.table("strong calls", "quality", "gap recovered", "$ a call")
+    table = number_table("strong calls", "quality", "gap recovered", "$ a call")
     for point in _tenths(report):
         table.add_row(
             percent(point.strong_share),
@@ -120,7 +122,7 @@ def _tenths(report: CascadeReport) -> Iterator[CascadePoint]:
 
 def _scores(found: CascadeTuning) -> Table:
     """Return a table that compares choosing by the score with simpler choices."""
-    table = playing.table("chosen by", "APGR", "half of it at", "80 % of it at")
+    table = number_table("chosen by", "APGR", "half of it at", "80 % of it at")
     report = found.report
     rows = [(each.name, each.apgr, each.cpt50, each.cpt80) for each in found.baselines]
     own = "judges of the cascade" if found.judge == "prompt" else "the table's score"
@@ -206,22 +208,27 @@ def tune(options: TuneOptions) -> None:
         return
     if not options.paths:
         raise click.UsageError("give a LOG.jsonl, or outcomes with --cascade")
+    _tune_to_log(options)
+
+
+def _tune_to_log(options: TuneOptions) -> None:
+    """Study a log, write what was learned from it, and print the results."""
     target = ErrorLimit().max_error if options.max_error is None else options.max_error
-    material = read_material(options.paths, options.query)
-    setup = Setup(guards=True, noise=material.noise, max_error=target)
-    found = _study(material, setup, target)
+    source = read_replay_input(options.paths, options.query)
+    setup = PolicySetup(guards=True, noise=source.noise, max_error=target)
+    found = _study(source, setup, target)
     if options.write is not None:
-        found = msgspec.structs.replace(found, static=_static(material, target))
+        found = msgspec.structs.replace(found, static=_static(source, target))
         static = _write_static(options.write, found)
         found = msgspec.structs.replace(found, advice=advise_static(static))
     else:
-        _save(options.out, "--out", _learned(material, setup))
+        write_file(options.out, _learned(source, setup), "--out")
         advice = advise(found.targets, target, str(options.out))
         found = msgspec.structs.replace(found, advice=advice)
     if options.html is not None:
         from headstart.lab.tuning import render_tuning
 
-        _save(options.html, "--html", render_tuning(found).encode())
+        write_file(options.html, render_tuning(found).encode(), "--html")
     if options.as_json:
         print_json(found)
     else:
@@ -229,40 +236,40 @@ def tune(options: TuneOptions) -> None:
     playing.exit_if_more_wrong(found.chosen, options.fail_over)
 
 
-def _study(material: Material, setup: Setup, target: float) -> Tuning:
+def _study(source: ReplayInput, setup: PolicySetup, target: float) -> Tuning:
     plays: dict[float, list[PlayedPrompt[Any]]] = {}
     targets = sorted({*TARGETS, target})
     for number, max_error in enumerate(targets, 1):
-        contender = contender_of("verified", setup._replace(max_error=max_error))()
+        tested = policy_maker("verified", setup._replace(max_error=max_error))()
         what = f"Target {max_error:.1%} ({number} of {len(targets)})"
-        plays[max_error] = play_all(material, contender, what)
+        plays[max_error] = play_all(source, tested, what)
     chosen = plays[target]
     return Tuning(
         n=len(chosen),
-        skipped=material.skipped,
+        skipped=source.skipped,
         max_error=target,
         chosen=ordering_report(chosen, None),
         targets=tuple(target_of(max_error, steps) for max_error, steps in plays.items()),
         roc=rocs(chosen),
         course=course(chosen),
         borderline=borderline(chosen),
-        templates=find_templates(material.texts),
+        templates=find_templates(source.texts),
     )
 
 
-def _learned(material: Material, setup: Setup) -> bytes:
+def _learned(source: ReplayInput, setup: PolicySetup) -> bytes:
     """Return the state after a run without hits, in which every answer is a label."""
-    contender = contender_of("verified", setup)()
-    play_all(material, contender, "Learning", shadow=True)
-    assert contender.domain is not None
-    return contender.domain.snapshot()
+    tested = policy_maker("verified", setup)()
+    play_all(source, tested, "Learning", shadow=True)
+    assert tested.domain is not None
+    return tested.domain.snapshot()
 
 
-def _static(material: Material, target: float) -> Static | None:
+def _static(source: ReplayInput, target: float) -> Static | None:
     return best_static(
         target,
         (
-            (threshold, play_all(material, Contender(StaticMatch(threshold)), f"At {threshold}"))
+            (threshold, play_all(source, TestedPolicy(StaticMatch(threshold)), f"At {threshold}"))
             for threshold in THRESHOLDS
         ),
     )
@@ -276,15 +283,8 @@ def _write_static(path: Path, found: Tuning) -> Static:
         )
     values = {"match": '"static"', "threshold": f"{found.static.threshold:.2f}"}
     text = path.read_text(encoding="utf-8")
-    _save(path, "--write", set_keys(text, "cache", values, remove=("guards",)).encode())
+    write_file(path, set_keys(text, "cache", values, remove=("guards",)).encode(), "--write")
     return found.static
-
-
-def _save(path: Path, option: str, data: bytes) -> None:
-    try:
-        path.write_bytes(data)
-    except OSError as error:
-        raise ConfigError(f"{option}: {error}") from error
 
 
 def _print(found: Tuning, written: Path, html: Path | None) -> None:

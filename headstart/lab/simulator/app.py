@@ -47,11 +47,11 @@ from headstart.lab.simulator.oracle import Oracle
 from headstart.lab.simulator.profiles import ProviderProfile, RateLimit, find_profile, limit_headers
 from headstart.lab.simulator.simulated_calls import (
     CallFacts,
+    CallOutcome,
     Message,
     Pace,
-    Performance,
-    PlayOutcome,
     Receive,
+    ReplySender,
     ScriptedError,
     ScriptedReply,
     Send,
@@ -385,19 +385,19 @@ class Simulator:
         path: bytes = scope["raw_path"]
         if path.startswith(b"/_sim/"):
             reply = self._control(scope["method"], path, scope["query_string"])
-            await Performance(reply, receive, send, None).play()
+            await ReplySender(reply, receive, send, None).run()
             return None
         incoming = self._admit(scope, path, body)
         facts, reply = self._answer(incoming)
         transport: asyncio.Transport | None = scope.get("extensions", {}).get(TRANSPORT)
-        performance = Performance(reply, receive, send, transport, speed=self._speed)
+        sender = ReplySender(reply, receive, send, transport, speed=self._speed)
         seen = self.stats.begin(incoming, facts)
-        outcome = PlayOutcome.CANCELLED
+        outcome = CallOutcome.CANCELLED
         try:
             async with self._slots if facts.answer_tokens else nullcontext():
-                outcome = await performance.play()
+                outcome = await sender.run()
         finally:
-            self.stats.finish(seen, outcome, performance)
+            self.stats.finish(seen, outcome, sender)
         return None
 
     def _control(self, method: str, path: bytes, query: bytes) -> ScriptedReply:

@@ -2,7 +2,7 @@
 
 A test names a fault in the request header ``x-sim-fault``, as the JSON of one of the structs below
 (``Cut(after=5).header()`` makes it), or gives one to the whole simulator. A fault changes the
-scripted reply and does no I/O itself; ``Performance`` then sends that reply.
+scripted reply and does no I/O itself; ``ReplySender`` then sends that reply.
 
 ``after`` counts generated tokens. None means before the status line, 0 means after the headers and
 before the first event, 5 means after the fifth token. For a reply that is not streamed any number

@@ -332,7 +332,7 @@ _LINGER_ZERO = struct.pack("ii", 1, 0)
 """The ``struct linger`` with which close(2) sends RST."""
 
 
-class PlayOutcome(StrEnum):
+class CallOutcome(StrEnum):
     COMPLETED = "completed"
     CANCELLED = "cancelled"
     """The client left before the reply was whole."""
@@ -341,8 +341,8 @@ class PlayOutcome(StrEnum):
 
 
 @dataclass(slots=True, eq=False)
-class Performance:
-    """One reply that is being sent.
+class ReplySender:
+    """Sends one reply when its pieces are due.
 
     ``deltas`` and ``sent`` (body bytes) grow meanwhile. ``head_s`` and ``first_token_s`` are the
     real seconds from the request to the headers and to the first token, None until then.
@@ -359,7 +359,7 @@ class Performance:
     first_token_s: float | None = None
     _start: float = 0.0
 
-    async def play(self) -> PlayOutcome:
+    async def run(self) -> CallOutcome:
         """Send the reply. Returns early, without error, when the client leaves.
 
         Raises RuntimeError when the reply needs a transport and there is none.
@@ -369,13 +369,13 @@ class Performance:
             await self._send_head()
             self._count(sum(piece.delta for piece in self.reply.pieces))
             await self._send_body(b"".join([piece.data for piece in self.reply.pieces]), more=False)
-            return PlayOutcome.COMPLETED
+            return CallOutcome.COMPLETED
         if self.reply.needs_transport:
             self._connection()
-        outcome = PlayOutcome.CANCELLED
+        outcome = CallOutcome.CANCELLED
         async with anyio.create_task_group() as group:
             group.start_soon(self._cancel_on_disconnect, group.cancel_scope)
-            outcome = await self._play_on_time()
+            outcome = await self._send_on_time()
             group.cancel_scope.cancel()
         if self.reply.needs_transport:
             await self._disconnected()
@@ -389,21 +389,21 @@ class Performance:
         while (await self.receive())["type"] != "http.disconnect":
             pass
 
-    async def _play_on_time(self) -> PlayOutcome:
+    async def _send_on_time(self) -> CallOutcome:
         reply = self.reply
         if reply.head_at_s is not None:
             await self._wait(reply.head_at_s)
             if reply.head_takes_s:
                 await self._trickle()
-                return PlayOutcome.COMPLETED
+                return CallOutcome.COMPLETED
             await self._send_head()
             await self._send_pieces(reply.pieces)
         await self._wait(reply.ending_at_s)
         if reply.ending == "end":
             await self._send_body(b"", more=False)
-            return PlayOutcome.COMPLETED
+            return CallOutcome.COMPLETED
         self._break_off(reply.ending)
-        return PlayOutcome.BROKEN
+        return CallOutcome.BROKEN
 
     async def _send_pieces(self, pieces: tuple[TimedPiece, ...]) -> None:
         """Send each piece when it is due; pieces that are due together share one write."""
@@ -525,7 +525,7 @@ class EndedCall(CallFacts, kw_only=True, omit_defaults=False):
     ended_s: float
     cancelled_at: float | None
     """Unix seconds at which the client's socket was seen closed, before the reply was whole."""
-    outcome: PlayOutcome
+    outcome: CallOutcome
     sent_tokens: int
     bytes_out: int
     credential: str
@@ -542,7 +542,7 @@ class EndedCall(CallFacts, kw_only=True, omit_defaults=False):
         """
         if self.status >= 400 or not self.answer_tokens:
             return 0, 0
-        whole = self.outcome is PlayOutcome.COMPLETED or not (self.stream and cancels_billing)
+        whole = self.outcome is CallOutcome.COMPLETED or not (self.stream and cancels_billing)
         return self.prompt_tokens, self.answer_tokens if whole else self.sent_tokens
 
 
@@ -584,7 +584,7 @@ class SimulatorStats:
         self._in_flight = self._errors = 0
         self._bytes_in = self._bytes_out = self._deltas = 0
         self._endpoints: Counter[str] = Counter()
-        self._outcomes: Counter[PlayOutcome] = Counter()
+        self._outcomes: Counter[CallOutcome] = Counter()
         self._cancellations: deque[EndedCall] = deque(maxlen=_CANCELLATIONS)
         self._ended: deque[EndedCall] = deque(maxlen=_ENDED_CALLS)
 
@@ -600,20 +600,20 @@ class SimulatorStats:
         self._endpoints[facts.endpoint] += 1
         return OpenCall(incoming, facts, self._clock(), self._resets)
 
-    def finish(self, seen: OpenCall, outcome: PlayOutcome, performance: Performance) -> None:
+    def finish(self, seen: OpenCall, outcome: CallOutcome, sender: ReplySender) -> None:
         """Count a call that has ended, and remember it."""
         if seen.since_reset != self._resets:
             return
         now = self._clock()
         self._in_flight -= 1
         self._outcomes[outcome] += 1
-        self._bytes_out += performance.sent
-        self._deltas += performance.deltas
-        if outcome is PlayOutcome.COMPLETED:
+        self._bytes_out += sender.sent
+        self._deltas += sender.deltas
+        if outcome is CallOutcome.COMPLETED:
             self._errors += seen.facts.status >= 400
-        call = _end(seen, outcome, performance, now)
+        call = _end(seen, outcome, sender, now)
         self._ended.append(call)
-        if outcome is PlayOutcome.CANCELLED:
+        if outcome is CallOutcome.CANCELLED:
             self._cancellations.append(call)
 
     def ended_calls(self, since: int = 0) -> tuple[EndedCall, ...]:
@@ -626,9 +626,9 @@ class SimulatorStats:
         return Snapshot(
             calls=self._endpoints.total(),
             in_flight=self._in_flight,
-            completed=self._outcomes[PlayOutcome.COMPLETED],
-            cancelled=self._outcomes[PlayOutcome.CANCELLED],
-            broken=self._outcomes[PlayOutcome.BROKEN],
+            completed=self._outcomes[CallOutcome.COMPLETED],
+            cancelled=self._outcomes[CallOutcome.CANCELLED],
+            broken=self._outcomes[CallOutcome.BROKEN],
             errors=self._errors,
             bytes_in=self._bytes_in,
             bytes_out=self._bytes_out,
@@ -647,20 +647,20 @@ class SimulatorStats:
         )
 
 
-def _end(seen: OpenCall, outcome: PlayOutcome, performance: Performance, now: float) -> EndedCall:
+def _end(seen: OpenCall, outcome: CallOutcome, sender: ReplySender, now: float) -> EndedCall:
     incoming, key = seen.incoming, seen.incoming.credential
     return EndedCall(
         **msgspec.structs.asdict(seen.facts),
         request_id=incoming.id,
         number=incoming.number,
         at=seen.at,
-        head_s=performance.head_s,
-        first_token_s=performance.first_token_s,
+        head_s=sender.head_s,
+        first_token_s=sender.first_token_s,
         ended_s=now - seen.at,
-        cancelled_at=now if outcome is PlayOutcome.CANCELLED else None,
+        cancelled_at=now if outcome is CallOutcome.CANCELLED else None,
         outcome=outcome,
-        sent_tokens=performance.deltas,
-        bytes_out=performance.sent,
+        sent_tokens=sender.deltas,
+        bytes_out=sender.sent,
         credential=blake2b(key, digest_size=4).hexdigest() if key else "",
         headers={
             name.decode("latin-1"): value.decode("latin-1")

@@ -164,10 +164,10 @@ class AttemptErrors:
     def most_useful(self, *, outlasts_sdk: bool = False) -> HeadstartError:
         """Return the most useful error for the caller.
 
-        That is the caller's own mistake, else a withheld answer, else the first error that a
-        provider itself sent, else the reason why a call got no answer, else the error of the
-        upstream that can be asked again first. ``outlasts_sdk``: the call has queued for as long as
-        an SDK would wait.
+        The first of these that exists: the caller's own mistake; a withheld answer; the first error
+        that a provider itself sent; the reason why a call got no answer; the error of the upstream
+        that can be asked again first. ``outlasts_sdk``: the call has queued for as long as an SDK
+        would wait.
         """
         if self._blamed is not None:
             return self._blamed

@@ -142,9 +142,9 @@ class _WatchedConnection(ResponseHandler):
             body.set_exception(aiohttp.ClientPayloadError("the body cannot be read"))
 
     def resume_reading(self, *arguments: Any, **options: Any) -> None:
-        """Go on after a pause. The client library asks for it after each piece, and parses again.
+        """Go on reading after a pause.
 
-        Without a pause, nothing is left to be parsed.
+        The client library calls this after each piece, and parses again even without a pause.
         """
         if self._reading_paused:
             super().resume_reading(*arguments, **options)
@@ -482,28 +482,32 @@ class HTTPUpstream:
         incoming: IncomingAnswer,
         transforms: tuple[str, ...],
     ) -> Reply:
-        """Return the answer that has begun. Raises UpstreamProtocolError if it cannot be read."""
+        """Return the answer that has begun. Raises UpstreamProtocolError if it cannot be read.
+
+        The first bytes decide if a stream may be labelled as JSON, or JSON as a stream. An error is
+        read whole before its headers pass: its body may tell when to retry.
+        """
         transcript, first = Transcript(), b""
         secrets = self.writer.secrets
         content = MaskedBody(response.content, secrets) if secrets else response.content
         head = read_head(response.status, response.raw_headers, secrets)
         request = incoming.call.request
-        asked = request is not None and (request.stream or incoming.call.streamed_upstream)
-        if asked != head.is_stream and incoming.may_be_labelled_wrongly(head):
+        streams = request is not None and (request.stream or incoming.call.streamed_upstream)
+        if streams != head.is_stream and incoming.may_be_labelled_wrongly(head):
             try:
                 first = await content.read(READ_BYTES)
             except _FAILURES as error:
                 raise _as_ours(self.name, error) from error
-            head = head.labelled(is_stream=asked) if begins_events(first) == asked else head
+            head = head.labelled(is_stream=streams) if begins_events(first) == streams else head
         strip_usage = head.is_stream and "include-usage" in transforms
-        read: bytes | None = None
+        error_body: bytes | None = None
         if head.status >= 400 and (incoming.own is not None or not self.passes_keys):
-            read, headers = self.writer.masked(await self._read_ahead(response), head.headers)
+            error_body, headers = self.writer.masked(await self._read_ahead(response), head.headers)
             head = head._replace(headers=headers, is_plain=head.is_plain or bool(secrets))
         status, headers, reader = incoming.begin(head, transcript, strip_usage=strip_usage)
-        if read is not None:
-            headers = with_retry_after(headers, read)
-            pieces = pieces_of(read, reader, transcript)
+        if error_body is not None:
+            headers = with_retry_after(headers, error_body)
+            pieces = pieces_of(error_body, reader, transcript)
         else:
             at_finish = incoming.own is not None and incoming.own.ends_at_finish
             body = content, first

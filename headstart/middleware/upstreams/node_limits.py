@@ -5,10 +5,11 @@ last document that it knows, and replaces the document if no other process has c
 it applies them again to the new one. So the limits are those of ``policies/routing/rate_limits.py``
 in every process, and all processes count in one order.
 
-While much is left, a process that has seen the document just now counts its calls at once and
-writes them later. The calls that it has not written may need ``AHEAD`` of what is left, so those of
-32 processes together do not need more than that. Any other call waits until it is counted in the
-store. If the store fails, each node goes on alone with the limits that it saw last.
+A call usually waits until it is counted in the store. While much of a limit is left, a process that
+has read the document within ``FRESH_S`` does not wait: it counts the call in memory and writes it
+later. Its unwritten calls may use the share ``AHEAD`` (1/32) of the rest, so 32 processes together
+cannot exceed the limit. If the store fails, each node goes on alone with the limits that it saw
+last.
 """
 
 from __future__ import annotations

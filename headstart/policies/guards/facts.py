@@ -730,7 +730,7 @@ def _joined(texts: Sequence[str]) -> Iterator[str]:
 
 
 def connectives_differ(a: Parse, b: Parse) -> bool:
-    """Veto when both prompts ask for things, one for those of X and Y and one for those of X or Y.
+    """Veto when one prompt names "X and Y" where the other one names "X or Y".
 
     "Do you take Visa or Mastercard?" has the answer of "Are Visa and Mastercard accepted?".
     """

@@ -3,9 +3,9 @@
 Limits are learned by route and model. Savings are measured by model, in an experiment with a
 holdout.
 
-**Requests for short answers.** The words are constant and stand at the end of the system text, so a
-provider's cache of the conversation survives. The beginning of a conversation decides whether it
-gets the words, so they neither appear nor vanish in the middle of it.
+**Requests for short answers.** A constant text at the end of the system text asks for them, so that
+the provider can still use its cache of the conversation. The first user message decides whether a
+conversation gets this text. So the text never appears or disappears in the middle of it.
 """
 
 from __future__ import annotations
@@ -370,10 +370,9 @@ _RANGE = 2**64
 
 
 def held_out(experiment: str, conversation: str, share: float) -> bool:
-    """Tell whether a conversation, known by its digest, is in the ``share`` that is left alone.
+    """Tell whether a conversation is in the holdout, which has ``share`` of all conversations.
 
-    All turns of a conversation are on one side. So neither its prefix at the provider nor its tone
-    changes from turn to turn, and every replica decides the same.
+    Its digest decides, so all turns of a conversation and all replicas get the same result.
     """
     digest = blake2b(f"{experiment}\0{conversation}".encode(), digest_size=8).digest()
     return int.from_bytes(digest) < share * _RANGE
