@@ -8,8 +8,9 @@ import logging
 import os
 import signal
 import sys
+import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, NoReturn, get_args
 
 import click
 import msgspec
@@ -31,12 +32,15 @@ from headstart.settings import RouteMatch, RouteSettings, UpstreamSettings, mask
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+    from types import FrameType
 
     from headstart.cli.sidecar_server import SidecarServer
     from headstart.settings import CacheSettings, ServerSettings, Settings
 
 Kind = Literal["race", "hedge", "fallback"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+ENDS_S = 3.0
+"""Seconds after which a process that has stopped ends, although a thread still hangs."""
 
 
 @dataclass(frozen=True)
@@ -235,7 +239,8 @@ def run_alone(settings: Settings, load: Callable[[], Settings], log_level: str) 
         say(banner(settings, listening.getsockname()[1]))
 
     # When the server has stopped, uvicorn sends the signal to this process again.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGTERM, end_process)
+    signal.signal(signal.SIGINT, end_process)
     reloads = ReloadOnSignal(reload, lambda: os.kill(os.getpid(), signal.SIGTERM))
     sidecar = Sidecar(settings, dataclasses.replace(lasting_parts(), reload=reloads))
     with bind(settings.server.host, settings.server.port) as listening:
@@ -247,6 +252,19 @@ def run_alone(settings: Settings, load: Callable[[], Settings], log_level: str) 
             on_drain=lambda server: say(draining_line(server)),
         )
         server.run()
+
+
+def end_process(sent: int, _: FrameType | None) -> NoReturn:
+    """Handle a signal by ending this process, with 130 after Ctrl-C and else 0.
+
+    Python waits for its threads first. One of them may hang in the system: it asks for the address
+    of a provider and gets no answer, or its disk hangs.
+    """
+    code = 128 + sent if sent == signal.SIGINT else 0
+    late = threading.Timer(ENDS_S, os._exit, (code,))
+    late.daemon = True
+    late.start()
+    sys.exit(code)
 
 
 def draining_line(server: ServerSettings) -> str:
