@@ -17,7 +17,7 @@ import msgspec
 
 from headstart.cli.options import command, config_field, option, say, setting
 from headstart.cli.reload import ReloadOnSignal, survive_hangups
-from headstart.config.checks import billing_note, checked, notes_on
+from headstart.config.checks import billing_note, checked, ignored_proxy, notes_on
 from headstart.config.loading import load_settings
 from headstart.config.providers import (
     discover,
@@ -95,6 +95,11 @@ def serve(options: ServeOptions) -> None:
     settings, notes = chosen_settings(options)
     for note in (*notes, *(f"note: {each}" for each in notes_on(settings))):
         click.echo(note)
+    if (variable := ignored_proxy(settings, os.environ)) is not None:
+        click.echo(
+            f"note: {variable} is set, and Headstart does not use it; set upstream.proxy if "
+            "providers are reached through it"
+        )
     logging.basicConfig(
         level=options.log_level.upper(), format="%(levelname)s %(name)s: %(message)s"
     )

@@ -234,6 +234,25 @@ def test_a_server_starts_although_its_standard_streams_are_closed(
         assert process.wait(20) == 0
 
 
+def test_a_server_says_that_it_does_not_use_the_proxy_of_the_environment(
+    tmp_path: Path, free_port: int
+) -> None:
+    variables = environment() | {"HTTP_PROXY": "http://user:secret@proxy:3128"}
+    with subprocess.Popen(
+        without_provider(free_port),
+        cwd=tmp_path,
+        env=variables,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == (
+            "note: HTTP_PROXY is set, and Headstart does not use it; set upstream.proxy if "
+            "providers are reached through it\n"
+        )
+        process.kill()
+
+
 async def swallowing_start() -> None:
     """Swallow one cancellation, as libraries do that connect at this moment."""
     with contextlib.suppress(asyncio.CancelledError):
