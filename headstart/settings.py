@@ -671,6 +671,8 @@ class UpstreamSettings(Section):
     """URL of an HTTP proxy. The variables `HTTP_PROXY` and `HTTPS_PROXY` are not used."""
     ca_file: str | None = None
     """PEM file of certificate authorities that replaces the system's."""
+    client_cert_file: str | None = None
+    """PEM file with a certificate and its key, for a provider that asks for one (mutual TLS)."""
 
     @property
     def speaks(self) -> DialectName:

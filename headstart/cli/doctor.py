@@ -470,17 +470,16 @@ class _Reached(msgspec.Struct, frozen=True):
 
 async def _reach(upstream: UpstreamSettings) -> _Reached:
     """Ask an upstream's address without a key, so that it costs nothing: any answer will do."""
-    from headstart.middleware.upstreams.outgoing import trusting
+    from headstart.middleware.upstreams.outgoing import tls_of
 
     check, name = f"upstream {upstream.name}", upstream.name
     began = time.perf_counter()
     try:
-        trust = True if upstream.ca_file is None else trusting(name, upstream.ca_file)
         async with (
             asyncio.timeout(LIMIT_S),
             aiohttp.ClientSession() as session,
             session.head(
-                upstream.base_url, ssl=trust, proxy=upstream.proxy, allow_redirects=False
+                upstream.base_url, ssl=tls_of(upstream), proxy=upstream.proxy, allow_redirects=False
             ) as response,
         ):
             took_s = time.perf_counter() - began
