@@ -7,10 +7,8 @@ import dataclasses
 import logging
 import os
 import signal
-import sys
-import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NoReturn, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import click
 import msgspec
@@ -32,15 +30,12 @@ from headstart.settings import RouteMatch, RouteSettings, UpstreamSettings, mask
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-    from types import FrameType
 
     from headstart.cli.sidecar_server import SidecarServer
     from headstart.settings import CacheSettings, ServerSettings, Settings
 
 Kind = Literal["race", "hedge", "fallback"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-ENDS_S = 3.0
-"""Seconds after which a process that has stopped ends, although a thread still hangs."""
 
 
 @dataclass(frozen=True)
@@ -230,7 +225,7 @@ def add_discovered(settings: Settings) -> tuple[Settings, list[str]]:
 
 def run_alone(settings: Settings, load: Callable[[], Settings], log_level: str) -> None:
     """Serve in this process until interrupted. Raises HeadstartError when it cannot start."""
-    from headstart.cli.sidecar_server import SidecarServer
+    from headstart.cli.sidecar_server import SidecarServer, end_process
     from headstart.sidecar import Sidecar, lasting_parts
     from headstart.sockets import bind
 
@@ -257,19 +252,6 @@ def run_alone(settings: Settings, load: Callable[[], Settings], log_level: str) 
             on_drain=lambda server: say(draining_line(server)),
         )
         server.run()
-
-
-def end_process(sent: int, _: FrameType | None) -> NoReturn:
-    """Handle a signal by ending this process, with 130 after Ctrl-C and else 0.
-
-    Python waits for its threads first. One of them may hang in the system: it asks for the address
-    of a provider and gets no answer, or its disk hangs.
-    """
-    code = 128 + sent if sent == signal.SIGINT else 0
-    late = threading.Timer(ENDS_S, os._exit, (code,))
-    late.daemon = True
-    late.start()
-    sys.exit(code)
 
 
 def draining_line(server: ServerSettings) -> str:
