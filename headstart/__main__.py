@@ -12,6 +12,7 @@ with contextlib.suppress(ValueError):  # another thread than the first sets no h
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import errno
+import os
 import sys
 from difflib import get_close_matches
 from importlib import import_module
@@ -117,6 +118,7 @@ with contextlib.suppress(ValueError):
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line. Exits 0 on success, 2 on bad settings or usage, 1 on other errors."""
+    _replace_closed_streams()
     try:
         cli.main(args=arguments, prog_name="headstart", standalone_mode=False)
     except (click.exceptions.Abort, KeyboardInterrupt):
@@ -133,6 +135,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # Standard output has no name.
         click.echo(f"headstart: {error.filename or 'the output'}: {error.strerror}", err=True)
         sys.exit(1)
+
+
+def _replace_closed_streams() -> None:
+    """Open the null device for each standard stream that is closed.
+
+    Libraries expect them to be there. A closed one would also leave its number to the next file or
+    socket, and what a library prints would go there.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - it stays open
 
 
 if __name__ == "__main__":

@@ -669,9 +669,11 @@ class UpstreamSettings(Section):
     """When Headstart cancels a call and its connection closes, open a new one at once with a `HEAD`
     request ([strategies.md](strategies.md#connections))."""
     proxy: str | None = None
-    """URL of an HTTP proxy."""
+    """URL of an HTTP proxy. The variables `HTTP_PROXY` and `HTTPS_PROXY` are not used."""
     ca_file: str | None = None
     """PEM file of certificate authorities that replaces the system's."""
+    client_cert_file: str | None = None
+    """PEM file with a certificate and its key, for a provider that asks for one (mutual TLS)."""
 
     @property
     def speaks(self) -> DialectName:

@@ -202,7 +202,10 @@ class Sidecar:
             logger.error("start-up failed: %s", error)
             return await send({"type": "lifespan.startup.failed", "message": str(error)})
         await send({"type": "lifespan.startup.complete"})
-        await receive()
+        try:
+            await receive()
+        except asyncio.CancelledError:
+            return  # a second signal ends the process at once
         await self.aclose()
         await send({"type": "lifespan.shutdown.complete"})
 

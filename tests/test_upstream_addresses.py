@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headstart.config.checks import checked, notes_on
+from headstart.config.checks import checked, ignored_proxy, notes_on
 from headstart.settings import CacheSettings, ServerSettings, Settings, UpstreamSettings
 
 
@@ -112,3 +112,24 @@ def test_where_callers_keys_may_reach_several_providers_is_noted(
     )
     found = list(notes_on(checked(settings)))
     assert [("api_key_env" in note, "'openai'" in note) for note in found] == [(True, True)] * noted
+
+
+@pytest.mark.parametrize(
+    ("variables", "found"),
+    [
+        ({"HTTPS_PROXY": "http://proxy:3128"}, "HTTPS_PROXY"),
+        ({"https_proxy": "http://proxy:3128"}, "https_proxy"),
+        ({"all_proxy": "http://proxy:3128"}, "all_proxy"),
+        ({"HTTP_PROXY": "http://proxy:3128"}, None),
+        ({"HTTPS_PROXY": ""}, None),
+        ({"HTTPS_PROXY": "http://proxy:3128", "NO_PROXY": "other.test,provider.test"}, None),
+        ({"HTTPS_PROXY": "http://proxy:3128", "no_proxy": "other.test"}, "HTTPS_PROXY"),
+    ],
+)
+def test_a_proxy_that_other_programs_use_is_found(
+    variables: dict[str, str], found: str | None
+) -> None:
+    direct = UpstreamSettings(name="a", base_url="https://api.provider.test/v1")
+    assert ignored_proxy(Settings(upstream=(direct,)), variables) == found
+    through = UpstreamSettings(name="b", base_url=direct.base_url, proxy="http://proxy:3128")
+    assert ignored_proxy(Settings(upstream=(through,)), variables) is None

@@ -30,6 +30,7 @@ from headstart.cli.data_sources import (
 from headstart.cli.options import (
     COUNT,
     FILE,
+    INPUT,
     JSON,
     OLD_FILE,
     argument,
@@ -320,7 +321,7 @@ def _put(entry: Entry, row: VectorRow | None) -> Put:
 class CacheImportOptions:
     """The options of ``headstart cache import``."""
 
-    file: Path = argument("FILE", OLD_FILE)
+    file: Path = argument("FILE", INPUT)
     answers: bool = flag("FILE is a log of requests: store its answers.")
     key_env: str | None = option(
         None,
@@ -338,6 +339,7 @@ class CacheImportOptions:
 def import_(options: CacheImportOptions) -> None:
     """Read FILE, which `headstart cache export` wrote, into a store.
 
+    `-` is the standard input.
     A new store takes over the secret of the old one: the names of callers depend on it. Into a
     store that has another secret nothing is imported, because no caller could find the entries.
     Entries that have expired meanwhile, or that the store has already, are left out.
@@ -351,12 +353,14 @@ def import_(options: CacheImportOptions) -> None:
       headstart cache import litellm.jsonl --answers --key-env OPENAI_API_KEY
     """
     if options.answers:
+        if str(options.file) == "-":
+            raise click.UsageError("--answers reads a file, not the standard input")
         return _import_answers(options)
     settings = settings_to_read(options.config).cache
     url = options.store or settings.store
     if url == "memory:":
         raise ConfigError(NOT_IN_MEMORY)
-    with options.file.open("rb") as file:
+    with click.open_file(options.file, "rb") as file:
         entries, known, labels = anyio.run(_import, url, settings, file)
     click.echo(
         f"{entries:,} entries and {labels:,} labels were read into {masked_url(url)}; "

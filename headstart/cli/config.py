@@ -162,7 +162,7 @@ def start_problems(settings: Settings, environ: Mapping[str, str]) -> Iterator[s
                 shown = masked_variable(variable)
                 yield f"upstream {upstream.name!r} names {shown}, which is not set"
     checks: tuple[Callable[[Settings], None], ...] = (
-        _read_authorities, _read_encoder, _read_state, _find_record
+        _read_certificates, _read_encoder, _read_state, _find_record
     )  # fmt: skip
     for check in checks:
         try:
@@ -181,12 +181,11 @@ def _cloud_problems(upstream: UpstreamSettings, environ: Mapping[str, str]) -> I
         yield str(error)
 
 
-def _read_authorities(settings: Settings) -> None:
-    from headstart.middleware.upstreams.outgoing import trusting
+def _read_certificates(settings: Settings) -> None:
+    from headstart.middleware.upstreams.outgoing import tls_of
 
     for upstream in settings.upstream:
-        if upstream.ca_file is not None:
-            trusting(upstream.name, upstream.ca_file)
+        tls_of(upstream)
 
 
 def _read_encoder(settings: Settings) -> None:

@@ -21,6 +21,7 @@ from headstart.cli import data_sources
 from headstart.cli.config import start_problems
 from headstart.cli.options import JSON, command, flag, print_json
 from headstart.cli.serve import ServeOptions, chosen_settings
+from headstart.config.checks import ignored_proxy
 from headstart.config.providers import NO_UPSTREAM
 from headstart.errors import ConfigError, HeadstartError, MissingExtra, StoreError
 from headstart.settings import CacheSettings, ServerSettings, Settings, UpstreamSettings, masked_url
@@ -47,7 +48,6 @@ FEW_FILES = 4096
 """A lower limit of open files is reported."""
 SHARED_BYTES = 16 * 1024**2
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
-_PROXY_VARIABLES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY")
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -452,11 +452,10 @@ async def _upstreams(settings: Settings, environ: Mapping[str, str]) -> AsyncIte
             )
         else:
             yield ok("clock", f"within {abs(skew_s):,.0f} s of the providers'")
-    ignored = [name for name in _PROXY_VARIABLES if environ.get(name)]
-    if ignored and not any(each.proxy for each in settings.upstream):
+    if (name := ignored_proxy(settings, environ)) is not None:
         yield warning(
             "proxy",
-            f"{ignored[0]} is set, and Headstart does not use it",
+            f"{name} is set, and Headstart does not use it",
             "set upstream.proxy if providers are reached through it",
         )
 
@@ -471,17 +470,16 @@ class _Reached(msgspec.Struct, frozen=True):
 
 async def _reach(upstream: UpstreamSettings) -> _Reached:
     """Ask an upstream's address without a key, so that it costs nothing: any answer will do."""
-    from headstart.middleware.upstreams.outgoing import trusting
+    from headstart.middleware.upstreams.outgoing import tls_of
 
     check, name = f"upstream {upstream.name}", upstream.name
     began = time.perf_counter()
     try:
-        trust = True if upstream.ca_file is None else trusting(name, upstream.ca_file)
         async with (
             asyncio.timeout(LIMIT_S),
             aiohttp.ClientSession() as session,
             session.head(
-                upstream.base_url, ssl=trust, proxy=upstream.proxy, allow_redirects=False
+                upstream.base_url, ssl=tls_of(upstream), proxy=upstream.proxy, allow_redirects=False
             ) as response,
         ):
             took_s = time.perf_counter() - began

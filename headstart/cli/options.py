@@ -33,6 +33,8 @@ USUAL = Path("headstart.toml")
 FILE = click.Path(path_type=Path, dir_okay=False)
 OLD_FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 """A file that has to exist."""
+INPUT = click.Path(path_type=Path, dir_okay=False, exists=True, allow_dash=True)
+"""A file that has to exist, or `-` for the standard input."""
 COUNT = click.IntRange(1)
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 

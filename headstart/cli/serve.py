@@ -7,7 +7,6 @@ import dataclasses
 import logging
 import os
 import signal
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -16,7 +15,7 @@ import msgspec
 
 from headstart.cli.options import command, config_field, option, say, setting
 from headstart.cli.reload import ReloadOnSignal, survive_hangups
-from headstart.config.checks import billing_note, checked, notes_on
+from headstart.config.checks import billing_note, checked, ignored_proxy, notes_on
 from headstart.config.loading import load_settings
 from headstart.config.providers import (
     discover,
@@ -91,6 +90,11 @@ def serve(options: ServeOptions) -> None:
     settings, notes = chosen_settings(options)
     for note in (*notes, *(f"note: {each}" for each in notes_on(settings))):
         click.echo(note)
+    if (variable := ignored_proxy(settings, os.environ)) is not None:
+        click.echo(
+            f"note: {variable} is set, and Headstart does not use it; set upstream.proxy if "
+            "providers are reached through it"
+        )
     logging.basicConfig(
         level=options.log_level.upper(), format="%(levelname)s %(name)s: %(message)s"
     )
@@ -221,7 +225,7 @@ def add_discovered(settings: Settings) -> tuple[Settings, list[str]]:
 
 def run_alone(settings: Settings, load: Callable[[], Settings], log_level: str) -> None:
     """Serve in this process until interrupted. Raises HeadstartError when it cannot start."""
-    from headstart.cli.sidecar_server import SidecarServer
+    from headstart.cli.sidecar_server import SidecarServer, end_process
     from headstart.sidecar import Sidecar, lasting_parts
     from headstart.sockets import bind
 
@@ -235,7 +239,8 @@ def run_alone(settings: Settings, load: Callable[[], Settings], log_level: str) 
         say(banner(settings, listening.getsockname()[1]))
 
     # When the server has stopped, uvicorn sends the signal to this process again.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGTERM, end_process)
+    signal.signal(signal.SIGINT, end_process)
     reloads = ReloadOnSignal(reload, lambda: os.kill(os.getpid(), signal.SIGTERM))
     sidecar = Sidecar(settings, dataclasses.replace(lasting_parts(), reload=reloads))
     with bind(settings.server.host, settings.server.port) as listening:

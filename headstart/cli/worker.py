@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from headstart.cli.sidecar_server import ConnectionShare, SidecarServer
+from headstart.cli.sidecar_server import ConnectionShare, SidecarServer, end_process
 from headstart.cli.worker_channel import Channel, ParentLink, WorkerExchange
 from headstart.cli.workers import WorkerTask, connection_counts, lease_table, share_of
 from headstart.errors import ConfigError, HeadstartError
@@ -128,10 +128,10 @@ def main() -> None:
         level=task.log_level.upper(),
         format=f"%(levelname)s worker {task.index} %(name)s: %(message)s",
     )
+    # uvicorn sends the signal once more after a whole shutdown.
+    signal.signal(signal.SIGINT, end_process)
     try:
         WorkerSide(task).run()
-    except KeyboardInterrupt:  # uvicorn raises it once more after a whole shutdown
-        sys.exit(128 + signal.SIGINT)
     except HeadstartError as error:
         click.echo(f"headstart: {error}", err=True)
         sys.exit(2 if isinstance(error, ConfigError) else 1)

@@ -37,7 +37,7 @@ from headstart.settings import (
 from headstart.sockets import is_loopback_host
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from headstart.settings import JudgeSettings, RouteSettings, ServerSettings, UpstreamSettings
 
@@ -59,6 +59,20 @@ def notes_on(settings: Settings) -> Iterator[str]:
     yield from _limit_notes(settings)
     for upstream in settings.upstream:
         yield from _address_notes(upstream)
+
+
+def ignored_proxy(settings: Settings, environ: Mapping[str, str]) -> str | None:
+    """Return the variable that names a proxy for an upstream without one; other programs use it."""
+    direct = (environ.get("NO_PROXY") or environ.get("no_proxy") or "").lower().split(",")
+    suffixes = tuple("." + name.strip().lstrip(".") for name in direct if name.strip())
+    for upstream in settings.upstream:
+        host = "." + host_of(upstream.base_url)
+        if upstream.proxy is None and ".*" not in suffixes and not host.endswith(suffixes):
+            for scheme in (urlsplit(upstream.base_url).scheme, "all"):
+                for name in (f"{scheme}_PROXY".upper(), f"{scheme}_proxy"):
+                    if environ.get(name):
+                        return name
+    return None
 
 
 def _key_notes(settings: Settings) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import heapq
 import itertools
@@ -41,6 +42,8 @@ MOST_THREADS = 4
 """The number of threads on a machine with many cores, if nothing else is set."""
 POLL_S = 0.005
 """Seconds between two looks whether the threads have ended."""
+LAST_ENCODING_S = 5.0
+"""Seconds for which a process that ends waits for an encoding."""
 IDLE_TENANTS = 64
 """The number of tenants without a job whose time is remembered before old ones are dropped."""
 SHORT_PROMPT = "Is the encoder warm?"
@@ -164,6 +167,13 @@ class EncoderWorker:
 
     async def aclose(self) -> None:
         """Finish what runs, fail what waits with EncoderError, and end the threads."""
+        self._end()
+        # No thread waits for them: Python 3.12 starts none while the interpreter ends.
+        while any(thread.is_alive() for thread in self._threads):  # noqa: ASYNC110 - threads end
+            await asyncio.sleep(POLL_S)
+        atexit.unregister(self._end_at_exit)
+
+    def _end(self) -> None:
         with self._wakeup:
             self._closed = True
             jobs = [*self._foreground.clear(), *self._background.clear()]
@@ -171,9 +181,15 @@ class EncoderWorker:
             self._wakeup.notify_all()
         for waiter in waiters:
             _deliver(waiter, EncoderError("the encoder closed before this prompt's turn"))
-        # No thread waits for them: Python 3.12 starts none while the interpreter ends.
-        while any(thread.is_alive() for thread in self._threads):  # noqa: ASYNC110 - threads end
-            await asyncio.sleep(POLL_S)
+
+    def _end_at_exit(self) -> None:
+        """End a worker that was not closed.
+
+        Python before 3.14 aborts if a thread is in the model while the interpreter ends.
+        """
+        self._end()
+        for thread in self._threads:
+            thread.join(LAST_ENCODING_S)
 
     def _submit(
         self,
@@ -202,6 +218,7 @@ class EncoderWorker:
             ]
             for thread in self._threads:
                 thread.start()
+            atexit.register(self._end_at_exit)
         return job
 
     def _join(

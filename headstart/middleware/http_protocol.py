@@ -309,8 +309,15 @@ async def _break_off_quietly(
             raise
         # The failure log warns of the upstream, once a minute for each cause.
         logger.info("an answer that had begun was broken off: %s", error)
-        cycle.disconnected = True  # the server then expects no end of the answer
-        cycle.transport.close()
+        _end_without_answer(cycle)
+    except asyncio.CancelledError:
+        # The server stops and waits no longer. uvicorn would log a traceback for each request.
+        _end_without_answer(cycle)
+
+
+def _end_without_answer(cycle: RequestResponseCycle) -> None:
+    cycle.disconnected = True  # the server then expects no end of the answer
+    cycle.transport.close()
 
 
 async def _send_until_closed(

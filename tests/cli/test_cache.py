@@ -93,6 +93,17 @@ def test_entries_and_labels_move_to_another_store(
     assert contents(new) == contents(old)
 
 
+def test_an_import_reads_the_standard_input(
+    old: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, new = tmp_path / "cache.jsonl", f"sqlite:///{tmp_path / 'new.db'}"
+    run("export", str(file), "--store", old)
+    with file.open() as standard_input:
+        monkeypatch.setattr("sys.stdin", standard_input)
+        run("import", "-", "--store", new)
+    assert contents(new) == contents(old)
+
+
 def test_an_export_to_the_standard_output_is_the_file(
     old: str, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:

@@ -248,11 +248,11 @@ def test_a_wrong_clock_is_a_problem(
 def test_a_proxy_of_the_environment_is_not_used_and_said(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HTTPS_PROXY", "http://user:secret@proxy:3128")
+    monkeypatch.setenv("HTTP_PROXY", "http://user:secret@proxy:3128")
     code, findings = examined(capsys)
     assert code == 0
     assert about(findings, "proxy") == [
-        ("warning", "HTTPS_PROXY is set, and Headstart does not use it")
+        ("warning", "HTTP_PROXY is set, and Headstart does not use it")
     ]
     assert "secret" not in str(findings)
 

@@ -9,11 +9,13 @@ import http.server
 import json
 import os
 import resource
+import shlex
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any
@@ -167,6 +169,88 @@ def test_a_server_whose_start_waits_for_its_store_can_be_stopped(
                 assert process.wait(20) == 0
             assert process.stderr is not None
             assert "Traceback" not in process.stderr.read()
+
+
+@pytest.mark.parametrize(("sent", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_server_ends_although_a_thread_hangs(
+    sent: signal.Signals, status: int, tmp_path: Path, free_port: int
+) -> None:
+    hang = "import threading, time; threading.Thread(target=time.sleep, args=(60,)).start()"
+    program = [sys.executable, "-c", f"{hang}; from headstart.__main__ import main; main()"]
+    arguments = program + without_provider(free_port)[3:]
+    with subprocess.Popen(
+        arguments, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("headstart is ready")
+        process.send_signal(sent)
+        assert process.wait(20) == status
+
+
+def test_a_second_ctrl_c_ends_requests_without_a_word(tmp_path: Path, free_port: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        upstream = f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
+        arguments = command("--port", str(free_port), "--upstream", upstream, "--store", "memory:")
+        with subprocess.Popen(
+            arguments,
+            cwd=tmp_path,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("headstart is ready")
+            with socket.create_connection(("127.0.0.1", free_port)) as client:
+                client.sendall(b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n")
+                asking, _ = silent.accept()
+                with asking:
+                    process.send_signal(signal.SIGINT)
+                    while _connects(free_port) and process.poll() is None:
+                        time.sleep(0.05)
+                    process.send_signal(signal.SIGINT)
+                    assert process.wait(20) == 130
+            assert process.stderr is not None
+            assert process.stderr.read() == ""
+
+
+def _connects(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+        return True
+    return False
+
+
+def test_a_server_starts_although_its_standard_streams_are_closed(
+    tmp_path: Path, free_port: int
+) -> None:
+    arguments = shlex.join(without_provider(free_port))
+    shell = ["/bin/sh", "-c", f"exec {arguments} <&- >&- 2>&-"]
+    with subprocess.Popen(shell, cwd=tmp_path, env=environment()) as process:
+        while not _connects(free_port):
+            assert process.poll() is None
+            time.sleep(0.05)
+        assert get(free_port, "/_headstart/ready")[0] == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+
+
+def test_a_server_says_that_it_does_not_use_the_proxy_of_the_environment(
+    tmp_path: Path, free_port: int
+) -> None:
+    variables = environment() | {"HTTP_PROXY": "http://user:secret@proxy:3128"}
+    with subprocess.Popen(
+        without_provider(free_port),
+        cwd=tmp_path,
+        env=variables,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == (
+            "note: HTTP_PROXY is set, and Headstart does not use it; set upstream.proxy if "
+            "providers are reached through it\n"
+        )
+        process.kill()
 
 
 async def swallowing_start() -> None:

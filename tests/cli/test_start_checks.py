@@ -34,6 +34,10 @@ def file_with(toml: str, folder: Path) -> Path:
     [
         (f"{EXACT}{UPSTREAM}ca_file = 'gone.pem'", "'corp': ca_file: gone.pem cannot be read: No"),
         (f"{EXACT}{UPSTREAM}ca_file = 'headstart.toml'", "holds no certificate in PEM format"),
+        (
+            f"{EXACT}{UPSTREAM}client_cert_file = 'headstart.toml'",
+            "client_cert_file: headstart.toml holds no certificate with its key in PEM format",
+        ),
         (f"{UPSTREAM}{MEMORY}[encoder]\nmodel = 'gone'", "encoder.model: "),
         (f"{MEMORY}state = 'gone.bin'\n{UPSTREAM}", "cache.state: gone.bin cannot be read"),
         (f"{MEMORY}state = 'headstart.toml'\n{UPSTREAM}", "cache.state: headstart.toml: "),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -21,8 +22,11 @@ from headstart.errors import ConfigError
 from headstart.lab.simulator import Simulator
 from headstart.middleware.asgi import not_found
 from headstart.middleware.batches.journal import BatchFolder, form_fields
+from headstart.middleware.batches.service import BatchService
+from headstart.middleware.concurrency import Supervisor
 from headstart.mount import build_gateway
 from headstart.observe import Observers
+from headstart.settings import BatchSettings
 from support.serving import serving_in_thread
 
 if TYPE_CHECKING:
@@ -243,6 +247,36 @@ def test_old_files_are_deleted(tmp_path: Path) -> None:
     assert folder.find("owner1", file.id, type(file)) == file
     assert folder.find("owner0", file.id, type(file)) is None
     assert folder.find("owner1", "../" + file.id, type(file)) is None
+
+
+def test_a_clock_that_is_ahead_deletes_no_files_of_batches(tmp_path: Path) -> None:
+    folder = BatchFolder(tmp_path)
+    folder.prepare()
+    for owner in ("old", "new"):
+        (tmp_path / "d").write_bytes(b"data")
+        file = folder.keep(owner, tmp_path / "d", "in.jsonl", "batch", NOW)
+        for kind in ("json", "data") if owner == "old" else ():
+            os.utime(folder.path(owner, file.id, kind), (1.0, 1.0))
+
+    async def sweep() -> None:
+        service = BatchService(
+            BatchSettings(dir=str(tmp_path)),
+            folder,
+            not_found,
+            owner=lambda _: None,
+            spawn=Supervisor().spawn,
+            clock=lambda: 1e11,
+            request_id=str,
+            body_timeout_s=None,
+            check=lambda _: None,
+        )
+        while list(folder.of("old").iterdir()):
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)  # the rest of the same look
+        await service.aclose()
+
+    asyncio.run(asyncio.wait_for(sweep(), 20))
+    assert folder.find("new", file.id, type(file)) == file
 
 
 @pytest.mark.parametrize("data", [b"", b"\r\n--x", b"--x--", "ü".encode(), b"a\r\n" * 9])

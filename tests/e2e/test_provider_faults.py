@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -75,13 +76,15 @@ def closed_port() -> str:
         return f"http://127.0.0.1:{bound.getsockname()[1]}"
 
 
-async def assert_unreachable(base_url: str) -> None:
+async def assert_unreachable(base_url: str) -> str:
+    """Return the message of the errors."""
     broken = {"name": "broken", "base_url": base_url, "models": {"broken": "broken"}}
     async with sidecar(cache=EXACT, others=(broken,)) as gateway:
         for stream in (False, True, False):
             reply = await gateway.ask(model="broken", stream=stream)
             assert code_of(reply) == (502, "upstream_unreachable")
         await assert_healthy(gateway)
+    return str(json.loads(reply.body)["error"]["message"])
 
 
 async def test_a_provider_that_refuses_connections_is_502() -> None:
@@ -110,9 +113,33 @@ async def test_a_provider_with_a_certificate_of_a_stranger_is_502_until_its_ca_i
     async with serving(
         ScriptedUpstream(), ssl_certfile=str(chain_file), ssl_keyfile=str(key_file)
     ) as secure:
-        await assert_unreachable(secure)
+        said = await assert_unreachable(secure)
+        assert "certificate not accepted: unable to get local issuer certificate; for" in said
         trusted = {"base_url": secure, "ca_file": str(ca_file)}
         async with sidecar(cache=EXACT, upstream=trusted) as gateway:
+            assert (await gateway.ask()).status == 200
+
+
+async def test_a_provider_that_asks_for_a_certificate_is_502_until_one_is_set(
+    tmp_path: Path,
+) -> None:
+    authority = trustme.CA()
+    server, own = authority.issue_cert("127.0.0.1"), authority.issue_cert("headstart")
+    server_file, own_file, ca_file = (tmp_path / name for name in ("server", "own", "ca"))
+    server.private_key_and_cert_chain_pem.write_to_path(server_file)
+    own.private_key_and_cert_chain_pem.write_to_path(own_file)
+    authority.cert_pem.write_to_path(ca_file)
+    async with serving(
+        ScriptedUpstream(),
+        ssl_certfile=str(server_file),
+        ssl_ca_certs=str(ca_file),
+        ssl_cert_reqs=ssl.CERT_REQUIRED,
+    ) as secure:
+        trusted = {"base_url": secure, "ca_file": str(ca_file)}
+        async with sidecar(cache=EXACT, upstream=trusted) as gateway:
+            assert code_of(await gateway.ask()) == (502, "upstream_unreachable")
+        shown = trusted | {"client_cert_file": str(own_file)}
+        async with sidecar(cache=EXACT, upstream=shown) as gateway:
             assert (await gateway.ask()).status == 200
 
 

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import sys
+import textwrap
 import threading
 from contextlib import asynccontextmanager
 from functools import partial
@@ -314,6 +316,34 @@ async def test_a_worker_closes_also_when_no_thread_can_be_started(
     monkeypatch.setattr(anyio.to_thread, "run_sync", refuse)
     await worker.aclose()
     assert "headstart-encoder" not in {thread.name for thread in threading.enumerate()}
+
+
+async def test_a_process_that_does_not_close_its_worker_ends_after_the_running_encoding() -> None:
+    code = """
+        import asyncio, time
+        from headstart.embeddings.encoder_worker import EncoderWorker
+        from headstart.errors import EncoderError
+        from headstart.observe import Observers
+
+        class Slow:
+            def encode(self, text):
+                print("begun", text, flush=True)
+                time.sleep(0.3)
+                print("encoded", text, flush=True)
+                raise EncoderError("no model")
+
+        async def leave():
+            worker = EncoderWorker(Slow(), observer=Observers(()))
+            calls = [asyncio.create_task(worker.encode(text)) for text in "ab"]
+            await asyncio.sleep(0.1)
+
+        asyncio.run(leave())
+        print("left", flush=True)
+    """
+    program = [sys.executable, "-c", textwrap.dedent(code)]
+    done = await anyio.run_process(program, check=False)
+    said = b"begun a\nleft\nencoded a\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, said, b"")
 
 
 async def test_each_encoding_is_observed_with_its_times() -> None:

@@ -440,25 +440,34 @@ class DeletionClock:
 
     A clock that is set far ahead for a moment must not empty a store: after a leap nothing is
     deleted for ``SETTLES_S``, or until the clock is set back. Lookups go by the clock itself.
+
+    ``last`` is the time of the store's newest row. If the first look is that much later, the
+    process was away, or the clock is wrong: only what had expired at ``last`` is deleted at first.
     """
 
     clock: Callable[[], float]
     monotonic: Callable[[], float] = time.monotonic
+    last: float | None = None
     _ahead: float = 0.0
     _settles: float = -math.inf
+    _believed: float = -math.inf
+    """What is returned until then."""
 
     def __post_init__(self) -> None:
         """Take the first look."""
-        self._ahead = self.clock() - self.monotonic()
+        now, at = self.clock(), self.monotonic()
+        self._ahead = now - at
+        if self.last is not None and now - self.last >= LEAP_S:
+            self._settles, self._believed = at + SETTLES_S, self.last
 
     def __call__(self) -> float:
-        """Look at the clock; return its time, or -inf while it is not believed."""
+        """Look at the clock; return its time, or an earlier one while it is not believed."""
         now, at = self.clock(), self.monotonic()
         leap = now - at - self._ahead
         self._ahead = now - at
         if abs(leap) >= LEAP_S:
             self._settles = at + SETTLES_S if leap > 0 else -math.inf
-        return now if at >= self._settles else -math.inf
+        return now if at >= self._settles else self._believed
 
 
 class StoreOptions(TypedDict, total=False):

@@ -344,18 +344,21 @@ class SQLiteStore(RecordStore):
 
         Raises ConfigError; StoreError if the disk hangs. The thread that opens is then left behind.
         """
-        open_now = partial(
-            open_file,
-            self._path,
-            on_corrupt=self._on_corrupt,
-            busy_s=self._busy_s,
-            new_secret=self._new_secret,
-        )
-        opener = BatchWorker[None, Connections](
+
+        def open_now() -> tuple[Connections, DeletionClock]:
+            connections = open_file(
+                self._path,
+                on_corrupt=self._on_corrupt,
+                busy_s=self._busy_s,
+                new_secret=self._new_secret,
+            )
+            return connections, DeletionClock(self._clock, last=_newest(connections[0]))
+
+        opener = BatchWorker[None, "tuple[Connections, DeletionClock]"](
             "store-opener", lambda jobs: [open_now() for _ in jobs]
         )
         try:
-            writing, reading = await opener.submit(None, LONGEST_OPEN_S)
+            (writing, reading), deleting = await opener.submit(None, LONGEST_OPEN_S)
         except StoreError as error:
             raise StoreError(
                 f"cache.store: {self._path} cannot be opened: {error}. Its disk hangs or is very "
@@ -363,7 +366,7 @@ class SQLiteStore(RecordStore):
             ) from None
         finally:
             await opener.aclose(0.0)
-        writer = SQLiteWriter(writing, self._limits, self._clock, DeletionClock(self._clock))
+        writer = SQLiteWriter(writing, self._limits, self._clock, deleting)
         write = _in_place(self._path, writer.commit)
         read = _in_place(self._path, partial(_run_queries, reading))
         self._writer = BatchWorker("store-writer", write, end=writing.close, tick_s=TICK_S)
@@ -609,6 +612,17 @@ PRUNE_BOOKS = "DELETE FROM books WHERE seq <= (SELECT max(seq) FROM books) - ?"
 PRUNE_LABELS = "DELETE FROM labels WHERE seq <= (SELECT max(seq) FROM labels) - ?"
 PRUNE_DOCUMENTS = """DELETE FROM documents WHERE seq IN (SELECT seq FROM documents ORDER BY seq
     LIMIT max((SELECT count(*) FROM documents) - ?, 0))"""
+
+NEWEST = """SELECT max(at) FROM (
+    SELECT * FROM (SELECT at FROM books ORDER BY seq DESC LIMIT 1)
+    UNION ALL SELECT * FROM (SELECT created FROM entries ORDER BY seq DESC LIMIT 1))"""
+
+
+def _newest(connection: sqlite3.Connection) -> float | None:
+    """Return the time of the newest row, if there is one and it can be read."""
+    with contextlib.suppress(sqlite3.Error):
+        return cast("float | None", _read_value(connection, NEWEST))
+    return None
 
 
 class SQLiteWrite(NamedTuple):

@@ -563,6 +563,10 @@ class BatchFolder:
             each.unlink(missing_ok=True)
         return len(old)
 
+    def newest(self) -> float | None:
+        """Return the Unix time at which a file was last written, None if there is no file."""
+        return max((stat.st_mtime for _, stat in self._files()), default=None)
+
     def _files(self) -> Iterator[tuple[Path, os.stat_result]]:
         """Yield all files. Others may delete some of them meanwhile."""
         for path in self.root.rglob("*"):

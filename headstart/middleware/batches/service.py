@@ -22,6 +22,7 @@ import msgspec
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.registry import DIALECTS, DOCUMENTS
 from headstart.dialects.requests import list_page
+from headstart.embeddings.stores.records import DeletionClock
 from headstart.errors import (
     ConfigError,
     Forbidden,
@@ -163,10 +164,14 @@ class BatchService:
         await asyncio.wait(tasks)
 
     async def _sweep(self) -> None:
-        """Delete old files, now and every hour."""
+        """Delete old files, now and every hour, if the clock can be believed."""
+        deleting = None
         while True:
-            before = self._clock() - self._settings.keep_days * 86400
             try:
+                if deleting is None:
+                    newest = await asyncio.to_thread(self._folder.newest)
+                    deleting = DeletionClock(self._clock, last=newest)
+                before = deleting() - self._settings.keep_days * 86400
                 await asyncio.to_thread(self._folder.sweep, before)
             except OSError as error:
                 logger.warning("batches.dir cannot be cleaned: %s", error.strerror)

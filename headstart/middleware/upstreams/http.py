@@ -42,7 +42,8 @@ from headstart.middleware.upstreams.outgoing import (
     length_of,
     pieces_of,
     read_head,
-    trusting,
+    tls_of,
+    why_no_tls,
 )
 from headstart.reply import Reply, Transcript
 from headstart.sockets import reason_of
@@ -279,8 +280,8 @@ class HTTPUpstream:
         None: the caller's key passes.
 
         Where ``settings.dialect`` is None, the provider speaks what the caller speaks. ``spawn``
-        starts the task that ``settings.warm`` asks for. Reads ``settings.ca_file``; raises
-        ConfigError if that cannot be used.
+        starts the task that ``settings.warm`` asks for. Reads the files of certificates; raises
+        ConfigError if they cannot be used.
         """
         self.name = settings.name
         self._settings = settings
@@ -298,8 +299,7 @@ class HTTPUpstream:
         self._timeout = aiohttp.ClientTimeout(
             connect=settings.connect_s, sock_connect=settings.connect_s, sock_read=FIRST_BYTE_S
         )
-        ca_file = settings.ca_file
-        self._trusting = True if ca_file is None else trusting(settings.name, ca_file)
+        self._tls = tls_of(settings)
         self._session: aiohttp.ClientSession | None = None
         self._socket_session: aiohttp.ClientSession | None = None
         self._spawn = spawn if settings.warm else None
@@ -310,7 +310,7 @@ class HTTPUpstream:
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None or self._session.closed:
             self._session = aiohttp.ClientSession(
-                connector=connector(ssl=self._trusting),
+                connector=connector(ssl=self._tls),
                 auto_decompress=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
@@ -670,7 +670,7 @@ def _as_ours(name: str, error: Exception) -> UpstreamError:
         case TimeoutError():
             return UpstreamTimeout(f"upstream {name} did not answer in time")
         case aiohttp.ClientSSLError():
-            return UpstreamUnreachable(f"upstream {name}: TLS failed: {error}")
+            return UpstreamUnreachable(f"upstream {name}: {why_no_tls(error)}")
         case aiohttp.ClientConnectorError():
             why = reason_of(error.os_error)
             return UpstreamUnreachable(f"upstream {name} cannot be reached: {why}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 import zlib
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote_to_bytes
 
@@ -725,15 +726,41 @@ def as_sent(target: bytes) -> str:
         return "".join([chr(byte) if byte < 0x80 else f"%{byte:02X}" for byte in target])
 
 
-def trusting(upstream: str, ca_file: str) -> ssl.SSLContext:
-    """Return a TLS context that trusts only the authorities in a PEM file. Raises ConfigError."""
-    setting = f"upstream {upstream!r}: ca_file: {ca_file}"
+def tls_of(upstream: UpstreamSettings) -> ssl.SSLContext | bool:
+    """Return how TLS with an upstream checks its certificate, and what it shows.
+
+    True: as usual. Raises ConfigError if ``ca_file`` or ``client_cert_file`` cannot be used.
+    """
+    ca_file, own_file = upstream.ca_file, upstream.client_cert_file
+    if ca_file is None and own_file is None:
+        return True
+    with _pem(upstream, "ca_file", ca_file, "no certificate"):
+        context = ssl.create_default_context(cafile=ca_file)
+    if own_file is not None:
+        with _pem(upstream, "client_cert_file", own_file, "no certificate with its key"):
+            # Without a password OpenSSL would ask for one at the terminal.
+            context.load_cert_chain(own_file, password=lambda: b"")
+    return context
+
+
+@contextmanager
+def _pem(upstream: UpstreamSettings, setting: str, file: str | None, lacks: str) -> Iterator[None]:
+    """Turn the errors of a file into ConfigError."""
+    name = f"upstream {upstream.name!r}: {setting}: {file}"
     try:
-        return ssl.create_default_context(cafile=ca_file)
+        yield
     except ssl.SSLError as error:
-        raise ConfigError(f"{setting} holds no certificate in PEM format") from error
+        raise ConfigError(f"{name} holds {lacks} in PEM format") from error
     except OSError as error:
-        raise ConfigError(f"{setting} cannot be read: {error.strerror}") from error
+        raise ConfigError(f"{name} cannot be read: {error.strerror}") from error
+
+
+def why_no_tls(error: aiohttp.ClientSSLError) -> str:
+    """Return why there is no TLS with an upstream."""
+    why = getattr(getattr(error, "certificate_error", None), "verify_message", "")
+    if not why:
+        return f"TLS failed: {error}"
+    return f"certificate not accepted: {why}; for an authority of your own set upstream.ca_file"
 
 
 def unpacked(body: bytes, headers: Headers) -> tuple[bytes, Headers]:

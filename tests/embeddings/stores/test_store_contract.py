@@ -144,6 +144,22 @@ async def test_a_clock_that_is_ahead_for_a_moment_deletes_nothing(stores: Stores
     assert (await store.stats()).entries == 3
 
 
+async def test_a_start_whose_clock_is_ahead_deletes_nothing(
+    stores: Stores, durable_url: str
+) -> None:
+    assert durable_url == stores.url
+    first = await stores.open()
+    await first.append([put("brief", expires=NOW + 60)])
+    await first.aclose()
+    stores.clock.now = NOW + 86_400
+    ahead = await stores.open()
+    await ahead.append([put("next", expires=NOW + 90_000)])
+    assert await ahead.find("exact-brief") is None
+    await ahead.aclose()
+    stores.clock.now = NOW + 1
+    assert await (await stores.open()).find("exact-brief") == entry("brief", expires=NOW + 60)
+
+
 async def test_a_renewed_entry_outlives_its_old_end(stores: Stores) -> None:
     store = await stores.open()
     await store.append([put("id", expires=NOW + 60)])
