@@ -351,8 +351,17 @@ class SQLiteStore(RecordStore):
             busy_s=self._busy_s,
             new_secret=self._new_secret,
         )
+        given_up = threading.Event()
+
+        def open_unless_late() -> Connections:
+            pair = open_now()
+            if given_up.is_set():
+                for connection in pair:
+                    connection.close()
+            return pair
+
         opener = BatchWorker[None, Connections](
-            "store-opener", lambda jobs: [open_now() for _ in jobs]
+            "store-opener", lambda jobs: [open_unless_late() for _ in jobs]
         )
         try:
             writing, reading = await opener.submit(None, LONGEST_OPEN_S)
@@ -362,6 +371,7 @@ class SQLiteStore(RecordStore):
                 "slow; name a file on another disk, or memory:"
             ) from None
         finally:
+            given_up.set()
             await opener.aclose(0.0)
         writer = SQLiteWriter(writing, self._limits, self._clock, DeletionClock(self._clock))
         write = _in_place(self._path, writer.commit)
