@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from headstart.dialects.dialect import Dialect
-    from headstart.types import Completion, Headers, StreamEvent
+    from headstart.types import Completion, Headers, Receive, Scope, Send, StreamEvent
 
 pytestmark = pytest.mark.anyio
 
@@ -312,3 +313,30 @@ async def test_callers_key_takes_the_providers_form(
 ) -> None:
     across = headers_across(headers, query, None, UPSTREAM_DIALECTS[dialect].key_header)
     assert [pair for pair in across if pair[1].endswith("k")] == [sent]
+
+
+async def compressed(scope: Scope, receive: Receive, send: Send) -> None:
+    """An app that compresses its answers, whatever it was asked for."""
+    while (await receive()).get("more_body"):
+        pass
+    headers = [(b"content-type", b"application/json"), (b"content-encoding", b"gzip")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": gzip.compress(b"{}")})
+
+
+@pytest.mark.parametrize(
+    ("own", "folded_call", "readable"),
+    [("anthropic", False, False), ("openai", True, False), ("openai", False, True)],
+)
+async def test_a_compressed_answer_is_only_an_error_where_it_has_to_be_read(
+    own: Any, *, folded_call: bool, readable: bool
+) -> None:
+    call = call_of(OPENAI, streamed_upstream=folded_call)
+    async with serving(compressed, lifespan="off") as url:
+        upstream = HTTPUpstream(UpstreamSettings(name="u", base_url=url, dialect=own))
+        if readable:
+            assert gzip.decompress((await read(upstream, call)).body) == b"{}"
+        else:
+            with pytest.raises(UpstreamProtocolError, match="compressed its answer"):
+                await read(upstream, call)
+        await upstream.aclose()
