@@ -190,6 +190,41 @@ async def test_folded_call_of_the_same_dialect_streams_and_gives_one_body() -> N
     assert document["usage"]["prompt_tokens"] == 30
 
 
+@pytest.mark.parametrize("own", ["openai", "anthropic"])
+async def test_a_folded_stream_may_end_its_lines_with_carriage_returns(own: Any) -> None:
+    usage = {"prompt_tokens": 30, "completion_tokens": 20, "total_tokens": 50}
+    choice = {"index": 0, "delta": {"content": "Hello"}, "finish_reason": "stop"}
+    last: dict[str, Any] = {"choices": [choice], "usage": usage}
+    raw = b"data: " + msgspec.json.encode(last)
+    if own == "anthropic":
+        begun = {"id": "m", "model": "m", "content": [], "usage": {"input_tokens": 30}}
+        text, delta = {"type": "text", "text": ""}, {"type": "text_delta", "text": "Hello"}
+        ending = {"delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 20}}
+        events: list[dict[str, Any]] = [
+            {"type": "message_start", "message": begun},
+            {"type": "content_block_start", "index": 0, "content_block": text},
+            {"type": "content_block_delta", "index": 0, "delta": delta},
+            {"type": "message_delta", **ending},
+        ]
+        raw = b"\r\r".join(b"data: " + msgspec.json.encode(each) for each in events)
+
+    async def streamed(scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        headers = [(b"content-type", b"text/event-stream")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": raw + b"\r\r"})
+
+    async with serving(streamed, lifespan="off") as url:
+        upstream = HTTPUpstream(UpstreamSettings(name="u", base_url=url, dialect=own))
+        answer = await read(upstream, call_of(OPENAI, streamed_upstream=True))
+        await upstream.aclose()
+    document = json.loads(answer.body)
+    assert document["choices"][0]["message"]["content"] == "Hello"
+    assert document["choices"][0]["finish_reason"] == "stop"
+    assert document["usage"]["completion_tokens"] == 20
+
+
 async def test_stream_cut_while_it_is_folded_is_an_error() -> None:
     provider = ScriptedUpstream()
     provider.terminal = False
