@@ -375,3 +375,19 @@ async def test_a_compressed_answer_is_only_an_error_where_it_has_to_be_read(
             with pytest.raises(UpstreamProtocolError, match="compressed its answer"):
                 await read(upstream, call)
         await upstream.aclose()
+
+
+@pytest.mark.parametrize("own_key", [None, "own-key"])
+async def test_a_relayed_call_of_a_further_dialect_has_the_callers_key_in_both_forms(
+    own_key: str | None,
+) -> None:
+    """Its provider may take the one or the other. With a key of its own it gets that alone."""
+    provider = ScriptedUpstream()
+    credential = own_key and ((b"authorization", f"Bearer {own_key}".encode()),)
+    options = {"also_speaks": ("anthropic",), "credential": credential}
+    async with upstream_at(provider, **options) as upstream:
+        call = call_of(ANTHROPIC, headers=((b"x-api-key", b"caller"),))
+        await read(upstream, msgspec.structs.replace(call, request=None, endpoint="relay"))
+    sent = dict(provider.calls[0].headers)
+    assert sent[b"authorization"] == f"Bearer {own_key or 'caller'}".encode()
+    assert sent.get(b"x-api-key") == (None if own_key else b"caller")
