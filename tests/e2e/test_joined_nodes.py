@@ -390,6 +390,15 @@ async def test_equal_calls_of_a_node_ask_redis_once(redis: RedisServer) -> None:
             assert [each for each in seen(monitor) if each != "renew"] == ["lease", "append"]
 
 
+@pytest.mark.parametrize("fault", [None, Status(status=400)])
+async def test_the_lease_of_a_call_ends_with_it(redis: RedisServer, fault: Status | None) -> None:
+    async with nodes(redis, Provider(), 1) as [node]:
+        await node.ask(fault=fault)
+        with contextlib.closing(redis.client()) as client:
+            await until(lambda: not client.keys("*lease:*"))
+        assert not node.parts[0].flights
+
+
 async def test_when_the_owner_fails_one_follower_asks_for_the_others(redis: RedisServer) -> None:
     provider = Provider()
     async with nodes(redis, provider) as found, asyncio.TaskGroup() as tasks:
