@@ -388,6 +388,11 @@ async def test_a_relayed_call_of_a_further_dialect_has_the_callers_key_in_both_f
     async with upstream_at(provider, **options) as upstream:
         call = call_of(ANTHROPIC, headers=((b"x-api-key", b"caller"),))
         await read(upstream, msgspec.structs.replace(call, request=None, endpoint="relay"))
-    sent = dict(provider.calls[0].headers)
+        both = (*call.headers, (b"authorization", b"Bearer other"))
+        await read(upstream, msgspec.structs.replace(call, request=None, headers=both))
+    first, second = ([*each.headers] for each in provider.calls)
+    sent = dict(first)
     assert sent[b"authorization"] == f"Bearer {own_key or 'caller'}".encode()
     assert sent.get(b"x-api-key") == (None if own_key else b"caller")
+    keys = [value for name, value in second if name == b"authorization"]
+    assert keys == [f"Bearer {own_key or 'other'}".encode()]
