@@ -39,7 +39,8 @@ USAGE = (1000, 20)
 class ReadingModel(ScriptedUpstream):
     """Gives the answers that ``script`` returns for a request's document.
 
-    ``pause_s``: the time between two events, so that each one arrives alone.
+    ``pause_s``: the time between two events, so that each one arrives alone, except the end of a
+    content block, which arrives with its last text.
     """
 
     def __init__(self, script: Callable[[dict[str, Any]], Answer], *, pause_s: float = 0.0) -> None:
@@ -64,8 +65,9 @@ class ReadingModel(ScriptedUpstream):
             {"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]}
         )
         for part in parts:
+            if b"content_block_stop" not in part:
+                await asyncio.sleep(self._pause_s)
             await send({"type": "http.response.body", "body": part, "more_body": True})
-            await asyncio.sleep(self._pause_s)
         await send({"type": "http.response.body", "body": b""})
 
 
