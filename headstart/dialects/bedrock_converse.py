@@ -290,7 +290,8 @@ def _whole(blocks: Iterable[Any]) -> list[StreamEvent]:
             case {"reasoningContent": dict(reasoning)}:
                 events += _reasoning(reasoning.get("reasoningText", reasoning), number)
             case {"citationsContent": {"content": list(parts)}}:
-                events += (TextDelta(text=part["text"], block=number) for part in parts if part)
+                cited = (as_text(as_object(part, "a cited text").get("text")) for part in parts)
+                events += (TextDelta(text=text, block=number) for text in cited if text)
             case {"toolUse": dict(call)}:
                 events.append(
                     ToolCallDelta(

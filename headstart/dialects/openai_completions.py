@@ -36,14 +36,6 @@ from headstart.dialects.requests import (
 from headstart.errors import InvalidRequest
 from headstart.types import (
     ChatRequest,
-    Ended,
-    ErrorReported,
-    ExtraDelta,
-    Finished,
-    LogprobsDelta,
-    Started,
-    TextDelta,
-    UsageReported,
     random_bytes,
 )
 
@@ -51,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from headstart.canonical_request import CanonicalRequest, Quirks, WrittenRequest
+    from headstart.dialects.dialect import EventEncoder
     from headstart.types import Choice, Completion, StreamEvent
 
 NAME = "openai-completions"
@@ -192,64 +185,9 @@ def decode_body(status: int, body: bytes) -> tuple[StreamEvent, ...]:
     return CompletionsDecoder().read_whole((document,))
 
 
-class CompletionsEncoder:
-    """EventEncoder of Completions."""
-
-    def __init__(self, id: str, created: int, *, include_usage: bool) -> None:
-        self._head = {"id": id, "object": "text_completion", "created": created}
-        self._head |= {"usage": None} if include_usage else {}
-        self._include_usage = include_usage
-        self._names: dict[str, Any] = {"model": ""}
-        self._beside: dict[int, dict[str, Any]] = {}
-        """Fields that wait for the next chunk of a choice."""
-        self._usage: dict[str, Any] | None = None
-        self._extra: dict[str, Any] = {}
-        self._over = False
-
-    def feed(self, events: Sequence[StreamEvent]) -> bytes:
-        """Return the chunks for these events; nothing once the stream is over."""
-        return b"".join(map(self._write, events))
-
-    def _write(self, event: StreamEvent) -> bytes:
-        if self._over:
-            return b""
-        match event:
-            case Started():
-                self._names.update(_named(event.model, event.fingerprint))
-            case UsageReported(usage=usage):
-                self._usage = usage
-            case ExtraDelta(fields=fields, choice=None):
-                self._extra.update(fields)
-            case ExtraDelta(fields=fields, choice=int(choice), beside=True):
-                self._beside.setdefault(choice, {}).update(fields)
-            case LogprobsDelta(value=value, choice=choice):
-                self._beside.setdefault(choice, {})["logprobs"] = _logprobs(value)
-            case TextDelta(text=text, choice=choice) if text:
-                return self._chunk(choice, {"text": text})
-            case Finished(reason=reason, choice=choice):
-                return self._chunk(choice, {"text": "", "finish_reason": reason})
-            case ErrorReported():
-                self._over = True
-                return error_frame(event, str(self._head["id"]))
-            case Ended():
-                self._over = True
-                return self._ending()
-        return b""
-
-    def _chunk(self, choice: int, fields: dict[str, Any]) -> bytes:
-        rest = {"index": choice, "logprobs": None, "finish_reason": None}
-        beside = self._beside.pop(choice, {})
-        return self._data({"choices": [{**rest, **fields, **beside}]})
-
-    def _data(self, members: dict[str, Any]) -> bytes:
-        return b"data: %b\n\n" % _encode({**self._head, **self._names, **members})
-
-    def _ending(self) -> bytes:
-        if self._usage is None or not self._include_usage:
-            return b"data: [DONE]\n\n"
-        return (
-            self._data({"choices": [], "usage": self._usage, **self._extra}) + b"data: [DONE]\n\n"
-        )
+def _no_encoder(id: str, created: int, *, include_usage: bool) -> EventEncoder:
+    """Raise: nothing edits or continues these streams. A stored one is replayed whole."""
+    raise NotImplementedError
 
 
 def _named(model: str | None, fingerprint: str | None) -> dict[str, Any]:
@@ -382,7 +320,7 @@ OPENAI_COMPLETIONS = Dialect(
     usage=OPENAI_CHAT.usage,
     decoder=CompletionsDecoder,
     decode_body=decode_body,
-    encoder=CompletionsEncoder,
+    encoder=_no_encoder,
     write_body=write_body,
     render=render,
     new_id=lambda: "cmpl-" + random_bytes(12).hex(),

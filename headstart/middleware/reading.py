@@ -8,6 +8,7 @@ last of them. Other events pass unchanged, after the text before them.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -737,7 +738,7 @@ class SentencePace:
             message = self._begin(message)
         elif message["type"] == "http.response.body" and self._frames is not None:
             more = message.get("more_body", False)
-            data = self._paced(message.get("body", b""), ends=not more)
+            data = self._paced(self._frames, message.get("body", b""), ends=not more)
             if not data and more:
                 return
             message = {**message, "body": data}
@@ -752,17 +753,18 @@ class SentencePace:
         kept = [pair for pair in headers if pair[0].lower() != b"content-length"]
         return {**message, "headers": kept}
 
-    def _paced(self, data: bytes, *, ends: bool) -> bytes:
+    def _paced(self, decoder: SSEDecoder, data: bytes, *, ends: bool) -> bytes:
         """Return the bytes that go out now."""
-        decoder = self._frames
-        assert decoder is not None
+        out, block, at, rest = [], b"", 0, b""
         try:
-            out = [self._frame(frame) for frame in decoder.feed(data)]
-        except (UpstreamProtocolError, msgspec.DecodeError, ValueError):
-            self._frames = None  # unreadable frames pass unchanged
-            return self._flush() + decoder.rest() + data
+            block = decoder.receive(data)
+            while frame := decoder.cut(block, at):
+                out.append(self._frame(frame))
+                at += len(frame.raw)
+        except UpstreamProtocolError:  # a frame that is too long passes, and all after it
+            self._frames, ends, rest = None, True, block[at:]
         if ends:
-            out += [self._flush(), decoder.rest()]
+            out += [self._flush(), decoder.rest() or rest]
         return b"".join(out)
 
     def _frame(self, frame: Frame) -> bytes:
@@ -773,7 +775,7 @@ class SentencePace:
         [text] = texts
         place = _TextPlace(text.choice, text.block)
         written = _write(frame.raw, text.text, text.text)
-        if written is None:  # the text is in a field that ``_write`` does not know
+        if written is None:  # the text has half a character, or is in an unknown field
             return self._flush() + frame.raw
         cutter = self._cutters.setdefault(place, SentenceCutter())
         sentences = cutter.feed(text.text)
@@ -806,7 +808,8 @@ def _write(frame: bytes, old: str, new: str) -> bytes | None:
     """Return a frame with another text; None if its text is in no known field."""
     for field in _FIELD.finditer(frame):
         string = _JSON_STRING.match(frame, field.end())
-        if string is not None and msgspec.json.decode(string[0]) == old:
-            text = msgspec.json.encode(new)
-            return frame[: string.start()] + text + frame[string.end() :]
+        with contextlib.suppress(*UNDECODABLE):  # only JSON can hold half a character
+            if string is not None and _decode_string(string[0]) == old:
+                text = msgspec.json.encode(new)
+                return frame[: string.start()] + text + frame[string.end() :]
     return None

@@ -26,7 +26,7 @@ from headstart.middleware import shared_flights
 from headstart.policies.routing.measures import UpstreamModel
 from support.nodes import committed
 from support.patience import PATIENCE_S
-from support.redis_server import redis_server
+from support.redis_server import redis_server, wait_for
 from support.serving import serving
 from support.sidecar import Provider, headers_of, sidecar
 from support.simulated import simulated, until
@@ -51,7 +51,15 @@ def shared_redis() -> Iterator[RedisServer]:
 @pytest.fixture
 def redis(shared_redis: RedisServer) -> RedisServer:
     shared_redis.flush()
+    with contextlib.closing(shared_redis.client()) as client:
+        wait_for(lambda: not client.pubsub_channels())  # the nodes of other tests have gone
     return shared_redis
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give a server that works all the time that it needs: the machine of tests is busy."""
+    monkeypatch.setattr("headstart.embeddings.stores.redis_client.TIMEOUT_S", PATIENCE_S)
 
 
 @contextlib.asynccontextmanager
@@ -76,18 +84,7 @@ async def nodes(
 
 def readers(found: list[Sidecar]) -> int:
     """Return the number of clients and followers of all flights."""
-    flights = [each for node in found for each in node.parts[0].flights.values()]
-    return sum(flight.clients for flight in flights)
-
-
-class Counting(Provider):
-    """Counts the calls that have come, of which it may keep some waiting."""
-
-    began = 0
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        self.began += scope["type"] == "http"
-        await super().__call__(scope, receive, send)
+    return sum(node.readers for node in found)
 
 
 class Asking:
@@ -219,7 +216,7 @@ def teach(found: list[Sidecar], *, first_s: float, tokens: int, tokens_per_s: fl
 async def test_a_stream_waits_for_a_whole_answer_that_should_be_there_sooner(
     redis: RedisServer, count: int, setting: str
 ) -> None:
-    provider = Counting()
+    provider = Provider()
     async with (
         nodes(redis, provider, count, join_streams=setting) as found,
         asyncio.TaskGroup() as tasks,
@@ -245,7 +242,7 @@ async def test_a_stream_waits_for_a_whole_answer_that_should_be_there_sooner(
 async def test_a_stream_does_not_wait_for_a_whole_answer_that_takes_longer(
     redis: RedisServer, count: int, known: bool
 ) -> None:
-    provider = Counting()
+    provider = Provider()
     async with nodes(redis, provider, count) as found, asyncio.TaskGroup() as tasks:
         if known:
             teach(found, first_s=0.5, tokens=1000, tokens_per_s=10.0)
@@ -265,7 +262,7 @@ async def test_a_stream_does_not_wait_for_a_whole_answer_that_takes_longer(
 async def test_a_stream_waits_no_longer_than_twice_the_time_to_its_own_first_token(
     redis: RedisServer, count: int
 ) -> None:
-    provider = Counting()
+    provider = Provider()
     async with nodes(redis, provider, count) as found, asyncio.TaskGroup() as tasks:
         teach(found, first_s=0.5, tokens=1, tokens_per_s=5000.0)
         provider.open.clear()
@@ -391,6 +388,15 @@ async def test_equal_calls_of_a_node_ask_redis_once(redis: RedisServer) -> None:
                 provider.open.set()
             client.set("end", "of the test")
             assert [each for each in seen(monitor) if each != "renew"] == ["lease", "append"]
+
+
+@pytest.mark.parametrize("fault", [None, Status(status=400)])
+async def test_the_lease_of_a_call_ends_with_it(redis: RedisServer, fault: Status | None) -> None:
+    async with nodes(redis, Provider(), 1) as [node]:
+        await node.ask(fault=fault)
+        with contextlib.closing(redis.client()) as client:
+            await until(lambda: not client.keys("*lease:*"))
+        assert not node.parts[0].flights
 
 
 async def test_when_the_owner_fails_one_follower_asks_for_the_others(redis: RedisServer) -> None:
@@ -563,7 +569,8 @@ async def test_an_owner_that_cannot_share_its_answer_does_not_hold_others_up(
         assert all(answer.body.endswith(b"data: [DONE]\n\n") for answer in answers)
 
 
-async def test_a_redis_that_hangs_holds_no_follower_up() -> None:
+async def test_a_redis_that_hangs_holds_no_follower_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headstart.embeddings.stores.redis_client.TIMEOUT_S", 2.0)
     provider = Provider()
     with redis_server() as own:
         async with nodes(own, provider, 2) as found, asyncio.TaskGroup() as tasks:

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,22 @@ pytestmark = [
 HEADERS = {"authorization": "Bearer sk-test"}
 
 
+class Held(Simulator):
+    """Keeps its callers waiting until it is opened. It runs in a thread of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open = threading.Event()
+        self.began = 0
+        """Calls that have come."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.began += scope["type"] == "http"
+        while not self.open.is_set():
+            await asyncio.sleep(0.005)
+        await super().__call__(scope, receive, send)
+
+
 class Running:
     """Servers in front of one provider. ``processes`` are those that answer requests."""
 
@@ -56,6 +73,11 @@ def free_ports(count: int) -> list[int]:
 
 def is_ready(server: Served) -> bool:
     return "headstart is ready" in server.log or server.process.poll() is not None
+
+
+def is_waiting(server: Served) -> bool:
+    """Tell whether a request waits for its answer."""
+    return bool(json.loads(server.admin("stats")[1])["now"]["in_flight"])
 
 
 @contextlib.contextmanager
@@ -133,16 +155,16 @@ async def test_three_nodes_ask_once(tmp_path: Path) -> None:
         assert sum("joined" in status for status, _ in answers) == 89
 
 
-@pytest.mark.parametrize("stream", [True, False])
-async def test_two_workers_ask_once(tmp_path: Path, stream: bool) -> None:
+async def test_two_workers_ask_once(tmp_path: Path) -> None:
     with running(tmp_path, "sqlite:///kept.db", Simulator("openai"), workers=2) as found:
         await of_all(found, 4, model="another")  # both workers have begun
-        before = found.calls
-        answers = await of_all(found, 60, stream=stream)
-        assert found.calls == before + 1
-        assert len({body for _, body in answers}) == 1
-        stats = json.loads(found.servers[0].admin("stats")[1])
-        assert stats["joined"] >= 59
+        for number, stream in enumerate((True, False)):
+            before = found.calls
+            answers = await of_all(found, 60, stream=stream, model=f"m{number}")
+            assert found.calls == before + 1
+            assert len({body for _, body in answers}) == 1
+            stats = json.loads(found.servers[0].admin("stats")[1])
+            assert stats["joined"] >= 59 * (number + 1)
 
 
 async def test_whole_answers_of_all_workers_join_a_stream(tmp_path: Path) -> None:
@@ -204,15 +226,20 @@ async def test_a_follower_goes_on_when_the_owner_is_killed_in_mid_stream(tmp_pat
 async def test_a_follower_asks_for_itself_when_the_owner_is_killed_before_any_content(
     tmp_path: Path,
 ) -> None:
-    with nodes(tmp_path, Simulator("openai", speed=0.2), 3) as found:
+    provider = Held()
+    with nodes(tmp_path, provider, 3) as found:
         async with asyncio.TaskGroup() as tasks:
             lost = tasks.create_task(swallowed(answer(found.urls(0))))
-            await until(lambda: found.calls == 1)
+            await until(lambda: provider.began == 1)
             others = [tasks.create_task(answer(found.urls(i))) for i in (1, 2)]
-            await asyncio.sleep(0.3)
+            for server in found.servers[1:]:
+                while not await asyncio.to_thread(is_waiting, server):
+                    await asyncio.sleep(0.01)
             found.servers[0].process.send_signal(signal.SIGKILL)
+            await until(lambda: provider.began == 2)
+            provider.open.set()
         await lost
-        assert found.calls == 2  # one of them asks, the other follows it
+        assert provider.began == 2  # one of them asks, the other follows it
         bodies = [json.loads(task.result()[1])["choices"] for task in others]
         assert bodies[0] == bodies[1]
 

@@ -73,9 +73,18 @@ async def booked(proxy: Proxied, count: int = 1) -> None:
             await asyncio.sleep(0.005)
 
 
-@pytest.mark.parametrize("stream", [True, False])
-async def test_the_model_reads_what_was_cut_and_the_client_sees_one_answer(*, stream: bool) -> None:
-    async with proxied(ReadingModel(looks_up), **RECOVERABLE) as proxy:
+WAYS = [
+    pytest.param(True, 0.0, id="streamed at once"),
+    pytest.param(True, 0.003, id="streamed event by event"),
+    pytest.param(False, 0.0, id="whole"),
+]
+
+
+@pytest.mark.parametrize(("stream", "pause_s"), WAYS)
+async def test_the_model_reads_what_was_cut_and_the_client_sees_one_answer(
+    pause_s: float, *, stream: bool
+) -> None:
+    async with proxied(ReadingModel(looks_up, pause_s=pause_s), **RECOVERABLE) as proxy:
         async with client(proxy) as sdk:
             api: Any = sdk.chat.completions
             if stream:
@@ -189,11 +198,13 @@ CLAUDE: Any = {
 }
 
 
-@pytest.mark.parametrize("stream", [True, False])
-async def test_anthropics_sdk_gets_one_answer_and_signatures_hold(*, stream: bool) -> None:
+@pytest.mark.parametrize(("stream", "pause_s"), WAYS)
+async def test_anthropics_sdk_gets_one_answer_and_signatures_hold(
+    pause_s: float, *, stream: bool
+) -> None:
     provider: Any = {"dialect": "anthropic"}
     async with (
-        proxied(ReadingModel(thinks), provider=provider, **RECOVERABLE) as proxy,
+        proxied(ReadingModel(thinks, pause_s=pause_s), provider=provider, **RECOVERABLE) as proxy,
         anthropic.AsyncAnthropic(base_url=proxy.url, api_key="k", max_retries=0) as sdk,
     ):
         api: Any = sdk.messages

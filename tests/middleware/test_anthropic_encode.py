@@ -260,3 +260,20 @@ def test_sdk_reads_the_stream() -> None:
     assert text.text == "Hi"
     assert call.type == "tool_use"
     assert call.input == {"x": 1}
+
+
+def test_a_call_with_fields_of_its_own_is_replayed_as_it_would_be_streamed() -> None:
+    call = {"type": "tool_use", "id": "t", "name": "f", "input": {"city": "Bonn"}, "mood": "calm"}
+    whole = {
+        "id": "m", "type": "message", "role": "assistant", "model": "c", "content": [call],
+        "stop_reason": "tool_use", "stop_sequence": None,
+        "usage": {"input_tokens": 1, "output_tokens": 2},
+    }  # fmt: skip
+    answer = folded(DIALECT.decode_body(200, json.dumps(whole).encode()))
+    replay = DIALECT.render(answer).sse("m", 1, include_usage=True)
+    events = [json.loads(line[6:]) for line in replay.splitlines() if line.startswith(b"data: ")]
+    (begun,) = [each["content_block"] for each in events if each["type"] == "content_block_start"]
+    assert begun == {**call, "input": {}}
+    deltas = [each["delta"] for each in events if each["type"] == "content_block_delta"]
+    assert {delta["type"] for delta in deltas} == {"input_json_delta"}
+    assert json.loads("".join(delta["partial_json"] for delta in deltas)) == call["input"]

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from headstart.attempts import RoutingEstimate
+from headstart.errors import UpstreamUnavailable
 from headstart.policies.cost import Price
 from support.candidates import Actor, Candid, Targets, attempt_group, chat_call, read, whole
 
 if TYPE_CHECKING:
     from headstart.middleware.upstreams.attempt_group import AttemptGroup
+    from headstart.middleware.upstreams.target import Target
+    from headstart.reply import Reply
+    from headstart.types import Call
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
@@ -60,3 +65,26 @@ async def test_an_upstream_that_recovers_gets_its_share_of_the_calls(
         Candid(targets.target(b), lambda _: well),
     )
     assert await ask(attempt_group("fallback", *members, draw=draw)) == first
+
+
+def closed(target: Target, retry_after_s: float | None) -> Candid:
+    """Return a member that may not be asked now."""
+
+    async def send(call: Call) -> Reply:
+        raise UpstreamUnavailable("closed", retry_after_s=retry_after_s)
+
+    member = Candid(target, target.estimate)
+    member.send = send
+    return member
+
+
+async def test_callers_learn_when_the_first_of_several_upstreams_may_be_asked_again() -> None:
+    targets = Targets()
+    members = [
+        closed(targets.target(Actor(name, [whole(name)])), wait_s)
+        for name, wait_s in (("a", None), ("b", 9.0), ("c", 4.0))
+    ]
+    for order in itertools.permutations(members):
+        with pytest.raises(UpstreamUnavailable) as raised:
+            await ask(attempt_group("fallback", *order))
+        assert raised.value.retry_after_s == 4.0

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import struct
+import zlib
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,11 +13,14 @@ from headstart.canonical_request import Quirks, WrittenRequest
 from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
 from headstart.dialects.bedrock_converse import BEDROCK_CONVERSE, MessageCutter
 from headstart.dialects.openai_chat import OPENAI_CHAT
-from headstart.errors import InvalidRequest
+from headstart.errors import InvalidRequest, UpstreamProtocolError
 from headstart.middleware.reading import EventStream
 from headstart.reply import Transcript
-from headstart.types import Ended, ErrorReported, Reasoning, StreamEvent, Text, ToolCall
+from headstart.types import Ended, ErrorReported, Reasoning, StreamEvent, Text, TextDelta, ToolCall
 from support.aws_events import encode_message
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 DIALECT = BEDROCK_CONVERSE
 PNG = "data:image/png;base64,iVBORw0KGgo="
@@ -184,6 +189,46 @@ def test_a_body_that_is_not_an_answer_is_an_error(raw: bytes) -> None:
     assert isinstance(read(message("contentBlockDelta", delta={"text": "x"}))[0], ErrorReported)
 
 
+def test_cited_texts_are_said_and_what_has_no_text_is_not() -> None:
+    cited = {"citationsContent": {"content": [{"text": "It "}, {}, {"text": "is."}]}}
+    answer = {"output": {"message": {"content": [cited]}}, "stopReason": "end_turn"}
+    events = DIALECT.decode_body(200, json.dumps(answer).encode())
+    said = [event.text for event in events if isinstance(event, TextDelta)]
+    assert "".join(said) == "It is."
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield each container in a document with each of its keys."""
+    for key, inner in [*(value.items() if isinstance(value, dict) else enumerate(value))]:
+        yield value, key
+        if isinstance(inner, dict | list):
+            yield from places(inner)
+
+
+@pytest.mark.parametrize("damage", [None, True, 5, "text", [], {}, [None], {"text": 1}], ids=repr)
+def test_an_answer_that_is_damaged_anywhere_is_read_or_is_an_error(damage: Any) -> None:
+    cited = {"citationsContent": {"content": [{"text": "x"}]}}
+    whole = json.loads(json.dumps(WHOLE))
+    whole["output"]["message"]["content"].append(cited)
+    for container, key in places(whole):
+        kept, container[key] = container[key], damage
+        events = DIALECT.decode_body(200, json.dumps(whole).encode())
+        assert isinstance(events[-1], Ended | ErrorReported)
+        container[key] = kept
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [b"\x05:a", b"\x01a", b"\x01a\x07\x00", b"\x01a\x07\x00\x05abc", b"\x01a\x63\x00\x09"],
+)
+def test_headers_that_end_too_early_are_an_error(headers: bytes) -> None:
+    prelude = struct.pack(">II", 16 + len(headers), len(headers))
+    prelude += struct.pack(">I", zlib.crc32(prelude))
+    raw = prelude + headers
+    with pytest.raises(UpstreamProtocolError, match="headers"):
+        read(raw + struct.pack(">I", zlib.crc32(raw)))
+
+
 def test_the_model_stands_in_the_path() -> None:
     arn = "arn:aws:bedrock:us-east-1:1:inference-profile/x"
     assert written(model="a.b-v1:0").path == b"/model/a.b-v1%3A0/converse"
@@ -235,8 +280,21 @@ def test_a_conversation_is_written() -> None:
     }
 
 
+def user(*parts: dict[str, Any]) -> dict[str, Any]:
+    return {"role": "user", "content": list(parts) or "Hi"}
+
+
 def image(url: str) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": url}}
+
+
+def sound(kind: str) -> dict[str, Any]:
+    return {"type": "input_audio", "input_audio": {"data": "iVBO", "format": kind}}
+
+
+def file(kind: str, name: str = "x") -> dict[str, Any]:
+    data = f"data:{kind};base64,iVBO"
+    return {"type": "file", "file": {"filename": name, "file_data": data}}
 
 
 @pytest.mark.parametrize(
@@ -294,11 +352,87 @@ def test_a_mark_of_the_prefix_cache_travels() -> None:
         ("^n:", {"n": 2}),
         ("by URL", {"messages": [{"role": "user", "content": [image("https://a.org/b.png")]}]}),
         ("json_object", {"response_format": {"type": "json_object"}}),
+        (r"image \(image/bmp\)", {"messages": [user(image("data:image/bmp;base64,iVBORw0KGgo="))]}),
+        (r"audio \(audio/x\)", {"messages": [user(sound("x"))]}),
+        (r"file \(font/otf\)", {"messages": [user(file("font/otf"))]}),
     ],
 )
 def test_content_that_bedrock_refuses_is_refused(message: str, fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest, match=message):
         written(**fields)
+
+
+@pytest.mark.parametrize(
+    ("part", "block"),
+    [
+        (image("data:image/jpg;base64,iVBO"), {"image": {"format": "jpeg"}}),
+        (sound("wav"), {"audio": {"format": "wav"}}),
+        (sound("mp3"), {"audio": {"format": "mp3"}}),
+        (file("text/csv", "a_b:c.csv"), {"document": {"format": "csv", "name": "a b c csv"}}),
+        (file("application/pdf", "\u2026"), {"document": {"format": "pdf", "name": "document"}}),
+    ],
+)
+def test_media_are_written_in_the_formats_of_bedrock(
+    part: dict[str, Any], block: dict[str, Any]
+) -> None:
+    ((kind, fields),) = block.items()
+    expected = {kind: {**fields, "source": {"bytes": "iVBO"}}}
+    assert body(messages=[user(part)])["messages"][0]["content"] == [expected]
+
+
+def test_a_tools_result_has_texts_and_pictures_and_no_sound() -> None:
+    def asked(part: dict[str, Any]) -> dict[str, Any]:
+        called = {"id": "t:1", "type": "function", "function": {"name": "look", "arguments": "["}}
+        result = {"role": "tool", "tool_call_id": "t:1", "content": [part]}
+        turn = {"role": "assistant", "content": None, "tool_calls": [called]}
+        return body(messages=[user(), turn, result])
+
+    _, turn, result = asked(image("data:image/png;base64,iVBO"))["messages"]
+    call = {"toolUseId": "t_1", "name": "look", "input": {"_raw": "["}}
+    assert turn["content"] == [{"toolUse": call}]
+    shown = {"image": {"format": "png", "source": {"bytes": "iVBO"}}}
+    assert result["content"] == [{"toolResult": {"toolUseId": "t_1", "content": [shown]}}]
+    with pytest.raises(InvalidRequest, match="result of type audio"):
+        asked(sound("wav"))
+
+
+def test_a_system_prompt_alone_is_the_users_turn() -> None:
+    found = body(messages=[{"role": "system", "content": "Hi"}])
+    assert found["messages"] == [{"role": "user", "content": [{"text": "Hi"}]}]
+    assert "system" not in found
+
+
+def test_the_tools_of_calls_stay_though_none_may_be_called() -> None:
+    function = {"name": "look", "arguments": "{}"}
+    called = {"id": "t", "type": "function", "function": function}
+    turn = {"role": "assistant", "content": None, "tool_calls": [called]}
+    result = {"role": "tool", "tool_call_id": "t", "content": "x"}
+    found = written(tools=[TOOL], tool_choice="none", messages=[user(), turn, result])
+    assert found.dropped == ("tool_choice",)
+    assert set(json.loads(found.body)["toolConfig"]) == {"tools"}
+
+
+def test_fields_that_a_model_refuses_are_dropped_by_name() -> None:
+    quirks = Quirks(sampling=False, drops=("toolConfig",))
+    found = written(quirks, temperature=1, top_p=0.5, top_k=3, tools=[TOOL], max_tokens=9)
+    assert found.dropped == ("temperature", "toolConfig", "top_k", "top_p")
+    document = json.loads(found.body)
+    assert set(document) == {"messages", "inferenceConfig"}
+    assert document["inferenceConfig"] == {"maxTokens": 9}
+
+
+@pytest.mark.parametrize(("effort", "budget"), [("low", 2048), ("none", None)])
+def test_an_effort_is_a_budget_for_models_that_know_no_effort(
+    effort: str, budget: int | None
+) -> None:
+    found = written(Quirks(thinking="budget"), reasoning_effort=effort)
+    document = json.loads(found.body)
+    thinking = {"type": "enabled", "budget_tokens": budget}
+    assert document.get("additionalModelRequestFields", {}) == (
+        {} if budget is None else {"thinking": thinking}
+    )
+    assert found.dropped == (("reasoning",) if budget is None else ())
+    assert "outputConfig" not in document
 
 
 def test_fields_that_only_tune_are_dropped_by_name() -> None:

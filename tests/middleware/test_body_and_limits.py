@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headstart.errors import Overloaded, RequestTimeout
-from headstart.middleware.body import ClientGone, iterate_body, read_body, replay_body, watch
+from headstart.errors import Overloaded, RequestTimeout, RequestTooLarge
+from headstart.middleware.body import (
+    ClientGone,
+    iterate_body,
+    read_body,
+    refuse_body,
+    replay_body,
+    watch,
+)
 from headstart.middleware.concurrency import ConcurrencyLimit, Supervisor
+
+if TYPE_CHECKING:
+    from headstart.types import Message
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
@@ -183,3 +193,29 @@ async def test_the_supervisor_outlives_a_failing_task_and_cancels_the_rest() -> 
     with pytest.raises(RuntimeError):
         supervisor.spawn(wait)
     await supervisor.aclose()
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+async def test_the_rest_of_a_body_that_is_refused_is_read_up_to_twice_the_limit(
+    *, leaves: bool
+) -> None:
+    read = 0
+
+    async def receive() -> Message:
+        nonlocal read
+        if leaves and read == 100:
+            return {"type": "http.disconnect"}
+        read += 50
+        return {"type": "http.request", "body": b"x" * 50, "more_body": True}
+
+    with pytest.raises(RequestTooLarge):
+        await refuse_body(receive, 200, None, ended=False)
+    assert read == (100 if leaves else 450)
+
+
+async def test_of_a_refused_body_that_has_ended_nothing_more_is_read() -> None:
+    async def receive() -> Message:
+        raise AssertionError
+
+    with pytest.raises(RequestTooLarge):
+        await refuse_body(receive, 200, None, ended=True)

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from headstart.reply import HELD_BYTES
 from support.raw_upstream import RawUpstream, ask_raw, sidecar_before
 
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
@@ -55,12 +56,12 @@ def request(path: str) -> bytes:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n"], ids=["lf", "crlf"])
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r"], ids=["lf", "crlf", "cr"])
 @pytest.mark.parametrize(("path", "error"), CASES)
 async def test_an_error_event_passes_unchanged(path: str, error: bytes, end: bytes) -> None:
     event = NAMES.get(path, b"")
     body = SAID[path] + event + b"data: " + error + end
-    if path == CHAT:
+    if path == CHAT and end != b"\r\r":  # with it, only the end of the body ends the event
         body += b"data: [DONE]\n\n"
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n"
     upstream = RawUpstream(head % len(body) + body)
@@ -69,3 +70,27 @@ async def test_an_error_event_passes_unchanged(path: str, error: bytes, end: byt
     assert came.startswith(b"HTTP/1.1 200 OK\r\n")
     assert came.count(event + b"data: " + error) == 1
     assert came.count(b"data: ") == SAID[path].count(b"data: ") + 1
+
+
+COMMENTS = (b": " + b"x" * 65536 + b"\n\n") * (HELD_BYTES // 65536 + 1)
+
+
+@pytest.mark.anyio
+async def test_a_stream_that_ends_before_its_first_text_is_an_error_to_its_client() -> None:
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n"
+    upstream = RawUpstream(head % len(COMMENTS) + COMMENTS)  # more than is held back
+    async with sidecar_before(upstream) as url:
+        came = await ask_raw(url, request(CHAT))
+    assert came.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b'"message":"the upstream\'s stream ended before its answer did"' in came
+    assert b"[DONE]" not in came
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("behind", [b"", b"HTTP/1.1 200 OK\r\n"])
+async def test_an_error_whose_body_breaks_off_is_an_error_of_the_gateway(behind: bytes) -> None:
+    answer = b"HTTP/1.1 500 Oh\r\ncontent-length: 900\r\n\r\n" + behind
+    async with sidecar_before(RawUpstream(answer, breaks_off=True)) as url:
+        came = await ask_raw(url, request(CHAT))
+    assert came.startswith(b"HTTP/1.1 502")
+    assert b"broke off its answer" in came

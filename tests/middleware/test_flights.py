@@ -10,7 +10,7 @@ import pytest
 
 from headstart.errors import UpstreamProtocolError, UpstreamTimeout
 from headstart.middleware.body import ClientGone
-from headstart.middleware.flights import Flight, FlightHead, Flights, SlowClient
+from headstart.middleware.flights import Flight, FlightHead, Flights, LazyCondition, SlowClient
 
 pytestmark = [pytest.mark.anyio, pytest.mark.virtual_clock]
 
@@ -45,6 +45,15 @@ async def test_latecomer_gets_what_was_streamed_at_once_and_the_rest_live() -> N
         await push(flight, b"three")
         flight.finish()
     assert [task.result() for task in waiting] == [b"three", b"three"]
+
+
+async def test_all_that_wait_for_one_condition_hear_of_its_change() -> None:
+    condition = LazyCondition()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(3):
+            group.create_task(condition.wait())
+        await asyncio.sleep(0)
+        condition.notify()
 
 
 async def test_a_failure_comes_after_what_arrived_before_it() -> None:

@@ -126,6 +126,14 @@ def test_a_call_that_comes_in_pieces_is_told_whole() -> None:
     }
 
 
+def test_a_call_whose_last_piece_is_missing_is_told_at_the_end() -> None:
+    piece = {"name": "f", "args": {"a": 1}, "willContinue": True}
+    raw = chunk({"functionCall": piece}) + chunk(finish="STOP")
+    (call,) = collected(events_in(raw)).choices[0].parts
+    assert isinstance(call, ToolCall)
+    assert (call.name, json.loads(call.arguments)) == ("f", {"a": 1})
+
+
 @pytest.mark.parametrize("path", ["", "city", "$.", "$[0]", "$.a[99999999]", "$.a..b", "$x"])
 def test_a_piece_that_stands_nowhere_is_an_error(path: str) -> None:
     call = {"name": "f", "partialArgs": [{"jsonPath": path, "stringValue": "x"}]}
@@ -170,6 +178,14 @@ def test_a_refused_prompt_is_an_answer_without_content() -> None:
     completion = collected(events_in(raw))
     assert completion.choices[0].native_finish == "PROHIBITED_CONTENT"
     assert completion.choices[0].finish == "content_filter"
+
+
+def test_a_note_on_a_prompt_that_was_not_refused_ends_nothing() -> None:
+    raw = event(promptFeedback={"safetyRatings": []}) + chunk(TEXT, finish="STOP")
+    answer = collected(events_in(raw))
+    assert answer.choices[0].finish == "stop"
+    (told,) = json.loads(DIALECT.write_body(answer, "r1", 1))["candidates"]
+    assert told["finishReason"] == "STOP"
 
 
 def test_an_error_inside_a_stream_is_read() -> None:

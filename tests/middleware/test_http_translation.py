@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from headstart.dialects.dialect import Dialect
-    from headstart.types import Completion, Headers, StreamEvent
+    from headstart.types import Completion, Headers, Receive, Scope, Send, StreamEvent
 
 pytestmark = pytest.mark.anyio
 
@@ -189,6 +190,41 @@ async def test_folded_call_of_the_same_dialect_streams_and_gives_one_body() -> N
     assert document["usage"]["prompt_tokens"] == 30
 
 
+@pytest.mark.parametrize("own", ["openai", "anthropic"])
+async def test_a_folded_stream_may_end_its_lines_with_carriage_returns(own: Any) -> None:
+    usage = {"prompt_tokens": 30, "completion_tokens": 20, "total_tokens": 50}
+    choice = {"index": 0, "delta": {"content": "Hello"}, "finish_reason": "stop"}
+    last: dict[str, Any] = {"choices": [choice], "usage": usage}
+    raw = b"data: " + msgspec.json.encode(last)
+    if own == "anthropic":
+        begun = {"id": "m", "model": "m", "content": [], "usage": {"input_tokens": 30}}
+        text, delta = {"type": "text", "text": ""}, {"type": "text_delta", "text": "Hello"}
+        ending = {"delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 20}}
+        events: list[dict[str, Any]] = [
+            {"type": "message_start", "message": begun},
+            {"type": "content_block_start", "index": 0, "content_block": text},
+            {"type": "content_block_delta", "index": 0, "delta": delta},
+            {"type": "message_delta", **ending},
+        ]
+        raw = b"\r\r".join(b"data: " + msgspec.json.encode(each) for each in events)
+
+    async def streamed(scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        headers = [(b"content-type", b"text/event-stream")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": raw + b"\r\r"})
+
+    async with serving(streamed, lifespan="off") as url:
+        upstream = HTTPUpstream(UpstreamSettings(name="u", base_url=url, dialect=own))
+        answer = await read(upstream, call_of(OPENAI, streamed_upstream=True))
+        await upstream.aclose()
+    document = json.loads(answer.body)
+    assert document["choices"][0]["message"]["content"] == "Hello"
+    assert document["choices"][0]["finish_reason"] == "stop"
+    assert document["usage"]["completion_tokens"] == 20
+
+
 async def test_stream_cut_while_it_is_folded_is_an_error() -> None:
     provider = ScriptedUpstream()
     provider.terminal = False
@@ -312,3 +348,51 @@ async def test_callers_key_takes_the_providers_form(
 ) -> None:
     across = headers_across(headers, query, None, UPSTREAM_DIALECTS[dialect].key_header)
     assert [pair for pair in across if pair[1].endswith("k")] == [sent]
+
+
+async def compressed(scope: Scope, receive: Receive, send: Send) -> None:
+    """An app that compresses its answers, whatever it was asked for."""
+    while (await receive()).get("more_body"):
+        pass
+    headers = [(b"content-type", b"application/json"), (b"content-encoding", b"gzip")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": gzip.compress(b"{}")})
+
+
+@pytest.mark.parametrize(
+    ("own", "folded_call", "readable"),
+    [("anthropic", False, False), ("openai", True, False), ("openai", False, True)],
+)
+async def test_a_compressed_answer_is_only_an_error_where_it_has_to_be_read(
+    own: Any, *, folded_call: bool, readable: bool
+) -> None:
+    call = call_of(OPENAI, streamed_upstream=folded_call)
+    async with serving(compressed, lifespan="off") as url:
+        upstream = HTTPUpstream(UpstreamSettings(name="u", base_url=url, dialect=own))
+        if readable:
+            assert gzip.decompress((await read(upstream, call)).body) == b"{}"
+        else:
+            with pytest.raises(UpstreamProtocolError, match="compressed its answer"):
+                await read(upstream, call)
+        await upstream.aclose()
+
+
+@pytest.mark.parametrize("own_key", [None, "own-key"])
+async def test_a_relayed_call_of_a_further_dialect_has_the_callers_key_in_both_forms(
+    own_key: str | None,
+) -> None:
+    """Its provider may take the one or the other. With a key of its own it gets that alone."""
+    provider = ScriptedUpstream()
+    credential = own_key and ((b"authorization", f"Bearer {own_key}".encode()),)
+    options = {"also_speaks": ("anthropic",), "credential": credential}
+    async with upstream_at(provider, **options) as upstream:
+        call = call_of(ANTHROPIC, headers=((b"x-api-key", b"caller"),))
+        await read(upstream, msgspec.structs.replace(call, request=None, endpoint="relay"))
+        both = (*call.headers, (b"authorization", b"Bearer other"))
+        await read(upstream, msgspec.structs.replace(call, request=None, headers=both))
+    first, second = ([*each.headers] for each in provider.calls)
+    sent = dict(first)
+    assert sent[b"authorization"] == f"Bearer {own_key or 'caller'}".encode()
+    assert sent.get(b"x-api-key") == (None if own_key else b"caller")
+    keys = [value for name, value in second if name == b"authorization"]
+    assert keys == [f"Bearer {own_key or 'other'}".encode()]

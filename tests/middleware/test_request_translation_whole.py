@@ -34,6 +34,12 @@ def test_least_request_stays_as_small_within_a_dialect(name: str) -> None:
     assert translate(name, name, LEAST[name]) == (LEAST[name], ())
 
 
+@pytest.mark.parametrize("kind", ["adaptive", "disabled"])
+def test_thinking_without_a_budget_stays_as_it_was_within_a_dialect(kind: str) -> None:
+    document = {**LEAST["anthropic"], "thinking": {"type": kind}}
+    assert translate("anthropic", "anthropic", document) == (document, ())
+
+
 @pytest.mark.parametrize("requests", [WHOLE, PORTABLE], ids=["whole", "portable"])
 @pytest.mark.parametrize("name", ["openai", "anthropic"])
 def test_only_invalid_request_is_raised_for_a_malformed_one(

@@ -112,8 +112,9 @@ async def test_the_same_upstream_is_asked_again_where_there_is_no_other() -> Non
         spoken("Once up", end=False),
         [UpstreamUnreachable("down")],
         [Piece(b"t", (ToolCallDelta(index=0, name="f"),)), Piece(b"", (Ended(),))],
+        [*spoken("Once up", end=False), Piece(b"{}", (ErrorReported(message="overloaded"),))],
     ],
-    ids=["diverges", "shorter", "breaks too", "down", "calls a tool"],
+    ids=["diverges", "shorter", "breaks too", "down", "calls a tool", "reports an error"],
 )
 async def test_where_it_cannot_go_on_the_first_error_comes_out(other: list[Step]) -> None:
     targets = Targets()
@@ -413,6 +414,17 @@ async def test_a_slow_stream_goes_on_where_nobody_overtakes_it(other: list[Any])
         assert await read(reply) == "".join(WORDS)
         assert (reply.storable, reply.transforms) == (True, ())
     assert len(second.calls) == 1
+
+
+async def test_an_answer_that_was_overtaken_and_broke_off_is_not_begun_a_third_time() -> None:
+    targets = Targets()
+    broken = [*spoken(*WORDS[:40], end=False), UpstreamUnreachable("down")]
+    slow, second = Actor("a", [dripping(*WORDS)]), Actor("b", [broken])
+    async with await (await known(targets, slow, second)).send(chat_call()) as reply:
+        with pytest.raises(UpstreamUnreachable, match="down"):
+            await read(reply)
+    assert (len(slow.calls), len(second.calls)) == (1, 1)
+    assert (slow.open, second.open) == (0, 0)
 
 
 async def test_a_slow_reader_is_no_slow_upstream() -> None:

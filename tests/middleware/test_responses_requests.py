@@ -418,3 +418,119 @@ def test_results_of_tools_are_told() -> None:
     assert FORM.has_tool_results(ASKED)
     assert not FORM.has_tool_results({"input": "Hi"})
     assert FORM.continues_answer({"input": [{"role": "assistant", "content": "The"}]})
+
+
+SOUND = {"type": "input_audio", "input_audio": {"data": "iVBO", "format": "wav"}}
+ADDRESS = "https://example.org/a.pdf"
+
+
+@pytest.mark.parametrize(
+    ("part", "told"),
+    [
+        (SOUND, SOUND),
+        (
+            {"type": "input_file", "filename": "a.pdf", "file_data": DOCUMENT},
+            {"type": "file", "file": {"filename": "a.pdf", "file_data": DOCUMENT}},
+        ),
+    ],
+)
+def test_content_is_told_to_chat_completions(part: dict[str, Any], told: dict[str, Any]) -> None:
+    text = {"type": "input_text", "text": "See:"}
+    written = translate(OPENAI_CHAT, input=[{"role": "user", "content": [text, part]}])
+    (turn,) = json.loads(written.body)["messages"]
+    assert turn["content"] == [{"type": "text", "text": "See:"}, told]
+
+
+def test_a_refusal_is_told_to_chat_completions() -> None:
+    said = {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}
+    written = translate(OPENAI_CHAT, input=[said, {"role": "user", "content": "Why?"}])
+    turn, _ = json.loads(written.body)["messages"]
+    assert turn["refusal"] == "No."
+
+
+def test_a_file_at_an_address_is_told_to_anthropic_and_comes_back() -> None:
+    part = {"type": "input_file", "file_url": ADDRESS}
+    written = translate(
+        ANTHROPIC_MESSAGES,
+        Quirks(default_max_tokens=9),
+        input=[{"role": "user", "content": [part]}],
+    )
+    ((block,),) = (turn["content"] for turn in json.loads(written.body)["messages"])
+    assert block == {"type": "document", "source": {"type": "url", "url": ADDRESS}}
+    asked = ANTHROPIC_MESSAGES.read_request(ANTHROPIC_MESSAGES.parse_request(written.body))
+    (turn,) = json.loads(DIALECT.write_request(asked, Quirks()).body)["input"]
+    assert turn["content"] == [part]
+
+
+TOOLS = [{"type": "function", "name": name} for name in ("look", "now")]
+NAMED = {"type": "function", "name": "look"}
+
+
+@pytest.mark.parametrize(
+    ("choice", "told", "tools"),
+    [
+        ("auto", {"type": "auto"}, ["look", "now"]),
+        ("required", {"type": "any"}, ["look", "now"]),
+        (NAMED, {"type": "tool", "name": "look"}, ["look", "now"]),
+        (
+            {"type": "allowed_tools", "mode": "auto", "tools": [NAMED]},
+            {"type": "auto"},
+            ["look"],
+        ),
+    ],
+)
+def test_the_choice_of_a_tool_is_told_to_anthropic_and_comes_back(
+    choice: Any, told: dict[str, Any], tools: list[str]
+) -> None:
+    quirks = Quirks(default_max_tokens=9)
+    written = translate(ANTHROPIC_MESSAGES, quirks, tools=TOOLS, tool_choice=choice)
+    document = json.loads(written.body)
+    assert document.get("tool_choice", {"type": "auto"}) == told
+    assert [tool["name"] for tool in document["tools"]] == tools
+    asked = ANTHROPIC_MESSAGES.read_request(ANTHROPIC_MESSAGES.parse_request(written.body))
+    back = json.loads(DIALECT.write_request(asked, Quirks()).body)
+    assert back.get("tool_choice", "auto") == ("auto" if told == {"type": "auto"} else choice)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"input": [{"role": "tool", "content": "x"}]}, "role: must be system"),
+        ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "file_data: a string"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_file", "file_data": "aa"}]}]},
+            "file_data: must be a data: URL",
+        ),
+        (
+            {"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "mode": "x", "tools": []}},
+            "mode",
+        ),
+        ({"tools": TOOLS, "tool_choice": {"type": "web_search"}}, "tool_choice of type web_search"),
+        ({"text": {"format": {"type": "xml"}}}, "type: must be text, json_object or json_schema"),
+    ],
+)
+def test_what_cannot_be_told_is_named(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        translate(OPENAI_CHAT, **fields)
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"), [("text", None), ("json_object", {"type": "json_object"})]
+)
+def test_the_form_of_the_answer_is_told(kind: str, told: Any) -> None:
+    written = translate(OPENAI_CHAT, text={"format": {"type": kind}})
+    assert json.loads(written.body).get("response_format") in (told, {"type": kind})
+
+
+@pytest.mark.parametrize(
+    ("wish", "shown"),
+    [
+        (None, False),
+        ({"effort": "low"}, False),
+        ({"summary": None}, False),
+        ({"summary": "auto"}, True),
+        ({"generate_summary": "concise"}, True),
+    ],
+)
+def test_reasoning_is_shown_to_who_asked_for_a_summary(wish: Any, shown: bool) -> None:
+    assert DIALECT.shows_reasoning(request_of(reasoning=wish)) is shown

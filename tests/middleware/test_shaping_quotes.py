@@ -223,6 +223,25 @@ async def test_a_stream_goes_on_in_its_own_dialect(dialect: Any, bench: TextWork
     assert streamed(pieces, dialect) == f"It says {ONE}."
 
 
+async def test_a_mark_that_its_content_block_cuts_stays_in_its_block(bench: TextWorker) -> None:
+    encoder = ANTHROPIC.encoder("up-1", 1, include_usage=False)
+    groups: list[tuple[StreamEvent, ...]] = [
+        (Started(id="up-1", model="m", created=1), TextDelta(text="One ⟦q:", block=0)),
+        (TextDelta(text="1⟧ two.", block=1),),
+        (Finished(reason="stop"), Ended()),
+    ]
+    script = [Piece(encoder.feed(events), events) for events in groups]
+    raw = msgspec.json.encode(
+        {"model": "m", "stream": True, "max_tokens": 10, "messages": [user(ASKED)]}
+    )
+    request = ANTHROPIC.parse_request(raw)
+    call = msgspec.structs.replace(chat_call(), body=raw, dialect=ANTHROPIC.name, request=request)
+    pieces = await Scene(bench, *script).pieces(call)
+    said = [each for piece in pieces for each in piece.events if isinstance(each, TextDelta)]
+    texts = ["".join(each.text for each in said if each.block == block) for block in (0, 1)]
+    assert texts == ["One ⟦q:", "1⟧ two."]
+
+
 async def test_a_whole_answer_is_expanded_whole(bench: TextWorker) -> None:
     body = Piece(
         b'{"short": 1}',

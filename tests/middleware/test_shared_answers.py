@@ -11,7 +11,7 @@ from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.openai_responses import OPENAI_RESPONSES
 from headstart.dialects.registry import in_dialect, refuse_in_dialect
 from headstart.reply import Transcript
-from headstart.types import CacheKey, Entry, Origin
+from headstart.types import CacheKey, Choice, Completion, Entry, Origin, Text
 
 PART = {"type": "output_text", "text": "Blue.", "annotations": [], "logprobs": []}
 MESSAGE = {"id": "m", "type": "message", "role": "assistant", "status": "completed"}
@@ -81,6 +81,32 @@ def test_content_that_the_other_dialect_lacks_is_named(
     found = entry(*output, **fields)
     assert refuse_in_dialect(CHAT, found) == f"other-api:{why}"
     assert refuse_in_dialect(OWN, found) is None
+
+
+@pytest.mark.parametrize(
+    ("choices", "why"),
+    [
+        ([0, 1], "choices"),
+        ([], "choices"),
+        ([{"logprobs": {"content": [{"token": "B", "logprob": 0.0}]}}], "logprobs"),
+    ],
+)
+def test_a_chat_that_the_other_dialect_cannot_tell_is_named(choices: list[Any], why: str) -> None:
+    whole = tuple(
+        Choice(
+            index=number,
+            parts=(Text(text="Blue."),),
+            finish="stop",
+            logprobs=choice["logprobs"] if isinstance(choice, dict) else None,
+        )
+        for number, choice in enumerate(choices)
+    )
+    answer = Completion(model="m", choices=whole, created=1)
+    found = Entry(
+        id="1", key=KEY, answer=answer, origin=ORIGIN, created=0.0, dialect=OPENAI_CHAT.name
+    )
+    assert refuse_in_dialect(OWN, found) == f"other-api:{why}"
+    assert refuse_in_dialect(CHAT, found) is None
 
 
 def test_an_entry_that_does_not_say_its_form_serves_nobody_whose_keys_are_shared() -> None:

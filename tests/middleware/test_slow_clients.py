@@ -16,7 +16,7 @@ from headstart.middleware.http_protocol import BoundedHeadProtocol
 from support.patience import PATIENCE_S
 from support.raw_upstream import OK, RawUpstream, ask_raw, open_raw, sidecar_before
 from support.scripted import ScriptedUpstream
-from support.serving import serving
+from support.serving import KEPT_ALIVE_S, serving
 from support.simulated import until
 
 if TYPE_CHECKING:
@@ -83,7 +83,6 @@ async def closed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
         b"\r\n",
         b"G",
         b"GET /v1/x HTTP/1.1\r\nHost: loc",
-        ALIVE_ON + b"\r\n",
         ALIVE_ON + b"POST /v1/chat",
     ],
 )
@@ -93,6 +92,17 @@ async def test_connections_without_a_whole_head_are_closed_while_others_work(beg
         assert b"alive" in await ask_raw(url, ALIVE)
         answers = [await closed(*each) for each in late]
     assert all((b"alive" in answer) is begun.startswith(ALIVE_ON) for answer in answers)
+
+
+@pytest.mark.parametrize("begun", [b"\r\n", b"G"])
+async def test_connections_in_use_without_a_whole_next_head_are_closed(begun: bytes) -> None:
+    async with sidecar(RawUpstream(), head_s=0.2) as url, asyncio.timeout(KEPT_ALIVE_S / 2):
+        late = [await open_raw(url, ALIVE_ON) for _ in range(50)]
+        for reader, writer in late:
+            assert b"alive" in await reader.readuntil(b"}")
+            writer.write(begun)
+        assert b"alive" in await ask_raw(url, ALIVE)
+        assert {await closed(*each) for each in late} == {b""}
 
 
 async def test_a_head_that_trickles_is_closed() -> None:
@@ -123,7 +133,8 @@ async def test_an_answer_on_its_way_outlives_a_late_next_head() -> None:
         assert await closed(*await open_raw(url, b"")) == b""
         assert await closed(*await open_raw(url, b"")) == b""
         upstream.speak(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
-        answer = await closed(reader, writer)
+        async with asyncio.timeout(KEPT_ALIVE_S / 2):  # the answer ends the connection
+            answer = await closed(reader, writer)
     assert answer.startswith(b"HTTP/1.1 200")
     assert answer.endswith(b"{}")
 

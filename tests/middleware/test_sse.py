@@ -1,14 +1,19 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headstart.dialects.dialect import Frame
+from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.errors import UpstreamProtocolError
-from headstart.middleware.reading import SSEDecoder
+from headstart.middleware.reading import SentencePace, SSEDecoder
+
+if TYPE_CHECKING:
+    from headstart.types import Message
 
 PIECES = (
     b"data: {}",
@@ -147,3 +152,47 @@ def test_long_frame_in_small_pieces_is_read_in_linear_time(line: bytes) -> None:
     assert not any(decoder.feed(line) for _ in range(pieces))
     frame = decoder.feed(b"\n\n")[0]
     assert frame.raw.startswith(line * pieces)
+
+
+# --- whole sentences -------------------------------------------------------------------------
+
+
+def chunk(text: bytes) -> bytes:
+    return b'data: {"choices":[{"index":0,"delta":{"content":"%b"}}]}\n\n' % text
+
+
+async def paced(*pieces: bytes) -> list[bytes]:
+    """Return what a client that asked for sentences gets."""
+    sent: list[bytes] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message.get("body", b""))
+
+    pace = SentencePace(send, OPENAI_CHAT)
+    headers = [(b"content-type", b"text/event-stream")]
+    await pace({"type": "http.response.start", "status": 200, "headers": headers})
+    for piece in pieces:
+        await pace({"type": "http.response.body", "body": piece, "more_body": True})
+    await pace({"type": "http.response.body", "body": b""})
+    return sent
+
+
+HALVES = chunk(b"\\ud83d") + chunk(b"\\ude00")
+BEFORE, CUT, AFTER = chunk(b"Hello. Wor"), [chunk(b"Hello."), chunk(b" Wor")], chunk(b"ld. Bye.")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("size", [7, 60, 100, 1000])
+async def test_half_a_character_passes_between_sentences_and_nothing_is_doubled(size: int) -> None:
+    whole = BEFORE + HALVES + AFTER
+    came = b"".join(await paced(*(whole[at : at + size] for at in range(0, len(whole), size))))
+    assert came == b"".join([*CUT, HALVES, chunk(b"ld."), chunk(b" Bye.")])
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("size", [2**20, 5 * 2**20, 2**24])
+async def test_an_event_too_long_to_be_read_passes_with_all_after_it(size: int) -> None:
+    long = b": " + b"x" * (9 * 2**20) + b"\n\n"
+    whole = BEFORE + long + AFTER
+    came = b"".join(await paced(*(whole[at : at + size] for at in range(0, len(whole), size))))
+    assert came == b"".join([*CUT, long, AFTER])

@@ -294,6 +294,8 @@ async def test_others_get_their_turn_while_a_flood_of_tiny_events_is_read() -> N
         writer.write(head + b": x\n\n" * 200_000)
         with contextlib.suppress(ConnectionError):
             await writer.drain()
+            await reader.read()  # until the client leaves
+        writer.close()
 
     turns = 0
 

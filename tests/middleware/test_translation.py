@@ -11,6 +11,7 @@ from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
 from headstart.dialects.dialect import translate_events, translate_headers, translate_status
 from headstart.dialects.gemini_generate import GEMINI_GENERATE
 from headstart.dialects.openai_chat import OPENAI_CHAT
+from headstart.dialects.openai_responses import OPENAI_RESPONSES
 from headstart.dialects.registry import with_retry_after
 from headstart.types import (
     Choice,
@@ -216,3 +217,33 @@ def test_geminis_clients_get_logprobs_whole_and_in_a_stream() -> None:
         (choice,) = completion.choices
         assert choice.logprobs is not None
         assert choice.logprobs["chosenCandidates"] == [{"token": "Hé", "logProbability": -0.5}]
+
+
+CHATS = [OPENAI, OPENAI_RESPONSES, ANTHROPIC, GEMINI]
+
+
+@pytest.mark.parametrize("dialect", CHATS, ids=lambda each: each.setting)
+@pytest.mark.parametrize("end", [Ended(), ErrorReported(message="The end.", status=500)])
+def test_nothing_is_written_after_the_end(dialect: Dialect, end: StreamEvent) -> None:
+    encoder = dialect.encoder("id", 1, include_usage=True)
+    said = encoder.feed((Started(model="m"), TextDelta(text="Hi")))
+    assert b"Hi" in said
+    last = encoder.feed((Finished(reason="stop"), end))
+    assert (b"The end." in last) is isinstance(end, ErrorReported)
+    assert encoder.feed((TextDelta(text="more"), Finished(reason="stop"), Ended())) == b""
+
+
+@pytest.mark.parametrize("dialect", CHATS, ids=lambda each: each.setting)
+def test_an_error_that_is_only_a_text_is_told(dialect: Dialect) -> None:
+    (event,) = dialect.decode_body(503, b'{"error": "Busy."}')
+    assert isinstance(event, ErrorReported)
+    assert (event.message, event.status) == ("Busy.", 503)
+
+
+def test_tools_have_precedence_over_functions_in_an_answer() -> None:
+    function = {"name": "f"}
+    asked = {"model": "m", "messages": [], "functions": [function]}
+    tools = [{"type": "function", "function": function}]
+    for document, functions in ((asked, True), ({**asked, "tools": tools}, False)):
+        request = OPENAI.parse_request(json.dumps(document).encode())
+        assert OPENAI.asks_functions(request) is functions

@@ -20,6 +20,7 @@ DESCRIPTORS = Path("/dev/fd")
 
 SETTLE_S = 1.0
 """What was cancelled or closed may need some turns of the loop; what then still lives is a leak."""
+TURNS = 50
 
 
 def open_sockets() -> frozenset[int]:
@@ -41,17 +42,19 @@ async def leaked_tasks(
     ours = [task for task in started if not _is_runner(task)]
     if not ours:
         return []
-    _, pending = await asyncio.wait(ours, timeout=settle_s)
+    await asyncio.wait(ours, timeout=settle_s)
+    for _ in range(TURNS):  # a busy machine may have given this process no turn meanwhile
+        await asyncio.sleep(0)
+    pending = (task for task in ours if not task.done())
     return sorted(f"{task.get_name()}: {task.get_coro()!r}" for task in pending)
 
 
 async def leaked_sockets(before: frozenset[int], settle_s: float = SETTLE_S) -> int:
     """Wait up to ``settle_s`` for the sockets opened since ``before`` to close; count the rest."""
-    turns = 50
-    for _ in range(turns):
+    for _ in range(TURNS):
         if not open_sockets() - before:
             return 0
-        await asyncio.sleep(settle_s / turns)
+        await asyncio.sleep(settle_s / TURNS)
     return len(open_sockets() - before)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -36,11 +37,16 @@ USAGE = (1000, 20)
 
 
 class ReadingModel(ScriptedUpstream):
-    """Gives the answers that ``script`` returns for a request's document."""
+    """Gives the answers that ``script`` returns for a request's document.
 
-    def __init__(self, script: Callable[[dict[str, Any]], Answer]) -> None:
+    ``pause_s``: the time between two events, so that each one arrives alone, except the end of a
+    content block, which arrives with its last text.
+    """
+
+    def __init__(self, script: Callable[[dict[str, Any]], Answer], *, pause_s: float = 0.0) -> None:
         super().__init__()
         self.script = script
+        self._pause_s = pause_s
 
     async def _answer(self, call: Received, send: Any) -> None:
         if self.status != 200:
@@ -59,6 +65,8 @@ class ReadingModel(ScriptedUpstream):
             {"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]}
         )
         for part in parts:
+            if b"content_block_stop" not in part:
+                await asyncio.sleep(self._pause_s)
             await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10
+KEPT_ALIVE_S = 60
+"""A client that a busy machine held up for 5 s would send on a connection that just closed."""
 """Connections that are still open this long after the test left are cut."""
 
 
@@ -120,8 +122,7 @@ def _config(app: ASGIApp, options: dict[str, Any]) -> uvicorn.Config:
         "log_config": None,
         "access_log": False,
         "timeout_graceful_shutdown": STOP_TIMEOUT_S,
-        # A client that a busy machine held up for 5 s would send on a connection that just closed.
-        "timeout_keep_alive": 60,
+        "timeout_keep_alive": KEPT_ALIVE_S,
     }
     return uvicorn.Config(app, **(defaults | options))
 

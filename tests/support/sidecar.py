@@ -42,8 +42,11 @@ class Provider(Simulator):
         self.open = asyncio.Event()
         """Calls wait for it before they are read."""
         self.open.set()
+        self.began = 0
+        """Calls that have come, with those that wait."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.began += scope["type"] == "http"
         await self.open.wait()
         await super().__call__(scope, receive, send)
 
@@ -71,6 +74,11 @@ class Sidecar(RunningParts):
     @property
     def outcomes(self) -> list[Outcome]:
         return [row.outcome for row in self.served]
+
+    @property
+    def readers(self) -> int:
+        """The clients of all flights, and the other nodes that follow them."""
+        return sum(flight.clients for flight in self.parts[0].flights.values())
 
     async def labels(self, count: int) -> list[Label]:
         """Wait until the store has so many labels, and return them."""

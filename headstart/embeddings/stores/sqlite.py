@@ -344,15 +344,20 @@ class SQLiteStore(RecordStore):
 
         Raises ConfigError; StoreError if the disk hangs. The thread that opens is then left behind.
         """
+        given_up = threading.Event()
 
         def open_now() -> tuple[Connections, DeletionClock]:
-            connections = open_file(
+            pair = open_file(
                 self._path,
                 on_corrupt=self._on_corrupt,
                 busy_s=self._busy_s,
                 new_secret=self._new_secret,
             )
-            return connections, DeletionClock(self._clock, last=_newest(connections[0]))
+            deleting = DeletionClock(self._clock, last=_newest(pair[0]))
+            if given_up.is_set():
+                for connection in pair:
+                    connection.close()
+            return pair, deleting
 
         opener = BatchWorker[None, "tuple[Connections, DeletionClock]"](
             "store-opener", lambda jobs: [open_now() for _ in jobs]
@@ -365,6 +370,7 @@ class SQLiteStore(RecordStore):
                 "slow; name a file on another disk, or memory:"
             ) from None
         finally:
+            given_up.set()
             await opener.aclose(0.0)
         writer = SQLiteWriter(writing, self._limits, self._clock, deleting)
         write = _in_place(self._path, writer.commit)

@@ -36,6 +36,7 @@ from headstart.compression.result import RETRIEVE, Compression, calls_in, texts
 from headstart.compression.tokens import CHARS_PER_TOKEN
 from headstart.dialects.registry import DIALECTS
 from headstart.errors import HeadstartError, UpstreamProtocolError
+from headstart.middleware.reading import SSEDecoder
 from headstart.middleware.router import conversation
 from headstart.middleware.shaping.steps import (
     answer_writer,
@@ -51,6 +52,7 @@ from headstart.types import (
     ErrorReported,
     ExtraDelta,
     Finished,
+    Piece,
     ReasoningDelta,
     Started,
     Text,
@@ -68,7 +70,7 @@ if TYPE_CHECKING:
     from headstart.dialects.request_form import PromptMessage, RequestForm
     from headstart.middleware.shaping.steps import RestOfSteps, StepContext
     from headstart.settings import CompressionSettings
-    from headstart.types import Call, ChatRequest, Completion, Piece, StreamEvent
+    from headstart.types import Call, ChatRequest, Completion, StreamEvent
 
 
 READ_AGAIN_CHARS = 8_000
@@ -417,7 +419,8 @@ class _RecoveredAnswer:
         assert request is not None
         shown, late = Transcript(), None
         held: list[Piece] = []
-        async for piece in self.source:
+        source = _with_ends_apart(self.source, self.dialect) if request.stream else self.source
+        async for piece in source:
             if held or not request.stream or _calls_our_tool(piece.events):
                 held.append(piece)
                 continue
@@ -628,6 +631,24 @@ class _VisibleEvents:
             for each in details
         ]
         return msgspec.structs.replace(event, fields={**event.fields, CONTENT_BLOCKS: moved})
+
+
+async def _with_ends_apart(pieces: AsyncIterator[Piece], dialect: Dialect) -> AsyncGenerator[Piece]:
+    """Yield the pieces of a stream; frames without events at the end of one are a piece apart.
+
+    So the end of a content block is apart from its last text, however the bytes arrived.
+    """
+    decoder = dialect.decoder()
+    async for piece in pieces:
+        at = end = 0
+        for frame in SSEDecoder().feed(piece.data):
+            at += len(frame.raw)
+            end = at if decoder.feed(frame) else end
+        if piece.events and 0 < end < len(piece.data):
+            yield Piece(piece.data[:end], piece.events)
+            yield Piece(piece.data[end:])
+        else:
+            yield piece
 
 
 def _calls_our_tool(events: Iterable[StreamEvent]) -> bool:

@@ -25,6 +25,7 @@ from headstart.errors import ConfigError, StoreError
 from headstart.types import Delete
 from support.entries import NOW, entry, put
 from support.labels import label, labelled
+from support.patience import PATIENCE_S
 from support.repository import ROOT
 from support.stores import Clock, follow, scan
 
@@ -383,7 +384,14 @@ async def test_a_store_closes_although_its_disk_hangs(
 async def test_a_start_on_a_disk_that_hangs_fails_and_says_why(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    disk = threading.Event()
+    disk, connect = threading.Event(), sqlite_store._connect
+    connections: list[sqlite3.Connection] = []
+
+    def connect_noted(path: Path, busy_s: float) -> sqlite3.Connection:
+        connections.append(connect(path, busy_s))
+        return connections[-1]
+
+    monkeypatch.setattr(sqlite_store, "_connect", connect_noted)
     monkeypatch.setattr("headstart.embeddings.stores.sqlite.LONGEST_OPEN_S", 0.1)
     monkeypatch.setattr(sqlite_store, "_check", lambda _: disk.wait(30))
     try:
@@ -391,6 +399,18 @@ async def test_a_start_on_a_disk_that_hangs_fails_and_says_why(
             await SQLiteStore(path).open()
     finally:
         disk.set()
+    # The thread that was left behind closes what it still opens.
+    with anyio.fail_after(PATIENCE_S):
+        while len(connections) < 2 or not all(map(is_closed, connections)):
+            await anyio.sleep(0.001)
+
+
+def is_closed(connection: sqlite3.Connection) -> bool:
+    try:
+        connection.execute("SELECT 1")
+    except sqlite3.ProgrammingError:
+        return True
+    return False
 
 
 async def test_expired_entries_are_purged_without_a_write(open_file: Open) -> None:
