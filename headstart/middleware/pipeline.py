@@ -39,13 +39,14 @@ from headstart.middleware.learning.hit_decisions import AllowedChecks, HitAction
 from headstart.middleware.learning.learner import book_audit
 from headstart.middleware.prepare import INLINE_BYTES
 from headstart.middleware.pump import PumpedCall
-from headstart.middleware.reading import HELD_DOCUMENT_BYTES, SentencePace
+from headstart.middleware.reading import HELD_DOCUMENT_BYTES
 from headstart.middleware.record import AnswerLog
 from headstart.middleware.request_context import KeptCall, KeptCalls, RequestContext
 from headstart.middleware.respond import NotForOthers, leave_to_retry, send_error
 from headstart.middleware.router import NO_ROUTE
 from headstart.middleware.shaping.steps import limited_body
 from headstart.middleware.shared_flights import LeaseClaim
+from headstart.middleware.translated_reading import SentencePace
 from headstart.middleware.upstreams.app import AppUpstream
 from headstart.observe import StageFailed, logger
 from headstart.policies.admission import NEVER_STORED

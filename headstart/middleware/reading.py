@@ -1,16 +1,9 @@
-"""Reads the bytes of an answer as they pass, and returns their events and the client's bytes.
-
-**Answers in whole sentences** (``x-headstart-pace: sentences``) are for clients that speak them.
-Each event of the stream then has one or more whole sentences. A sentence is sent as soon as it is
-known to be complete. Only the text of events is rewritten: the text of several events goes into the
-last of them. Other events pass unchanged, after the text before them.
-"""
+"""Reads the bytes of an answer as they pass, and returns their events and the client's bytes."""
 
 from __future__ import annotations
 
-import contextlib
 import re
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -18,8 +11,7 @@ from msgspec.structs import replace
 from headstart.dialects.dialect import UNDECODABLE, Dialect, Frame, FrameCutter, UpstreamDialect
 from headstart.dialects.registry import TEXT_FIELDS, read_usage
 from headstart.errors import UpstreamProtocolError
-from headstart.policies.output.sentences import SentenceCutter
-from headstart.reply import form_of_body, is_event_stream, is_plain
+from headstart.reply import is_event_stream, is_plain
 from headstart.types import (
     Ended,
     ErrorReported,
@@ -35,7 +27,7 @@ from headstart.types import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from headstart.types import Headers, Message, Send, StreamEvent
+    from headstart.types import Headers, StreamEvent
 
     TextsRead: TypeAlias = tuple[tuple[StreamEvent, ...], int]
     """Events of texts, and the place in the data where they end."""
@@ -693,123 +685,3 @@ def body_reader(status: int, headers: Headers, dialect: Dialect | None) -> BodyR
     if is_event_stream(headers):
         return StreamReader(dialect)
     return DocumentReader(dialect, status)
-
-
-# --- answers in whole sentences -------------------------------------------------------------------
-
-_FIELD = re.compile(rb'"(?:%b)" ?: ?(?=")' % "|".join(sorted(TEXT_FIELDS)).encode())
-_JSON_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
-_BESIDE_TEXT = (TextDelta, ExtraDelta, Started, UsageReported)
-"""Events that may come before the text of their frame. Gemini reports usage with each text."""
-_NUMBERED = b'"sequence_number"'
-"""The sign of events with numbers. Two events must not have the same number."""
-
-
-class _TextPlace(NamedTuple):
-    """The text for one place of the answer: a choice and a block."""
-
-    choice: int
-    block: int | None
-
-
-class _TakenText(NamedTuple):
-    """A frame without the text that was taken out of it."""
-
-    frame: bytes
-    text: str
-
-
-class SentencePace:
-    """The ``send`` of a request whose answer is to come in sentences."""
-
-    def __init__(self, send: Send, dialect: Dialect) -> None:
-        self._send = send
-        self._dialect = dialect
-        self._frames: SSEDecoder | None = None
-        """None: the answer passes unchanged."""
-        self._decoder = dialect.decoder()
-        self._cutters: dict[_TextPlace, SentenceCutter] = {}
-        self._last: dict[_TextPlace, _TakenText] = {}
-        """The last frame of each place, which gets the rest of the text."""
-
-    async def __call__(self, message: Message) -> None:
-        """Send a message of the answer."""
-        if message["type"] == "http.response.start":
-            message = self._begin(message)
-        elif message["type"] == "http.response.body" and self._frames is not None:
-            more = message.get("more_body", False)
-            data = self._paced(self._frames, message.get("body", b""), ends=not more)
-            if not data and more:
-                return
-            message = {**message, "body": data}
-        await self._send(message)
-
-    def _begin(self, message: Message) -> Message:
-        headers = message["headers"]
-        is_stream, is_plain = form_of_body(tuple(headers))
-        if not (is_stream and is_plain):
-            return message
-        self._frames = SSEDecoder()
-        kept = [pair for pair in headers if pair[0].lower() != b"content-length"]
-        return {**message, "headers": kept}
-
-    def _paced(self, decoder: SSEDecoder, data: bytes, *, ends: bool) -> bytes:
-        """Return the bytes that go out now."""
-        out, block, at, rest = [], b"", 0, b""
-        try:
-            block = decoder.receive(data)
-            while frame := decoder.cut(block, at):
-                out.append(self._frame(frame))
-                at += len(frame.raw)
-        except UpstreamProtocolError:  # a frame that is too long passes, and all after it
-            self._frames, ends, rest = None, True, block[at:]
-        if ends:
-            out += [self._flush(), decoder.rest() or rest]
-        return b"".join(out)
-
-    def _frame(self, frame: Frame) -> bytes:
-        events = self._decoder.feed(frame)
-        texts = [event for event in events if isinstance(event, TextDelta) and event.text]
-        if len(texts) != 1:
-            return (self._flush() if _says_more(events) else b"") + frame.raw
-        [text] = texts
-        place = _TextPlace(text.choice, text.block)
-        written = _write(frame.raw, text.text, text.text)
-        if written is None:  # the text has half a character, or is in an unknown field
-            return self._flush() + frame.raw
-        cutter = self._cutters.setdefault(place, SentenceCutter())
-        sentences = cutter.feed(text.text)
-        self._last[place] = _TakenText(frame.raw, text.text)
-        if _says_more(events):  # the frame also has, for example, the finish reason
-            others = self._flush(but=place)
-            rest = "".join(sentences) + cutter.rest()
-            self._last.pop(place)
-            return others + (_write(frame.raw, text.text, rest) or b"")
-        if _NUMBERED in frame.raw and sentences:
-            sentences = ["".join(sentences)]
-        return b"".join(_write(frame.raw, text.text, each) or b"" for each in sentences)
-
-    def _flush(self, but: _TextPlace | None = None) -> bytes:
-        """Return frames with all text that is held."""
-        out = []
-        for place in [place for place in self._last if place != but]:
-            held = self._last.pop(place)
-            if rest := self._cutters[place].rest():
-                out.append(_write(held.frame, held.text, rest) or b"")
-        return b"".join(out)
-
-
-def _says_more(events: tuple[StreamEvent, ...]) -> bool:
-    """Tell whether events have content beside text that must follow the text before it."""
-    return any(not isinstance(event, _BESIDE_TEXT) for event in events)
-
-
-def _write(frame: bytes, old: str, new: str) -> bytes | None:
-    """Return a frame with another text; None if its text is in no known field."""
-    for field in _FIELD.finditer(frame):
-        string = _JSON_STRING.match(frame, field.end())
-        with contextlib.suppress(*UNDECODABLE):  # only JSON can hold half a character
-            if string is not None and _decode_string(string[0]) == old:
-                text = msgspec.json.encode(new)
-                return frame[: string.start()] + text + frame[string.end() :]
-    return None

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from headstart.dialects.dialect import Frame
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.errors import UpstreamProtocolError
-from headstart.middleware.reading import SentencePace, SSEDecoder
+from headstart.middleware.reading import SSEDecoder
+from headstart.middleware.translated_reading import SentencePace
 
 if TYPE_CHECKING:
     from headstart.types import Message
