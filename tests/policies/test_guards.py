@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headstart.decisions import Encoding
@@ -507,6 +507,7 @@ PROMPTS = st.lists(st.sampled_from(WORDS), max_size=9).map(" ".join)
 
 
 @given(PROMPTS, PROMPTS)
+@example("", "most many")
 @settings(max_examples=150, deadline=None)
 def test_guards_do_not_mind_which_prompt_was_stored(one: str, other: str) -> None:
     a, b = parse(one), parse(other)

@@ -357,7 +357,9 @@ _ADJECTIVES = """
 """
 """Adjectives that are compared. Those of one group mean the same."""
 _GOOD = "good"
-_PLAIN_FORMS = {group.split()[0]: stems_of(group) for group in _ADJECTIVES.split("/")}
+_PLAIN_FORMS = {
+    group.split()[0]: stems_of(group) for group in (*_ADJECTIVES.split("/"), "much many")
+}
 _IRREGULARS = {
     "better": ("good", "more"), "best": ("good", "most"), "worse": ("bad", "more"),
     "worst": ("bad", "most"), "furthest": ("far", "most"), "many": ("much", ""),
