@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import json
 import sys
-import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headstart.lab.simulator import Simulator
+from support.held import Held
 from support.served import Served, served, start, stop
 
 if TYPE_CHECKING:
@@ -48,21 +46,6 @@ def ask(server: Served, text: str) -> int:
         return reply.status
     finally:
         connection.close()
-
-
-class Held(Simulator):
-    """A provider that keeps all calls waiting until it is open."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open = threading.Event()
-        self.began = 0
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        self.began += 1
-        while not self.open.is_set():
-            await asyncio.sleep(0.02)
-        await super().__call__(scope, receive, send)
 
 
 @pytest.fixture

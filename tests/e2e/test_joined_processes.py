@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import sys
-import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ import aiohttp
 import pytest
 
 from headstart.lab.simulator import Simulator
+from support.held import Held
 from support.patience import PATIENCE_S
 from support.proxied import CHAT
 from support.redis_server import redis_server
@@ -32,22 +32,6 @@ pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc"),
 ]
 HEADERS = {"authorization": "Bearer sk-test"}
-
-
-class Held(Simulator):
-    """Keeps its callers waiting until it is opened. It runs in a thread of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open = threading.Event()
-        self.began = 0
-        """Calls that have come."""
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        self.began += scope["type"] == "http"
-        while not self.open.is_set():
-            await asyncio.sleep(0.005)
-        await super().__call__(scope, receive, send)
 
 
 class Running:
