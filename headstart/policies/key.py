@@ -584,36 +584,28 @@ MOST_CHARS = 16_384
 """Most characters of a history that is compared by meaning; a longer one only matches an equal one.
 A history is stored with its entry."""
 
-_COURTEOUS = frozenset(
-    words_of("""
+_COURTEOUS = words_of("""
     thanks thank you thx ta cheers ok okay k great lovely perfect brilliant cool nice good ah oh
     oops ha haha lol hi hello hey morning afternoon evening welcome glad alright awesome excellent
     super very so a lot that's that is all much for your the help helping i i'll will appreciate it
     wonderful no problem worries you're well then there go ahead carry on hmm um er yay phew amazing
     fantastic anytime any time pleasure my gotcha of course got understood noted to hear hold bear
     with me one moment second just
-    """)
-)
+""")
 _LONGEST_COURTESY = 8
 
-_QUESTION_WORDS = frozenset(
-    words_of("""
+_QUESTION_WORDS = words_of("""
     how what what's whats when when's where where's which who who's whose why is are am was were do
     does did will would should has have can could may
-    """)
-)
-_OPENINGS = frozenset(
-    words_of("""
+""")
+_OPENINGS = words_of("""
     ok okay yes yeah yep no and but so well oh ah right fine sure please sorry ugh great good cool
     lovely perfect brilliant thanks thank you hi hello hey
-    """)
-)
-_ORDERS = frozenset(words_of("can could will would"))
-_TELLING = frozenset(words_of("tell explain say show describe"))
+""")
+_ORDERS = words_of("can could will would")
+_TELLING = words_of("tell explain say show describe")
 
-_THOUGHTS = frozenset(
-    words_of("reasoning reasoning_content reasoning_details thinking redacted_thinking")
-)
+_THOUGHTS = words_of("reasoning reasoning_content reasoning_details thinking redacted_thinking")
 """Fields of messages, and types of parts and items, that hold what the model thought."""
 _FINAL = "final_answer"
 """The ``phase`` of an answer. Other phases are words on the way to it."""

@@ -79,8 +79,8 @@ _CODE = re.compile(r"[={}\\|^~`]|(?<!\w)-\d")
 _CLOSING = re.compile(r"(?<![.,!?;:])[.,!?;:]+(?=\s|$)")
 """Punctuation at the end of a word. With the lookbehind the search takes linear time, because a
 long run of signs is tried only from its first sign."""
-_YES = frozenset(words_of("yes yeah yep yup correct"))
-_NO = frozenset(words_of("no nope nah not none"))
+_YES = words_of("yes yeah yep yup correct")
+_NO = words_of("no nope nah not none")
 _SMALL_TALK = (
     _YES
     | _NO

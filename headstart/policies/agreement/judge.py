@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from headstart.policies.guards.words import is_function_word, stem, words_of
+from headstart.policies.guards.words import is_function_word, stem
 from headstart.types import Choice, Completion, Frozen, RawResponse, Refusal, ToolCall
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ _COUNTS = """
     zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen
     sixteen seventeen eighteen nineteen twenty
     """
-_NUMBER_WORDS = {name: str(value) for value, name in enumerate(words_of(_COUNTS))} | {
+_NUMBER_WORDS = {name: str(value) for value, name in enumerate(_COUNTS.split())} | {
     "first": "1",
     "second": "2",
     "third": "3",

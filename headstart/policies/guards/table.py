@@ -85,12 +85,10 @@ GUARDS: Mapping[GuardName, Callable[[Parse, Parse], bool]] = {
 _SEPARATING = frozenset(",;/&")
 _GIVES = re.compile(r":\s|\n")
 """What is between a task and the text that it is about."""
-_FRAME = stems_of(
-    """
+_FRAME = stems_of("""
     question query request message inquiry ask user customer client answer reply respond
     classify classification categorize categorise category intent intention label
-    """
-)
+""")
 """Words of tasks whose answer depends on what a text means, and not on its wording."""
 _MOST_FRAME_CHARS = 400
 """Most characters of a template that only announces a question."""

@@ -23,7 +23,10 @@ from headstart.policies.guards.words import (
     FOREIGN_CONTRASTS,
     Role,
     is_function_word,
+    rows_of,
     stem,
+    stem_classes,
+    stem_groups,
     stems_of,
     words_of,
 )
@@ -35,15 +38,15 @@ if TYPE_CHECKING:
 
 # --- roles -----------------------------------------------------------------------------------
 
-_ROLE_PREPOSITIONS = frozenset(words_of("from to into onto than over by of for with before after"))
-_DIRECTED = frozenset(words_of("from than before after"))
+_ROLE_PREPOSITIONS = words_of("from to into onto than over by of for with before after")
+_DIRECTED = words_of("from than before after")
 """Prepositions whose argument decides: with another argument it is another question. With the other
 prepositions it is another question only if the argument was exchanged with the words before."""
-_DETERMINERS = frozenset(
-    words_of("a an the this that these those some any each every my your our his her its their")
+_DETERMINERS = words_of(
+    "a an the this that these those some any each every my your our his her its their"
 )
 _GOALS = frozenset({"to", "for"})
-_ASKING = frozenset(words_of("who whom which what"))
+_ASKING = words_of("who whom which what")
 _PEOPLE = stems_of("person people one")
 _DO = stems_of("do does did")
 _MOST_ROLES = 24
@@ -178,28 +181,20 @@ def _arguments(parse: Parse, preposition: str) -> frozenset[str]:
 
 # --- grammar ---------------------------------------------------------------------------------
 
-_TENSES = {
-    stem(word): tense
-    for tense, words in {
+_TENSES = stem_classes(
+    {
         "past": "was were did had",
         "present": "am is are do does",
         "future": "will shall",
         "change": "become becomes becoming became",
         "": "be been being have has",
-    }.items()
-    for word in words.split()
-}
+    }
+)
 _BEFORE_TO = {"going": "future", "use": "past", "used": "past"}
 """The perfect has no tense here: "it was declined", "it is declined" and "it has been declined"."""
 
-
-def _rows(contrasts: str) -> list[list[frozenset[str]]]:
-    rows = contrasts.replace("\n        /", " /").strip().splitlines()
-    return [[stems_of(group) for group in row.split("/")] for row in rows]
-
-
-_CONTRAST_ROWS = _rows(CONTRASTS)
-_FOREIGN_ROWS = _rows(FOREIGN_CONTRASTS)
+_CONTRAST_ROWS = [*map(stem_groups, rows_of(CONTRASTS))]
+_FOREIGN_ROWS = [*map(stem_groups, rows_of(FOREIGN_CONTRASTS))]
 _CONTRASTED = stems_of(CONTRASTS.replace("/", " "))
 _CONTRASTED_FOREIGN = stems_of(FOREIGN_CONTRASTS.replace("/", " "))
 
@@ -223,7 +218,7 @@ _BESIDE = _OTHERS | stems_of("khi lúc ở tại vì")
 """These words and those that Vietnamese puts before its question words."""
 _ADDED = stems_of("again too also more when where who whose")
 """Words that do so if they are all that one prompt has more: "When can I …?"."""
-_MODALS = [stems_of(group) for group in ("can could may might would", "should ought", "must")]
+_MODALS = stem_groups("can could may might would / should ought / must")
 _MANNER = stems_of("how what where which")
 """After these words, other modals ask for the same: "How can I pay?", "How should I pay?"."""
 _COURTESY = stems_of("a an the please thanks thank hi hello hey ok okay kindly")
@@ -339,12 +334,10 @@ _PASSED_OVER = (
 )
 """The order of these words is grammar: "how do I", "what it is"."""
 _JOINING = frozenset({"and", "or", "nor", "vs", "versus", ","})
-_PREPOSITIONS = stems_of(
-    """
+_PREPOSITIONS = stems_of("""
     about at by for with from to into onto in out on off over under up down through across via per
     between among against during before after until since within upon without near of than
-    """
-)
+""")
 _NOT_OPENING = frozenset({"of", "than"})
 _OPENING = (_PREPOSITIONS - _NOT_OPENING) | stems_of(
     """
@@ -365,12 +358,10 @@ _ROAMING = _FOREIGN_QUESTIONS | stems_of(
     """
 )
 """Words that mean the same at any place in a sentence."""
-_REQUESTS = stems_of(
-    """
+_REQUESTS = stems_of("""
     activate cancel change close delay delete deliver download install join open redeem remove renew
     reset return track unblock unlock update upload verify withdraw
-    """
-)
+""")
 """Verbs that mean the same before their thing and after it."""
 _PIECES = re.compile(r"\d+(?:\.\d+)*|[^\W\d_]+")
 _NUMBERS = number_values()

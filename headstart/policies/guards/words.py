@@ -12,6 +12,8 @@ from __future__ import annotations
 import re
 import unicodedata
 from functools import lru_cache
+from itertools import takewhile
+from operator import eq
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -20,7 +22,7 @@ import numpy as np
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -126,7 +128,7 @@ def quantize_rows(rows: NDArray[np.float32]) -> bytes:
 
 
 @lru_cache(maxsize=256)
-def different(stems: tuple[str, ...]) -> tuple[str, ...]:
+def distinct(stems: tuple[str, ...]) -> tuple[str, ...]:
     """Return each stem once, in order of appearance.
 
     The rows of a parse's vectors have this order.
@@ -171,13 +173,27 @@ _TOKEN = re.compile(
 )
 
 
-def words_of(words: str) -> tuple[str, ...]:
-    """Return the words of a block of text. Long lists of words are easier to read as a text."""
-    return tuple(words.split())
+def words_of(text: str) -> frozenset[str]:
+    """Return the words of a text. Long lists of words are easier to read as a text."""
+    return frozenset(text.split())
 
 
-_FUNCTION_WORDS = frozenset(
-    words_of("""
+def word_classes(words: Mapping[str, str]) -> dict[str, str]:
+    """Return the class of each word: {"was": "past", "did": "past"} for {"past": "was did"}."""
+    return {word: name for name, text in words.items() for word in text.split()}
+
+
+def by_first_word(groups: str) -> dict[str, str]:
+    """Return groups of words, which "/" separates, by the first word of each."""
+    return {group.split()[0]: group for group in groups.split("/")}
+
+
+def rows_of(table: str) -> list[str]:
+    """Return the rows of a table, in which a line with more indentation continues a row."""
+    return table.replace("\n        ", " ").strip().splitlines()
+
+
+_FUNCTION_WORDS = words_of("""
     a an the this that these those some any each every either such same own other
     i me my mine myself we us our ours ourselves you your yours yourself he him his himself she her
     hers herself it its itself they them their theirs themselves one ones someone somebody anyone
@@ -198,8 +214,7 @@ _FUNCTION_WORDS = frozenset(
     wondering sure reason want wants wanted need needs needed like wish way ways let lets got get
     gets getting
     s t d m ll re ve etc
-    """)
-)
+""")
 
 _FOREIGN_WORDS = """
     de: der die das den dem des ein eine einen einem einer eines und oder aber dass daß ob wenn
@@ -327,12 +342,10 @@ FOREIGN_CONTRASTS = """
     han / hon
 """
 """The same for the other languages: owners, before and after, since and until, he and she."""
-_ALSO_ENGLISH = frozenset(
-    words_of("""
+_ALSO_ENGLISH = words_of("""
     ai bin bit com con des die era eu fait far favor go ha hat hay hoe hun io lo mag man mia my os
     pan prima solo son sons ten ton u un van w war ya yo
-    """)
-)
+""")
 """Words of other languages that are English, too. They do not show the language of a prompt."""
 FOREIGN_DATES = """
     monday montag lundi lunes lunedì maandag poniedziałek måndag mandag / tuesday dienstag mardi
@@ -370,12 +383,10 @@ _FOREIGN_NUMBERS = {
 """Two words for each number from 2 to 10, or "-": the French "neuf", the Italian "sei" and the
 Swedish "sex" mostly mean something else."""
 
-NEGATED_VERBS = frozenset(
-    words_of("""
+NEGATED_VERBS = words_of("""
     dont cant wont isnt arent wasnt werent doesnt didnt couldnt shouldnt wouldnt hasnt havent hadnt
     neednt mustnt mightnt shant aint
-    """)
-)
+""")
 """Contractions as people type them without the apostrophe."""
 _GRAMMAR = _FUNCTION_WORDS | NEGATED_VERBS
 
@@ -540,21 +551,32 @@ def _bare(word: str) -> str:
     return word
 
 
-def stems_of(words: str) -> frozenset[str]:
-    """Return the stems of a block of text."""
-    return frozenset(stem(word) for word in words.split())
+def stems_of(text: str) -> frozenset[str]:
+    """Return the stems of a text."""
+    return frozenset(stem(word) for word in text.split())
+
+
+def stem_classes(words: Mapping[str, str]) -> dict[str, str]:
+    """Return the class of each stem, as ``word_classes`` does for words."""
+    return {stem(word): name for word, name in word_classes(words).items()}
+
+
+def stem_groups(groups: str) -> list[frozenset[str]]:
+    """Return the stems of each group of words. "/" separates the groups."""
+    return [stems_of(group) for group in groups.split("/")]
+
+
+def count_common_start(one: Sequence[object], other: Sequence[object]) -> int:
+    """Return how many items at the start are equal."""
+    return sum(takewhile(bool, map(eq, one, other)))
 
 
 # --- spellings -----------------------------------------------------------------------------------
 
-ABOUT_CASE = frozenset(
-    words_of(
-        """
-        caps capitalise capitalised capitalize capitalized capitalization capitalisation lowercase
-        uppercase titlecase
-        """
-    )
-)
+ABOUT_CASE = words_of("""
+    caps capitalise capitalised capitalize capitalized capitalization capitalisation lowercase
+    uppercase titlecase
+""")
 """Beside these words, each capital letter matters."""
 _QUOTED = re.compile(
     r"""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headstart.policies.guards.words import PARSE_VERSION, Parse, different, unit_rows
+from headstart.policies.guards.words import PARSE_VERSION, Parse, distinct, unit_rows
 from headstart.policies.learned_rule.error_limit import MOST_ENTRY_STATS
 from headstart.types import Frozen
 
@@ -152,7 +152,7 @@ def _late_interaction(query: Parse, candidate: Parse) -> tuple[float, float, flo
     """
     if not query.vectors or not candidate.vectors:
         return 0.0, 0.0, 0.0
-    words, others = different(query.stems), different(candidate.stems)
+    words, others = distinct(query.stems), distinct(candidate.stems)
     table = unit_rows(query.vectors, len(words)) @ unit_rows(candidate.vectors, len(others)).T
     forward, backward = table.max(axis=1).tolist(), table.max(axis=0).tolist()
     content = [
