@@ -34,9 +34,8 @@ from headstart.policies.guards.words import (
     stem,
     stems_of,
     word_texts,
-    words_of,
 )
-from headstart.types import CacheKey, ChatRequest, Frozen, Headers, Latest, Turn
+from headstart.types import CacheKey, ChatRequest, Frozen, Headers, Latest, Turn, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

@@ -48,11 +48,11 @@ from headstart.policies.guards.words import (
     stem,
     stems_of,
     unpack_parse,
-    words_of,
 )
 from headstart.policies.learned_rule.error_limit import SOFT_GUARDS, ErrorLimit
 from headstart.policies.learned_rule.features import VERSION, measure_pair, pack_features
 from headstart.settings import static_threshold
+from headstart.types import words_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

@@ -21,9 +21,8 @@ from headstart.policies.guards.words import (
     stem,
     stem_classes,
     stems_of,
-    word_classes,
-    words_of,
 )
+from headstart.types import word_classes, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -29,8 +29,8 @@ from headstart.policies.guards.words import (
     stem_groups,
     stems_of,
     unit_rows,
-    words_of,
 )
+from headstart.types import words_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -28,8 +28,8 @@ from headstart.policies.guards.words import (
     stem_classes,
     stem_groups,
     stems_of,
-    words_of,
 )
+from headstart.types import words_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

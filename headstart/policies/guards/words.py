@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from headstart.types import Frozen
+from headstart.types import Frozen, word_classes, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -171,16 +171,6 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE,
 )
-
-
-def words_of(text: str) -> frozenset[str]:
-    """Return the words of a text. Long lists of words are easier to read as a text."""
-    return frozenset(text.split())
-
-
-def word_classes(words: Mapping[str, str]) -> dict[str, str]:
-    """Return the class of each word: {"was": "past", "did": "past"} for {"past": "was did"}."""
-    return {word: name for name, text in words.items() for word in text.split()}
 
 
 def by_first_word(groups: str) -> dict[str, str]:

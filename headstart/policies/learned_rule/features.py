@@ -13,7 +13,7 @@ import numpy as np
 
 from headstart.policies.guards.words import PARSE_VERSION, Parse, distinct, unit_rows
 from headstart.policies.learned_rule.error_limit import MOST_ENTRY_STATS
-from headstart.types import Frozen
+from headstart.types import Frozen, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -56,9 +56,7 @@ _TEMPERATURE = 0.05
 """The temperature of the neighbours' vote: a neighbour that is 0.05 less similar counts a third."""
 _CROWD = 5
 """The nearest neighbours whose mean similarity is a feature."""
-_QUESTION_WORDS = frozenset(
-    ("who", "whom", "whose", "what", "which", "when", "where", "why", "how")
-)
+_QUESTION_WORDS = words_of("who whom whose what which when where why how")
 
 
 def measure_pair(

@@ -25,7 +25,7 @@ from headstart.errors import (
     UpstreamUnavailable,
 )
 from headstart.policies.routing.rate_limits import exhausted_until_s, message_wait_s, retry_after_s
-from headstart.types import ErrorReported, Frozen, Headers
+from headstart.types import ErrorReported, Frozen, Headers, word_classes
 
 if TYPE_CHECKING:
     from headstart.dialects.dialect import Dialect
@@ -200,9 +200,8 @@ _LONGEST_WAITS_S = {
     FailureKind.TIMEOUT: 30.0,
 }
 
-_CODES = {
-    code: kind
-    for kind, codes in {
+_CODES = word_classes(
+    {
         FailureKind.QUOTA: "insufficient_quota billing_error billing_not_active"
         " billing_hard_limit_reached insufficient_balance insufficient_credits",
         FailureKind.RATE_LIMITED: "rate_limit_exceeded rate_limit_error resource_exhausted"
@@ -221,9 +220,8 @@ _CODES = {
         " responsibleaipolicyviolation data_inspection_failed prohibited_content",
         # It is the model's mistake, not the caller's: Groq refuses text that its own model wrote.
         FailureKind.PROTOCOL: "tool_use_failed json_validate_failed",
-    }.items()
-    for code in codes.split()
-}
+    }
+)
 
 _STATUSES = {
     402: _FAILURES[FailureKind.QUOTA],
