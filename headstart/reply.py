@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeAlias
 
 import msgspec
 
+from headstart.attempts import CHARS_PER_TOKEN
 from headstart.errors import UpstreamError
 from headstart.types import (
     Choice,
@@ -47,8 +48,6 @@ KEPT_BYTES = 2 * 2**20
 """Longest answer that another one may continue."""
 FILTER_REASON = "content_filter"
 LIMIT_REASON = "length"
-CHARACTERS_PER_TOKEN = 4.0
-"""Estimates of unreported lengths use this (OpenAI's rule of thumb for English)."""
 _TextEvent: TypeAlias = TextDelta | ReasoningDelta | RefusalDelta
 
 _UNNAMED = Started()
@@ -199,7 +198,7 @@ class Transcript:
     @property
     def estimated_tokens(self) -> int:
         """The estimated length of the answer in tokens."""
-        return round(self.characters / CHARACTERS_PER_TOKEN)
+        return round(self.characters / CHARS_PER_TOKEN)
 
     @property
     def start(self) -> Started:

@@ -53,6 +53,8 @@ AuditMode: TypeAlias = Literal["background", "sync", "off"]
 CacheMode: TypeAlias = Literal["serve", "shadow", "exact-only"]
 ColdStart: TypeAlias = Literal["strict", "optimistic"]
 CompressionMode: TypeAlias = Literal["off", "safe", "recoverable", "balanced", "aggressive"]
+COMPRESSION_MODES: tuple[CompressionMode, ...] = get_args(CompressionMode)
+"""The modes of compression, the strictest first."""
 AuthName: TypeAlias = Literal["key", "aws", "google"]
 DialectName: TypeAlias = Literal[
     "openai", "responses", "anthropic", "gemini", "cohere", "bedrock", "completions"

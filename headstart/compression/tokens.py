@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from headstart.attempts import CHARS_PER_TOKEN
 from headstart.types import words_of
 
 if TYPE_CHECKING:
@@ -83,9 +84,6 @@ def _media(source: Mapping[str, Any], texts: list[str]) -> Iterator[int]:
     else:
         yield MEDIA_TOKENS
 
-
-CHARS_PER_TOKEN = 4
-"""A rough number for English text. Code and other languages have fewer characters a token."""
 
 RANKS = Path(__file__).with_name("ranks")
 

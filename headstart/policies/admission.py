@@ -298,7 +298,7 @@ def breaks_format(text: str, response_format: object) -> bool:
 def _breaks_schema(text: str, schema: dict[str, Any]) -> bool:
     try:
         value = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
+    except UNDECODABLE:
         return True
     if not _is_of_type(value, schema.get("type")):
         return True

@@ -12,11 +12,11 @@ from __future__ import annotations
 import re
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple, get_args
+from typing import TYPE_CHECKING, NamedTuple
 
 from headstart.errors import InvalidRequest
-from headstart.settings import CompressionMode
-from headstart.types import Frozen, Headers
+from headstart.settings import COMPRESSION_MODES, CompressionMode
+from headstart.types import Frozen, Headers, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -117,12 +117,12 @@ class _Words(NamedTuple):
     pattern: re.Pattern[str]
 
 
-def _words_of(kind: QuestionClass, patterns: Mapping[str, str]) -> _Words:
-    signs = frozenset(" ".join(patterns.values()).split())
+def _class_words(kind: QuestionClass, patterns: Mapping[str, str]) -> _Words:
+    signs = words_of(" ".join(patterns.values()))
     return _Words(kind, signs, re.compile(rf"(?<!\w)(?:{'|'.join(patterns)})(?!\w)"))
 
 
-_TABLE = (_words_of(QuestionClass.LIVE, _LIVE), _words_of(QuestionClass.DATED, _DATED))
+_TABLE = (_class_words(QuestionClass.LIVE, _LIVE), _class_words(QuestionClass.DATED, _DATED))
 
 
 def question_class(text: str) -> QuestionClass:
@@ -202,8 +202,6 @@ FOREVER = Lifetime("", Lifetimes())
 
 # --- directives of requests ----------------------------------------------------------------------
 
-_MODES: tuple[CompressionMode, ...] = get_args(CompressionMode)
-"""The modes of compression, the strictest first."""
 _COMPRESSED = "compressed:"
 MOST_SECONDS = 2**31
 """A number of seconds that is too large counts as this (RFC 9111, section 1.2.2)."""
@@ -228,7 +226,7 @@ class Directives(Frozen):
         """Tell whether these transforms compressed the prompt more than the caller accepts."""
         if self.compress is None:
             return False
-        allowed = _MODES[: _MODES.index(self.compress) + 1]
+        allowed = COMPRESSION_MODES[: COMPRESSION_MODES.index(self.compress) + 1]
         done = [each for each in transforms if each.startswith(_COMPRESSED)]
         return any(each.removeprefix(_COMPRESSED) not in allowed for each in done)
 
@@ -264,15 +262,16 @@ def requested_compression(headers: Headers) -> CompressionMode | None:
     for name, value in headers:
         if name == b"x-headstart-compress":
             mode = value.strip().lower().decode("latin-1")
-            if mode not in _MODES:
-                raise InvalidRequest(f"x-headstart-compress: use one of {', '.join(_MODES)}")
+            if mode not in COMPRESSION_MODES:
+                known = ", ".join(COMPRESSION_MODES)
+                raise InvalidRequest(f"x-headstart-compress: use one of {known}")
             asked = stricter(mode, asked)
     return asked
 
 
 def stricter(mode: CompressionMode, other: CompressionMode | None) -> CompressionMode:
     """Return the mode that changes less."""
-    return mode if other is None else min(mode, other, key=_MODES.index)
+    return mode if other is None else min(mode, other, key=COMPRESSION_MODES.index)
 
 
 def compressed_transform(mode: CompressionMode) -> str:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from headstart.attempts import PREFIX_TOKENS, RoutingEstimate
+from headstart.attempts import CHARS_PER_TOKEN, PREFIX_TOKENS, RoutingEstimate
+from headstart.dialects.dialect import UNDECODABLE
 from headstart.errors import InvalidRequest
 from headstart.policies.output.sentences import SentenceCutter
 
@@ -27,7 +28,6 @@ PLACEHOLDER = "{{draft}}"
 MOST_TEXT = 64 * 1024
 """Longest text of a draft in characters."""
 _FINAL = ".?!\u3002\uff1f\uff01"
-_BYTES_PER_TOKEN = 4
 
 
 class Trigger(StrEnum):
@@ -51,7 +51,7 @@ class DraftTemplate(NamedTuple):
     @property
     def prefix_tokens(self) -> int:
         """The estimated tokens before the text, which stay the same while it is typed."""
-        return len(self.before) // _BYTES_PER_TOKEN
+        return len(self.before) // CHARS_PER_TOKEN
 
 
 def read_template(body: bytes) -> DraftTemplate:
@@ -69,7 +69,7 @@ def read_template(body: bytes) -> DraftTemplate:
 def _is_object(body: bytes) -> bool:
     try:
         return isinstance(msgspec.json.decode(body), dict)
-    except (msgspec.DecodeError, RecursionError):
+    except UNDECODABLE:
         return False
 
 
@@ -82,7 +82,7 @@ def submitted_text(template: DraftTemplate, body: bytes) -> str | None:
     try:
         pattern = msgspec.json.decode(template.body(PLACEHOLDER))
         final = msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError):
+    except UNDECODABLE:
         return None
     if not isinstance(final, dict):
         return None

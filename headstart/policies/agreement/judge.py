@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from headstart.dialects.dialect import UNDECODABLE
 from headstart.policies.guards.words import is_function_word, stem
 from headstart.types import Choice, Completion, Frozen, RawResponse, Refusal, ToolCall
 
@@ -124,7 +125,7 @@ def _without_volatile(text: str) -> str:
         if isinstance(document, dict) and document.keys() & _VOLATILE:
             kept = {name: value for name, value in document.items() if name not in _VOLATILE}
             return msgspec.json.encode(kept).decode()
-    except (msgspec.DecodeError, RecursionError):
+    except UNDECODABLE:
         pass
     return text.strip()
 

@@ -11,6 +11,7 @@ from collections import Counter
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from headstart.attempts import CHARS_PER_TOKEN
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
@@ -306,7 +307,6 @@ def _misses(search: Sequence[str], replace: Sequence[str], after: str | None) ->
     return not is_framed and replace[: count + 1] == [*search, after]
 
 
-CHARS_PER_TOKEN = 4
 MIN_TOKENS = 600
 """Blocks about a shorter document cost more than the document (``docs/output-edits.md``)."""
 _MAX_WORDS_CHARS = 2000

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from headstart.dialects.dialect import UNDECODABLE
 from headstart.errors import (
     IdleConnectionClosed,
     UpstreamError,
@@ -28,6 +29,8 @@ from headstart.policies.routing.rate_limits import exhausted_until_s, message_wa
 from headstart.types import ErrorReported, Frozen, Headers, word_classes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headstart.dialects.dialect import Dialect
 
 
@@ -74,7 +77,7 @@ def read_error_document(body: bytes) -> tuple[tuple[str, ...], str]:
     """Return the codes and the message of an error document in any dialect."""
     try:
         document: Any = msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError):
+    except UNDECODABLE:
         return (), ""
     if isinstance(document, list) and document:
         document = document[0]
@@ -245,16 +248,6 @@ def failure(kind: FailureKind) -> Failure:
     return _FAILURES[kind]
 
 
-def classify(
-    status: int, *, code: str | None, message: str, headers: Headers, now: float
-) -> Failure:
-    """Judge an error answer. ``code`` is its code or type, ``now`` is in Unix seconds.
-
-    This is also for an error inside a 200 answer: ``code`` and ``message`` are read first.
-    """
-    return _classify(status, (code,) if code else (), message, headers, now)
-
-
 def failure_of(error: UpstreamError, now: float) -> Failure:
     """Judge an error that an upstream raised. ``now`` is in Unix seconds.
 
@@ -265,9 +258,8 @@ def failure_of(error: UpstreamError, now: float) -> Failure:
     match error:
         case UpstreamRefused():
             codes, message = read_error_document(error.body)
-            return _classify(
-                error.status, (error.code, *codes), message or str(error), error.headers, now
-            )
+            codes, message = (error.code, *codes), message or str(error)
+            return classify(error.status, codes, message, error.headers, now)
         case UpstreamUnavailable():
             return Failure(FailureKind.OVERLOADED, retry_after_s=error.retry_after_s)
         case UpstreamTimeout():
@@ -306,9 +298,13 @@ def limit_relayed_pause(found: Failure) -> Failure:
     return found
 
 
-def _classify(
-    status: int, codes: tuple[str, ...], message: str, headers: Headers, now: float
+def classify(
+    status: int, codes: Sequence[str], message: str, headers: Headers, now: float
 ) -> Failure:
+    """Judge an error answer. ``codes`` are its codes and types, ``now`` is in Unix seconds.
+
+    This is also for an error inside a 200 answer: ``codes`` and ``message`` are read first.
+    """
     text = message[:_MESSAGE_CHARACTERS].lower()
     # OpenRouter and Gemini name the status as the code, also inside a stream that began with 200.
     numbers = [int(code) for code in codes if code.isdecimal() and len(code) == 3]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
+from headstart.attempts import PREFIX_TTL_S
 from headstart.policies.routing.whole_times import WholeTimes
 from headstart.types import Latest
 
@@ -779,7 +780,7 @@ class Affinities:
     Providers keep an unused prefix for ``ttl_s``: five minutes at Anthropic, five to ten at OpenAI.
     """
 
-    def __init__(self, ttl_s: float = 300.0, most: int = 10_000) -> None:
+    def __init__(self, ttl_s: float = PREFIX_TTL_S, most: int = 10_000) -> None:
         self._ttl_s = ttl_s
         self._most = most
         self._served: OrderedDict[str, tuple[str, float]] = OrderedDict()
