@@ -79,7 +79,7 @@ _VOID = words_of("base embed iframe img input link meta meter progress video")
 _VERBATIM = frozenset(("pre", "textarea"))
 _LANDMARKS = _BREAKS - {"div", "li", "p"} | {"body", "html", "svg"}
 """Elements whose labels only name a part of the page."""
-_TOLD = re.compile(
+_SENT_PROPERTY = re.compile(
     r"description|author|keywords|price|amount|currency|availab|publish|modified|date|time|rating"
     r"|review|sku|gtin|mpn|brand|isbn|^(?:article|product|book|citation|dc|geo)\b",
     re.IGNORECASE,
@@ -325,8 +325,8 @@ class _HTMLReader(HTMLParser):
                 text = self._input(attributes)
             case "link":
                 relation, href = attributes.get("rel", "").lower(), attributes.get("href", "")
-                told = relation in {"canonical", "next", "prev"} and href
-                text = f"\n[{relation}: {href}]\n" if told else ""
+                is_sent = relation in {"canonical", "next", "prev"} and href
+                text = f"\n[{relation}: {href}]\n" if is_sent else ""
             case "meta":
                 text = self._property(attributes)
             case "meter" | "progress" if "value" in attributes:
@@ -357,8 +357,8 @@ class _HTMLReader(HTMLParser):
         content = " ".join(attributes.get("content", "").split())
         if attributes.get("http-equiv", "").lower() == "refresh":
             name = "date of the next refresh"
-        told = content and _TOLD.search(name) is not None and self._is_new(content)
-        return f"\n[{name}: {content}]\n" if told else ""
+        is_sent = content and _SENT_PROPERTY.search(name) is not None and self._is_new(content)
+        return f"\n[{name}: {content}]\n" if is_sent else ""
 
     def _is_new(self, text: str) -> bool:
         new = text not in self._seen_texts

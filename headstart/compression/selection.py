@@ -44,7 +44,7 @@ _ENDINGS = r"(?:s|es|ed|er|ers|ing|ings|ion|ions|ly|e|y|ies|ied|al|ment|ments|or
 _STRIPPED = re.compile(
     r"(?<=\w{3})(?:ations?|ements?|ments?|ions?|ings?|ers?|ors?|ies|ied|ed|es|ly|al|s|e|y)$"
 )
-_KINDS = (
+_ANSWER_SHAPES = (
     (
         re.compile(r"\b(?:when|what year|which year|what date)\b", re.IGNORECASE),
         re.compile(r"\b\d{3,4}s?\b"),
@@ -58,7 +58,7 @@ _KINDS = (
         re.compile(r"(?<=[a-z,] )[A-Z][\w\u2019'-]+ [A-Z][\w\u2019'-]+"),
     ),
 )
-
+"""Pairs of patterns: what a question asks, and what its answer looks like."""
 
 _LABEL = re.compile(
     r"^[#* \t]*+(?:(?:user )?question|query)[* \t]*+:", re.MULTILINE | re.IGNORECASE
@@ -80,7 +80,7 @@ class Query(Frozen):
 
     def answer_shape(self) -> re.Pattern[str] | None:
         """Return the pattern of an answer to who, when or how many, or None."""
-        return next((shape for asks, shape in _KINDS if asks.search(self.text)), None)
+        return next((shape for asks, shape in _ANSWER_SHAPES if asks.search(self.text)), None)
 
 
 def focus(words: str) -> str:
@@ -364,8 +364,8 @@ def is_english(text: str) -> bool:
 def _is_prose(text: str, pieces: _Pieces) -> bool:
     """Return whether most pieces are sentences. The lines of a list are not: each may matter."""
     ends = (text[start:end].rstrip("\"')]*_ \u201d\u2019\n")[-1:] for start, end in pieces.spans)
-    told = [end in ".!?:;,…" for end in ends if end]
-    return sum(told) >= _MIN_SENTENCES * len(told)
+    closed = [end in ".!?:;,…" for end in ends if end]
+    return sum(closed) >= _MIN_SENTENCES * len(closed)
 
 
 def _cut(text: str) -> _Pieces:

@@ -269,12 +269,12 @@ def _last_state(line: str) -> str:
     if sum(_PROGRESS.search(state) is not None for state in states) < _MIN_SHARE * len(states):
         return line
     forms = Counter(map(_form, states))
-    told = dict.fromkeys(
+    reports = dict.fromkeys(
         state
         for state in states[:-1]
         if reports_problem(state) and forms[_form(state)] < _MIN_STEPS
     )
-    return "\n".join([*told, _played(line)]) + "\r" * line.endswith("\r")
+    return "\n".join([*reports, _played(line)]) + "\r" * line.endswith("\r")
 
 
 def _played(line: str) -> str:

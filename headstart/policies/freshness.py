@@ -1,6 +1,6 @@
 """How long answers stay fresh, by the words of their questions and by Cache-Control (RFC 9111).
 
-Questions: only English words are known. A match shows what a person sees at a quick look.
+Questions: only English words are known. The patterns find what a reader would see at a glance.
 
 Cache-Control: answers follow the rules for a shared cache, read for a cache whose owner has named
 each path. ``docs/endpoints.md`` tells where they are stricter or laxer, and why. A request's

@@ -123,21 +123,19 @@ def chat_key(
         {name: value for name, value in document.items() if name not in omitted}
     )
     asked: Any = None
-    alike: dict[str, Any] | None = None
-    history: tuple[Turn, ...] = ()
+    conversation: Conversation | None = None
     if messages:
         if request.query is not None:
-            talk = split_conversation(messages) if semantic and question is None else None
+            if semantic and question is None:
+                conversation = split_conversation(messages)
             messages[-1], asked = _without_text(messages[-1])
-            if talk is not None:
-                history = talk.history
-                alike = {**body, "messages": [*talk.fixed, "...", messages[-1]]}
         body["messages"] = messages
     key = _key(scope, context, body, asked, request.query, question)
-    if alike is None:
+    if conversation is None:
         return key
-    conversation = _key(scope, context, alike, asked, request.query, question).partition
-    return msgspec.structs.replace(key, conversation=conversation, history=history)
+    body["messages"] = [*conversation.fixed, "...", messages[-1]]
+    without_history = _key(scope, context, body, asked, request.query, question).partition
+    return msgspec.structs.replace(key, conversation=without_history, history=conversation.history)
 
 
 def raw_key(
@@ -392,18 +390,18 @@ class _Prompts:
         A repeat of a prompt in the window teaches nothing.
         """
         before, after = self._sides(text) if self.befores or self.afters else ("", "")
-        cue, label, labelled = len(text) - len(after), "", 0
-        if text.endswith("}"):
-            cue, label, labelled = _last_field(text, cue)
-        elif "\n" in text:
-            cue, label, labelled = _last_line(text, cue)
-        if hash(text) not in self._shared and self._learn(text, len(before), after, cue, label):
-            return self.find(text)
         start, end = len(before), len(text) - len(after)
+        asked_until, label, label_end = end, "", 0
+        if text.endswith("}"):
+            asked_until, label, label_end = _last_field(text, end)
+        elif "\n" in text:
+            asked_until, label, label_end = _last_line(text, end)
+        if hash(text) not in self._shared and self._learn(text, start, end, asked_until, label):
+            return self.find(text)
         if label in self.labels:
             self.labels.move_to_end(label)
-            return max(start, labelled), cue
-        return (start, cue) if 0 < start < cue else (start, end)
+            return max(start, label_end), asked_until
+        return (start, asked_until) if 0 < start < asked_until else (start, end)
 
     def _sides(self, text: str) -> tuple[str, str]:
         """Return the longest known templates of a prompt. Those in use stay known."""
@@ -414,23 +412,24 @@ class _Prompts:
                 known.move_to_end(side)
         return before, after
 
-    def _learn(self, text: str, start: int, after: str, cue: int, label: str) -> bool:
+    def _learn(self, text: str, start: int, end: int, asked_until: int, label: str) -> bool:
         """Count what a prompt shares with others, and tell whether that shows a new template.
 
-        What prompts share beyond a known template, which ends at ``start``, may be a longer one.
+        What prompts share beyond the known templates, which stand before ``start`` and after
+        ``end``, may be longer ones. ``asked_until``: the end of the question before a cue.
         """
-        stop = cue if start else len(text) - len(after)
-        begin, end = text[: start + LEAST_EQUAL], text[max(0, stop - LEAST_EQUAL) :]
+        stop = asked_until if start else end
+        beginning, ending = text[: start + LEAST_EQUAL], text[max(0, stop - LEAST_EQUAL) :]
         shared: set[tuple[int, str]] = {(_LABEL, label)} if label else set()
         if len(text) <= MOST_COMPARED_CHARS:
             for other in self._latest:
-                if other.startswith(begin):
+                if other.startswith(beginning):
                     found = _shared_before(text, other)
-                    if _is_told(found[start:]):
+                    if _may_be_template(found[start:]):
                         shared.add((_BEFORE_IT, found))
-                if other.endswith(end):
+                if other.endswith(ending):
                     found = _shared_after(text, other)
-                    if _is_told(found[: stop - len(text) or None]):
+                    if _may_be_template(found[: stop - len(text) or None]):
                         shared.add((_AFTER_IT, found))
             self._latest.append(text)
         self._shared[hash(text)] = places = tuple(map(hash, shared))
@@ -511,11 +510,11 @@ def _last_line(text: str, end: int) -> tuple[int, str, int]:
         stop = len(text[:end].rstrip())
     line = text.rfind("\n", 0, stop) + 1
     colon = text.find(":", line, min(stop, line + MOST_LABEL_CHARS))
-    if colon >= 0 and _asks_in(text[line:colon]):
+    if colon >= 0 and _names_question(text[line:colon]):
         return end, text[line:colon], colon + 1
     above = text.rfind("\n", 0, max(0, line - 1)) + 1
     label = text[above:line]
-    if len(label) <= MOST_LABEL_CHARS and _asks_in(label):
+    if len(label) <= MOST_LABEL_CHARS and _names_question(label):
         return end, label, line
     return end, "", 0
 
@@ -530,12 +529,12 @@ def _last_field(text: str, end: int) -> tuple[int, str, int]:
     if middle < 0 or text[close + 1 : end].strip(" }\n"):
         return end, "", 0
     label = text[text.rfind('"', 0, middle) + 1 : middle]
-    if len(label) > MOST_LABEL_CHARS or not _asks_in(label.replace("_", " ")):
+    if len(label) > MOST_LABEL_CHARS or not _names_question(label.replace("_", " ")):
         return end, "", 0
     return close, label, text.index('"', middle + 1) + 1
 
 
-def _asks_in(label: str) -> bool:
+def _names_question(label: str) -> bool:
     """Tell whether a label names a question: "User query", "[[ question ]]"; not "SQL query"."""
     words = [stem(word) for word in word_texts(label)]
     if words and words[-1] in _LAST:
@@ -558,7 +557,7 @@ def _shared_after(one: str, other: str) -> str:
     return one[begin.start() :] if begin else ""
 
 
-def _is_told(text: str) -> bool:
+def _may_be_template(text: str) -> bool:
     """Tell whether a program may have written a text. People write function words, too."""
     enough = len(text.split(None, LEAST_WORDS)) >= LEAST_WORDS
     return enough and not all(map(is_function_word, word_texts(text)))

@@ -21,6 +21,7 @@ from headstart.usual_calls import (
     freedom_of,
     kind_of,
     original_call,
+    own_times,
     tokens_of,
     usual_call,
 )
@@ -386,9 +387,9 @@ class EstimateAccounts:
         entry.priced += row.saved_usd is not None
         self._hits += 1
         self._priced += row.saved_usd is not None
-        ttft_s = row.total_s if row.ttft_s is None else row.ttft_s
-        self._own_s += row.total_s - row.read_s
-        self._own_first_s += ttft_s - row.read_s
+        own_s, own_first_s = own_times(row)
+        self._own_s += own_s
+        self._own_first_s += own_first_s
 
     def estimates(
         self, avoided: AvoidedCalls, usual: UsualCalls, prefix: PrefixReads, savings: Savings

@@ -186,9 +186,9 @@ class _Sums:
         self.calls = self.prompt_tokens = self.completion_tokens = self.estimated = 0
         self.usd: float | None = None
 
-    def values(self, told: frozenset[str]) -> UsageSums:
+    def values(self, names: frozenset[str]) -> UsageSums:
         """Return the sums of the kinds that the export has."""
-        known = {name: getattr(self, name) for name in NUMBERS if name in told}
+        known = {name: getattr(self, name) for name in NUMBERS if name in names}
         return UsageSums(**known)
 
 
@@ -234,7 +234,7 @@ class Books:
         Of our own calls, only calls to upstreams count that were asked for a model of the export.
         """
         theirs = _sums_of(export)
-        told = {name for name in NUMBERS for each in export if getattr(each, name) is not None}
+        names = {name for name in NUMBERS for each in export if getattr(each, name) is not None}
         days = {day for day, _ in theirs}
         models = {model for _, model in theirs}
         asked = {name for model in models for name in self._upstreams.get(model, ())}
@@ -244,7 +244,7 @@ class Books:
             if place[0] in days and self._upstreams[place[1]] & asked
         }
         covered = {place for place in theirs if self._first is not None and place[0] >= self._first}
-        kinds = frozenset(told)
+        kinds = frozenset(names)
         lines = [
             _reconciled(place, ours.get(place), theirs.get(place), kinds)
             for place in sorted({*covered, *ours})
@@ -270,16 +270,16 @@ def _sums_of(export: list[ExportRow]) -> dict[tuple[str, str], _Sums]:
 
 
 def _reconciled(
-    place: tuple[str, str], ours: _Sums | None, theirs: _Sums | None, told: frozenset[str]
+    place: tuple[str, str], ours: _Sums | None, theirs: _Sums | None, names: frozenset[str]
 ) -> Reconciled:
-    mine, yours = (ours or _Sums()).values(told), (theirs or _Sums()).values(told)
+    mine, yours = (ours or _Sums()).values(names), (theirs or _Sums()).values(names)
     return Reconciled(
         day=place[0],
         model=place[1],
         ours=mine,
         theirs=yours,
         estimated=0 if ours is None else ours.estimated,
-        differs=tuple(name for name in NUMBERS if name in told and _apart(mine, yours, name)),
+        differs=tuple(name for name in NUMBERS if name in names and _apart(mine, yours, name)),
     )
 
 
@@ -289,9 +289,9 @@ def _apart(ours: UsageSums, theirs: UsageSums, name: str) -> bool:
     return abs(a - b) > TOLERANCE * max(a, b)
 
 
-def _total(parts: list[UsageSums], told: frozenset[str]) -> UsageSums:
+def _total(parts: list[UsageSums], names: frozenset[str]) -> UsageSums:
     sums = {}
-    for name in told:
+    for name in names:
         known = [value for each in parts if (value := getattr(each, name)) is not None]
         sums[name] = sum(known) if known else None
     return UsageSums(**sums)

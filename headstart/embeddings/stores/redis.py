@@ -457,8 +457,13 @@ def changes(record: EncodedRecord, now: float, blobs: list[bytes]) -> Iterator[d
     if record.expires is not None:
         change["expires"] = record.expires
         # It is relative, because the server's clock may differ; readers check ``expires``.
-        change["ttl_ms"] = max(math.ceil((record.expires - now) * 1000), 1)
+        change["ttl_ms"] = _milliseconds(record.expires - now)
     yield change
+
+
+def _milliseconds(ttl_s: float) -> int:
+    """Return a TTL for Redis, which takes none below 1."""
+    return max(math.ceil(ttl_s * 1000), 1)
 
 
 def _add_blob(blobs: list[bytes], blob: bytes) -> int:
@@ -646,7 +651,7 @@ class RedisStore(RecordStore):
             for item in (
                 each.counter,
                 each.amount,
-                max(math.ceil((each.expires - now) * 1000), 1),
+                _milliseconds(each.expires - now),
                 "" if each.most is None else each.most,
             )
         ]
@@ -657,8 +662,8 @@ class RedisStore(RecordStore):
 
     async def swap(self, name: str, seen: int, value: bytes, ttl_s: float) -> SwapResult:
         """Replace a document if nobody else has, or else read it, in one script."""
-        ttl_ms = max(math.ceil(ttl_s * 1000), 1)
-        written, version, found, place = await self._run(SWAP, name, seen, value, ttl_ms)
+        arguments = name, seen, value, _milliseconds(ttl_s)
+        written, version, found, place = await self._run(SWAP, *arguments)
         now = int(place.partition(b"-")[0]) / 1000
         return SwapResult(bool(written), version, value if written else found, now)
 

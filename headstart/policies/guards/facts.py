@@ -337,10 +337,11 @@ _THAN = word_classes(
 )
 """Words that set a limit: with "than" before a number ("more than 5"), or with "or" after it ("5 or
 more")."""
-_OR = _THAN | word_classes({_LEAST: "over above", _MOST: "under below"})
-_DENIALS = frozenset({"no", "not"})
+_BESIDE_OR = _THAN | word_classes({_LEAST: "over above", _MOST: "under below"})
+DENIALS = frozenset({"no", "not"})
+"""Before a limit, as in "no more than 5", they reverse it."""
 _INCLUSIVE = {_LEAST: ">=", _MOST: "<="}
-_AT = {"least": _LEAST, "most": _MOST}
+_AFTER_AT = {"least": _LEAST, "most": _MOST}
 _BEFORE_AMOUNT = words_of("rs inr usd eur gbp")
 """Currencies between a limit and its number: "under Rs 500"."""
 
@@ -402,7 +403,7 @@ def limits(words: Sequence[Word]) -> tuple[frozenset[str], frozenset[str]]:
             continue
         before = [other.text for other in words[max(place - 5, 0) : place] if other.kind == "word"]
         after = [other.text for other in words[place + 1 : place + 4]]
-        limit = next((_OR.get(other) for one, other in pairwise(after) if one == "or"), None)
+        limit = next((_BESIDE_OR.get(other) for one, other in pairwise(after) if one == "or"), None)
         bound = _INCLUSIVE.get(limit or "")
         if limit is None:
             limit, bound = _limit_before([text for text in before if text not in _BEFORE_AMOUNT])
@@ -426,9 +427,9 @@ def _limit_before(before: Sequence[str]) -> tuple[str | None, str | None]:
         limit, denied = _MOST, []
     else:
         limit, denied = _LIMITS.get(last), rest[-1:]
-        if last in _AT and denied == ["at"]:
-            bound = _INCLUSIVE[_AT[last]]
-    if limit is not None and not _DENIALS.isdisjoint(denied):
+        if last in _AFTER_AT and denied == ["at"]:
+            bound = _INCLUSIVE[_AFTER_AT[last]]
+    if limit is not None and not DENIALS.isdisjoint(denied):
         limit = _OPPOSITE[limit]
         bound = None if bound is None else _INCLUSIVE[limit]
     return limit, bound
@@ -602,13 +603,14 @@ _INVERTED = words_of("when where")
 _VERBS = words_of(
     "am is are was were do does did can could will would shall should may might has have"
 )
-_ASKING = words_of("who why")
+_ALWAYS_ASKING = words_of("who why")
+"""These words ask at the beginning of a text or after a function word."""
 _CONTRACTED = {
     word: asked
-    for asked in (*_INVERTED, *_ASKING)
+    for asked in (*_INVERTED, *_ALWAYS_ASKING)
     for word in (f"{asked}s", f"{asked}'s", f"{asked}'re", f"{asked}'d")
 }
-_KINDS = word_classes(
+_ASKED_BY_NOUN = word_classes(
     {
         "when": "time date day month year",
         "where": "place location city town country",
@@ -616,7 +618,9 @@ _KINDS = word_classes(
     }
 )
 """Nouns that make "what" and "which" ask for a time, a place or a person."""
-_MARKS = _INVERTED | _ASKING | _CONTRACTED.keys() | {"what", "which", "many", "number", "count"}
+_MAY_ASK = (
+    _INVERTED | _ALWAYS_ASKING | _CONTRACTED.keys() | {"what", "which", "many", "number", "count"}
+)
 _LISTING = stems_of("what which who whose list show find give name")
 """Words that ask for the things themselves, not for how many there are."""
 _AMOUNTS = stems_of("""
@@ -639,9 +643,9 @@ def question_form(
     accents and capitals at all.
     """
     used = {word.text for word in words}
-    asks = frozenset() if _MARKS.isdisjoint(used) else _asks(words)
+    asks = frozenset() if _MAY_ASK.isdisjoint(used) else _asks(words)
     joins = frozenset() if _CONNECTIVES.isdisjoint(used) else _joins(words)
-    signs = "" if _ANY.search(text) is None else _signs(text)
+    signs = "" if _MAY_BE_FORMULA.search(text) is None else _signs(text)
     about_case = not ABOUT_CASE.isdisjoint(used)
     spelled = about_case or SPELLED.search(text) is not None
     written = spellings(text, words, about_case=about_case) if spelled else frozenset()
@@ -652,7 +656,7 @@ def _asks(words: Sequence[Word]) -> frozenset[str]:
     """Return what a prompt asks for: a time, a place, a person, a reason, a number of things."""
     found = set()
     for place, word in enumerate(words):
-        if word.text in _MARKS:
+        if word.text in _MAY_ASK:
             before = words[place - 1].text if place else ""
             after = words[place + 1].text if place + 1 < len(words) else ""
             found.add(_asked(before, word.text, after))
@@ -663,10 +667,10 @@ def _asked(before: str, text: str, after: str) -> str | None:
     asking = _CONTRACTED.get(text, text)
     if asking in _INVERTED:
         return asking if asking != text or after in _VERBS else None
-    if asking in _ASKING:
+    if asking in _ALWAYS_ASKING:
         return asking if not before or is_function_word(before) else None
     if text in {"what", "which"}:
-        return _KINDS.get(after)
+        return _ASKED_BY_NOUN.get(after)
     if text == "many":
         return _COUNT if before == "how" else None
     if text in {"number", "count"} and after == "of":  # not "the phone number of the hotel"
@@ -698,7 +702,7 @@ def asked_differs(a: Parse, b: Parse) -> bool:
 _CONNECTIVES = frozenset({"and", "or"})
 _COMPARING = stems_of("between difference differ compare comparison versus vs better best prefer")
 """Beside these words, "X and Y" and "X or Y" name the same two things."""
-_REACH = 3
+_JOIN_REACH = 3
 """Most words between a connective and the word that it joins: "2019 or in the year 2020"."""
 
 
@@ -708,8 +712,8 @@ def _joins(words: Sequence[Word]) -> frozenset[tuple[str, str, str]]:
     found = set()
     for place, text in enumerate(texts):
         if text in _CONNECTIVES:
-            before = next(_joined(texts[max(place - _REACH, 0) : place][::-1]), "")
-            after = next(_joined(texts[place + 1 : place + 1 + _REACH]), "")
+            before = next(_joined(texts[max(place - _JOIN_REACH, 0) : place][::-1]), "")
+            after = next(_joined(texts[place + 1 : place + 1 + _JOIN_REACH]), "")
             if before and after:
                 found.add((before, text, after))
     return frozenset(found)
@@ -768,7 +772,9 @@ _SIGN = re.compile(
 )
 """Signs that count beside those. A hyphen or a slash between two words does not."""
 
-_ANY = re.compile(rf"[-+*/^=<>`|\\{{}}\[\]()&{''.join(_OTHER_SIGNS)}]|\d [pmt]", re.IGNORECASE)
+_MAY_BE_FORMULA = re.compile(
+    rf"[-+*/^=<>`|\\{{}}\[\]()&{''.join(_OTHER_SIGNS)}]|\d [pmt]", re.IGNORECASE
+)
 """What every formula has, and little prose."""
 
 

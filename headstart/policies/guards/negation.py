@@ -16,6 +16,7 @@ from collections import Counter, defaultdict
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from headstart.policies.guards.facts import DENIALS
 from headstart.policies.guards.word_order import grammar_changed
 from headstart.policies.guards.words import (
     NEGATED_VERBS,
@@ -308,7 +309,6 @@ _CEASING = stems_of("stop quit cease prevent halt keep")
 """These words negate the verb that they govern: "stop watering", "keep it from renewing"."""
 _AVOIDING = stems_of("avoid refrain")
 """These words negate nouns as well: "avoid nuts"."""
-_DENIALS = frozenset({"no", "not"})
 _NEGATION_REACH = 6
 """Number of words after a negation in which its verb is looked for: "prevent … from renewing"."""
 _FREE_OF = words_of("""
@@ -442,7 +442,7 @@ def _is_negation_idiom(words: Sequence[Word], place: int) -> bool:
         return True
     if text == "no" and (before == "or" or after[:1].isdecimal()):
         return True  # "whether or no", "No. 5"
-    if text in _DENIALS and [word.text for word in words[place + 2 : place + 3]] == ["than"]:
+    if text in DENIALS and [word.text for word in words[place + 2 : place + 3]] == ["than"]:
         return True  # "no more than": a limit, see ``facts.limits``
     return after in _IDIOMS.get("n't" if contracted else text, ())
 

@@ -46,8 +46,8 @@ _DETERMINERS = words_of(
     "a an the this that these those some any each every my your our his her its their"
 )
 _GOALS = frozenset({"to", "for"})
-_ASKING = words_of("who whom which what")
-_PEOPLE = stems_of("person people one")
+_WHO = words_of("who whom which what")
+_ANYBODY = stems_of("person people one")
 _DO = stems_of("do does did")
 _MOST_ROLES = 24
 """Most roles of a prompt: each of them is compared with each role of the other prompt."""
@@ -116,7 +116,7 @@ def _ways(parse: Parse) -> set[tuple[str, str]]:
 
 def _other_person_asked(a: Parse, b: Parse) -> bool:
     """Tell whether one prompt asks who did it, and one to whom it was done."""
-    if _ASKING.isdisjoint(a.stems) or a.content - _PEOPLE != b.content - _PEOPLE:
+    if _WHO.isdisjoint(a.stems) or a.content - _ANYBODY != b.content - _ANYBODY:
         return False
     one, other = _person_asked(a), _person_asked(b)
     return one is not None and other is not None and one != other
@@ -130,7 +130,7 @@ def _person_asked(parse: Parse) -> str | None:
     stems = parse.stems
     for place, word in enumerate(stems):
         after = stems[place + 1 :]
-        if word in {"which", "what"} and after[:1] and after[0] in _PEOPLE:
+        if word in {"which", "what"} and after[:1] and after[0] in _ANYBODY:
             after = after[1:]
         elif word not in {"who", "whom"}:
             continue
@@ -262,7 +262,7 @@ def _modals_differ(a: Parse, b: Parse, *words: str) -> bool:
         return False
     if len(found) == 1 and _DO.isdisjoint(a.stems) and _DO.isdisjoint(b.stems):
         return False
-    asking = _MANNER if len(found) == 2 else _MANNER | _ASKING | _ADDED
+    asking = _MANNER if len(found) == 2 else _MANNER | _WHO | _ADDED
     return not any(
         before in asking and word in words
         for side in (a, b)
@@ -321,7 +321,7 @@ _LIST_REACH = 3
 
 _BE = stems_of("am is are was were be been being")
 _ARTICLES = stems_of("a an the this that these those some any")
-_PASSED_OVER = (
+_UNORDERED = (
     _BE
     | _ARTICLES
     | stems_of(
@@ -350,7 +350,7 @@ _NOT_CLOSING = (
     _PREPOSITIONS | _JOINING | stems_of("i you we they he she my your our his her their me")
 )
 _LINKING = _PREPOSITIONS | _BE
-_BREAKING = _OPENING | _PASSED_OVER | _JOINING
+_BREAKING = _OPENING | _UNORDERED | _JOINING
 _ROAMING = _FOREIGN_QUESTIONS | stems_of(
     """
     also even still yet already ever again here there now currently today tonight tomorrow yesterday
@@ -435,7 +435,7 @@ def _ordered_text(stems: tuple[str, ...], commas: tuple[int, ...], *, code: bool
             add(",", counts=True)
         if word.isalpha():
             named = code and len(word) == 1
-            add(_NUMBERS.get(word, word), counts=named or word not in _PASSED_OVER)
+            add(_NUMBERS.get(word, word), counts=named or word not in _UNORDERED)
         else:
             for piece in _PIECES.findall(word) or (word,):
                 add(piece, counts=True)

@@ -465,12 +465,12 @@ def languages(words: Sequence[Word]) -> tuple[frozenset[str], bool]:
             found[language] = found.get(language, 0) + 1
         found["en"] += english
         foreign += bool(spoken) - english
-    near = set()
+    likely = set()
     least = max(*found.values(), 2) - 1
     for language, count in found.items():  # a comprehension costs a call on the path of a miss
         if count >= least:
-            near.add(language)
-    return frozenset(near), foreign > 0
+            likely.add(language)
+    return frozenset(likely), foreign > 0
 
 
 def languages_differ(a: Parse, b: Parse) -> bool:

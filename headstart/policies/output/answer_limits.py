@@ -306,7 +306,7 @@ def refuse_concise(asked: CanonicalRequest) -> str | None:
 def _refuse_opening(messages: Sequence[Message]) -> str | None:
     """Judge a conversation by its first user message and the messages above it.
 
-    Later messages have no say: to take back the words would cost the provider's whole cache.
+    Later messages do not count: another system text would cost the provider's whole cache.
     """
     first = next(place for place, each in enumerate(messages) if each.role == "user")
     *above, question = [(each.role, _text(each)) for each in messages[: first + 1]]

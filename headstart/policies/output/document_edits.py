@@ -251,7 +251,7 @@ class EditReader:
         start, end = self._place, self._place + len(search)
         if search == replace:
             self._doubt(EditDoubt.UNCHANGED)
-        elif _is_dressed(search, replace):
+        elif _adds_marks(search, replace):
             self._doubt(EditDoubt.MALFORMED)
         elif leaves_out(search, replace):
             self._doubt(EditDoubt.ELIDED)
@@ -267,7 +267,9 @@ class EditReader:
         search = self._lines[start:end]
         before = self._lines[start - 1] if start else None
         after = self._lines[end] if end < len(self._lines) else None
-        return _misses(search, replace, after) or _misses(search[::-1], replace[::-1], before)
+        return _lacks_line(search, replace, after) or _lacks_line(
+            search[::-1], replace[::-1], before
+        )
 
     def _apply(self) -> str:
         lines: list[str] = []
@@ -282,18 +284,18 @@ class EditReader:
         self.doubt = self.doubt or doubt
 
 
-def _is_dressed(search: Sequence[str], replace: Sequence[str]) -> bool:
+def _adds_marks(search: Sequence[str], replace: Sequence[str]) -> bool:
     """Tell whether new lines have marks that no old line has: a ``+``, a number, a fence."""
     old, new = ([line for line in lines if line.strip()] for lines in (search, replace))
     if not new:
         return False
-    for dress in (_ADDED, _NUMBERED):
-        if all(map(dress.match, new)) and not any(map(dress.match, old)):
+    for mark in (_ADDED, _NUMBERED):
+        if all(map(mark.match, new)) and not any(map(mark.match, old)):
             return True
     return _FENCE.fullmatch(new[0]) is not None and not any(map(_FENCE.fullmatch, old))
 
 
-def _misses(search: Sequence[str], replace: Sequence[str], after: str | None) -> bool:
+def _lacks_line(search: Sequence[str], replace: Sequence[str], after: str | None) -> bool:
     """Tell whether the line ``after`` seems to be missing at the end of a search."""
     if not replace or after is None:
         return False

@@ -577,7 +577,7 @@ class CircuitBreaker:
         # The error has the same weight as its call now, although its report comes later.
         self._errors += math.exp(-max(0.0, now - permit.at) / _MEMORY_S)
         self._failed_at = now
-        self._streak = self._run(permit.number)
+        self._streak = self._failures_in_row(permit.number)
         often = self._fails_often(_LEAST_CALLS, _ERROR_RATE)
         if permit.probe or often or self._streak >= self._streak_limit():
             self._trip(now)
@@ -636,7 +636,7 @@ class CircuitBreaker:
         self._unanswered.clear()
         self._generation += 1
 
-    def _run(self, number: int) -> int:
+    def _failures_in_row(self, number: int) -> int:
         """Note that this call failed; return the length of its row of failures."""
         self._keep(number, failed=True)
         run = 1
