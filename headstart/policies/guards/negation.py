@@ -354,7 +354,7 @@ _ALIKE = (({_COMPLAINS}, {_COMPLAINS, _TROUBLED}), ({_CEASES}, {_ENDS}))
 that has the second tone."""
 
 
-def negation(words: Sequence[Word]) -> tuple[frozenset[str], bool, frozenset[str]]:
+def negations(words: Sequence[Word]) -> tuple[frozenset[str], bool, frozenset[str]]:
     """Return the negations of a prompt, whether their number is odd, and its tone.
 
     A negation in an idiom does not count.

@@ -76,7 +76,7 @@ def _argument(words: Sequence[Word], place: int) -> tuple[str, ...]:
     while place < len(words) and words[place].text in _DETERMINERS:
         place += 1
     if place < len(words) and words[place].text.endswith("ing") and not words[place].capital:
-        # Not its stem: "from renewing" is not where "to renew" goes. But "from reading" may be.
+        # The word, not its stem: "from renewing" and "to renew" do not name the same place.
         return () if is_function_word(words[place].text) else (words[place].text,)
     argument = []
     for word in words[place : place + _LONGEST_ARGUMENT]:
