@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     CountTokens: TypeAlias = Callable[[dict[str, Any]], Tokens]
 
 
+# --- the transcript -------------------------------------------------------------------------------
+
 KEPT_BYTES = 2 * 2**20
 """Longest answer that another one may continue."""
 FILTER_REASON = "content_filter"
@@ -334,6 +336,9 @@ class Transcript:
         ExtraDelta: _add_extra,
     }
     """Functions for the events that change more than the list of events, by their types."""
+
+
+# --- the completion of a transcript ---------------------------------------------------------------
 
 
 def _goes_on(first: StreamEvent, event: StreamEvent) -> bool:

@@ -95,6 +95,9 @@ _SPACES = re.compile(r"[ \t\r\f\v\xa0]+")
 _BREAK = re.compile(r"(?<![ \t\n])[ \t]*\n(?:[ \t]*\n)*")
 
 
+# --- is it HTML? ----------------------------------------------------------------------------------
+
+
 def is_html(text: str) -> bool:
     """Return whether ``text`` is an HTML page or a large part of one.
 
@@ -117,6 +120,9 @@ def is_markup(text: str) -> bool:
     if not text.lstrip().startswith("<"):
         return False
     return len(_TAG.findall(text)) >= max(_MIN_TAGS, len(text) * _MIN_TAGS_PER_CHAR)
+
+
+# --- HTML as text ---------------------------------------------------------------------------------
 
 
 class _Visible(NamedTuple):

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
 
 
+# --- the question ---------------------------------------------------------------------------------
+
 STOPWORDS = words_of("""
     a about after all also am an and any are as at be because been before being between both but
     by can could did do does doing down during each find for from further get give had has have
@@ -114,6 +116,8 @@ def stem(word: str) -> str:
     """Remove one ending, so that the forms of a word become equal; words with digits stay."""
     return word if not word.isalpha() else _STRIPPED.sub("", word)
 
+
+# --- scores of sentences --------------------------------------------------------------------------
 
 _K1, _B_SENTENCE, _B_DOCUMENT = 1.2, 0.75, 0.5
 """The parameters k1 and b of BM25 (Robertson and Zaragoza, 2009), b for sentences and documents."""
@@ -277,6 +281,8 @@ def _normal(scores: Array) -> Array:
     top = scores.max(initial=0.0)
     return scores / top if top > 0 else scores
 
+
+# --- the choice -----------------------------------------------------------------------------------
 
 MIN_CHARS = 3200
 """A shorter text stays whole."""

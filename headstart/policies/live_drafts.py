@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+# --- the request of a draft -----------------------------------------------------------------------
+
 PLACEHOLDER = "{{draft}}"
 """Stands for the text in the request that a client gives when it begins a draft."""
 MOST_TEXT = 64 * 1024
@@ -141,6 +143,8 @@ def ending(text: str) -> Trigger | None:
         return None
     return Trigger.QUESTION if end in "?\uff1f" else Trigger.SENTENCE
 
+
+# --- when a call pays -----------------------------------------------------------------------------
 
 _BEFORE = {Trigger.QUESTION: (4.0, 5.0), Trigger.SENTENCE: (2.0, 4.0), Trigger.PAUSE: (1.0, 4.0)}
 """Prior counts, before anything is learned: the calls that were used, and all calls."""
@@ -266,6 +270,8 @@ def expected_waste(estimate: RoutingEstimate, use: float, account: WasteAccount)
     waste = estimate.cost_usd if estimate.waste_usd is None else estimate.waste_usd
     return (1.0 - use) * account.net_waste * (waste or 0.0)
 
+
+# --- inferences -----------------------------------------------------------------------------------
 
 INFER_TOKENS = 160
 """Most tokens of one inference."""

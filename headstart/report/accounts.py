@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# --- the bill line by line ------------------------------------------------------------------------
+
 MOST_LINES = 50_000
 """Most lines, because clients choose the names of models, and tags. Beyond it all models are
 ``other``, and requests have no tags."""
@@ -143,6 +145,9 @@ def _as_text(name: str) -> str:
     return f"'{name}" if name.startswith(_FORMULA) else name
 
 
+# --- machines by the hour -------------------------------------------------------------------------
+
+
 class MachineAccounts:
     """Sums the calls to machines, from booked requests in any order."""
 
@@ -183,6 +188,8 @@ class MachineAccounts:
             until = max(until, ended)
         return busy
 
+
+# --- upstream calls -------------------------------------------------------------------------------
 
 MAX_GROUPS, MAX_CALLED = 20, 40
 """Clients choose the names of models. All names after the first 20, and all called models after the
@@ -311,6 +318,9 @@ class CallAccounts:
         """Return the tokens before and after, by kind, for kinds that changed a number."""
         found = sorted(self._shaped.values(), key=lambda each: each.kind)
         return tuple(each for each in found if each.tokens_before != each.tokens_after)
+
+
+# --- groups of requests ---------------------------------------------------------------------------
 
 
 class GroupTally:
@@ -512,6 +522,8 @@ class GainTally:
         )
 
 
+# --- experiments with shorter answers -------------------------------------------------------------
+
 TRIED = ("concise", "tight")
 
 
@@ -551,6 +563,8 @@ class OutputExperiments:
             saved_s=difference_interval(self._seconds[name + HELD_OUT], self._seconds[name]),
         )
 
+
+# --- the whole report -----------------------------------------------------------------------------
 
 NONE = "(none)"
 MAX_BARS = 60

@@ -86,6 +86,8 @@ if TYPE_CHECKING:
     from headstart.embeddings.stores.records import EncodedRecord, StoreOptions
 
 
+# --- leases and messages of processes -------------------------------------------------------------
+
 LEASE_MS = 3000
 """Milliseconds after which a lease ends, unless it is renewed."""
 CHECK_S = 1.0
@@ -220,6 +222,8 @@ class RedisExchange:
         if not await self.send(self.address, b""):
             raise StoreError("the master of our keys has changed")
 
+
+# --- scripts of the store -------------------------------------------------------------------------
 
 PREFIX = "{headstart}:"
 SCHEMA_VERSION = 1
@@ -433,6 +437,9 @@ call TIME. The stream is new each time, because the places in one never go back:
 a server whose clock is behind, the time would stand still."""
 
 
+# --- rows of streams and hashes -------------------------------------------------------------------
+
+
 def changes(record: EncodedRecord, now: float, blobs: list[bytes]) -> Iterator[dict[str, Any]]:
     """Yield the changes that APPEND makes for a record, and add their blobs to ``blobs``."""
     if isinstance(record, Delete):
@@ -506,6 +513,9 @@ def _vector_row(id: str, fields: Sequence[bytes | None], now: float) -> VectorRo
         return index_row(id, partition.decode(), encoder.decode(), vector, sketched)
     except ValueError:
         return None
+
+
+# --- the store ------------------------------------------------------------------------------------
 
 
 class RedisStore(RecordStore):

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from headstart.canonical_request import CanonicalRequest
 
+# --- lines that stand for lines left out ----------------------------------------------------------
+
 _REMARK = re.compile(
     r"[#;%!]|//|--|\{?/\*|<!--|\(\*|\{[-#!]|[*_]*[\[(<{]+[\w\s.,:'/\u2026-]*[\])>}]+[*_]*$"
 )
@@ -68,6 +70,8 @@ def _is_elision(remark: str, *, shrinks: bool) -> bool:
         return shrinks or bool(words or _ELLIPSIS.search(remark))
     return len(words) > 1 or (shrinks and bool(words or _ELLIPSIS.search(remark)))
 
+
+# --- search/replace blocks in an answer -----------------------------------------------------------
 
 _SEARCH = re.compile(r"<{5,9} SEARCH>?[ \t]*")
 _DIVIDER = re.compile(r"={5,9}[ \t]*")
@@ -309,6 +313,8 @@ def _lacks_line(search: Sequence[str], replace: Sequence[str], after: str | None
     return not is_framed and replace[: count + 1] == [*search, after]
 
 
+# --- requests for a change ------------------------------------------------------------------------
+
 MIN_TOKENS = 600
 """Blocks about a shorter document cost more than the document (``docs/output-edits.md``)."""
 _MAX_WORDS_CHARS = 2000
@@ -452,6 +458,8 @@ def may_edit(asked: CanonicalRequest, edit: EditRequest) -> bool:
         and (asked.max_tokens is None or asked.max_tokens > _ROOM * document)
     )
 
+
+# --- predictions ----------------------------------------------------------------------------------
 
 MIN_PREDICTED_CHARS = 200
 """Minimum length of a prediction: a shorter answer is written before a prediction could help."""

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from headstart.types import Headers
 
 
+# --- limits in headers ----------------------------------------------------------------------------
+
 _TIME_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(?<!\d)(\d++(?:\.\d++)?)(ms|s|m|h|d)")
 _EPOCH_S = 1e9
@@ -243,6 +245,8 @@ def _date(text: str) -> float | None:
         return None
 
 
+# --- a limit that headers tell --------------------------------------------------------------------
+
 _BELIEVED_S = 3600.0
 """A header is believed for this time. Then one call may test whether it is still true."""
 _LEARN_AGAIN_S = 0.05
@@ -435,6 +439,8 @@ class _Bucket:
         return max(0.0, min(wait_s, self.believed_until - now))
 
 
+# --- a limit that no header tells -----------------------------------------------------------------
+
 _FIRST_PER_S, _MOST_FIRST_PER_S = 1.0, 100.0
 """The fewest and the most calls a second after the first refusal."""
 _DOUBLES_S, _LEAST_DOUBLES_S, _MOST_DOUBLES_S = 1.0, 2.0, 60.0
@@ -564,6 +570,8 @@ class _UnannouncedLimit(_Bucket):
         grows_s = (_MOST_DOUBLINGS - doublings) * self._doubles_s
         return pause_s + grows_s + calls / (self.per_s * most)
 
+
+# --- all limits of an upstream --------------------------------------------------------------------
 
 SavedLimits: TypeAlias = dict[
     str, tuple[float, float, float, float, tuple[float, ...], float, float, LimitReading]
