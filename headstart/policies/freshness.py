@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from headstart.errors import InvalidRequest
@@ -153,18 +154,12 @@ class Lifetimes(Frozen):
         return class_s if ttl_s is None else ttl_s if class_s is None else min(ttl_s, class_s)
 
 
-_UNREAD = -1.0
-"""Marks a lifetime that was not computed yet."""
-
-
 class Lifetime:
     """The lifetime of the answer to one question. The question is read at the first use.
 
     ``route_s`` replaces ``lifetimes.ttl_s``. ``part`` is the question in a long text, of which
     only the two ends are read.
     """
-
-    __slots__ = ("_kind", "_lifetimes", "_part", "_question", "_route_s", "_seconds")
 
     def __init__(
         self, question: str, lifetimes: Lifetimes, route_s: float | None = None, part: str = ""
@@ -173,28 +168,22 @@ class Lifetime:
         self._part = part
         self._lifetimes = lifetimes
         self._route_s = route_s
-        self._kind: QuestionClass | None = None
-        self._seconds: float | None = _UNREAD
 
-    @property
+    @cached_property
     def kind(self) -> QuestionClass:
         """How fast the answer ages."""
-        if self._kind is None:
-            self._kind = question_class(self._question)
-            if self._part:
-                kinds = self._kind, question_class(self._part)
-                self._kind = min(kinds, key=list(QuestionClass).index)
-        return self._kind
+        kind = question_class(self._question)
+        if not self._part:
+            return kind
+        return min(kind, question_class(self._part), key=list(QuestionClass).index)
 
-    @property
+    @cached_property
     def seconds(self) -> float | None:
         """The longest lifetime of an answer, whether it is stored now or was stored before.
 
         None: it never ends.
         """
-        if self._seconds == _UNREAD:
-            self._seconds = self._lifetimes.of(self.kind, self._route_s)
-        return self._seconds
+        return self._lifetimes.of(self.kind, self._route_s)
 
 
 FOREVER = Lifetime("", Lifetimes())

@@ -669,16 +669,13 @@ class Measures:
         """Return how long to wait for a first token: 30 s, or four times its p99 if more."""
         return max(_FIRST_TOKEN_LIMIT_S, 4 * (self.ttft_s(key, prompt_tokens, 0.99, now) or 0.0))
 
-    def stall_limit_s(self, key: UpstreamModel, *, calls_tools: bool = False) -> float:
-        """Return how long to wait for the next piece: 5 s, or ten times the p99 gap if more.
-
-        It is at least 30 s while gaps are unknown, and where tools may be called: some providers
-        send nothing while they write a call, and then send it whole.
-        """
-        return self.stall_limits_s(key)[calls_tools]
-
     def stall_limits_s(self, key: UpstreamModel) -> tuple[float, float]:
-        """Return ``stall_limit_s`` for calls without tools, and for calls with tools."""
+        """Return how long to wait for the next piece, without and with tools.
+
+        It is 5 s, or ten times the p99 gap if more. It is at least 30 s while gaps are unknown, and
+        where tools may be called: some providers send nothing while they write a call, and then
+        send it whole.
+        """
         return self._figures.get(key, _UNKNOWN).stall_limits_s()
 
     # --- keeping ---------------------------------------------------------------------------
