@@ -160,27 +160,19 @@ def item_key(partition: str, item: bytes) -> str:
     return sha256(partition.encode() + item).hexdigest()
 
 
-def variant(key: CacheKey, number: int) -> CacheKey:
-    """Return the key of one of several stored variants of a sampled answer.
+def variant(key: CacheKey, name: int | str) -> CacheKey:
+    """Return the key of one of several answers to a request.
 
+    ``name`` is the number of a sampled answer, or the dialect whose clients alone get the answer.
     The partition differs too, so the entry of one variant never answers for another one.
     """
-    return _another(key, f"#{number}")
-
-
-def _another(key: CacheKey, suffix: str) -> CacheKey:
     conversation = key.conversation
     return msgspec.structs.replace(
         key,
-        partition=_digest(key.partition + suffix),
-        exact=_digest(key.exact + suffix),
-        conversation=None if conversation is None else _digest(conversation + suffix),
+        partition=_digest(f"{key.partition}#{name}"),
+        exact=_digest(f"{key.exact}#{name}"),
+        conversation=None if conversation is None else _digest(f"{conversation}#{name}"),
     )
-
-
-def key_of_dialect(key: CacheKey, dialect: str) -> CacheKey:
-    """Return the key of an answer that only clients of one dialect get."""
-    return _another(key, f"#{dialect}")
 
 
 def _key(
