@@ -344,10 +344,7 @@ class ConversationCompressor:
         short = unpadded(source, self.memo)
         if self.reads is None:
             return short
-        text = self.reads.shorten(short.text, arguments, self.memo)
-        if text == short.text:
-            return short
-        return Shortened(text=text, applied=(*short.applied, "reread"))
+        return short.then("reread", self.reads.shorten(short.text, arguments, self.memo))
 
     def _remember(self, text: str) -> str:
         self.sent_chars += len(text)
