@@ -336,6 +336,8 @@ class GuardedMatch:
             raise ConfigError(f"cache.guards: unknown {unknown}; choose from {list(GUARDS)}")
         enabled = tuple((name, guard) for name, guard in GUARDS.items() if name in guards)
         self._gates = Gates()
+        self.note_encoded = self._gates.note
+        """Counts a question that was encoded, for the gate of its domain."""
         self._guards = tuple(pair for pair in enabled if pair[0] not in soft)
         self._soft = tuple(pair for pair in enabled if pair[0] in soft)
 
@@ -350,18 +352,6 @@ class GuardedMatch:
     def any_veto(self, query: Parse, candidate: Parse) -> str | None:
         """Return the first guard that fires, soft or not, or None."""
         return self.veto(query, candidate) or self.soft_veto(query, candidate)
-
-    def note_encoded(
-        self,
-        context: MatchContext,
-        similarity: float,
-        *,
-        sampled: bool,
-        served: bool,
-        judged: bool = True,
-    ) -> None:
-        """Count a question that was encoded, for the gate of its domain."""
-        self._gates.note(context, similarity, sampled=sampled, served=served, judged=judged)
 
     def hit_share(self, context: MatchContext) -> float:
         """Return the share of a domain's encoded questions that were hits lately, from 0 to 1."""
