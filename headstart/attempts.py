@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     """Gets each booked attempt, and gets it again if its cost changes."""
 
 
+CHARS_PER_TOKEN = 4
+"""A rough number for English text, of OpenAI. Code and other languages have fewer characters a
+token."""
 PREFIX_TTL_S = 300.0
 """Seconds for which providers keep a prompt in their prefix cache after its last use: about five
 minutes."""

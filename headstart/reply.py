@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeAlias
 
 import msgspec
 
+from headstart.attempts import CHARS_PER_TOKEN
 from headstart.errors import UpstreamError
 from headstart.types import (
     Choice,
@@ -43,12 +44,12 @@ if TYPE_CHECKING:
     CountTokens: TypeAlias = Callable[[dict[str, Any]], Tokens]
 
 
+# --- the transcript -------------------------------------------------------------------------------
+
 KEPT_BYTES = 2 * 2**20
 """Longest answer that another one may continue."""
 FILTER_REASON = "content_filter"
 LIMIT_REASON = "length"
-CHARACTERS_PER_TOKEN = 4.0
-"""Estimates of unreported lengths use this (OpenAI's rule of thumb for English)."""
 _TextEvent: TypeAlias = TextDelta | ReasoningDelta | RefusalDelta
 
 _UNNAMED = Started()
@@ -199,7 +200,7 @@ class Transcript:
     @property
     def estimated_tokens(self) -> int:
         """The estimated length of the answer in tokens."""
-        return round(self.characters / CHARACTERS_PER_TOKEN)
+        return round(self.characters / CHARS_PER_TOKEN)
 
     @property
     def start(self) -> Started:
@@ -335,6 +336,9 @@ class Transcript:
         ExtraDelta: _add_extra,
     }
     """Functions for the events that change more than the list of events, by their types."""
+
+
+# --- the completion of a transcript ---------------------------------------------------------------
 
 
 def _goes_on(first: StreamEvent, event: StreamEvent) -> bool:

@@ -53,6 +53,8 @@ AuditMode: TypeAlias = Literal["background", "sync", "off"]
 CacheMode: TypeAlias = Literal["serve", "shadow", "exact-only"]
 ColdStart: TypeAlias = Literal["strict", "optimistic"]
 CompressionMode: TypeAlias = Literal["off", "safe", "recoverable", "balanced", "aggressive"]
+COMPRESSION_MODES: tuple[CompressionMode, ...] = get_args(CompressionMode)
+"""The modes of compression, the strictest first."""
 AuthName: TypeAlias = Literal["key", "aws", "google"]
 DialectName: TypeAlias = Literal[
     "openai", "responses", "anthropic", "gemini", "cohere", "bedrock", "completions"
@@ -97,7 +99,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The base of all tables."""
 
     def __repr__(self) -> str:
-        fields = ", ".join(f"{name}={value!r}" for name, value in masked_fields(self).items())
+        fields = ", ".join(f"{name}={value!r}" for name, value in masked(self).items())
         return f"{type(self).__name__}({fields})"
 
 
@@ -478,8 +480,8 @@ class CompressionSettings(Section):
     dry_run: bool = False
     """Count the possible savings, and send every prompt unchanged."""
     clear_history: bool = False
-    """Also remove old tool results, in epochs, if this saves more than it costs in the provider's
-    prefix cache."""
+    """Also remove old tool results, many at a time, if this saves more than it costs in the
+    provider's prefix cache."""
     strip_comments: bool = False
     """Beyond `safe`, also remove comments from Python code, but never from a file that the model
     has read."""
@@ -954,11 +956,6 @@ class Settings(Section):
     batches: BatchSettings = BatchSettings()
 
 
-def masked(settings: Settings) -> dict[str, Any]:
-    """Return the settings as plain data, with keys, header values and passwords masked."""
-    return masked_fields(settings)
-
-
 def masked_url(url: str) -> str:
     """Return the URL with user, password and query masked."""
     return _USER_OR_QUERY.sub(MASK, url)
@@ -969,8 +966,8 @@ def masked_variable(name: str) -> str:
     return name if _VARIABLE.fullmatch(name) else MASK
 
 
-def masked_fields(section: msgspec.Struct) -> dict[str, Any]:
-    """Return a section as plain data, with keys, header values and passwords masked."""
+def masked(section: msgspec.Struct) -> dict[str, Any]:
+    """Return settings as plain data, with keys, header values and passwords masked."""
     return {name: _masked(name, getattr(section, name)) for name in section.__struct_fields__}
 
 
@@ -988,7 +985,7 @@ def _masked(name: str, value: object) -> object:
     elif name in _URLS and isinstance(value, str):
         value = masked_url(value)
     elif isinstance(value, msgspec.Struct):
-        value = masked_fields(value)
+        value = masked(value)
     elif isinstance(value, dict):
         value = {key: _masked("", inner) for key, inner in value.items()}
     elif isinstance(value, tuple):

@@ -1,4 +1,4 @@
-"""Frozen values that every room shares, and the ids that name them.
+"""Frozen values that every room shares, the ids that name them, and small tools for tables.
 
 The values have no behaviour beyond derived properties. Units are in the names: ``_s`` seconds,
 ``_usd`` dollars. ``created`` and ``expires`` are Unix seconds. ``similarity`` is a cosine: a higher
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias, TypeVar, dataclass_transform
 
@@ -577,10 +577,6 @@ def _ulid_head(seconds: int) -> str:
     return "".join(_PAIRS[seconds >> shift & 1023] for shift in (30, 20, 10, 0))
 
 
-KEPT_BYTES = 1024 * 1024
-"""The longest body that is kept for another upstream."""
-
-
 class Latest(OrderedDict[K, V]):
     """A dict that keeps only the ``most`` keys that were set last."""
 
@@ -593,6 +589,25 @@ class Latest(OrderedDict[K, V]):
         self.move_to_end(key)
         if len(self) > self._most:
             self.popitem(last=False)
+
+
+# --- tables of words -------------------------------------------------------------------------
+
+
+def words_of(text: str) -> frozenset[str]:
+    """Return the words of a text. Long lists of words are easier to read as a text."""
+    return frozenset(text.split())
+
+
+def word_classes(words: Mapping[K, str]) -> dict[str, K]:
+    """Return the class of each word: {"was": "past", "did": "past"} for {"past": "was did"}."""
+    return {word: name for name, text in words.items() for word in text.split()}
+
+
+# --- bodies that arrive in pieces ----------------------------------------------------------------
+
+KEPT_BYTES = 1024 * 1024
+"""The longest body that is kept for another upstream."""
 
 
 class Upload:

@@ -91,8 +91,10 @@ def usual_call(row: Served) -> UsualCall | None:
     )
 
 
-def original_call(row: Served, at: float) -> UsualCall:
-    """Return the call that made the answer of a hit."""
+def original_call(row: Served) -> UsualCall:
+    """Return the call that made the answer of a hit. The id of its entry tells when it was made."""
+    made_at = None if row.entry is None else ulid_time(row.entry)
+    at = row.at if made_at is None else made_at
     total_s, ttft_s = own_times(row)
     first_s = None if row.saved_ttft_s is None else max(0.0, row.saved_ttft_s + ttft_s)
     return UsualCall(at, max(0.0, row.saved_total_s + total_s), first_s, tokens_of(row))
@@ -325,8 +327,7 @@ class UsualCalls:
             return
         originals = self._originals.setdefault(kind, {})
         if entry not in originals and (self._most is None or len(originals) < self._most):
-            at = ulid_time(entry)
-            originals[entry] = original_call(row, row.at if at is None else at)
+            originals[entry] = original_call(row)
             self._fitted.clear()
 
     def _has_room(self, kinds: Mapping[CallKind, object], kind: CallKind) -> bool:

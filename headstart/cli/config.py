@@ -511,7 +511,7 @@ def _is_empty(event: StreamEvent) -> bool:
 def failure_in(event: ErrorReported, reply: Reply) -> Failure:
     """Judge an error that a provider reported in its answer."""
     status, headers = event.status or reply.status, reply.headers
-    return classify(status, code=event.code, message=event.message, headers=headers, now=clock())
+    return classify(status, (event.code or "",), event.message, headers, clock())
 
 
 async def _models(upstream: Upstream, dialect: str) -> tuple[str, ...]:

@@ -20,10 +20,11 @@ import re
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import msgspec
 
+from headstart.attempts import CHARS_PER_TOKEN
 from headstart.compression.lossless import json_within
 from headstart.compression.memo import Memo
 from headstart.compression.passages import CLEARED, Passages, has_mark, without_marks
@@ -51,7 +52,6 @@ from headstart.compression.selection import (
     shows_file,
     understand,
 )
-from headstart.compression.tokens import CHARS_PER_TOKEN
 from headstart.compression.transforms import (
     COST_MS_PER_1K,
     AllowedTransforms,
@@ -60,7 +60,7 @@ from headstart.compression.transforms import (
     unpadded,
 )
 from headstart.errors import ConfigError
-from headstart.settings import CompressionMode, CompressionSettings
+from headstart.settings import COMPRESSION_MODES, CompressionMode, CompressionSettings
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
@@ -84,7 +84,6 @@ _MAX_REMAINDER = 0.95
 _MIN_CLEARED_TOKENS = 1500
 _MIN_CLEARED_SHARE = 0.3
 """The smallest share of cleared tokens among those that the provider must read again."""
-_MODES: tuple[CompressionMode, ...] = get_args(CompressionMode)
 _SETTINGS = CompressionSettings()
 
 
@@ -148,8 +147,8 @@ def compress(
     Messages are dicts, or objects of the openai SDK, which become dicts as the SDK would send them.
     Raises ConfigError for an unknown mode, TypeError for a value that is no message.
     """
-    if mode not in _MODES:
-        raise ConfigError(f"compression mode {mode!r} is none of {', '.join(_MODES)}")
+    if mode not in COMPRESSION_MODES:
+        raise ConfigError(f"compression mode {mode!r} is none of {', '.join(COMPRESSION_MODES)}")
     memo = Memo() if memo is None else memo
     source = [read_message(each) for each in messages]
     cleared = _cleared(source) if clear_history and mode != "off" else frozenset()
@@ -345,10 +344,7 @@ class ConversationCompressor:
         short = unpadded(source, self.memo)
         if self.reads is None:
             return short
-        text = self.reads.shorten(short.text, arguments, self.memo)
-        if text == short.text:
-            return short
-        return Shortened(text=text, applied=(*short.applied, "reread"))
+        return short.then("reread", self.reads.shorten(short.text, arguments, self.memo))
 
     def _remember(self, text: str) -> str:
         self.sent_chars += len(text)

@@ -14,6 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from headstart.compression.lossless import minify
+from headstart.types import words_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,58 +57,35 @@ _LOOKS = re.compile(
     re.IGNORECASE,
 )
 """Attributes that set the look of an element, or its link."""
-_BREAKS = frozenset(
-    (
-        "address", "article", "aside", "blockquote", "br", "dd", "div", "dl", "dt", "fieldset",
-        "figcaption", "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header",
-        "caption", "details", "hr", "legend", "li", "main", "nav", "ol", "p", "pre", "section",
-        "summary", "table", "tr", "ul",
-    )
-)  # fmt: skip
-_ELEMENTS = _BREAKS | frozenset(
-    (
-        "a", "abbr", "acronym", "area", "audio", "b", "base", "bdi", "bdo", "big", "body",
-        "button", "canvas", "caption", "center", "circle", "cite", "code", "col", "colgroup",
-        "data", "datalist", "del", "details", "dfn", "dialog", "em", "embed", "font", "frame",
-        "frameset", "g", "head", "hgroup", "html", "i", "iframe", "img", "input", "ins", "kbd",
-        "label", "legend", "link", "map", "mark", "menu", "meta", "meter", "noscript", "object",
-        "optgroup", "option", "output", "param", "path", "picture", "polygon", "progress", "q",
-        "rect", "rp", "rt", "ruby", "s", "samp", "script", "search", "select", "slot", "small",
-        "source", "span", "strike", "strong", "style", "sub", "summary", "sup", "svg", "tbody",
-        "td", "template", "textarea", "tfoot", "th", "thead", "time", "title", "track", "tt", "u",
-        "use", "var", "video", "wbr",
-    )
-)  # fmt: skip
+_BREAKS = words_of("""
+    address article aside blockquote br dd div dl dt fieldset figcaption figure footer form h1
+    h2 h3 h4 h5 h6 header caption details hr legend li main nav ol p pre section summary table
+    tr ul
+""")
+_ELEMENTS = _BREAKS | words_of("""
+    a abbr acronym area audio b base bdi bdo big body button canvas caption center circle cite
+    code col colgroup data datalist del details dfn dialog em embed font frame frameset g head
+    hgroup html i iframe img input ins kbd label legend link map mark menu meta meter noscript
+    object optgroup option output param path picture polygon progress q rect rp rt ruby s samp
+    script search select slot small source span strike strong style sub summary sup svg tbody td
+    template textarea tfoot th thead time title track tt u use var video wbr
+""")
 _BEFORE = {f"h{level}": "#" * level + " " for level in range(1, 7)} | {"dd": ": "}
-_APART = frozenset(
-    (
-        "a", "button", "data", "del", "img", "input", "ins", "label", "output", "s", "select",
-        "small", "span", "strike", "time",
-    )
-)  # fmt: skip
+_APART = words_of("a button data del img input ins label output s select small span strike time")
 """Inline elements. Two neighbours get a space between them, because their style separates them."""
-_WRAPPED = frozenset(
-    (
-        "a", "abbr", "button", "data", "del", "option", "q", "rp", "rt", "s", "select", "strike",
-        "sub", "sup", "textarea", "time",
-    )
-)  # fmt: skip
+_WRAPPED = words_of("a abbr button data del option q rp rt s select strike sub sup textarea time")
 """Elements whose text is written with something around it."""
-_VOID = frozenset(
-    ("base", "embed", "iframe", "img", "input", "link", "meta", "meter", "progress", "video")
-)
+_VOID = words_of("base embed iframe img input link meta meter progress video")
 _VERBATIM = frozenset(("pre", "textarea"))
 _LANDMARKS = _BREAKS - {"div", "li", "p"} | {"body", "html", "svg"}
 """Elements whose labels only name a part of the page."""
-_TOLD = re.compile(
+_SENT_PROPERTY = re.compile(
     r"description|author|keywords|price|amount|currency|availab|publish|modified|date|time|rating"
     r"|review|sku|gtin|mpn|brand|isbn|^(?:article|product|book|citation|dc|geo)\b",
     re.IGNORECASE,
 )
 """Names of the properties of a page that are sent."""
-_ORDINAL = frozenset(
-    ("st", "nd", "rd", "th", "e", "er", "re", "o", "a", "tm", "sm", "\u2122", "\xae")
-)
+_ORDINAL = words_of("st nd rd th e er re o a tm sm \u2122 \xae")
 _PLAIN = re.compile(r"[-+\u2212]?\w+")
 _INPUT_STATES = ("required", "readonly", "disabled", "multiple")
 _LIMITS = ("min", "max", "pattern")
@@ -115,6 +93,9 @@ _MOST_OPEN = 60
 """The largest number of elements that wait for their ends. Deeper ones are written plainly."""
 _SPACES = re.compile(r"[ \t\r\f\v\xa0]+")
 _BREAK = re.compile(r"(?<![ \t\n])[ \t]*\n(?:[ \t]*\n)*")
+
+
+# --- is it HTML? ----------------------------------------------------------------------------------
 
 
 def is_html(text: str) -> bool:
@@ -139,6 +120,9 @@ def is_markup(text: str) -> bool:
     if not text.lstrip().startswith("<"):
         return False
     return len(_TAG.findall(text)) >= max(_MIN_TAGS, len(text) * _MIN_TAGS_PER_CHAR)
+
+
+# --- HTML as text ---------------------------------------------------------------------------------
 
 
 class _Visible(NamedTuple):
@@ -347,8 +331,8 @@ class _HTMLReader(HTMLParser):
                 text = self._input(attributes)
             case "link":
                 relation, href = attributes.get("rel", "").lower(), attributes.get("href", "")
-                told = relation in {"canonical", "next", "prev"} and href
-                text = f"\n[{relation}: {href}]\n" if told else ""
+                is_sent = relation in {"canonical", "next", "prev"} and href
+                text = f"\n[{relation}: {href}]\n" if is_sent else ""
             case "meta":
                 text = self._property(attributes)
             case "meter" | "progress" if "value" in attributes:
@@ -379,8 +363,8 @@ class _HTMLReader(HTMLParser):
         content = " ".join(attributes.get("content", "").split())
         if attributes.get("http-equiv", "").lower() == "refresh":
             name = "date of the next refresh"
-        told = content and _TOLD.search(name) is not None and self._is_new(content)
-        return f"\n[{name}: {content}]\n" if told else ""
+        is_sent = content and _SENT_PROPERTY.search(name) is not None and self._is_new(content)
+        return f"\n[{name}: {content}]\n" if is_sent else ""
 
     def _is_new(self, text: str) -> bool:
         new = text not in self._seen_texts

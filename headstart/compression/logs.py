@@ -286,8 +286,8 @@ def _read(lines: Sequence[str]) -> list[_Form]:
 
 
 def _kept(lines: Sequence[str], forms: Sequence[_Form], text: str, query: str) -> list[bool]:
-    told = set(filter(reports_problem, set(lines)))
-    trouble = [line in told for line in lines]
+    problems = set(filter(reports_problem, set(lines)))
+    trouble = [line in problems for line in lines]
     stays = set(_named(text, lines, query))
     times = _times(lines)
     stays.update(_pauses(range(len(lines)), times, regular=False))

@@ -26,6 +26,8 @@ from headstart.compression.selection import parse_query, rank
 from headstart.compression.tokens import TokenCount, count_tokens
 from headstart.types import Frozen
 
+# --- texts that the model gets back ---------------------------------------------------------------
+
 RETRIEVE = "headstart_retrieve"
 """The name of the tool."""
 DESCRIPTION = (
@@ -168,6 +170,8 @@ def _units(text: str) -> Iterator[tuple[int, int]]:
             yield at, end
         start += len(line)
 
+
+# --- messages -------------------------------------------------------------------------------------
 
 TOOL_ROLES = ("tool", "function")
 

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from headstart.compression.passages import has_mark, omission_mark, sentences
-from headstart.types import Frozen
+from headstart.types import Frozen, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,27 +29,24 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
 
 
-STOPWORDS = {
-    "a", "about", "after", "all", "also", "am", "an", "and", "any", "are", "as", "at", "be",
-    "because", "been", "before", "being", "between", "both", "but", "by", "can", "could", "did",
-    "do", "does", "doing", "down", "during", "each", "find", "for", "from", "further", "get",
-    "give", "had", "has", "have", "having", "he", "her", "here", "hers", "him", "his", "how",
-    "i", "if", "in", "into", "is", "it", "its", "just", "know", "let", "like", "list", "may",
-    "me", "might", "more", "most", "much", "must", "my", "need", "no", "not", "now", "of",
-    "off", "on", "one", "only", "or", "other", "our", "out", "over", "own", "please", "s",
-    "same", "say", "says", "she", "should", "show", "so", "some", "such", "t", "tell", "than",
-    "that", "the", "their", "them", "then", "there", "these", "they", "this", "those",
-    "through", "to", "too", "under", "up", "us", "use", "used", "using", "very", "want", "was",
-    "we", "were", "what", "when", "where", "which", "while", "who", "whom", "whose", "why",
-    "will", "with", "would", "you", "your", "many", "name", "named", "answer", "question", "based",
-    "following", "given", "provided", "according",
-}  # fmt: skip
+# --- the question ---------------------------------------------------------------------------------
+
+STOPWORDS = words_of("""
+    a about after all also am an and any are as at be because been before being between both but
+    by can could did do does doing down during each find for from further get give had has have
+    having he her here hers him his how i if in into is it its just know let like list may me
+    might more most much must my need no not now of off on one only or other our out over own
+    please s same say says she should show so some such t tell than that the their them then
+    there these they this those through to too under up us use used using very want was we were
+    what when where which while who whom whose why will with would you your many name named
+    answer question based following given provided according
+""")
 _QUERY_WORD = re.compile(r"[A-Za-z0-9]+(?:['\u2019.\-][A-Za-z0-9]+)*")
 _ENDINGS = r"(?:s|es|ed|er|ers|ing|ings|ion|ions|ly|e|y|ies|ied|al|ment|ments|or|ors|'s|\u2019s)?"
 _STRIPPED = re.compile(
     r"(?<=\w{3})(?:ations?|ements?|ments?|ions?|ings?|ers?|ors?|ies|ied|ed|es|ly|al|s|e|y)$"
 )
-_KINDS = (
+_ANSWER_SHAPES = (
     (
         re.compile(r"\b(?:when|what year|which year|what date)\b", re.IGNORECASE),
         re.compile(r"\b\d{3,4}s?\b"),
@@ -63,7 +60,7 @@ _KINDS = (
         re.compile(r"(?<=[a-z,] )[A-Z][\w\u2019'-]+ [A-Z][\w\u2019'-]+"),
     ),
 )
-
+"""Pairs of patterns: what a question asks, and what its answer looks like."""
 
 _LABEL = re.compile(
     r"^[#* \t]*+(?:(?:user )?question|query)[* \t]*+:", re.MULTILINE | re.IGNORECASE
@@ -85,7 +82,7 @@ class Query(Frozen):
 
     def answer_shape(self) -> re.Pattern[str] | None:
         """Return the pattern of an answer to who, when or how many, or None."""
-        return next((shape for asks, shape in _KINDS if asks.search(self.text)), None)
+        return next((shape for asks, shape in _ANSWER_SHAPES if asks.search(self.text)), None)
 
 
 def focus(words: str) -> str:
@@ -119,6 +116,8 @@ def stem(word: str) -> str:
     """Remove one ending, so that the forms of a word become equal; words with digits stay."""
     return word if not word.isalpha() else _STRIPPED.sub("", word)
 
+
+# --- scores of sentences --------------------------------------------------------------------------
 
 _K1, _B_SENTENCE, _B_DOCUMENT = 1.2, 0.75, 0.5
 """The parameters k1 and b of BM25 (Robertson and Zaragoza, 2009), b for sentences and documents."""
@@ -283,6 +282,8 @@ def _normal(scores: Array) -> Array:
     return scores / top if top > 0 else scores
 
 
+# --- the choice -----------------------------------------------------------------------------------
+
 MIN_CHARS = 3200
 """A shorter text stays whole."""
 _MIN_TERMS = 2
@@ -369,8 +370,8 @@ def is_english(text: str) -> bool:
 def _is_prose(text: str, pieces: _Pieces) -> bool:
     """Return whether most pieces are sentences. The lines of a list are not: each may matter."""
     ends = (text[start:end].rstrip("\"')]*_ \u201d\u2019\n")[-1:] for start, end in pieces.spans)
-    told = [end in ".!?:;,…" for end in ends if end]
-    return sum(told) >= _MIN_SENTENCES * len(told)
+    closed = [end in ".!?:;,…" for end in ends if end]
+    return sum(closed) >= _MIN_SENTENCES * len(closed)
 
 
 def _cut(text: str) -> _Pieces:

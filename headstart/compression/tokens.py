@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from headstart.attempts import CHARS_PER_TOKEN
+from headstart.types import words_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -30,13 +33,10 @@ _MESSAGES = frozenset(("messages", "contents"))
 _AS_JSON = frozenset(("tools", "input", "args", "response"))
 """Fields whose values the model sees as JSON."""
 _MEDIA = frozenset(("source", "inlineData", "inline_data", "fileData", "file_data"))
-_UNSEEN = frozenset(
-    (
-        "model", "role", "type", "id", "tool_use_id", "signature", "thoughtSignature", "thinking",
-        "cache_control", "metadata", "toolConfig", "tool_choice", "generationConfig",
-        "safetySettings", "output_config", "service_tier", "betas",
-    )
-)  # fmt: skip
+_UNSEEN = words_of("""
+    model role type id tool_use_id signature thoughtSignature thinking cache_control metadata
+    toolConfig tool_choice generationConfig safetySettings output_config service_tier betas
+""")
 """Fields that the model does not see, or that cost next to nothing."""
 
 
@@ -84,9 +84,6 @@ def _media(source: Mapping[str, Any], texts: list[str]) -> Iterator[int]:
     else:
         yield MEDIA_TOKENS
 
-
-CHARS_PER_TOKEN = 4
-"""A rough number for English text. Code and other languages have fewer characters a token."""
 
 RANKS = Path(__file__).with_name("ranks")
 

@@ -59,6 +59,12 @@ class Shortened(Frozen):
     applied: tuple[Transform, ...] = ()
     layout: Layout | Padding | None = None
 
+    def then(self, transform: Transform, text: str) -> Shortened:
+        """Return the text that one more transform made; the same if it changed nothing."""
+        if text == self.text:
+            return self
+        return Shortened(text=text, applied=(*self.applied, transform))
+
 
 class AllowedTransforms(NamedTuple):
     """The transforms that the configuration allows."""
@@ -107,16 +113,14 @@ def _lossless(table: lossless.CompactJSON) -> Shortened:
 
 
 def _minified(text: str, minified: str, memo: Memo) -> Shortened:
-    short = _transformed(Shortened(text=text), "minify", minified)
+    short = Shortened(text=text).then("minify", minified)
     table = memo.call(lossless.shorten_json, minified)
-    return _transformed(short, "json", table.text) if table else short
+    return short.then("json", table.text) if table else short
 
 
 def _pointed(short: Shortened, sent: Passages) -> Shortened:
     pointer = sent.point(short.text)
-    if pointer is None:
-        return short
-    return Shortened(text=pointer, applied=(*short.applied, "duplicate"))
+    return short if pointer is None else short.then("duplicate", pointer)
 
 
 def _shorten_prose(
@@ -128,30 +132,26 @@ def _shorten_prose(
             return short
         words = memo.call(html_to_text, text)
         if words is not None and not loses_asked(text, words, purpose.words):
-            short = _transformed(short, "html", words)
+            short = short.then("html", words)
     else:
         shown = memo.call(play_back, text)
         if memo.call(is_log, shown):
-            short = _transformed(short, "progress", shown)
+            short = short.then("progress", shown)
             if not purpose.counts:
-                short = _transformed(short, "log", memo.call(collapse_log, shown, purpose.words))
+                short = short.then("log", memo.call(collapse_log, shown, purpose.words))
             return _deduplicated(short, sent, memo, whole_lines=True)
         if memo.call(is_code, shown):
-            short = _transformed(short, "progress", shown)
-            return (
-                _transformed(short, "comments", memo.call(_without_comments, shown))
-                if allowed.comments
-                else short
-            )
-        short = _transformed(short, "progress", memo.call(fold_steps, shown))
+            short = short.then("progress", shown)
+            if allowed.comments:
+                short = short.then("comments", memo.call(_without_comments, shown))
+            return short
+        short = short.then("progress", memo.call(fold_steps, shown))
     if memo.call(_is_data, short.text):
         return _pointed(short, sent)
-    short = _transformed(short, "space", _without_spare_space(short.text))
+    short = short.then("space", _without_spare_space(short.text))
     if allowed.mode in {"aggressive", "recoverable"} and not purpose.whole:
         # Before duplicates: a pointer's target must not be left out after it was pointed to.
-        short = _transformed(
-            short, "selection", memo.call(select, short.text, purpose.topic) or short.text
-        )
+        short = short.then("selection", memo.call(select, short.text, purpose.topic) or short.text)
     return _deduplicated(short, sent, memo)
 
 
@@ -185,13 +185,7 @@ def _deduplicated(
     pointed = _pointed(short, sent)
     if pointed is not short or memo.call(_is_data, short.text):
         return pointed
-    return _transformed(short, "duplicate", sent.shorten(short.text, whole_lines=whole_lines))
-
-
-def _transformed(short: Shortened, transform: Transform, text: str) -> Shortened:
-    if text == short.text:
-        return short
-    return Shortened(text=text, applied=(*short.applied, transform))
+    return short.then("duplicate", sent.shorten(short.text, whole_lines=whole_lines))
 
 
 # --- output of programs ---------------------------------------------------------------------------
@@ -269,12 +263,12 @@ def _last_state(line: str) -> str:
     if sum(_PROGRESS.search(state) is not None for state in states) < _MIN_SHARE * len(states):
         return line
     forms = Counter(map(_form, states))
-    told = dict.fromkeys(
+    reports = dict.fromkeys(
         state
         for state in states[:-1]
         if reports_problem(state) and forms[_form(state)] < _MIN_STEPS
     )
-    return "\n".join([*told, _played(line)]) + "\r" * line.endswith("\r")
+    return "\n".join([*reports, _played(line)]) + "\r" * line.endswith("\r")
 
 
 def _played(line: str) -> str:

@@ -113,7 +113,7 @@ def sha256_file(path: Path) -> str:
 
 # --- the encoder ----------------------------------------------------------------------------------
 
-CHARS_PER_TOKEN = 10
+KEPT_CHARS_PER_TOKEN = 10
 """The characters to keep for each token of the limit. English has about 4.7 characters a token, and
 each one costs 0.4 µs in the tokenizer."""
 
@@ -157,7 +157,7 @@ class OnnxEncoder:
         only spells the words of another script. The arrays are read-only.
         Raises EncoderError.
         """
-        kept = text[: self._limit * CHARS_PER_TOKEN]
+        kept = text[: self._limit * KEPT_CHARS_PER_TOKEN]
         prefix = self.card.prefix
         try:
             tokenized = self._tokenizer.encode(prefix + kept)

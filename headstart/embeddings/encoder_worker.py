@@ -321,6 +321,9 @@ class _EncodeJob:
     queued_at: float
 
 
+# --- whose turn it is -----------------------------------------------------------------------------
+
+
 class QueuedJob(Protocol):
     """The part of a job that a queue reads."""
 
@@ -466,6 +469,9 @@ class _TenantTime(NamedTuple):
 
     taken_s: float
     turn: int
+
+
+# --- recent encodings -----------------------------------------------------------------------------
 
 
 class _RecentEncodings:

@@ -201,8 +201,8 @@ class EntryEncoder(Generic[P]):
         self._sketched[tenant, text] = row
         return row
 
-    def _in_table(self, row: bytes | None) -> Sketch | None:
-        """Return a row with the name of its table."""
+    def _as_sketch(self, row: bytes | None) -> Sketch | None:
+        """Return a row with the name of the table that it was made with."""
         if row is None or self._sketcher is None:
             return None
         return Sketch(table=self._sketcher.namespace, row=row)
@@ -239,7 +239,7 @@ class EntryEncoder(Generic[P]):
                 embedded = EmbeddedEntry(entry)
             else:
                 embedded = self._with_vector(entry, text, encoding, tenant)
-            sketch = self._in_table(self.sketch(text, tenant))
+            sketch = self._as_sketch(self.sketch(text, tenant))
             if sketch is None:
                 return embedded
         except StageError as error:
@@ -274,7 +274,7 @@ class EntryEncoder(Generic[P]):
             await self._replica.forget((entry.id,))
             return None
         self._replica.amend(embedded.entry, embedded.vector, deletions)
-        sketch = self._in_table(self.sketch(text, tenant))
+        sketch = self._as_sketch(self.sketch(text, tenant))
         self._unwritten[entry.id] = Put(
             entry=embedded.entry, vector=embedded.vector, sketch=sketch, amends=True
         )
@@ -365,7 +365,7 @@ class EntryEncoder(Generic[P]):
         puts = []
         for id, entry in entries.items():
             text = entry.key.query
-            sketch = self._in_table(None if text is None else self.sketch(text, ""))
+            sketch = self._as_sketch(None if text is None else self.sketch(text, ""))
             if sketch is not None:
                 vector = rows[id].vector
                 puts.append(Put(entry=entry, vector=vector, sketch=sketch, amends=True))

@@ -170,6 +170,9 @@ class FaissIndex:
                 self._partitions[partition] = left
 
 
+# --- partitions -----------------------------------------------------------------------------------
+
+
 class Partition(Protocol):
     """The rows of one partition. At most one writer runs beside the searches.
 

@@ -40,6 +40,9 @@ INLINE_ROWS = 8192
 for longer than 0.2 ms. A switch to a thread and back costs 0.05 to 0.1 ms."""
 
 
+# --- the hot tier ---------------------------------------------------------------------------------
+
+
 class HotEntry(NamedTuple):
     """An encoded entry, and the fields that are read without decoding it."""
 
@@ -190,6 +193,9 @@ class HotTier:
             if len(self._decoded) > DECODED:
                 self._decoded.popitem(last=False)
         return entry
+
+
+# --- the replica ----------------------------------------------------------------------------------
 
 
 @dataclass(slots=True, eq=False)

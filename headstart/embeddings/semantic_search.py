@@ -386,6 +386,9 @@ class SemanticSearch(Generic[P]):
         return miss(reason, similarity, verdict.veto, pair)
 
 
+# --- what a lookup knows --------------------------------------------------------------------------
+
+
 @dataclass(slots=True, eq=False)
 class SemanticQuery:
     """One semantic lookup: its key, its conditions, and the time of each part."""

@@ -29,8 +29,8 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from headstart.embeddings.encoder import (
-    CHARS_PER_TOKEN,
     DEFAULT_MODEL,
+    KEPT_CHARS_PER_TOKEN,
     OnnxEncoder,
     load_tokenizer,
     read_card,
@@ -170,7 +170,7 @@ class Sketcher:
         self._scales: NDArray[np.float32] = np.asarray(table["scale"])
         self._tokenizer = tokenizer
         self._words = WordTokens.of(tokenizer, limit)
-        self._most_chars = limit * CHARS_PER_TOKEN
+        self._most_chars = limit * KEPT_CHARS_PER_TOKEN
         added = len(tokenizer.encode(encoder.prefix).ids)
         self._most_tokens = limit - added
         unknown = encoder.unknown_token
@@ -316,7 +316,7 @@ def make_table(
     encoder = OnnxEncoder(folder)
     limit = encoder.card.max_tokens
     tokenizer = load_tokenizer(folder, limit)
-    kept = list(dict.fromkeys(text[: limit * CHARS_PER_TOKEN] for text in texts))
+    kept = list(dict.fromkeys(text[: limit * KEPT_CHARS_PER_TOKEN] for text in texts))
     tokens = [tokenizer.encode(text, add_special_tokens=False).ids for text in kept]
     kept = [text for text, own in zip(kept, tokens, strict=True) if own]
     if len(kept) <= NEAREST:

@@ -331,7 +331,7 @@ def _status(
         ttft_p99_s=p99_s,
         tokens_per_s=measures.tokens_per_s(model),
         first_token_limit_s=measures.first_token_limit_s(model, TYPICAL_TOKENS, now),
-        stall_limit_s=measures.stall_limit_s(model),
+        stall_limit_s=measures.stall_limits_s(model)[0],
     )
 
 

@@ -50,7 +50,7 @@ from headstart.middleware.translated_reading import SentencePace
 from headstart.middleware.upstreams.app import AppUpstream
 from headstart.observe import StageFailed, logger
 from headstart.policies.admission import NEVER_STORED
-from headstart.policies.key import key_of_dialect, variant
+from headstart.policies.key import variant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -554,7 +554,7 @@ class Engine:
             if lookup.entry is None and (request := prepared.request) is not None:
                 lost = finder.lost_in_dialect(request, key)
                 if lost is not None:  # the entry stays for clients of the other dialect
-                    key = key_of_dialect(key, request.dialect)
+                    key = variant(key, request.dialect)
                     lookup = finder.peek(prepared, key) or await finder.find(
                         prepared, key, None if self._shared is None else self._claim(context, key)
                     )

@@ -10,7 +10,7 @@ import anyio
 import msgspec
 from msgspec.structs import replace
 
-from headstart.attempts import AttemptCosts, Tokens, sum_costs
+from headstart.attempts import CHARS_PER_TOKEN, AttemptCosts, Tokens, sum_costs
 from headstart.dialects.registry import DOCUMENTS
 from headstart.errors import (
     HeadstartError,
@@ -24,7 +24,7 @@ from headstart.middleware.reading import MAX_DOCUMENT_BYTES
 from headstart.observe import Observer, StageFailed
 from headstart.policies.admission import NEVER_STORED, has_match
 from headstart.policies.freshness import StorageVerdict, judge_response
-from headstart.reply import CHARACTERS_PER_TOKEN, AnswerWithheld, Reply, Transcript, storable
+from headstart.reply import AnswerWithheld, Reply, Transcript, storable
 from headstart.types import Completion, Ended, Entry, Origin, RawResponse
 
 if TYPE_CHECKING:
@@ -393,8 +393,8 @@ class PumpedCall:
             tokens = reply.transcript.tokens(counts.tokens)
         if tokens is not None or whole is None or request is None:
             return self._sum_up(reply, whole, costs, tokens or Tokens())
-        prompt = round(len(self._call.body) / CHARACTERS_PER_TOKEN)
-        completion = round(answer_size(whole) / CHARACTERS_PER_TOKEN)
+        prompt = round(len(self._call.body) / CHARS_PER_TOKEN)
+        completion = round(answer_size(whole) / CHARS_PER_TOKEN)
         self._sum_up(reply, whole, costs, Tokens(prompt, completion), estimated=True)
 
     def _sum_up(

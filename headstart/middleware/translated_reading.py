@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from headstart.attempts import Tokens
+from headstart.attempts import CHARS_PER_TOKEN, Tokens
 from headstart.dialects.dialect import (
     UNDECODABLE,
     Dialect,
@@ -34,7 +34,7 @@ from headstart.middleware.reading import (
     error_in,
 )
 from headstart.policies.output.sentences import SentenceCutter
-from headstart.reply import CHARACTERS_PER_TOKEN, Transcript, form_of_body
+from headstart.reply import Transcript, form_of_body
 from headstart.types import (
     Ended,
     ErrorReported,
@@ -324,7 +324,7 @@ class _WholeAnswer:
     def _estimate(self, completion: Completion) -> dict[str, Any]:
         parts = (part for choice in completion.choices for part in choice.parts)
         said = sum(len(p.arguments if isinstance(p, ToolCall) else p.text) for p in parts)
-        tokens = Tokens(self._naming.prompt_tokens, round(said / CHARACTERS_PER_TOKEN))
+        tokens = Tokens(self._naming.prompt_tokens, round(said / CHARS_PER_TOKEN))
         return self._target.usage(tokens)
 
     def write_error(self, events: tuple[StreamEvent, ...]) -> bytes:

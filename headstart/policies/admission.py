@@ -14,7 +14,7 @@ import msgspec
 from headstart.dialects.dialect import UNDECODABLE
 from headstart.dialects.registry import FORMS, refuse_in_dialect
 from headstart.errors import ConfigError
-from headstart.types import CONTENT_BLOCKS, Completion, Refusal, Text, ToolCall
+from headstart.types import CONTENT_BLOCKS, Completion, Refusal, Text, ToolCall, word_classes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -26,16 +26,14 @@ _CLEAN = frozenset({"stop", "end_turn", "stop_sequence", "complete", "eos"})
 """Finish reasons of an answer that came to its own end, in the spelling of any provider."""
 
 _CUT, _CALLS = "length", "tool-calls"
-_FINISH_REASONS = {
-    finish: reason
-    for reason, finishes in {
+_FINISH_REASONS = word_classes(
+    {
         _CUT: "length max_tokens model_context_window_exceeded",
         _CALLS: "tool_calls tool_call tool_use function_call",
         "content-filter": "content_filter safety",
         "refusal": "refusal",
-    }.items()
-    for finish in finishes.split()
-}
+    }
+)
 
 MOST_SHARED_CHARACTERS = 32_768
 """Longest text that users may share. Encoders read less, and searching this much text for personal
@@ -300,7 +298,7 @@ def breaks_format(text: str, response_format: object) -> bool:
 def _breaks_schema(text: str, schema: dict[str, Any]) -> bool:
     try:
         value = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
+    except UNDECODABLE:
         return True
     if not _is_of_type(value, schema.get("type")):
         return True

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from headstart.settings import ClientLimits
 
 
+# --- what headers say about the caller ------------------------------------------------------------
+
 T = TypeVar("T")
 MEMO_NAMES = 1024
 MOST_NAMES, NAMES_BYTES = 64, 2048
@@ -288,6 +290,8 @@ def _words(name: bytes) -> list[bytes]:
 def _is_secret_word(word: bytes) -> bool:
     return word in _SECRET_WORDS or word.endswith(_SECRET_ENDINGS)
 
+
+# --- web pages ------------------------------------------------------------------------------------
 
 _OWN_SITE = (b"same-origin", b"none")
 """``Sec-Fetch-Site`` of the server's own pages, and of an address that the user typed."""

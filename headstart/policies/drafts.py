@@ -18,7 +18,7 @@ from headstart.dialects.registry import FORMS
 from headstart.policies.admission import breaks_format
 from headstart.policies.agreement.judge import ReadChoice, judge, read_answer
 from headstart.policies.learned_rule.threshold import pool_adjacent
-from headstart.types import ChatRequest, Choice, Completion, Frozen
+from headstart.types import ChatRequest, Choice, Completion, Frozen, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -188,22 +188,16 @@ _BROKEN_NUMBER = re.compile(r"\d[./]\d")
 _SENTENCE = re.compile(r"[.!?](?:\s|$)")
 _SYMBOL = re.compile(r"[=+*^\\<>_{}|]")
 _NAME = re.compile(r"\b[A-Z][a-z]+")
-_NEGATIONS = frozenset(("not", "except", "never", "without", "neither", "nor", "unless"))
-_QUANTITIES = frozenset(
-    (
-        "than", "more", "less", "fewer", "twice", "half", "third", "quarter", "double", "triple",
-        "times", "ratio", "percent", "remaining", "rest", "left", "each", "every", "per", "total",
-        "difference", "average",
-    )
-)  # fmt: skip
-_STEPS = frozenset(
-    (
-        "then", "after", "before", "if", "when", "first", "next", "finally", "because",
-        "therefore", "while", "until", "suppose", "given", "assume", "prove", "derive", "explain",
-        "calculate", "compute", "find", "determine", "how",
-    )
-)  # fmt: skip
-_FRACTIONS = frozenset(("half", "third", "fourth", "quarter", "fifth", "twice", "thrice"))
+_NEGATIONS = words_of("not except never without neither nor unless")
+_QUANTITIES = words_of("""
+    than more less fewer twice half third quarter double triple times ratio percent remaining
+    rest left each every per total difference average
+""")
+_STEPS = words_of("""
+    then after before if when first next finally because therefore while until suppose given
+    assume prove derive explain calculate compute find determine how
+""")
+_FRACTIONS = words_of("half third fourth quarter fifth twice thrice")
 _LONG_WORD = 10
 
 _GAIN_WEIGHTS = {

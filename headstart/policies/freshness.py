@@ -1,6 +1,6 @@
 """How long answers stay fresh, by the words of their questions and by Cache-Control (RFC 9111).
 
-Questions: only English words are known. A match shows what a person sees at a quick look.
+Questions: only English words are known. The patterns find what a reader would see at a glance.
 
 Cache-Control: answers follow the rules for a shared cache, read for a cache whose owner has named
 each path. ``docs/endpoints.md`` tells where they are stricter or laxer, and why. A request's
@@ -12,11 +12,12 @@ from __future__ import annotations
 import re
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple, get_args
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 from headstart.errors import InvalidRequest
-from headstart.settings import CompressionMode
-from headstart.types import Frozen, Headers
+from headstart.settings import COMPRESSION_MODES, CompressionMode
+from headstart.types import Frozen, Headers, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -117,12 +118,12 @@ class _Words(NamedTuple):
     pattern: re.Pattern[str]
 
 
-def _words_of(kind: QuestionClass, patterns: Mapping[str, str]) -> _Words:
-    signs = frozenset(" ".join(patterns.values()).split())
+def _class_words(kind: QuestionClass, patterns: Mapping[str, str]) -> _Words:
+    signs = words_of(" ".join(patterns.values()))
     return _Words(kind, signs, re.compile(rf"(?<!\w)(?:{'|'.join(patterns)})(?!\w)"))
 
 
-_TABLE = (_words_of(QuestionClass.LIVE, _LIVE), _words_of(QuestionClass.DATED, _DATED))
+_TABLE = (_class_words(QuestionClass.LIVE, _LIVE), _class_words(QuestionClass.DATED, _DATED))
 
 
 def question_class(text: str) -> QuestionClass:
@@ -153,18 +154,12 @@ class Lifetimes(Frozen):
         return class_s if ttl_s is None else ttl_s if class_s is None else min(ttl_s, class_s)
 
 
-_UNREAD = -1.0
-"""Marks a lifetime that was not computed yet."""
-
-
 class Lifetime:
     """The lifetime of the answer to one question. The question is read at the first use.
 
     ``route_s`` replaces ``lifetimes.ttl_s``. ``part`` is the question in a long text, of which
     only the two ends are read.
     """
-
-    __slots__ = ("_kind", "_lifetimes", "_part", "_question", "_route_s", "_seconds")
 
     def __init__(
         self, question: str, lifetimes: Lifetimes, route_s: float | None = None, part: str = ""
@@ -173,28 +168,22 @@ class Lifetime:
         self._part = part
         self._lifetimes = lifetimes
         self._route_s = route_s
-        self._kind: QuestionClass | None = None
-        self._seconds: float | None = _UNREAD
 
-    @property
+    @cached_property
     def kind(self) -> QuestionClass:
         """How fast the answer ages."""
-        if self._kind is None:
-            self._kind = question_class(self._question)
-            if self._part:
-                kinds = self._kind, question_class(self._part)
-                self._kind = min(kinds, key=list(QuestionClass).index)
-        return self._kind
+        kind = question_class(self._question)
+        if not self._part:
+            return kind
+        return min(kind, question_class(self._part), key=list(QuestionClass).index)
 
-    @property
+    @cached_property
     def seconds(self) -> float | None:
         """The longest lifetime of an answer, whether it is stored now or was stored before.
 
         None: it never ends.
         """
-        if self._seconds == _UNREAD:
-            self._seconds = self._lifetimes.of(self.kind, self._route_s)
-        return self._seconds
+        return self._lifetimes.of(self.kind, self._route_s)
 
 
 FOREVER = Lifetime("", Lifetimes())
@@ -202,8 +191,6 @@ FOREVER = Lifetime("", Lifetimes())
 
 # --- directives of requests ----------------------------------------------------------------------
 
-_MODES: tuple[CompressionMode, ...] = get_args(CompressionMode)
-"""The modes of compression, the strictest first."""
 _COMPRESSED = "compressed:"
 MOST_SECONDS = 2**31
 """A number of seconds that is too large counts as this (RFC 9111, section 1.2.2)."""
@@ -228,7 +215,7 @@ class Directives(Frozen):
         """Tell whether these transforms compressed the prompt more than the caller accepts."""
         if self.compress is None:
             return False
-        allowed = _MODES[: _MODES.index(self.compress) + 1]
+        allowed = COMPRESSION_MODES[: COMPRESSION_MODES.index(self.compress) + 1]
         done = [each for each in transforms if each.startswith(_COMPRESSED)]
         return any(each.removeprefix(_COMPRESSED) not in allowed for each in done)
 
@@ -264,15 +251,16 @@ def requested_compression(headers: Headers) -> CompressionMode | None:
     for name, value in headers:
         if name == b"x-headstart-compress":
             mode = value.strip().lower().decode("latin-1")
-            if mode not in _MODES:
-                raise InvalidRequest(f"x-headstart-compress: use one of {', '.join(_MODES)}")
+            if mode not in COMPRESSION_MODES:
+                known = ", ".join(COMPRESSION_MODES)
+                raise InvalidRequest(f"x-headstart-compress: use one of {known}")
             asked = stricter(mode, asked)
     return asked
 
 
 def stricter(mode: CompressionMode, other: CompressionMode | None) -> CompressionMode:
     """Return the mode that changes less."""
-    return mode if other is None else min(mode, other, key=_MODES.index)
+    return mode if other is None else min(mode, other, key=COMPRESSION_MODES.index)
 
 
 def compressed_transform(mode: CompressionMode) -> str:

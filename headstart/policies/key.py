@@ -34,9 +34,8 @@ from headstart.policies.guards.words import (
     stem,
     stems_of,
     word_texts,
-    words_of,
 )
-from headstart.types import CacheKey, ChatRequest, Frozen, Headers, Latest, Turn
+from headstart.types import CacheKey, ChatRequest, Frozen, Headers, Latest, Turn, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -124,21 +123,19 @@ def chat_key(
         {name: value for name, value in document.items() if name not in omitted}
     )
     asked: Any = None
-    alike: dict[str, Any] | None = None
-    history: tuple[Turn, ...] = ()
+    conversation: Conversation | None = None
     if messages:
         if request.query is not None:
-            talk = split_conversation(messages) if semantic and question is None else None
+            if semantic and question is None:
+                conversation = split_conversation(messages)
             messages[-1], asked = _without_text(messages[-1])
-            if talk is not None:
-                history = talk.history
-                alike = {**body, "messages": [*talk.fixed, "...", messages[-1]]}
         body["messages"] = messages
     key = _key(scope, context, body, asked, request.query, question)
-    if alike is None:
+    if conversation is None:
         return key
-    conversation = _key(scope, context, alike, asked, request.query, question).partition
-    return msgspec.structs.replace(key, conversation=conversation, history=history)
+    body["messages"] = [*conversation.fixed, "...", messages[-1]]
+    without_history = _key(scope, context, body, asked, request.query, question).partition
+    return msgspec.structs.replace(key, conversation=without_history, history=conversation.history)
 
 
 def raw_key(
@@ -163,27 +160,19 @@ def item_key(partition: str, item: bytes) -> str:
     return sha256(partition.encode() + item).hexdigest()
 
 
-def variant(key: CacheKey, number: int) -> CacheKey:
-    """Return the key of one of several stored variants of a sampled answer.
+def variant(key: CacheKey, name: int | str) -> CacheKey:
+    """Return the key of one of several answers to a request.
 
+    ``name`` is the number of a sampled answer, or the dialect whose clients alone get the answer.
     The partition differs too, so the entry of one variant never answers for another one.
     """
-    return _another(key, f"#{number}")
-
-
-def _another(key: CacheKey, suffix: str) -> CacheKey:
     conversation = key.conversation
     return msgspec.structs.replace(
         key,
-        partition=_digest(key.partition + suffix),
-        exact=_digest(key.exact + suffix),
-        conversation=None if conversation is None else _digest(conversation + suffix),
+        partition=_digest(f"{key.partition}#{name}"),
+        exact=_digest(f"{key.exact}#{name}"),
+        conversation=None if conversation is None else _digest(f"{conversation}#{name}"),
     )
-
-
-def key_of_dialect(key: CacheKey, dialect: str) -> CacheKey:
-    """Return the key of an answer that only clients of one dialect get."""
-    return _another(key, f"#{dialect}")
 
 
 def _key(
@@ -393,18 +382,18 @@ class _Prompts:
         A repeat of a prompt in the window teaches nothing.
         """
         before, after = self._sides(text) if self.befores or self.afters else ("", "")
-        cue, label, labelled = len(text) - len(after), "", 0
-        if text.endswith("}"):
-            cue, label, labelled = _last_field(text, cue)
-        elif "\n" in text:
-            cue, label, labelled = _last_line(text, cue)
-        if hash(text) not in self._shared and self._learn(text, len(before), after, cue, label):
-            return self.find(text)
         start, end = len(before), len(text) - len(after)
+        asked_until, label, label_end = end, "", 0
+        if text.endswith("}"):
+            asked_until, label, label_end = _last_field(text, end)
+        elif "\n" in text:
+            asked_until, label, label_end = _last_line(text, end)
+        if hash(text) not in self._shared and self._learn(text, start, end, asked_until, label):
+            return self.find(text)
         if label in self.labels:
             self.labels.move_to_end(label)
-            return max(start, labelled), cue
-        return (start, cue) if 0 < start < cue else (start, end)
+            return max(start, label_end), asked_until
+        return (start, asked_until) if 0 < start < asked_until else (start, end)
 
     def _sides(self, text: str) -> tuple[str, str]:
         """Return the longest known templates of a prompt. Those in use stay known."""
@@ -415,23 +404,24 @@ class _Prompts:
                 known.move_to_end(side)
         return before, after
 
-    def _learn(self, text: str, start: int, after: str, cue: int, label: str) -> bool:
+    def _learn(self, text: str, start: int, end: int, asked_until: int, label: str) -> bool:
         """Count what a prompt shares with others, and tell whether that shows a new template.
 
-        What prompts share beyond a known template, which ends at ``start``, may be a longer one.
+        What prompts share beyond the known templates, which stand before ``start`` and after
+        ``end``, may be longer ones. ``asked_until``: the end of the question before a cue.
         """
-        stop = cue if start else len(text) - len(after)
-        begin, end = text[: start + LEAST_EQUAL], text[max(0, stop - LEAST_EQUAL) :]
+        stop = asked_until if start else end
+        beginning, ending = text[: start + LEAST_EQUAL], text[max(0, stop - LEAST_EQUAL) :]
         shared: set[tuple[int, str]] = {(_LABEL, label)} if label else set()
         if len(text) <= MOST_COMPARED_CHARS:
             for other in self._latest:
-                if other.startswith(begin):
+                if other.startswith(beginning):
                     found = _shared_before(text, other)
-                    if _is_told(found[start:]):
+                    if _may_be_template(found[start:]):
                         shared.add((_BEFORE_IT, found))
-                if other.endswith(end):
+                if other.endswith(ending):
                     found = _shared_after(text, other)
-                    if _is_told(found[: stop - len(text) or None]):
+                    if _may_be_template(found[: stop - len(text) or None]):
                         shared.add((_AFTER_IT, found))
             self._latest.append(text)
         self._shared[hash(text)] = places = tuple(map(hash, shared))
@@ -512,11 +502,11 @@ def _last_line(text: str, end: int) -> tuple[int, str, int]:
         stop = len(text[:end].rstrip())
     line = text.rfind("\n", 0, stop) + 1
     colon = text.find(":", line, min(stop, line + MOST_LABEL_CHARS))
-    if colon >= 0 and _asks_in(text[line:colon]):
+    if colon >= 0 and _names_question(text[line:colon]):
         return end, text[line:colon], colon + 1
     above = text.rfind("\n", 0, max(0, line - 1)) + 1
     label = text[above:line]
-    if len(label) <= MOST_LABEL_CHARS and _asks_in(label):
+    if len(label) <= MOST_LABEL_CHARS and _names_question(label):
         return end, label, line
     return end, "", 0
 
@@ -531,12 +521,12 @@ def _last_field(text: str, end: int) -> tuple[int, str, int]:
     if middle < 0 or text[close + 1 : end].strip(" }\n"):
         return end, "", 0
     label = text[text.rfind('"', 0, middle) + 1 : middle]
-    if len(label) > MOST_LABEL_CHARS or not _asks_in(label.replace("_", " ")):
+    if len(label) > MOST_LABEL_CHARS or not _names_question(label.replace("_", " ")):
         return end, "", 0
     return close, label, text.index('"', middle + 1) + 1
 
 
-def _asks_in(label: str) -> bool:
+def _names_question(label: str) -> bool:
     """Tell whether a label names a question: "User query", "[[ question ]]"; not "SQL query"."""
     words = [stem(word) for word in word_texts(label)]
     if words and words[-1] in _LAST:
@@ -559,7 +549,7 @@ def _shared_after(one: str, other: str) -> str:
     return one[begin.start() :] if begin else ""
 
 
-def _is_told(text: str) -> bool:
+def _may_be_template(text: str) -> bool:
     """Tell whether a program may have written a text. People write function words, too."""
     enough = len(text.split(None, LEAST_WORDS)) >= LEAST_WORDS
     return enough and not all(map(is_function_word, word_texts(text)))
@@ -584,36 +574,28 @@ MOST_CHARS = 16_384
 """Most characters of a history that is compared by meaning; a longer one only matches an equal one.
 A history is stored with its entry."""
 
-_COURTEOUS = frozenset(
-    words_of("""
+_COURTEOUS = words_of("""
     thanks thank you thx ta cheers ok okay k great lovely perfect brilliant cool nice good ah oh
     oops ha haha lol hi hello hey morning afternoon evening welcome glad alright awesome excellent
     super very so a lot that's that is all much for your the help helping i i'll will appreciate it
     wonderful no problem worries you're well then there go ahead carry on hmm um er yay phew amazing
     fantastic anytime any time pleasure my gotcha of course got understood noted to hear hold bear
     with me one moment second just
-    """)
-)
+""")
 _LONGEST_COURTESY = 8
 
-_QUESTION_WORDS = frozenset(
-    words_of("""
+_QUESTION_WORDS = words_of("""
     how what what's whats when when's where where's which who who's whose why is are am was were do
     does did will would should has have can could may
-    """)
-)
-_OPENINGS = frozenset(
-    words_of("""
+""")
+_OPENINGS = words_of("""
     ok okay yes yeah yep no and but so well oh ah right fine sure please sorry ugh great good cool
     lovely perfect brilliant thanks thank you hi hello hey
-    """)
-)
-_ORDERS = frozenset(words_of("can could will would"))
-_TELLING = frozenset(words_of("tell explain say show describe"))
+""")
+_ORDERS = words_of("can could will would")
+_TELLING = words_of("tell explain say show describe")
 
-_THOUGHTS = frozenset(
-    words_of("reasoning reasoning_content reasoning_details thinking redacted_thinking")
-)
+_THOUGHTS = words_of("reasoning reasoning_content reasoning_details thinking redacted_thinking")
 """Fields of messages, and types of parts and items, that hold what the model thought."""
 _FINAL = "final_answer"
 """The ``phase`` of an answer. Other phases are words on the way to it."""

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from headstart.attempts import PREFIX_TOKENS, RoutingEstimate
+from headstart.attempts import CHARS_PER_TOKEN, PREFIX_TOKENS, RoutingEstimate
+from headstart.dialects.dialect import UNDECODABLE
 from headstart.errors import InvalidRequest
 from headstart.policies.output.sentences import SentenceCutter
 
@@ -22,12 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+# --- the request of a draft -----------------------------------------------------------------------
+
 PLACEHOLDER = "{{draft}}"
 """Stands for the text in the request that a client gives when it begins a draft."""
 MOST_TEXT = 64 * 1024
 """Longest text of a draft in characters."""
 _FINAL = ".?!\u3002\uff1f\uff01"
-_BYTES_PER_TOKEN = 4
 
 
 class Trigger(StrEnum):
@@ -51,7 +53,7 @@ class DraftTemplate(NamedTuple):
     @property
     def prefix_tokens(self) -> int:
         """The estimated tokens before the text, which stay the same while it is typed."""
-        return len(self.before) // _BYTES_PER_TOKEN
+        return len(self.before) // CHARS_PER_TOKEN
 
 
 def read_template(body: bytes) -> DraftTemplate:
@@ -69,7 +71,7 @@ def read_template(body: bytes) -> DraftTemplate:
 def _is_object(body: bytes) -> bool:
     try:
         return isinstance(msgspec.json.decode(body), dict)
-    except (msgspec.DecodeError, RecursionError):
+    except UNDECODABLE:
         return False
 
 
@@ -82,7 +84,7 @@ def submitted_text(template: DraftTemplate, body: bytes) -> str | None:
     try:
         pattern = msgspec.json.decode(template.body(PLACEHOLDER))
         final = msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError):
+    except UNDECODABLE:
         return None
     if not isinstance(final, dict):
         return None
@@ -141,6 +143,8 @@ def ending(text: str) -> Trigger | None:
         return None
     return Trigger.QUESTION if end in "?\uff1f" else Trigger.SENTENCE
 
+
+# --- when a call pays -----------------------------------------------------------------------------
 
 _BEFORE = {Trigger.QUESTION: (4.0, 5.0), Trigger.SENTENCE: (2.0, 4.0), Trigger.PAUSE: (1.0, 4.0)}
 """Prior counts, before anything is learned: the calls that were used, and all calls."""
@@ -266,6 +270,8 @@ def expected_waste(estimate: RoutingEstimate, use: float, account: WasteAccount)
     waste = estimate.cost_usd if estimate.waste_usd is None else estimate.waste_usd
     return (1.0 - use) * account.net_waste * (waste or 0.0)
 
+
+# --- inferences -----------------------------------------------------------------------------------
 
 INFER_TOKENS = 160
 """Most tokens of one inference."""

@@ -48,11 +48,11 @@ from headstart.policies.guards.words import (
     stem,
     stems_of,
     unpack_parse,
-    words_of,
 )
 from headstart.policies.learned_rule.error_limit import SOFT_GUARDS, ErrorLimit
 from headstart.policies.learned_rule.features import VERSION, measure_pair, pack_features
 from headstart.settings import static_threshold
+from headstart.types import words_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -79,8 +79,8 @@ _CODE = re.compile(r"[={}\\|^~`]|(?<!\w)-\d")
 _CLOSING = re.compile(r"(?<![.,!?;:])[.,!?;:]+(?=\s|$)")
 """Punctuation at the end of a word. With the lookbehind the search takes linear time, because a
 long run of signs is tried only from its first sign."""
-_YES = frozenset(words_of("yes yeah yep yup correct"))
-_NO = frozenset(words_of("no nope nah not none"))
+_YES = words_of("yes yeah yep yup correct")
+_NO = words_of("no nope nah not none")
 _SMALL_TALK = (
     _YES
     | _NO
@@ -336,6 +336,8 @@ class GuardedMatch:
             raise ConfigError(f"cache.guards: unknown {unknown}; choose from {list(GUARDS)}")
         enabled = tuple((name, guard) for name, guard in GUARDS.items() if name in guards)
         self._gates = Gates()
+        self.note_encoded = self._gates.note
+        """Counts a question that was encoded, for the gate of its domain."""
         self._guards = tuple(pair for pair in enabled if pair[0] not in soft)
         self._soft = tuple(pair for pair in enabled if pair[0] in soft)
 
@@ -350,18 +352,6 @@ class GuardedMatch:
     def any_veto(self, query: Parse, candidate: Parse) -> str | None:
         """Return the first guard that fires, soft or not, or None."""
         return self.veto(query, candidate) or self.soft_veto(query, candidate)
-
-    def note_encoded(
-        self,
-        context: MatchContext,
-        similarity: float,
-        *,
-        sampled: bool,
-        served: bool,
-        judged: bool = True,
-    ) -> None:
-        """Count a question that was encoded, for the gate of its domain."""
-        self._gates.note(context, similarity, sampled=sampled, served=served, judged=judged)
 
     def hit_share(self, context: MatchContext) -> float:
         """Return the share of a domain's encoded questions that were hits lately, from 0 to 1."""
@@ -526,9 +516,9 @@ def _veto_unrelated(query: Parse, candidate: Parse) -> str | None:
 
 
 def _refusal(domain: Domain, reached: float, threshold: float | None) -> str | None:
-    if domain.alarmed:
-        return "alarm"
     if threshold is None:
+        if domain.alarmed:
+            return "alarm"
         return "unlearned" if domain.rule is Rule.COLD_START else "unqualified"
     return None if reached >= threshold else "threshold"
 

@@ -11,7 +11,7 @@ from array import array
 from collections import Counter, defaultdict
 from datetime import UTC, datetime
 from statistics import fmean
-from typing import TYPE_CHECKING, NamedTuple, TextIO
+from typing import TYPE_CHECKING, NamedTuple, TextIO, TypeVar
 
 from headstart.attempts import FAILURES, Attempt, AttemptOutcome, ShapingEffect
 from headstart.decisions import LIVE_DRAFT, Outcome
@@ -42,10 +42,14 @@ from headstart.report.values import (
 from headstart.usual_calls import AvoidedCalls, MachineUse, UsualCalls, machine_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from headstart.usual_calls import Machine, MachineStats
 
+
+T = TypeVar("T")
+
+# --- the bill line by line ------------------------------------------------------------------------
 
 MOST_LINES = 50_000
 """Most lines, because clients choose the names of models, and tags. Beyond it all models are
@@ -141,6 +145,9 @@ def _as_text(name: str) -> str:
     return f"'{name}" if name.startswith(_FORMULA) else name
 
 
+# --- machines by the hour -------------------------------------------------------------------------
+
+
 class MachineAccounts:
     """Sums the calls to machines, from booked requests in any order."""
 
@@ -182,8 +189,11 @@ class MachineAccounts:
         return busy
 
 
-MAX_NAMES = 40
-"""A request may name any model. All models after the first 40 share one row, ``other``."""
+# --- upstream calls -------------------------------------------------------------------------------
+
+MAX_GROUPS, MAX_CALLED = 20, 40
+"""Clients choose the names of models. All names after the first 20, and all called models after the
+first 40, share one row, ``other``."""
 
 
 class Columns(defaultdict[str, "array[float]"]):
@@ -197,6 +207,14 @@ class Columns(defaultdict[str, "array[float]"]):
         for name, value in values.items():
             if value is not None:
                 self[name].append(value)
+
+
+def tally_of(tallies: dict[str, T], name: str, make: Callable[[], T], most: int = MAX_GROUPS) -> T:
+    """Return the tally of a name; the one of ``other`` for a new name beyond ``most``."""
+    if name not in tallies:
+        name = name if len(tallies) < most else "other"
+        tallies.setdefault(name, make())
+    return tallies[name]
 
 
 class CallTally:
@@ -262,8 +280,7 @@ class CallAccounts:
         self._calls += len(row.attempts)
         for attempt in row.attempts:
             name = f"{attempt.upstream} {attempt.model}".strip()
-            known = name in self._tallies or len(self._tallies) < MAX_NAMES
-            self._tallies.setdefault(name if known else "other", CallTally()).add(attempt)
+            tally_of(self._tallies, name, CallTally, MAX_CALLED).add(attempt)
             self._usd += attempt.cost_usd or 0.0
             if attempt.outcome is not AttemptOutcome.WON:
                 self._extra_usd += attempt.cost_usd or 0.0
@@ -301,6 +318,9 @@ class CallAccounts:
         """Return the tokens before and after, by kind, for kinds that changed a number."""
         found = sorted(self._shaped.values(), key=lambda each: each.kind)
         return tuple(each for each in found if each.tokens_before != each.tokens_after)
+
+
+# --- groups of requests ---------------------------------------------------------------------------
 
 
 class GroupTally:
@@ -502,6 +522,8 @@ class GainTally:
         )
 
 
+# --- experiments with shorter answers -------------------------------------------------------------
+
 TRIED = ("concise", "tight")
 
 
@@ -542,8 +564,8 @@ class OutputExperiments:
         )
 
 
-MAX_GROUPS = 20
-"""Clients choose the names of models. All names after the first 20 share one group, ``other``."""
+# --- the whole report -----------------------------------------------------------------------------
+
 NONE = "(none)"
 MAX_BARS = 60
 STEPS_S = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 86400, 7 * 86400, 30 * 86400)
@@ -573,17 +595,17 @@ class Accounts:
         """Count a request. Requests to paths that are not cached are counted separately."""
         if row.outcome is Outcome.RELAY:
             name = f"{row.endpoint} {row.upstream}".strip()
-            known = name in self._relays or len(self._relays) < MAX_GROUPS
-            self._relays.setdefault(name if known else "other", RelayTally()).add(row)
+            tally_of(self._relays, name, RelayTally).add(row)
             return
+        tags = {tally_of(self._tags, tag, GroupTally) for tag in row.tags}
         tallies = [
             self._overall,
-            _member(self._models, row.model or NONE),
-            _member(self._endpoints, row.endpoint),
+            tally_of(self._models, row.model or NONE, GroupTally),
+            tally_of(self._endpoints, row.endpoint, GroupTally),
             self._callers[row.caller or NONE],
             self._routes[row.route or NONE],
             self._days[day_of(row.at)],
-            *{id(each): each for each in (_member(self._tags, tag) for tag in row.tags)}.values(),
+            *tags,
         ]
         for tally in tallies:
             tally.add(row)
@@ -673,13 +695,6 @@ class RelayTally:
 def day_of(at: float) -> str:
     """Return the day of a time in Unix seconds, in UTC: ``2026-11-22``."""
     return datetime.fromtimestamp(at, UTC).date().isoformat()
-
-
-def _member(tallies: dict[str, GroupTally], name: str) -> GroupTally:
-    if name not in tallies:
-        name = name if len(tallies) < MAX_GROUPS else "other"
-        tallies.setdefault(name, GroupTally())
-    return tallies[name]
 
 
 def _groups(tallies: Mapping[str, GroupTally], usual: UsualCalls) -> tuple[Group, ...]:

@@ -21,6 +21,7 @@ from headstart.usual_calls import (
     freedom_of,
     kind_of,
     original_call,
+    own_times,
     tokens_of,
     usual_call,
 )
@@ -316,8 +317,7 @@ class _Answer:
         self.usd = None if row.saved_usd is None else row.saved_usd - row.saved_prefix_usd
         """The cost as if the provider's prefix cache had held the prompt, so that calls can be
         compared."""
-        made = None if row.entry is None else ulid_time(row.entry)
-        self.original = original_call(row, row.at if made is None else made)
+        self.original = original_call(row)
 
 
 class _Repeat(NamedTuple):
@@ -386,9 +386,9 @@ class EstimateAccounts:
         entry.priced += row.saved_usd is not None
         self._hits += 1
         self._priced += row.saved_usd is not None
-        ttft_s = row.total_s if row.ttft_s is None else row.ttft_s
-        self._own_s += row.total_s - row.read_s
-        self._own_first_s += ttft_s - row.read_s
+        own_s, own_first_s = own_times(row)
+        self._own_s += own_s
+        self._own_first_s += own_first_s
 
     def estimates(
         self, avoided: AvoidedCalls, usual: UsualCalls, prefix: PrefixReads, savings: Savings
@@ -461,20 +461,26 @@ class EstimateAccounts:
                     spread += (question_share * model.variance + of_length) * entry.hits**2
             freedom = sum(each.freedom for each in used)
             found[name] = Mean(expected.seconds / self._hits, spread / self._hits**2, freedom)
-        tokens = [(each.hits, float(each.tokens)) for each in self._entries.values()]
-        paid = [(e.priced, e.usd) for e in self._entries.values() if e.usd is not None]
-        for name, values in (("tokens", tokens), ("usd", paid)):
-            mean_value = self._mean_of_entries(name, values)
+        for name in ("tokens", "usd"):
+            mean_value = self._mean_of_entries(name)
             if mean_value is not None:
                 found[name] = mean_value
         return found
 
-    def _mean_of_entries(self, name: str, values: Sequence[tuple[int, float]]) -> Mean | None:
+    def _by_entry(self, name: str) -> list[tuple[int, float]]:
+        """Return the number of hits and a figure (``tokens`` or ``usd``) of each entry."""
+        entries = self._entries.values()
+        if name == "tokens":
+            return [(each.hits, float(each.tokens)) for each in entries]
+        return [(each.priced, each.usd) for each in entries if each.usd is not None]
+
+    def _mean_of_entries(self, name: str) -> Mean | None:
         """Return the mean of a figure over the calls that made the entries.
 
         Hits are clustered by entry.
         """
-        hits, spread = sum(number for number, _ in values), self._variance_between_calls(name)
+        values, spread = self._by_entry(name), self._variance_between_calls(name)
+        hits = sum(number for number, _ in values)
         if not hits or spread is None:
             return None
         mean = sum(number * value for number, value in values) / hits
@@ -490,8 +496,7 @@ class EstimateAccounts:
         if len(pairs) >= FEWEST_PAIRS:
             halves = sum((a - b) ** 2 for a, b in pairs) / 2 / len(pairs)
             return Mean(0.0, halves, len(pairs))
-        found = [each.tokens if name == "tokens" else each.usd for each in self._entries.values()]
-        known = [float(each) for each in found if each is not None]
+        known = [value for _, value in self._by_entry(name)]
         if len(known) < FEWEST_CALLS:
             return None
         return Mean(fmean(known), variance(known), len(known) - 1)
@@ -503,8 +508,7 @@ class EstimateAccounts:
             entry = self._entries.get(repeat.entry)
             if entry is None:
                 continue
-            a = entry.tokens if name == "tokens" else entry.usd
-            b = repeat.tokens if name == "tokens" else repeat.usd
+            a, b = getattr(entry, name), getattr(repeat, name)
             if a is not None and b is not None:
                 found.append((float(a), float(b)))
         return found
@@ -556,9 +560,7 @@ class EstimateAccounts:
                 values["usd"].append(usd - held.prefix_usd * read)
         spreads = {name: Spread(fmean(each)) for name, each in known.items()}
         # Hits and held-out requests ask the same questions, and there are more hits.
-        answers = self._entries.values()
-        spreads["tokens"] = spread_of([(each.hits, float(each.tokens)) for each in answers])
-        spreads["usd"] = spread_of([(e.priced, e.usd) for e in answers if e.usd is not None])
+        spreads |= {name: spread_of(self._by_entry(name)) for name in ("tokens", "usd")}
         means = {name: mean_of(each, self._hits, spreads[name]) for name, each in values.items()}
         return {name: mean for name, mean in means.items() if mean is not None}
 

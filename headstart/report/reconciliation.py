@@ -186,9 +186,17 @@ class _Sums:
         self.calls = self.prompt_tokens = self.completion_tokens = self.estimated = 0
         self.usd: float | None = None
 
-    def values(self, told: frozenset[str]) -> UsageSums:
-        """Return the sums of the kinds that the export has."""
-        known = {name: getattr(self, name) for name in NUMBERS if name in told}
+    def add(self, prompt: int, completion: int, usd: float | None) -> None:
+        """Count a call."""
+        self.calls += 1
+        self.prompt_tokens += prompt
+        self.completion_tokens += completion
+        if usd is not None:
+            self.usd = (self.usd or 0.0) + usd
+
+    def values(self, names: frozenset[str]) -> UsageSums:
+        """Return the sums of these names, which the export has."""
+        known = {name: getattr(self, name) for name in NUMBERS if name in names}
         return UsageSums(**known)
 
 
@@ -208,25 +216,17 @@ class Books:
         for each in row.attempts:
             if each.outcome is not AttemptOutcome.FAILED or each.cost_usd:
                 sums = self._of(day_of(each.at), each.model, each.upstream)
-                self._add(sums, each.prompt_tokens, each.completion_tokens, each.cost_usd)
+                sums.add(each.prompt_tokens, each.completion_tokens, each.cost_usd)
                 sums.estimated += each.estimated
         # An audit without attempts is a call of the judge.
         if row.outcome is Outcome.AUDIT and not row.attempts:
             sums = self._of(day, row.model, row.upstream)
-            self._add(sums, row.prompt_tokens, row.completion_tokens, row.cost_usd)
+            sums.add(row.prompt_tokens, row.completion_tokens, row.cost_usd)
 
     def _of(self, day: str, model: str, upstream: str) -> _Sums:
         name = plain_model(model)
         self._upstreams[name].add(upstream)
         return self._sums[day, name]
-
-    @staticmethod
-    def _add(sums: _Sums, prompt: int, completion: int, usd: float | None) -> None:
-        sums.calls += 1
-        sums.prompt_tokens += prompt
-        sums.completion_tokens += completion
-        if usd is not None:
-            sums.usd = (sums.usd or 0.0) + usd
 
     def reconcile(self, export: list[ExportRow]) -> Reconciliation:
         """Compare the books with an export, on the days that both cover.
@@ -234,7 +234,9 @@ class Books:
         Of our own calls, only calls to upstreams count that were asked for a model of the export.
         """
         theirs = _sums_of(export)
-        told = {name for name in NUMBERS for each in export if getattr(each, name) is not None}
+        names = frozenset(
+            name for name in NUMBERS for each in export if getattr(each, name) is not None
+        )
         days = {day for day, _ in theirs}
         models = {model for _, model in theirs}
         asked = {name for model in models for name in self._upstreams.get(model, ())}
@@ -244,15 +246,14 @@ class Books:
             if place[0] in days and self._upstreams[place[1]] & asked
         }
         covered = {place for place in theirs if self._first is not None and place[0] >= self._first}
-        kinds = frozenset(told)
         lines = [
-            _reconciled(place, ours.get(place), theirs.get(place), kinds)
+            _reconciled(place, ours.get(place), theirs.get(place), names)
             for place in sorted({*covered, *ours})
         ]
         return Reconciliation(
             lines=tuple(lines),
-            ours=_total([line.ours for line in lines], kinds),
-            theirs=_total([line.theirs for line in lines], kinds),
+            ours=_total([line.ours for line in lines], names),
+            theirs=_total([line.theirs for line in lines], names),
             days_before_the_books=len(days - {place[0] for place in covered}),
         )
 
@@ -270,16 +271,16 @@ def _sums_of(export: list[ExportRow]) -> dict[tuple[str, str], _Sums]:
 
 
 def _reconciled(
-    place: tuple[str, str], ours: _Sums | None, theirs: _Sums | None, told: frozenset[str]
+    place: tuple[str, str], ours: _Sums | None, theirs: _Sums | None, names: frozenset[str]
 ) -> Reconciled:
-    mine, yours = (ours or _Sums()).values(told), (theirs or _Sums()).values(told)
+    mine, yours = (ours or _Sums()).values(names), (theirs or _Sums()).values(names)
     return Reconciled(
         day=place[0],
         model=place[1],
         ours=mine,
         theirs=yours,
         estimated=0 if ours is None else ours.estimated,
-        differs=tuple(name for name in NUMBERS if name in told and _apart(mine, yours, name)),
+        differs=tuple(name for name in NUMBERS if name in names and _apart(mine, yours, name)),
     )
 
 
@@ -289,9 +290,9 @@ def _apart(ours: UsageSums, theirs: UsageSums, name: str) -> bool:
     return abs(a - b) > TOLERANCE * max(a, b)
 
 
-def _total(parts: list[UsageSums], told: frozenset[str]) -> UsageSums:
+def _total(parts: list[UsageSums], names: frozenset[str]) -> UsageSums:
     sums = {}
-    for name in told:
+    for name in names:
         known = [value for each in parts if (value := getattr(each, name)) is not None]
         sums[name] = sum(known) if known else None
     return UsageSums(**sums)

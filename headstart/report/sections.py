@@ -535,10 +535,8 @@ def _estimates(estimates: Estimates) -> ReportSection:
     }
     if estimates.held_out:
         columns["by holdout"] = lambda each: estimate(each.by_holdout, _MEASURES[each.measure][1])
-    hits, entries = estimates.hits, estimates.entries
-    notes = [
-        f"{hits:,} hit{'s' * (hits != 1)} from {entries:,} entr{'y' if entries == 1 else 'ies'}."
-    ]
+    entries = counted(estimates.entries, "entry", "entries")
+    notes = [f"{counted(estimates.hits, 'hit')} from {entries}."]
     if estimates.largest_share > NAMED_SHARE and estimates.entries > 1:
         notes.append(
             f"Entry {estimates.largest_entry} answered {percent(estimates.largest_share)} of them."
@@ -552,7 +550,7 @@ def _estimates(estimates: Estimates) -> ReportSection:
     return ReportSection("How sure the savings are", table, " ".join(notes))
 
 
-_TOLD = {
+_COLUMNS = {
     "calls": "calls",
     "prompt_tokens": "prompt",
     "completion_tokens": "answer",
@@ -563,16 +561,16 @@ _TOLD = {
 
 def _reconciliation(found: Reconciliation) -> ReportSection:
     """Return the lines that differ, with the provider's values beside ours."""
-    told = [name for name in _TOLD if getattr(found.theirs, name) is not None]
+    names = [name for name in _COLUMNS if getattr(found.theirs, name) is not None]
     apart = [line for line in found.lines if line.differs]
     rows = [
-        [f"{line.day} {line.model}", *_beside(line.ours, line.theirs, told, line.differs)]
+        [f"{line.day} {line.model}", *_beside(line.ours, line.theirs, names, line.differs)]
         for line in apart[:MAX_LINES]
     ]
-    rows.append(["all", *_beside(found.ours, found.theirs, told, ())])
+    rows.append(["all", *_beside(found.ours, found.theirs, names, ())])
     header = ["day, model"]
-    for name in told:
-        header += [f"{_TOLD[name]}, books", "provider"]
+    for name in names:
+        header += [f"{_COLUMNS[name]}, books", "provider"]
     notes = [f"{len(found.lines) - len(apart):,} of {len(found.lines):,} days and models agree."]
     if len(apart) > MAX_LINES:
         notes.append(f"{len(apart) - MAX_LINES:,} more differ (--json shows all).")
@@ -585,10 +583,10 @@ def _reconciliation(found: Reconciliation) -> ReportSection:
 
 
 def _beside(
-    ours: UsageSums, theirs: UsageSums, told: Sequence[str], differs: Sequence[str]
+    ours: UsageSums, theirs: UsageSums, names: Sequence[str], differs: Sequence[str]
 ) -> Iterator[str]:
     """Yield our number and the provider's. A star marks a difference."""
-    for name in told:
+    for name in names:
         for sums, mark in ((ours, ""), (theirs, "*" if name in differs else "")):
             number = getattr(sums, name)
             written = dollars(number) if name == "usd" or number is None else f"{number:,}"
@@ -633,6 +631,11 @@ def count(number: float) -> str:
     return f"{number:,.{0 if abs(number) >= 100 else 1}f}"
 
 
+def counted(number: int, one: str, several: str = "") -> str:
+    """Return ``1 hit``, ``2 hits``; ``several`` is the plural of an irregular word."""
+    return f"{number:,} {one if number == 1 else several or one + 's'}"
+
+
 def percent(share: float | None) -> str:
     """Return ``12.3 %``."""
     return UNKNOWN if share is None else f"{share * 100:.1f} %"
@@ -652,18 +655,17 @@ def money_note(savings: Savings) -> str:
     """Return a note on what the sum of saved money leaves out, and what was subtracted from it."""
     notes = []
     if savings.unpriced_hits:
-        hits = "hit" if savings.unpriced_hits == 1 else "hits"
-        notes.append(f"{savings.unpriced_hits:,} {hits} without a known price")
+        notes.append(f"{counted(savings.unpriced_hits, 'hit')} without a known price")
     if savings.audits:
-        audits = "audit" if savings.audits == 1 else "audits"
-        notes.append(f"net of {savings.audits:,} {audits} for {dollars(savings.audits_usd)}")
+        audits = counted(savings.audits, "audit")
+        notes.append(f"net of {audits} for {dollars(savings.audits_usd)}")
     return "; ".join(notes)
 
 
 def extra_note(extra: ExtraCalls) -> str:
     """Return a sentence about the cost of races, hedges, retries and fallbacks."""
-    requests = "request" if extra.requests == 1 else "requests"
-    words = f"{percent(extra.calls_share)} extra calls for {extra.requests:,} {requests}"
+    requests = counted(extra.requests, "request")
+    words = f"{percent(extra.calls_share)} extra calls for {requests}"
     if extra.usd_share is None:
         return f"{words}."
     share = percent(extra.usd_share)

@@ -315,7 +315,7 @@ def test_an_upstream_that_was_well_for_long_gets_the_first_pause_again() -> None
 def test_a_rate_limit_closes_without_a_mark() -> None:
     breaker = CircuitBreaker()
     permit = admit(breaker, 0.0)
-    limited = classify(429, code=None, message="", headers=((b"retry-after", b"2"),), now=0.0)
+    limited = classify(429, (), "", ((b"retry-after", b"2"),), 0.0)
     for _ in range(10):
         breaker.failed(permit, limited, 0.0)
     assert breaker.ready_in_s(0.0) == 2.0

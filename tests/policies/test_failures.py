@@ -145,14 +145,14 @@ ANSWERS = [
 
 def judge(status: int, headers: dict[str, str] | None = None, message: str = "") -> Failure:
     pairs = tuple((k.encode(), v.encode()) for k, v in (headers or {}).items())
-    return classify(status, code=None, message=message, headers=pairs, now=NOW)
+    return classify(status, (), message, pairs, NOW)
 
 
 @pytest.mark.parametrize(("status", "code", "message", "kind"), ANSWERS)
 def test_each_providers_words_are_understood(
     status: int, code: str | None, message: str, kind: FailureKind
 ) -> None:
-    assert classify(status, code=code, message=message, headers=(), now=NOW).kind is kind
+    assert classify(status, (code or "",), message, (), NOW).kind is kind
 
 
 def test_only_the_provider_s_own_troubles_charge_it() -> None:
@@ -174,7 +174,7 @@ def test_a_silent_provider_is_not_tried_again() -> None:
 
 
 def test_a_prompt_too_long_asks_for_a_larger_context_and_for_nothing_else() -> None:
-    found = classify(400, code="context_length_exceeded", message="", headers=(), now=NOW)
+    found = classify(400, ("context_length_exceeded",), "", (), NOW)
     assert found.larger_context
     assert (found.retry_here, found.charges, found.pauses_s) == (False, False, None)
     assert not judge(400).larger_context

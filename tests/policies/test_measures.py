@@ -48,7 +48,7 @@ def test_nothing_is_known_of_an_upstream_that_was_never_asked() -> None:
     assert measures.gap_p99_s(A) is None
     assert measures.first_token(A, 100, 0.0).samples == measures.in_flight(A) == 0
     assert measures.first_token_limit_s(A, 100, 0.0) == 30.0
-    assert measures.stall_limit_s(A) == 30.0
+    assert measures.stall_limits_s(A)[0] == 30.0
     assert measures.expected_length("chat") == OUTPUT_TOKENS
 
 
@@ -134,7 +134,7 @@ def test_a_limit_on_silence_follows_what_was_measured() -> None:
     measures = taught(20.0)
     measures.gaps(A, [1.5] * 200)
     assert measures.first_token_limit_s(A, 100, 5.0) == pytest.approx(80.0, rel=0.06)
-    assert measures.stall_limit_s(A) == pytest.approx(15.0, rel=0.06)
+    assert measures.stall_limits_s(A)[0] == pytest.approx(15.0, rel=0.06)
 
 
 def test_an_answers_length_is_its_routes_then_that_of_all() -> None:
@@ -226,8 +226,8 @@ def test_a_snapshot_of_something_else_is_left_alone(data: bytes) -> None:
 def test_a_stall_is_told_sooner_once_gaps_are_known_but_not_where_tools_are_called() -> None:
     measures = Measures()
     measures.gaps(A, [0.02] * 200)
-    assert measures.stall_limit_s(A) == 5.0
-    assert measures.stall_limit_s(A, calls_tools=True) == 30.0
+    assert measures.stall_limits_s(A)[0] == 5.0
+    assert measures.stall_limits_s(A)[1] == 30.0
 
 
 def test_a_stream_lags_if_it_drips_and_not_if_it_pauses_or_is_a_little_slow() -> None:

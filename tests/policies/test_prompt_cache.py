@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
+from headstart.attempts import PREFIX_TTL_S
 from headstart.policies.cost import Price
 from headstart.policies.routing.prompt_cache import (
     LATER,
     OPENING,
     OPENING_WITH_TOOLS,
     SHARED,
-    TTL_S,
     PrefixPrices,
     PrefixReuse,
     PrefixUse,
@@ -127,8 +127,8 @@ def test_a_slow_follow_up_counts_as_none() -> None:
     reuse = PrefixReuse()
     kind = f"{LATER} route"
     for turn in range(60):
-        _use(reuse, "p", kind, 2 * TTL_S * turn)
-    assert not PRICES.pays(reuse.of("p", kind, 120 * TTL_S).expected_reads)
+        _use(reuse, "p", kind, 2 * PREFIX_TTL_S * turn)
+    assert not PRICES.pays(reuse.of("p", kind, 120 * PREFIX_TTL_S).expected_reads)
 
 
 def test_a_request_that_is_sent_again_is_no_follow_up() -> None:
@@ -143,8 +143,8 @@ def test_a_request_that_is_sent_again_is_no_follow_up() -> None:
 def test_a_marked_prefix_is_cached_for_five_minutes_after_its_last_use() -> None:
     reuse = PrefixReuse()
     _use(reuse, "p", LATER, 0.0, cached=True)
-    assert reuse.of("p", LATER, TTL_S - 1).cached
-    assert not reuse.of("p", LATER, TTL_S).cached
+    assert reuse.of("p", LATER, PREFIX_TTL_S - 1).cached
+    assert not reuse.of("p", LATER, PREFIX_TTL_S).cached
     _use(reuse, "q", LATER, 0.0, cached=False)
     assert not reuse.of("q", LATER, 1.0).cached
 

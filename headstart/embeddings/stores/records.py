@@ -246,20 +246,6 @@ def can_be_sent(entry: Entry) -> bool:
 # --- the log -------------------------------------------------------------------------------
 
 
-SHORTEST_SECRET = 16
-"""Fewest bytes of a store's secret. The names of scopes hide credentials only if it is random."""
-
-
-def checked_secret(value: object, place: str) -> bytes:
-    """Return the secret of a store. Raises StoreError if it was replaced by one to be guessed."""
-    if isinstance(value, bytes) and len(value) >= SHORTEST_SECRET:
-        return value
-    raise StoreError(
-        f"cache.store: the secret of the store is not {SHORTEST_SECRET} or more random bytes, so"
-        f" anyone could guess it: {place}, and sharing starts over"
-    )
-
-
 class LogRow(NamedTuple):
     """One entry was stored or removed."""
 
@@ -481,6 +467,20 @@ class StoreOptions(TypedDict, total=False):
     """The secret of a store that has none yet; None: a random one."""
     cipher: StoreCipher | None
     """Encrypts entries; None: they are stored as they are."""
+
+
+SHORTEST_SECRET = 16
+"""Fewest bytes of a store's secret. The names of scopes hide credentials only if it is random."""
+
+
+def checked_secret(value: object, place: str) -> bytes:
+    """Return the secret of a store. Raises StoreError if it was replaced by one to be guessed."""
+    if isinstance(value, bytes) and len(value) >= SHORTEST_SECRET:
+        return value
+    raise StoreError(
+        f"cache.store: the secret of the store is not {SHORTEST_SECRET} or more random bytes, so"
+        f" anyone could guess it: {place}, and sharing starts over"
+    )
 
 
 def charge_all(charges: Sequence[Charge], values: Sequence[int]) -> Charged:

@@ -86,6 +86,8 @@ if TYPE_CHECKING:
     from headstart.embeddings.stores.records import EncodedRecord, StoreOptions
 
 
+# --- leases and messages of processes -------------------------------------------------------------
+
 LEASE_MS = 3000
 """Milliseconds after which a lease ends, unless it is renewed."""
 CHECK_S = 1.0
@@ -220,6 +222,8 @@ class RedisExchange:
         if not await self.send(self.address, b""):
             raise StoreError("the master of our keys has changed")
 
+
+# --- scripts of the store -------------------------------------------------------------------------
 
 PREFIX = "{headstart}:"
 SCHEMA_VERSION = 1
@@ -433,6 +437,9 @@ call TIME. The stream is new each time, because the places in one never go back:
 a server whose clock is behind, the time would stand still."""
 
 
+# --- rows of streams and hashes -------------------------------------------------------------------
+
+
 def changes(record: EncodedRecord, now: float, blobs: list[bytes]) -> Iterator[dict[str, Any]]:
     """Yield the changes that APPEND makes for a record, and add their blobs to ``blobs``."""
     if isinstance(record, Delete):
@@ -457,8 +464,13 @@ def changes(record: EncodedRecord, now: float, blobs: list[bytes]) -> Iterator[d
     if record.expires is not None:
         change["expires"] = record.expires
         # It is relative, because the server's clock may differ; readers check ``expires``.
-        change["ttl_ms"] = max(math.ceil((record.expires - now) * 1000), 1)
+        change["ttl_ms"] = _milliseconds(record.expires - now)
     yield change
+
+
+def _milliseconds(ttl_s: float) -> int:
+    """Return a TTL for Redis, which takes none below 1."""
+    return max(math.ceil(ttl_s * 1000), 1)
 
 
 def _add_blob(blobs: list[bytes], blob: bytes) -> int:
@@ -501,6 +513,9 @@ def _vector_row(id: str, fields: Sequence[bytes | None], now: float) -> VectorRo
         return index_row(id, partition.decode(), encoder.decode(), vector, sketched)
     except ValueError:
         return None
+
+
+# --- the store ------------------------------------------------------------------------------------
 
 
 class RedisStore(RecordStore):
@@ -646,7 +661,7 @@ class RedisStore(RecordStore):
             for item in (
                 each.counter,
                 each.amount,
-                max(math.ceil((each.expires - now) * 1000), 1),
+                _milliseconds(each.expires - now),
                 "" if each.most is None else each.most,
             )
         ]
@@ -657,8 +672,8 @@ class RedisStore(RecordStore):
 
     async def swap(self, name: str, seen: int, value: bytes, ttl_s: float) -> SwapResult:
         """Replace a document if nobody else has, or else read it, in one script."""
-        ttl_ms = max(math.ceil(ttl_s * 1000), 1)
-        written, version, found, place = await self._run(SWAP, name, seen, value, ttl_ms)
+        arguments = name, seen, value, _milliseconds(ttl_s)
+        written, version, found, place = await self._run(SWAP, *arguments)
         now = int(place.partition(b"-")[0]) / 1000
         return SwapResult(bool(written), version, value if written else found, now)
 

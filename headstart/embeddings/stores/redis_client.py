@@ -105,14 +105,9 @@ def connect(url: str) -> RedisClient:
             return _connect_master(parts, options)
         if kind == CLUSTER:
             return _connect_cluster(parts, options)
-        if options.pop("ssl", False):
-            options |= {
-                "max_connections": TLS_CONNECTIONS,
-                "connection_class": _TLSConnection,
-                "shared": {},
-            }
         host, port = next(_hosts(parts, REDIS_PORT))
-        pool = BlockingConnectionPool(**{**_pool_options(), "host": host, "port": port, **options})
+        options = {"host": host, "port": port, **_pool_options(options, _TLSConnection)}
+        pool = BlockingConnectionPool(**options)
         return RedisClient(Redis.from_pool(pool))
     except ValueError:
         # Not chained: the parser's message may quote a part of the password.
@@ -138,13 +133,7 @@ def _connect_master(url: SplitResult, options: dict[str, Any]) -> RedisClient:
         list(_hosts(url, SENTINEL_PORT)),
         sentinel_kwargs={**_common_options(), **of_tls, **of_sentinel},
     )
-    if options.pop("ssl", False):
-        options |= {
-            "max_connections": TLS_CONNECTIONS,
-            "connection_class": _TLSMasterConnection,
-            "shared": {},
-        }
-    options = {**_pool_options(), **options, "db": int(database or 0)}
+    options = {**_pool_options(options, _TLSMasterConnection), "db": int(database or 0)}
     pool = _MasterPool(unquote(name), sentinel, **options)  # type: ignore[no-untyped-call]
     return RedisClient(Redis.from_pool(pool), sentinel)
 
@@ -194,8 +183,12 @@ def _common_options() -> dict[str, Any]:
     }
 
 
-def _pool_options() -> dict[str, Any]:
-    return {"max_connections": CONNECTIONS, "timeout": TIMEOUT_S, **_common_options()}
+def _pool_options(options: dict[str, Any], tls: type[_SharedContext]) -> dict[str, Any]:
+    """Return the options of a pool: those of the URL, and our defaults for the others."""
+    pool = {"max_connections": CONNECTIONS, "timeout": TIMEOUT_S, **_common_options(), **options}
+    if pool.pop("ssl", False):
+        pool |= {"max_connections": TLS_CONNECTIONS, "connection_class": tls, "shared": {}}
+    return pool
 
 
 def explain(error: Exception) -> str:

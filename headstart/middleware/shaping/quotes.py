@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import msgspec
 
-from headstart.attempts import ShapingEffect
+from headstart.attempts import CHARS_PER_TOKEN, ShapingEffect
 from headstart.compression.passages import sentences
 from headstart.compression.result import indexed_texts, is_plain_text, with_text
 from headstart.compression.selection import find_documents
-from headstart.compression.tokens import CHARS_PER_TOKEN
 from headstart.compression.transforms import is_code
 from headstart.dialects.registry import DIALECTS
 from headstart.middleware.shaping.steps import (

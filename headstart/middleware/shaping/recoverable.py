@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
-from headstart.attempts import AttemptRole, ShapingEffect, Tokens
+from headstart.attempts import CHARS_PER_TOKEN, AttemptRole, ShapingEffect, Tokens
 from headstart.canonical_request import (
     CanonicalRequest,
     ForeignTool,
@@ -33,7 +33,6 @@ from headstart.canonical_request import (
 from headstart.compression import result
 from headstart.compression.compress import CompressOptions, compress
 from headstart.compression.result import RETRIEVE, Compression, calls_in, texts
-from headstart.compression.tokens import CHARS_PER_TOKEN
 from headstart.dialects.registry import DIALECTS
 from headstart.errors import HeadstartError, UpstreamProtocolError
 from headstart.middleware.reading import SSEDecoder

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headstart.attempts import AttemptRole, RoutingEstimate, Tokens
+from headstart.attempts import CHARS_PER_TOKEN, AttemptRole, RoutingEstimate, Tokens
 from headstart.dialects.registry import FORMS
 from headstart.errors import (
     HeadstartError,
@@ -21,7 +21,7 @@ from headstart.middleware.shared_flights import OwnerLost
 from headstart.policies.output.continuation import OVERLAP, PrefillSplice, RestartSplice, continuing
 from headstart.policies.routing.failures import FailureKind
 from headstart.policies.routing.measures import ExpectedPace
-from headstart.reply import CHARACTERS_PER_TOKEN, AnswerWithheld, Reply, Transcript
+from headstart.reply import AnswerWithheld, Reply, Transcript
 from headstart.types import (
     Ended,
     ErrorReported,
@@ -329,7 +329,7 @@ def _as_rescue(call: Call, avoid: frozenset[str]) -> Call:
 def _text_tokens(piece: Piece) -> float:
     """Return the estimated tokens of a piece's text."""
     texts = (e.text for e in piece.events if isinstance(e, TextDelta | ReasoningDelta))
-    return sum(map(len, texts)) / CHARACTERS_PER_TOKEN
+    return sum(map(len, texts)) / CHARS_PER_TOKEN
 
 
 def _record(transcript: Transcript, data: bytes, events: tuple[StreamEvent, ...]) -> Piece:
@@ -373,7 +373,7 @@ def _last_block(events: Sequence[StreamEvent]) -> int | None:
 
 def _tokens(shown: Transcript, dialect: Dialect, prompt_tokens: int) -> Tokens:
     """Return the tokens of the shown part, estimated if they were not reported yet."""
-    length = round(len(shown.text) / CHARACTERS_PER_TOKEN)
+    length = round(len(shown.text) / CHARS_PER_TOKEN)
     reported = shown.usage
     tokens = Tokens(prompt=prompt_tokens) if reported is None else dialect.tokens(reported)
     return tokens._replace(completion=max(tokens.completion, length))

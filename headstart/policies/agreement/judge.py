@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from headstart.policies.guards.words import is_function_word, stem, words_of
+from headstart.dialects.dialect import UNDECODABLE
+from headstart.policies.guards.words import is_function_word, stem
 from headstart.types import Choice, Completion, Frozen, RawResponse, Refusal, ToolCall
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def _without_volatile(text: str) -> str:
         if isinstance(document, dict) and document.keys() & _VOLATILE:
             kept = {name: value for name, value in document.items() if name not in _VOLATILE}
             return msgspec.json.encode(kept).decode()
-    except (msgspec.DecodeError, RecursionError):
+    except UNDECODABLE:
         pass
     return text.strip()
 
@@ -151,7 +152,7 @@ _COUNTS = """
     zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen
     sixteen seventeen eighteen nineteen twenty
     """
-_NUMBER_WORDS = {name: str(value) for value, name in enumerate(words_of(_COUNTS))} | {
+_NUMBER_WORDS = {name: str(value) for value, name in enumerate(_COUNTS.split())} | {
     "first": "1",
     "second": "2",
     "third": "3",

@@ -7,19 +7,22 @@ is what a prompt asks for, how it joins two things, the signs of its formulas, a
 from __future__ import annotations
 
 import re
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from headstart.policies.guards.words import (
     ABOUT_CASE,
     FOREIGN_DATES,
     SPELLED,
+    by_first_word,
+    count_common_start,
     is_function_word,
     spellings,
     stem,
+    stem_classes,
     stems_of,
-    words_of,
 )
+from headstart.types import word_classes, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -28,23 +31,19 @@ if TYPE_CHECKING:
 
 # --- numbers and units ---------------------------------------------------------------------------
 
-_ONES = words_of(
-    """
+_ONES = """
     zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen
     sixteen seventeen eighteen nineteen
-    """
-)
-_TENS = words_of("twenty thirty forty fifty sixty seventy eighty ninety")
-_ORDINALS = words_of(
-    """
+"""
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
+_ORDINALS = """
     third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth fourteenth
     fifteenth sixteenth seventeenth eighteenth nineteenth
-    """
-)
+"""
 _SMALL = (
-    {name: value for value, name in enumerate(_ONES)}
-    | {name: value for value, name in enumerate(_ORDINALS, 3)}
-    | {name: 10 * value for value, name in enumerate(_TENS, 2)}
+    {name: value for value, name in enumerate(_ONES.split())}
+    | {name: value for value, name in enumerate(_ORDINALS.split(), 3)}
+    | {name: 10 * value for value, name in enumerate(_TENS.split(), 2)}
     | {"twentieth": 20, "thirtieth": 30, "dozen": 12}
 )
 _AFTER_TENS = {"first": 1, "second": 2}
@@ -70,7 +69,7 @@ _UNITS = """
     / gb gigabyte / tb terabyte / w watt / kw kilowatt / v volt / mph / kph kmh / am a.m / pm p.m
 """
 """Each unit, by the first of its words."""
-_UNIT_OF = {stem(word): row.split()[0] for row in _UNITS.split("/") for word in row.split()}
+_UNIT_OF = stem_classes(by_first_word(_UNITS))
 _CURRENCIES = frozenset({"usd", "eur", "pound", "jpy", "inr", "chf"})
 
 
@@ -201,13 +200,11 @@ def _canonical_number(digits: str) -> str:
 
 # --- days and months -----------------------------------------------------------------------------
 
-_DATE_NAMES = words_of(
-    """
+_DATE_NAMES = words_of("""
     monday tuesday wednesday thursday friday saturday sunday
     january february march april may june july august september october november december
     today tomorrow yesterday tonight weekend weekday
-    """
-)
+""")
 _SHORT_DATE_NAMES = words_of(
     "mon tue tues wed thu thur thurs fri jan feb apr jun jul aug sep sept oct nov dec"
 )
@@ -215,18 +212,16 @@ _DATE_OF = (
     {name: name for name in _DATE_NAMES}
     | {name + "s": name for name in _DATE_NAMES}
     | {short: next(n for n in _DATE_NAMES if n.startswith(short)) for short in _SHORT_DATE_NAMES}
-    | {word: row.split()[0] for row in FOREIGN_DATES.split("/") for word in row.split()}
+    | word_classes(by_first_word(FOREIGN_DATES))
 )
 _ALSO_WORDS_DATE = frozenset({"may", "march", "mon", "wed", "fri", "jan", "jun", "dec", "marches"})
-_PRONOUNS = frozenset(words_of("i we you he she it they"))
-_BEFORE_MONTH = frozenset(words_of("in since until till during last next early late mid"))
+_PRONOUNS = words_of("i we you he she it they")
+_BEFORE_MONTH = words_of("in since until till during last next early late mid")
 _YEAR = re.compile(r"(?:19|20)\d\d")
-_RELATIONS = {
-    **dict.fromkeys(words_of("before until till by"), "before"),
-    **dict.fromkeys(words_of("after since"), "after"),
-    **dict.fromkeys(words_of("on in at during"), "at"),
-}
-_IN_DATE = frozenset(words_of("the of early mid late last next this st nd rd th"))
+_RELATIONS = word_classes(
+    {"before": "before until till by", "after": "after since", "at": "on in at during"}
+)
+_IN_DATE = words_of("the of early mid late last next this st nd rd th")
 """Words between a preposition and its date: "before the 4th of March"."""
 
 
@@ -271,22 +266,20 @@ def _is_date(words: Sequence[Word], place: int) -> bool:
 # --- quantifiers ---------------------------------------------------------------------------------
 
 _ONLY = "only"
-_QUANTIFIER_CLASS = {
-    word: name
-    for name, words in {
+_QUANTIFIER_CLASS = word_classes(
+    {
         "all": "all every each everyone everybody everything entire whole",
         "some": "some half someone somebody",
         "both": "both",
         "either": "either",
         _ONLY: "only solely exclusively",
-    }.items()
-    for word in words.split()
-}
+    }
+)
 _RIVAL_QUANTIFIERS = (("all", "some"), ("both", "either"))
-_TIMES = frozenset(words_of("time day night week month year hour minute morning evening single"))
-_BEFORE_ALL = frozenset(words_of("at after above in not"))
-_AFTER_ALL = frozenset(words_of("right set about"))
-_AFTER_SOME = frozenset(words_of("reason help information info advice more time ideas tips way"))
+_TIMES = words_of("time day night week month year hour minute morning evening single")
+_BEFORE_ALL = words_of("at after above in not")
+_AFTER_ALL = words_of("right set about")
+_AFTER_SOME = words_of("reason help information info advice more time ideas tips way")
 
 
 def quantifiers(words: Sequence[Word]) -> frozenset[str]:
@@ -328,23 +321,28 @@ def _is_quantifier_idiom(text: str, before: str, after: str) -> bool:
 
 _LEAST, _MOST, _EXACT = "least", "most", "exact"
 _OPPOSITE = {_LEAST: _MOST, _MOST: _LEAST, _EXACT: _EXACT}
-_LIMITS = {
-    **dict.fromkeys(words_of("least over above exceeding minimum min after beyond"), _LEAST),
-    **dict.fromkeys(words_of("most under below maximum max before until till within by"), _MOST),
-    **dict.fromkeys(words_of("exactly precisely"), _EXACT),
-}
+_LIMITS = word_classes(
+    {
+        _LEAST: "least over above exceeding minimum min after beyond",
+        _MOST: "most under below maximum max before until till within by",
+        _EXACT: "exactly precisely",
+    }
+)
 """Words that set a limit before a number: "over 18"."""
-_THAN = {
-    **dict.fromkeys(words_of("more greater larger bigger higher longer older later"), _LEAST),
-    **dict.fromkeys(words_of("less fewer smaller lower shorter younger earlier cheaper"), _MOST),
-}
+_THAN = word_classes(
+    {
+        _LEAST: "more greater larger bigger higher longer older later",
+        _MOST: "less fewer smaller lower shorter younger earlier cheaper",
+    }
+)
 """Words that set a limit: with "than" before a number ("more than 5"), or with "or" after it ("5 or
 more")."""
-_OR = {**_THAN, "over": _LEAST, "above": _LEAST, "under": _MOST, "below": _MOST}
-_DENIALS = frozenset({"no", "not"})
+_BESIDE_OR = _THAN | word_classes({_LEAST: "over above", _MOST: "under below"})
+DENIALS = frozenset({"no", "not"})
+"""Before a limit, as in "no more than 5", they reverse it."""
 _INCLUSIVE = {_LEAST: ">=", _MOST: "<="}
-_AT = {"least": _LEAST, "most": _MOST}
-_BEFORE_AMOUNT = frozenset(words_of("rs inr usd eur gbp"))
+_AFTER_AT = {"least": _LEAST, "most": _MOST}
+_BEFORE_AMOUNT = words_of("rs inr usd eur gbp")
 """Currencies between a limit and its number: "under Rs 500"."""
 
 _ADJECTIVES = """
@@ -358,22 +356,20 @@ _ADJECTIVES = """
 """Adjectives that are compared. Those of one group mean the same."""
 _GOOD = "good"
 _PLAIN_FORMS = {
-    group.split()[0]: stems_of(group) for group in (*_ADJECTIVES.split("/"), "much many")
+    name: stems_of(group) for name, group in by_first_word(_ADJECTIVES + "/ much many").items()
 }
 _IRREGULARS = {
     "better": ("good", "more"), "best": ("good", "most"), "worse": ("bad", "more"),
     "worst": ("bad", "most"), "furthest": ("far", "most"), "many": ("much", ""),
     "less": ("little", "more"), "more": ("much", "more"), "much": ("much", ""),
 }  # fmt: skip
-_ALONE = frozenset(
-    words_of("""
+_ALONE = words_of("""
     better worse cheaper heavier lighter harder stronger weaker faster slower safer easier bigger
     larger smaller
-    """)
-)
+""")
 """Words that compare also without "than". "Lower" (a verb, too) and "earlier" (an adverb, too) are
 left out."""
-_WAYS = frozenset(words_of("way ways method methods"))
+_WAYS = words_of("way ways method methods")
 """People who ask for the best way and for the easiest way ask the same."""
 _THAN_REACH = 4
 """Most words between a comparative and its "than"."""
@@ -381,14 +377,13 @@ _THAN_REACH = 4
 
 def _adjective_forms() -> dict[str, tuple[str, str]]:
     forms = dict(_IRREGULARS)
-    for group in _ADJECTIVES.split("/"):
-        for word in group.split():
-            name, base = group.split()[0], word.removesuffix("e")
-            if base.endswith("y"):
-                base = base[:-1] + "i"
-            for ending, degree in (("er", "more"), ("est", "most")):
-                forms[base + ending] = forms[base + base[-1] + ending] = (name, degree)
-            forms[word] = (name, "")
+    for word, name in word_classes(by_first_word(_ADJECTIVES)).items():
+        base = word.removesuffix("e")
+        if base.endswith("y"):
+            base = base[:-1] + "i"
+        for ending, degree in (("er", "more"), ("est", "most")):
+            forms[base + ending] = forms[base + base[-1] + ending] = (name, degree)
+        forms[word] = (name, "")
     return forms
 
 
@@ -408,7 +403,7 @@ def limits(words: Sequence[Word]) -> tuple[frozenset[str], frozenset[str]]:
             continue
         before = [other.text for other in words[max(place - 5, 0) : place] if other.kind == "word"]
         after = [other.text for other in words[place + 1 : place + 4]]
-        limit = next((_OR.get(other) for one, other in pairwise(after) if one == "or"), None)
+        limit = next((_BESIDE_OR.get(other) for one, other in pairwise(after) if one == "or"), None)
         bound = _INCLUSIVE.get(limit or "")
         if limit is None:
             limit, bound = _limit_before([text for text in before if text not in _BEFORE_AMOUNT])
@@ -432,9 +427,9 @@ def _limit_before(before: Sequence[str]) -> tuple[str | None, str | None]:
         limit, denied = _MOST, []
     else:
         limit, denied = _LIMITS.get(last), rest[-1:]
-        if last in _AT and denied == ["at"]:
-            bound = _INCLUSIVE[_AT[last]]
-    if limit is not None and not _DENIALS.isdisjoint(denied):
+        if last in _AFTER_AT and denied == ["at"]:
+            bound = _INCLUSIVE[_AFTER_AT[last]]
+    if limit is not None and not DENIALS.isdisjoint(denied):
         limit = _OPPOSITE[limit]
         bound = None if bound is None else _INCLUSIVE[limit]
     return limit, bound
@@ -494,7 +489,7 @@ def _asks_for_good(parse: Parse) -> bool:
 _SENTENCE_END = re.compile(r"[.?!:;¿¡…\n\"(\[]\s*$|^\s*$")
 _SYMBOL = re.compile(r"[+#_]|\w\.\w|^\.")
 _ABBREVIATION = re.compile(r"(?:\w\.)+\w")
-_DERIVED = frozenset({"", *words_of("a e i n s y an en ean ian ese ish")})
+_DERIVED = words_of("a e i n s y an en ean ian ese ish") | {""}
 """Endings of the names of a country and of its people: Italy, Italian."""
 _LEAST_SHARED_LETTERS = 4
 _TITLE_SHARE = 0.8
@@ -594,9 +589,7 @@ def _names_alike(one: Sequence[str], other: Sequence[str]) -> bool:
 
 
 def _derived(one: str, other: str) -> bool:
-    shared = sum(
-        1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
-    )
+    shared = count_common_start(one, other)
     if shared == min(len(one), len(other)) and max(len(one), len(other)) <= _LEAST_SHARED_LETTERS:
         return True  # US, USA
     return shared >= _LEAST_SHARED_LETTERS and {one[shared:], other[shared:]} <= _DERIVED
@@ -605,36 +598,35 @@ def _derived(one: str, other: str) -> bool:
 # --- what is asked for ---------------------------------------------------------------------------
 
 _COUNT = "count"
-_INVERTED = frozenset(words_of("when where"))
+_INVERTED = words_of("when where")
 """These words ask only before a verb: "when does it open", and not "when it opens"."""
-_VERBS = frozenset(
-    words_of("am is are was were do does did can could will would shall should may might has have")
+_VERBS = words_of(
+    "am is are was were do does did can could will would shall should may might has have"
 )
-_ASKING = frozenset(words_of("who why"))
+_ALWAYS_ASKING = words_of("who why")
+"""These words ask at the beginning of a text or after a function word."""
 _CONTRACTED = {
     word: asked
-    for asked in (*_INVERTED, *_ASKING)
+    for asked in (*_INVERTED, *_ALWAYS_ASKING)
     for word in (f"{asked}s", f"{asked}'s", f"{asked}'re", f"{asked}'d")
 }
-_KINDS = {
-    word: asked
-    for asked, words in {
+_ASKED_BY_NOUN = word_classes(
+    {
         "when": "time date day month year",
         "where": "place location city town country",
         "who": "person",
-    }.items()
-    for word in words.split()
-}
+    }
+)
 """Nouns that make "what" and "which" ask for a time, a place or a person."""
-_MARKS = _INVERTED | _ASKING | _CONTRACTED.keys() | {"what", "which", "many", "number", "count"}
+_MAY_ASK = (
+    _INVERTED | _ALWAYS_ASKING | _CONTRACTED.keys() | {"what", "which", "many", "number", "count"}
+)
 _LISTING = stems_of("what which who whose list show find give name")
 """Words that ask for the things themselves, not for how many there are."""
-_AMOUNTS = stems_of(
-    """
+_AMOUNTS = stems_of("""
     amount number count maximum minimum max min limit total sum average quantity size value balance
     population much many remaining left
-    """
-)
+""")
 """Words that may ask for a number without "how many"."""
 _UNITS_OF_TIME = stems_of("minute hour day night week month year")
 """With these words, "how many" may ask when: "how many days until the match"."""
@@ -651,9 +643,9 @@ def question_form(
     accents and capitals at all.
     """
     used = {word.text for word in words}
-    asks = frozenset() if _MARKS.isdisjoint(used) else _asks(words)
+    asks = frozenset() if _MAY_ASK.isdisjoint(used) else _asks(words)
     joins = frozenset() if _CONNECTIVES.isdisjoint(used) else _joins(words)
-    signs = "" if _ANY.search(text) is None else _signs(text)
+    signs = "" if _MAY_BE_FORMULA.search(text) is None else _signs(text)
     about_case = not ABOUT_CASE.isdisjoint(used)
     spelled = about_case or SPELLED.search(text) is not None
     written = spellings(text, words, about_case=about_case) if spelled else frozenset()
@@ -664,7 +656,7 @@ def _asks(words: Sequence[Word]) -> frozenset[str]:
     """Return what a prompt asks for: a time, a place, a person, a reason, a number of things."""
     found = set()
     for place, word in enumerate(words):
-        if word.text in _MARKS:
+        if word.text in _MAY_ASK:
             before = words[place - 1].text if place else ""
             after = words[place + 1].text if place + 1 < len(words) else ""
             found.add(_asked(before, word.text, after))
@@ -675,10 +667,10 @@ def _asked(before: str, text: str, after: str) -> str | None:
     asking = _CONTRACTED.get(text, text)
     if asking in _INVERTED:
         return asking if asking != text or after in _VERBS else None
-    if asking in _ASKING:
+    if asking in _ALWAYS_ASKING:
         return asking if not before or is_function_word(before) else None
     if text in {"what", "which"}:
-        return _KINDS.get(after)
+        return _ASKED_BY_NOUN.get(after)
     if text == "many":
         return _COUNT if before == "how" else None
     if text in {"number", "count"} and after == "of":  # not "the phone number of the hotel"
@@ -710,7 +702,7 @@ def asked_differs(a: Parse, b: Parse) -> bool:
 _CONNECTIVES = frozenset({"and", "or"})
 _COMPARING = stems_of("between difference differ compare comparison versus vs better best prefer")
 """Beside these words, "X and Y" and "X or Y" name the same two things."""
-_REACH = 3
+_JOIN_REACH = 3
 """Most words between a connective and the word that it joins: "2019 or in the year 2020"."""
 
 
@@ -720,8 +712,8 @@ def _joins(words: Sequence[Word]) -> frozenset[tuple[str, str, str]]:
     found = set()
     for place, text in enumerate(texts):
         if text in _CONNECTIVES:
-            before = next(_joined(texts[max(place - _REACH, 0) : place][::-1]), "")
-            after = next(_joined(texts[place + 1 : place + 1 + _REACH]), "")
+            before = next(_joined(texts[max(place - _JOIN_REACH, 0) : place][::-1]), "")
+            after = next(_joined(texts[place + 1 : place + 1 + _JOIN_REACH]), "")
             if before and after:
                 found.add((before, text, after))
     return frozenset(found)
@@ -780,7 +772,9 @@ _SIGN = re.compile(
 )
 """Signs that count beside those. A hyphen or a slash between two words does not."""
 
-_ANY = re.compile(rf"[-+*/^=<>`|\\{{}}\[\]()&{''.join(_OTHER_SIGNS)}]|\d [pmt]", re.IGNORECASE)
+_MAY_BE_FORMULA = re.compile(
+    rf"[-+*/^=<>`|\\{{}}\[\]()&{''.join(_OTHER_SIGNS)}]|\d [pmt]", re.IGNORECASE
+)
 """What every formula has, and little prose."""
 
 

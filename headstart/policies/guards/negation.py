@@ -13,19 +13,25 @@ Zaharia 2020, used as a veto, not as a score).
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from headstart.policies.guards.facts import DENIALS
 from headstart.policies.guards.word_order import grammar_changed
 from headstart.policies.guards.words import (
     NEGATED_VERBS,
-    different,
+    by_first_word,
+    count_common_start,
+    distinct,
+    rows_of,
     sentences_quoted,
     stem,
+    stem_classes,
+    stem_groups,
     stems_of,
     unit_rows,
-    words_of,
 )
+from headstart.types import words_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -221,19 +227,14 @@ def _rivals(rows: Iterable[str]) -> dict[str, frozenset[str]]:
     """Return for each word the words in the other groups of its rows."""
     rivals: dict[str, set[str]] = defaultdict(set)
     for row in rows:
-        groups = [stems_of(group) for group in row.split("/")]
+        groups = stem_groups(row)
         for group in groups:
             for word in group:
                 rivals[word] |= frozenset[str]().union(*groups) - group
     return {word: frozenset(others) for word, others in rivals.items()}
 
 
-def _rows(table: str) -> list[str]:
-    """Return the rows of a table, in which a line with more indentation continues a row."""
-    return table.replace("\n        ", " ").strip().split("\n")
-
-
-_OPPOSITES = _rivals([*(_OPPOSITE_PAIRS + _FOREIGN_PAIRS).split(), *_rows(_OPPOSITE_GROUPS)])
+_OPPOSITES = _rivals([*(_OPPOSITE_PAIRS + _FOREIGN_PAIRS).split(), *rows_of(_OPPOSITE_GROUPS)])
 
 
 def opposites_used(a: Parse, b: Parse) -> bool:
@@ -281,99 +282,79 @@ def _particles_exchanged(a: Parse, b: Parse) -> bool:
 
 # --- negations -------------------------------------------------------------------------------
 
-_NEGATIONS = frozenset(
-    words_of("""
+_NEGATIONS = words_of("""
     not no never without cannot except excluding none neither nobody nothing nowhere non unable
     unless hardly barely scarcely rarely seldom
-    """)
-)
-_FOREIGN_NEGATIONS = frozenset(
-    words_of("""
+""")
+_FOREIGN_NEGATIONS = words_of("""
     nicht kein keine keinen keinem keiner keines nie niemals ohne weder
     pas jamais sans aucun aucune nunca jamás jamas sin ningún ningun ninguna tampoco
     não nao sem nenhum nenhuma senza nessun nessuna nessuno niet geen nooit zonder
     nigdy bez żaden żadna żadne inte aldrig utan ingen inget inga ikke aldri uden uten
     nikdy není nem soha nélkül niciodată fără değil tidak tanpa bukan không
-    """)
-)
+""")
 """Negations of German, French, Spanish, Portuguese, Italian, Dutch, Polish, Swedish, Danish,
 Norwegian, Czech, Hungarian, Romanian, Turkish, Indonesian and Vietnamese. "No" and "non" are in the
 English list. In most of these languages two negations are no affirmation ("no puedo nunca")."""
 _FOREIGN_STEMS = stems_of(" ".join(_FOREIGN_NEGATIONS))
 _ALL_NEGATIONS = _NEGATIONS | _FOREIGN_NEGATIONS | NEGATED_VERBS
-_BEFORE_FOREIGN = frozenset(
-    words_of(
-        "oder ou o czy of eller vagy warum wieso weshalb pourquoi dlaczego waarom varför hvorfor"
-    )
+_BEFORE_FOREIGN = words_of(
+    "oder ou o czy of eller vagy warum wieso weshalb pourquoi dlaczego waarom varför hvorfor"
 )
-_ONLY_FOREIGN = frozenset(words_of("nur seulement solo sólo só tylko alleen bara kun"))
+_ONLY_FOREIGN = words_of("nur seulement solo sólo só tylko alleen bara kun")
 """Words for "or" and "why" before a negation, for "only" after it: "oder nicht", "nicht nur"."""
-_BESIDE_NO = frozenset(
-    words_of("uma em ao aos à às é são você vocês meu minha seu sua pelo num não")
-)
+_BESIDE_NO = words_of("uma em ao aos à às é são você vocês meu minha seu sua pelo num não")
 """Words that show Portuguese, where "no" means "in the"."""
 _CEASING = stems_of("stop quit cease prevent halt keep")
 """These words negate the verb that they govern: "stop watering", "keep it from renewing"."""
 _AVOIDING = stems_of("avoid refrain")
 """These words negate nouns as well: "avoid nuts"."""
-_DENIALS = frozenset({"no", "not"})
 _NEGATION_REACH = 6
 """Number of words after a negation in which its verb is looked for: "prevent … from renewing"."""
-_FREE_OF = frozenset(
-    words_of("""
+_FREE_OF = words_of("""
     sugar gluten dairy lactose nut meat alcohol caffeine fat smoke interest fee tax duty rent
-    """)
-)
+""")
 """After these words "free" is a negation: "sugar-free". "The pool is free" denies nothing."""
-_ENDING = stems_of(
-    """
+_ENDING = stems_of("""
     cancel unsubscribe deregister disable deactivate remove delete off end terminate block ban mute
     quit stop prevent halt cease avoid rid discontinue opt
-    """
-)
+""")
 
 # "I can't remember my PIN" and "I forgot my PIN" ask the same; so do "Why not use X" and "or not".
-_PRONOUNS = frozenset(words_of("i you we they he she it this that there"))
-_UNKNOWING = frozenset(
-    words_of("""
+_PRONOUNS = words_of("i you we they he she it this that there")
+_UNKNOWING = words_of("""
     remember recall know find see figure understand tell locate recognise recognize sure certain
-    """)
-)
+""")
 _IDIOMS = {
     "not": _UNKNOWING | {"only", "just", "yet"},
     "n't": _UNKNOWING | {"mind", "hesitate"},
     "cannot": _UNKNOWING,
     "unable": _UNKNOWING,
-    "no": _ONLY_FOREIGN
-    | frozenset(words_of("matter doubt problem problems idea clue worries reason luck")),
+    "no": _ONLY_FOREIGN | words_of("matter doubt problem problems idea clue worries reason luck"),
 }
-_PASSED_OVER = frozenset(words_of("i we seem to be able even really quite"))
+_PASSED_OVER = words_of("i we seem to be able even really quite")
 """Words that may come between a negation and its verb: "I can't seem to find it"."""
 _BEFORE_NOT = frozenset({"or", "why", "if", "whether"})
-_BEFORE_QUESTION = frozenset({"", *words_of("and but so then well oh ok okay hi hello hey please")})
+_BEFORE_QUESTION = words_of("and but so then well oh ok okay hi hello hey please") | {""}
 
-_WORKING = stems_of(
-    """
+_WORKING = stems_of("""
     work go going come show appear arrive receive accept load open complete process respond get
     got let allow use able happy pleased
-    """
-)
+""")
 """Verbs whose negation is a complaint: "it isn't working", "it won't go through"."""
 _WANTING = stems_of("want need")
-_TROUBLE = stems_of(
-    """
+_TROUBLE = stems_of("""
     fail failure decline reject refuse deny block break broken error issue problem wrong trouble
     missing lost stuck pending damage unusable unavailable unsuccessful delay late crash freeze
     mistake dissatisfied unhappy disappointed disallow incorrect faulty
-    """
-)
+""")
 _COMPLAINS, _TROUBLED, _CEASES, _ENDS = "complains", "troubled", "ceases", "ends"
 _ALIKE = (({_COMPLAINS}, {_COMPLAINS, _TROUBLED}), ({_CEASES}, {_ENDS}))
 """Pairs of tones. A negated prompt with the first tone says the same as a prompt without negation
 that has the second tone."""
 
 
-def negation(words: Sequence[Word]) -> tuple[frozenset[str], bool, frozenset[str]]:
+def negations(words: Sequence[Word]) -> tuple[frozenset[str], bool, frozenset[str]]:
     """Return the negations of a prompt, whether their number is odd, and its tone.
 
     A negation in an idiom does not count.
@@ -461,7 +442,7 @@ def _is_negation_idiom(words: Sequence[Word], place: int) -> bool:
         return True
     if text == "no" and (before == "or" or after[:1].isdecimal()):
         return True  # "whether or no", "No. 5"
-    if text in _DENIALS and [word.text for word in words[place + 2 : place + 3]] == ["than"]:
+    if text in DENIALS and [word.text for word in words[place + 2 : place + 3]] == ["than"]:
         return True  # "no more than": a limit, see ``facts.limits``
     return after in _IDIOMS.get("n't" if contracted else text, ())
 
@@ -482,12 +463,10 @@ LEAST_CONTEXT_SHARE = 0.6
 """The share of the longer prompt that these words must have."""
 LEAST_TEXT = 25
 """Fewest words that two prompts must share to be one text with changes. The share is the same."""
-_IDLE = stems_of(
-    """
+_IDLE = stems_of("""
     a an the this that these those am is are be do does have has there it s m re ve ll d t
     please thanks thank hi hello hey ok okay kindly
-    """
-)
+""")
 """Words that change no answer, also in a long text. Was, will and may are not among them."""
 
 
@@ -548,8 +527,8 @@ def _rests_differ(a: Parse, b: Parse) -> bool:
     shorter, longer = sorted((len(a.stems), len(b.stems)))
     if shorter < LEAST_CONTEXT or not a.vectors or not b.vectors:
         return False
-    start = _common(a.stems, b.stems, shorter)
-    end = _common(a.stems[::-1], b.stems[::-1], shorter - start)
+    start = count_common_start(a.stems, b.stems)
+    end = count_common_start(a.stems[start:][::-1], b.stems[start:][::-1])
     if start + end < max(LEAST_CONTEXT, LEAST_CONTEXT_SHARE * longer):
         return False
     rest_a, rest_b = (
@@ -558,12 +537,6 @@ def _rests_differ(a: Parse, b: Parse) -> bool:
     if rest_a <= rest_b or rest_b <= rest_a:
         return False
     return _mean_maxsim(a, b, (rest_a, rest_b)) < LEAST_MAXSIM
-
-
-def _common(one: Sequence[str], other: Sequence[str], most: int) -> int:
-    """Return how many words at the start are common, at most ``most``."""
-    pairs = zip(one[:most], other[:most], strict=True)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def exchanged_maxsim(a: Parse, b: Parse) -> float | None:
@@ -582,7 +555,7 @@ def exchanged_maxsim(a: Parse, b: Parse) -> float | None:
 def _mean_maxsim(a: Parse, b: Parse, parts: tuple[frozenset[str], frozenset[str]]) -> float:
     """Compare the content words that only one part has with the words of the other part."""
     part_a, part_b = parts
-    words_a, words_b = different(a.stems), different(b.stems)
+    words_a, words_b = distinct(a.stems), distinct(b.stems)
     vectors_a, vectors_b = unit_rows(a.vectors, len(words_a)), unit_rows(b.vectors, len(words_b))
     content_a, content_b = part_a & a.content, part_b & b.content
     only_a, only_b = content_a - content_b, content_b - content_a
@@ -606,25 +579,9 @@ NARROWED_MAXSIM = 0.45
 question."""
 
 # "Your" is left out: "change your oil" is how people ask for "change my oil".
-_OWNERS = {
-    stem(word): owner
-    for owner, words in {"me": "my", "us": "our", "them": "his her their"}.items()
-    for word in words.split()
-}
-_GENDERS = {
-    stem(word): gender
-    for gender, words in {"he": "he him his himself", "she": "she her hers herself"}.items()
-    for word in words.split()
-}
-_PERSONS = {
-    stem(word): person
-    for person, words in {
-        "I": "i me we us",
-        "you": "you",
-        "they": "he him she her they them",
-    }.items()
-    for word in words.split()
-}
+_OWNERS = stem_classes({"me": "my", "us": "our", "them": "his her their"})
+_GENDERS = stem_classes({"he": "he him his himself", "she": "she her hers herself"})
+_PERSONS = stem_classes({"I": "i me we us", "you": "you", "they": "he him she her they them"})
 _LONGEST_THING = 4
 """Most words of an owned thing: "my company's new savings account"."""
 
@@ -672,12 +629,8 @@ _KINDS = """
 """
 """Kinds of a thing: the groups of one row exclude each other."""
 
-_PERSON = {
-    stem(word): place for place, group in enumerate(_PEOPLE.split("/")) for word in group.split()
-}
-
-
-_RIVAL_KINDS = _rivals(_rows(_KINDS))
+_PERSON = stem_classes(by_first_word(_PEOPLE))
+_RIVAL_KINDS = _rivals(rows_of(_KINDS))
 
 
 def scopes_differ(a: Parse, b: Parse) -> bool:

@@ -12,33 +12,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from headstart.policies.guards.facts import (
-    asked_differs,
-    comparisons_differ,
-    connectives_differ,
-    dates,
-    dates_differ,
-    degrees,
-    limits,
-    names,
-    names_differ,
-    numbers_differ,
-    quantifiers,
-    quantifiers_differ,
-    quantities,
-    question_form,
-    signs_differ,
-    symbols,
-    units_differ,
-)
-from headstart.policies.guards.negation import (
-    negation,
-    negations_differ,
-    opposites_used,
-    scopes_differ,
-    words_substituted,
-)
-from headstart.policies.guards.word_order import roles, roles_swapped, words_crossed
+from headstart.policies.guards import facts, negation, word_order
 from headstart.policies.guards.words import (
     MOST_VECTORS,
     Parse,
@@ -63,34 +37,32 @@ if TYPE_CHECKING:
 
 GUARDS: Mapping[GuardName, Callable[[Parse, Parse], bool]] = {
     "language": languages_differ,
-    "number": numbers_differ,
-    "unit": units_differ,
-    "date": dates_differ,
-    "name": names_differ,
-    "sign": signs_differ,
+    "number": facts.numbers_differ,
+    "unit": facts.units_differ,
+    "date": facts.dates_differ,
+    "name": facts.names_differ,
+    "sign": facts.signs_differ,
     "spelling": spellings_differ,
-    "question": asked_differs,
-    "connective": connectives_differ,
-    "quantifier": quantifiers_differ,
-    "comparative": comparisons_differ,
-    "negation": negations_differ,
-    "role-swap": roles_swapped,
-    "scope": scopes_differ,
-    "antonym": opposites_used,
-    "crossing": words_crossed,
-    "substitution": words_substituted,
+    "question": facts.asked_differs,
+    "connective": facts.connectives_differ,
+    "quantifier": facts.quantifiers_differ,
+    "comparative": facts.comparisons_differ,
+    "negation": negation.negations_differ,
+    "role-swap": word_order.roles_swapped,
+    "scope": negation.scopes_differ,
+    "antonym": negation.opposites_used,
+    "crossing": word_order.words_crossed,
+    "substitution": negation.words_substituted,
 }
 """All guards by name, cheapest first. The first one that fires gives a veto its name."""
 
 _SEPARATING = frozenset(",;/&")
 _GIVES = re.compile(r":\s|\n")
 """What is between a task and the text that it is about."""
-_FRAME = stems_of(
-    """
+_FRAME = stems_of("""
     question query request message inquiry ask user customer client answer reply respond
     classify classification categorize categorise category intent intention label
-    """
-)
+""")
 """Words of tasks whose answer depends on what a text means, and not on its wording."""
 _MOST_FRAME_CHARS = 400
 """Most characters of a template that only announces a question."""
@@ -126,7 +98,7 @@ def parse_prompt(text: str, encoding: Encoding, task: str = "") -> Parse:
     spoken, foreign = languages(words)
     if foreign:
         words = with_digits(words, spoken)
-    negators, negated, tone = negation(words)
+    negators, negated, tone = negation.negations(words)
     stems: list[str] = []
     content = set()
     places: dict[str, Word] = {}
@@ -147,9 +119,9 @@ def parse_prompt(text: str, encoding: Encoding, task: str = "") -> Parse:
         if not (foreign and is_foreign_function_word(word.text)):
             content.add(stemmed)
     vectors = _word_vectors(tuple(places.values()), encoding)
-    asks, joins, signs, spellings = question_form(text, words)
-    limited, bounds = limits(words)
-    named, when = dates(words)
+    asks, joins, signs, spellings = facts.question_form(text, words)
+    limited, bounds = facts.limits(words)
+    named, when = facts.dates(words)
     parts = _GIVES.search(text)
     if task:
         given = task, _digest([word.text for word in words])
@@ -159,18 +131,18 @@ def parse_prompt(text: str, encoding: Encoding, task: str = "") -> Parse:
         stems=tuple(stems),
         content=frozenset(content),
         vectors=vectors,
-        quantities=quantities(words),
+        quantities=facts.quantities(words),
         dates=named,
         when=when,
-        roles=roles(words),
+        roles=word_order.roles(words),
         negators=negators,
         negated=negated,
         tone=tone,
-        quantifiers=quantifiers(words),
+        quantifiers=facts.quantifiers(words),
         limits=limited,
-        degrees=degrees(words),
-        names=names(text, words),
-        symbols=symbols(text, words),
+        degrees=facts.degrees(words),
+        names=facts.names(text, words),
+        symbols=facts.symbols(text, words),
         commas=tuple(commas),
         asks=asks,
         joins=joins,

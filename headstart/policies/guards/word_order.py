@@ -23,10 +23,13 @@ from headstart.policies.guards.words import (
     FOREIGN_CONTRASTS,
     Role,
     is_function_word,
+    rows_of,
     stem,
+    stem_classes,
+    stem_groups,
     stems_of,
-    words_of,
 )
+from headstart.types import words_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -35,16 +38,16 @@ if TYPE_CHECKING:
 
 # --- roles -----------------------------------------------------------------------------------
 
-_ROLE_PREPOSITIONS = frozenset(words_of("from to into onto than over by of for with before after"))
-_DIRECTED = frozenset(words_of("from than before after"))
+_ROLE_PREPOSITIONS = words_of("from to into onto than over by of for with before after")
+_DIRECTED = words_of("from than before after")
 """Prepositions whose argument decides: with another argument it is another question. With the other
 prepositions it is another question only if the argument was exchanged with the words before."""
-_DETERMINERS = frozenset(
-    words_of("a an the this that these those some any each every my your our his her its their")
+_DETERMINERS = words_of(
+    "a an the this that these those some any each every my your our his her its their"
 )
 _GOALS = frozenset({"to", "for"})
-_ASKING = frozenset(words_of("who whom which what"))
-_PEOPLE = stems_of("person people one")
+_WHO = words_of("who whom which what")
+_ANYBODY = stems_of("person people one")
 _DO = stems_of("do does did")
 _MOST_ROLES = 24
 """Most roles of a prompt: each of them is compared with each role of the other prompt."""
@@ -73,7 +76,7 @@ def _argument(words: Sequence[Word], place: int) -> tuple[str, ...]:
     while place < len(words) and words[place].text in _DETERMINERS:
         place += 1
     if place < len(words) and words[place].text.endswith("ing") and not words[place].capital:
-        # Not its stem: "from renewing" is not where "to renew" goes. But "from reading" may be.
+        # The word, not its stem: "from renewing" and "to renew" do not name the same place.
         return () if is_function_word(words[place].text) else (words[place].text,)
     argument = []
     for word in words[place : place + _LONGEST_ARGUMENT]:
@@ -113,7 +116,7 @@ def _ways(parse: Parse) -> set[tuple[str, str]]:
 
 def _other_person_asked(a: Parse, b: Parse) -> bool:
     """Tell whether one prompt asks who did it, and one to whom it was done."""
-    if _ASKING.isdisjoint(a.stems) or a.content - _PEOPLE != b.content - _PEOPLE:
+    if _WHO.isdisjoint(a.stems) or a.content - _ANYBODY != b.content - _ANYBODY:
         return False
     one, other = _person_asked(a), _person_asked(b)
     return one is not None and other is not None and one != other
@@ -127,7 +130,7 @@ def _person_asked(parse: Parse) -> str | None:
     stems = parse.stems
     for place, word in enumerate(stems):
         after = stems[place + 1 :]
-        if word in {"which", "what"} and after[:1] and after[0] in _PEOPLE:
+        if word in {"which", "what"} and after[:1] and after[0] in _ANYBODY:
             after = after[1:]
         elif word not in {"who", "whom"}:
             continue
@@ -178,28 +181,20 @@ def _arguments(parse: Parse, preposition: str) -> frozenset[str]:
 
 # --- grammar ---------------------------------------------------------------------------------
 
-_TENSES = {
-    stem(word): tense
-    for tense, words in {
+_TENSES = stem_classes(
+    {
         "past": "was were did had",
         "present": "am is are do does",
         "future": "will shall",
         "change": "become becomes becoming became",
         "": "be been being have has",
-    }.items()
-    for word in words.split()
-}
+    }
+)
 _BEFORE_TO = {"going": "future", "use": "past", "used": "past"}
 """The perfect has no tense here: "it was declined", "it is declined" and "it has been declined"."""
 
-
-def _rows(contrasts: str) -> list[list[frozenset[str]]]:
-    rows = contrasts.replace("\n        /", " /").strip().splitlines()
-    return [[stems_of(group) for group in row.split("/")] for row in rows]
-
-
-_CONTRAST_ROWS = _rows(CONTRASTS)
-_FOREIGN_ROWS = _rows(FOREIGN_CONTRASTS)
+_CONTRAST_ROWS = [*map(stem_groups, rows_of(CONTRASTS))]
+_FOREIGN_ROWS = [*map(stem_groups, rows_of(FOREIGN_CONTRASTS))]
 _CONTRASTED = stems_of(CONTRASTS.replace("/", " "))
 _CONTRASTED_FOREIGN = stems_of(FOREIGN_CONTRASTS.replace("/", " "))
 
@@ -223,7 +218,7 @@ _BESIDE = _OTHERS | stems_of("khi lúc ở tại vì")
 """These words and those that Vietnamese puts before its question words."""
 _ADDED = stems_of("again too also more when where who whose")
 """Words that do so if they are all that one prompt has more: "When can I …?"."""
-_MODALS = [stems_of(group) for group in ("can could may might would", "should ought", "must")]
+_MODALS = stem_groups("can could may might would / should ought / must")
 _MANNER = stems_of("how what where which")
 """After these words, other modals ask for the same: "How can I pay?", "How should I pay?"."""
 _COURTESY = stems_of("a an the please thanks thank hi hello hey ok okay kindly")
@@ -267,7 +262,7 @@ def _modals_differ(a: Parse, b: Parse, *words: str) -> bool:
         return False
     if len(found) == 1 and _DO.isdisjoint(a.stems) and _DO.isdisjoint(b.stems):
         return False
-    asking = _MANNER if len(found) == 2 else _MANNER | _ASKING | _ADDED
+    asking = _MANNER if len(found) == 2 else _MANNER | _WHO | _ADDED
     return not any(
         before in asking and word in words
         for side in (a, b)
@@ -326,7 +321,7 @@ _LIST_REACH = 3
 
 _BE = stems_of("am is are was were be been being")
 _ARTICLES = stems_of("a an the this that these those some any")
-_PASSED_OVER = (
+_UNORDERED = (
     _BE
     | _ARTICLES
     | stems_of(
@@ -339,12 +334,10 @@ _PASSED_OVER = (
 )
 """The order of these words is grammar: "how do I", "what it is"."""
 _JOINING = frozenset({"and", "or", "nor", "vs", "versus", ","})
-_PREPOSITIONS = stems_of(
-    """
+_PREPOSITIONS = stems_of("""
     about at by for with from to into onto in out on off over under up down through across via per
     between among against during before after until since within upon without near of than
-    """
-)
+""")
 _NOT_OPENING = frozenset({"of", "than"})
 _OPENING = (_PREPOSITIONS - _NOT_OPENING) | stems_of(
     """
@@ -357,7 +350,7 @@ _NOT_CLOSING = (
     _PREPOSITIONS | _JOINING | stems_of("i you we they he she my your our his her their me")
 )
 _LINKING = _PREPOSITIONS | _BE
-_BREAKING = _OPENING | _PASSED_OVER | _JOINING
+_BREAKING = _OPENING | _UNORDERED | _JOINING
 _ROAMING = _FOREIGN_QUESTIONS | stems_of(
     """
     also even still yet already ever again here there now currently today tonight tomorrow yesterday
@@ -365,12 +358,10 @@ _ROAMING = _FOREIGN_QUESTIONS | stems_of(
     """
 )
 """Words that mean the same at any place in a sentence."""
-_REQUESTS = stems_of(
-    """
+_REQUESTS = stems_of("""
     activate cancel change close delay delete deliver download install join open redeem remove renew
     reset return track unblock unlock update upload verify withdraw
-    """
-)
+""")
 """Verbs that mean the same before their thing and after it."""
 _PIECES = re.compile(r"\d+(?:\.\d+)*|[^\W\d_]+")
 _NUMBERS = number_values()
@@ -444,7 +435,7 @@ def _ordered_text(stems: tuple[str, ...], commas: tuple[int, ...], *, code: bool
             add(",", counts=True)
         if word.isalpha():
             named = code and len(word) == 1
-            add(_NUMBERS.get(word, word), counts=named or word not in _PASSED_OVER)
+            add(_NUMBERS.get(word, word), counts=named or word not in _UNORDERED)
         else:
             for piece in _PIECES.findall(word) or (word,):
                 add(piece, counts=True)

@@ -12,25 +12,28 @@ from __future__ import annotations
 import re
 import unicodedata
 from functools import lru_cache
+from itertools import takewhile
+from operator import eq
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
 
-from headstart.types import Frozen
+from headstart.types import Frozen, word_classes, words_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
+
+# --- the parse of a prompt ------------------------------------------------------------------------
 
 PARSE_VERSION = 5
 """The version of parses and guards. Raise it whenever a stored parse or a guard's verdict could
 change its meaning. Stored prompts of another version are not compared, and older labels are
 forgotten. A new guard does not need that, since it only removes candidates, nor does a new field of
 the parse with a default."""
-
 MOST_VECTORS = 64
 """Prompts with more different words keep no vectors: 12 KB an entry at 384 dimensions."""
 _LARGEST = 7
@@ -126,7 +129,7 @@ def quantize_rows(rows: NDArray[np.float32]) -> bytes:
 
 
 @lru_cache(maxsize=256)
-def different(stems: tuple[str, ...]) -> tuple[str, ...]:
+def distinct(stems: tuple[str, ...]) -> tuple[str, ...]:
     """Return each stem once, in order of appearance.
 
     The rows of a parse's vectors have this order.
@@ -157,6 +160,8 @@ def from_nibbles(packed: bytes) -> bytes:
     return quantized.removesuffix(b"\xf8")
 
 
+# --- the words of a prompt ------------------------------------------------------------------------
+
 _TOKEN = re.compile(
     r"""
       (?P<number> \d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?    # 1,000.50
@@ -169,15 +174,152 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE,
 )
+_APOSTROPHES = str.maketrans(dict.fromkeys("\u2018\u2019\u02bc\u00b4`", "'"))
 
 
-def words_of(words: str) -> tuple[str, ...]:
-    """Return the words of a block of text. Long lists of words are easier to read as a text."""
-    return tuple(words.split())
+class Word(NamedTuple):
+    """One token of a prompt: lower-case ``text`` and its character offsets."""
+
+    text: str
+    start: int
+    end: int
+    capital: bool
+    kind: str
+    """``word``, ``number`` (in digits) or ``sign`` (a currency or ``%``)."""
+    acronym: bool = False
+    """Two letters or more, all of them capitals."""
 
 
-_FUNCTION_WORDS = frozenset(
-    words_of("""
+def word_texts(text: str) -> Iterator[str]:
+    """Yield the texts of a prompt's tokens, for callers that read only the first of them."""
+    tokens = _TOKEN.finditer(text.translate(_APOSTROPHES))
+    return (match.group().lower() for match in tokens)
+
+
+def split_words(text: str) -> list[Word]:
+    """Return the tokens of a prompt.
+
+    ``C++``, ``C#``, ``.NET``, versions, identifiers and file names stay whole; hyphenated words
+    are split, so "full-time" equals "full time".
+    """
+    plain = text.translate(_APOSTROPHES)
+    return [
+        Word(
+            token.lower(),
+            match.start(),
+            match.end(),
+            token[0].isupper(),
+            match.lastgroup or "",
+            len(token) > 1 and token.isupper(),
+        )
+        for match in _TOKEN.finditer(plain)
+        for token in (match.group(),)
+    ]
+
+
+# --- stems ----------------------------------------------------------------------------------------
+
+_IRREGULAR = {
+    "bought": "buy", "sold": "sell", "sent": "send", "lost": "lose", "paid": "pay", "made": "make",
+    "took": "take", "taken": "take", "went": "go", "gone": "go", "goes": "go", "came": "come",
+    "gave": "give", "given": "give", "wrote": "write", "written": "write", "ran": "run",
+    "began": "begin", "begun": "begin", "broke": "break", "broken": "break", "chose": "choose",
+    "chosen": "choose", "found": "find", "kept": "keep", "left": "leave", "met": "meet",
+    "said": "say", "saw": "see", "seen": "see", "spent": "spend", "stole": "steal",
+    "stolen": "steal", "thought": "think", "told": "tell", "understood": "understand",
+    "won": "win", "built": "build", "caught": "catch", "drove": "drive", "driven": "drive",
+    "ate": "eat", "eaten": "eat", "fell": "fall", "fallen": "fall", "felt": "feel", "flew": "fly",
+    "forgot": "forget", "forgotten": "forget", "grew": "grow", "grown": "grow", "held": "hold",
+    "knew": "know", "known": "know", "led": "lead", "lent": "lend", "rose": "rise",
+    "children": "child", "people": "person", "men": "man", "women": "woman", "feet": "foot",
+    "teeth": "tooth", "mice": "mouse", "wives": "wife", "lives": "life", "leaves": "leave",
+}  # fmt: skip
+_VOWEL = re.compile("[aeiouy]")
+
+
+@lru_cache(maxsize=16_384)
+def stem(word: str) -> str:
+    """Return a crude stem, so that forms of a word are equal: plural, -ing, -ed, -ly, -ion.
+
+    It is far weaker than Porter's on purpose: it joins only forms that an opposite never has.
+    """
+    if word.endswith("n't"):
+        return word.replace("'", "")
+    word = word.partition("'")[0]
+    if word in _IRREGULAR:
+        return _bare(_IRREGULAR[word])
+    if len(word) < 4 or not word.isalpha():
+        return word
+    return _bare(_without_suffix(_singular(word)))
+
+
+def _singular(word: str) -> str:
+    if word.endswith("ies") and len(word) > 4:
+        return word[:-3] + "y"
+    if word.endswith(("sses", "ches", "shes", "xes", "zes")):
+        return word[:-2]
+    if word.endswith("s") and not word.endswith(("ss", "us", "is")):
+        return word[:-1]
+    return word
+
+
+def _without_suffix(word: str) -> str:
+    if word.endswith("ied") and len(word) > 4:
+        return word[:-3] + "y"
+    for suffix, shortest in (("ing", 3), ("ed", 3), ("ly", 4)):
+        rest = word.removesuffix(suffix)
+        if rest is not word and len(rest) >= shortest and _VOWEL.search(rest):
+            return rest
+    if word.endswith(("tion", "sion")) and len(word) > 6:
+        return word[:-3]
+    return word
+
+
+def _bare(word: str) -> str:
+    """Drop a final e, and halve a double final consonant, in all forms: "cancelled", "call"."""
+    if len(word) > 3 and word.endswith("e"):
+        word = word[:-1]
+    if len(word) > 3 and word[-1] == word[-2] and word[-1] not in "aeiou":
+        word = word[:-1]
+    return word
+
+
+# --- tables of words ------------------------------------------------------------------------------
+
+
+def stems_of(text: str) -> frozenset[str]:
+    """Return the stems of a text."""
+    return frozenset(stem(word) for word in text.split())
+
+
+def stem_classes(words: Mapping[str, str]) -> dict[str, str]:
+    """Return the class of each stem, as ``word_classes`` does for words."""
+    return {stem(word): name for word, name in word_classes(words).items()}
+
+
+def stem_groups(groups: str) -> list[frozenset[str]]:
+    """Return the stems of each group of words. "/" separates the groups."""
+    return [stems_of(group) for group in groups.split("/")]
+
+
+def by_first_word(groups: str) -> dict[str, str]:
+    """Return groups of words, which "/" separates, by the first word of each."""
+    return {group.split()[0]: group for group in groups.split("/")}
+
+
+def rows_of(table: str) -> list[str]:
+    """Return the rows of a table, in which a line with more indentation continues a row."""
+    return table.replace("\n        ", " ").strip().splitlines()
+
+
+def count_common_start(one: Sequence[object], other: Sequence[object]) -> int:
+    """Return how many items at the start are equal."""
+    return sum(takewhile(bool, map(eq, one, other)))
+
+
+# --- function words and languages -----------------------------------------------------------------
+
+_FUNCTION_WORDS = words_of("""
     a an the this that these those some any each every either such same own other
     i me my mine myself we us our ours ourselves you your yours yourself he him his himself she her
     hers herself it its itself they them their theirs themselves one ones someone somebody anyone
@@ -198,9 +340,13 @@ _FUNCTION_WORDS = frozenset(
     wondering sure reason want wants wanted need needs needed like wish way ways let lets got get
     gets getting
     s t d m ll re ve etc
-    """)
-)
-
+""")
+NEGATED_VERBS = words_of("""
+    dont cant wont isnt arent wasnt werent doesnt didnt couldnt shouldnt wouldnt hasnt havent hadnt
+    neednt mustnt mightnt shant aint
+""")
+"""Contractions as people type them without the apostrophe."""
+_GRAMMAR = _FUNCTION_WORDS | NEGATED_VERBS
 _FOREIGN_WORDS = """
     de: der die das den dem des ein eine einen einem einer eines und oder aber dass daß ob wenn
     weil als wie was wer wo wann warum wieso weshalb welche welcher welches welchen welchem ich
@@ -275,6 +421,11 @@ def _languages_of() -> dict[str, tuple[str, ...]]:
 
 _LANGUAGES_OF = _languages_of()
 """The languages of a function word."""
+_ALSO_ENGLISH = words_of("""
+    ai bin bit com con des die era eu fait far favor go ha hat hay hoe hun io lo mag man mia my os
+    pan prima solo son sons ten ton u un van w war ya yo
+""")
+"""Words of other languages that are English, too. They do not show the language of a prompt."""
 CONTRASTS = """
     before until / after since once / while when during whenever / at / with
     in into inside to / out outside / through / around / past / behind / near beside / below
@@ -327,13 +478,6 @@ FOREIGN_CONTRASTS = """
     han / hon
 """
 """The same for the other languages: owners, before and after, since and until, he and she."""
-_ALSO_ENGLISH = frozenset(
-    words_of("""
-    ai bin bit com con des die era eu fait far favor go ha hat hay hoe hun io lo mag man mia my os
-    pan prima solo son sons ten ton u un van w war ya yo
-    """)
-)
-"""Words of other languages that are English, too. They do not show the language of a prompt."""
 FOREIGN_DATES = """
     monday montag lundi lunes lunedì maandag poniedziałek måndag mandag / tuesday dienstag mardi
     martes martedì dinsdag wtorek tisdag tirsdag / wednesday mittwoch mercredi miércoles
@@ -370,75 +514,6 @@ _FOREIGN_NUMBERS = {
 """Two words for each number from 2 to 10, or "-": the French "neuf", the Italian "sei" and the
 Swedish "sex" mostly mean something else."""
 
-NEGATED_VERBS = frozenset(
-    words_of("""
-    dont cant wont isnt arent wasnt werent doesnt didnt couldnt shouldnt wouldnt hasnt havent hadnt
-    neednt mustnt mightnt shant aint
-    """)
-)
-"""Contractions as people type them without the apostrophe."""
-_GRAMMAR = _FUNCTION_WORDS | NEGATED_VERBS
-
-_APOSTROPHES = str.maketrans(dict.fromkeys("\u2018\u2019\u02bc\u00b4`", "'"))
-
-_IRREGULAR = {
-    "bought": "buy", "sold": "sell", "sent": "send", "lost": "lose", "paid": "pay", "made": "make",
-    "took": "take", "taken": "take", "went": "go", "gone": "go", "goes": "go", "came": "come",
-    "gave": "give", "given": "give", "wrote": "write", "written": "write", "ran": "run",
-    "began": "begin", "begun": "begin", "broke": "break", "broken": "break", "chose": "choose",
-    "chosen": "choose", "found": "find", "kept": "keep", "left": "leave", "met": "meet",
-    "said": "say", "saw": "see", "seen": "see", "spent": "spend", "stole": "steal",
-    "stolen": "steal", "thought": "think", "told": "tell", "understood": "understand",
-    "won": "win", "built": "build", "caught": "catch", "drove": "drive", "driven": "drive",
-    "ate": "eat", "eaten": "eat", "fell": "fall", "fallen": "fall", "felt": "feel", "flew": "fly",
-    "forgot": "forget", "forgotten": "forget", "grew": "grow", "grown": "grow", "held": "hold",
-    "knew": "know", "known": "know", "led": "lead", "lent": "lend", "rose": "rise",
-    "children": "child", "people": "person", "men": "man", "women": "woman", "feet": "foot",
-    "teeth": "tooth", "mice": "mouse", "wives": "wife", "lives": "life", "leaves": "leave",
-}  # fmt: skip
-
-_VOWEL = re.compile("[aeiouy]")
-
-
-class Word(NamedTuple):
-    """One token of a prompt: lower-case ``text`` and its character offsets."""
-
-    text: str
-    start: int
-    end: int
-    capital: bool
-    kind: str
-    """``word``, ``number`` (in digits) or ``sign`` (a currency or ``%``)."""
-    acronym: bool = False
-    """Two letters or more, all of them capitals."""
-
-
-def word_texts(text: str) -> Iterator[str]:
-    """Yield the texts of a prompt's tokens, for callers that read only the first of them."""
-    tokens = _TOKEN.finditer(text.translate(_APOSTROPHES))
-    return (match.group().lower() for match in tokens)
-
-
-def split_words(text: str) -> list[Word]:
-    """Return the tokens of a prompt.
-
-    ``C++``, ``C#``, ``.NET``, versions, identifiers and file names stay whole; hyphenated words
-    are split, so "full-time" equals "full time".
-    """
-    plain = text.translate(_APOSTROPHES)
-    return [
-        Word(
-            token.lower(),
-            match.start(),
-            match.end(),
-            token[0].isupper(),
-            match.lastgroup or "",
-            len(token) > 1 and token.isupper(),
-        )
-        for match in _TOKEN.finditer(plain)
-        for token in (match.group(),)
-    ]
-
 
 @lru_cache(maxsize=16_384)
 def is_function_word(word: str) -> bool:
@@ -464,12 +539,12 @@ def languages(words: Sequence[Word]) -> tuple[frozenset[str], bool]:
             found[language] = found.get(language, 0) + 1
         found["en"] += english
         foreign += bool(spoken) - english
-    near = set()
+    likely = set()
     least = max(*found.values(), 2) - 1
     for language, count in found.items():  # a comprehension costs a call on the path of a miss
         if count >= least:
-            near.add(language)
-    return frozenset(near), foreign > 0
+            likely.add(language)
+    return frozenset(likely), foreign > 0
 
 
 def languages_differ(a: Parse, b: Parse) -> bool:
@@ -493,68 +568,12 @@ def with_digits(words: Sequence[Word], spoken: frozenset[str]) -> list[Word]:
     ]
 
 
-@lru_cache(maxsize=16_384)
-def stem(word: str) -> str:
-    """Return a crude stem, so that forms of a word are equal: plural, -ing, -ed, -ly, -ion.
+# --- spellings ------------------------------------------------------------------------------------
 
-    It is far weaker than Porter's on purpose: it joins only forms that an opposite never has.
-    """
-    if word.endswith("n't"):
-        return word.replace("'", "")
-    word = word.partition("'")[0]
-    if word in _IRREGULAR:
-        return _bare(_IRREGULAR[word])
-    if len(word) < 4 or not word.isalpha():
-        return word
-    return _bare(_without_suffix(_singular(word)))
-
-
-def _singular(word: str) -> str:
-    if word.endswith("ies") and len(word) > 4:
-        return word[:-3] + "y"
-    if word.endswith(("sses", "ches", "shes", "xes", "zes")):
-        return word[:-2]
-    if word.endswith("s") and not word.endswith(("ss", "us", "is")):
-        return word[:-1]
-    return word
-
-
-def _without_suffix(word: str) -> str:
-    if word.endswith("ied") and len(word) > 4:
-        return word[:-3] + "y"
-    for suffix, shortest in (("ing", 3), ("ed", 3), ("ly", 4)):
-        rest = word.removesuffix(suffix)
-        if rest is not word and len(rest) >= shortest and _VOWEL.search(rest):
-            return rest
-    if word.endswith(("tion", "sion")) and len(word) > 6:
-        return word[:-3]
-    return word
-
-
-def _bare(word: str) -> str:
-    """Drop a final e, and halve a double final consonant, in all forms: "cancelled", "call"."""
-    if len(word) > 3 and word.endswith("e"):
-        word = word[:-1]
-    if len(word) > 3 and word[-1] == word[-2] and word[-1] not in "aeiou":
-        word = word[:-1]
-    return word
-
-
-def stems_of(words: str) -> frozenset[str]:
-    """Return the stems of a block of text."""
-    return frozenset(stem(word) for word in words.split())
-
-
-# --- spellings -----------------------------------------------------------------------------------
-
-ABOUT_CASE = frozenset(
-    words_of(
-        """
-        caps capitalise capitalised capitalize capitalized capitalization capitalisation lowercase
-        uppercase titlecase
-        """
-    )
-)
+ABOUT_CASE = words_of("""
+    caps capitalise capitalised capitalize capitalized capitalization capitalisation lowercase
+    uppercase titlecase
+""")
 """Beside these words, each capital letter matters."""
 _QUOTED = re.compile(
     r"""

@@ -76,6 +76,9 @@ _TINY = 1e-12
 Shares = TypeVar("Shares", float, "NDArray[np.float64]")
 
 
+# --- the model ------------------------------------------------------------------------------------
+
+
 class Posterior(msgspec.Struct, frozen=True):
     """The posterior of the weights: ``mean`` f64[d], ``covariance`` f64[d, d]. Never mutated."""
 
@@ -143,6 +146,9 @@ _LEAST_SCORE = -4.0
 _LEAST_REMAINDER = 0.2
 """The least value of 1 - leverage by which we divide. A row with a high leverage nearly decides its
 own score, and one Newton step back would be far too large for it."""
+
+
+# --- the state and its changes --------------------------------------------------------------------
 
 
 class LabelCounts(msgspec.Struct, frozen=True, array_like=True):
@@ -311,6 +317,8 @@ def _judged_different(rate: float, state: DomainState, error_limit: ErrorLimit) 
     return different / (wrong + right)
 
 
+# --- snapshots ------------------------------------------------------------------------------------
+
 SNAPSHOT_FORMAT = 1
 RARELY_SERVED = 0.01
 """The share of the hits that may be less similar than ``Domain.least_served``."""
@@ -438,6 +446,9 @@ def _memory_rows(memory: LabelTable) -> tuple[LabelledRow, ...]:
             strict=True,
         )
     )
+
+
+# --- the domain -----------------------------------------------------------------------------------
 
 
 class LabelEffect(Frozen):

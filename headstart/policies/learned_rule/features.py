@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headstart.policies.guards.words import PARSE_VERSION, Parse, different, unit_rows
+from headstart.policies.guards.words import PARSE_VERSION, Parse, distinct, unit_rows
 from headstart.policies.learned_rule.error_limit import MOST_ENTRY_STATS
-from headstart.types import Frozen
+from headstart.types import Frozen, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -56,9 +56,7 @@ _TEMPERATURE = 0.05
 """The temperature of the neighbours' vote: a neighbour that is 0.05 less similar counts a third."""
 _CROWD = 5
 """The nearest neighbours whose mean similarity is a feature."""
-_QUESTION_WORDS = frozenset(
-    ("who", "whom", "whose", "what", "which", "when", "where", "why", "how")
-)
+_QUESTION_WORDS = words_of("who whom whose what which when where why how")
 
 
 def measure_pair(
@@ -152,7 +150,7 @@ def _late_interaction(query: Parse, candidate: Parse) -> tuple[float, float, flo
     """
     if not query.vectors or not candidate.vectors:
         return 0.0, 0.0, 0.0
-    words, others = different(query.stems), different(candidate.stems)
+    words, others = distinct(query.stems), distinct(candidate.stems)
     table = unit_rows(query.vectors, len(words)) @ unit_rows(candidate.vectors, len(others)).T
     forward, backward = table.max(axis=1).tolist(), table.max(axis=0).tolist()
     content = [

@@ -22,7 +22,7 @@ import msgspec
 from headstart.canonical_request import CanonicalRequest, Message, ReasoningOptions, TextPart
 from headstart.observe import HELD_OUT
 from headstart.policies.routing.measures import Quantiles, SavedHistogram
-from headstart.types import Latest
+from headstart.types import Latest, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -244,38 +244,35 @@ Answer: Air scatters blue light more than red, so blue reaches us from all over 
 Question: Which ports does FTP use?
 Answer: 21 for commands; 20 for data in active mode, a negotiated one in passive mode."""
 
-_CODE = """
-    code coding function functions script scripts program regex regexp sql query queries html css
-    bash shell command commands python javascript typescript java rust golang compile compiler debug
-    debugging traceback exception refactor test tests api class classes algorithm implement snippet
-    syntax dockerfile makefile git diff patch
-"""
-_FORM = """
-    json yaml xml csv schema table tables markdown format formatted template field fields key keys
-"""
-_REASONING = """
-    reason reasoning think prove proof derive solve calculate compute equation equations integral
-    derivative probability math maths mathematical percent percentage analyse analyze analysis
-    compare evaluate puzzle riddle many much far long
-"""
-_LENGTH = """
-    detail details detailed comprehensive thorough thoroughly depth elaborate length complete full
-    entire every all list essay article story poem letter email emails mail report blog speech
-    chapter draft write rewrite rephrase paraphrase translate translation summarise summarize
-    summary edit proofread verbatim transcribe transcript words sentences paragraph paragraphs page
-    pages short shorter shortly brief briefly concise concisely longer
-"""
-_ENGLISH = """
+_AGAINST = {
+    "code": words_of("""
+        code coding function functions script scripts program regex regexp sql query queries html
+        css bash shell command commands python javascript typescript java rust golang compile
+        compiler debug debugging traceback exception refactor test tests api class classes
+        algorithm implement snippet syntax dockerfile makefile git diff patch
+    """),
+    "format": words_of("""
+        json yaml xml csv schema table tables markdown format formatted template field fields key
+        keys
+    """),
+    "reasoning": words_of("""
+        reason reasoning think prove proof derive solve calculate compute equation equations
+        integral derivative probability math maths mathematical percent percentage analyse analyze
+        analysis compare evaluate puzzle riddle many much far long
+    """),
+    "length": words_of("""
+        detail details detailed comprehensive thorough thoroughly depth elaborate length complete
+        full entire every all list essay article story poem letter email emails mail report blog
+        speech chapter draft write rewrite rephrase paraphrase translate translation summarise
+        summarize summary edit proofread verbatim transcribe transcript words sentences paragraph
+        paragraphs page pages short shorter shortly brief briefly concise concisely longer
+    """),
+}
+"""Words of a question that speak against a short answer, by the reason."""
+_ENGLISH_WORDS = words_of("""
     the is are was what how why who where when which does do can could should my your of for with
     this that tell explain
-"""
-_AGAINST = {
-    "code": frozenset(_CODE.split()),
-    "format": frozenset(_FORM.split()),
-    "reasoning": frozenset(_REASONING.split()),
-    "length": frozenset(_LENGTH.split()),
-}
-_ENGLISH_WORDS = frozenset(_ENGLISH.split())
+""")
 _WORD = re.compile(r"[a-z]+")
 _STEPS = re.compile(r"step[ -]by[ -]step|\d\D.*?\d", re.DOTALL)
 """A text with two numbers may ask for a sum."""
@@ -309,7 +306,7 @@ def refuse_concise(asked: CanonicalRequest) -> str | None:
 def _refuse_opening(messages: Sequence[Message]) -> str | None:
     """Judge a conversation by its first user message and the messages above it.
 
-    Later messages have no say: to take back the words would cost the provider's whole cache.
+    Later messages do not count: another system text would cost the provider's whole cache.
     """
     first = next(place for place, each in enumerate(messages) if each.role == "user")
     *above, question = [(each.role, _text(each)) for each in messages[: first + 1]]

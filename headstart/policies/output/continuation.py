@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from headstart.dialects.request_form import RequestForm
 
 
+# --- answers that broke off -----------------------------------------------------------------------
+
 OVERLAP = 20
 """A repetition of fewer characters may be chance, and belong to the text."""
 
@@ -107,6 +109,8 @@ class PrefillSplice:
             self._space = ""
         return text
 
+
+# --- answers that reached their limit -------------------------------------------------------------
 
 Prefill: TypeAlias = Literal["no", "plain", "prefix"]
 """How a provider continues a last assistant message, as in ``Quirks``."""

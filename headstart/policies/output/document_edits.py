@@ -11,12 +11,15 @@ from collections import Counter
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from headstart.attempts import CHARS_PER_TOKEN
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from headstart.canonical_request import CanonicalRequest
+
+# --- lines that stand for lines left out ----------------------------------------------------------
 
 _REMARK = re.compile(
     r"[#;%!]|//|--|\{?/\*|<!--|\(\*|\{[-#!]|[*_]*[\[(<{]+[\w\s.,:'/\u2026-]*[\])>}]+[*_]*$"
@@ -67,6 +70,8 @@ def _is_elision(remark: str, *, shrinks: bool) -> bool:
         return shrinks or bool(words or _ELLIPSIS.search(remark))
     return len(words) > 1 or (shrinks and bool(words or _ELLIPSIS.search(remark)))
 
+
+# --- search/replace blocks in an answer -----------------------------------------------------------
 
 _SEARCH = re.compile(r"<{5,9} SEARCH>?[ \t]*")
 _DIVIDER = re.compile(r"={5,9}[ \t]*")
@@ -250,7 +255,7 @@ class EditReader:
         start, end = self._place, self._place + len(search)
         if search == replace:
             self._doubt(EditDoubt.UNCHANGED)
-        elif _is_dressed(search, replace):
+        elif _adds_marks(search, replace):
             self._doubt(EditDoubt.MALFORMED)
         elif leaves_out(search, replace):
             self._doubt(EditDoubt.ELIDED)
@@ -266,7 +271,9 @@ class EditReader:
         search = self._lines[start:end]
         before = self._lines[start - 1] if start else None
         after = self._lines[end] if end < len(self._lines) else None
-        return _misses(search, replace, after) or _misses(search[::-1], replace[::-1], before)
+        return _lacks_line(search, replace, after) or _lacks_line(
+            search[::-1], replace[::-1], before
+        )
 
     def _apply(self) -> str:
         lines: list[str] = []
@@ -281,18 +288,18 @@ class EditReader:
         self.doubt = self.doubt or doubt
 
 
-def _is_dressed(search: Sequence[str], replace: Sequence[str]) -> bool:
+def _adds_marks(search: Sequence[str], replace: Sequence[str]) -> bool:
     """Tell whether new lines have marks that no old line has: a ``+``, a number, a fence."""
     old, new = ([line for line in lines if line.strip()] for lines in (search, replace))
     if not new:
         return False
-    for dress in (_ADDED, _NUMBERED):
-        if all(map(dress.match, new)) and not any(map(dress.match, old)):
+    for mark in (_ADDED, _NUMBERED):
+        if all(map(mark.match, new)) and not any(map(mark.match, old)):
             return True
     return _FENCE.fullmatch(new[0]) is not None and not any(map(_FENCE.fullmatch, old))
 
 
-def _misses(search: Sequence[str], replace: Sequence[str], after: str | None) -> bool:
+def _lacks_line(search: Sequence[str], replace: Sequence[str], after: str | None) -> bool:
     """Tell whether the line ``after`` seems to be missing at the end of a search."""
     if not replace or after is None:
         return False
@@ -306,7 +313,8 @@ def _misses(search: Sequence[str], replace: Sequence[str], after: str | None) ->
     return not is_framed and replace[: count + 1] == [*search, after]
 
 
-CHARS_PER_TOKEN = 4
+# --- requests for a change ------------------------------------------------------------------------
+
 MIN_TOKENS = 600
 """Blocks about a shorter document cost more than the document (``docs/output-edits.md``)."""
 _MAX_WORDS_CHARS = 2000
@@ -450,6 +458,8 @@ def may_edit(asked: CanonicalRequest, edit: EditRequest) -> bool:
         and (asked.max_tokens is None or asked.max_tokens > _ROOM * document)
     )
 
+
+# --- predictions ----------------------------------------------------------------------------------
 
 MIN_PREDICTED_CHARS = 200
 """Minimum length of a prediction: a shorter answer is written before a prediction could help."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from headstart.dialects.dialect import UNDECODABLE
 from headstart.errors import (
     IdleConnectionClosed,
     UpstreamError,
@@ -25,9 +26,11 @@ from headstart.errors import (
     UpstreamUnavailable,
 )
 from headstart.policies.routing.rate_limits import exhausted_until_s, message_wait_s, retry_after_s
-from headstart.types import ErrorReported, Frozen, Headers
+from headstart.types import ErrorReported, Frozen, Headers, word_classes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headstart.dialects.dialect import Dialect
 
 
@@ -74,7 +77,7 @@ def read_error_document(body: bytes) -> tuple[tuple[str, ...], str]:
     """Return the codes and the message of an error document in any dialect."""
     try:
         document: Any = msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError):
+    except UNDECODABLE:
         return (), ""
     if isinstance(document, list) and document:
         document = document[0]
@@ -200,9 +203,8 @@ _LONGEST_WAITS_S = {
     FailureKind.TIMEOUT: 30.0,
 }
 
-_CODES = {
-    code: kind
-    for kind, codes in {
+_CODES = word_classes(
+    {
         FailureKind.QUOTA: "insufficient_quota billing_error billing_not_active"
         " billing_hard_limit_reached insufficient_balance insufficient_credits",
         FailureKind.RATE_LIMITED: "rate_limit_exceeded rate_limit_error resource_exhausted"
@@ -221,9 +223,8 @@ _CODES = {
         " responsibleaipolicyviolation data_inspection_failed prohibited_content",
         # It is the model's mistake, not the caller's: Groq refuses text that its own model wrote.
         FailureKind.PROTOCOL: "tool_use_failed json_validate_failed",
-    }.items()
-    for code in codes.split()
-}
+    }
+)
 
 _STATUSES = {
     402: _FAILURES[FailureKind.QUOTA],
@@ -247,16 +248,6 @@ def failure(kind: FailureKind) -> Failure:
     return _FAILURES[kind]
 
 
-def classify(
-    status: int, *, code: str | None, message: str, headers: Headers, now: float
-) -> Failure:
-    """Judge an error answer. ``code`` is its code or type, ``now`` is in Unix seconds.
-
-    This is also for an error inside a 200 answer: ``code`` and ``message`` are read first.
-    """
-    return _classify(status, (code,) if code else (), message, headers, now)
-
-
 def failure_of(error: UpstreamError, now: float) -> Failure:
     """Judge an error that an upstream raised. ``now`` is in Unix seconds.
 
@@ -267,9 +258,8 @@ def failure_of(error: UpstreamError, now: float) -> Failure:
     match error:
         case UpstreamRefused():
             codes, message = read_error_document(error.body)
-            return _classify(
-                error.status, (error.code, *codes), message or str(error), error.headers, now
-            )
+            codes, message = (error.code, *codes), message or str(error)
+            return classify(error.status, codes, message, error.headers, now)
         case UpstreamUnavailable():
             return Failure(FailureKind.OVERLOADED, retry_after_s=error.retry_after_s)
         case UpstreamTimeout():
@@ -308,9 +298,13 @@ def limit_relayed_pause(found: Failure) -> Failure:
     return found
 
 
-def _classify(
-    status: int, codes: tuple[str, ...], message: str, headers: Headers, now: float
+def classify(
+    status: int, codes: Sequence[str], message: str, headers: Headers, now: float
 ) -> Failure:
+    """Judge an error answer. ``codes`` are its codes and types, ``now`` is in Unix seconds.
+
+    This is also for an error inside a 200 answer: ``codes`` and ``message`` are read first.
+    """
     text = message[:_MESSAGE_CHARACTERS].lower()
     # OpenRouter and Gemini name the status as the code, also inside a stream that began with 200.
     numbers = [int(code) for code in codes if code.isdecimal() and len(code) == 3]
@@ -583,7 +577,7 @@ class CircuitBreaker:
         # The error has the same weight as its call now, although its report comes later.
         self._errors += math.exp(-max(0.0, now - permit.at) / _MEMORY_S)
         self._failed_at = now
-        self._streak = self._run(permit.number)
+        self._streak = self._failures_in_row(permit.number)
         often = self._fails_often(_LEAST_CALLS, _ERROR_RATE)
         if permit.probe or often or self._streak >= self._streak_limit():
             self._trip(now)
@@ -642,7 +636,7 @@ class CircuitBreaker:
         self._unanswered.clear()
         self._generation += 1
 
-    def _run(self, number: int) -> int:
+    def _failures_in_row(self, number: int) -> int:
         """Note that this call failed; return the length of its row of failures."""
         self._keep(number, failed=True)
         run = 1

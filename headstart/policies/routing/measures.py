@@ -10,13 +10,15 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left
-from collections import OrderedDict, deque
+from collections import OrderedDict, defaultdict, deque
+from functools import partial
 from itertools import accumulate, chain
 from operator import mul, sub
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
+from headstart.attempts import PREFIX_TTL_S
 from headstart.policies.routing.whole_times import WholeTimes
 from headstart.types import Latest
 
@@ -46,6 +48,10 @@ class SavedHistogram(msgspec.Struct, array_like=True):
     censored: list[float]
 
 
+def _empty_bins() -> array[float]:
+    return array("d", bytes(8 * HISTOGRAM_BINS))
+
+
 class Quantiles:
     """Quantiles of a stream of seconds.
 
@@ -68,7 +74,7 @@ class Quantiles:
 
     def __init__(self, half_life: float) -> None:
         self._half_life = half_life
-        self._seen = array("d", bytes(8 * HISTOGRAM_BINS))
+        self._seen = _empty_bins()
         # None until the first one: most histograms never have one.
         self._censored: array[float] | None = None
         self._base = 0.0
@@ -101,7 +107,7 @@ class Quantiles:
         weight = self._unit = math.exp2(age)
         bins = self._seen
         if censored:
-            bins = self._censored = self._censored or array("d", bytes(8 * HISTOGRAM_BINS))
+            bins = self._censored = self._censored or _empty_bins()
         log, lowest = math.log, self._lowest
         for each in seconds:
             index = int(log(each / SHORTEST_S) * _SCALE) if each > SHORTEST_S else 0
@@ -138,7 +144,7 @@ class Quantiles:
         """Return its bins, weighed as of ``at``."""
         scale = math.exp2((self._base - at) / self._half_life)
         seen = self._seen
-        censored = self._censored or array("d", bytes(8 * HISTOGRAM_BINS))
+        censored = self._censored or _empty_bins()
         indices = [i for i in range(HISTOGRAM_BINS) if (seen[i] + censored[i]) * scale > 1e-6]
         return SavedHistogram(
             indices,
@@ -150,8 +156,8 @@ class Quantiles:
         """Take over saved bins, as if their samples had come at ``at``. Raises ValueError."""
         if any(not 0 <= index < HISTOGRAM_BINS for index in bins.indices):
             raise ValueError("a bin that this histogram does not have")
-        self._seen = array("d", bytes(8 * HISTOGRAM_BINS))
-        self._censored = array("d", bytes(8 * HISTOGRAM_BINS))
+        self._seen = _empty_bins()
+        self._censored = _empty_bins()
         for index, seen, censored in zip(bins.indices, bins.seen, bins.censored, strict=True):
             self._seen[index], self._censored[index] = seen, censored
         self._lowest = min(bins.indices, default=HISTOGRAM_BINS)
@@ -412,7 +418,7 @@ class _Figures:
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.ttft: dict[int, Quantiles] = {}
+        self.ttft = defaultdict[int, Quantiles](partial(Quantiles, HALF_LIFE_S))
         self.speed = DecayingRatio(HALF_LIFE_S)
         self.prompts = DecayingRatio(HALF_LIFE_S)
         """The ratio of the provider's count of prompt tokens to our estimates."""
@@ -421,7 +427,7 @@ class _Figures:
         self.in_flight = 0
         self.load = DecayingRatio(_LOAD_HALF_LIFE_S)
         self.peak = PeakEWMA()
-        self.whole: dict[int, WholeTimes] = {}
+        self.whole = defaultdict[int, WholeTimes](partial(WholeTimes, HALF_LIFE_S))
         """Times of answers that were not streamed, by prompt length."""
         self.unread: deque[tuple[int, int, float, float]] = deque(maxlen=_MOST_UNREAD)
         """Times that ``whole`` does not have yet. They are added at the next question."""
@@ -430,10 +436,7 @@ class _Figures:
         """Add the times of answers that were not streamed."""
         while self.unread:
             prompt_tokens, completion, whole_s, at = self.unread.popleft()
-            bucket = bucket_of(prompt_tokens)
-            if bucket not in self.whole:
-                self.whole[bucket] = WholeTimes(HALF_LIFE_S)
-            self.whole[bucket].add(completion, whole_s, at)
+            self.whole[bucket_of(prompt_tokens)].add(completion, whole_s, at)
 
     def end(self, gaps: Sequence[float]) -> None:
         """Count the end of a call, and learn the last gaps between its pieces."""
@@ -479,15 +482,13 @@ class _Figures:
         """Return saved figures as if they were learned just now. Raises ValueError."""
         figures = cls()
         for bucket, bins in saved.ttft.items():
-            figures.ttft[bucket] = Quantiles(HALF_LIFE_S)
             figures.ttft[bucket].load(bins, now)
         figures.gaps.load(saved.gaps, 0.0)
         figures.gaps_seen = round(figures.gaps.weight(0.0))
         figures.speed.add(*saved.speed, now)
         figures.prompts.add(*saved.prompts, now)
-        for number, sums in saved.whole.items():
-            figures.whole[number] = WholeTimes(HALF_LIFE_S)
-            figures.whole[number].load(sums, now)
+        for bucket, sums in saved.whole.items():
+            figures.whole[bucket].load(sums, now)
         return figures
 
 
@@ -668,16 +669,13 @@ class Measures:
         """Return how long to wait for a first token: 30 s, or four times its p99 if more."""
         return max(_FIRST_TOKEN_LIMIT_S, 4 * (self.ttft_s(key, prompt_tokens, 0.99, now) or 0.0))
 
-    def stall_limit_s(self, key: UpstreamModel, *, calls_tools: bool = False) -> float:
-        """Return how long to wait for the next piece: 5 s, or ten times the p99 gap if more.
-
-        It is at least 30 s while gaps are unknown, and where tools may be called: some providers
-        send nothing while they write a call, and then send it whole.
-        """
-        return self.stall_limits_s(key)[calls_tools]
-
     def stall_limits_s(self, key: UpstreamModel) -> tuple[float, float]:
-        """Return ``stall_limit_s`` for calls without tools, and for calls with tools."""
+        """Return how long to wait for the next piece, without and with tools.
+
+        It is 5 s, or ten times the p99 gap if more. It is at least 30 s while gaps are unknown, and
+        where tools may be called: some providers send nothing while they write a call, and then
+        send it whole.
+        """
         return self._figures.get(key, _UNKNOWN).stall_limits_s()
 
     # --- keeping ---------------------------------------------------------------------------
@@ -741,7 +739,7 @@ class Measures:
         figures, bucket = self._of(key), bucket_of(prompt_tokens)
         sketch = figures.ttft.get(bucket)
         if sketch is None:
-            sketch = figures.ttft[bucket] = Quantiles(HALF_LIFE_S)
+            sketch = figures.ttft[bucket]
             self._figures.move_to_end(key)
         elif sketch.weight(now) >= ENOUGH:
             usual, late = sketch.mean(), sketch.quantile(0.95)
@@ -779,7 +777,7 @@ class Affinities:
     Providers keep an unused prefix for ``ttl_s``: five minutes at Anthropic, five to ten at OpenAI.
     """
 
-    def __init__(self, ttl_s: float = 300.0, most: int = 10_000) -> None:
+    def __init__(self, ttl_s: float = PREFIX_TTL_S, most: int = 10_000) -> None:
         self._ttl_s = ttl_s
         self._most = most
         self._served: OrderedDict[str, tuple[str, float]] = OrderedDict()

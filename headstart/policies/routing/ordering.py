@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from headstart.attempts import RoutingEstimate, Tokens
+from headstart.attempts import PREFIX_TOKENS, RoutingEstimate, Tokens
 from headstart.policies.cost import Price, cancelled_cost_usd
 from headstart.policies.routing.measures import LATE, Measures, UpstreamModel
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
-CACHEABLE_TOKENS = 1024
-"""Shorter prompts are in no provider's prefix cache."""
 _ESTIMATE = 1.2
 """Tokens of prompts are estimates: a prompt surely does not fit if it is longer by this factor."""
 
@@ -70,7 +68,7 @@ def predict_call(
     )
     if call.max_tokens is not None:
         output = min(output, call.max_tokens)
-    cached = call.prompt_tokens if call.warm and call.prompt_tokens >= CACHEABLE_TOKENS else 0
+    cached = call.prompt_tokens if call.warm and call.prompt_tokens >= PREFIX_TOKENS else 0
     first = measures.first_token(key, call.prompt_tokens, now)
     too_long = (state.context_tokens or math.inf) * _ESTIMATE < call.prompt_tokens
     ready_in_s = math.inf if too_long else state.ready_in_s

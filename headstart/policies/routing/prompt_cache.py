@@ -16,6 +16,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from headstart.attempts import PREFIX_TTL_S
 from headstart.types import CacheMarks
 
 if TYPE_CHECKING:
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
     from headstart.policies.cost import Price
 
-TTL_S = 300.0
-"""The life of an unused prefix at Anthropic and at Bedrock, at the price of the list."""
 WRITE = 1.25
 """Price of a written token where the price of input is 1 and the list of prices has none."""
 MOST_PREFIXES, MOST_KINDS = 20_000, 256
@@ -159,7 +158,7 @@ class PrefixReuse:
     def of(self, prefix: str, kind: str, now: float) -> PrefixUse:
         """Return the expectations for a prefix that is used now."""
         seen = self._seen.get(prefix)
-        cached = seen is not None and seen.cached and now - seen.at < TTL_S
+        cached = seen is not None and seen.cached and now - seen.at < PREFIX_TTL_S
         share = self._share(kind)
         share.wait(now, self._seen)
         return PrefixUse(cached, share.expected_reads)
@@ -181,12 +180,12 @@ class PrefixReuse:
         """Learn that prefixes did not come again in time."""
         while self._seen:
             prefix, seen = next(iter(self._seen.items()))
-            if now - seen.at < TTL_S and len(self._seen) < MOST_PREFIXES:
+            if now - seen.at < PREFIX_TTL_S and len(self._seen) < MOST_PREFIXES:
                 return
             share = self._share(seen.kind)
             del self._seen[prefix]
             share.late.discard(prefix)
-            if now - seen.at >= TTL_S:
+            if now - seen.at >= PREFIX_TTL_S:
                 share.add(followed=False)
 
     def _share(self, kind: str) -> _Share:

@@ -7,7 +7,7 @@ at ``(limit - remaining) / reset``. Others give the whole limit back at the end 
 headers tell which: the end of a window stays where it is, and a bucket is whole the later, the more
 of it is used.
 
-**A limit that no header tells:** refusals tell when it is used up (``_UntoldLimit``).
+**A limit that no header tells:** refusals tell when it is used up (``_UnannouncedLimit``).
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from headstart.types import Headers
 
+
+# --- limits in headers ----------------------------------------------------------------------------
 
 _TIME_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(?<!\d)(\d++(?:\.\d++)?)(ms|s|m|h|d)")
@@ -96,7 +98,7 @@ def duration_s(text: str, unix: float, headers: Headers = ()) -> float | None:
         return _units_s(lower) if _DURATION.match(lower) else _moment_s(text, unix, headers)
     if number >= _EPOCH_MS:
         number /= 1000
-    return max(0.0, number - _told_at(headers, unix) if number >= _EPOCH_S else number)
+    return max(0.0, number - _written_at(headers, unix) if number >= _EPOCH_S else number)
 
 
 def retry_after_s(headers: Headers, unix: float) -> float | None:
@@ -114,7 +116,7 @@ def retry_after_s(headers: Headers, unix: float) -> float | None:
         return None
     seconds = duration_s(value, unix, headers)
     if seconds is None and (moment := _date(value)) is not None:
-        seconds = max(0.0, moment - _told_at(headers, unix))
+        seconds = max(0.0, moment - _written_at(headers, unix))
     return seconds
 
 
@@ -221,14 +223,14 @@ def _moment_s(text: str, unix: float, headers: Headers) -> float | None:
         at = moment.timestamp() if moment.tzinfo else None
     except (ValueError, OverflowError):
         return None
-    return None if at is None else max(0.0, at - _told_at(headers, unix))
+    return None if at is None else max(0.0, at - _written_at(headers, unix))
 
 
 _CLOCKS_DIFFER_S = 2.0
 """A ``date`` has whole seconds and comes a moment later, so a smaller difference tells nothing."""
 
 
-def _told_at(headers: Headers, unix: float) -> float:
+def _written_at(headers: Headers, unix: float) -> float:
     """Return when headers were written, by the provider's clock if ours differs from it."""
     date = next((value for name, value in headers if name == b"date"), None)
     at = None if date is None else _date(date.decode("latin-1"))
@@ -242,6 +244,8 @@ def _date(text: str) -> float | None:
     except (ValueError, TypeError, OverflowError, IndexError):
         return None
 
+
+# --- a limit that headers tell --------------------------------------------------------------------
 
 _BELIEVED_S = 3600.0
 """A header is believed for this time. Then one call may test whether it is still true."""
@@ -326,7 +330,7 @@ class _Bucket:
         elif not self.window_s or began >= self.ends - self.window_s:
             self._correct(remaining, taken, now)
         if reading.used > 0.0 and reset_s:
-            self._read_form(reading, now)
+            self._detect_window(reading, now)
         if not self.window_s and reading.used > 0.0 and reset_s:
             # Providers round down, so up to one call less was used.
             reset_s = max(reset_s, _SHORTEST_RESET_S)
@@ -358,7 +362,7 @@ class _Bucket:
         self.corrected += correction
         self.level = min(level + correction, self.limit)
 
-    def _read_form(self, reading: LimitReading, now: float) -> None:
+    def _detect_window(self, reading: LimitReading, now: float) -> None:
         """Tell by two readings whether it is a window, and when the window ends.
 
         While a window is used up, its end stays where it is. A bucket that fills steadily is whole
@@ -435,6 +439,8 @@ class _Bucket:
         return max(0.0, min(wait_s, self.believed_until - now))
 
 
+# --- a limit that no header tells -----------------------------------------------------------------
+
 _FIRST_PER_S, _MOST_FIRST_PER_S = 1.0, 100.0
 """The fewest and the most calls a second after the first refusal."""
 _DOUBLES_S, _LEAST_DOUBLES_S, _MOST_DOUBLES_S = 1.0, 2.0, 60.0
@@ -443,17 +449,17 @@ and at most."""
 _CONFIRMED = 0.1
 """Two measurements that differ by less than this share confirm each other."""
 _MOST_DOUBLINGS = 6.0
-_UNTOLD_S = 600.0
+_UNANNOUNCED_S = 600.0
 """Seconds until a limit that no header tells is forgotten."""
 _LEAST_ANSWERED, _LEAST_S, _ENOUGH_S = 8.0, 1.0, 10.0
 """A rate is measured over so many answered calls and at least so many seconds, or over one call in
 so many seconds."""
 _LONGEST_BURST_S = 60.0
-UNTOLD = "untold"
-"""The name of a limit that no header tells."""
+UNANNOUNCED = "untold"
+"""The name of a limit that no header tells. Stored limits have it, so it cannot change."""
 
 
-class _UntoldLimit(_Bucket):
+class _UnannouncedLimit(_Bucket):
     """The rate at which a provider answers calls that tells no limit before it refuses.
 
     A refusal means that nothing is left. So the calls that were answered between two refusals,
@@ -462,8 +468,9 @@ class _UntoldLimit(_Bucket):
     slow start of TCP. Later it doubles in half of the time over which it was measured, and more
     slowly once another measurement confirms it: only more calls show that the limit is higher.
 
-    ``per_s`` is the measured rate, from which the rate grows. Calls are counted from a refusal on:
-    ``first`` has its time, the level then, and the time in which the rate doubles.
+    ``per_s`` is the measured rate, from which the rate grows. Calls are counted from a refusal on.
+    The fields of ``first`` mean something else than in a bucket: ``at`` is the time of that
+    refusal, ``used`` the level then, and ``reset_s`` the seconds in which the rate doubles.
     """
 
     __slots__ = ()
@@ -490,7 +497,7 @@ class _UntoldLimit(_Bucket):
                 doubles_s = min(max(doubles_s, 2.0 * self._doubles_s), _MOST_DOUBLES_S)
             self._measured(per_s, doubles_s, elapsed_s, now)
             answered = 0.0
-        self.believed_until = now + pause_s + _UNTOLD_S
+        self.believed_until = now + pause_s + _UNANNOUNCED_S
         # When the pause ends, one call fits, and half of those that the limit allows meanwhile.
         self.at, self.level = now, min(level, 1.0 - self.per_s * pause_s / 2.0)
         granted = self._granted(self.first.at, now)
@@ -509,7 +516,7 @@ class _UntoldLimit(_Bucket):
     @property
     def _grows_at(self) -> float:
         """The time from which the rate grows: the end of the pause after the last refusal."""
-        return self.believed_until - _UNTOLD_S
+        return self.believed_until - _UNANNOUNCED_S
 
     def _doublings(self, now: float) -> float:
         """Return how often the rate has doubled."""
@@ -564,6 +571,8 @@ class _UntoldLimit(_Bucket):
         return pause_s + grows_s + calls / (self.per_s * most)
 
 
+# --- all limits of an upstream --------------------------------------------------------------------
+
 SavedLimits: TypeAlias = dict[
     str, tuple[float, float, float, float, tuple[float, ...], float, float, LimitReading]
 ]
@@ -594,7 +603,7 @@ def are_possible(saved: SavedLimits, levels: Sequence[float], now: float) -> boo
             return False
         if len(differences) > _WINDOW_DIFFERENCES or level < -limit - per_s * _BELIEVED_S:
             return False
-        latest = soon + _BELIEVED_S + _UNTOLD_S
+        latest = soon + _BELIEVED_S + _UNANNOUNCED_S
         if at > soon or until > latest or ends > soon + max(window_s, 0.0):
             return False
     return True
@@ -628,7 +637,7 @@ class RateLimits:
         Returns whether the headers told what is left of the tokens. ``windows``: what
         ``limit_windows`` has read in them.
         """
-        told_tokens = False
+        tells_tokens = False
         began = now if began is None else began
         for window in limit_windows(headers, unix) if windows is None else windows:
             if window.remaining is None:
@@ -640,12 +649,12 @@ class RateLimits:
             if bucket is None:
                 if len(self._buckets) >= MOST_LIMITS:
                     continue
-                self._buckets.pop(UNTOLD, None)
+                self._buckets.pop(UNANNOUNCED, None)
                 bucket = self._buckets[window.name] = _Bucket(window.kind)
                 self.known = True
             bucket.learn(window, window.remaining, reset_s, taken.get(window.name), began, now)
-            told_tokens = told_tokens or bucket.kind.counts_tokens
-        return told_tokens
+            tells_tokens = tells_tokens or bucket.kind.counts_tokens
+        return tells_tokens
 
     def learn_refusal(self, pause_s: float, began: float, now: float) -> None:
         """Learn the rate of a provider that tells no limit from a call that it refused.
@@ -653,11 +662,11 @@ class RateLimits:
         The call ``began`` then, and the provider gets no call for ``pause_s`` now.
         """
         if not self._buckets:
-            self._buckets[UNTOLD] = _UntoldLimit(_limit_kind(UNTOLD))
+            self._buckets[UNANNOUNCED] = _UnannouncedLimit(_limit_kind(UNANNOUNCED))
             self.known = True
-        untold = self._buckets.get(UNTOLD)
-        if isinstance(untold, _UntoldLimit):
-            untold.refuse(pause_s, began, now)
+        unannounced = self._buckets.get(UNANNOUNCED)
+        if isinstance(unannounced, _UnannouncedLimit):
+            unannounced.refuse(pause_s, began, now)
 
     def needs_headers(self, now: float) -> bool:
         """Tell whether to ``learn`` from an answer, as the known limits are old or not ample."""
@@ -745,7 +754,7 @@ class RateLimits:
             bucket = known.get(name)
             if bucket is None:
                 kind = _limit_kind(name)
-                bucket = _UntoldLimit(kind) if name == UNTOLD else _Bucket(kind)
+                bucket = _UnannouncedLimit(kind) if name == UNANNOUNCED else _Bucket(kind)
             self._buckets[name] = bucket
             bucket.limit, bucket.per_s, bucket.window_s, bucket.corrected = numbers[:4]
             bucket.differences, bucket.others_per_s, bucket.believed_until = numbers[4:7]
