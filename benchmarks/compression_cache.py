@@ -14,10 +14,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headstart import compress
-from headstart.compression.memo import Memo
 from headstart.compression.result import texts
 from headstart.compression.selection import parse_query, rank
 from headstart.compression.tokens import _loaded
+from headstart.types import Memo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -10,7 +10,7 @@ import msgspec
 
 from benchmarks.safe_hits_page import page
 from headstart.embeddings.stores.store_urls import open_store
-from headstart.policies.learned_rule.threshold import all_labels
+from headstart.middleware.learning.certificates import all_labels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

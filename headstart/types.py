@@ -11,7 +11,7 @@ import os
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeAlias, TypeVar, dataclass_transform
+from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar, dataclass_transform
 
 import msgspec
 
@@ -19,6 +19,8 @@ from headstart.attempts import AttemptLog
 
 K = TypeVar("K")
 V = TypeVar("V")
+T = TypeVar("T")
+P = ParamSpec("P")
 Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 """ASGI header pairs in their order, repeated names included; names are lower case."""
 
@@ -589,6 +591,46 @@ class Latest(OrderedDict[K, V]):
         self.move_to_end(key)
         if len(self) > self._most:
             self.popitem(last=False)
+
+
+# --- remembered results ---------------------------------------------------------------------------
+
+_RESULT_CHARS = 200
+"""The number of characters that each result counts for in addition to its own."""
+
+
+class Memo:
+    """Remembers results of pure functions, because the next request has the same history again.
+
+    They are bounded by characters; the least recently used are evicted. Only one thread may use it
+    at a time.
+    """
+
+    def __init__(self, max_chars: int = 16_000_000) -> None:
+        self._max_chars = max_chars
+        self._answers: dict[object, object] = {}
+        self._chars = 0
+
+    def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return ``function(*args)``, computed or remembered. The arguments are texts."""
+        key = (function, *args)
+        if key in self._answers:
+            answer = self._answers[key] = self._answers.pop(key)
+            return answer  # type: ignore[return-value]  # what this function answered before
+        answer = function(*args, **kwargs)
+        self._answers[key] = answer
+        self._chars += _size(key)
+        while self._chars > self._max_chars:
+            oldest = next(iter(self._answers))
+            del self._answers[oldest]
+            self._chars -= _size(oldest)
+        return answer
+
+
+def _size(key: object) -> int:
+    """Return twice the length of the texts: a result is about as long as its arguments."""
+    parts = key if isinstance(key, tuple) else ()
+    return _RESULT_CHARS + 2 * sum(len(part) for part in parts if isinstance(part, str))
 
 
 # --- tables of words -------------------------------------------------------------------------

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from headstart.cli.data_sources import RunningServer
-    from headstart.policies.learned_rule.threshold import AuditReport, CertificateRow
+    from headstart.middleware.learning.certificates import AuditReport, CertificateRow
 
 MOST_ROWS = 40
 """Most rows of weeks in the terminal; ``--json`` has all."""
@@ -95,7 +95,7 @@ def audit(options: AuditOptions) -> None:
 
 async def audit_of_server(server: RunningServer, since: float) -> AuditReport:
     """Ask a running server. Raises ConfigError or HeadstartError."""
-    from headstart.policies.learned_rule.threshold import AuditReport
+    from headstart.middleware.learning.certificates import AuditReport
 
     body = await server.ask(f"audit?since={since}")
     return data_sources.decode_answer(body, AuditReport)
@@ -104,7 +104,7 @@ async def audit_of_server(server: RunningServer, since: float) -> AuditReport:
 async def audit_of_store(url: str | None, path: Path | None, since: float) -> AuditReport:
     """Read a store. The promise is that of the configuration. Raises ConfigError or StoreError."""
     from headstart.factory.caching import error_limit_of
-    from headstart.policies.learned_rule.threshold import audit_report
+    from headstart.middleware.learning.certificates import audit_report
 
     limit = error_limit_of(data_sources.settings_to_read(path).cache)
     async with existing_store(url, path) as store:

@@ -48,9 +48,9 @@ from headstart.decisions import Label  # noqa: TC001 - msgspec reads it
 from headstart.dialects.registry import DIALECTS
 from headstart.errors import ConfigError, HeadstartError
 from headstart.factory import start_engine
+from headstart.middleware.learning.certificates import all_labels
 from headstart.middleware.record import LoggedAnswer
 from headstart.observe import Observers
-from headstart.policies.learned_rule.threshold import all_labels
 from headstart.settings import CacheSettings, Settings, masked_url
 from headstart.types import Delete, Entry, EntryFilter, Frozen, Headers, Put, VectorRow
 

@@ -26,7 +26,6 @@ import msgspec
 
 from headstart.attempts import CHARS_PER_TOKEN
 from headstart.compression.lossless import json_within
-from headstart.compression.memo import Memo
 from headstart.compression.passages import CLEARED, Passages, has_mark, without_marks
 from headstart.compression.result import (
     RETRIEVE,
@@ -61,7 +60,7 @@ from headstart.compression.transforms import (
 )
 from headstart.errors import ConfigError
 from headstart.settings import COMPRESSION_MODES, CompressionMode, CompressionSettings
-from headstart.types import Frozen
+from headstart.types import Frozen, Memo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from headstart.compression.memo import Memo
+    from headstart.types import Memo
 
 _MARK = re.compile(r"\[… (?:(?!\[… )[^\n])*? …\]")
 

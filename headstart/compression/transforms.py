@@ -24,9 +24,9 @@ from headstart.compression.selection import TextPurpose, select
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
-    from headstart.compression.memo import Memo
     from headstart.compression.result import Transform
     from headstart.settings import CompressionMode
+    from headstart.types import Memo
 
 
 COST_MS_PER_1K: dict[Transform, float] = {

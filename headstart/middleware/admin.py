@@ -56,6 +56,7 @@ from headstart.middleware.admin_state import (
     choose_entries,
     read_limits,
 )
+from headstart.middleware.learning.certificates import AuditReport, audit_report
 from headstart.middleware.learning.hit_decisions import DoubtfulPair, HitDecider, most_doubtful
 from headstart.middleware.live import LiveFilter, LiveTotals, LiveView
 from headstart.middleware.metrics import Levels  # noqa: TC001 - msgspec reads it
@@ -73,7 +74,6 @@ from headstart.middleware.worker_figures import (
 from headstart.observe import logger
 from headstart.policies.callers import OriginRules, proxy_sign
 from headstart.policies.learned_rule.domain import DomainStatus  # noqa: TC001 - msgspec reads it
-from headstart.policies.learned_rule.threshold import AuditReport, audit_report
 from headstart.types import Entry, Frozen, LimitUse
 
 if TYPE_CHECKING:

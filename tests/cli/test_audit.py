@@ -13,8 +13,8 @@ import pytest
 from headstart.__main__ import main
 from headstart.decisions import LabelSource, Outcome
 from headstart.embeddings.stores.store_urls import open_store
+from headstart.middleware.learning.certificates import WORDS
 from headstart.observe import Served
-from headstart.policies.learned_rule.threshold import WORDS
 from support.administered import CHATGPT, REWORDED
 from support.learned import make_label
 from support.remote import remote

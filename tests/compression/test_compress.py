@@ -11,7 +11,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionMessage
 
 from headstart import Compression, ConfigError, compress
 from headstart.compression.compress import Profile
-from headstart.compression.memo import Memo
+from headstart.types import Memo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from headstart.compression.memo import Memo
 from headstart.compression.passages import Passages, has_mark, same_as
+from headstart.types import Memo
 
 FIRST = "The harbour was opened in 1901 by the mayor. "
 MIDDLE = "".join(

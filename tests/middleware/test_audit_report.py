@@ -10,9 +10,10 @@ import pytest
 
 from headstart.decisions import LabelSource, Outcome, Rule
 from headstart.embeddings.stores.memory import MemoryStore
+from headstart.middleware.learning.certificates import audit_report
 from headstart.observe import Served
 from headstart.policies.learned_rule.error_limit import ErrorLimit
-from headstart.policies.learned_rule.threshold import audit_report, audits_needed, upper_bound
+from headstart.policies.learned_rule.threshold import audits_needed, upper_bound
 from support.learned import make_label
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ import msgspec
 import pytest
 
 from headstart.compression.compress import compress
-from headstart.compression.memo import Memo
 from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
 from headstart.dialects.registry import DIALECTS
 from headstart.middleware.shaping.quotes import number_documents
+from headstart.types import Memo
 from support.candidates import chat_call
 
 if TYPE_CHECKING:

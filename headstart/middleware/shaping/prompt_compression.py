@@ -19,7 +19,6 @@ import msgspec
 
 from headstart.attempts import ShapingEffect
 from headstart.compression.compress import MIN_TEXT_CHARS, CompressOptions, Profile, compress
-from headstart.compression.memo import Memo
 from headstart.compression.result import Compression, count_messages
 from headstart.compression.tokens import TokenCount, count_tokens, estimate_tokens, is_loaded, load
 from headstart.dialects.registry import DIALECTS
@@ -27,6 +26,7 @@ from headstart.errors import UpstreamRefused
 from headstart.middleware.shaping.steps import RestOfSteps, Send, StepContext, with_document
 from headstart.observe import DRY_RUN
 from headstart.policies.freshness import compressed_transform, requested_compression, stricter
+from headstart.types import Memo
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

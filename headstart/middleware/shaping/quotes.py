@@ -53,10 +53,9 @@ if TYPE_CHECKING:
     )
 
     from headstart.canonical_request import CanonicalRequest
-    from headstart.compression.memo import Memo
     from headstart.middleware.shaping.prompt_compression import TextWorker
     from headstart.middleware.shaping.steps import RestOfSteps, Send, StepContext, WriteEvents
-    from headstart.types import Call, ChatRequest, Piece, StreamEvent
+    from headstart.types import Call, ChatRequest, Memo, Piece, StreamEvent
 
 
 MOST_SENTENCES = 50

@@ -64,12 +64,11 @@ from headstart.types import (
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
 
-    from headstart.compression.memo import Memo
     from headstart.dialects.dialect import Dialect
     from headstart.dialects.request_form import PromptMessage, RequestForm
     from headstart.middleware.shaping.steps import RestOfSteps, StepContext
     from headstart.settings import CompressionSettings
-    from headstart.types import Call, ChatRequest, Completion, StreamEvent
+    from headstart.types import Call, ChatRequest, Completion, Memo, StreamEvent
 
 
 READ_AGAIN_CHARS = 8_000

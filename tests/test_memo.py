@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from headstart.compression.memo import Memo
+from headstart.types import Memo
 
 
 class Counted:
