@@ -1,4 +1,4 @@
-"""Listening sockets for the servers of this package, and their addresses."""
+"""Listening sockets for the servers of this package, their addresses, and TLS with upstreams."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ import contextlib
 import errno
 import os
 import socket
+import ssl
 from ipaddress import ip_address
+from typing import TYPE_CHECKING
 
 from headstart.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 BACKLOG = 2048
 DESCRIPTORS = 65_536
@@ -83,3 +88,50 @@ def reason_of(error: OSError) -> str:
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return error.strerror or type(error).__name__
+
+
+def tls_of(name: str, ca_file: str | None, own_file: str | None) -> ssl.SSLContext | bool:
+    """Return how TLS with an upstream checks its certificate, and what it shows.
+
+    True: as usual. Raises ConfigError if ``ca_file`` or ``client_cert_file`` (``own_file``) cannot
+    be used.
+    """
+    if ca_file is None and own_file is None:
+        return True
+    with _pem(name, "ca_file", ca_file, "no certificate"):
+        context = ssl.create_default_context(cafile=ca_file)
+    if own_file is not None:
+        with _pem(name, "client_cert_file", own_file, "no certificate with its key"):
+            # Without a password OpenSSL would ask for one at the terminal.
+            context.load_cert_chain(own_file, password=lambda: b"")
+    return context
+
+
+@contextlib.contextmanager
+def _pem(upstream: str, setting: str, file: str | None, lacks: str) -> Iterator[None]:
+    """Turn the errors of a file into ConfigError."""
+    name = f"upstream {upstream!r}: {setting}: {file}"
+    try:
+        yield
+    except ssl.SSLError as error:
+        raise ConfigError(f"{name} holds {lacks} in PEM format") from error
+    except OSError as error:
+        raise ConfigError(f"{name} cannot be read: {error.strerror}") from error
+
+
+_UNKNOWN_AUTHORITY = (18, 19, 20, 21)
+"""The codes of OpenSSL for a certificate whose authority is not known."""
+
+
+def why_no_tls(error: Exception) -> str:
+    """Return why there is no TLS with an upstream, for an error of the client library."""
+    found = getattr(error, "certificate_error", None) or getattr(error, "os_error", error)
+    if isinstance(found, ssl.SSLCertVerificationError):
+        why = f"certificate not accepted: {found.verify_message.rstrip('.')}"
+        if found.verify_code in _UNKNOWN_AUTHORITY:
+            why += "; for an authority of your own set upstream.ca_file"
+        return why
+    reason = getattr(found, "reason", None) or ""
+    if reason == "WRONG_VERSION_NUMBER":
+        return "no TLS is spoken there; for plain HTTP, begin upstream.base_url with http:"
+    return f"TLS failed: {reason.lower().replace('_', ' ') or type(found).__name__}"

@@ -470,7 +470,7 @@ class _Reached(msgspec.Struct, frozen=True):
 
 async def _reach(upstream: UpstreamSettings) -> _Reached:
     """Ask an upstream's address without a key, so that it costs nothing: any answer will do."""
-    from headstart.middleware.upstreams.outgoing import tls_of
+    from headstart.sockets import tls_of
 
     check, name = f"upstream {upstream.name}", upstream.name
     began = time.perf_counter()
@@ -479,7 +479,10 @@ async def _reach(upstream: UpstreamSettings) -> _Reached:
             asyncio.timeout(LIMIT_S),
             aiohttp.ClientSession() as session,
             session.head(
-                upstream.base_url, ssl=tls_of(upstream), proxy=upstream.proxy, allow_redirects=False
+                upstream.base_url,
+                ssl=tls_of(name, upstream.ca_file, upstream.client_cert_file),
+                proxy=upstream.proxy,
+                allow_redirects=False,
             ) as response,
         ):
             took_s = time.perf_counter() - began

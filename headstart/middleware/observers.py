@@ -8,7 +8,7 @@ import re
 import time
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
@@ -104,7 +104,7 @@ class FailureLog:
         self._clock = clock
         self._unpriced = unpriced
         self._quiet_until: dict[tuple[str, str], float] = {}
-        self._causes: dict[tuple[str, str, int], _Quiet] = {}
+        self._causes: dict[_Cause, _Quiet] = {}
         self._failing: set[str] = set()
         """The upstreams whose last logged line is a failure."""
 
@@ -134,7 +134,7 @@ class FailureLog:
             f" ({failed.detail})" if failed.detail else "",
         )
 
-    def _tell_upstream(self, cause: tuple[str, str, int]) -> None:
+    def _tell_upstream(self, cause: _Cause) -> None:
         now, quiet = self._clock(), self._causes.get(cause)
         if quiet is not None and now < quiet.until:
             quiet.more += 1
@@ -142,14 +142,15 @@ class FailureLog:
         if len(self._causes) >= MOST_CAUSES:
             self._causes.clear()
         self._causes[cause] = _Quiet(now + UPSTREAM_QUIET_S)
-        upstream, error, status = cause
+        upstream, error, status, reason = cause
+        why = ": ".join(filter(None, (f"status {status}" if status else "", reason)))
         if upstream:
             self._failing.add(upstream)
         logger.warning(
             "%s: %s%s%s",
             f"upstream {upstream} failed" if upstream else "no upstream could be asked",
             error,
-            f" (status {status})" if status else "",
+            f" ({why})" if why else "",
             f"; {quiet.more} more since the last message about it"
             if quiet is not None and quiet.more
             else "",
@@ -163,6 +164,10 @@ class FailureLog:
                 logger.warning("upstream %s answers again", each.upstream)
 
 
+_Cause: TypeAlias = tuple[str, str, int, str]
+"""Upstream, kind, status and reason of a failed call."""
+
+
 class _Quiet:
     """A logged cause: when it may be logged again, and how often it came meanwhile."""
 
@@ -173,14 +178,14 @@ class _Quiet:
         self.more = 0
 
 
-def _causes(served: Served) -> Iterator[tuple[str, str, int]]:
-    """Yield upstream, kind and status of each failed call that a request caused."""
+def _causes(served: Served) -> Iterator[_Cause]:
+    """Yield the causes of the failed calls of a request that the log tells."""
     for each in served.attempts:
         expected = each.error == FailureKind.IDLE_CLOSED and not served.error
         if each.outcome in FAILURES and each.error not in _CALLERS_OWN and not expected:
-            yield each.upstream, each.error or "error", each.status
+            yield each.upstream, each.error or "error", each.status, each.reason or ""
     if not served.attempts and served.error in _NOT_ASKED:
-        yield "", served.error, 0
+        yield "", served.error, 0, ""
 
 
 class UnpricedModels:
