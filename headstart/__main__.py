@@ -122,7 +122,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         cli.main(args=arguments, prog_name="headstart", standalone_mode=False)
     except (click.exceptions.Abort, KeyboardInterrupt):
-        sys.exit(130)
+        from headstart.cli.options import end
+
+        end(130)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)

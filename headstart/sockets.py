@@ -1,19 +1,23 @@
-"""Listening sockets for the servers of this package, their addresses, and TLS with upstreams."""
+"""Listening sockets for the servers of this package; names of, and TLS with, other servers."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import os
 import socket
 import ssl
+import threading
 from ipaddress import ip_address
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from headstart.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from aiohttp import ThreadedResolver
 
 BACKLOG = 2048
 DESCRIPTORS = 65_536
@@ -81,6 +85,63 @@ def is_loopback_host(host: str) -> bool:
         return ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+MOST_LOOKUPS = 64
+"""Most look-ups of names at a time. A few upstreams need as many only if their look-ups hang."""
+
+
+class NameLookups:
+    """Asks the system for the addresses of names, on daemon threads.
+
+    Its methods are those of an event loop. The loop's own look-ups run on threads for which Python
+    waits at its end, and a look-up hangs for minutes if no name server answers.
+    """
+
+    under_way: ClassVar[list[str]] = []
+    """The names that this process asks for now."""
+
+    async def getaddrinfo(self, host: str, port: int, **options: Any) -> Any:
+        """Return what ``socket.getaddrinfo`` returns. Raises OSError."""
+        if len(self.under_way) >= MOST_LOOKUPS:
+            raise OSError(None, f"{MOST_LOOKUPS} look-ups of names hang")
+        loop = asyncio.get_running_loop()
+        found: asyncio.Future[Any] = loop.create_future()
+
+        def look_up() -> None:
+            answer = error = None
+            try:
+                answer = socket.getaddrinfo(host, port, **options)
+            except Exception as failure:  # noqa: BLE001 - the caller gets it
+                error = failure
+            finally:
+                self.under_way.remove(host)
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(tell, answer, error)
+
+        def tell(answer: Any, error: Exception | None) -> None:
+            if found.done():
+                return
+            if error is None:
+                found.set_result(answer)
+            else:
+                found.set_exception(error)
+
+        self.under_way.append(host)
+        threading.Thread(target=look_up, name="headstart-names", daemon=True).start()
+        return await found
+
+    async def getnameinfo(self, address: Any, flags: int = 0) -> tuple[str, str]:
+        """Return the numbers of an address as texts. It asks nobody."""
+        return socket.getnameinfo(address, flags)
+
+
+def resolver() -> ThreadedResolver:
+    """Return a resolver for a session of aiohttp, with look-ups that hold up no end."""
+    from aiohttp import ThreadedResolver
+
+    # It takes nothing but look-ups from its event loop.
+    return ThreadedResolver(cast("asyncio.AbstractEventLoop", NameLookups()))
 
 
 def reason_of(error: OSError) -> str:

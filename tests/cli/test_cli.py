@@ -156,12 +156,29 @@ def test_loading_the_command_leaves_the_handler_of_interrupts() -> None:
     assert done.stdout == "default_int_handler\n"
 
 
-def test_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
+HANGING = """
+import signal, sys, threading, time
+from headstart.cli import config
+from headstart.__main__ import main
+def interrupt(*_, **__):
+    if sys.argv[1:] == ["hang"]:
+        threading.Thread(target=time.sleep, args=(60,)).start()
+    raise KeyboardInterrupt
+config.settings_to_read = interrupt
+main(["config", "show"])
+"""
 
-    monkeypatch.setattr("headstart.cli.config.settings_to_read", interrupt)
-    assert run("config", "show") == 130
+
+@pytest.mark.parametrize("thread", ["", "hang"])
+def test_interrupt_ends_with_130_although_a_thread_hangs(thread: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HANGING, thread],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (130, "", "")
 
 
 def test_config_check_accepts_what_serve_would(capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,7 +42,7 @@ from headstart.middleware.upstreams.outgoing import (
     read_head,
 )
 from headstart.reply import Reply, Transcript
-from headstart.sockets import tls_of
+from headstart.sockets import resolver, tls_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -206,7 +206,9 @@ class _SilentPool(aiohttp.TCPConnector):
     """A pool that hands out only silent connections, and closes the others."""
 
     def __init__(self, *, limit: int, keepalive_timeout: float, ssl: SSLContext | bool) -> None:
-        super().__init__(limit=limit, keepalive_timeout=keepalive_timeout, ssl=ssl)
+        super().__init__(
+            limit=limit, keepalive_timeout=keepalive_timeout, ssl=ssl, resolver=resolver()
+        )
         watched: type[ResponseHandler] = _WatchedConnection
         self._factory = partial(watched, loop=self._loop)
         self._stale_until = 0.0

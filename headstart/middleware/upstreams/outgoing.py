@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import parse_qsl, quote, unquote_to_bytes
+from urllib.parse import parse_qsl, quote, unquote_to_bytes, urlsplit
 
 import aiohttp
 import msgspec
@@ -53,7 +53,7 @@ from headstart.policies.callers import (
 )
 from headstart.policies.routing.failures import FailureKind
 from headstart.reply import EVENT_STREAMS, Transcript
-from headstart.sockets import reason_of, why_no_tls
+from headstart.sockets import NameLookups, reason_of, why_no_tls
 from headstart.types import CacheMarks, Call, ChatRequest, ExtraDelta, Headers, Piece, UsageReported
 
 if TYPE_CHECKING:
@@ -747,7 +747,10 @@ def as_ours(upstream: UpstreamSettings, error: Exception, silent_s: float) -> Up
     match error:
         case aiohttp.ConnectionTimeoutError():
             failed = UpstreamTimeout
-            why = f": no connection within upstream.connect_s, {upstream.connect_s:g} s"
+            addresses = (upstream.base_url, upstream.proxy or "")
+            named = any(urlsplit(each).hostname in NameLookups.under_way for each in addresses)
+            what = "its name was not resolved" if named else "no connection"
+            why = f": {what} within upstream.connect_s, {upstream.connect_s:g} s"
         case TimeoutError():
             failed, why = UpstreamTimeout, f" sent nothing for {silent_s:g} s"
         case aiohttp.ClientSSLError():
