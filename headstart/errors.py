@@ -32,8 +32,7 @@ HeadstartError
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # as in ``headstart/__init__.py``
 if TYPE_CHECKING:
     from headstart.types import Headers
 

@@ -280,8 +280,10 @@ def export(options: CacheExportOptions) -> None:
     try:
         with os.fdopen(descriptor, "wb") as file:
             entries, labels = anyio.run(_export, options.store, options.config, file)
-    except BaseException:
+    except BaseException as error:
         options.file.unlink()  # an incomplete export must not look like a complete one
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(options.file)  # the disk is full
         raise
     click.echo(f"{_counted(entries, labels)} were written to {options.file}")
 
