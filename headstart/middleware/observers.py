@@ -65,7 +65,7 @@ class Bookkeeper:
             try:
                 await self._store.add_to_books(rows)
             except StoreError as error:
-                self._observer.notify(StageFailed(stage="books", error=type(error).__name__))
+                self._observer.notify(StageFailed.of("books", error))
 
 
 QUIET_S = 3600.0
@@ -83,8 +83,11 @@ _CALLERS_OWN = frozenset(
     )
 )
 """Failures that the request caused, not the upstream."""
-_NOT_ASKED = ("upstream_unavailable", "rate_limit_exceeded")
-"""Errors of requests for which no upstream was available."""
+_NOT_ASKED = {
+    "upstream_unavailable": "they fail, and rest between tries",
+    "rate_limit_exceeded": "their rate limits are used up",
+}
+"""Errors of requests for which no upstream was available, in words."""
 
 
 class FailureLog:
@@ -185,7 +188,8 @@ def _causes(served: Served) -> Iterator[_Cause]:
         if each.outcome in FAILURES and each.error not in _CALLERS_OWN and not expected:
             yield each.upstream, each.error or "error", each.status, each.reason or ""
     if not served.attempts and served.error in _NOT_ASKED:
-        yield "", served.error, 0, ""
+        route = f"route {served.route}" if served.route else ""
+        yield "", _NOT_ASKED[served.error], 0, route
 
 
 class UnpricedModels:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
 from headstart.decisions import Outcome
+from headstart.errors import StoreError
 from headstart.middleware.observers import MOST_CAUSES, QUIET_S, UPSTREAM_QUIET_S, FailureLog
 from headstart.observe import Observation, Served, StageFailed
 from headstart.policies.routing.failures import FailureKind
@@ -27,6 +29,19 @@ def test_a_failure_is_told_once_an_hour_and_each_by_itself(
         "store failed, and requests go on without it: OperationalError (database or disk is full)"
     )
     assert told == [full, full, "encoder failed, and requests go on without it: RuntimeError"]
+
+
+def test_each_stage_that_needs_the_store_tells_what_is_wrong_with_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = FailureLog(lambda: 0.0)
+    log.notify(StageFailed.of("books", StoreError("disk is full")))
+    log.notify(StageFailed.of("encoder", RuntimeError("a text that may be a prompt")))
+    told = [record.getMessage().partition(";")[0] for record in caplog.records]
+    assert told == [
+        "books failed, and requests go on without it: StoreError (disk is full)",
+        "encoder failed, and requests go on without it: RuntimeError",
+    ]
 
 
 def served(*attempts: Attempt, error: str | None = None) -> Served:
@@ -84,7 +99,11 @@ def attempt(
         (served(attempt(None, 200, AttemptOutcome.ABANDONED)), []),
         (
             served(error="upstream_unavailable"),
-            ["no upstream could be asked: upstream_unavailable"],
+            ["no upstream could be asked: they fail, and rest between tries"],
+        ),
+        (
+            msgspec.structs.replace(served(error="rate_limit_exceeded"), route="chat"),
+            ["no upstream could be asked: their rate limits are used up (route chat)"],
         ),
         (served(error="client-gone"), []),
         (served(), []),
