@@ -101,7 +101,7 @@ async def test_a_certificate_that_is_not_accepted(
         (Cut(after=1, how="end"), "cut (status 200: ended before its answer did)"),
         (
             Stall(after=1),
-            "stalled (status 200: fell silent in its answer for longer than upstream.stall_s)",
+            "stalled (status 200: fell silent in its answer, beyond upstream.stall_s)",
         ),
         (InvalidEvent(), "protocol (status 200: an event of the stream is not JSON)"),
         (ErrorFrame(), "server-error (status 200: its answer tells of an error)"),

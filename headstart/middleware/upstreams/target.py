@@ -213,8 +213,7 @@ class TargetCall:
             opening = self._first_content(upstream)
             reply = await (opening if until is None else self._timeout.within(opening, until))
         except TimeoutError as error:
-            told = "sent no content within upstream.first_token_s"
-            late = self._too_late(told, FailureKind.SILENT)
+            late = self._too_late("sent no content within upstream.first_token_s")
             await self._broken_off(late)
             raise late from error
         except HeadstartError as error:
@@ -271,8 +270,7 @@ class TargetCall:
                 self._check(live)
         except TimeoutError as error:
             if not whole:
-                told = "fell silent in its answer for longer than upstream.stall_s"
-                silent = self._too_late(told, FailureKind.STALLED)
+                silent = self._too_late("fell silent in its answer, beyond upstream.stall_s")
                 # It is closed at once, not when the caller leaves, because a rescue may run for
                 # long after this.
                 await self._broken_off(silent)
@@ -300,7 +298,8 @@ class TargetCall:
             self._book()
         return live
 
-    def _too_late(self, told: str, kind: FailureKind) -> UpstreamTimeout:
+    def _too_late(self, told: str) -> UpstreamTimeout:
+        kind = FailureKind.SILENT if self._booking.first_at is None else FailureKind.STALLED
         if self._time() >= self._deadline:
             told = "was not done by the request's deadline"
         return UpstreamTimeout(f"upstream {self._booking.key.upstream} {told}", kind=kind)

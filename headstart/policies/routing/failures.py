@@ -233,7 +233,8 @@ _STATUSES = {
     403: _FAILURES[FailureKind.UNAUTHORIZED],
     # A missing path or resource: no reason to think that the model is gone.
     404: Failure(
-        FailureKind.NO_SUCH_MODEL, reason="it names no model; upstream.base_url may be wrong"
+        FailureKind.NO_SUCH_MODEL,
+        reason="no word about the model; upstream.base_url may be wrong",
     ),
     408: Failure(FailureKind.TIMEOUT, retry_here=True, charges=True),
     409: Failure(FailureKind.SERVER, retry_here=True),
