@@ -15,7 +15,15 @@ import msgspec
 from headstart.attempts import FAILURES, AttemptOutcome
 from headstart.decisions import Outcome
 from headstart.errors import StoreError
-from headstart.observe import Observation, Observer, Served, StageFailed, access_logger, logger
+from headstart.observe import (
+    Committed,
+    Observation,
+    Observer,
+    Served,
+    StageFailed,
+    access_logger,
+    logger,
+)
 from headstart.policies.routing.failures import FailureKind
 
 if TYPE_CHECKING:
@@ -70,6 +78,8 @@ class Bookkeeper:
 
 QUIET_S = 3600.0
 """Time after a line in the log until the same failure of a stage is logged again."""
+STORE_QUIET_S = 60.0
+"""The same for a store that has worked in between."""
 UPSTREAM_QUIET_S = 60.0
 """Seconds between two log lines about an upstream. Failures in between are counted."""
 MOST_CAUSES = 1000
@@ -93,7 +103,8 @@ _NOT_ASKED = {
 class FailureLog:
     """Observes failures. ``clock`` gives seconds.
 
-    It logs the first failure of a stage, and the same failure once an hour. It logs the first
+    It logs the first failure of a stage, and the same failure once an hour. If the store has
+    written again since, the store's next failure is logged after a minute. It logs the first
     failure of an upstream with one cause, and once a minute how many more there were. After that it
     logs the upstream's next answer.
     """
@@ -107,6 +118,8 @@ class FailureLog:
         self._clock = clock
         self._unpriced = unpriced
         self._quiet_until: dict[tuple[str, str], float] = {}
+        self._store_failures: dict[tuple[str, str], float] = {}
+        """The logged failures of the store, with their times, since it took an entry."""
         self._causes: dict[_Cause, _Quiet] = {}
         self._failing: set[str] = set()
         """The upstreams whose last logged line is a failure."""
@@ -123,12 +136,19 @@ class FailureLog:
                     self._unpriced.notify(observation)
         elif isinstance(observation, StageFailed):
             self._tell_stage(observation)
+        elif self._store_failures and type(observation) is Committed:
+            logger.warning("the store takes entries again")
+            for failure, told_at in self._store_failures.items():
+                self._quiet_until[failure] = told_at + STORE_QUIET_S
+            self._store_failures.clear()
 
     def _tell_stage(self, failed: StageFailed) -> None:
         failure, now = (failed.stage, failed.error), self._clock()
         if now < self._quiet_until.get(failure, now):
             return
         self._quiet_until[failure] = now + QUIET_S
+        if failed.stage == StoreError.stage:
+            self._store_failures[failure] = now
         logger.warning(
             "%s failed, and requests go on without it: %s%s; "
             "headstart_stage_errors_total counts how often",
