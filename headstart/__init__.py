@@ -8,7 +8,6 @@ nothing heavy.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 from headstart.errors import (
     ConfigError,
@@ -33,7 +32,10 @@ from headstart.errors import (
     VectorIndexError,
 )
 
+TYPE_CHECKING = False  # ``typing`` is slow to load, and this is loaded before all else
 if TYPE_CHECKING:
+    from typing import Any
+
     from headstart.clients import LiveDraft, wrap
     from headstart.compression.compress import compress
     from headstart.compression.result import Compression

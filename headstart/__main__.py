@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
+from importlib import import_module
 
-_INTERRUPTED = signal.getsignal(signal.SIGINT)
-with contextlib.suppress(ValueError):  # another thread than the first sets no handlers
-    if _INTERRUPTED is signal.default_int_handler:
-        # Ctrl-C while the libraries load ends the process at once, without a traceback.
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+signal: Any = import_module("_signal")  # unlike ``signal``, it loads nothing more
+
+
+class Loading:
+    """Lets Ctrl-C end the process at once, without a traceback, while libraries load.
+
+    A KeyboardInterrupt would leave them half loaded. Handlers of others stay.
+    """
+
+    def __enter__(self) -> None:
+        self._usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        self._handle(signal.SIG_DFL)
+
+    def __exit__(self, *_: object) -> None:
+        self._handle(signal.default_int_handler)
+
+    def _handle(self, handler: Any) -> None:
+        if not self._usual:
+            return
+        try:
+            signal.signal(signal.SIGINT, handler)
+        except ValueError:  # another thread than the first sets no handlers
+            return
+
+
+_loading = Loading()
+_loading.__enter__()
 
 import errno
 import os
 import sys
 from difflib import get_close_matches
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +46,7 @@ from headstart.errors import ConfigError, HeadstartError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
 
 FIRST = {
     "serve": "Run the sidecar proxy.",
@@ -54,6 +75,8 @@ OF_LAB = {"demo", "tune", "bench", "watch", "simulate", "evaluate", "replay"}
 """Commands in ``headstart/lab/commands``. An installation may leave out that folder."""
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """The errors of a full disk."""
+_TOO_MANY = (errno.EMFILE, errno.ENFILE)
+"""The errors of a process, or a system, that may open no more files."""
 LAB = Path(__file__).parent / "lab" / "commands"
 
 
@@ -79,7 +102,8 @@ class LazyGroup(click.Group):
                 "example with: pip install --force-reinstall headstart"
             )
         room = "lab.commands" if cmd_name in OF_LAB else "cli"
-        command = getattr(import_module(f"headstart.{room}.{cmd_name}"), cmd_name)
+        with Loading():
+            command = getattr(import_module(f"headstart.{room}.{cmd_name}"), cmd_name)
         assert isinstance(command, click.Command)
         return command
 
@@ -112,8 +136,7 @@ def cli() -> None:
     """Make LLM calls faster and cheaper, with a cache in front of one or several providers."""
 
 
-with contextlib.suppress(ValueError):
-    signal.signal(signal.SIGINT, _INTERRUPTED)
+_loading.__exit__()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -122,7 +145,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         cli.main(args=arguments, prog_name="headstart", standalone_mode=False)
     except (click.exceptions.Abort, KeyboardInterrupt):
-        sys.exit(130)
+        from headstart.cli.options import end
+
+        end(130)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
@@ -130,10 +155,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         click.echo(f"headstart: {error}", err=True)
         sys.exit(2 if isinstance(error, ConfigError) else 1)
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno in _TOO_MANY:
+            told = f"{error.strerror}: raise the limit (ulimit -n, LimitNOFILE of a unit)"
+        elif error.errno in _FULL:
+            told = f"{error.filename or 'the output'}: {error.strerror}"  # the output has no name
+        else:
             raise
-        # Standard output has no name.
-        click.echo(f"headstart: {error.filename or 'the output'}: {error.strerror}", err=True)
+        click.echo(f"headstart: {told}", err=True)
         sys.exit(1)
 
 

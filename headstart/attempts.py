@@ -97,6 +97,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     status: int = 0
     error: str | None = None
     """The kind of failure (``policies.routing.failures.FailureKind``)."""
+    reason: str | None = None
+    """What happened, in our own words or the system's. None: kind and status say it."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0

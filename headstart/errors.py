@@ -32,8 +32,7 @@ HeadstartError
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # as in ``headstart/__init__.py``
 if TYPE_CHECKING:
     from headstart.types import Headers
 
@@ -216,10 +215,12 @@ class UpstreamRefused(UpstreamError):
     The caller gets ``status``, ``headers`` and ``body``, in its own dialect, if no other upstream
     answers. ``queues``: a rate limit refused it that lets other calls pass, so the call may queue.
     ``event`` is the provider's own event, if it told of the error in the middle of a stream.
+    ``reason`` is for books and log: the message may quote the prompt.
     """
 
     queues = False
     event = b""
+    reason: str | None = None
 
     def __init__(
         self,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, Self, TypeAlias
 
 from headstart.attempts import Attempt, ShapingEffect, sum_costs
 from headstart.decisions import LabelSource, Outcome, Rule
+from headstart.errors import StoreError
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
@@ -167,6 +168,12 @@ class StageFailed(Frozen, tag="stage_failed"):
     error: str
     detail: str = ""
     """A message about the failure that shows nothing of prompts."""
+
+    @classmethod
+    def of(cls, stage: str, error: Exception) -> Self:
+        """Return the failure of a stage. Of messages, only those of the store are shown."""
+        detail = str(error) if isinstance(error, StoreError) else ""
+        return cls(stage=stage, error=type(error.__cause__ or error).__name__, detail=detail)
 
 
 class Committed(Frozen, tag="committed"):

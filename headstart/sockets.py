@@ -1,14 +1,23 @@
-"""Listening sockets for the servers of this package, and their addresses."""
+"""Listening sockets for the servers of this package; names of, and TLS with, other servers."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import os
 import socket
+import ssl
+import threading
 from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from headstart.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from aiohttp import ThreadedResolver
 
 BACKLOG = 2048
 DESCRIPTORS = 65_536
@@ -78,8 +87,112 @@ def is_loopback_host(host: str) -> bool:
         return False
 
 
+MOST_LOOKUPS = 64
+"""Most look-ups of names at a time. A few upstreams need as many only if their look-ups hang."""
+
+
+class NameLookups:
+    """Asks the system for the addresses of names, on daemon threads.
+
+    Its methods are those of an event loop. The loop's own look-ups run on threads for which Python
+    waits at its end, and a look-up hangs for minutes if no name server answers.
+    """
+
+    under_way: ClassVar[list[str]] = []
+    """The names that this process asks for now."""
+
+    async def getaddrinfo(self, host: str, port: int, **options: Any) -> Any:
+        """Return what ``socket.getaddrinfo`` returns. Raises OSError."""
+        if len(self.under_way) >= MOST_LOOKUPS:
+            raise OSError(None, f"{MOST_LOOKUPS} look-ups of names hang")
+        loop = asyncio.get_running_loop()
+        found: asyncio.Future[Any] = loop.create_future()
+
+        def look_up() -> None:
+            answer = error = None
+            try:
+                answer = socket.getaddrinfo(host, port, **options)
+            except Exception as failure:  # noqa: BLE001 - the caller gets it
+                error = failure
+            finally:
+                self.under_way.remove(host)
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(tell, answer, error)
+
+        def tell(answer: Any, error: Exception | None) -> None:
+            if found.done():
+                return
+            if error is None:
+                found.set_result(answer)
+            else:
+                found.set_exception(error)
+
+        self.under_way.append(host)
+        threading.Thread(target=look_up, name="headstart-names", daemon=True).start()
+        return await found
+
+    async def getnameinfo(self, address: Any, flags: int = 0) -> tuple[str, str]:
+        """Return the numbers of an address as texts. It asks nobody."""
+        return socket.getnameinfo(address, flags)
+
+
+def resolver() -> ThreadedResolver:
+    """Return a resolver for a session of aiohttp, with look-ups that hold up no end."""
+    from aiohttp import ThreadedResolver
+
+    # It takes nothing but look-ups from its event loop.
+    return ThreadedResolver(cast("asyncio.AbstractEventLoop", NameLookups()))
+
+
 def reason_of(error: OSError) -> str:
     """Return why a connection failed, in the system's words, because libraries have their own."""
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return error.strerror or type(error).__name__
+
+
+def tls_of(name: str, ca_file: str | None, own_file: str | None) -> ssl.SSLContext | bool:
+    """Return how TLS with an upstream checks its certificate, and what it shows.
+
+    True: as usual. Raises ConfigError if ``ca_file`` or ``client_cert_file`` (``own_file``) cannot
+    be used.
+    """
+    if ca_file is None and own_file is None:
+        return True
+    with _pem(name, "ca_file", ca_file, "no certificate"):
+        context = ssl.create_default_context(cafile=ca_file)
+    if own_file is not None:
+        with _pem(name, "client_cert_file", own_file, "no certificate with its key"):
+            # Without a password OpenSSL would ask for one at the terminal.
+            context.load_cert_chain(own_file, password=lambda: b"")
+    return context
+
+
+@contextlib.contextmanager
+def _pem(upstream: str, setting: str, file: str | None, lacks: str) -> Iterator[None]:
+    """Turn the errors of a file into ConfigError."""
+    name = f"upstream {upstream!r}: {setting}: {file}"
+    try:
+        yield
+    except ssl.SSLError as error:
+        raise ConfigError(f"{name} holds {lacks} in PEM format") from error
+    except OSError as error:
+        raise ConfigError(f"{name} cannot be read: {error.strerror}") from error
+
+
+_UNKNOWN_AUTHORITY = (18, 19, 20, 21)
+"""The codes of OpenSSL for a certificate whose authority is not known."""
+
+
+def why_no_tls(error: Exception) -> str:
+    """Return why there is no TLS with an upstream, for an error of the client library."""
+    found = getattr(error, "certificate_error", None) or getattr(error, "os_error", error)
+    if isinstance(found, ssl.SSLCertVerificationError):
+        why = f"certificate not accepted: {found.verify_message.rstrip('.')}"
+        if found.verify_code in _UNKNOWN_AUTHORITY:
+            why += "; for an authority of your own set upstream.ca_file"
+        return why
+    reason = getattr(found, "reason", None) or ""
+    if reason == "WRONG_VERSION_NUMBER":
+        return "no TLS is spoken there; for plain HTTP, begin upstream.base_url with http:"
+    return f"TLS failed: {reason.lower().replace('_', ' ') or type(found).__name__}"

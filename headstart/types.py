@@ -271,6 +271,8 @@ class ErrorReported(Frozen, tag="error"):
     message: str
     code: str | None = None
     status: int | None = None
+    is_ours: bool = False
+    """The answer cannot be read, and the message is ours. It has no words of the answer."""
 
 
 class Ended(Frozen, tag="end"):

@@ -632,7 +632,8 @@ def summary_text(summary: BatchSummary) -> str:
     if summary.stopped_by is not None:
         lines.append(f"stopped: {summary.stopped_by}")
     if summary.unasked:
-        lines.append(f"{summary.unasked:,} requests wait: the same command goes on with them")
+        wait = counted(summary.unasked, "request waits", "requests wait")
+        lines.append(f"{wait}: the same command goes on")
     elif summary.failed:
         lines.append("their lines say why; the same command asks the failed requests again")
     return "\n".join(lines)

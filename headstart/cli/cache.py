@@ -52,6 +52,7 @@ from headstart.middleware.learning.certificates import all_labels
 from headstart.middleware.record import LoggedAnswer
 from headstart.observe import Observers
 from headstart.settings import CacheSettings, Settings, masked_url
+from headstart.sockets import resolver
 from headstart.types import Delete, Entry, EntryFilter, Frozen, Headers, Put, VectorRow
 
 if TYPE_CHECKING:
@@ -279,8 +280,10 @@ def export(options: CacheExportOptions) -> None:
     try:
         with os.fdopen(descriptor, "wb") as file:
             entries, labels = anyio.run(_export, options.store, options.config, file)
-    except BaseException:
+    except BaseException as error:
         options.file.unlink()  # an incomplete export must not look like a complete one
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(options.file)  # the disk is full
         raise
     click.echo(f"{_counted(entries, labels)} were written to {options.file}")
 
@@ -625,7 +628,9 @@ async def _session(options: WarmOptions) -> AsyncIterator[aiohttp.ClientSession]
     if options.key_env is not None:
         headers["authorization"] = data_sources.bearer_key(options.key_env)
     timeout = aiohttp.ClientTimeout(total=600.0)
-    async with aiohttp.ClientSession(url, headers=headers, timeout=timeout) as session:
+    async with aiohttp.ClientSession(
+        url, headers=headers, timeout=timeout, connector=aiohttp.TCPConnector(resolver=resolver())
+    ) as session:
         yield session
 
 

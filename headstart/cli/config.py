@@ -182,10 +182,10 @@ def _cloud_problems(upstream: UpstreamSettings, environ: Mapping[str, str]) -> I
 
 
 def _read_certificates(settings: Settings) -> None:
-    from headstart.middleware.upstreams.outgoing import tls_of
+    from headstart.sockets import tls_of
 
     for upstream in settings.upstream:
-        tls_of(upstream)
+        tls_of(upstream.name, upstream.ca_file, upstream.client_cert_file)
 
 
 def _read_encoder(settings: Settings) -> None:

@@ -20,7 +20,7 @@ import msgspec
 
 from headstart.errors import ConfigError, HeadstartError
 from headstart.settings import ServerSettings, Settings, masked_variable
-from headstart.sockets import reason_of
+from headstart.sockets import reason_of, resolver
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
@@ -66,7 +66,11 @@ class RunningServer(NamedTuple):
         timeout = aiohttp.ClientTimeout(total=timeout_s)
         try:
             async with (
-                aiohttp.ClientSession(headers=headers, timeout=timeout) as session,
+                aiohttp.ClientSession(
+                    headers=headers,
+                    timeout=timeout,
+                    connector=aiohttp.TCPConnector(resolver=resolver()),
+                ) as session,
                 session.request(method, f"{url.rstrip('/')}/_headstart/{path}") as response,
             ):
                 body = await response.read()

@@ -25,7 +25,7 @@ from headstart.config.checks import ignored_proxy
 from headstart.config.providers import NO_UPSTREAM
 from headstart.errors import ConfigError, HeadstartError, MissingExtra, StoreError
 from headstart.settings import CacheSettings, ServerSettings, Settings, UpstreamSettings, masked_url
-from headstart.sockets import bind
+from headstart.sockets import bind, reason_of, resolver, tls_of, why_no_tls
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -228,7 +228,7 @@ async def _state_of(server: ServerSettings) -> str:
     try:
         async with (
             asyncio.timeout(LIMIT_S),
-            aiohttp.ClientSession() as session,
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(resolver=resolver())) as session,
             session.get(f"{data_sources.url_of(server)}/_headstart/ready") as response,
         ):
             said = msgspec.json.decode(await response.read(), type=_State)
@@ -470,25 +470,28 @@ class _Reached(msgspec.Struct, frozen=True):
 
 async def _reach(upstream: UpstreamSettings) -> _Reached:
     """Ask an upstream's address without a key, so that it costs nothing: any answer will do."""
-    from headstart.middleware.upstreams.outgoing import tls_of
-
     check, name = f"upstream {upstream.name}", upstream.name
     began = time.perf_counter()
     try:
         async with (
             asyncio.timeout(LIMIT_S),
-            aiohttp.ClientSession() as session,
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(resolver=resolver())) as session,
             session.head(
-                upstream.base_url, ssl=tls_of(upstream), proxy=upstream.proxy, allow_redirects=False
+                upstream.base_url,
+                ssl=tls_of(name, upstream.ca_file, upstream.client_cert_file),
+                proxy=upstream.proxy,
+                allow_redirects=False,
             ) as response,
         ):
             took_s = time.perf_counter() - began
             date = response.headers.get("date")
-    except aiohttp.ClientConnectorCertificateError as error:
-        fix = "set upstream.ca_file to the PEM file of its authority, or repair the system's"
-        return _Reached(name, problem(check, f"its certificate is not trusted: {error}", fix))
+    except aiohttp.ClientSSLError as error:
+        fix = "check base_url, upstream.ca_file and the system's certificates"
+        return _Reached(name, problem(check, why_no_tls(error), fix))
     except (aiohttp.ClientError, OSError, TimeoutError, ConfigError) as error:
         said = str(error) or f"no answer within {LIMIT_S:g} s"
+        if isinstance(error, aiohttp.ClientConnectorError):
+            said = reason_of(error.os_error)
         through = f" through {masked_url(upstream.proxy)}" if upstream.proxy else ""
         fix = "check base_url, DNS, the firewall and upstream.proxy"
         return _Reached(name, problem(check, f"cannot be reached{through}: {said}", fix))
@@ -542,7 +545,7 @@ async def _collector(settings: Settings, environ: Mapping[str, str]) -> AsyncIte
     try:
         async with (
             asyncio.timeout(LIMIT_S),
-            aiohttp.ClientSession() as session,
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(resolver=resolver())) as session,
             session.head(base),
         ):
             pass

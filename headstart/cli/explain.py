@@ -186,7 +186,8 @@ def _print_attempts(console: Console, attempts: Sequence[Attempt], *, priced: bo
         ttft = "" if each.ttft_s is None else f", first token {1000 * each.ttft_s:.0f} ms"
         cost = ", no price is known" if each.cost_usd is None else f", ${each.cost_usd:.6f}"
         cost = cost if priced else ""
-        error = f" ({each.error})" if each.error else ""
+        why = ": ".join(filter(None, (each.error, each.reason)))
+        error = f" ({escape(why)})" if why else ""
         console.print(
             f"asked     {escape(each.upstream)}, {each.role}: {each.outcome}{error}{ttft}, "
             f"{1000 * each.total_s:.0f} ms{cost}"

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import os
 import re
+import signal
+import sys
+import threading
 import time
 from dataclasses import field, fields
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, get_args, get_origin
 
 import click
 import msgspec
@@ -218,6 +222,24 @@ def say(line: str) -> None:
     """Write a line to standard output. A server goes on if nobody is left to read it."""
     with contextlib.suppress(OSError):
         click.echo(line)
+
+
+ENDS_S = 3.0
+"""Seconds after which a process that was interrupted ends, although a thread still hangs."""
+
+
+def end(code: int) -> NoReturn:
+    """End this process after a signal.
+
+    Python waits for its threads first. One of them may hang in the system: it asks for the address
+    of Redis and gets no answer, or its disk hangs.
+    """
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.SIG_DFL)  # a further signal ends it at once
+    late = threading.Timer(ENDS_S, os._exit, (code,))
+    late.daemon = True
+    late.start()
+    sys.exit(code)
 
 
 def counted(count: int, one: str, several: str = "") -> str:

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
 import sys
-import threading
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, TextIO, cast
 
 import uvicorn
 
+from headstart.cli.options import end
 from headstart.errors import HeadstartError
 from headstart.middleware.concurrency import Supervisor
 from headstart.middleware.http_protocol import (
@@ -42,8 +41,6 @@ REST_S = 0.1
 descriptors."""
 QUIET_S = 60.0
 """The log tells once in so many seconds that connections cannot be accepted."""
-ENDS_S = 3.0
-"""Seconds after which a process that has stopped ends, although a thread still hangs."""
 GONE = 2**62
 """The connection count of a worker that does not run."""
 
@@ -263,18 +260,8 @@ class SidecarServer(DrainingServer):
 
 
 def end_process(sent: int, _: FrameType | None) -> NoReturn:
-    """Handle a signal by ending this process, with 130 after Ctrl-C and else 0.
-
-    Python waits for its threads first. One of them may hang in the system: it asks for the address
-    of a provider and gets no answer, or its disk hangs.
-    """
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, signal.SIG_DFL)  # a further signal ends it at once
-    code = 128 + sent if sent == signal.SIGINT else 0
-    late = threading.Timer(ENDS_S, os._exit, (code,))
-    late.daemon = True
-    late.start()
-    sys.exit(code)
+    """Handle a signal by ending this process, with 130 after Ctrl-C and else 0."""
+    end(128 + sent if sent == signal.SIGINT else 0)
 
 
 class AccessLogHandler(logging.StreamHandler[TextIO]):

@@ -537,7 +537,7 @@ def as_count(value: Any) -> int:
 
 def unreadable(message: str) -> ErrorReported:
     """Return the events for an answer that cannot be read."""
-    return ErrorReported(message=message, code="upstream_protocol_error")
+    return ErrorReported(message=message, code="upstream_protocol_error", is_ours=True)
 
 
 ENDED: tuple[StreamEvent, ...] = (Ended(),)

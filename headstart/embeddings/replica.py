@@ -374,9 +374,7 @@ class IndexRow(NamedTuple):
 
 def report_failure(observers: Observer, error: StageError) -> None:
     """Tell observers about a failed stage, by the class of the original exception."""
-    cause = error.__cause__ or error
-    detail = str(error) if isinstance(error, StoreError) else ""
-    observers.notify(StageFailed(stage=error.stage, error=type(cause).__name__, detail=detail))
+    observers.notify(StageFailed.of(error.stage, error))
 
 
 def _add_rows(index: VectorIndex, rows: Sequence[IndexRow]) -> VectorIndexError | None:

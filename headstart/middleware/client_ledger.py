@@ -373,7 +373,7 @@ class ClientLedger:
             try:
                 charged = await self._store.charge([charge])
             except StoreError as error:
-                self._observer.notify(StageFailed(stage="limits", error=type(error).__name__))
+                self._observer.notify(StageFailed.of("limits", error))
                 if part.admitted < most:
                     part.rest = most - part.admitted - 1
                     return 1
@@ -418,7 +418,7 @@ class ClientLedger:
                 except StoreError as error:
                     for each in taken:
                         self.correct(each)
-                    self._observer.notify(StageFailed(stage="limits", error=type(error).__name__))
+                    self._observer.notify(StageFailed.of("limits", error))
                     if self._closing:
                         return
                     await asyncio.sleep(RETRY_S)

@@ -392,7 +392,7 @@ class Conversations:
         return Put(entry=entry, vector=None)
 
     def _note(self, error: StoreError) -> None:
-        self._observer.notify(StageFailed(stage="conversations", error=type(error).__name__))
+        self._observer.notify(StageFailed.of("conversations", error))
 
 
 class _NamedTurns(NamedTuple):

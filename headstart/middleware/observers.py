@@ -8,14 +8,22 @@ import re
 import time
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
 from headstart.attempts import FAILURES, AttemptOutcome
 from headstart.decisions import Outcome
 from headstart.errors import StoreError
-from headstart.observe import Observation, Observer, Served, StageFailed, access_logger, logger
+from headstart.observe import (
+    Committed,
+    Observation,
+    Observer,
+    Served,
+    StageFailed,
+    access_logger,
+    logger,
+)
 from headstart.policies.routing.failures import FailureKind
 
 if TYPE_CHECKING:
@@ -65,11 +73,13 @@ class Bookkeeper:
             try:
                 await self._store.add_to_books(rows)
             except StoreError as error:
-                self._observer.notify(StageFailed(stage="books", error=type(error).__name__))
+                self._observer.notify(StageFailed.of("books", error))
 
 
 QUIET_S = 3600.0
 """Time after a line in the log until the same failure of a stage is logged again."""
+STORE_QUIET_S = 60.0
+"""The same for a store that has worked in between."""
 UPSTREAM_QUIET_S = 60.0
 """Seconds between two log lines about an upstream. Failures in between are counted."""
 MOST_CAUSES = 1000
@@ -83,14 +93,18 @@ _CALLERS_OWN = frozenset(
     )
 )
 """Failures that the request caused, not the upstream."""
-_NOT_ASKED = ("upstream_unavailable", "rate_limit_exceeded")
-"""Errors of requests for which no upstream was available."""
+_NOT_ASKED = {
+    "upstream_unavailable": "they fail, and rest between tries",
+    "rate_limit_exceeded": "their rate limits are used up",
+}
+"""Errors of requests for which no upstream was available, in words."""
 
 
 class FailureLog:
     """Observes failures. ``clock`` gives seconds.
 
-    It logs the first failure of a stage, and the same failure once an hour. It logs the first
+    It logs the first failure of a stage, and the same failure once an hour. If the store has
+    written again since, the store's next failure is logged after a minute. It logs the first
     failure of an upstream with one cause, and once a minute how many more there were. After that it
     logs the upstream's next answer.
     """
@@ -104,7 +118,9 @@ class FailureLog:
         self._clock = clock
         self._unpriced = unpriced
         self._quiet_until: dict[tuple[str, str], float] = {}
-        self._causes: dict[tuple[str, str, int], _Quiet] = {}
+        self._store_failures: dict[tuple[str, str], float] = {}
+        """The logged failures of the store, with their times, since it took an entry."""
+        self._causes: dict[_Cause, _Quiet] = {}
         self._failing: set[str] = set()
         """The upstreams whose last logged line is a failure."""
 
@@ -120,12 +136,19 @@ class FailureLog:
                     self._unpriced.notify(observation)
         elif isinstance(observation, StageFailed):
             self._tell_stage(observation)
+        elif self._store_failures and type(observation) is Committed:
+            logger.warning("the store takes entries again")
+            for failure, told_at in self._store_failures.items():
+                self._quiet_until[failure] = told_at + STORE_QUIET_S
+            self._store_failures.clear()
 
     def _tell_stage(self, failed: StageFailed) -> None:
         failure, now = (failed.stage, failed.error), self._clock()
         if now < self._quiet_until.get(failure, now):
             return
         self._quiet_until[failure] = now + QUIET_S
+        if failed.stage == StoreError.stage:
+            self._store_failures[failure] = now
         logger.warning(
             "%s failed, and requests go on without it: %s%s; "
             "headstart_stage_errors_total counts how often",
@@ -134,7 +157,7 @@ class FailureLog:
             f" ({failed.detail})" if failed.detail else "",
         )
 
-    def _tell_upstream(self, cause: tuple[str, str, int]) -> None:
+    def _tell_upstream(self, cause: _Cause) -> None:
         now, quiet = self._clock(), self._causes.get(cause)
         if quiet is not None and now < quiet.until:
             quiet.more += 1
@@ -142,14 +165,15 @@ class FailureLog:
         if len(self._causes) >= MOST_CAUSES:
             self._causes.clear()
         self._causes[cause] = _Quiet(now + UPSTREAM_QUIET_S)
-        upstream, error, status = cause
+        upstream, error, status, reason = cause
+        why = ": ".join(filter(None, (f"status {status}" if status else "", reason)))
         if upstream:
             self._failing.add(upstream)
         logger.warning(
             "%s: %s%s%s",
             f"upstream {upstream} failed" if upstream else "no upstream could be asked",
             error,
-            f" (status {status})" if status else "",
+            f" ({why})" if why else "",
             f"; {quiet.more} more since the last message about it"
             if quiet is not None and quiet.more
             else "",
@@ -163,6 +187,10 @@ class FailureLog:
                 logger.warning("upstream %s answers again", each.upstream)
 
 
+_Cause: TypeAlias = tuple[str, str, int, str]
+"""Upstream, kind, status and reason of a failed call."""
+
+
 class _Quiet:
     """A logged cause: when it may be logged again, and how often it came meanwhile."""
 
@@ -173,14 +201,15 @@ class _Quiet:
         self.more = 0
 
 
-def _causes(served: Served) -> Iterator[tuple[str, str, int]]:
-    """Yield upstream, kind and status of each failed call that a request caused."""
+def _causes(served: Served) -> Iterator[_Cause]:
+    """Yield the causes of the failed calls of a request that the log tells."""
     for each in served.attempts:
         expected = each.error == FailureKind.IDLE_CLOSED and not served.error
         if each.outcome in FAILURES and each.error not in _CALLERS_OWN and not expected:
-            yield each.upstream, each.error or "error", each.status
+            yield each.upstream, each.error or "error", each.status, each.reason or ""
     if not served.attempts and served.error in _NOT_ASKED:
-        yield "", served.error, 0
+        route = f"route {served.route}" if served.route else ""
+        yield "", _NOT_ASKED[served.error], 0, route
 
 
 class UnpricedModels:

@@ -16,12 +16,13 @@ import os
 import re
 import sys
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from headstart.attempts import Tokens
+from headstart.embeddings.stores.records import DeletionClock
 from headstart.errors import ConfigError, RequestError
 from headstart.middleware.endpoints import Route
 from headstart.observe import Observer, StageFailed, logger
@@ -29,7 +30,7 @@ from headstart.reply import Transcript, storable
 from headstart.types import Call, Completion, Entry, Headers, Origin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from headstart.dialects.dialect import Dialect
@@ -65,7 +66,7 @@ class Recorder:
         observer: Observer,
     ) -> None:
         self._path = path
-        self._retention = timedelta(days=retention_days)
+        self._retention_s = timedelta(days=retention_days).total_seconds()
         self._spawn = spawn
         self._clock = clock
         self._observer = observer
@@ -105,10 +106,16 @@ class Recorder:
         await self._flush()
 
     async def prune(self, every_s: float = 3600.0) -> None:
-        """Delete the files of days past retention, now and every ``every_s``, until cancelled."""
+        """Delete the files of days past retention, now and every ``every_s``, until cancelled.
+
+        Nothing is deleted while the clock cannot be believed.
+        """
+        deleting = None
         while True:
             try:
-                await asyncio.to_thread(self._prune)
+                if deleting is None:
+                    deleting = DeletionClock(self._clock, last=await asyncio.to_thread(self._last))
+                await asyncio.to_thread(self._prune, deleting())
             except OSError as error:
                 self._failed(error)
             await asyncio.sleep(every_s)
@@ -156,13 +163,24 @@ class Recorder:
         finally:
             os.close(file)
 
-    def _prune(self) -> None:
-        newest_deleted = self._today() - self._retention
+    def _last(self) -> float | None:
+        """Return the time of the last line; None if there is none."""
+        found = [file.stat() for file, _ in self._files()]
+        return max([each.st_mtime for each in found if each.st_size], default=None)
+
+    def _prune(self, now: float) -> None:
+        newest_deleted = now - self._retention_s
+        for file, day in self._files():
+            if datetime.combine(day, time.min, UTC).timestamp() <= newest_deleted:
+                file.unlink(missing_ok=True)
+
+    def _files(self) -> Iterator[tuple[Path, date]]:
+        """Yield the files with their days."""
         for file in self._path.parent.iterdir():
             named = self._dated.fullmatch(file.name)
             day = _day(named[1]) if named is not None else None
-            if day is not None and day <= newest_deleted:
-                file.unlink(missing_ok=True)
+            if day is not None:
+                yield file, day
 
     def _today(self) -> date:
         return datetime.fromtimestamp(self._clock(), UTC).date()

@@ -222,7 +222,7 @@ class Tracing:
         }
         span.set_attributes(_known(facts))
         if failed:
-            span.set_status(Status(StatusCode.ERROR, attempt.error))
+            span.set_status(Status(StatusCode.ERROR, attempt.reason or attempt.error))
         span.end(_nanoseconds(attempt.at + attempt.total_s))
 
     def _end_request(self, trace: _RequestTrace, row: Served) -> None:

@@ -32,6 +32,7 @@ from headstart.middleware.body import ClientGone
 from headstart.middleware.endpoints import raw_path
 from headstart.middleware.relay import RelayPaths
 from headstart.middleware.respond import answer_handshake, error_response, foreign
+from headstart.middleware.upstreams.accounting import classify_failure
 from headstart.middleware.upstreams.http import (
     ABNORMAL,
     CLOSE_S,
@@ -319,6 +320,7 @@ class _Relayed:
                 )
             status = failure.status if isinstance(failure, UpstreamRefused) else 0
             if not status or status >= 500 or status == 429 or not upstream.passes_keys:
+                why = classify_failure(failure, 0.0)
                 failed = Attempt(
                     upstream=upstream.name,
                     model=call.model,
@@ -327,7 +329,8 @@ class _Relayed:
                     at=began,
                     total_s=time.perf_counter() - began,
                     status=status,
-                    error=failure.code,
+                    error=why.kind.value,
+                    reason=why.reason,
                 )
                 self.failed.append(failed)
             raise

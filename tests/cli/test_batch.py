@@ -452,5 +452,5 @@ def test_the_summary_of_a_stopped_batch_says_how_to_go_on() -> None:
     )
     assert lines.endswith(
         "stopped: the providers refuse all calls: 429: no\n"
-        "40 requests wait: the same command goes on with them"
+        "40 requests wait: the same command goes on"
     )

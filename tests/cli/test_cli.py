@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import signal
 import subprocess
@@ -130,6 +131,32 @@ def test_a_full_disk_under_the_output_is_one_line(arguments: list[str]) -> None:
     assert done.stderr == "headstart: the output: No space left on device\n"
 
 
+def test_a_process_that_may_open_no_more_files_names_the_limit(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files", "some.py")
+
+    monkeypatch.setattr("headstart.cli.config.settings_to_read", fail)
+    assert run("config", "show") == 1
+    assert capsys.readouterr().err == (
+        "headstart: Too many open files: raise the limit (ulimit -n, LimitNOFILE of a unit)\n"
+    )
+
+
+def test_an_export_that_fills_the_disk_names_its_file_and_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("headstart.cli.cache.existing_store", fail)
+    path = tmp_path / "export.jsonl"
+    assert run("cache", "export", str(path)) == 1
+    assert capsys.readouterr().err == f"headstart: {path}: No space left on device\n"
+    assert not path.exists()
+
+
 LOADING = """
 import runpy, sys
 class Interrupted:
@@ -150,18 +177,44 @@ def test_an_interrupt_while_the_libraries_load_prints_no_traceback() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
+def test_an_interrupt_while_a_command_loads_leaves_no_library_half_loaded() -> None:
+    program = LOADING.replace('"click"', '"headstart.cli.config"')
+    program = program.replace('"--version"', '"config", "show"')
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
 def test_loading_the_command_leaves_the_handler_of_interrupts() -> None:
     code = "import signal, headstart.__main__; print(signal.getsignal(signal.SIGINT).__name__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "default_int_handler\n"
 
 
-def test_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
+HANGING = """
+import signal, sys, threading, time
+from headstart.cli import config
+from headstart.__main__ import main
+def interrupt(*_, **__):
+    if sys.argv[1:] == ["hang"]:
+        threading.Thread(target=time.sleep, args=(60,)).start()
+    raise KeyboardInterrupt
+config.settings_to_read = interrupt
+main(["config", "show"])
+"""
 
-    monkeypatch.setattr("headstart.cli.config.settings_to_read", interrupt)
-    assert run("config", "show") == 130
+
+@pytest.mark.parametrize("thread", ["", "hang"])
+def test_interrupt_ends_with_130_although_a_thread_hangs(thread: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HANGING, thread],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (130, "", "")
 
 
 def test_config_check_accepts_what_serve_would(capsys: pytest.CaptureFixture[str]) -> None:

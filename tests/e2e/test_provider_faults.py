@@ -309,7 +309,7 @@ async def test_a_provider_that_is_down_is_in_the_log(caplog: pytest.LogCaptureFi
     assert {reply.status for reply in replies} <= {502, 503}
     assert relayed.status == 502
     said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert said[0] == "upstream sim failed: unreachable"
+    assert said[0] == "upstream sim failed: unreachable (no connection: Connection refused)"
     assert len(said) == len(set(said)) <= 3  # one for each cause, however many requests
     assert "secret" not in caplog.text
     assert "sk-test" not in caplog.text

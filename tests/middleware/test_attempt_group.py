@@ -9,6 +9,7 @@ import pytest
 
 from headstart.attempts import RoutingEstimate
 from headstart.errors import (
+    IdleConnectionClosed,
     UpstreamRefused,
     UpstreamUnavailable,
     UpstreamUnreachable,
@@ -183,6 +184,16 @@ async def test_the_first_members_words_are_the_most_useful() -> None:
     with pytest.raises(UpstreamRefused, match="b broke") as caught:
         await race(targets, *actors)
     assert (b"x-should-retry", b"false") in caught.value.headers
+
+
+async def test_a_retry_that_was_not_read_does_not_hide_the_providers_words() -> None:
+    closed = IdleConnectionClosed("closed an idle connection")
+    a = Actor("a", [[refusal(500, "a broke")], [closed]])
+    upstream = attempt_group("fallback", Targets().target(a), retries=1)
+    with pytest.raises(UpstreamRefused, match="a broke"):
+        async with await upstream.send(chat_call()):
+            pytest.fail("entered")
+    assert len(a.calls) == 2
 
 
 async def test_a_vetoed_answer_comes_before_any_error() -> None:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from typing import TYPE_CHECKING, Any
+import threading
+from typing import TYPE_CHECKING
 
-import aiohttp
 import pytest
 
 from headstart.errors import UpstreamTimeout, UpstreamUnreachable
 from headstart.middleware.upstreams import http
 from headstart.middleware.upstreams.http import HTTPUpstream
 from headstart.settings import UpstreamSettings
+from headstart.sockets import NameLookups
 from headstart.types import Call
 from support.patience import PATIENCE_S
 from support.proxied import proxied
+from support.simulated import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -132,17 +134,23 @@ async def test_an_old_connection_is_not_used_again(
 async def test_a_search_for_the_address_that_hangs_ends_with_the_time_to_connect(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Hanging(aiohttp.ThreadedResolver):
-        async def resolve(self, *_: object, **__: object) -> Any:
-            await asyncio.Event().wait()
-
-    monkeypatch.setattr("aiohttp.connector.DefaultResolver", Hanging)
+    ended = threading.Event()
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: ended.wait(PATIENCE_S) and [])
+    monkeypatch.setattr("headstart.sockets.MOST_LOOKUPS", 2)
     settings = UpstreamSettings(name="u", base_url="http://provider.test", connect_s=0.05)
-    upstream = HTTPUpstream(settings)
-    with pytest.raises(UpstreamTimeout, match="did not answer in time"):
-        async with asyncio.timeout(PATIENCE_S):
-            await ask(upstream)
-    await upstream.aclose()
+    upstreams = [HTTPUpstream(settings) for _ in range(3)]
+    try:
+        for upstream in upstreams[:2]:
+            with pytest.raises(UpstreamTimeout, match="its name was not resolved within"):
+                await ask(upstream)
+        assert [each.daemon for each in threading.enumerate() if "names" in each.name] == [True] * 2
+        with pytest.raises(UpstreamUnreachable, match="2 look-ups of names hang"):
+            await ask(upstreams[2])
+    finally:
+        ended.set()
+        for upstream in upstreams:
+            await upstream.aclose()
+    await until(lambda: not NameLookups.under_way)
 
 
 @pytest.mark.parametrize("turns", range(16))
@@ -192,7 +200,7 @@ async def test_a_retry_meets_no_connection_that_was_idle_when_the_first_one_clos
     async with upstream_of(provider) as upstream:
         await ask_at_once(upstream, 8)
         provider.rude = True
-        with pytest.raises(UpstreamUnreachable, match="closed the connection"):
+        with pytest.raises(UpstreamUnreachable, match="closed an idle connection"):
             await ask(upstream)
         assert await ask(upstream) == b"ok"
         assert provider.heard == 10

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from headstart.attempts import Attempt, AttemptOutcome, AttemptRole
 from headstart.decisions import Outcome
+from headstart.errors import StoreError
 from headstart.middleware.observers import MOST_CAUSES, QUIET_S, UPSTREAM_QUIET_S, FailureLog
-from headstart.observe import Observation, Served, StageFailed
+from headstart.observe import Committed, Observation, Served, StageFailed
 from headstart.policies.routing.failures import FailureKind
 
 FULL = StageFailed(stage="store", error="OperationalError", detail="database or disk is full")
@@ -27,6 +29,33 @@ def test_a_failure_is_told_once_an_hour_and_each_by_itself(
         "store failed, and requests go on without it: OperationalError (database or disk is full)"
     )
     assert told == [full, full, "encoder failed, and requests go on without it: RuntimeError"]
+
+
+def test_a_store_that_fails_again_and_again_is_told_once_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now = [0.0]
+    log = FailureLog(lambda: now[0])
+    log.notify(Committed(id="1", bytes=1))
+    for second in range(100):
+        now[0] = float(second)
+        log.notify(FULL)
+        log.notify(Committed(id="1", bytes=1))
+    told = [record.getMessage().partition(" failed")[0] for record in caplog.records]
+    assert told == 2 * ["store", "the store takes entries again"]
+
+
+def test_each_stage_that_needs_the_store_tells_what_is_wrong_with_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = FailureLog(lambda: 0.0)
+    log.notify(StageFailed.of("books", StoreError("disk is full")))
+    log.notify(StageFailed.of("encoder", RuntimeError("a text that may be a prompt")))
+    told = [record.getMessage().partition(";")[0] for record in caplog.records]
+    assert told == [
+        "books failed, and requests go on without it: StoreError (disk is full)",
+        "encoder failed, and requests go on without it: RuntimeError",
+    ]
 
 
 def served(*attempts: Attempt, error: str | None = None) -> Served:
@@ -84,7 +113,11 @@ def attempt(
         (served(attempt(None, 200, AttemptOutcome.ABANDONED)), []),
         (
             served(error="upstream_unavailable"),
-            ["no upstream could be asked: upstream_unavailable"],
+            ["no upstream could be asked: they fail, and rest between tries"],
+        ),
+        (
+            msgspec.structs.replace(served(error="rate_limit_exceeded"), route="chat"),
+            ["no upstream could be asked: their rate limits are used up (route chat)"],
         ),
         (served(error="client-gone"), []),
         (served(), []),

@@ -113,7 +113,8 @@ async def test_a_store_that_takes_no_documents_does_not_fill_the_memory() -> Non
         await store.add_labels(labels_for(3, name))
         assert (await domains.load(name)).labels == 3
     assert domains.names() == ("d", "e")
-    assert StageFailed(stage="learner", error="StoreError") in recorder.seen
+    told = StageFailed(stage="learner", error="StoreError", detail="keep failed")
+    assert told in recorder.seen
     assert (await domains.load("a")).labels == 3
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import json
+import os
 import shutil
 import stat
 from contextlib import asynccontextmanager
@@ -201,11 +202,31 @@ async def test_each_day_has_its_file_and_old_ones_leave(tmp_path: Path) -> None:
         pruning = at.recorder._spawn(at.recorder.prune, 0.001)
         kept = {"log-2026-11-20.jsonl", "log-2026-11-21.jsonl", *others}
         await until(lambda: set(names(tmp_path)) == kept)
+        pruning.cancel()
+    async with bench(tmp_path / "log.jsonl", days=2) as at:  # the next day
         at.now += DAY_S
         await at.write("2")
         kept = {"log-2026-11-21.jsonl", "log-2026-11-22.jsonl", *others}
+        pruning = at.recorder._spawn(at.recorder.prune, 0.001)
         await until(lambda: set(names(tmp_path)) == kept)
         pruning.cancel()
+
+
+@pytest.mark.parametrize("ahead_at_start", [True, False])
+async def test_a_clock_that_is_ahead_deletes_nothing(tmp_path: Path, ahead_at_start: bool) -> None:
+    old, recent = tmp_path / "log-2026-11-01.jsonl", tmp_path / "log-2026-11-20.jsonl"
+    for file in (old, recent):
+        file.write_text("{}\n")
+        os.utime(file, (NOON - DAY_S, NOON - DAY_S))
+    async with bench(tmp_path / "log.jsonl", days=10) as at:
+        at.now = NOON + 300 * DAY_S if ahead_at_start else NOON - DAY_S + 60.0
+        await at.recorder.open()
+        pruning = at.recorder._spawn(at.recorder.prune, 0.001)
+        await until(lambda: not old.exists())  # it was too old when the last line was written
+        at.now = NOON + 300 * DAY_S
+        await asyncio.sleep(0.05)
+        pruning.cancel()
+    assert recent.exists()
 
 
 # --- what a broken disk costs ----------------------------------------------------------------

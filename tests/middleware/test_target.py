@@ -243,6 +243,8 @@ async def test_the_callers_deadline_ends_the_call_without_blaming_the_provider()
                 pytest.fail("entered")
     assert target.estimate(chat_call()).ready
     assert not target.estimate(chat_call()).degraded
+    reasons = {each.reason for each in targets.ledger.attempts("call")}
+    assert reasons == {"was not done by the request's deadline"}
 
 
 async def test_an_open_breaker_refuses_without_a_call() -> None:
@@ -335,7 +337,7 @@ async def test_a_redirect_is_an_error_that_names_the_address() -> None:
         Targets(),
     )
     for _ in range(20):  # it is no outage: each caller is told
-        with pytest.raises(UpstreamProtocolError, match=r"answered 308.*base_url") as raised:
+        with pytest.raises(UpstreamProtocolError, match=r"a redirect to .*base_url") as raised:
             await targets.target(actor).send(chat_call())
         assert "https://***@api.example.com/v1/chat/completions" in str(raised.value)
         assert "secret" not in str(raised.value)

@@ -191,6 +191,9 @@ async def test_a_refusal_with_a_status_that_http_does_not_have_is_a_502() -> Non
         await until(lambda: len(gate.booked) == 1)
     assert refused.value.response.status_code == 502
     assert gate.booked[0].error == "upstream_protocol_error"
+    (attempt,) = gate.booked[0].attempts
+    assert attempt.error == "protocol"
+    assert "999" in str(attempt.reason)
 
 
 async def test_a_redirect_is_not_followed() -> None:

@@ -70,7 +70,10 @@ def digest(domain: Domain) -> str:
 async def failed(recorder: Recorder, error: str) -> None:
     """Wait until observers were told of a failure of learning."""
     with anyio.fail_after(10):
-        while StageFailed(stage="learner", error=error) not in recorder.seen:
+        while not any(
+            isinstance(each, StageFailed) and (each.stage, each.error) == ("learner", error)
+            for each in recorder.seen
+        ):
             await anyio.sleep(0.005)
 
 

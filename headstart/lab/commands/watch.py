@@ -38,6 +38,7 @@ from headstart.lab.commands.bench import ABOVE_ZERO, PROMPTS_HELP, read_bench_pr
 from headstart.lab.commands.bench_calls import BenchPlan, BenchTarget, measure, open_configured
 from headstart.lab.commands.tune import set_keys
 from headstart.lab.quality import FIGURES, DriftAlarm, Round, Watch, limit_for, round_of, spent_usd
+from headstart.sockets import resolver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -331,7 +332,9 @@ async def _post(url: str, alarm: DriftAlarm, diff: str) -> None:
     headers = {"content-type": "application/json"}
     try:
         async with (
-            aiohttp.ClientSession(timeout=timeout) as session,
+            aiohttp.ClientSession(
+                timeout=timeout, connector=aiohttp.TCPConnector(resolver=resolver())
+            ) as session,
             session.post(url, data=body, headers=headers) as answer,
         ):
             if answer.status >= 400:

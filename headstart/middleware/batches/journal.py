@@ -235,6 +235,9 @@ class BatchJournal:
         try:
             self._lock()
             self._read()
+        except OSError as error:
+            self._file.close()
+            raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
         except BaseException:
             self._file.close()
             raise

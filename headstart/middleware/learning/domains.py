@@ -333,8 +333,7 @@ class Domains:
             raise
 
     def _report(self, error: Exception) -> None:
-        cause = error.__cause__ or error
-        self.observer.notify(StageFailed(stage="learner", error=type(cause).__name__))
+        self.observer.notify(StageFailed.of("learner", error))
 
 
 _VETOES = "vetoes"

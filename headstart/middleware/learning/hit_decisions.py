@@ -184,8 +184,7 @@ class HitDecider:
         try:
             await self.learner.domains.load(context.domain)
         except StageError as error:
-            cause = error.__cause__ or error
-            self.observer.notify(StageFailed(stage="learner", error=type(cause).__name__))
+            self.observer.notify(StageFailed.of("learner", error))
             return "learner-error"
         return None
 

@@ -587,12 +587,11 @@ class Learner:
         )
 
     def _report(self, error: Exception) -> None:
-        cause = error.__cause__ or error
-        busy = isinstance(cause, anyio.WouldBlock)
-        detail = "answers come faster than they are compared: some teach nothing" if busy else ""
-        self._observer.notify(
-            StageFailed(stage="learner", error=type(cause).__name__, detail=detail)
-        )
+        failed = StageFailed.of("learner", error)
+        if isinstance(error.__cause__ or error, anyio.WouldBlock):
+            detail = "answers come faster than they are compared: some teach nothing"
+            failed = msgspec.structs.replace(failed, detail=detail)
+        self._observer.notify(failed)
 
     async def _write(self, label: Label) -> None:
         await self._store.add_labels([label])

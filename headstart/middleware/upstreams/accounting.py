@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 from collections import OrderedDict
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from headstart.attempts import Attempt, AttemptOutcome, AttemptRole, Tokens
-from headstart.errors import HeadstartError, UpstreamError
+from headstart.errors import HeadstartError, UpstreamError, UpstreamRefused
 from headstart.policies.cost import Price, cancelled_cost_usd
 from headstart.policies.routing.failures import (
     CircuitBreaker,
@@ -386,6 +387,7 @@ class AttemptBooking:
             tokens_per_s=tokens.completion / decoding_s if decoding_s > 0 else None,
             status=self.status,
             error=None if failure is None else failure.kind.value,
+            reason=None if failure is None else failure.reason,
             prompt_tokens=tokens.prompt,
             completion_tokens=tokens.completion,
             cached_tokens=tokens.cached,
@@ -423,6 +425,16 @@ def most_tokens(call: Call) -> int | None:
     return None if max_tokens is None else min(max(0, max_tokens), MOST_TOKENS)
 
 
+_NAMED = re.compile(r"^upstream \S+ ")
+
+
+def _reason_of(error: UpstreamError) -> str | None:
+    """Return what an error tells, without the upstream's name and the provider's own words."""
+    if isinstance(error, UpstreamRefused):
+        return error.reason
+    return _NAMED.sub("", str(error), count=1) or None
+
+
 def classify_failure(error: HeadstartError, unix: float) -> Failure:
     """Return what to do about an error of an upstream; ``unix`` is now in Unix seconds.
 
@@ -431,6 +443,8 @@ def classify_failure(error: HeadstartError, unix: float) -> Failure:
     if not isinstance(error, UpstreamError):
         return msgspec.structs.replace(failure(FailureKind.BAD_REQUEST), fail_over=True)
     found = failure_of(error, unix)
+    if (reason := _reason_of(error)) is not None:
+        found = msgspec.structs.replace(found, reason=reason)
     if isinstance(error, AnswerWithheld) and error.finished:
         # It does not count against the provider: otherwise one caller, with prompts that are
         # filtered, could open the circuit breaker for all callers.

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from headstart.dialects.dialect import unreadable
 from headstart.errors import UpstreamProtocolError
 from headstart.middleware.reading import BodyReader, body_reader
 from headstart.reply import Reply, Transcript
-from headstart.types import ASGIApp, Call, ErrorReported, Headers, Message, Piece, Scope
+from headstart.types import ASGIApp, Call, Headers, Message, Piece, Scope
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -31,8 +32,8 @@ answer, whole and plain."""
 
 _REPLACED = frozenset(("headers", "extensions"))
 """Fields of a scope that ``for_all`` changes."""
-_UNREADABLE = (ErrorReported(message="the app's answer cannot be read"),)
-_BROKEN = ErrorReported(message="the app raised an error at the end of its answer")
+_UNREADABLE = (unreadable("the app's answer cannot be read"),)
+_BROKEN = unreadable("the app raised an error at the end of its answer")
 AT_END_S = 0.1
 """Time in which an app that raises at the end of its answer does so. Nobody waits for it, but the
 end of a stream whose background tasks take longer."""

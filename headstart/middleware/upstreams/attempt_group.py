@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from headstart.attempts import AttemptOutcome, AttemptRole, RoutingEstimate
-from headstart.errors import HeadstartError, UpstreamError, UpstreamRefused, UpstreamUnavailable
+from headstart.errors import (
+    HeadstartError,
+    IdleConnectionClosed,
+    UpstreamError,
+    UpstreamRefused,
+    UpstreamUnavailable,
+)
 from headstart.middleware.upstreams.accounting import classify_failure
 from headstart.observe import logger
 from headstart.policies.routing.ordering import as_given, by_cost, by_speed
@@ -151,14 +157,15 @@ class AttemptErrors:
         """Add a member's error.
 
         A later error of the member replaces an earlier one, unless the later one only says that
-        the upstream could not be asked (UpstreamUnavailable).
+        the upstream could not be asked, or did not read the request.
         """
         error.forget_frames()
         if blames_caller:
             self._blamed = self._blamed or error
         if not isinstance(error, UpstreamUnavailable):
             self._asked.add(member)
-        if not isinstance(error, UpstreamUnavailable) or member not in self._errors:
+        not_read = isinstance(error, UpstreamUnavailable | IdleConnectionClosed)
+        if not not_read or member not in self._errors:
             self._errors[member] = error
 
     def most_useful(self, *, outlasts_sdk: bool = False) -> HeadstartError:

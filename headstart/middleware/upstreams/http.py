@@ -23,11 +23,8 @@ from yarl import URL
 from headstart.dialects.registry import BY_SETTING, DIALECTS, spoken_dialects, with_retry_after
 from headstart.errors import (
     IdleConnectionClosed,
-    UpstreamError,
     UpstreamProtocolError,
     UpstreamRefused,
-    UpstreamTimeout,
-    UpstreamUnreachable,
 )
 from headstart.middleware.reading import MAX_DOCUMENT_BYTES, BodyReader
 from headstart.middleware.upstreams.outgoing import (
@@ -36,17 +33,16 @@ from headstart.middleware.upstreams.outgoing import (
     IncomingAnswer,
     MaskedBody,
     RequestWriter,
+    as_ours,
     as_sent,
     begins_events,
     is_of_handshake,
     length_of,
     pieces_of,
     read_head,
-    tls_of,
-    why_no_tls,
 )
 from headstart.reply import Reply, Transcript
-from headstart.sockets import reason_of
+from headstart.sockets import resolver, tls_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -210,7 +206,9 @@ class _SilentPool(aiohttp.TCPConnector):
     """A pool that hands out only silent connections, and closes the others."""
 
     def __init__(self, *, limit: int, keepalive_timeout: float, ssl: SSLContext | bool) -> None:
-        super().__init__(limit=limit, keepalive_timeout=keepalive_timeout, ssl=ssl)
+        super().__init__(
+            limit=limit, keepalive_timeout=keepalive_timeout, ssl=ssl, resolver=resolver()
+        )
         watched: type[ResponseHandler] = _WatchedConnection
         self._factory = partial(watched, loop=self._loop)
         self._stale_until = 0.0
@@ -299,7 +297,7 @@ class HTTPUpstream:
         self._timeout = aiohttp.ClientTimeout(
             connect=settings.connect_s, sock_connect=settings.connect_s, sock_read=FIRST_BYTE_S
         )
-        self._tls = tls_of(settings)
+        self._tls = tls_of(settings.name, settings.ca_file, settings.client_cert_file)
         self._session: aiohttp.ClientSession | None = None
         self._socket_session: aiohttp.ClientSession | None = None
         self._spawn = spawn if settings.warm else None
@@ -380,7 +378,7 @@ class HTTPUpstream:
             self._keep_warm()
             raise
         except _FAILURES as error:
-            raise _as_ours(self.name, error) from error
+            raise as_ours(self._settings, error, FIRST_BYTE_S) from error
         try:
             return await self._reply(response, incoming, sent.transforms)
         except BaseException as error:
@@ -431,7 +429,7 @@ class HTTPUpstream:
                     continue
                 if _is_reused.get() and loop.time() - began < CROSSED_S:
                     raise IdleConnectionClosed(
-                        f"upstream {self.name} closed the connection"
+                        f"upstream {self.name} closed an idle connection when it was used again"
                     ) from error
                 raise
         raise AssertionError("unreachable")  # for type checkers
@@ -472,7 +470,7 @@ class HTTPUpstream:
                 f"upstream {self.name} answered the WebSocket's handshake wrongly: {error.message}"
             ) from error
         except _FAILURES as error:
-            raise _as_ours(self.name, error) from error
+            raise as_ours(self._settings, error, FIRST_BYTE_S) from error
         assert isinstance(socket, Socket)
         return UpstreamSocket(socket)
 
@@ -497,7 +495,7 @@ class HTTPUpstream:
             try:
                 first = await content.read(READ_BYTES)
             except _FAILURES as error:
-                raise _as_ours(self.name, error) from error
+                raise as_ours(self._settings, error, FIRST_BYTE_S) from error
             head = head.labelled(is_stream=streams) if begins_events(first) == streams else head
         strip_usage = head.is_stream and "include-usage" in transforms
         error_body: bytes | None = None
@@ -539,7 +537,7 @@ class HTTPUpstream:
                     size += len(data)
                     parts.append(data)
         except _FAILURES as error:
-            raise _as_ours(self.name, error) from error
+            raise as_ours(self._settings, error, self._settings.read_s) from error
         return b"".join(parts)
 
     async def _pieces(
@@ -578,7 +576,7 @@ class HTTPUpstream:
                 data = await _in_time(content.read(READ_BYTES), until if reader.finished else None)
         except _FAILURES as error:
             if not (reader.finished and ends_at_finish):
-                raise _as_ours(self.name, error) from error
+                raise as_ours(self._settings, error, self._settings.read_s) from error
         piece = reader.end()
         if piece.data or piece.events:
             transcript.add(piece)
@@ -598,7 +596,7 @@ class HTTPUpstream:
         try:
             await response.__aexit__(None, None, None)
         except _FAILURES as failure:
-            raise _as_ours(self.name, failure) from failure
+            raise as_ours(self._settings, failure, self._settings.read_s) from failure
 
     def _let_end(self, response: aiohttp.ClientResponse) -> None:
         """Keep the connection if the rest of the body, which is not read, ends in time."""
@@ -662,25 +660,6 @@ def _is_late(response: aiohttp.ClientResponse, reader: BodyReader) -> bool:
     content = response.content
     is_open = not content.is_eof() and content.exception() is None
     return is_open and reader.closing and reader.ended
-
-
-def _as_ours(name: str, error: Exception) -> UpstreamError:
-    """Return our error for an error of the client library."""
-    match error:
-        case TimeoutError():
-            return UpstreamTimeout(f"upstream {name} did not answer in time")
-        case aiohttp.ClientSSLError():
-            return UpstreamUnreachable(f"upstream {name}: {why_no_tls(error)}")
-        case aiohttp.ClientConnectorError():
-            why = reason_of(error.os_error)
-            return UpstreamUnreachable(f"upstream {name} cannot be reached: {why}")
-        case aiohttp.ClientPayloadError():
-            return UpstreamProtocolError(f"upstream {name} broke off its answer")
-        case aiohttp.ClientResponseError():
-            why = error.message.partition("\n")[0].rstrip(":")  # the further lines quote the answer
-            return UpstreamProtocolError(f"upstream {name} sent no valid HTTP: {why}")
-        case _:
-            return UpstreamUnreachable(f"upstream {name} closed the connection")
 
 
 CLOSE_S = 1.0

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ssl
+import re
 import zlib
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import parse_qsl, quote, unquote_to_bytes
+from urllib.parse import parse_qsl, quote, unquote_to_bytes, urlsplit
 
+import aiohttp
 import msgspec
 
 from headstart.attempts import Tokens
@@ -24,7 +24,13 @@ from headstart.dialects.registry import (
 )
 from headstart.dialects.request_form import KEYED, MARKED
 from headstart.dialects.requests import may_hold_marks
-from headstart.errors import ConfigError, InvalidRequest, UpstreamProtocolError
+from headstart.errors import (
+    InvalidRequest,
+    UpstreamError,
+    UpstreamProtocolError,
+    UpstreamTimeout,
+    UpstreamUnreachable,
+)
 from headstart.middleware.reading import (
     MAX_DOCUMENT_BYTES,
     BodyReader,
@@ -45,13 +51,13 @@ from headstart.policies.callers import (
     is_secret_parameter,
     picker,
 )
+from headstart.policies.routing.failures import FailureKind
 from headstart.reply import EVENT_STREAMS, Transcript
+from headstart.sockets import NameLookups, reason_of, why_no_tls
 from headstart.types import CacheMarks, Call, ChatRequest, ExtraDelta, Headers, Piece, UsageReported
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-
-    import aiohttp
 
     from headstart.dialects.dialect import Dialect, EventEncoder, UpstreamDialect
     from headstart.settings import UpstreamSettings
@@ -726,41 +732,49 @@ def as_sent(target: bytes) -> str:
         return "".join([chr(byte) if byte < 0x80 else f"%{byte:02X}" for byte in target])
 
 
-def tls_of(upstream: UpstreamSettings) -> ssl.SSLContext | bool:
-    """Return how TLS with an upstream checks its certificate, and what it shows.
+_QUOTE = re.compile(r"[:\n]|(?<=Bad status line) ")
+"""Where the client library's message on an answer begins to quote it."""
 
-    True: as usual. Raises ConfigError if ``ca_file`` or ``client_cert_file`` cannot be used.
+
+def as_ours(upstream: UpstreamSettings, error: Exception, silent_s: float) -> UpstreamError:
+    """Return our error for an error of the client library.
+
+    Books and log show its text, so it has no words of the answer. ``silent_s`` is the longest wait
+    for bytes of the answer.
     """
-    ca_file, own_file = upstream.ca_file, upstream.client_cert_file
-    if ca_file is None and own_file is None:
-        return True
-    with _pem(upstream, "ca_file", ca_file, "no certificate"):
-        context = ssl.create_default_context(cafile=ca_file)
-    if own_file is not None:
-        with _pem(upstream, "client_cert_file", own_file, "no certificate with its key"):
-            # Without a password OpenSSL would ask for one at the terminal.
-            context.load_cert_chain(own_file, password=lambda: b"")
-    return context
-
-
-@contextmanager
-def _pem(upstream: UpstreamSettings, setting: str, file: str | None, lacks: str) -> Iterator[None]:
-    """Turn the errors of a file into ConfigError."""
-    name = f"upstream {upstream.name!r}: {setting}: {file}"
-    try:
-        yield
-    except ssl.SSLError as error:
-        raise ConfigError(f"{name} holds {lacks} in PEM format") from error
-    except OSError as error:
-        raise ConfigError(f"{name} cannot be read: {error.strerror}") from error
-
-
-def why_no_tls(error: aiohttp.ClientSSLError) -> str:
-    """Return why there is no TLS with an upstream."""
-    why = getattr(getattr(error, "certificate_error", None), "verify_message", "")
-    if not why:
-        return f"TLS failed: {error}"
-    return f"certificate not accepted: {why}; for an authority of your own set upstream.ca_file"
+    failed: type[UpstreamError] = UpstreamUnreachable
+    kind: FailureKind | None = None
+    match error:
+        case aiohttp.ConnectionTimeoutError():
+            failed = UpstreamTimeout
+            addresses = (upstream.base_url, upstream.proxy or "")
+            named = any(urlsplit(each).hostname in NameLookups.under_way for each in addresses)
+            what = "its name was not resolved" if named else "no connection"
+            why = f": {what} within upstream.connect_s, {upstream.connect_s:g} s"
+        case TimeoutError():
+            failed, why = UpstreamTimeout, f" sent nothing for {silent_s:g} s"
+        case aiohttp.ClientSSLError():
+            why = f": {why_no_tls(error)}"
+        case aiohttp.ClientProxyConnectionError():
+            why = f": its proxy cannot be reached: {reason_of(error.os_error)}"
+        case aiohttp.ClientConnectorDNSError():
+            why = f": its name cannot be resolved: {reason_of(error.os_error)}"
+        case aiohttp.ClientConnectorError():
+            why = f": no connection: {reason_of(error.os_error)}"
+        case aiohttp.ClientPayloadError():
+            failed, why, kind = UpstreamProtocolError, " broke off its answer", FailureKind.CUT
+        case aiohttp.ClientHttpProxyError():
+            why = f": its proxy answered {error.status}"
+        case aiohttp.ClientResponseError():
+            told = _QUOTE.split(error.message, maxsplit=1)[0]
+            failed, why = UpstreamProtocolError, f" sent no valid HTTP: {told}"
+        case aiohttp.ServerDisconnectedError():
+            why = " closed the connection without an answer"
+        case OSError() if error.errno:
+            why = f": the connection broke: {reason_of(error)}"
+        case _:
+            why = " closed the connection"
+    return failed(f"upstream {upstream.name}{why}", kind=kind)
 
 
 def unpacked(body: bytes, headers: Headers) -> tuple[bytes, Headers]:

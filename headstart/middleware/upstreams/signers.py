@@ -18,6 +18,7 @@ import aiohttp
 import msgspec
 
 from headstart.errors import ConfigError, InvalidRequest, MissingExtra, UpstreamUnreachable
+from headstart.sockets import resolver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -262,7 +263,7 @@ class TokenExchange:
 
     async def fetch(self) -> AccessToken:
         async with (
-            aiohttp.ClientSession() as session,
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(resolver=resolver())) as session,
             session.post(self._url, data=dict(self._form()), proxy=self._proxy) as response,
         ):
             return _read(response.status, await response.read())
@@ -276,7 +277,9 @@ class MetadataServer:
 
     async def fetch(self) -> AccessToken:
         async with (
-            aiohttp.ClientSession(headers=_FLAVOR) as session,
+            aiohttp.ClientSession(
+                headers=_FLAVOR, connector=aiohttp.TCPConnector(resolver=resolver())
+            ) as session,
             session.get(self._url) as response,
         ):
             return _read(response.status, await response.read())

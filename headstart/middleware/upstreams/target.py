@@ -213,9 +213,7 @@ class TargetCall:
             opening = self._first_content(upstream)
             reply = await (opening if until is None else self._timeout.within(opening, until))
         except TimeoutError as error:
-            late = UpstreamTimeout(
-                f"upstream {upstream.name} sent no content in time", kind=FailureKind.SILENT
-            )
+            late = self._too_late("sent no content within upstream.first_token_s")
             await self._broken_off(late)
             raise late from error
         except HeadstartError as error:
@@ -272,9 +270,7 @@ class TargetCall:
                 self._check(live)
         except TimeoutError as error:
             if not whole:
-                silent = UpstreamTimeout(
-                    f"upstream {self._name} fell silent in its answer", kind=FailureKind.STALLED
-                )
+                silent = self._too_late("fell silent in its answer, beyond upstream.stall_s")
                 # It is closed at once, not when the caller leaves, because a rescue may run for
                 # long after this.
                 await self._broken_off(silent)
@@ -302,6 +298,12 @@ class TargetCall:
             self._book()
         return live
 
+    def _too_late(self, told: str) -> UpstreamTimeout:
+        kind = FailureKind.SILENT if self._booking.first_at is None else FailureKind.STALLED
+        if self._time() >= self._deadline:
+            told = "was not done by the request's deadline"
+        return UpstreamTimeout(f"upstream {self._booking.key.upstream} {told}", kind=kind)
+
     def _next_held(self) -> Piece:
         piece = self._held.popleft()
         if not self._held and self._streams and self._transcript.ended:
@@ -323,7 +325,8 @@ class TargetCall:
             error = error_in_answer(
                 transcript.error, self._name, self._headers, dialect, self._call.id
             )
-            error.event = error_event(piece.data)
+            if isinstance(error, UpstreamRefused):
+                error.event = error_event(piece.data)
             raise error
 
     async def _close(self, error: BaseException | None) -> None:
@@ -412,7 +415,7 @@ async def open_answer(reply: Reply, dialect: Dialect | None, request_id: str) ->
             f"upstream {reply.upstream} answered with nothing", kind=FailureKind.EMPTY
         )
     raise AnswerWithheld(
-        f"upstream {reply.upstream} gave no answer",
+        f"upstream {reply.upstream} ended its answer without content",
         kind=FailureKind.FILTERED if transcript.filtered else FailureKind.EMPTY,
         reply=_in_memory(reply, held),
         finished=transcript.finished,
@@ -463,8 +466,8 @@ def _redirected(reply: Reply) -> UpstreamProtocolError:
     named = dict(reply.headers).get(b"location", b"").decode("latin-1")
     where = f" to {masked_url(named)[:_SHOWN_CHARACTERS]}" if named else ""
     return UpstreamProtocolError(
-        f"upstream {reply.upstream} answered {reply.status}, a redirect{where}, and Headstart "
-        f"follows no redirect: set upstream.base_url to the address that answers itself",
+        f"upstream {reply.upstream} sent a redirect{where}, and Headstart follows none: set "
+        f"upstream.base_url to the address that answers itself",
         kind=FailureKind.REDIRECTED,
     )
 

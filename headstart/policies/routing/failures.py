@@ -155,6 +155,8 @@ class Failure(Frozen, kw_only=False):
     """The seconds for which the provider asks us to wait."""
     retries_freely: bool = False
     """A retry takes nothing from the retry budget, because the provider read no request."""
+    reason: str | None = None
+    """What happened, for the books and the log. None: kind and status say it."""
 
     @property
     def ends_with_time(self) -> bool:
@@ -231,7 +233,10 @@ _STATUSES = {
     401: _FAILURES[FailureKind.UNAUTHORIZED],
     403: _FAILURES[FailureKind.UNAUTHORIZED],
     # A missing path or resource: no reason to think that the model is gone.
-    404: Failure(FailureKind.NO_SUCH_MODEL),
+    404: Failure(
+        FailureKind.NO_SUCH_MODEL,
+        reason="no word about the model; upstream.base_url may be wrong",
+    ),
     408: Failure(FailureKind.TIMEOUT, retry_here=True, charges=True),
     409: Failure(FailureKind.SERVER, retry_here=True),
     425: Failure(FailureKind.SERVER, retry_here=True),
@@ -719,10 +724,12 @@ _CODE = re.compile(r"[A-Za-z0-9_.:/#-]{1,64}")
 
 def error_in_answer(
     event: ErrorReported, upstream: str, headers: Headers, dialect: Dialect, request_id: str
-) -> UpstreamRefused:
+) -> UpstreamRefused | UpstreamProtocolError:
     """Return the error in a 200 answer as the error status that it should have had."""
+    if event.is_ours:
+        return UpstreamProtocolError(f"upstream {upstream}: {event.message}")
     status = event.status if event.status is not None and 400 <= event.status < 600 else 502
-    return UpstreamRefused(
+    refused = UpstreamRefused(
         f"upstream {upstream} answered 200 with an error: {event.message}",
         status=status,
         headers=headers_for_own_body(headers, dialect),
@@ -730,6 +737,8 @@ def error_in_answer(
         code=safe_code(event),
         upstream=upstream,
     )
+    refused.reason = "its answer tells of an error"
+    return refused
 
 
 def safe_code(event: ErrorReported | None) -> str:
