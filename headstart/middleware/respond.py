@@ -258,7 +258,8 @@ class Responder:
             context, head, stored=flight.stored, not_stored=flight.not_stored, length=length
         )
         origin = flight.origin
-        if origin is not None and origin.cost_usd is not None:
+        joined = context.lookup.outcome is Outcome.JOINED
+        if origin is not None and origin.cost_usd is not None and not joined:
             headers.append((b"x-headstart-cost", b"%.8f" % origin.cost_usd))
             if extra_usd := sum_costs(flight.attempts).extra_usd:
                 headers.append((b"x-headstart-extra-cost", b"%.8f" % extra_usd))
