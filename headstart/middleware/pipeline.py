@@ -30,7 +30,7 @@ from headstart.errors import (
     UpstreamError,
     booked_code,
 )
-from headstart.middleware.body import CLIENT_GONE, ClientGone, read_body, refuse_body
+from headstart.middleware.body import ClientGone, end_unanswered, read_body, refuse_body
 from headstart.middleware.conversations import AnswerSource, refuse_compressed
 from headstart.middleware.endpoints import DEPLOYMENT, raw_path, with_deployment
 from headstart.middleware.flights import LOG_BYTES, AnswerForm, Flight, Flights
@@ -243,7 +243,7 @@ class Engine:
         except ClientGone:
             if not context.delivered:
                 context.error = "client-gone"
-                context.status = context.status or CLIENT_GONE
+                context.status = context.status or await end_unanswered(send)
         except (RequestError, UpstreamError) as error:
             context.error = booked_code(error)
             if not context.status:

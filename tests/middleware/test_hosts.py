@@ -41,7 +41,7 @@ from headstart.settings import Settings, UpstreamSettings
 from support.django_site import django_site
 from support.proxied import Reply, reply_of
 from support.serving import serving
-from support.simulated import chat, simulated
+from support.simulated import chat, simulated, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -685,3 +685,34 @@ async def test_the_state_of_the_apps_lifespan_reaches_its_requests() -> None:
     async with served(wrapped) as client:
         replies = [await client.post("/ask", {}) for _ in range(2)]
     assert [json.loads(reply.body) for reply in replies] == [{"pool": "open"}] * 2
+
+
+async def test_a_client_that_leaves_before_its_answer_is_no_failure_of_the_app() -> None:
+    """Without an answer, ``BaseHTTPMiddleware`` raises, and monitors around us count a 500."""
+    asked, release, statuses = asyncio.Event(), asyncio.Event(), []
+
+    async def slow(request: Request) -> Response:
+        asked.set()
+        await release.wait()
+        return JSONResponse({})
+
+    async def noted(
+        request: Request, call_next: Callable[[Request], Awaitable[Response]]
+    ) -> Response:
+        response = await call_next(request)
+        statuses.append(response.status_code)
+        return response
+
+    app = Starlette(routes=[Route("/ask", slow, methods=["POST"])])
+    app.add_middleware(HeadstartMiddleware, endpoints=ENDPOINTS, mode="exact-only")
+    app.add_middleware(BaseHTTPMiddleware, dispatch=noted)
+    async with served(app) as client:
+        async with asyncio.TaskGroup() as group:
+            call = group.create_task(client.post("/ask", {"question": "why?"}))
+            await asked.wait()
+            call.cancel()
+        try:
+            await until(lambda: bool(statuses))
+        finally:
+            release.set()
+    assert statuses == [499]
