@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 
     from starlette.responses import Response
 
+    from headstart.types import Message, Receive, Scope, Send
+
 pytestmark = pytest.mark.anyio
 
 ORIGIN = "https://app.example"
@@ -716,3 +718,41 @@ async def test_a_client_that_leaves_before_its_answer_is_no_failure_of_the_app()
         finally:
             release.set()
     assert statuses == [499]
+
+
+async def test_a_request_that_its_server_cancels_ends_after_its_app() -> None:
+    """Daphne cancels open requests when it stops, and then stops the loop."""
+    begun, ended = asyncio.Event(), []
+    body: list[Message] = [{"type": "http.request", "body": b"{}", "more_body": False}]
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"one", "more_body": True})
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        await asyncio.sleep(0.05)
+        ended.append("app")
+
+    async def receive() -> Message:
+        if body:
+            return body.pop()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            begun.set()
+
+    scope = {
+        "type": "http", "method": "POST", "path": "/ask", "raw_path": b"/ask", "query_string": b"",
+        "headers": [(b"authorization", b"Bearer me")], "client": None, "server": None,
+        "root_path": "", "http_version": "1.1", "scheme": "http", "asgi": {"version": "3.0"},
+    }  # fmt: skip
+    wrapped = HeadstartMiddleware(app, endpoints=ENDPOINTS, mode="exact-only")
+    async with asyncio.TaskGroup() as group:
+        request = group.create_task(wrapped(scope, receive, send))
+        await begun.wait()
+        request.cancel()
+        await asyncio.wait((request,))
+        assert ended == ["app"]
+    await wrapped.aclose()
