@@ -41,6 +41,8 @@ class Tokens(NamedTuple):
     """Prompt tokens that were written to that cache, which has its own price."""
     reasoning: int = 0
     """Completion tokens of hidden reasoning."""
+    hour_write: int = 0
+    """The part of ``cache_write`` that the provider keeps for an hour, at a higher price."""
 
 
 class AttemptRole(StrEnum):

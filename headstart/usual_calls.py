@@ -9,11 +9,12 @@ the reasons.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import defaultdict, deque
+from collections import OrderedDict, defaultdict, deque
 from math import exp, log
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
+from headstart.attempts import PREFIX_TOKENS, PREFIX_TTL_S
 from headstart.decisions import Outcome
 from headstart.types import Frozen, ulid_time
 
@@ -28,6 +29,8 @@ MINUTE_S = 60
 BLOCK_CALLS = 25
 """Fewest calls that a hit is compared with: the calls of the minutes around it."""
 MOST_KINDS = 200
+MOST_PROMPTS = 20_000
+"""Number of prompts whose last request is remembered."""
 FEWEST_CALLS = 5
 """With fewer calls of a kind, the calls of a wider kind are taken, too."""
 MOST_OUTLIERS = 0.005
@@ -130,6 +133,33 @@ def freedom_of(rests: Sequence[float]) -> float:
         return most
     kurtosis = len(rests) * fourth / squares**2
     return min(most, 2 * len(rests) / (kurtosis - 1)) if kurtosis > 1 else most
+
+
+class RecentPrompts:
+    """Remembers when stored prompts were asked, to find hits that would have been prefix reads.
+
+    Without its cache, the provider would have read such a prompt from its own prefix cache. The
+    report does the same with all times of a prompt (``report/estimates.py``).
+    """
+
+    def __init__(self) -> None:
+        self._asked_at: OrderedDict[str, float] = OrderedDict()
+        """The time of the last request for an entry's prompt."""
+
+    def prefix_usd(self, row: Served) -> float:
+        """Return the savings that a hit loses because its prompt was asked shortly before."""
+        if row.entry is None or not row.succeeded or row.prompt_tokens < PREFIX_TOKENS:
+            return 0.0
+        before = self._asked_at.pop(row.entry, ulid_time(row.entry))
+        self._asked_at[row.entry] = row.at
+        if len(self._asked_at) > MOST_PROMPTS:
+            self._asked_at.popitem(last=False)
+        lately = before is not None and row.at - before <= PREFIX_TTL_S
+        return row.saved_prefix_usd if lately else 0.0
+
+    def would_have_cost_usd(self, row: Served) -> float:
+        """Return the bill for a request without Headstart, with a warm prefix cache."""
+        return row.would_have_cost_usd - self.prefix_usd(row)
 
 
 class AvoidedSums:

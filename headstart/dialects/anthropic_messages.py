@@ -58,16 +58,26 @@ def _tokens(usage: dict[str, Any]) -> Tokens:
     """Return the counts of a usage object, whose input tokens leave out those of the cache."""
     cached = as_count(usage.get("cache_read_input_tokens"))
     written = as_count(usage.get("cache_creation_input_tokens"))
+    lives = usage.get("cache_creation")
+    hour = lives.get("ephemeral_1h_input_tokens") if isinstance(lives, dict) else 0
     return Tokens(
         prompt=as_count(usage.get("input_tokens")) + cached + written,
         completion=as_count(usage.get("output_tokens")),
         cached=cached,
         cache_write=written,
+        hour_write=min(written, as_count(hour)),
     )
 
 
 def _usage(tokens: Tokens) -> dict[str, Any]:
+    lives: dict[str, Any] = {}
+    if hour := tokens.hour_write:
+        lives["cache_creation"] = {
+            "ephemeral_5m_input_tokens": tokens.cache_write - hour,
+            "ephemeral_1h_input_tokens": hour,
+        }
     return {
+        **lives,
         "input_tokens": max(0, tokens.prompt - tokens.cached - tokens.cache_write),
         "cache_creation_input_tokens": tokens.cache_write,
         "cache_read_input_tokens": tokens.cached,

@@ -356,7 +356,14 @@ def _tokens(usage: dict[str, Any]) -> Tokens:
         completion=as_count(usage.get("outputTokens")),
         cached=read,
         cache_write=written,
+        hour_write=min(written, _kept_for_an_hour(usage.get("cacheDetails"))),
     )
+
+
+def _kept_for_an_hour(details: Any) -> int:
+    lives = details if isinstance(details, list) else []
+    hour = [each for each in lives if isinstance(each, dict) and each.get("ttl") == "1h"]
+    return sum(as_count(each.get("inputTokens")) for each in hour)
 
 
 # --- requests --------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from headstart.errors import HeadstartError, RequestTimeout, RequestTooLarge
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator, Iterator
 
-    from headstart.types import Message, Receive
+    from headstart.types import Message, Receive, Send
 
 
 SLOWEST_BYTES_PER_S = 1024
@@ -24,6 +24,18 @@ CLIENT_GONE = 499
 
 class ClientGone(HeadstartError):
     """The client closed the connection, so no answer is needed."""
+
+
+async def end_unanswered(send: Send) -> int:
+    """End a request whose client left before its answer began; return its status, 499.
+
+    Nobody gets it. But middleware around Headstart counts a request without an answer as a failure
+    of the app, and Starlette's ``BaseHTTPMiddleware`` raises RuntimeError.
+    """
+    with contextlib.suppress(OSError):  # by ASGI 2.4, what a server may raise if its client left
+        await send({"type": "http.response.start", "status": CLIENT_GONE, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+    return CLIENT_GONE
 
 
 def paced(

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections import Counter, OrderedDict
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from headstart.attempts import PREFIX_TOKENS, PREFIX_TTL_S
 from headstart.decisions import Outcome
 from headstart.observe import Observation, Served
-from headstart.types import Frozen, ulid_time
-from headstart.usual_calls import AvoidedCalls, MachineStats, MachineUse, UsualCalls, machine_name
+from headstart.types import Frozen
+from headstart.usual_calls import (
+    AvoidedCalls,
+    MachineStats,
+    MachineUse,
+    RecentPrompts,
+    UsualCalls,
+    machine_name,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -27,8 +33,6 @@ MOST_KEYS = 200
 ``other``, and requests have no tags."""
 MOST_CALLS = 200
 """The latest calls of a kind with which hits are compared."""
-MOST_PROMPTS = 20_000
-"""Number of prompts whose last request is remembered."""
 MOST_SUMS = 20_000
 """Number of sums in all buckets, some 20 MB. Past it the oldest buckets go."""
 MOST_BARS = 60
@@ -249,8 +253,7 @@ class LiveTotals:
         self._buckets: dict[int, dict[LiveKey, BucketSums]] = {}
         self._keys: set[LiveKey] = set()
         self._usual = UsualCalls(MOST_CALLS)
-        self._asked_at: OrderedDict[str, float] = OrderedDict()
-        """The time of the last request for an entry's prompt."""
+        self._prompts = RecentPrompts()
         self._held = 0
         self._seen: set[str] | None = None
         """The requests that came while the books are read; None: they are not being read."""
@@ -293,7 +296,7 @@ class LiveTotals:
             bucket[key] = BucketSums()
             self._held += 1
             self._forget()
-        bucket[key].add(row, self._prefix_usd(row))
+        bucket[key].add(row, self._prompts.prefix_usd(row))
         if self._machines:
             self._add_use(row)
         self._usual.add(row)
@@ -324,16 +327,6 @@ class LiveTotals:
                     whole.merge(self._uses[step][name])
             found.append(whole.stats(name, machine.usd_per_hour, seconds))
         return found
-
-    def _prefix_usd(self, row: Served) -> float:
-        """Return the savings that a hit loses because its prompt was asked shortly before."""
-        if row.entry is None or not row.succeeded or row.prompt_tokens < PREFIX_TOKENS:
-            return 0.0
-        before = self._asked_at.pop(row.entry, None) or ulid_time(row.entry)
-        self._asked_at[row.entry] = row.at
-        if len(self._asked_at) > MOST_PROMPTS:
-            self._asked_at.popitem(last=False)
-        return row.saved_prefix_usd if before and row.at - before <= PREFIX_TTL_S else 0.0
 
     def _forget(self) -> None:
         oldest = (self._clock() - DAY_S) // STEP_S

@@ -123,6 +123,10 @@ class Finder:
                 wait_s = self._wait_limit.wait_s(prepared.rule, request.model, share)
                 context = msgspec.structs.replace(context, max_wait_s=wait_s)
             lookup = await self._cache.find_semantic(key, self._with_vetoes(key, refuse), context)
+            found = lookup.entry
+            if found is not None and found.key.exact == key.exact:
+                # It was stored meanwhile. A repeat says nothing about rewordings.
+                lookup = Lookup(outcome=Outcome.EXACT, entry=found)
         else:
             lookup = _miss(reason)
         return lookup if prepared.readable is None else _hide(lookup)

@@ -15,7 +15,7 @@ from headstart.types import (
     Frozen,
     LimitUse,
 )
-from headstart.usual_calls import AvoidedCalls, UsualCalls
+from headstart.usual_calls import AvoidedCalls, RecentPrompts, UsualCalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,6 +40,8 @@ MOST_CALLS = 200
 MOST_UNSETTLED = 1000
 """Most requests that wait for the next reading of the metrics."""
 
+PARTIAL = "partial"
+"""The kind of savings of a batch of which the cache had a part."""
 _SAVING = (Outcome.EXACT, Outcome.SEMANTIC, Outcome.JOINED)
 _JUDGED = {True: "same", False: "different", None: "unsure"}
 
@@ -104,7 +106,7 @@ class SavingsCounters:
         self.models: frozenset[str] | set[str] = frozenset()
         """The models that have labels of their own."""
         self._rows: list[Served] = []
-        self._usual = UsualCalls(MOST_CALLS)
+        self._usual, self._prompts = UsualCalls(MOST_CALLS), RecentPrompts()
         of_hits, of_requests = ("kind", "route", "model"), ("route", "model")
         self._seconds = counter(
             "saved_seconds", "Seconds that were saved beside what such calls usually take.",
@@ -116,7 +118,7 @@ class SavingsCounters:
         )  # fmt: skip
         self._tokens = counter("saved_tokens", "Tokens of the calls that were not made.", *of_hits)
         self._usd = counter(
-            "saved_usd", "Dollars that the calls that were not made would have cost.", *of_hits
+            "saved_usd", "Dollars that answers which needed no call would have cost.", *of_hits
         )
         self._would_have = counter(
             "would_have_cost_usd", "Dollars that requests would have cost without Headstart.",
@@ -142,13 +144,20 @@ class SavingsCounters:
                 continue
             place = (row.route, self._label(row.model))
             sums[self._spent, place] += row.cost_usd or 0.0
-            sums[self._would_have, place] += max(0.0, row.would_have_cost_usd)
+            prefix_usd = self._prompts.prefix_usd(row)
+            sums[self._would_have, place] += max(0.0, row.would_have_cost_usd - prefix_usd)
             self._usual.add(row)
-            if row.outcome in _SAVING and row.succeeded:
+            if not row.succeeded or row.outcome.is_own_call:
+                continue
+            kind = (row.outcome.value, *place)
+            if row.outcome in _SAVING:
                 avoided[row.outcome].add(row)
-                kind = (row.outcome.value, *place)
-                sums[self._tokens, kind] += row.saved_tokens
-                sums[self._usd, kind] += (row.saved_usd or 0.0) - row.saved_extra_usd
+            elif row.saved_tokens:
+                kind = (PARTIAL, *place)
+            else:
+                continue
+            sums[self._tokens, kind] += row.saved_tokens
+            sums[self._usd, kind] += (row.saved_usd or 0.0) - row.saved_extra_usd - prefix_usd
         for outcome, calls in avoided.items():
             for call, minutes in calls.items():
                 usual = self._usual.times_of(call)

@@ -30,7 +30,7 @@ from headstart.errors import (
     UpstreamError,
     booked_code,
 )
-from headstart.middleware.body import CLIENT_GONE, ClientGone, read_body, refuse_body
+from headstart.middleware.body import ClientGone, read_body, refuse_body
 from headstart.middleware.conversations import AnswerSource, refuse_compressed
 from headstart.middleware.endpoints import DEPLOYMENT, raw_path, with_deployment
 from headstart.middleware.flights import LOG_BYTES, AnswerForm, Flight, Flights
@@ -42,7 +42,13 @@ from headstart.middleware.pump import PumpedCall
 from headstart.middleware.reading import HELD_DOCUMENT_BYTES
 from headstart.middleware.record import AnswerLog
 from headstart.middleware.request_context import KeptCall, KeptCalls, RequestContext
-from headstart.middleware.respond import NotForOthers, leave_to_retry, send_error
+from headstart.middleware.respond import (
+    NotForOthers,
+    end_cancelled,
+    end_left,
+    leave_to_retry,
+    send_error,
+)
 from headstart.middleware.router import NO_ROUTE
 from headstart.middleware.shaping.steps import limited_body
 from headstart.middleware.shared_flights import LeaseClaim
@@ -241,9 +247,10 @@ class Engine:
         try:
             await self._answer(context, app)
         except ClientGone:
-            if not context.delivered:
-                context.error = "client-gone"
-                context.status = context.status or CLIENT_GONE
+            await end_left(context, send)
+        except asyncio.CancelledError:
+            await end_cancelled(context)
+            raise
         except (RequestError, UpstreamError) as error:
             context.error = booked_code(error)
             if not context.status:
@@ -271,7 +278,6 @@ class Engine:
             else:
                 context.total_s = context.elapsed()
                 self._supervisor.spawn(self._book_later, context)
-        # A server that stops waits for open requests, but not for tasks.
         if context.app_call is not None:
             await context.app_call.ended()
 

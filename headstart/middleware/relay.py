@@ -39,7 +39,7 @@ from headstart.errors import (
     UpstreamTimeout,
     booked_code,
 )
-from headstart.middleware.body import CLIENT_GONE, ClientGone, iterate_body, paced, watch
+from headstart.middleware.body import ClientGone, end_unanswered, iterate_body, paced, watch
 from headstart.middleware.conversations import Conversations, KeptTurn, refuse_compressed
 from headstart.middleware.endpoints import DEPLOYMENT, has_dot_segment, raw_path, with_deployment
 from headstart.middleware.prepare import ValueLimit
@@ -153,7 +153,7 @@ class Relay:
             await self._relay(relayed, receive)
         except ClientGone:
             relayed.error = "client-gone"
-            relayed.status = relayed.status or CLIENT_GONE
+            relayed.status = relayed.status or await end_unanswered(send)
         except (RequestError, UpstreamError) as error:
             relayed.error = booked_code(error)
             if relayed.status:

@@ -28,9 +28,10 @@ from headstart.errors import (
     UpstreamUnavailable,
     booked_code,
 )
-from headstart.middleware.body import replay_body, watch
+from headstart.middleware.body import end_unanswered, replay_body, watch
 from headstart.middleware.flights import OWN_ALONE, Client, Flight, FlightHead
 from headstart.middleware.request_context import RETRY_GRACE_S, RequestContext
+from headstart.middleware.upstreams.app import END_S
 from headstart.middleware.upstreams.outgoing import AFTER_END_S, OWN_PREFIX
 from headstart.policies.callers import NameMemo, NamesMemo, picker
 from headstart.reply import is_plain
@@ -258,7 +259,8 @@ class Responder:
             context, head, stored=flight.stored, not_stored=flight.not_stored, length=length
         )
         origin = flight.origin
-        if origin is not None and origin.cost_usd is not None:
+        joined = context.lookup.outcome is Outcome.JOINED
+        if origin is not None and origin.cost_usd is not None and not joined:
             headers.append((b"x-headstart-cost", b"%.8f" % origin.cost_usd))
             if extra_usd := sum_costs(flight.attempts).extra_usd:
                 headers.append((b"x-headstart-extra-cost", b"%.8f" % extra_usd))
@@ -359,6 +361,23 @@ async def send_error(context: RequestContext, error: HeadstartError) -> None:
         headers.append((b"x-headstart-upstream", context.upstream.encode()))
     context.status = status
     await send_whole(context.send, status, headers, body)
+
+
+async def end_left(context: RequestContext, send: Send) -> None:
+    """Note that the client has left, and end the request if its answer has not begun."""
+    if not context.delivered:
+        context.error = "client-gone"
+        context.status = context.status or await end_unanswered(send)
+
+
+async def end_cancelled(context: RequestContext) -> None:
+    """Wait a little for the app of a request that its server cancels.
+
+    The server stops, and may stop the loop at once. A task left in it would keep its threads, and
+    so the process.
+    """
+    if context.app_call is not None:
+        await context.app_call.ended(END_S)
 
 
 async def leave(context: RequestContext, flight: Flight, client: Client) -> None:

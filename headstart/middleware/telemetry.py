@@ -18,7 +18,7 @@ from headstart.decisions import Outcome
 from headstart.errors import MissingExtra
 from headstart.middleware.request_context import RETRY_GRACE_S
 from headstart.observe import Observation, Served
-from headstart.usual_calls import machine_name
+from headstart.usual_calls import RecentPrompts, machine_name
 
 try:
     from opentelemetry.context import attach, detach, get_current, get_value, set_value
@@ -293,6 +293,7 @@ class OpenTelemetryObserver:
 
     def __init__(self, meter: Meter, upstreams: Iterable[UpstreamSettings] = ()) -> None:
         self._providers = {each.name: provider_name(each) for each in upstreams}
+        self._prompts = RecentPrompts()
         self._duration = meter.create_histogram(
             "gen_ai.client.operation.duration",
             "s",
@@ -331,7 +332,7 @@ class OpenTelemetryObserver:
         row = observation
         route = {"headstart.route": row.route}
         self._cost.add(row.cost_usd or 0.0, route)
-        self._cost_without.add(max(0.0, row.would_have_cost_usd), route)
+        self._cost_without.add(max(0.0, self._prompts.would_have_cost_usd(row)), route)
         if row.outcome.is_own_call:
             return  # such a call has a cost, but no client and no times
         attributes = {
@@ -348,6 +349,6 @@ class OpenTelemetryObserver:
             self._ttft.record(row.ttft_s, attributes)
         if row.saved_tokens:
             self._saved.add(row.saved_tokens, attributes)
-        else:
+        if not row.outcome.is_hit and row.outcome is not Outcome.JOINED:
             for kind, tokens in (("input", row.prompt_tokens), ("output", row.completion_tokens)):
                 self._tokens.record(tokens, {**attributes, "gen_ai.token.type": kind})

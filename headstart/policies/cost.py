@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from headstart.attempts import Tokens
 
 
+HOUR_WRITE = 2.0
+"""Price of a prompt token that Anthropic or Bedrock keeps for an hour, in prices of input."""
+
+
 class Price(PriceSettings):
     """The price of one model; ``multiplier``, of a speed tier or a discount, scales all of it."""
 
@@ -18,10 +22,14 @@ class Price(PriceSettings):
     def cost_usd(self, tokens: Tokens) -> float:
         """Return the cost in dollars of a call that used these tokens."""
         plain = max(0, tokens.prompt - tokens.cached - tokens.cache_write)
+        write = _or(self.cache_write_per_million, self.input_per_million)
+        known = self.cache_write_per_million is not None
+        hour = max(write, HOUR_WRITE * self.input_per_million) if known else write
         millionths = (
             plain * self.input_per_million
             + tokens.cached * _or(self.cached_per_million, self.input_per_million)
-            + tokens.cache_write * _or(self.cache_write_per_million, self.input_per_million)
+            + (tokens.cache_write - tokens.hour_write) * write
+            + tokens.hour_write * hour
             + tokens.completion * self.output_per_million
         )
         return (millionths / 1e6 + self.per_request) * self.multiplier
@@ -30,7 +38,7 @@ class Price(PriceSettings):
         """Return the dollars that a whole prompt in the prefix cache would have saved."""
         if self.cached_per_million is None:
             return 0.0
-        warm = tokens._replace(cached=tokens.prompt, cache_write=0)
+        warm = tokens._replace(cached=tokens.prompt, cache_write=0, hour_write=0)
         return max(0.0, self.cost_usd(tokens) - self.cost_usd(warm))
 
 

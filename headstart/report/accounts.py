@@ -91,7 +91,7 @@ class BillLineSums:
             self.failed += 1
             return
         self.saved_tokens += row.saved_tokens
-        if not row.outcome.is_hit:
+        if not row.outcome.is_hit and row.outcome is not Outcome.JOINED:
             self.prompt_tokens += row.prompt_tokens
             self.completion_tokens += row.completion_tokens
 

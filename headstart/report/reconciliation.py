@@ -114,6 +114,7 @@ def _anthropic_costs(row: Mapping[str, str]) -> Iterator[ExportRow]:
 
 def _openai_costs(row: Mapping[str, str]) -> Iterator[ExportRow]:
     if row["line_item"]:
+        _check_currency(row.get("amount_currency"))
         model = row["line_item"].partition(",")[0]
         yield ExportRow(
             day_of(float(row["start_time"])), model, usd=float(row["amount_value"] or 0)
@@ -129,6 +130,11 @@ def _openai_tokens(row: Mapping[str, str]) -> Iterator[ExportRow]:
             _int(row["input_tokens"]),
             _int(row["output_tokens"]),
         )
+
+
+def _check_currency(name: str | None) -> None:
+    if name and name.upper() != "USD":
+        raise ConfigError(f"its amounts are in {name.upper()}, and the books are in dollars")
 
 
 def _int(value: str | int | None) -> int:
@@ -158,6 +164,8 @@ def _of_result(day: str, result: Mapping[str, Any]) -> ExportRow:
     model = result.get("model") or (item and item.partition(",")[0])
     if not model:
         raise ConfigError("it is not grouped by model: ask for it with group_by")
+    if amount is not None:
+        _check_currency((amount if isinstance(amount, dict) else result).get("currency"))
     if isinstance(amount, dict):
         return ExportRow(day, model, usd=float(amount["value"]))
     if amount is not None:  # Anthropic counts cents
@@ -210,7 +218,9 @@ class Books:
         self._first: str | None = None
 
     def add(self, row: Served) -> None:
-        """Count the calls of a request, or of an audit."""
+        """Count the calls of a request or an audit. The usage of relayed requests is not read."""
+        if row.outcome is Outcome.RELAY:
+            return
         day = day_of(row.at)
         self._first = day if self._first is None else min(day, self._first)
         for each in row.attempts:

@@ -97,6 +97,17 @@ def test_counts_of_the_prompt_cache_are_part_of_the_prompt() -> None:
     assert DIALECT.tokens(DIALECT.usage(used)) == used
 
 
+def test_tokens_that_are_kept_for_an_hour_are_told_apart() -> None:
+    lives = {"ephemeral_5m_input_tokens": 2, "ephemeral_1h_input_tokens": 3}
+    kept = Tokens(prompt=30, completion=20, cached=15, cache_write=5, hour_write=3)
+    assert DIALECT.tokens({**USAGE, "cache_creation": lives}) == kept
+    assert DIALECT.tokens(DIALECT.usage(kept)) == kept
+    assert DIALECT.tokens({**USAGE, "cache_creation": None}).hour_write == 0
+    assert DIALECT.tokens({**USAGE, "cache_creation": {"ephemeral_1h_input_tokens": 99}}) == (
+        kept._replace(hour_write=5)
+    )
+
+
 def test_later_null_count_takes_nothing_back() -> None:
     end = event("message_delta", delta={"stop_reason": "end_turn"}, usage={"input_tokens": None})
     usage = answer(text_block(0, "a"), end=end).usage

@@ -117,7 +117,9 @@ def check(events: Any) -> None:
     assert completion.usage == USAGE
     counted = DIALECT.tokens(USAGE)
     assert (counted.prompt, counted.completion) == (40, 5)
-    assert (counted.cached, counted.cache_write) == (20, 10)
+    assert (counted.cached, counted.cache_write, counted.hour_write) == (20, 10, 0)
+    lives = [{"ttl": "1h", "inputTokens": 6}, {"ttl": "5m", "inputTokens": 4}, None]
+    assert DIALECT.tokens({**USAGE, "cacheDetails": lives}) == counted._replace(hour_write=6)
 
 
 def test_a_whole_answer_is_read() -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headstart.attempts import Tokens
 from headstart.canonical_request import Quirks, WrittenRequest
 from headstart.dialects.cohere_chat import COHERE_CHAT
 from headstart.dialects.openai_chat import OPENAI_CHAT
@@ -140,9 +141,9 @@ def test_events_that_cannot_be_read_are_errors() -> None:
 
 
 def test_tokens_are_those_that_were_read_and_written() -> None:
-    assert DIALECT.tokens(USAGE) == (11, 12, 4, 0, 0)
-    assert DIALECT.tokens({"billed_units": USAGE["billed_units"]}) == (1, 2, 0, 0, 0)
-    assert DIALECT.tokens({"tokens": None}) == (0, 0, 0, 0, 0)
+    assert DIALECT.tokens(USAGE) == Tokens(11, 12, 4, 0, 0)
+    assert DIALECT.tokens({"billed_units": USAGE["billed_units"]}) == Tokens(1, 2, 0, 0, 0)
+    assert DIALECT.tokens({"tokens": None}) == Tokens(0, 0, 0, 0, 0)
 
 
 def test_a_request_is_written_in_its_names() -> None:

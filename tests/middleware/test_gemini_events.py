@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headstart.attempts import Tokens
 from headstart.dialects.dialect import Frame
 from headstart.dialects.gemini_answers import GenerateDecoder, retry_delay_s
 from headstart.reply import Transcript
@@ -301,5 +302,5 @@ def test_tokens_count_thoughts_as_written_and_tools_as_read() -> None:
         "thoughtsTokenCount": 4,
         "cachedContentTokenCount": 8,
     }
-    assert DIALECT.tokens(usage) == (15, 7, 8, 0, 4)
-    assert DIALECT.tokens(DIALECT.usage(DIALECT.tokens(usage))) == (15, 7, 8, 0, 4)
+    assert DIALECT.tokens(usage) == Tokens(15, 7, 8, 0, 4)
+    assert DIALECT.tokens(DIALECT.usage(DIALECT.tokens(usage))) == Tokens(15, 7, 8, 0, 4)

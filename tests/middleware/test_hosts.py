@@ -41,13 +41,15 @@ from headstart.settings import Settings, UpstreamSettings
 from support.django_site import django_site
 from support.proxied import Reply, reply_of
 from support.serving import serving
-from support.simulated import chat, simulated
+from support.simulated import chat, simulated, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
     from starlette.responses import Response
+
+    from headstart.types import Message, Receive, Scope, Send
 
 pytestmark = pytest.mark.anyio
 
@@ -685,3 +687,72 @@ async def test_the_state_of_the_apps_lifespan_reaches_its_requests() -> None:
     async with served(wrapped) as client:
         replies = [await client.post("/ask", {}) for _ in range(2)]
     assert [json.loads(reply.body) for reply in replies] == [{"pool": "open"}] * 2
+
+
+async def test_a_client_that_leaves_before_its_answer_is_no_failure_of_the_app() -> None:
+    """Without an answer, ``BaseHTTPMiddleware`` raises, and monitors around us count a 500."""
+    asked, release, statuses = asyncio.Event(), asyncio.Event(), []
+
+    async def slow(request: Request) -> Response:
+        asked.set()
+        await release.wait()
+        return JSONResponse({})
+
+    async def noted(
+        request: Request, call_next: Callable[[Request], Awaitable[Response]]
+    ) -> Response:
+        response = await call_next(request)
+        statuses.append(response.status_code)
+        return response
+
+    app = Starlette(routes=[Route("/ask", slow, methods=["POST"])])
+    app.add_middleware(HeadstartMiddleware, endpoints=ENDPOINTS, mode="exact-only")
+    app.add_middleware(BaseHTTPMiddleware, dispatch=noted)
+    async with served(app) as client:
+        async with asyncio.TaskGroup() as group:
+            call = group.create_task(client.post("/ask", {"question": "why?"}))
+            await asked.wait()
+            call.cancel()
+        try:
+            await until(lambda: bool(statuses))
+        finally:
+            release.set()
+    assert statuses == [499]
+
+
+async def test_a_request_that_its_server_cancels_ends_after_its_app() -> None:
+    """Daphne cancels open requests when it stops, and then stops the loop."""
+    begun, ended = asyncio.Event(), []
+    body: list[Message] = [{"type": "http.request", "body": b"{}", "more_body": False}]
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"one", "more_body": True})
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        await asyncio.sleep(0.05)
+        ended.append("app")
+
+    async def receive() -> Message:
+        if body:
+            return body.pop()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            begun.set()
+
+    scope = {
+        "type": "http", "method": "POST", "path": "/ask", "raw_path": b"/ask", "query_string": b"",
+        "headers": [(b"authorization", b"Bearer me")], "client": None, "server": None,
+        "root_path": "", "http_version": "1.1", "scheme": "http", "asgi": {"version": "3.0"},
+    }  # fmt: skip
+    wrapped = HeadstartMiddleware(app, endpoints=ENDPOINTS, mode="exact-only")
+    async with asyncio.TaskGroup() as group:
+        request = group.create_task(wrapped(scope, receive, send))
+        await begun.wait()
+        request.cancel()
+        await asyncio.wait((request,))
+        assert ended == ["app"]
+    await wrapped.aclose()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from headstart.attempts import Tokens
 from headstart.canonical_request import Quirks
 from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
 from headstart.dialects.openai_chat import OPENAI_CHAT
@@ -136,7 +137,7 @@ async def test_openai_client_streams_from_anthropic() -> None:
     assert said(completion.choices[0]) == [("text", "Hello from upstream")]
     assert completion.model == "claude-real"
     assert completion.usage is not None
-    assert OPENAI.tokens(completion.usage) == (30, 20, 15, 5, 0)
+    assert OPENAI.tokens(completion.usage) == Tokens(30, 20, 15, 5, 0)
     assert answer.body.endswith(b"data: [DONE]\n\n")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 
 from headstart.decisions import Outcome
@@ -137,6 +138,26 @@ async def test_a_route_serves_no_answer_older_than_its_lifetime_and_the_callers_
         rig.now += age_s
         lookup = finder.peek(prepared, stored.key) or await finder.find(prepared, stored.key)
     assert lookup.reason == (None if served else "stale")
+
+
+@pytest.mark.anyio
+async def test_a_repeat_that_was_stored_during_the_lookup_is_no_rewording() -> None:
+    """Another worker may store it; equal texts are no evidence about rewordings."""
+    rig = CacheRig(FaultyStore())
+    finder, stored = finder_of(rig), entry("a", created=rig.now)
+
+    async def find_none(exact: str) -> None:
+        await rig.cache.put(stored, "one@0")
+
+    request = ChatRequest(model="m", stream=False, document={}, query="one@0")
+    asked = msgspec.structs.replace(stored.key, query="one@0")
+    prepared = Prepared(request=request, key=asked, directives=Directives())
+    async with running(rig.cache):
+        lookup = await finder.find(prepared, asked, find_none)
+        other = msgspec.structs.replace(asked, exact="b")
+        reworded = await finder.find(prepared, other)
+    assert (lookup.outcome, lookup.pair) == (Outcome.EXACT, None)
+    assert (reworded.outcome, reworded.entry) == (Outcome.SEMANTIC, lookup.entry)
 
 
 @pytest.mark.anyio

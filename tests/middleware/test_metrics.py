@@ -107,6 +107,29 @@ def test_hits_are_compared_with_the_calls_around_them_and_what_they_lose_is_apar
     assert samples["headstart_would_have_cost_usd_total", "a-model", "voice"] == pytest.approx(15.2)
 
 
+def test_a_hit_saves_less_where_the_provider_would_have_had_its_prompt() -> None:
+    """As the report counts it."""
+    hits = [
+        changed(id=f"{n}", at=60.0 * n, entry="e", prompt_tokens=20_000, saved_usd=0.05,
+                saved_prefix_usd=0.04, cost_usd=0.0)
+        for n in range(3)
+    ]  # fmt: skip
+    samples = counted(*hits)
+    place = ("a-model", "")
+    expected = pytest.approx(0.05 + 2 * 0.01)
+    assert samples["headstart_would_have_cost_usd_total", *place] == expected
+    assert samples["headstart_saved_usd_total", "exact", *place] == expected
+
+
+def test_the_part_of_a_batch_that_the_cache_had_is_a_saving_of_its_own_kind() -> None:
+    part = changed(outcome=Outcome.MISS, reason="partial", saved_tokens=7, saved_usd=0.25)
+    samples = counted(part, changed(outcome=Outcome.MISS))
+    place = ("partial", "a-model", "")
+    assert samples["headstart_saved_tokens_total", *place] == 7
+    assert samples["headstart_saved_usd_total", *place] == 0.25
+    assert {key[1] for key in samples if key[0] == "headstart_saved_tokens_total"} == {"partial"}
+
+
 def test_audits_are_spent_and_would_not_have_been() -> None:
     audit = changed(outcome=Outcome.AUDIT, reason="audit", cost_usd=0.5, audit_of="1")
     samples = counted(HIT, audit)

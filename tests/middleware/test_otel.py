@@ -70,6 +70,12 @@ def test_a_hit_counts_what_it_saved_and_pays_nothing() -> None:
     assert "gen_ai.client.token.usage" not in found
 
 
+def test_a_batch_that_the_cache_answered_in_part_pays_for_the_rest() -> None:
+    found = measured(row(Outcome.MISS, saved_tokens=7, prompt_tokens=30))
+    assert found["headstart.saved.tokens"][0].value == 7
+    assert sum(point.sum for point in found["gen_ai.client.token.usage"]) == 30
+
+
 def test_the_provider_has_the_name_of_the_conventions_as_in_the_spans() -> None:
     rows = row(Outcome.MISS, upstream="eu"), row(Outcome.MISS, upstream="eu#2")
     points = measured(*rows)["gen_ai.client.operation.duration"]
@@ -99,6 +105,16 @@ def test_a_failure_names_its_type() -> None:
     (duration,) = found["gen_ai.client.operation.duration"]
     assert duration.attributes["error.type"] == "upstream_unreachable"
     assert "gen_ai.server.time_to_first_token" not in found
+
+
+def test_a_hit_saves_less_where_the_provider_would_have_had_its_prompt() -> None:
+    hits = [
+        row(Outcome.EXACT, at=60.0 * n, entry="e", prompt_tokens=20_000, saved_usd=0.5,
+            saved_prefix_usd=0.25)
+        for n in range(2)
+    ]  # fmt: skip
+    (without,) = measured(*hits)["headstart.cost.without"]
+    assert without.value == 0.75
 
 
 def test_the_bill_is_counted_with_and_without_headstart_by_route() -> None:

@@ -10,10 +10,11 @@ import pytest
 from yarl import URL
 
 from headstart.decisions import Outcome
+from headstart.middleware.asgi import Gateway
 from support.patience import PATIENCE_S
 from support.proxied import CHAT, Proxied, proxied, reply_of
 from support.scripted import USAGE, ScriptedUpstream
-from support.simulated import until
+from support.simulated import in_flight, until
 
 pytestmark = pytest.mark.anyio
 
@@ -347,6 +348,23 @@ async def test_client_keys_are_required_replaced_upstream_and_never_sent_on() ->
         assert not proxy.upstream.calls
         assert (await proxy.ask(headers={"authorization": "Bearer let-me-in"})).status == 200
         assert proxy.upstream.calls[0].header(b"authorization") is None
+
+
+async def test_the_cost_of_a_call_is_told_once_however_many_requests_share_it() -> None:
+    upstream = ScriptedUpstream()
+    upstream.hold = asyncio.Semaphore(0)
+    price = {"default": {"input_per_million": 1.0, "output_per_million": 2.0}}
+    async with proxied(upstream, provider={"price": price}) as proxy:
+        assert isinstance(proxy.app, Gateway)
+        assert proxy.app._started is not None
+        async with asyncio.TaskGroup() as group:
+            asked = [group.create_task(proxy.ask()) for _ in range(3)]
+            await in_flight(proxy.app._started.engine._flights, 3)
+            upstream.hold.release()
+            upstream.hold.release()
+        costs = [each.result().headers.get("x-headstart-cost") for each in asked]
+        assert sum(row.outcome is Outcome.JOINED for row in proxy.served) == 2
+    assert sorted(costs, key=str) == ["0.00007000", None, None]
 
 
 async def test_a_row_is_booked_for_each_request_with_its_savings() -> None:

@@ -28,6 +28,12 @@ RICH = Price(
         (RICH, Tokens(prompt=1_000_000, cached=600_000), 3 * (0.8 + 0.12 + 0.01)),
         (RICH, Tokens(prompt=1_000_000, cache_write=1_000_000), 3 * 2.51),
         (RICH, Tokens(prompt=10, cached=1_000_000), 3 * 0.21),
+        (
+            RICH,
+            Tokens(prompt=1_000_000, cache_write=800_000, hour_write=600_000),
+            3 * (0.4 + 0.5 + 2.4 + 0.01),
+        ),
+        (PLAIN, Tokens(prompt=1_000_000, cache_write=800_000, hour_write=600_000), 2.0),
     ],
 )
 def test_each_kind_of_token_has_its_price(price: Price, tokens: Tokens, usd: float) -> None:
@@ -64,6 +70,7 @@ def test_a_race_of_two_costs_half_more_or_twice_as_much() -> None:
         (RICH, Tokens(prompt=1_000_000, completion=5), 3 * 1.8),
         (RICH, Tokens(prompt=1_000_000, cached=600_000), 3 * 0.72),
         (RICH, Tokens(prompt=1_000_000, cache_write=1_000_000), 3 * 2.3),
+        (RICH, Tokens(prompt=1_000_000, cache_write=1_000_000, hour_write=1_000_000), 3 * 3.8),
         (RICH, Tokens(prompt=1_000_000, cached=1_000_000), 0.0),
     ],
 )

@@ -83,6 +83,17 @@ def test_the_breakdown_and_the_report_tell_the_same_costs() -> None:
     assert int(line["saved_tokens"]) == overall.savings.tokens
 
 
+def test_the_tokens_of_a_line_are_those_of_the_answers_that_a_provider_gave() -> None:
+    """A joined request shares the tokens of another one."""
+    breakdown = Breakdown()
+    for outcome in (Outcome.MISS, Outcome.JOINED, Outcome.EXACT):
+        breakdown.add(served(outcome, prompt_tokens=7, completion_tokens=3))
+    text = io.StringIO()
+    breakdown.write(text)
+    (line,) = csv.DictReader(io.StringIO(text.getvalue()))
+    assert (line["requests"], line["prompt_tokens"], line["completion_tokens"]) == ("3", "7", "3")
+
+
 def test_a_request_counts_in_each_of_its_tags() -> None:
     report = report_on(served(tags=("a", "b"), cost_usd=0.5), hit(tags=("a",)), hit())
     found = {group.name: (group.requests, group.costs.would_have_usd) for group in report.tags}

@@ -219,6 +219,28 @@ def test_calls_that_failed_are_not_on_the_bill_and_audits_are() -> None:
     assert found.lines[0].differs == ()
 
 
+def test_a_relayed_request_is_no_usage() -> None:
+    """It may be a list of files, and its tokens are not read."""
+    books = books_of(attempt())
+    relayed = attempt(model="files", prompt_tokens=0, completion_tokens=0, cost_usd=None)
+    books.add(served(Outcome.RELAY, at=AT, endpoint="/v1/files", attempts=(relayed,)))
+    (line,) = books.reconcile([ExportRow(DAY, "gpt-4o", 1, 700, 25)]).lines
+    assert (line.model, line.differs) == ("gpt-4o", ())
+
+
+@pytest.mark.parametrize(
+    "export",
+    [
+        OPENAI_COSTS.replace(",usd,", ",eur,"),
+        json.dumps(OPENAI_COST_PAGE).replace('"usd"', '"eur"'),
+        json.dumps(ANTHROPIC_COST_PAGE).replace('"USD"', '"EUR"'),
+    ],
+)
+def test_amounts_in_another_currency_are_refused(export: str) -> None:
+    with pytest.raises(ConfigError, match="in EUR, and the books are in dollars"):
+        read_usage(export.encode())
+
+
 def test_the_calls_of_a_judge_count() -> None:
     books = books_of(attempt())
     judge = served(

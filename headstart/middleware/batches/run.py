@@ -23,6 +23,7 @@ from headstart.policies.routing import schedule
 from headstart.policies.routing.failures import FailureKind
 from headstart.policies.routing.rate_limits import retry_after_s
 from headstart.policies.routing.schedule import BatchPace
+from headstart.usual_calls import RecentPrompts
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -136,6 +137,7 @@ class BatchBooks:
         self.would_have_cost_usd = 0.0
         self.calls = 0
         """The calls to providers, also those that failed."""
+        self._prompts = RecentPrompts()
         self._rows: dict[str, Served] = {}
 
     def notify(self, observation: Observation) -> None:
@@ -144,7 +146,7 @@ class BatchBooks:
             return
         self.calls += len(observation.attempts)
         self.paid_usd += observation.cost_usd or 0.0
-        self.would_have_cost_usd += observation.would_have_cost_usd
+        self.would_have_cost_usd += self._prompts.would_have_cost_usd(observation)
         if observation.veto is not None and not observation.outcome.is_hit:
             self.vetoes[observation.veto] += 1
         if not observation.outcome.is_own_call:

@@ -39,6 +39,10 @@ AT_END_S = 0.1
 end of a stream whose background tasks take longer."""
 
 
+END_S = 2.0
+"""Seconds for which a cancelled request waits for its app, which knows that the client left."""
+
+
 class AppUpstream:
     """Answers one request by calling the wrapped app with the request's own ASGI scope.
 
@@ -57,10 +61,13 @@ class AppUpstream:
         self._spawn = spawn
         self._task: asyncio.Task[None] | None = None
 
-    async def ended(self) -> None:
-        """Wait until the app has returned: its background tasks run after its answer."""
+    async def ended(self, within_s: float | None = None) -> None:
+        """Wait until the app has returned: its background tasks run after its answer.
+
+        A server that stops waits for open requests, but not for tasks.
+        """
         if self._task is not None:
-            await asyncio.wait((self._task,))
+            await asyncio.wait((self._task,), timeout=within_s)
 
     async def send(self, call: Call) -> Reply:
         """Call the app and wait for ``http.response.start``. Raises the app's errors."""

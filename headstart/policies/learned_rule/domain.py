@@ -8,6 +8,7 @@ Bayesian logistic regression whose posterior is updated with each label.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from hashlib import blake2b
 from math import sqrt
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -384,6 +385,17 @@ def dump_snapshot(state: DomainState, entries: EntryStatsTable, version: str) ->
     )
 
 
+@contextmanager
+def _decoding() -> Iterator[None]:
+    """Raise SnapshotError for what a decoder raises."""
+    try:
+        yield
+    except (msgspec.MsgspecError, ValueError, TypeError) as error:
+        raise SnapshotError(
+            f"the learned state is damaged, or headstart tune did not write it: {error}"
+        ) from error
+
+
 def load_snapshot(
     data: bytes, version: str, *, exact: bool = False
 ) -> tuple[DomainState, EntryStatsTable]:
@@ -392,14 +404,15 @@ def load_snapshot(
     ``exact`` also refuses a snapshot of a cold start in which near misses were not yet counted:
     its labels, applied again, lead to another state.
     """
-    try:
+    with _decoding():
         head = msgspec.msgpack.decode(data, type=_SnapshotHead)
-        if head != _SnapshotHead(format=SNAPSHOT_FORMAT, version=version, features=NAMES):
-            raise SnapshotError(
-                f"the snapshot was learned by {head.version!r} (format {head.format}), this is "
-                f"{version!r} (format {SNAPSHOT_FORMAT}): what was learned does not carry over; "
-                "start anew"
-            )
+    if head != _SnapshotHead(format=SNAPSHOT_FORMAT, version=version, features=NAMES):
+        raise SnapshotError(
+            f"the snapshot was learned by {head.version!r} (format {head.format}), this is "
+            f"{version!r} (format {SNAPSHOT_FORMAT}): what was learned does not carry over; "
+            "make the file anew with headstart tune"
+        )
+    with _decoding():
         envelope = msgspec.msgpack.decode(data, type=_Snapshot)
         state = DomainState(
             model=Posterior(*_unpacked(envelope.model)),
@@ -414,10 +427,6 @@ def load_snapshot(
             sketches=envelope.sketches,
             near_misses=envelope.near_misses or NearMissCounts(),
         )
-    except (msgspec.MsgspecError, ValueError, TypeError) as error:
-        raise SnapshotError(
-            f"the learned state is damaged, or headstart tune did not write it: {error}"
-        ) from error
     if exact and envelope.near_misses is None and state.learned_pairs < ENOUGH_LABELS:
         raise SnapshotError("the snapshot is older than the count of near misses")
     return state, EntryStatsTable(envelope.entries)
