@@ -194,6 +194,15 @@ class FieldUse(Enum):
     """It is compared with a stored answer before that is served (``Admission.refuse_serve``)."""
 
 
+def field_uses(*, keyed: str, ignored: str, ranged: str = "") -> Mapping[str, FieldUse]:
+    """Return the table of these fields. Spaces separate their names."""
+    return {
+        **dict.fromkeys(keyed.split(), FieldUse.KEYED),
+        **dict.fromkeys(ignored.split(), FieldUse.IGNORED),
+        **dict.fromkeys(ranged.split(), FieldUse.RANGED),
+    }
+
+
 class SharedForm(NamedTuple):
     """How plain requests of a dialect get the same key as those of another dialect."""
 

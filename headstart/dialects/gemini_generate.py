@@ -12,7 +12,6 @@ from headstart.dialects.dialect import (
     ContentTypes,
     CountForm,
     Dialect,
-    FieldUse,
     KeyForm,
     ListedModel,
     LogprobsForm,
@@ -20,6 +19,7 @@ from headstart.dialects.dialect import (
     Operations,
     as_count,
     as_text,
+    field_uses,
     listed_objects,
 )
 from headstart.dialects.gemini_answers import (
@@ -176,19 +176,13 @@ def _encoder(id: str, created: int, *, include_usage: bool) -> GenerateEncoder: 
     return GenerateEncoder(id)
 
 
-_FIELDS: Mapping[str, FieldUse] = {
-    "model": FieldUse.KEYED,
-    "contents": FieldUse.KEYED,
-    "systemInstruction": FieldUse.KEYED,
-    "cachedContent": FieldUse.KEYED,
-    "generationConfig": FieldUse.KEYED,
-    "safetySettings": FieldUse.KEYED,
-    "toolConfig": FieldUse.KEYED,
-    "tools": FieldUse.KEYED,
-    "labels": FieldUse.IGNORED,
-    "serviceTier": FieldUse.IGNORED,
-    "store": FieldUse.IGNORED,
-}
+_FIELDS = field_uses(
+    keyed=(
+        "model contents systemInstruction cachedContent generationConfig safetySettings toolConfig "
+        "tools"
+    ),
+    ignored="labels serviceTier store",
+)
 """Uses the names that the reader gives to fields. In ``generationConfig`` the limits
 ``maxOutputTokens`` and ``candidateCount`` are ranged."""
 _KEY_RANGED = frozenset({"maxOutputTokens", "candidateCount"})

@@ -13,11 +13,11 @@ import msgspec
 
 from headstart.dialects.dialect import (
     Dialect,
-    FieldUse,
     JSONDecoder,
     KeyForm,
     Rendered,
     decode_document,
+    field_uses,
     split_text,
     unreadable,
 )
@@ -40,7 +40,7 @@ from headstart.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from headstart.canonical_request import CanonicalRequest, Quirks, WrittenRequest
     from headstart.dialects.dialect import EventEncoder
@@ -282,19 +282,17 @@ def _chunks(completion: Completion) -> Iterator[dict[str, Any]]:
 
 # --- the dialect ---------------------------------------------------------------------------------
 
-_KEYED = (
-    "model prompt suffix echo max_tokens n best_of logprobs stop seed temperature top_p "
-    "frequency_penalty presence_penalty logit_bias"
+_FIELDS = field_uses(
+    keyed=(
+        "model prompt suffix echo max_tokens n best_of logprobs stop seed temperature top_p "
+        "frequency_penalty presence_penalty logit_bias"
+    ),
+    ignored=(
+        "stream stream_options user safety_identifier metadata store service_tier "
+        "prompt_cache_key cache_control cache"
+    ),
 )
-_IGNORED = (
-    "stream stream_options user safety_identifier metadata store service_tier prompt_cache_key "
-    "cache_control cache"
-)
-_FIELDS: Mapping[str, FieldUse] = {
-    **dict.fromkeys(_KEYED.split(), FieldUse.KEYED),
-    **dict.fromkeys(_IGNORED.split(), FieldUse.IGNORED),
-}
-"""``user`` and ``safety_identifier`` join the scope instead. ``cache`` is litellm's own."""
+"""``user`` and ``safety_identifier`` join the scope instead. ``cache`` is litellm's own field."""
 
 OPENAI_COMPLETIONS = Dialect(
     name=NAME,
