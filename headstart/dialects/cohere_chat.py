@@ -33,9 +33,10 @@ from headstart.dialects.requests import (
     budget_of,
     data_url,
     described_schema,
+    filled,
     kept_stops,
     name_results,
-    plain_text,
+    titled_text,
     top_level_extra,
 )
 from headstart.errors import InvalidRequest
@@ -241,7 +242,7 @@ def _settings(asked: CanonicalRequest, quirks: Quirks, losses: TranslationLosses
         "response_format": _format(asked.response_format),
         "thinking": None if asked.reasoning is None else _thinking(asked.reasoning, losses),
     }
-    return {name: value for name, value in settings.items() if value is not None}
+    return filled(settings)
 
 
 def _sampling(asked: CanonicalRequest, quirks: Quirks, losses: TranslationLosses) -> dict[str, Any]:
@@ -359,10 +360,10 @@ def _block(part: TextPart | MediaPart | ForeignPart, losses: TranslationLosses) 
     if isinstance(part, TextPart):
         return {"type": "text", "text": part.text}
     if part.kind != "image":
-        text = plain_text(part)
+        text = titled_text(part)
         if text is None:
             raise losses.refusal(f"content of type {part.kind}")
-        return {"type": "text", "text": f"{part.name}:\n{text}" if part.name else text}
+        return {"type": "text", "text": text}
     losses.drop_filled({"name": part.name})
     detail = {} if part.detail is None else {"detail": part.detail}
     return {"type": "image_url", "image_url": {"url": data_url(part), **detail}}

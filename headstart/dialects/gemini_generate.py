@@ -105,9 +105,7 @@ def _candidate(token: dict[str, Any]) -> dict[str, Any]:
 
 
 def _objects(value: Any) -> list[dict[str, Any]]:
-    return (
-        [each for each in value or () if isinstance(each, dict)] if isinstance(value, list) else []
-    )
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 _IN_PATH = re.compile(rb"(/models/)[^/:]+:([A-Za-z]+)$")

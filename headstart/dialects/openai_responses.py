@@ -23,6 +23,7 @@ from headstart.dialects.request_form import (
     canonical_tools,
     decoded_digest,
     keep_property_order,
+    keyed_media,
     ordinal,
 )
 from headstart.dialects.responses_answers import (
@@ -169,21 +170,11 @@ def _key_part(part: object) -> object:
         part = {n: v for n, v in part.items() if v or n not in ("annotations", "logprobs")}
     for name in ("image_url", "file_data"):
         if name in part:
-            part[name] = _key_media(part[name])
+            part[name] = keyed_media(part[name])
     match part:
         case {"input_audio": {"data": str(data)} as audio}:
             part["input_audio"] = {**audio, "data": decoded_digest(data)}
     return part
-
-
-def _key_media(url: object) -> object:
-    """Return media type and digest of a ``data:`` URL; any other text stays as it is."""
-    if not isinstance(url, str):
-        return None if url is None else {"came": url}
-    media_type, comma, data = url.partition(",")
-    if not (comma and url.startswith("data:") and media_type.endswith(";base64")):
-        return url
-    return [media_type, decoded_digest(data)]
 
 
 def _one_text(parts: list[object]) -> object:
