@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack, ca
 from prometheus_client import CollectorRegistry
 
 from headstart.config.loading import load_settings, override_cache
-from headstart.dialects.registry import DIALECTS, DOCUMENTS, RELAYED_PREFIXES, SOCKET_PREFIXES
+from headstart.dialects.registry import DIALECTS, DOCUMENTS
 from headstart.errors import ConfigError
 from headstart.factory import Parts, start_engine
 from headstart.middleware.admin_front import AdminFront, AdminState, LivePages
@@ -183,8 +183,7 @@ def build_gateway(
             exchange=exchange,
             make_upstream=make_upstream,
         ),
-        relay_prefixes=RELAYED_PREFIXES,
-        socket_prefixes=SOCKET_PREFIXES,
+        relays=True,
         origins=origins,
     )
 

@@ -11,7 +11,7 @@ import msgspec
 
 from headstart.config.providers import aliases
 from headstart.config.strategies import strategy_of
-from headstart.dialects.registry import DIALECTS, claiming
+from headstart.dialects.registry import claiming
 from headstart.dialects.request_form import CACHE_POINT
 from headstart.factory.context import BuildContext, clock, persist
 from headstart.factory.upstreams import OpenedUpstream, dialects_of, price_of, provider_of
@@ -297,12 +297,12 @@ class CandidateBuilder:
     def single(self, upstream: str) -> Candidate:
         """Return the candidate for requests without a route: one upstream, with retries."""
         candidate = self.build(upstream, Strategy(), self._upstreams[upstream])
-        return self._with_rescue(Strategy(), candidate, self._prefill)
+        return self._rescued(Strategy(), candidate, self._prefill)
 
     def route(self, name: str, strategy: Strategy) -> Candidate:
         """Return the candidate for a route. It rescues answers that break off."""
         members = (self._member(name, each) for each in strategy.upstreams)
-        return self._with_rescue(strategy, self.build(name, strategy, *members), self._prefill)
+        return self._rescued(strategy, self.build(name, strategy, *members), self._prefill)
 
     def relays(self, name: str, strategy: Strategy) -> dict[str, Candidate]:
         """Return the candidates for a route's relayed requests, by the dialect of the requests."""
@@ -326,14 +326,14 @@ class CandidateBuilder:
         """Return a candidate with the rescue of a strategy around it and around its steps."""
         # Steps that rewrite the answer need it from its beginning.
         rewritten = output.edits != "off" or output.quotes
-        return self._with_rescue(strategy, candidate, {} if rewritten else self._prefill)
+        return self._rescued(strategy, candidate, {} if rewritten else self._prefill)
 
-    def _with_rescue(
+    def _rescued(
         self, strategy: Strategy, candidate: Candidate, prefill: Mapping[str, Prefill]
     ) -> Candidate:
         from headstart.middleware.upstreams.rescue import RescuedCandidate
 
-        return RescuedCandidate(candidate, DIALECTS, mode=strategy.rescue, prefill=prefill)
+        return RescuedCandidate(candidate, mode=strategy.rescue, prefill=prefill)
 
     def build(self, name: str, strategy: Strategy, *members: Candidate) -> Candidate:
         """Return a candidate that combines members by a strategy."""
@@ -369,7 +369,6 @@ class CandidateBuilder:
             self.build(f"{name}.fast", alone, fast),
             self.build(f"{name}.slow", alone, slow),
             strategy,
-            dialects=DIALECTS,
             draw=_draw,
             clock=clock,
         )

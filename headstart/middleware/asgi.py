@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from headstart.dialects.registry import RELAYED_PREFIXES, SOCKET_PREFIXES
 from headstart.errors import ConfigError, HeadstartError
 from headstart.middleware.after_checks import CheckedRequest, looked_up_before
 from headstart.middleware.endpoints import Route, Routes, as_openai, raw_path
@@ -97,14 +98,14 @@ def _readable(origin: bytes) -> Headers:
 
 @dataclass(frozen=True)
 class StartedEngine:
-    """A started engine and how to stop it."""
+    """A started engine, how to stop it, and the parts beside it that answer requests."""
 
     engine: Engine
-    relay: Relay | None
-    sockets: WebSocketRelay | None
-    kept: KeptResponses | None
     aclose: Callable[[], Awaitable[None]]
-    tracing: Tracing | None = None
+    tracing: Tracing | None
+    relay: Relay | None = None
+    sockets: WebSocketRelay | None = None
+    kept: KeptResponses | None = None
     drafts: LiveDrafts | None = None
     batches: BatchService | None = None
 
@@ -118,11 +119,11 @@ START_PAUSE_S = 5.0
 class Gateway:
     """Wraps an ASGI app. Starts with the app's lifespan, else with the first matched request.
 
-    ``start`` opens the store, the encoder and the upstreams; ``relay_prefixes`` name the paths that
-    go to an upstream if no route matches, ``socket_prefixes`` the same for WebSockets, and
-    ``origins`` has the web pages that may read answers. One instance serves one event loop at a
-    time. If it wraps an app and the store does not answer, the app starts nevertheless. With wrong
-    settings the app does not start.
+    ``start`` opens the store, the encoder and the upstreams. ``relays``: requests and WebSockets
+    that no route matches go to an upstream, if their paths begin like those of providers; otherwise
+    they go to the wrapped app. ``origins`` has the web pages that may read answers. One instance
+    serves one event loop at a time. If it wraps an app and the store does not answer, the app
+    starts nevertheless. With wrong settings the app does not start.
     """
 
     def __init__(
@@ -131,8 +132,7 @@ class Gateway:
         *,
         routes: Routes,
         start: Callable[[], Awaitable[StartedEngine]],
-        relay_prefixes: tuple[bytes, ...] = (),
-        socket_prefixes: tuple[bytes, ...] = (),
+        relays: bool = False,
         origins: OriginRules | None = None,
     ) -> None:
         self.app = app
@@ -140,8 +140,8 @@ class Gateway:
         """The server sets it before it stops: it still answers, but is not ready."""
         self._routes = routes
         self._start = start
-        self._relay_prefixes = relay_prefixes
-        self._socket_prefixes = socket_prefixes
+        self._relays = relays
+        self._prefixes = RELAYED_PREFIXES if relays else ()
         self._origins = origins
         self._started: StartedEngine | None = None
         self._starting: asyncio.Future[StartedEngine] | None = None
@@ -154,10 +154,10 @@ class Gateway:
             return await others.get(scope["type"], self.app)(scope, receive, send)
         path = raw_path(scope)
         route = self._routes.match(scope["method"], path, scope["query_string"])
-        if route is None and not path.startswith(self._relay_prefixes):
-            elsewhere = self._try_azure if self._relay_prefixes else self.app
+        if route is None and not path.startswith(self._prefixes):
+            elsewhere = self._try_azure if self._relays else self.app
             return await elsewhere(scope, receive, send)
-        page_headers: Headers | None = SANDBOX if self._relay_prefixes else ()
+        page_headers: Headers | None = SANDBOX if self._relays else ()
         if page_headers and self._origins is not None and self._origins.origins:
             page_headers = await headers_for_page(scope, send, self._origins)
             if page_headers is None:
@@ -220,9 +220,9 @@ class Gateway:
             await running.relay.handle(scope, receive, send)
 
     async def _relay_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._socket_prefixes:
+        if self._relays:
             scope = as_openai(scope) or scope
-        if not (self._socket_prefixes and raw_path(scope).startswith(self._socket_prefixes)):
+        if not (self._relays and raw_path(scope).startswith(SOCKET_PREFIXES)):
             return await self.app(scope, receive, send)
         running = self._started or await self._try_to_start()
         tracing = None if running is None else running.tracing
@@ -270,7 +270,7 @@ class Gateway:
             await self.running()
         except HeadstartError as error:
             logger.error("start-up failed: %s", error)
-            if self._relay_prefixes or isinstance(error, ConfigError):
+            if self._relays or isinstance(error, ConfigError):
                 return error
         return None
 

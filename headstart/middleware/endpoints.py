@@ -15,6 +15,7 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
+from headstart.dialects.dialect import UNDECODABLE
 from headstart.dialects.requests import decode_object, repeats_keys
 from headstart.errors import ConfigError, InvalidRequest
 from headstart.policies.key import QUESTION_GROUP
@@ -464,6 +465,6 @@ def with_deployment(body: bytes, name: str, check: Callable[[bytes], None]) -> b
         if msgspec.json.decode(body, type=_ModelOfBody).model == name:
             return body
         fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNDECODABLE:
         return body
     return msgspec.json.encode({**fields, "model": name})

@@ -18,6 +18,7 @@ import msgspec
 from headstart.attempts import Attempt, AttemptOutcome
 from headstart.compression.tokens import count_prompt
 from headstart.decisions import Outcome
+from headstart.dialects.dialect import UNDECODABLE
 from headstart.dialects.registry import DIALECTS, claiming
 from headstart.dialects.requests import (
     LONGEST_MODEL,
@@ -473,7 +474,7 @@ def named_model(body: bytes) -> str:
     """Return the model that a JSON body names, or ""."""
     try:
         return _read_named(body).model
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNDECODABLE:
         return ""
 
 

@@ -19,6 +19,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
+from headstart.dialects.dialect import UNDECODABLE
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.registry import DIALECTS, DOCUMENTS
 from headstart.dialects.requests import list_page
@@ -616,7 +617,7 @@ async def _read_json(receive: Receive) -> dict[str, Any]:
             raise RequestTooLarge(f"the body exceeds {SMALL_BODY} bytes")
     try:
         return msgspec.json.decode(bytes(body), type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise InvalidRequest(f"the body is not a JSON object: {error}") from error
 
 

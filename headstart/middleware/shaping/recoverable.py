@@ -86,8 +86,8 @@ _OUTPUT_PRICE = 4.0
 """The usual price of an output token, in input tokens."""
 
 
-def may_recover(asked: CanonicalRequest, tool: str) -> bool:
-    """Tell whether a request may get our tool of this name.
+def may_recover(asked: CanonicalRequest) -> bool:
+    """Tell whether a request may get our tool.
 
     The model must be free to call it, and it must fit beside the client's own tools. A model that
     must call any tool may call ours first: the further call asks for a tool again.
@@ -100,7 +100,7 @@ def may_recover(asked: CanonicalRequest, tool: str) -> bool:
     if not asked.tools:
         # Some providers take no tools beside a response format.
         return asked.wants_text
-    return not any(isinstance(each, ForeignTool) or each.name == tool for each in asked.tools)
+    return not any(isinstance(each, ForeignTool) or each.name == RETRIEVE for each in asked.tools)
 
 
 def offers_tool(*, has_tools: bool, opening: int, before_cut: int | None) -> bool:
@@ -289,7 +289,7 @@ class RecoverableCalls:
         if not form.hides_rounds or request.model in self._no_tools or not self.settings.retrievals:
             return False
         asked = context.read(call, request)
-        if asked is None or not may_recover(asked, RETRIEVE):
+        if asked is None or not may_recover(asked):
             return False
         if form.continues_answer(request.document):
             return False

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headstart.attempts import AttemptRole, RoutingEstimate, Tokens
-from headstart.dialects.registry import FORMS
+from headstart.dialects.registry import DIALECTS, FORMS
 from headstart.errors import (
     HeadstartError,
     UpstreamError,
@@ -105,7 +105,6 @@ class RescuedCandidate:
     def __init__(
         self,
         inner: Candidate,
-        dialects: Mapping[str, Dialect],
         *,
         mode: Rescue = "restart",
         prefill: Mapping[str, Prefill] = _NO_PREFILLS,
@@ -114,7 +113,6 @@ class RescuedCandidate:
         self.identity = inner.identity
         self.names = inner.names
         self._inner = inner
-        self._dialects = dialects
         self._mode = mode
         self._prefill = prefill if mode == "prefill" else _NO_PREFILLS
 
@@ -131,7 +129,7 @@ class RescuedCandidate:
         request = call.request
         # A whole answer is shown at its end. Until then, another answer is failover and no rescue.
         if call.editable and request is not None and not (self._mode == "off" and request.stream):
-            dialect = self._dialects.get(call.dialect)
+            dialect = DIALECTS.get(call.dialect)
             if dialect is not None and dialect.is_chat:
                 reply.filter(self._rescue(reply, reply.pieces, reply.transcript, call, dialect))
         return reply

@@ -736,7 +736,8 @@ class SharedUpstreamStates(UpstreamStates):
     """The states of upstreams of all workers, in the memory ``file`` from ``offset`` on."""
 
     def __init__(self, file: int, offset: int) -> None:
-        super().__init__(SyncedMeasures(self._tell, self._tell_answer))
+        super().__init__()
+        self.measures = SyncedMeasures(self._tell, self._tell_answer)
         self.affinities = SyncedAffinities(self._tell)
         self.reuse = SyncedPrefixReuse(self._tell)
         self._table = SharedTable(file, offset)

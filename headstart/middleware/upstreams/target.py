@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 import msgspec
 
-from headstart.dialects.registry import DOCUMENTS, FORMS
+from headstart.dialects.registry import DIALECTS, DOCUMENTS, FORMS
 from headstart.errors import (
     HeadstartError,
     RequestError,
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
         AsyncIterator,
         Awaitable,
         Callable,
-        Mapping,
         Sequence,
     )
 
@@ -532,7 +531,6 @@ class Target:
         upstream: Upstream,
         settings: UpstreamSettings,
         states: UpstreamStates,
-        dialects: Mapping[str, Dialect],
         clock: Callable[[], float],
         *,
         key: str = "",
@@ -550,7 +548,6 @@ class Target:
         self.own_key = bool(key)
         """Callers' keys do not reach it."""
         self._upstream = upstream
-        self._dialects = dialects
         self._clock = clock
         self._settings = settings
         self._cancels_billing = settings.cancels_billing is True
@@ -618,7 +615,7 @@ class Target:
         target_call = TargetCall(
             call,
             booking,
-            None if call.request is None else self._dialects.get(call.dialect),
+            None if call.request is None else DIALECTS.get(call.dialect),
             stall_s=self._stall_limit_s(booking, call),
             clock=self._clock,
         )
