@@ -37,7 +37,6 @@ from headstart.dialects.requests import (
     kept_stops,
     last_user_text,
     name_results,
-    named_user,
     plain_text,
     read_field,
     read_message_list,
@@ -367,6 +366,14 @@ def _includes_usage(document: dict[str, Any]) -> bool:
     if value is not None and not isinstance(value, bool):
         raise InvalidRequest("stream_options.include_usage: must be a boolean")
     return bool(value)
+
+
+def named_user(document: dict[str, Any]) -> str | None:
+    """Return the user that a request of OpenAI's names, under one name or under both."""
+    user, safety = document.get("user"), document.get("safety_identifier")
+    if user and safety:
+        return msgspec.json.encode((user, safety)).decode()
+    return user or safety or None
 
 
 _AUDIO = {"wav": "wav", "x-wav": "wav", "mp3": "mp3", "mpeg": "mp3"}

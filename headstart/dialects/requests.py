@@ -132,14 +132,6 @@ def read_field(document: dict[str, Any], field: str, kind: type[T]) -> T | None:
     raise InvalidRequest(f"{field}: must be {_TYPE_NAMES[kind]}")
 
 
-def named_user(document: dict[str, Any]) -> str | None:
-    """Return the user that a request of OpenAI's names, under one name or under both."""
-    user, safety = document.get("user"), document.get("safety_identifier")
-    if user and safety:
-        return msgspec.json.encode((user, safety)).decode()
-    return user or safety or None
-
-
 def last_user_text(messages: list[dict[str, Any]]) -> str | None:
     """Return the text of the last message if it is the user's and text alone, else None.
 

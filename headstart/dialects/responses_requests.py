@@ -22,6 +22,7 @@ from headstart.canonical_request import (
     ToolChoice,
     WrittenRequest,
 )
+from headstart.dialects.openai_requests import named_user
 from headstart.dialects.requests import (
     Fields,
     TranslationLosses,
@@ -34,7 +35,6 @@ from headstart.dialects.requests import (
     marked_origin,
     may_hold_marks,
     name_results,
-    named_user,
     read_model,
     repeats_keys,
     split_data_url,
