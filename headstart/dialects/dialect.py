@@ -160,8 +160,8 @@ def _members(fields: dict[str, Any]) -> bytes:
 class Operations(NamedTuple):
     """The operations of a dialect whose paths name the model and tell whether to stream."""
 
-    route: str
-    """Name of the route of all its operations."""
+    endpoint: str
+    """Name of the endpoint of all its operations."""
     part: bytes
     """A text in every path of its operations, so that other paths are recognised quickly."""
     answers: Callable[[bytes, bytes], bool]

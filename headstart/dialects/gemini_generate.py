@@ -500,7 +500,7 @@ GEMINI_GENERATE = Dialect(
     ends_at_finish=True,
     content_types=ContentTypes(b"application/json; charset=UTF-8", b"text/event-stream"),
     operations=Operations(
-        route="/v1beta/models/{model}:generateContent",
+        endpoint="/v1beta/models/{model}:generateContent",
         part=b"/models/",
         answers=lambda path, query: find_operation(path, query) is not None,
         parse=_parse,

@@ -47,7 +47,7 @@ from headstart.middleware.asgi import StartedEngine, not_found
 from headstart.middleware.client_ledger import ClientLedger
 from headstart.middleware.concurrency import ConcurrencyLimit, Supervisor
 from headstart.middleware.conversations import Conversations
-from headstart.middleware.endpoints import Routes
+from headstart.middleware.endpoints import EndpointTable
 from headstart.middleware.flights import Flights
 from headstart.middleware.identity import (
     AcceptedCredentials,
@@ -500,7 +500,7 @@ def _make_drafts(parts: Parts, engine: Engine) -> LiveDrafts | None:
     engine.drafts = drafts = LiveDrafts(
         settings.live,
         engine,
-        Routes(DIALECTS.values(), ()),
+        EndpointTable(DIALECTS.values(), ()),
         observer=parts.observers,
         clock=clock,
         new_id=lambda: secrets.token_urlsafe(18),
@@ -523,13 +523,13 @@ async def _open_batches(parts: Parts, engine: Engine) -> BatchService | None:
         await asyncio.to_thread(folder.prepare)
     except OSError as error:
         raise ConfigError(f"batches.dir: {folder.root}: {error.strerror}") from error
-    routes = Routes(DIALECTS.values(), (), DOCUMENTS.values())
+    endpoints = EndpointTable(DIALECTS.values(), (), DOCUMENTS.values())
 
     async def ask(scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["raw_path"]
-        route = routes.match("POST", path)
-        assert route is not None  # the service has no other path
-        await engine.handle(route, path, scope, receive, send, not_found)
+        endpoint = endpoints.match("POST", path)
+        assert endpoint is not None  # the service has no other path
+        await engine.handle(endpoint, path, scope, receive, send, not_found)
 
     service = BatchService(
         settings.batches,

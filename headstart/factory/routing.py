@@ -15,7 +15,7 @@ from headstart.dialects.registry import claiming
 from headstart.dialects.request_form import CACHE_POINT
 from headstart.factory.context import BuildContext, clock, persist
 from headstart.factory.upstreams import OpenedUpstream, dialects_of, price_of, provider_of
-from headstart.middleware.router import Router, RouteTaken
+from headstart.middleware.router import BuiltRoute, Router
 from headstart.middleware.shaping.steps import ShapedCandidate, Step, StepContext
 from headstart.policies.freshness import Lifetimes, QuestionClass
 from headstart.policies.route_rules import REPEAT_WINDOW_S, RouteRule, first_rule
@@ -214,14 +214,14 @@ def make_router(
         candidates = {"": shaping.wrap(alone, None), **shaped}
         providers.append(provider_of(each, candidates, builder.relay(each.settings.name, each)))
     rescued = partial(builder.with_rescue, Strategy(), settings.output)
-    routes = {"": RouteTaken(predicts=settings.output.predictions, rescued=rescued)}
+    routes = {"": BuiltRoute(predicts=settings.output.predictions, rescued=rescued)}
     for route in settings.route:
         chosen = strategy_of(route)
         candidate, relays = None, {}
         if route.upstreams:
             candidate = shaping.wrap(builder.route(route.name, chosen), route)
             relays = builder.relays(route.name, chosen)
-        routes[route.name] = RouteTaken(
+        routes[route.name] = BuiltRoute(
             candidate,
             relays,
             chosen.deadline_s,

@@ -12,7 +12,7 @@ import msgspec
 from headstart.dialects.registry import RELAYED_PREFIXES, SOCKET_PREFIXES
 from headstart.errors import ConfigError, HeadstartError
 from headstart.middleware.after_checks import CheckedRequest, looked_up_before
-from headstart.middleware.endpoints import Route, Routes, as_openai, raw_path
+from headstart.middleware.endpoints import EndpointTable, MatchedEndpoint, as_openai, raw_path
 from headstart.middleware.respond import (
     JSON,
     SANDBOX,
@@ -120,8 +120,8 @@ class Gateway:
     """Wraps an ASGI app. Starts with the app's lifespan, else with the first matched request.
 
     ``start`` opens the store, the encoder and the upstreams. ``relays``: requests and WebSockets
-    that no route matches go to an upstream, if their paths begin like those of providers; otherwise
-    they go to the wrapped app. ``origins`` has the web pages that may read answers. One instance
+    that match no endpoint go to an upstream, if their paths begin like those of providers. All
+    others go to the wrapped app. ``origins`` has the web pages that may read answers. One instance
     serves one event loop at a time. If it wraps an app and the store does not answer, the app
     starts nevertheless. With wrong settings the app does not start.
     """
@@ -130,7 +130,7 @@ class Gateway:
         self,
         app: ASGIApp,
         *,
-        routes: Routes,
+        endpoints: EndpointTable,
         start: Callable[[], Awaitable[StartedEngine]],
         relays: bool = False,
         origins: OriginRules | None = None,
@@ -138,7 +138,7 @@ class Gateway:
         self.app = app
         self.draining = False
         """The server sets it before it stops: it still answers, but is not ready."""
-        self._routes = routes
+        self._endpoints = endpoints
         self._start = start
         self._relays = relays
         self._prefixes = RELAYED_PREFIXES if relays else ()
@@ -153,8 +153,8 @@ class Gateway:
             others = {"lifespan": self._lifespan, "websocket": self._relay_socket}
             return await others.get(scope["type"], self.app)(scope, receive, send)
         path = raw_path(scope)
-        route = self._routes.match(scope["method"], path, scope["query_string"])
-        if route is None and not path.startswith(self._prefixes):
+        endpoint = self._endpoints.match(scope["method"], path, scope["query_string"])
+        if endpoint is None and not path.startswith(self._prefixes):
             elsewhere = self._try_azure if self._relays else self.app
             return await elsewhere(scope, receive, send)
         page_headers: Headers | None = SANDBOX if self._relays else ()
@@ -168,22 +168,22 @@ class Gateway:
             scope[TRACED] = tracing
             with tracing.request(scope):
                 return await self(scope, receive, send)
-        if route is not None and not route.is_chat:
-            route = _unless_unlisted(route, running, path)
-        if running is not None and route is not None and page_headers:
+        if endpoint is not None and not endpoint.is_chat:
+            endpoint = _unless_unlisted(endpoint, running, path)
+        if running is not None and endpoint is not None and page_headers:
             engine = running.engine
             await engine.handle(
-                route, path, scope, receive, send, self.app, page_headers=page_headers
+                endpoint, path, scope, receive, send, self.app, page_headers=page_headers
             )
         elif page_headers:
             await self._relay(running, scope, receive, adding(send, page_headers))
         elif running is None:
             await self.app(scope, receive, send)
-        elif route is not None and route.after_checks:
-            await CheckedRequest(running.engine, route, path, scope, receive, send).run(self.app)
-        elif route is not None:
-            with looked_up_before(route):
-                await running.engine.handle(route, path, scope, receive, send, self.app)
+        elif endpoint is not None and endpoint.after_checks:
+            await CheckedRequest(running.engine, endpoint, path, scope, receive, send).run(self.app)
+        elif endpoint is not None:
+            with looked_up_before(endpoint):
+                await running.engine.handle(endpoint, path, scope, receive, send, self.app)
 
     async def _try_azure(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request to one of Azure's paths; any other goes to the app."""
@@ -322,11 +322,13 @@ def _running_loop() -> asyncio.AbstractEventLoop:
         ) from None
 
 
-def _unless_unlisted(route: Route, running: StartedEngine | None, path: bytes) -> Route | None:
-    """Return the route of a call that is not a chat; None if the relay would refuse the call."""
+def _unless_unlisted(
+    endpoint: MatchedEndpoint, running: StartedEngine | None, path: bytes
+) -> MatchedEndpoint | None:
+    """Return the endpoint of a call that is not a chat; None if the relay would refuse the call."""
     if running is None or running.relay is None:
-        return route
-    return route if running.relay.paths.lists("POST", path) else None
+        return endpoint
+    return endpoint if running.relay.paths.lists("POST", path) else None
 
 
 _STOPPED = ("lifespan.shutdown.complete", "lifespan.shutdown.failed")

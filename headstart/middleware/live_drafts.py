@@ -27,7 +27,7 @@ from headstart.errors import (
     UnknownReference,
 )
 from headstart.middleware.body import read_body
-from headstart.middleware.endpoints import Route, Routes, raw_path
+from headstart.middleware.endpoints import EndpointTable, MatchedEndpoint, raw_path
 from headstart.middleware.prepare import ValueLimit
 from headstart.middleware.request_context import KeptCall, RequestContext
 from headstart.middleware.respond import (
@@ -132,7 +132,7 @@ class PromptDraft:
         id: str,
         owner: str,
         scope: Scope,
-        route: Route,
+        endpoint: MatchedEndpoint,
         template: DraftTemplate,
         *,
         stages: frozenset[LiveStage],
@@ -143,7 +143,7 @@ class PromptDraft:
         self.owner = owner
         self.scope = scope
         """The ASGI scope of its calls."""
-        self.route = route
+        self.endpoint = endpoint
         self.template = template
         self.stages = stages
         self.budget_usd = budget_usd
@@ -195,7 +195,7 @@ class PromptDraft:
 class LiveDrafts:
     """Keeps the drafts of this process, and runs the stages that each revision is worth.
 
-    ``routes`` finds the dialect of a path. ``new_id`` returns ids that cannot be guessed.
+    ``endpoints`` finds the dialect of a path. ``new_id`` returns ids that cannot be guessed.
     ``sockets`` bounds the open WebSockets; ``limits`` has their times, and the limits of bodies.
     """
 
@@ -203,7 +203,7 @@ class LiveDrafts:
         self,
         settings: LiveSettings,
         engine: Engine,
-        routes: Routes,
+        endpoints: EndpointTable,
         *,
         observer: Observer,
         clock: Callable[[], float],
@@ -213,7 +213,7 @@ class LiveDrafts:
     ) -> None:
         self._settings = settings
         self._engine = engine
-        self._routes = routes
+        self._endpoints = endpoints
         self._observer = observer
         self._clock = clock
         self._new_id = new_id
@@ -353,8 +353,8 @@ class LiveDrafts:
         if self._size + size > MOST_BYTES:
             raise Overloaded("the live drafts that are open take too much memory")
         path, _, query = opening.path.encode().partition(b"?")
-        route = self._routes.match("POST", path, query)
-        if route is None or route.dialect is None or not route.is_chat:
+        endpoint = self._endpoints.match("POST", path, query)
+        if endpoint is None or endpoint.dialect is None or not endpoint.is_chat:
             raise InvalidRequest(f"path: {opening.path!r} is not a path of a chat API")
         self._values.check(bytes(opening.request))
         if may_refer(bytes(opening.request)):
@@ -378,14 +378,14 @@ class LiveDrafts:
             self._new_id(),
             owner,
             of_call,
-            route,
+            endpoint,
             read_template(bytes(opening.request)),
             stages=stages,
             budget_usd=opening.budget_usd,
             account=self._account(owner),
         )
         # Errors in the request are reported now, and not while the text is typed.
-        context = self._engine.draft(of_call, route, draft.template.body("?"), draft.id)
+        context = self._engine.draft(of_call, endpoint, draft.template.body("?"), draft.id)
         self._drafts[draft.id] = draft
         draft.size = size
         self._size += size
@@ -475,7 +475,7 @@ class LiveDrafts:
             if trigger is None:
                 await asyncio.sleep(LOOKUP_PAUSE_S)
             body = draft.template.body(draft.text)
-            context = self._engine.draft(draft.scope, draft.route, body, draft.id)
+            context = self._engine.draft(draft.scope, draft.endpoint, body, draft.id)
             if "lookup" in draft.stages:
                 found = await self._engine.look_up_draft(context)
                 draft.tell(cache="off" if found is None else "hit" if found else "miss")
@@ -495,7 +495,7 @@ class LiveDrafts:
     async def _warm(self, draft: PromptDraft) -> None:
         """Fill the provider's prompt cache with the part that stays, if that pays."""
         body = draft.template.body(draft.text or "?")
-        whole = self._engine.draft(draft.scope, draft.route, body, draft.id)
+        whole = self._engine.draft(draft.scope, draft.endpoint, body, draft.id)
         context = self._engine.limited_draft(whole, WARM_TOKENS)
         estimate = self._engine.estimate_draft(context)
         refusal = refuse_warming(
@@ -516,12 +516,12 @@ class LiveDrafts:
         """Ask for an inference over the finished sentences, unless it was asked for already."""
         draft.inferences = kept_inferences(draft.inferences, draft.text)
         segment = next_segment(draft.text, draft.inferences)
-        dialect = draft.route.dialect
+        dialect = draft.endpoint.dialect
         if segment is None or draft.inferring is not None or dialect is None:
             return
         asked = inference_prompt(segment, draft.inferences)
         body = draft.template.body(asked)
-        whole = self._engine.draft(draft.scope, draft.route, body, draft.id)
+        whole = self._engine.draft(draft.scope, draft.endpoint, body, draft.id)
         context = self._engine.limited_draft(whole, INFER_TOKENS)
         estimate = self._engine.estimate_draft(context)
         left_usd = draft.left_usd(self._settings.infer_usd)
@@ -699,7 +699,7 @@ def _with_inferences(draft: PromptDraft, text: str | None) -> bytes | None:
     Dialects in which later requests name answers are left out: they would quote a prompt that is
     not the client's.
     """
-    dialect = draft.route.dialect
+    dialect = draft.endpoint.dialect
     if text is None or "infer" not in draft.stages or dialect is None or dialect.names_answers:
         return None
     whole = with_inferences(text, kept_inferences(draft.inferences, text))

@@ -287,8 +287,8 @@ class Relay:
             )
         return msgspec.structs.replace(call, body=body, model=call.model or named_model(body))
 
-    def _deadline_of(self, rule: str, headers: Headers) -> float | None:
-        of_route = self._router.routes.get(rule, NO_ROUTE).deadline_s
+    def _deadline_of(self, route: str, headers: Headers) -> float | None:
+        of_route = self._router.routes.get(route, NO_ROUTE).deadline_s
         return deadlines(headers, self._limits.deadline_s if of_route is None else of_route).whole_s
 
 

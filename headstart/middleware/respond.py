@@ -134,7 +134,7 @@ class Responder:
 
     def render(self, context: RequestContext, entry: Entry, now: float) -> StoredResponse:
         """Return a stored answer in the mode that the request asks for."""
-        answer, dialect, request = entry.answer, context.route.dialect, context.prepared.request
+        answer, dialect, request = entry.answer, context.endpoint.dialect, context.prepared.request
         if isinstance(answer, RawResponse):
             kept = with_page_headers(answer.headers, context.page_headers)
             return (*kept, NO_STORE), answer.body, answer.status
@@ -178,7 +178,7 @@ class Responder:
             (b"age", b"%d" % max(0, now - entry.created)),
         )
         if self._names_requests:
-            start.append((request_id_header(context.route.dialect), context.id.encode()))
+            start.append((request_id_header(context.endpoint.dialect), context.id.encode()))
         if request is not None and not request.stream:
             saved = origin.prompt_tokens + origin.completion_tokens
             start.append((b"x-headstart-tokens-saved", b"%d" % saved))
@@ -251,7 +251,7 @@ class Responder:
             context.timings[b"upstream"] = flight.first_content - flight.began
         context.mark_first_byte()
         # The length that an app states is kept, so that a wrong length is noticed.
-        length = len(body) if context.route.wire else None
+        length = len(body) if context.endpoint.wire else None
         if flight.reply is not None:  # it was changed while it was read, such as continued
             head.transforms = flight.reply.transforms
         headers = _flight_headers(
@@ -273,7 +273,7 @@ class Responder:
         head: FlightHead,
         headers: HeaderList,
     ) -> None:
-        send, dialect = context.send, context.route.dialect
+        send, dialect = context.send, context.endpoint.dialect
         await _start(context, head.status, headers)
         _bound_whole(context, client)
         last = b""
@@ -293,7 +293,7 @@ class Responder:
 
     async def _send_early(self, context: RequestContext, flight: Flight, client: Client) -> None:
         """Send 200 before there is an answer, and comments until there is; errors become events."""
-        dialect, heartbeat = context.route.dialect, _heartbeat(context)
+        dialect, heartbeat = context.endpoint.dialect, _heartbeat(context)
         assert dialect is not None
         kind = (b"content-type", dialect.content_types.stream)
         headers = [kind, *STREAM_HEADERS, *own_headers(context), *context.page_headers]
@@ -351,7 +351,7 @@ async def send_error(context: RequestContext, error: HeadstartError) -> None:
         context.upstream = error.upstream or context.upstream
     else:
         status, headers, body = error_response(
-            error, context.route.dialect, context.id, again=context.retry_client is not None
+            error, context.endpoint.dialect, context.id, again=context.retry_client is not None
         )
         headers += context.page_headers
     headers += own_headers(context, not_stored=context.not_stored)
@@ -466,7 +466,7 @@ def _last_event(context: RequestContext, error: HeadstartError, dialect: Dialect
 
 def _heartbeat(context: RequestContext) -> bytes | None:
     """Return a comment that keeps a streaming client waiting, if its dialect has comments."""
-    dialect, request = context.route.dialect, context.prepared.request
+    dialect, request = context.endpoint.dialect, context.prepared.request
     if dialect is None or request is None or not request.stream:
         return None
     return dialect.heartbeat
@@ -478,7 +478,7 @@ def _is_document(context: RequestContext, head: FlightHead) -> bool:
     This is a JSON answer in a dialect, or a JSON answer of an app that knows its length and so has
     it whole.
     """
-    if context.route.wire:
+    if context.endpoint.wire:
         return not head.stream
     theirs = dict(head.headers)
     return b"content-length" in theirs and theirs.get(b"content-type", b"").startswith(JSON)
