@@ -432,10 +432,10 @@ class _RelayClient:
 
 
 def _has_body(headers: Headers) -> bool:
-    for name, value in headers:
-        if name == b"transfer-encoding" or (name == b"content-length" and value != b"0"):
-            return True
-    return False
+    return any(
+        name == b"transfer-encoding" or (name == b"content-length" and value != b"0")
+        for name, value in headers
+    )
 
 
 def _count_form(call: Call) -> CountForm | None:
@@ -492,14 +492,17 @@ async def _tell(
     relayed: _RelayedRequest, body: bytes, status: bytes, *more: tuple[bytes, bytes]
 ) -> None:
     """Answer with a JSON document of our own; ``status`` is for ``cache-status``."""
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", b"%d" % len(body)),
-        (b"cache-status", b"headstart; " + status),
-        (b"x-headstart-request-id", relayed.id.encode()),
-        *more,
-    ]
+    headers = [*_headers(body, status, relayed.id), *more]
     await send_whole(relayed.send, 200, headers, body)
+
+
+def _headers(document: bytes, status: bytes, request_id: str) -> HeaderList:
+    return [
+        (b"content-type", JSON),
+        (b"content-length", b"%d" % len(document)),
+        (b"cache-status", b"headstart; " + status),
+        (b"x-headstart-request-id", request_id.encode()),
+    ]
 
 
 async def _refuse(relayed: _RelayedRequest, error: RequestError | UpstreamError) -> None:
@@ -566,14 +569,15 @@ class KeptResponses:
             caller = self._access.admit(scope)
             id = unquote(match[1].decode("latin-1"))
             document = await self._document(scope, id, match[2])
-        except (RequestError, HeadstartError) as error:
+        except HeadstartError as error:
             status, headers, body = error_response(error, self._dialect, request_id)
             code = getattr(error, "code", "error")
             await send_whole(send, status, headers, body)
         else:
             if document is None:
                 return False
-            await send_whole(send, status, _headers(document, request_id), document)
+            headers = [*_headers(document, b"hit; detail=held", request_id), NO_STORE]
+            await send_whole(send, status, headers, document)
         self._observer.notify(
             Served(
                 id=request_id,
@@ -631,16 +635,6 @@ class KeptResponses:
             answer = None if each is turn else read_answer(each.response)
             items += [msgspec.json.decode(raw) for raw in answer.output] if answer else []
         return msgspec.json.encode(list_page(items[::-1], query, size=PAGE, largest=LARGEST_PAGE))
-
-
-def _headers(document: bytes, request_id: str) -> list[tuple[bytes, bytes]]:
-    return [
-        (b"content-type", JSON),
-        (b"content-length", b"%d" % len(document)),
-        (b"cache-status", b"headstart; hit; detail=" + HELD.encode()),
-        (b"x-headstart-request-id", request_id.encode()),
-        NO_STORE,
-    ]
 
 
 def _not_found(id: str) -> UnknownReference:
