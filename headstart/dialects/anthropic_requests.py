@@ -28,8 +28,8 @@ from headstart.dialects.requests import (
     LEAST_BUDGET,
     Fields,
     TranslationLosses,
-    arguments_object,
     budget_of,
+    call_input,
     decode_object,
     described_schema,
     effort_of,
@@ -371,7 +371,7 @@ def _write_block(part: MessagePart, losses: TranslationLosses) -> dict[str, Any]
             "type": "tool_use",
             "id": safe_id(part.id),
             "name": part.name,
-            "input": arguments_object(part.arguments),
+            "input": call_input(part.arguments),
             **losses.carried(part.extra),
         }
     if isinstance(part, ResultPart):

@@ -41,8 +41,8 @@ from headstart.dialects.dialect import (
 from headstart.dialects.request_form import CACHE_POINT, mark_bedrock
 from headstart.dialects.requests import (
     TranslationLosses,
-    arguments_object,
     budget_of,
+    call_input,
     filled,
     fitting_budget,
     safe_id,
@@ -593,7 +593,7 @@ def _cache_point(extra: dict[str, Any], losses: TranslationLosses) -> _Blocks:
 
 
 def _call(part: CallPart) -> dict[str, Any]:
-    arguments = arguments_object(part.arguments)
+    arguments = call_input(part.arguments)
     return {"toolUseId": safe_id(part.id)[:64], "name": part.name, "input": arguments}
 
 

@@ -23,6 +23,7 @@ from headstart.dialects.dialect import (
     MalformedAnswerError,
     UpstreamDialect,
     as_count,
+    as_list,
     as_object,
     as_text,
     decode_document,
@@ -128,11 +129,11 @@ def read_error(document: dict[str, Any], status: int | None) -> ErrorReported:
 def _whole(document: dict[str, Any], message: dict[str, Any]) -> list[StreamEvent]:
     events: list[StreamEvent] = [Started(id=as_text(document.get("id"))), TextDelta(text="")]
     events += _reasoning(message.get(PLAN), PLAN)
-    for index, block in enumerate(_list(message.get("content"))):
+    for index, block in enumerate(as_list(message.get("content"))):
         events += _read_content(block, index)
-    for index, call in enumerate(_list(message.get("tool_calls"))):
+    for index, call in enumerate(as_list(message.get("tool_calls"))):
         events.append(_read_call(call, index))
-    if citations := _list(message.get("citations")):
+    if citations := as_list(message.get("citations")):
         events.append(ExtraDelta(fields={"citations": citations}))
     events += _end(document)
     return events
@@ -179,12 +180,6 @@ def _end(fields: dict[str, Any]) -> tuple[StreamEvent, ...]:
     if isinstance(fields.get("usage"), dict):
         events.append(UsageReported(usage=fields["usage"]))
     return tuple(events)
-
-
-def _list(value: Any) -> list[Any]:
-    if not isinstance(value, list | None):
-        raise MalformedAnswerError("what should be an array is none")
-    return value or []
 
 
 NAME = "cohere-chat"

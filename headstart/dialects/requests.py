@@ -594,8 +594,8 @@ def fitting_budget(budget: int, asked: CanonicalRequest) -> int | None:
     return budget if budget >= LEAST_BUDGET and may_think else None
 
 
-def arguments_object(arguments: str) -> dict[str, Any]:
-    """Return the arguments of a call as an object.
+def call_input(arguments: str) -> dict[str, Any]:
+    """Return the arguments of a call as an object, which Claude and Bedrock want.
 
     A model may have written arguments that are no JSON object. They are sent as ``_raw``: so the
     model sees its mistake, and a request with such a turn in its history is still answered.
