@@ -14,9 +14,9 @@ from headstart.errors import ConfigError, HeadstartError
 from headstart.middleware.after_checks import CheckedRequest, looked_up_before
 from headstart.middleware.endpoints import EndpointTable, MatchedEndpoint, as_openai, raw_path
 from headstart.middleware.respond import (
-    JSON,
     SANDBOX,
     answer_handshake,
+    json_headers,
     plain_error,
     response_start,
     send_whole,
@@ -389,15 +389,13 @@ async def answer_json(send: Send, status: int, code: str, message: str) -> None:
 
 
 async def _answer_body(send: Send, status: int, body: bytes) -> None:
-    headers = ((b"content-type", JSON), (b"content-length", b"%d" % len(body)))
-    await send_whole(send, status, headers, body)
+    await send_whole(send, status, json_headers(body), body)
 
 
 async def refuse_socket(scope: Scope, send: Send, status: int, code: str, message: str) -> None:
     """Answer a WebSocket's handshake with an error of our own."""
     body = plain_error(code, message)
-    headers = [(b"content-type", JSON), (b"content-length", b"%d" % len(body))]
-    await answer_handshake(scope, send, status, headers, body)
+    await answer_handshake(scope, send, status, json_headers(body), body)
 
 
 ADMIN_PREFIX = b"/_headstart/"

@@ -184,7 +184,7 @@ class Flight:
     """
 
     __slots__ = (
-        "__weakref__", "_booking_client", "_claimed", "_cut_off", "_deadline", "_dropped", "_log",
+        "__weakref__", "_booked", "_booking_client", "_cut_off", "_deadline", "_dropped", "_log",
         "_log_bytes", "_room", "_settling", "_size", "abandoned", "attempts", "began", "caller",
         "done", "end", "ended", "entry", "error", "first_content", "followed", "full", "head",
         "is_read", "not_stored", "origin", "owned", "pump", "readers", "reading", "reply",
@@ -235,7 +235,7 @@ class Flight:
         """The reply that is read. Its ``transforms`` name the changes so far."""
         self.pump: asyncio.Task[None] | None = None
         self._settling: asyncio.Event | None = None
-        self.ended = self._cut_off = self._claimed = False
+        self.ended = self._cut_off = self._booked = False
         self._booking_client: Client | None = None
         self._room: asyncio.Future[None] | None = None
         self._deadline = deadline
@@ -299,7 +299,7 @@ class Flight:
             self._settling = self._settling or asyncio.Event()
             await self._settling.wait()
 
-    def claim(self, client: Client) -> tuple[Attempt, ...]:
+    def attempts_to_book(self, client: Client) -> tuple[Attempt, ...]:
         """Return the attempts if this client has to book them, once, after it has left.
 
         The first reader books them, or the last reader if the first one left before the end.
@@ -307,16 +307,16 @@ class Flight:
         if client is self._booking_client and not self.done:
             self._booking_client = None
         others = self.readers or self._booking_client is not None
-        if self._claimed or not self.done or (client is not self._booking_client and others):
+        if self._booked or not self.done or (client is not self._booking_client and others):
             return ()
-        self._claimed = True
+        self._booked = True
         # Flight and reader would keep each other in memory, and with them the whole answer.
         self._booking_client = None
         return self.attempts
 
     def book_apart(self) -> None:
         """Let no reader book the attempts, because the maker of the call books them."""
-        self._claimed = True
+        self._booked = True
 
     def lasts(self, deadline: float | None) -> bool:
         """Tell whether the call may go on for half as long as a new client would wait.

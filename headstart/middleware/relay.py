@@ -46,10 +46,10 @@ from headstart.middleware.endpoints import DEPLOYMENT, has_dot_segment, raw_path
 from headstart.middleware.prepare import ValueLimit
 from headstart.middleware.request_context import deadlines
 from headstart.middleware.respond import (
-    JSON,
     NO_STORE,
     error_response,
     foreign,
+    json_headers,
     response_start,
     send_whole,
 )
@@ -498,8 +498,7 @@ async def _tell(
 
 def _headers(document: bytes, status: bytes, request_id: str) -> HeaderList:
     return [
-        (b"content-type", JSON),
-        (b"content-length", b"%d" % len(document)),
+        *json_headers(document),
         (b"cache-status", b"headstart; " + status),
         (b"x-headstart-request-id", request_id.encode()),
     ]

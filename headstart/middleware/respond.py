@@ -385,7 +385,7 @@ async def leave(context: RequestContext, flight: Flight, client: Client) -> None
         context.origin, context.upstream = flight.origin, flight.origin.upstream
     context.stored = context.stored or flight.stored
     context.not_stored = flight.not_stored
-    context.attempts = flight.claim(client)
+    context.attempts = flight.attempts_to_book(client)
     if context.attempts:
         context.upstream = context.upstream or context.attempts[-1].upstream
 
@@ -643,6 +643,11 @@ def with_page_headers(headers: Iterable[tuple[bytes, bytes]], added: Headers) ->
     return kept
 
 
+def json_headers(body: bytes) -> HeaderList:
+    """Return the type and the length of a JSON body."""
+    return [(b"content-type", JSON), (b"content-length", b"%d" % len(body))]
+
+
 def response_start(status: int, headers: Iterable[tuple[bytes, bytes]]) -> Message:
     """Return the message that begins an answer.
 
@@ -692,8 +697,7 @@ def error_response(
     else:
         body = plain_error(getattr(error, "code", "error"), str(error))
     headers = [
-        (b"content-type", JSON),
-        (b"content-length", b"%d" % len(body)),
+        *json_headers(body),
         (request_id_header(dialect), request_id.encode()),
         NO_STORE,
     ]

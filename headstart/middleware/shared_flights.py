@@ -560,7 +560,9 @@ class SharedFlights:
         if again:
             await self._await_news(follow, owned.wait_over)
         await wait_until_settled(flight)
-        return AnswerEnded(follow.number, whole=False, again=again, attempts=flight.claim(client))
+        return AnswerEnded(
+            follow.number, whole=False, again=again, attempts=flight.attempts_to_book(client)
+        )
 
     async def _publish(self, flight: Flight, follow: _FollowRequest) -> AnswerEnded:
         """Read a flight for a follower; return how it ended."""
@@ -582,7 +584,9 @@ class SharedFlights:
         finally:
             flight.leave(client)
         await wait_until_settled(flight)
-        return AnswerEnded(follow.number, whole, not alone, flight.origin, flight.claim(client))
+        return AnswerEnded(
+            follow.number, whole, not alone, flight.origin, flight.attempts_to_book(client)
+        )
 
     async def _send_body(self, flight: Flight, client: Client, follow: _FollowRequest) -> None:
         sent = 0

@@ -232,7 +232,7 @@ async def test_an_answer_leaves_memory_with_its_last_reader_and_needs_no_collect
     flight.finish()
     assert await read_to_end(client) == b"one"
     flight.leave(client)
-    flight.claim(client)
+    flight.attempts_to_book(client)
     answer = weakref.ref(flight)
     gc.disable()
     try:

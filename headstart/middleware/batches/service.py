@@ -50,9 +50,9 @@ from headstart.middleware.body import iterate_body, paced
 from headstart.middleware.concurrency import ConcurrencyLimit, Spawn
 from headstart.middleware.endpoints import raw_path
 from headstart.middleware.respond import (
-    JSON,
     NO_STORE,
     error_response,
+    json_headers,
     response_start,
     send_whole,
 )
@@ -207,8 +207,7 @@ class BatchService:
         else:
             body = msgspec.json.encode(found)
             headers = (
-                (b"content-type", JSON),
-                (b"content-length", b"%d" % len(body)),
+                *json_headers(body),
                 (b"x-headstart-request-id", request_id.encode()),
                 NO_STORE,
             )

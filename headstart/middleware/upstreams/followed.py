@@ -160,7 +160,7 @@ class AwaitedTwin:
         finally:
             twin.leave(client)
         await wait_until_settled(twin)
-        for attempt in twin.claim(client):
+        for attempt in twin.attempts_to_book(client):
             call.log.book(attempt)
         reply = None if twin.entry is None else waiting.stored(twin.entry)
         return await waiting.inner.send(call) if reply is None else reply

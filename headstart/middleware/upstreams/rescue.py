@@ -52,9 +52,9 @@ _REPEATABLE = (Started, TextDelta, ReasoningDelta, UsageReported)
 class SpliceWriter:
     """Turns the events of a second answer into the events after those that the client has."""
 
-    def __init__(self, seam: RestartSplice | PrefillSplice, block: int | None) -> None:
-        """Join at ``seam``, in the content block ``block``."""
-        self._seam = seam
+    def __init__(self, splice: RestartSplice | PrefillSplice, block: int | None) -> None:
+        """Join at ``splice``, in the content block ``block``."""
+        self._splice = splice
         self._block = block
         self._renamed: int | None = None
 
@@ -70,13 +70,13 @@ class SpliceWriter:
                 case TextDelta():
                     yield from self._text(event)
                 case Finished() | ToolCallDelta() | Ended():
-                    yield from self._news(TextDelta(text="", block=self._block), self._seam.end())
+                    yield from self._news(TextDelta(text="", block=self._block), self._splice.end())
                     yield event
                 case _:
                     yield event
 
     def _text(self, event: TextDelta) -> Iterator[StreamEvent]:
-        yield from self._news(event, self._seam.feed(event.text))
+        yield from self._news(event, self._splice.feed(event.text))
 
     def _news(self, event: TextDelta, news: str | None) -> Iterator[StreamEvent]:
         if news is None:
