@@ -157,11 +157,12 @@ class Gateway:
         if endpoint is None and not path.startswith(self._prefixes):
             elsewhere = self._try_azure if self._relays else self.app
             return await elsewhere(scope, receive, send)
-        page_headers: Headers | None = SANDBOX if self._relays else ()
-        if page_headers and self._origins is not None and self._origins.origins:
-            page_headers = await headers_for_page(scope, send, self._origins)
-            if page_headers is None:
+        page_headers = SANDBOX
+        if self._relays and self._origins is not None and self._origins.origins:
+            found = await headers_for_page(scope, send, self._origins)
+            if found is None:
                 return None
+            page_headers = found
         running = self._started or await self._try_to_start()
         tracing = None if running is None else running.tracing
         if tracing is not None and scope.get(TRACED) is not tracing:
@@ -170,18 +171,17 @@ class Gateway:
                 return await self(scope, receive, send)
         if endpoint is not None and not endpoint.is_chat:
             endpoint = _unless_unlisted(endpoint, running, path)
-        if running is not None and endpoint is not None and page_headers:
-            engine = running.engine
-            await engine.handle(
-                endpoint, path, scope, receive, send, self.app, page_headers=page_headers
-            )
-        elif page_headers:
+        if endpoint is None or (running is None and self._relays):
             await self._relay(running, scope, receive, adding(send, page_headers))
         elif running is None:
             await self.app(scope, receive, send)
-        elif endpoint is not None and endpoint.after_checks:
+        elif self._relays:
+            await running.engine.handle(
+                endpoint, path, scope, receive, send, self.app, page_headers=page_headers
+            )
+        elif endpoint.after_checks:
             await CheckedRequest(running.engine, endpoint, path, scope, receive, send).run(self.app)
-        elif endpoint is not None:
+        else:
             with looked_up_before(endpoint):
                 await running.engine.handle(endpoint, path, scope, receive, send, self.app)
 
