@@ -85,7 +85,9 @@ MOST_BYTES = 256 * 1024 * 1024
 WARM_TOKENS = 16
 """The limit on the answer of a call that fills the prompt cache. Some models refuse lower
 limits."""
-_NOT_OF_CALL = frozenset((b"content-length", b"content-encoding", b"transfer-encoding", b"expect"))
+_NOT_OF_CALL = frozenset(
+    (b"content-type", b"content-length", b"content-encoding", b"transfer-encoding", b"expect")
+)
 """Headers that belong to the message itself, and not to the call."""
 _HANDSHAKE = b"sec-websocket-"
 
@@ -217,7 +219,6 @@ class LiveDrafts:
         self._observer = observer
         self._clock = clock
         self._new_id = new_id
-        self._body_timeout_s = limits.body_timeout_s
         self._sockets = sockets
         self._limits = limits
         self._values = ValueLimit(limits.max_body_values)
@@ -338,7 +339,7 @@ class LiveDrafts:
 
     async def _body(self, receive: Receive) -> bytes:
         limit = self._engine.max_body_bytes
-        body, complete, _ = await read_body(receive, limit, self._body_timeout_s)
+        body, complete, _ = await read_body(receive, limit, self._limits.body_timeout_s)
         if not complete:
             raise RequestTooLarge(f"the body exceeds server.max_body_bytes ({limit})")
         return body
@@ -363,7 +364,6 @@ class LiveDrafts:
         if opening.stages is not None:
             stages = stages.intersection(opening.stages)
         headers = [pair for pair in scope["headers"] if pair[0] not in _NOT_OF_CALL]
-        headers = [pair for pair in headers if pair[0] != b"content-type"]
         of_call = {
             **scope,
             "type": "http",
@@ -448,15 +448,13 @@ class LiveDrafts:
         if draft.ends is not None:
             draft.ends.cancel()
         self._stop(draft)
-        inferring, draft.inferring = draft.inferring, None
-        if inferring is not None and not inferring.flight.done:
-            inferring.flight.leave(inferring.reader)
         if not asked:
             draft.account.wasted(draft.wasted_usd)
         draft.over = True
-        warming, draft.warming = draft.warming, None
-        if warming is not None and not warming.flight.done:
-            warming.flight.leave(warming.reader)
+        for kept in (draft.inferring, draft.warming):
+            if kept is not None and not kept.flight.done:
+                kept.flight.leave(kept.reader)
+        draft.inferring = draft.warming = None
         draft.changed.set()
 
     async def aclose(self) -> None:
@@ -516,8 +514,7 @@ class LiveDrafts:
         """Ask for an inference over the finished sentences, unless it was asked for already."""
         draft.inferences = kept_inferences(draft.inferences, draft.text)
         segment = next_segment(draft.text, draft.inferences)
-        dialect = draft.endpoint.dialect
-        if segment is None or draft.inferring is not None or dialect is None:
+        if segment is None or draft.inferring is not None:
             return
         asked = inference_prompt(segment, draft.inferences)
         body = draft.template.body(asked)
@@ -613,12 +610,14 @@ class LiveDrafts:
 
     def _note_warm(self, draft: PromptDraft, kept: KeptCall, spent_usd: float) -> None:
         """Learn the extra cost of a call that filled the prompt cache."""
-        context = kept.context
         draft.account.reserve(-kept.reserved_usd)
-        cold = self._engine.estimate_draft(context, cold=True)
-        warm = self._engine.estimate_draft(context)
-        discount_usd = (cold.cost_usd or 0.0) - (warm.cost_usd or 0.0)
+        _, discount_usd = self._cold_cost(kept.context)
         draft.account.warmed(spent_usd, discount_usd)
+
+    def _cold_cost(self, context: RequestContext) -> tuple[float, float]:
+        """Return the dollars of a call without the prompt cache, and those that it saves now."""
+        cold = self._engine.estimate_draft(context, cold=True).cost_usd or 0.0
+        return cold, cold - (self._engine.estimate_draft(context).cost_usd or 0.0)
 
     # --- the final call --------------------------------------------------------------------------
 
@@ -653,16 +652,13 @@ class LiveDrafts:
         self, draft: PromptDraft, context: RequestContext, used: KeptCall | None
     ) -> None:
         """Note the cost of the answer, and the savings by wasted calls of its draft."""
-        cold = self._engine.estimate_draft(context, cold=True)
-        if used is None:
-            estimate = self._engine.estimate_draft(context)
-            discount_usd = (cold.cost_usd or 0.0) - (estimate.cost_usd or 0.0)
-        else:
+        cold_usd, discount_usd = self._cold_cost(context)
+        if used is not None:
             discount_usd = used.discount_usd
         # The discount was booked with the call that filled the cache.
         if draft.warm in ("running", "done"):
             discount_usd = 0.0
-        draft.account.answered(cold.cost_usd or 0.0)
+        draft.account.answered(cold_usd)
         wasted_usd, draft.wasted_usd = draft.wasted_usd, 0.0
         draft.account.wasted_before(wasted_usd, discount_usd)
 

@@ -318,6 +318,7 @@ class RecoverableCalls:
             before_cut=_chars_before_cut(compression),
         ):
             return None
+        # One change at a time: so the parts that a change leaves alone keep their bytes.
         if document is not request.document:
             call = with_document(call, document)
         if compression.spans:
