@@ -45,6 +45,7 @@ from headstart.cli.options import (
     url_field,
 )
 from headstart.decisions import Label  # noqa: TC001 - msgspec reads it
+from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.registry import DIALECTS
 from headstart.errors import ConfigError, HeadstartError
 from headstart.factory import start_engine
@@ -62,10 +63,6 @@ if TYPE_CHECKING:
 
     from headstart.dialects.dialect import Dialect
     from headstart.interfaces import Store
-
-
-PATH = "/v1/chat/completions"
-"""The path of a call that does not name its dialect."""
 
 
 async def import_answers(
@@ -120,9 +117,7 @@ def _logged(call: LogLine, headers: Headers) -> LoggedAnswer | None:
 
 def _dialect(call: LogLine) -> Dialect | None:
     """Return the dialect of a call, if its path does not depend on the request."""
-    if call.dialect is None:
-        return next(each for each in DIALECTS.values() if PATH in each.paths)
-    named = DIALECTS.get(call.dialect)
+    named = OPENAI_CHAT if call.dialect is None else DIALECTS.get(call.dialect)
     return named if named is not None and named.paths else None
 
 

@@ -210,9 +210,8 @@ def sidecar(options: WrapOptions, tool: WrappedTool) -> Iterator[RunningServer]:
             config = Path(folder, "headstart.toml")
             config.write_text(_configuration(tool, os.environ, running.url), "utf-8")
         else:
-            checked(
-                load_settings(config, os.environ, {})
-            )  # errors in the configuration are reported here
+            # Errors in the configuration are reported here.
+            checked(load_settings(config, os.environ, {}))
         with start_sidecar(config, Path(folder, "log")) as url:
             yield running._replace(url=url)
 

@@ -346,7 +346,6 @@ class SentencePace:
 
     def __init__(self, send: Send, dialect: Dialect) -> None:
         self._send = send
-        self._dialect = dialect
         self._frames: SSEDecoder | None = None
         """None: the answer passes unchanged."""
         self._decoder = dialect.decoder()

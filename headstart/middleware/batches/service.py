@@ -91,6 +91,12 @@ PAGE, LARGEST_PAGE, MOST_FILES = 20, 100, 10_000
 """Items of a page of batches: usually, and at most; and of a page of files."""
 MOST_METADATA, LONGEST_KEY, LONGEST_VALUE = 16, 64, 512
 CANCELLED, EXPIRED, STOPPED = "cancelled", "batch_expired", "batch_stopped"
+_ENDINGS: dict[str | None, tuple[str, tuple[str, ...]]] = {
+    None: ("completed", ("completed_at",)),
+    CANCELLED: ("cancelled", ("cancelling_at", "cancelled_at")),
+    EXPIRED: ("expired", ("expired_at",)),
+}
+"""For each reason of an end: the status, and the fields with its time. Other reasons: failed."""
 _OF_ONE_REQUEST = re.compile(
     rb"content-.*|connection|transfer-encoding|expect|te|accept.*|user-agent|x-stainless-.*"
     rb"|idempotency-key|x-headstart-(?!scope$).*"
@@ -498,23 +504,16 @@ class BatchService:
         output, errors = await asyncio.to_thread(
             self._write_output, owner, batch.id, journal, unanswered, now
         )
-        at = int(now)
+        status, times = _ENDINGS.get(reason, ("failed", ("failed_at",)))
         done = msgspec.structs.replace(
-            batch, output_file_id=output, error_file_id=errors, request_counts=counts,
-            finalizing_at=at,
-        )  # fmt: skip
-        match reason:
-            case None:
-                done = msgspec.structs.replace(done, status="completed", completed_at=at)
-            case "cancelled":
-                done = msgspec.structs.replace(
-                    done, status="cancelled", cancelling_at=at, cancelled_at=at
-                )
-            case "batch_expired":
-                done = msgspec.structs.replace(done, status="expired", expired_at=at)
-            case _:
-                found = _errors(STOPPED, reason, None)
-                done = msgspec.structs.replace(done, status="failed", failed_at=at, errors=found)
+            batch,
+            status=status,
+            output_file_id=output,
+            error_file_id=errors,
+            request_counts=counts,
+            errors=None if reason in _ENDINGS else _errors(STOPPED, str(reason), None),
+            **dict.fromkeys((*times, "finalizing_at"), int(now)),
+        )
         await asyncio.to_thread(self._folder.save, owner, done)
 
     def _write_output(
