@@ -340,8 +340,9 @@ def import_(options: CacheImportOptions) -> None:
     Entries that have expired meanwhile, or that the store has already, are left out.
 
     With --answers FILE is a log of LiteLLM, Langfuse, Helicone, or in the form of OpenAI's chat
-    completions. Its answers become entries, as if they had come from upstream at their time: under
-    the same keys, with the same rules about what may be stored, and with the rest of their life.
+    completions. Its answers become entries, as if they had come from upstream at the time in the
+    log. They get the same keys, follow the same rules about what may be stored, and expire at the
+    same time.
 
     Examples:
       headstart cache import cache.jsonl --store redis://127.0.0.1:6379/0

@@ -583,10 +583,10 @@ def is_amid_calls(asked: CanonicalRequest) -> bool:
 
 
 def fitting_budget(budget: int, asked: CanonicalRequest) -> int | None:
-    """Return a budget for Claude's thinking, at most half of the limit of the answer.
+    """Return a budget for Claude's thinking, at most half of the answer's limit; None: no thinking.
 
-    None if that is less than Claude's least budget, for a turn whose tool calls were made without
-    thinking, and for a turn that has to call a tool: Claude refuses to think then.
+    Claude refuses a budget below its least one. It also refuses to think in a turn that must call
+    a tool, and in a turn whose earlier tool calls were made without thinking.
     """
     if asked.max_tokens is not None and budget >= asked.max_tokens:
         budget = asked.max_tokens // 2

@@ -194,8 +194,8 @@ def make_router(
 ) -> Router:
     """Return the router, which chooses an upstream by route, model and dialect.
 
-    The function adds to ``panels`` the judges of each cascade, by the name under which their state
-    is saved, and to ``states.hedges`` the budget of each hedge, by route and strategy.
+    ``panels`` gets the judges of each cascade, by the name under which their state is saved.
+    ``states.hedges`` gets the budget of each hedge, by route and strategy.
     """
     predicting = shaping.context if _predicts(settings) else None
     compression = settings.compression

@@ -178,9 +178,10 @@ class UnaskedCall(Protocol):
 class Flight:
     """One upstream call and its readers.
 
-    The pump sets ``first_content`` (``time.perf_counter`` seconds, as ``began``) when the first
-    content passes, ``whole`` before it publishes the answer's last event, ``origin`` and ``entry``
-    before it publishes the clean end, and ``attempts`` and ``shaped`` before it publishes any end.
+    The pump sets these fields. ``first_content``: when the first content passes, in
+    ``time.perf_counter`` seconds, as ``began``. ``whole``: before it publishes the last event of
+    the answer. ``origin`` and ``entry``: before it publishes a clean end. ``attempts`` and
+    ``shaped``: before it publishes any end.
     """
 
     __slots__ = (

@@ -172,11 +172,11 @@ class Prepared(msgspec.Struct, frozen=True):
 class ValueLimit:
     """Tells whether a JSON body is too expensive to decode, before any of its values is made.
 
-    A value costs 50 to 100 bytes of memory and a microsecond to decode and to key, however few
-    bytes it takes, so a limit on bytes alone does not bound either. Each value, except the very
-    first one, comes after a comma or after the bracket that opens its list or object; strings and
-    empty brackets are skipped. So a long text with many commas is one value. In invalid JSON, the
-    values up to the first error count, as a decoder would make them.
+    A value costs 50 to 100 bytes of memory and a microsecond to decode and to key, even if it is
+    short. So a limit on bytes does not bound memory and time. The first value counts, and each
+    value after a comma or after the bracket that opens its list or object. Strings and empty
+    brackets are skipped, so a long text with many commas is one value. In invalid JSON, the values
+    up to the first error count, as a decoder would make them.
 
     A number's time grows with the square of its length, so its length has a limit, too.
     """

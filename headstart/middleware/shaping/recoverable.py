@@ -107,10 +107,10 @@ def offers_tool(*, has_tools: bool, opening: int, before_cut: int | None) -> boo
     """Tell whether a request gets the tool.
 
     The answer must be the same for all later requests of the conversation, or the provider's prefix
-    cache is lost, because tools come before all messages. So the tool is there from the first
-    request on, if the conversation has its own tools and a long beginning (``opening``: characters
-    up to the first message of the user). Otherwise it joins with the first cut, if there is little
-    text before the cut (``before_cut``: characters; None: nothing was cut).
+    cache is lost, because tools come before all messages. If the conversation has its own tools and
+    a long beginning, the tool is there from the first request on. Otherwise it joins with the first
+    cut, if there is little text before the cut. ``opening``: the characters up to the first message
+    of the user. ``before_cut``: the characters before the cut; None: nothing was cut.
     """
     if has_tools and opening >= READ_AGAIN_CHARS:
         return True

@@ -96,10 +96,11 @@ class RescuedCandidate:
     """Wraps the strategy of a route. It replaces an answer that broke off, once for each call.
 
     It also replaces a stream that is far slower than usual for its upstream, if another upstream
-    can continue it. And it delivers an answer that was withheld if there is no better one. The mode
-    ``restart`` asks for a new answer and matches it with the shown text; ``prefill`` also lets an
-    upstream continue the text, if it can; ``off`` asks again only if nothing was shown. ``prefill``
-    names the upstreams that can continue a last assistant message.
+    can continue it. And it delivers an answer that was withheld if there is no better one.
+
+    ``mode``: ``restart`` asks for a new answer, and matches it with the shown text. ``prefill``
+    also lets an upstream continue the text, if it can. ``off`` asks again only if nothing was
+    shown. The argument ``prefill`` names the upstreams that can continue a last assistant message.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """Health, limits and budgets of upstreams in memory that all workers share.
 
-Each class here inherits from a policy and runs its methods on a state in shared memory: it takes a
-lock, reads the state if another worker has changed it, calls the method, and writes the state back.
-So several workers never ask a provider more often than a single one would. Learned speeds are not
-in this memory: each worker sends them to the others.
+Each class here inherits from a policy and runs its methods on a state in shared memory. It takes a
+lock, and reads the state if another worker has changed it. Then it calls the method, and writes the
+state back. So several workers never ask a provider more often than a single one would. Learned
+speeds are not in this memory: each worker sends them to the others.
 """
 
 from __future__ import annotations

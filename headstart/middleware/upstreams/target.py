@@ -78,8 +78,8 @@ LOOK_S = 2.0
 """Longest time until a timer checks the waits of its call. So a wait that is shorter than the wait
 before rarely needs a new timer, and most calls need only one timer."""
 STOOD_STILL_S = 0.5
-"""A timer that is later than this shows that the process stood still: it was paused (``docker
-pause``, SIGSTOP, a virtual machine that moved), or the machine had no time for it."""
+"""If a timer is later than this, the process stood still. It was paused (``docker pause``, SIGSTOP,
+a virtual machine that moved), or the machine had no time for it."""
 CATCH_UP_S = 0.5
 """Time to read what came while the process stood still, before a wait is too long."""
 
