@@ -24,6 +24,7 @@ from headstart.canonical_request import (
     ToolChoice,
     WrittenRequest,
 )
+from headstart.dialects.dialect import UNDECODABLE
 from headstart.dialects.requests import (
     LEAST_BUDGET,
     Fields,
@@ -485,7 +486,7 @@ def as_raw_predict(path: bytes, body: bytes, version: str) -> tuple[bytes, bytes
             return _GOOGLE_COUNT_PATH, msgspec.json.encode(members)
         model = msgspec.json.decode(members.pop("model"), type=str)
         stream = msgspec.json.decode(members.get("stream", b"false"), type=bool | None)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError) as error:
+    except (*UNDECODABLE, KeyError) as error:
         raise InvalidRequest("the body must be a JSON object that names its model") from error
     method = b"streamRawPredict" if stream else b"rawPredict"
     name = quote(model, safe="@").encode()

@@ -266,7 +266,7 @@ class Engine:
                 context.claim.close()
             # Drops wrappers of ``send`` that refer to the context: a cycle keeps the body.
             context.send = send
-            if context.retry_client is None:
+            if context.retry_reader is None:
                 self._observer.notify(context.served(self._clock()))
             else:
                 context.total_s = context.elapsed()
@@ -277,8 +277,8 @@ class Engine:
 
     async def _book_later(self, context: RequestContext) -> None:
         try:
-            if context.flight is not None and context.retry_client is not None:
-                await leave_to_retry(context, context.flight, context.retry_client)
+            if context.flight is not None and context.retry_reader is not None:
+                await leave_to_retry(context, context.flight, context.retry_reader)
         finally:
             self._observer.notify(context.served(self._clock()))
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headstart.dialects.registry import DocumentForm
     from headstart.middleware.conversations import Chain
     from headstart.middleware.endpoints import MatchedEndpoint
-    from headstart.middleware.flights import Client, Flight
+    from headstart.middleware.flights import Flight, FlightReader
     from headstart.middleware.shared_flights import LeaseClaim
     from headstart.middleware.upstreams.app import AppUpstream
     from headstart.policies.live_drafts import Trigger
@@ -115,7 +115,7 @@ class RequestContext:
         "affinity", "answer_id", "app_call", "attempts", "begin_by", "body", "caller", "chain",
         "claim", "deadline", "delivered", "endpoint", "error", "first_byte", "flight", "held_out",
         "id", "item_hits", "items", "lookup", "not_stored", "origin", "page_headers",
-        "partly_saved", "path", "prepared", "read_at", "receive", "retry_client", "retry_from",
+        "partly_saved", "path", "prepared", "read_at", "receive", "retry_from", "retry_reader",
         "scope", "send", "started", "status", "stored", "timings", "total_s", "upstream",
         "upstream_s",
     )  # fmt: skip
@@ -158,7 +158,7 @@ class RequestContext:
         """The call of the wrapped app that it began and waits for."""
         self.claim: LeaseClaim | None = None
         """The result of its lookup about equal calls of other processes."""
-        self.retry_client: Client | None = None
+        self.retry_reader: FlightReader | None = None
         """Its second reader in the flight, which waits for the retry of the client's SDK."""
         self.origin: Origin | None = None
         """The source of its answer."""
@@ -354,7 +354,7 @@ class KeptCall(NamedTuple):
     """A call that was made before its client asked. ``reader`` keeps the call going."""
 
     flight: Flight
-    reader: Client
+    reader: FlightReader
     context: RequestContext
     text: str
     trigger: Trigger

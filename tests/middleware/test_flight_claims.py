@@ -87,16 +87,16 @@ async def test_no_request_pays_twice_for_one_call() -> None:
 
 async def test_a_call_that_failed_is_paid_all_the_same() -> None:
     flight = Flight()
-    client = flight.join()
+    reader = flight.join()
     flight.attempts = ATTEMPTS
     flight.fail(UpstreamProtocolError("cut"))
-    flight.leave(client)
-    assert flight.attempts_to_book(client) == ATTEMPTS
+    flight.leave(reader)
+    assert flight.attempts_to_book(reader) == ATTEMPTS
 
 
 async def test_the_last_client_to_leave_books_the_cancelled_call() -> None:
     flight = Flight()
-    client = flight.join()
+    reader = flight.join()
     begun = asyncio.Event()
 
     async def pump() -> None:
@@ -111,7 +111,7 @@ async def test_the_last_client_to_leave_books_the_cancelled_call() -> None:
     async with asyncio.TaskGroup() as group:
         flight.pump = group.create_task(pump())
         await begun.wait()
-        assert flight.leave(client)
-        assert flight.attempts_to_book(client) == ()
+        assert flight.leave(reader)
+        assert flight.attempts_to_book(reader) == ()
         await flight.wait_settled()
-        assert flight.attempts_to_book(client) == ATTEMPTS
+        assert flight.attempts_to_book(reader) == ATTEMPTS
