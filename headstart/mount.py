@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack, ca
 from prometheus_client import CollectorRegistry
 
 from headstart.config.loading import load_settings, override_cache
-from headstart.dialects.registry import DIALECTS, DOCUMENTS, RELAYED_PREFIXES, SOCKET_PREFIXES
+from headstart.dialects.registry import DIALECTS, DOCUMENTS
 from headstart.errors import ConfigError
 from headstart.factory import Parts, start_engine
 from headstart.middleware.admin_front import AdminFront, AdminState, LivePages
 from headstart.middleware.asgi import ADMIN_PREFIX, Gateway, answer_json, not_found
-from headstart.middleware.endpoints import Endpoint, Routes
+from headstart.middleware.endpoints import Endpoint, EndpointTable
 from headstart.middleware.metrics import PrometheusObserver
 from headstart.middleware.observers import RecentRequests
 from headstart.middleware.respond import send_whole
@@ -110,7 +110,7 @@ class HeadstartMiddleware(Gateway):
         resolved = resolve_settings(settings, cache, store="memory:")
         super().__init__(
             _asgi_app(app),
-            routes=_routes(endpoints, wrapped=True),
+            endpoints=_endpoint_table(endpoints, wrapped=True),
             start=partial(
                 start_engine,
                 resolved,
@@ -170,7 +170,7 @@ def build_gateway(
     """
     return Gateway(
         app,
-        routes=_routes(endpoints, wrapped=False),
+        endpoints=_endpoint_table(endpoints, wrapped=False),
         start=partial(
             start_engine,
             settings,
@@ -183,8 +183,7 @@ def build_gateway(
             exchange=exchange,
             make_upstream=make_upstream,
         ),
-        relay_prefixes=RELAYED_PREFIXES,
-        socket_prefixes=SOCKET_PREFIXES,
+        relays=True,
         origins=origins,
     )
 
@@ -246,7 +245,7 @@ def _checked_scope(
     return named
 
 
-def _routes(endpoints: Sequence[Endpoint], *, wrapped: bool) -> Routes:
+def _endpoint_table(endpoints: Sequence[Endpoint], *, wrapped: bool) -> EndpointTable:
     if isinstance(endpoints, Endpoint):
         raise ConfigError("endpoints takes a list: endpoints=[Endpoint(…)]")
     for endpoint in () if wrapped else endpoints:
@@ -256,7 +255,7 @@ def _routes(endpoints: Sequence[Endpoint], *, wrapped: bool) -> Routes:
                 "gateway there is no handler that could look up"
             )
     documents = () if wrapped else DOCUMENTS.values()
-    return Routes(DIALECTS.values(), tuple(endpoints), documents)
+    return EndpointTable(DIALECTS.values(), tuple(endpoints), documents)
 
 
 def resolve_settings(

@@ -45,6 +45,7 @@ from headstart.cli.options import (
     url_field,
 )
 from headstart.decisions import Label  # noqa: TC001 - msgspec reads it
+from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.registry import DIALECTS
 from headstart.errors import ConfigError, HeadstartError
 from headstart.factory import start_engine
@@ -63,10 +64,6 @@ if TYPE_CHECKING:
 
     from headstart.dialects.dialect import Dialect
     from headstart.interfaces import Store
-
-
-PATH = "/v1/chat/completions"
-"""The path of a call that does not name its dialect."""
 
 
 async def import_answers(
@@ -121,9 +118,7 @@ def _logged(call: LogLine, headers: Headers) -> LoggedAnswer | None:
 
 def _dialect(call: LogLine) -> Dialect | None:
     """Return the dialect of a call, if its path does not depend on the request."""
-    if call.dialect is None:
-        return next(each for each in DIALECTS.values() if PATH in each.paths)
-    named = DIALECTS.get(call.dialect)
+    named = OPENAI_CHAT if call.dialect is None else DIALECTS.get(call.dialect)
     return named if named is not None and named.paths else None
 
 
@@ -348,8 +343,9 @@ def import_(options: CacheImportOptions) -> None:
     Entries that have expired meanwhile, or that the store has already, are left out.
 
     With --answers FILE is a log of LiteLLM, Langfuse, Helicone, or in the form of OpenAI's chat
-    completions. Its answers become entries, as if they had come from upstream at their time: under
-    the same keys, with the same rules about what may be stored, and with the rest of their life.
+    completions. Its answers become entries, as if they had come from upstream at the time in the
+    log. They get the same keys, follow the same rules about what may be stored, and expire at the
+    same time.
 
     Examples:
       headstart cache import cache.jsonl --store redis://127.0.0.1:6379/0

@@ -1,9 +1,11 @@
 """The data that commands read: a store, a running server's admin API, or logs of other tools.
 
-``LiteLLM`` logs one object for each call (``StandardLoggingPayload``, or a row of its spend logs),
-Langfuse exports observations, of which those of the type GENERATION are calls, and Helicone exports
-requests with both bodies. Calls of OpenAI's chat completions that brought an answer are read. A
-spreadsheet saved as CSV has one call, one labelled prompt or one pair in each row.
+Of logs, the calls of OpenAI's chat completions that brought an answer are read:
+
+- LiteLLM logs one object for each call (``StandardLoggingPayload``, or a row of its spend logs).
+- Langfuse exports observations; those of the type GENERATION are calls.
+- Helicone exports requests with both bodies.
+- A spreadsheet saved as CSV has one call, one labelled prompt or one pair in each row.
 """
 
 from __future__ import annotations

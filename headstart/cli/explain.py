@@ -87,9 +87,8 @@ def explain(options: ExplainOptions) -> None:
 
 def read_explained(body: bytes) -> tuple[Served, Explanation | None]:
     """Read the API's answer. Raises HeadstartError."""
-    return data_sources.decode_answer(body, Served), data_sources.decode_answer(
-        body, Explained
-    ).verdict
+    verdict = data_sources.decode_answer(body, Explained).verdict
+    return data_sources.decode_answer(body, Served), verdict
 
 
 def print_explained(console: Console, served: Served, verdict: Explanation | None) -> None:

@@ -126,10 +126,10 @@ def wrap(options: WrapOptions) -> None:
 
     The tool is claude, codex, gemini, aider or any other program that reads the address of its
     provider from the usual variables. If no sidecar runs at --url, one is started for the time of
-    the tool: with the configuration, or else with the tool's provider (at the address in its usual
-    variable, if that is set), compression without loss, a cache in memory and marks for the
-    provider's prompt cache. The tool sends its own key. The command exits with the tool's exit
-    status.
+    the tool, with the configuration if there is one. Otherwise the sidecar has the tool's provider
+    (at the address in its usual variable, if that is set), compression without loss, a cache in
+    memory and marks for the provider's prompt cache. The tool sends its own key. The command exits
+    with the tool's exit status.
 
     Examples:
       headstart wrap claude
@@ -210,9 +210,8 @@ def sidecar(options: WrapOptions, tool: WrappedTool) -> Iterator[RunningServer]:
             config = Path(folder, "headstart.toml")
             config.write_text(_configuration(tool, os.environ, running.url), "utf-8")
         else:
-            checked(
-                load_settings(config, os.environ, {})
-            )  # errors in the configuration are reported here
+            # Errors in the configuration are reported here.
+            checked(load_settings(config, os.environ, {}))
         with start_sidecar(config, Path(folder, "log")) as url:
             yield running._replace(url=url)
 

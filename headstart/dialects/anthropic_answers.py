@@ -14,6 +14,8 @@ from headstart.dialects.dialect import (
     as_object,
     as_text,
     decode_first,
+    extra_events,
+    is_json,
     split_text,
     unreadable,
 )
@@ -102,7 +104,7 @@ class MessagesDecoder(JSONDecoder):
         for index, block in enumerate(blocks):
             events += self._start_block(index, as_object(block, "a content block"))
             events += self._stop_block(index)
-        events += _extra(message, _MESSAGE)
+        events += extra_events(message, _MESSAGE)
         events += _stop(message)
         events += self._add_usage(message.get("usage"))
         return tuple(events)
@@ -122,7 +124,7 @@ class MessagesDecoder(JSONDecoder):
                 events = self.read_message(as_object(event.get("message"), "the message"))
             case "message_delta":
                 delta = as_object(event.get("delta") or {}, "a delta")
-                extra = (*_extra(delta, _STOPS), *_extra(event, _MESSAGE_DELTA))
+                extra = (*extra_events(delta, _STOPS), *extra_events(event, _MESSAGE_DELTA))
                 events = (*extra, *_stop(delta), *self._add_usage(event.get("usage")))
             case "message_stop":
                 events = ENDED
@@ -285,11 +287,6 @@ def error_frame(error: HeadstartError | ErrorReported, request_id: str) -> bytes
 
 def _detail(index: int, fields: dict[str, Any]) -> ExtraDelta:
     return ExtraDelta(fields={CONTENT_BLOCKS: [{**fields, "index": index}]})
-
-
-def _extra(fields: dict[str, Any], known: frozenset[str]) -> tuple[StreamEvent, ...]:
-    unknown = {name: value for name, value in fields.items() if name not in known}
-    return (ExtraDelta(fields=unknown, choice=None),) if unknown else ()
 
 
 def _stop(fields: dict[str, Any]) -> tuple[StreamEvent, ...]:
@@ -741,13 +738,8 @@ class MessagesEncoder:
 
     def _call_is_whole(self) -> bool:
         """Tell whether the open block may end: a tool call needs whole arguments."""
-        if self._open is None or self._open[0] != "tool_use":
-            return True
-        try:
-            msgspec.json.decode("".join(self._arguments), type=msgspec.Raw)
-        except (msgspec.DecodeError, RecursionError):
-            return False
-        return True
+        is_call = self._open is not None and self._open[0] == "tool_use"
+        return not is_call or is_json("".join(self._arguments))
 
     def _close(self, written: list[bytes]) -> None:
         if self._open is not None:

@@ -29,13 +29,13 @@ from headstart.dialects.dialect import (
     ContentTypes,
     CountForm,
     Dialect,
-    FieldUse,
     KeyForm,
     LimitHeaders,
     ListedModel,
     ModelsForm,
     as_count,
     as_text,
+    field_uses,
     listed_objects,
 )
 from headstart.dialects.request_form import (
@@ -49,7 +49,7 @@ from headstart.dialects.requests import apply_quirks
 from headstart.types import ChatRequest, Headers, random_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from headstart.dialects.request_form import PromptMessage
 
@@ -114,33 +114,16 @@ def _date(now: float, then: float) -> str:  # noqa: ARG001
     return datetime.fromtimestamp(then, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-_FIELDS: Mapping[str, FieldUse] = {
-    "model": FieldUse.KEYED,
-    "messages": FieldUse.KEYED,
-    "system": FieldUse.KEYED,
-    "container": FieldUse.KEYED,
-    "diagnostics": FieldUse.KEYED,
-    "context_management": FieldUse.KEYED,
-    "inference_geo": FieldUse.KEYED,
-    "mcp_servers": FieldUse.KEYED,
-    "output_config": FieldUse.KEYED,
-    "output_format": FieldUse.KEYED,
-    "stop_sequences": FieldUse.KEYED,
-    "temperature": FieldUse.KEYED,
-    "thinking": FieldUse.KEYED,
-    "tool_choice": FieldUse.KEYED,
-    "tools": FieldUse.KEYED,
-    "top_k": FieldUse.KEYED,
-    "top_p": FieldUse.KEYED,
-    "max_tokens": FieldUse.RANGED,
-    "stream": FieldUse.IGNORED,
-    "metadata": FieldUse.IGNORED,
-    "cache_control": FieldUse.IGNORED,
-    "service_tier": FieldUse.IGNORED,
-    "speed": FieldUse.IGNORED,
-    "cache": FieldUse.IGNORED,
-}
-"""``metadata.user_id`` joins the scope instead."""
+_FIELDS = field_uses(
+    keyed=(
+        "model messages system container diagnostics context_management inference_geo mcp_servers "
+        "output_config output_format stop_sequences temperature thinking tool_choice tools top_k "
+        "top_p"
+    ),
+    ranged="max_tokens",
+    ignored="stream metadata cache_control service_tier speed cache",
+)
+"""``metadata.user_id`` joins the scope instead. ``cache`` is litellm's own field."""
 
 _KEYED_HEADERS = frozenset(
     {

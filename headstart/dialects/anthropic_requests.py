@@ -24,26 +24,29 @@ from headstart.canonical_request import (
     ToolChoice,
     WrittenRequest,
 )
+from headstart.dialects.dialect import UNDECODABLE
 from headstart.dialects.requests import (
+    LEAST_BUDGET,
     Fields,
     TranslationLosses,
     budget_of,
+    call_input,
     decode_object,
     described_schema,
     effort_of,
     encode_text,
+    filled,
+    fitting_budget,
     forces_tool,
-    is_amid_calls,
     last_user_text,
     marked_origin,
     name_results,
     plain_text,
-    read_boolean,
-    read_integer,
+    read_field,
     read_message_list,
     read_model,
-    read_string,
     repeats_keys,
+    safe_id,
     top_level_extra,
     write_edited,
 )
@@ -148,22 +151,19 @@ def _read_block(fields: Fields) -> MessagePart:
     if kind == "tool_result":
         return ResultPart(
             id=fields.required_text("tool_use_id"),
-            content=_result_content(fields),
+            content=fields.parts("content", _read_part),
             is_error=bool(fields.boolean("is_error")),
             extra=fields.rest(),
         )
-    return _read_part(kind, fields)
+    return _read_known(kind, fields)
 
 
-def _result_content(fields: Fields) -> tuple[TextPart | MediaPart | ForeignPart, ...]:
-    if isinstance(fields.peek("content"), str):
-        text = fields.required_text("content")
-        return (TextPart(text=text),) if text else ()
-    return tuple(_read_part(each.required_text("type"), each) for each in fields.objects("content"))
-
-
-def _read_part(kind: str, fields: Fields) -> TextPart | MediaPart | ForeignPart:
+def _read_part(fields: Fields) -> TextPart | MediaPart | ForeignPart:
     """Read a block that may also be in a tool's result."""
+    return _read_known(fields.required_text("type"), fields)
+
+
+def _read_known(kind: str, fields: Fields) -> TextPart | MediaPart | ForeignPart:
     if kind == "text":
         return TextPart(text=fields.required_text("text"), extra=fields.rest())
     media = _read_media(kind, fields) if kind in ("image", "document") else None
@@ -259,11 +259,11 @@ def parse_request(body: bytes) -> ChatRequest:
     return ChatRequest(
         dialect=NAME,
         model=read_model(document),
-        stream=read_boolean(document, "stream"),
+        stream=bool(read_field(document, "stream", bool)),
         document=document,
         query=last_user_text(read_message_list(document)),
         include_usage=True,
-        max_tokens=read_integer(document, "max_tokens"),
+        max_tokens=read_field(document, "max_tokens", int),
         user=_user(document),
         duplicate_keys=repeats_keys(body, document),
     )
@@ -279,7 +279,7 @@ def _user(document: dict[str, Any]) -> str | None:
         return None
     if not isinstance(metadata, dict):
         raise InvalidRequest("metadata: must be an object")
-    return _without_session(read_string(metadata, "user_id") or "") or None
+    return _without_session(read_field(metadata, "user_id", str) or "") or None
 
 
 def _without_session(user: str) -> str:
@@ -370,9 +370,9 @@ def _write_block(part: MessagePart, losses: TranslationLosses) -> dict[str, Any]
     if isinstance(part, CallPart):
         return {
             "type": "tool_use",
-            "id": _id(part.id),
+            "id": safe_id(part.id),
             "name": part.name,
-            "input": _input(part.arguments),
+            "input": call_input(part.arguments),
             **losses.carried(part.extra),
         }
     if isinstance(part, ResultPart):
@@ -386,7 +386,7 @@ def _result(part: ResultPart, losses: TranslationLosses) -> dict[str, Any]:
     content = _write_content(_blocks(part.content, losses))
     return {
         "type": "tool_result",
-        "tool_use_id": _id(part.id),
+        "tool_use_id": safe_id(part.id),
         **({"content": content} if content else {}),
         **({"is_error": True} if part.is_error else {}),
         **losses.carried(part.extra),
@@ -398,26 +398,6 @@ def _thinking(part: ReasoningPart) -> dict[str, Any]:
         return {"type": part.field, "data": part.signature, **part.extra}
     signature = {} if part.signature is None else {"signature": part.signature}
     return {"type": "thinking", "thinking": part.text, **signature, **part.extra}
-
-
-def _id(id: str) -> str:
-    """Return a call's id without the characters that Anthropic refuses in it."""
-    return re.sub(r"[^A-Za-z0-9_-]", "_", id) or "_"
-
-
-def _input(arguments: str) -> dict[str, Any]:
-    """Return the arguments as an object.
-
-    A model may have written arguments that are no JSON object. They are sent as ``_raw``: so the
-    model sees its mistake, and a request with such a turn in its history is still answered.
-    """
-    if not arguments.strip():
-        return {}
-    try:
-        value = msgspec.json.decode(arguments)
-    except (msgspec.DecodeError, RecursionError):
-        value = None
-    return value if isinstance(value, dict) else {"_raw": arguments}
 
 
 def _write_media(part: MediaPart, losses: TranslationLosses) -> dict[str, Any]:
@@ -452,9 +432,7 @@ _GOOGLE_VERSIONS = {"2023-06-01": "vertex-2023-10-16"}
 """Versions of the API that have another name at Google."""
 _MAX_TOKENS = 4096
 """The limit if nobody named one. Every Claude model can write an answer of this length."""
-_LEAST_BUDGET = 1024
-_EFFORTS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh"}
-_EFFORTS["max"] = "max"
+_EFFORTS = {"minimal": "low", **{name: name for name in ("low", "medium", "high", "xhigh", "max")}}
 _CHOICE_OF_MODE = {"auto": "auto", "none": "none", "required": "any", "named": "tool"}
 
 
@@ -508,7 +486,7 @@ def as_raw_predict(path: bytes, body: bytes, version: str) -> tuple[bytes, bytes
             return _GOOGLE_COUNT_PATH, msgspec.json.encode(members)
         model = msgspec.json.decode(members.pop("model"), type=str)
         stream = msgspec.json.decode(members.get("stream", b"false"), type=bool | None)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError) as error:
+    except (*UNDECODABLE, KeyError) as error:
         raise InvalidRequest("the body must be a JSON object that names its model") from error
     method = b"streamRawPredict" if stream else b"rawPredict"
     name = quote(model, safe="@").encode()
@@ -549,7 +527,7 @@ def _sampling(
     thinking it takes neither.
     """
     wanted = {"temperature": asked.temperature, "top_p": asked.top_p, "top_k": asked.top_k}
-    said = {name: value for name, value in wanted.items() if value is not None}
+    said = filled(wanted)
     if losses.own and quirks.sampling:
         return said
     said = {name: v for name, v in said.items() if name == "top_k" or v != 1}
@@ -597,8 +575,7 @@ def _write_tool(tool: Tool | ForeignTool, losses: TranslationLosses) -> dict[str
         "input_schema": schema if "type" in schema else {"type": "object", **schema},
         "strict": tool.strict,
     }
-    filled = {name: value for name, value in written.items() if value is not None}
-    return {**filled, **losses.carried(tool.extra)}
+    return {**filled(written), **losses.carried(tool.extra)}
 
 
 def _output(
@@ -667,16 +644,10 @@ def _display(wish: ReasoningOptions) -> dict[str, str]:
 def _budgeted(
     asked: CanonicalRequest, wish: ReasoningOptions, losses: TranslationLosses
 ) -> dict[str, Any]:
-    """Return a budget, which is at most half of the limit if it does not fit below the limit.
-
-    None for a turn whose tool calls were made without thinking: Anthropic then refuses to begin to
-    think.
-    """
-    budget = wish.budget_tokens or budget_of(wish.effort or "medium")
-    budget = max(budget, _LEAST_BUDGET)
-    if asked.max_tokens is not None and budget >= asked.max_tokens:
-        budget = asked.max_tokens // 2
-    if budget < _LEAST_BUDGET or forces_tool(asked) or is_amid_calls(asked):
+    """Return ``thinking`` with a budget; nothing if Claude cannot think now."""
+    wanted = wish.budget_tokens or budget_of(wish.effort or "medium")
+    budget = fitting_budget(max(wanted, LEAST_BUDGET), asked)
+    if budget is None:
         losses.drop("reasoning_effort")
         return {}
     return {"type": "enabled", "budget_tokens": budget, **_display(wish)}

@@ -42,8 +42,10 @@ from headstart.dialects.request_form import CACHE_POINT, mark_bedrock
 from headstart.dialects.requests import (
     TranslationLosses,
     budget_of,
-    forces_tool,
-    is_amid_calls,
+    call_input,
+    filled,
+    fitting_budget,
+    safe_id,
     top_level_extra,
 )
 from headstart.errors import InvalidRequest, UpstreamProtocolError
@@ -182,7 +184,6 @@ _Blocks: TypeAlias = list[dict[str, Any]]
 REASONING = "reasoningContent"
 """Name under which reasoning comes."""
 
-_LEAST_BUDGET = 1024
 FINISHES = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -424,7 +425,7 @@ def _inference(
         losses.drop_filled({"temperature": asked.temperature, "top_p": asked.top_p})
         sampling = {}
     settings = {"maxTokens": limit, **sampling, "stopSequences": list(asked.stop) or None}
-    told = {name: value for name, value in settings.items() if value is not None}
+    told = filled(settings)
     return {"inferenceConfig": told} if told else {}
 
 
@@ -445,11 +446,7 @@ def _model_fields(
 
 
 def _budget(asked: CanonicalRequest, quirks: Quirks, losses: TranslationLosses) -> int | None:
-    """Return the tokens to think, at most half of the limit; None for a model that takes an effort.
-
-    None also for a turn whose tool calls were made without thinking, and for a turn that has to
-    call a tool: Claude refuses to think then.
-    """
+    """Return the tokens to think; None for a model that takes an effort, or cannot think now."""
     wish = asked.reasoning
     if wish is None or wish.enabled is False or wish.effort == "none":
         return None
@@ -458,12 +455,10 @@ def _budget(asked: CanonicalRequest, quirks: Quirks, losses: TranslationLosses) 
         if wish.effort is None or quirks.thinking == "effort":
             return None
         budget = budget_of(wish.effort)
-    if asked.max_tokens is not None and budget >= asked.max_tokens:
-        budget = asked.max_tokens // 2
-    if budget < _LEAST_BUDGET or forces_tool(asked) or is_amid_calls(asked):
+    fitting = fitting_budget(budget, asked)
+    if fitting is None:
         losses.drop("reasoning")
-        return None
-    return budget
+    return fitting
 
 
 def _output(asked: CanonicalRequest, quirks: Quirks, losses: TranslationLosses) -> dict[str, Any]:
@@ -491,8 +486,7 @@ def _format(wanted: ResponseFormat, losses: TranslationLosses) -> dict[str, Any]
         "name": wanted.name,
         "description": wanted.description,
     }
-    told = {name: value for name, value in schema.items() if value is not None}
-    return {"type": "json_schema", "structure": {"jsonSchema": told}}
+    return {"type": "json_schema", "structure": {"jsonSchema": filled(schema)}}
 
 
 def _tools(asked: CanonicalRequest, losses: TranslationLosses) -> dict[str, Any]:
@@ -536,7 +530,6 @@ def _tool(tool: Tool | ForeignTool, losses: TranslationLosses) -> _Blocks:
 
 # --- messages --------------------------------------------------------------------------------
 
-_UNSAFE_ID = re.compile(r"[^A-Za-z0-9_-]")
 _UNSAFE_TITLE = re.compile(r"[^A-Za-z0-9 \-()\[\]]+")
 _FILES = {
     "application/pdf": "pdf",
@@ -607,7 +600,8 @@ def _cache_point(extra: dict[str, Any], losses: TranslationLosses) -> _Blocks:
 
 
 def _call(part: CallPart) -> dict[str, Any]:
-    return {"toolUseId": _id(part.id), "name": part.name, "input": _input(part.arguments)}
+    arguments = call_input(part.arguments)
+    return {"toolUseId": safe_id(part.id)[:64], "name": part.name, "input": arguments}
 
 
 def _result(part: ResultPart, losses: TranslationLosses) -> dict[str, Any]:
@@ -616,21 +610,7 @@ def _result(part: ResultPart, losses: TranslationLosses) -> dict[str, Any]:
         if not block.keys() & {"text", "image", "document"}:
             raise losses.refusal(f"a tool's result of type {next(iter(block))}")
     status = {"status": "error"} if part.is_error else {}
-    return {"toolUseId": _id(part.id), "content": content or [{"text": "-"}], **status}
-
-
-def _id(id: str) -> str:
-    """Return a call's id in the form that Bedrock accepts."""
-    return _UNSAFE_ID.sub("_", id)[:64] or "_"
-
-
-def _input(arguments: str) -> dict[str, Any]:
-    """Return the arguments as an object; other text is sent as ``_raw``."""
-    try:
-        value = msgspec.json.decode(arguments or "{}")
-    except (msgspec.DecodeError, RecursionError):
-        value = None
-    return value if isinstance(value, dict) else {"_raw": arguments}
+    return {"toolUseId": safe_id(part.id)[:64], "content": content or [{"text": "-"}], **status}
 
 
 def _media(part: MediaPart, losses: TranslationLosses) -> dict[str, Any]:

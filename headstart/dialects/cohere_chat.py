@@ -23,6 +23,7 @@ from headstart.dialects.dialect import (
     MalformedAnswerError,
     UpstreamDialect,
     as_count,
+    as_list,
     as_object,
     as_text,
     decode_document,
@@ -33,9 +34,10 @@ from headstart.dialects.requests import (
     budget_of,
     data_url,
     described_schema,
+    filled,
     kept_stops,
     name_results,
-    plain_text,
+    titled_text,
     top_level_extra,
 )
 from headstart.errors import InvalidRequest
@@ -127,11 +129,11 @@ def read_error(document: dict[str, Any], status: int | None) -> ErrorReported:
 def _whole(document: dict[str, Any], message: dict[str, Any]) -> list[StreamEvent]:
     events: list[StreamEvent] = [Started(id=as_text(document.get("id"))), TextDelta(text="")]
     events += _reasoning(message.get(PLAN), PLAN)
-    for index, block in enumerate(_list(message.get("content"))):
+    for index, block in enumerate(as_list(message.get("content"))):
         events += _read_content(block, index)
-    for index, call in enumerate(_list(message.get("tool_calls"))):
+    for index, call in enumerate(as_list(message.get("tool_calls"))):
         events.append(_read_call(call, index))
-    if citations := _list(message.get("citations")):
+    if citations := as_list(message.get("citations")):
         events.append(ExtraDelta(fields={"citations": citations}))
     events += _end(document)
     return events
@@ -178,12 +180,6 @@ def _end(fields: dict[str, Any]) -> tuple[StreamEvent, ...]:
     if isinstance(fields.get("usage"), dict):
         events.append(UsageReported(usage=fields["usage"]))
     return tuple(events)
-
-
-def _list(value: Any) -> list[Any]:
-    if not isinstance(value, list | None):
-        raise MalformedAnswerError("what should be an array is none")
-    return value or []
 
 
 NAME = "cohere-chat"
@@ -241,7 +237,7 @@ def _settings(asked: CanonicalRequest, quirks: Quirks, losses: TranslationLosses
         "response_format": _format(asked.response_format),
         "thinking": None if asked.reasoning is None else _thinking(asked.reasoning, losses),
     }
-    return {name: value for name, value in settings.items() if value is not None}
+    return filled(settings)
 
 
 def _sampling(asked: CanonicalRequest, quirks: Quirks, losses: TranslationLosses) -> dict[str, Any]:
@@ -359,10 +355,10 @@ def _block(part: TextPart | MediaPart | ForeignPart, losses: TranslationLosses) 
     if isinstance(part, TextPart):
         return {"type": "text", "text": part.text}
     if part.kind != "image":
-        text = plain_text(part)
+        text = titled_text(part)
         if text is None:
             raise losses.refusal(f"content of type {part.kind}")
-        return {"type": "text", "text": f"{part.name}:\n{text}" if part.name else text}
+        return {"type": "text", "text": text}
     losses.drop_filled({"name": part.name})
     detail = {} if part.detail is None else {"detail": part.detail}
     return {"type": "image_url", "image_url": {"url": data_url(part), **detail}}

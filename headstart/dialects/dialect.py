@@ -160,8 +160,8 @@ def _members(fields: dict[str, Any]) -> bytes:
 class Operations(NamedTuple):
     """The operations of a dialect whose paths name the model and tell whether to stream."""
 
-    route: str
-    """Name of the route of all its operations."""
+    endpoint: str
+    """Name of the endpoint of all its operations."""
     part: bytes
     """A text in every path of its operations, so that other paths are recognised quickly."""
     answers: Callable[[bytes, bytes], bool]
@@ -192,6 +192,15 @@ class FieldUse(Enum):
     """It changes delivery, accounting or identity, not the answer."""
     RANGED = "ranged"
     """It is compared with a stored answer before that is served (``Admission.refuse_serve``)."""
+
+
+def field_uses(*, keyed: str, ignored: str, ranged: str = "") -> Mapping[str, FieldUse]:
+    """Return the table of these fields. Spaces separate their names."""
+    return {
+        **dict.fromkeys(keyed.split(), FieldUse.KEYED),
+        **dict.fromkeys(ignored.split(), FieldUse.IGNORED),
+        **dict.fromkeys(ranged.split(), FieldUse.RANGED),
+    }
 
 
 class SharedForm(NamedTuple):
@@ -520,6 +529,13 @@ def as_object(value: Any, what: str) -> dict[str, Any]:
     return value
 
 
+def as_list(value: Any) -> list[Any]:
+    """Return an array, an empty one for None. Raises MalformedAnswerError for anything else."""
+    if not isinstance(value, list | None):
+        raise MalformedAnswerError("what should be an array is none")
+    return value or []
+
+
 def as_text(value: Any) -> str | None:
     """Return a text, None for an empty one and for anything else."""
     return value if value and isinstance(value, str) else None
@@ -533,6 +549,23 @@ def as_count(value: Any) -> int:
     if not value:  # the usual case: most counts are not reported
         return 0
     return int(value) if type(value) in (int, float) and 0 < value <= MOST_TOKENS else 0
+
+
+def is_json(text: str) -> bool:
+    """Tell whether a text is a whole JSON value."""
+    try:
+        msgspec.json.decode(text, type=msgspec.Raw)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True
+
+
+def extra_events(
+    fields: dict[str, Any], known: frozenset[str], choice: int | None = None
+) -> tuple[StreamEvent, ...]:
+    """Return the event for fields that are not known: of a choice, or of the whole answer."""
+    unknown = {name: value for name, value in fields.items() if name not in known}
+    return (ExtraDelta(fields=unknown, choice=choice, beside=choice is not None),) * bool(unknown)
 
 
 def unreadable(message: str) -> ErrorReported:

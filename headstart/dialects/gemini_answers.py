@@ -12,9 +12,11 @@ from headstart.dialects.dialect import (
     JSONDecoder,
     MalformedAnswerError,
     Rendered,
+    as_list,
     as_object,
     as_text,
     decode_document,
+    extra_events,
     split_text,
     unreadable,
 )
@@ -276,10 +278,10 @@ class GenerateDecoder(JSONDecoder):
         if named != self._named:
             self._named = named
             events.append(Started(id=named[0], model=named[1]))
-        for position, candidate in enumerate(_list(event.get("candidates"))):
+        for position, candidate in enumerate(as_list(event.get("candidates"))):
             events += self._read_candidate(as_object(candidate, "a candidate"), position)
         events += self._blocked(event.get("promptFeedback"))
-        events += _unknown(event, _CHUNK, None)
+        events += extra_events(event, _CHUNK)
         usage = event.get("usageMetadata")
         if isinstance(usage, dict):
             # Each chunk has the counts of the whole answer so far.
@@ -296,11 +298,11 @@ class GenerateDecoder(JSONDecoder):
             known = self._candidates[index] = _Candidate()
             events.append(TextDelta(text="", choice=index))
         content = as_object(candidate.get("content") or {}, "a candidate's content")
-        for part in _list(content.get("parts")):
+        for part in as_list(content.get("parts")):
             events += self._read_part(as_object(part, "a part"), index, known)
         if isinstance(candidate.get("logprobsResult"), dict):
             events.append(LogprobsDelta(value=candidate["logprobsResult"], choice=index))
-        events += _unknown(candidate, _CANDIDATE, index)
+        events += extra_events(candidate, _CANDIDATE, index)
         rated = candidate.get(_RATINGS)
         for rating in rated if isinstance(rated, list) else ():
             if isinstance(rating, dict):
@@ -426,21 +428,6 @@ def decode_body(status: int, body: bytes) -> tuple[StreamEvent, ...]:
     if not any({"candidates", "promptFeedback", "error"} & chunk.keys() for chunk in chunks):
         return (unreadable("the answer has no candidates"),)
     return GenerateDecoder(whole=len(chunks) == 1).read_whole(chunks)
-
-
-def _unknown(
-    fields: dict[str, Any], known: frozenset[str], choice: int | None
-) -> tuple[StreamEvent, ...]:
-    unknown = {name: value for name, value in fields.items() if name not in known}
-    return (ExtraDelta(fields=unknown, choice=choice, beside=choice is not None),) * bool(unknown)
-
-
-def _list(value: Any) -> list[Any]:
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise MalformedAnswerError("what should be an array is none")
-    return value
 
 
 _REASONS = {

@@ -12,7 +12,6 @@ from headstart.dialects.dialect import (
     ContentTypes,
     CountForm,
     Dialect,
-    FieldUse,
     KeyForm,
     ListedModel,
     LogprobsForm,
@@ -20,6 +19,7 @@ from headstart.dialects.dialect import (
     Operations,
     as_count,
     as_text,
+    field_uses,
     listed_objects,
 )
 from headstart.dialects.gemini_answers import (
@@ -105,9 +105,7 @@ def _candidate(token: dict[str, Any]) -> dict[str, Any]:
 
 
 def _objects(value: Any) -> list[dict[str, Any]]:
-    return (
-        [each for each in value or () if isinstance(each, dict)] if isinstance(value, list) else []
-    )
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 _IN_PATH = re.compile(rb"(/models/)[^/:]+:([A-Za-z]+)$")
@@ -176,19 +174,13 @@ def _encoder(id: str, created: int, *, include_usage: bool) -> GenerateEncoder: 
     return GenerateEncoder(id)
 
 
-_FIELDS: Mapping[str, FieldUse] = {
-    "model": FieldUse.KEYED,
-    "contents": FieldUse.KEYED,
-    "systemInstruction": FieldUse.KEYED,
-    "cachedContent": FieldUse.KEYED,
-    "generationConfig": FieldUse.KEYED,
-    "safetySettings": FieldUse.KEYED,
-    "toolConfig": FieldUse.KEYED,
-    "tools": FieldUse.KEYED,
-    "labels": FieldUse.IGNORED,
-    "serviceTier": FieldUse.IGNORED,
-    "store": FieldUse.IGNORED,
-}
+_FIELDS = field_uses(
+    keyed=(
+        "model contents systemInstruction cachedContent generationConfig safetySettings toolConfig "
+        "tools"
+    ),
+    ignored="labels serviceTier store",
+)
 """Uses the names that the reader gives to fields. In ``generationConfig`` the limits
 ``maxOutputTokens`` and ``candidateCount`` are ranged."""
 _KEY_RANGED = frozenset({"maxOutputTokens", "candidateCount"})
@@ -508,7 +500,7 @@ GEMINI_GENERATE = Dialect(
     ends_at_finish=True,
     content_types=ContentTypes(b"application/json; charset=UTF-8", b"text/event-stream"),
     operations=Operations(
-        route="/v1beta/models/{model}:generateContent",
+        endpoint="/v1beta/models/{model}:generateContent",
         part=b"/models/",
         answers=lambda path, query: find_operation(path, query) is not None,
         parse=_parse,

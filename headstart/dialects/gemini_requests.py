@@ -40,9 +40,10 @@ from headstart.dialects.requests import (
     decode_object,
     described_schema,
     effort_of,
+    filled,
     kept_stops,
     name_results,
-    read_integer,
+    read_field,
     read_message_list,
     repeats_keys,
     too_long_model,
@@ -115,7 +116,7 @@ def parse_request(body: bytes, operation: Operation | None = None) -> ChatReques
     config = named.setdefault("generationConfig", {})
     if not isinstance(config, dict):
         raise InvalidRequest("generationConfig: must be an object")
-    choices = read_integer(config, "candidateCount")
+    choices = read_field(config, "candidateCount", int)
     if choices is not None and choices < 1:
         raise InvalidRequest("generationConfig.candidateCount: must be at least 1")
     return ChatRequest(
@@ -125,7 +126,7 @@ def parse_request(body: bytes, operation: Operation | None = None) -> ChatReques
         document=named,
         query=_last_user_text(contents),
         include_usage=True,
-        max_tokens=read_integer(config, "maxOutputTokens"),
+        max_tokens=read_field(config, "maxOutputTokens", int),
         choices=choices or 1,
         logprobs=config.get("responseLogprobs") is True,
         duplicate_keys=twice or repeats_keys(body, document),
@@ -717,7 +718,7 @@ def _settings(
             config[_NAMES[name]] = value
     if asked.reasoning is not None:
         config["thinkingConfig"] = thinking_config(asked.reasoning, model, losses)
-    return {name: value for name, value in config.items() if value is not None}
+    return filled(config)
 
 
 def _add_extra(document: dict[str, Any], config: dict[str, Any], extra: dict[str, Any]) -> None:

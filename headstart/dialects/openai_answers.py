@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from headstart.errors import HeadstartError
     from headstart.types import Choice, Completion, StreamEvent
 
-REASONING_FIELDS = frozenset({"reasoning_content", "reasoning"})
+REASONING_FIELDS = ("reasoning_content", "reasoning")
 """Names under which providers of this dialect send reasoning."""
 
 _AFTER_TEXT = b'},"logprobs":null,"finish_reason":null}]}\n\n'

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from headstart.dialects.dialect import (
     ContentTypes,
     Dialect,
-    FieldUse,
     KeyForm,
     LimitHeaders,
     ListedModel,
     LogprobsForm,
     ModelsForm,
     as_text,
+    field_uses,
     listed_objects,
 )
 from headstart.dialects.openai_answers import (
@@ -40,7 +40,7 @@ from headstart.dialects.requests import apply_quirks
 from headstart.types import ChatRequest, Headers, random_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from headstart.attempts import Tokens
 
@@ -73,49 +73,19 @@ def _as_it_is(logprobs: dict[str, Any]) -> dict[str, Any]:
     return logprobs
 
 
-_FIELDS: Mapping[str, FieldUse] = {
-    "model": FieldUse.KEYED,
-    "messages": FieldUse.KEYED,
-    "audio": FieldUse.KEYED,
-    "frequency_penalty": FieldUse.KEYED,
-    "presence_penalty": FieldUse.KEYED,
-    "logit_bias": FieldUse.KEYED,
-    "modalities": FieldUse.KEYED,
-    "moderation": FieldUse.KEYED,
-    "parallel_tool_calls": FieldUse.KEYED,
-    "reasoning_effort": FieldUse.KEYED,
-    "response_format": FieldUse.KEYED,
-    "seed": FieldUse.KEYED,
-    "stop": FieldUse.KEYED,
-    "temperature": FieldUse.KEYED,
-    "tool_choice": FieldUse.KEYED,
-    "tools": FieldUse.KEYED,
-    "top_p": FieldUse.KEYED,
-    "verbosity": FieldUse.KEYED,
-    "web_search_options": FieldUse.KEYED,
-    "functions": FieldUse.KEYED,
-    "function_call": FieldUse.KEYED,
-    "n": FieldUse.RANGED,
-    "logprobs": FieldUse.RANGED,
-    "top_logprobs": FieldUse.RANGED,
-    "max_tokens": FieldUse.RANGED,
-    "max_completion_tokens": FieldUse.RANGED,
-    "stream": FieldUse.IGNORED,
-    "stream_options": FieldUse.IGNORED,
-    "metadata": FieldUse.IGNORED,
-    "prediction": FieldUse.IGNORED,
-    "prompt_cache_key": FieldUse.IGNORED,
-    "prompt_cache_options": FieldUse.IGNORED,
-    "prompt_cache_retention": FieldUse.IGNORED,
-    "safety_identifier": FieldUse.IGNORED,
-    "service_tier": FieldUse.IGNORED,
-    "store": FieldUse.IGNORED,
-    "user": FieldUse.IGNORED,
-    "cache_control": FieldUse.IGNORED,
-    # litellm's own cache controls, which its clients leave in the body
-    "cache": FieldUse.IGNORED,
-}
-"""``user`` and ``safety_identifier`` join the scope instead."""
+_FIELDS = field_uses(
+    keyed=(
+        "model messages audio frequency_penalty presence_penalty logit_bias modalities moderation "
+        "parallel_tool_calls reasoning_effort response_format seed stop temperature tool_choice "
+        "tools top_p verbosity web_search_options functions function_call"
+    ),
+    ranged="n logprobs top_logprobs max_tokens max_completion_tokens",
+    ignored=(
+        "stream stream_options metadata prediction prompt_cache_key prompt_cache_options "
+        "prompt_cache_retention safety_identifier service_tier store user cache_control cache"
+    ),
+)
+"""``user`` and ``safety_identifier`` join the scope instead. ``cache`` is litellm's own field."""
 
 
 def _time_left(now: float, then: float) -> str:

@@ -13,11 +13,11 @@ import msgspec
 
 from headstart.dialects.dialect import (
     Dialect,
-    FieldUse,
     JSONDecoder,
     KeyForm,
     Rendered,
     decode_document,
+    field_uses,
     split_text,
     unreadable,
 )
@@ -28,8 +28,7 @@ from headstart.dialects.request_form import RequestForm
 from headstart.dialects.requests import (
     check_types,
     decode_object,
-    read_boolean,
-    read_integer,
+    read_field,
     read_model,
     repeats_keys,
 )
@@ -40,7 +39,7 @@ from headstart.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from headstart.canonical_request import CanonicalRequest, Quirks, WrittenRequest
     from headstart.dialects.dialect import EventEncoder
@@ -77,7 +76,7 @@ class CompletionsForm(RequestForm):
         """Return the limit, which is keyed, and the number of answers, also unreturned ones."""
         document = request.document
         written = _count_prompts(document.get("prompt")) * (document.get("best_of") or 1)
-        limit = read_integer(document, "max_tokens")
+        limit = read_field(document, "max_tokens", int)
         unlimited = limit is None or limit < 0
         return None if unlimited else limit, max(request.choices, written)
 
@@ -101,17 +100,17 @@ def parse_request(body: bytes) -> ChatRequest:
     options = document.get("stream_options") or {}
     if not isinstance(options, dict):
         raise InvalidRequest("stream_options: must be an object")
-    choices = read_integer(document, "n")
+    choices = read_field(document, "n", int)
     if choices is not None and choices < 1:
         raise InvalidRequest("n: must be at least 1")
     user = document.get("user") or document.get("safety_identifier")
     return ChatRequest(
         dialect=NAME,
         model=model,
-        stream=read_boolean(document, "stream"),
+        stream=bool(read_field(document, "stream", bool)),
         document=document,
         query=None,
-        include_usage=read_boolean(options, "include_usage"),
+        include_usage=bool(read_field(options, "include_usage", bool)),
         choices=(choices or 1) * _count_prompts(document.get("prompt")),
         logprobs=document.get("logprobs") is not None,
         user=user if isinstance(user, str) else None,
@@ -282,19 +281,17 @@ def _chunks(completion: Completion) -> Iterator[dict[str, Any]]:
 
 # --- the dialect ---------------------------------------------------------------------------------
 
-_KEYED = (
-    "model prompt suffix echo max_tokens n best_of logprobs stop seed temperature top_p "
-    "frequency_penalty presence_penalty logit_bias"
+_FIELDS = field_uses(
+    keyed=(
+        "model prompt suffix echo max_tokens n best_of logprobs stop seed temperature top_p "
+        "frequency_penalty presence_penalty logit_bias"
+    ),
+    ignored=(
+        "stream stream_options user safety_identifier metadata store service_tier "
+        "prompt_cache_key cache_control cache"
+    ),
 )
-_IGNORED = (
-    "stream stream_options user safety_identifier metadata store service_tier prompt_cache_key "
-    "cache_control cache"
-)
-_FIELDS: Mapping[str, FieldUse] = {
-    **dict.fromkeys(_KEYED.split(), FieldUse.KEYED),
-    **dict.fromkeys(_IGNORED.split(), FieldUse.IGNORED),
-}
-"""``user`` and ``safety_identifier`` join the scope instead. ``cache`` is litellm's own."""
+"""``user`` and ``safety_identifier`` join the scope instead. ``cache`` is litellm's own field."""
 
 OPENAI_COMPLETIONS = Dialect(
     name=NAME,

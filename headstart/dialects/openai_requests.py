@@ -33,16 +33,18 @@ from headstart.dialects.requests import (
     decode_object,
     edit,
     effort_of,
-    fits_strict,
+    filled,
     kept_stops,
     last_user_text,
     name_results,
     plain_text,
-    read_integer,
+    read_field,
     read_message_list,
     read_model,
     repeats_keys,
     split_data_url,
+    strict_mode,
+    titled_text,
     top_level_extra,
 )
 from headstart.errors import InvalidRequest
@@ -52,9 +54,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from headstart.canonical_request import MessagePart, Quirks, Role
-
-_REASONING = ("reasoning_content", "reasoning")
-"""Names that providers of this dialect use for reasoning."""
 
 
 def read_messages(fields: Fields) -> tuple[Message, ...]:
@@ -75,9 +74,13 @@ def _read_message(role: str, fields: Fields, function: str) -> Message:
         return _read_result(fields, function if role == "function" else None)
     parts: tuple[MessagePart, ...]
     if role == "assistant":
-        parts = (*_reasoning_parts(fields), *_read_content(fields), *_other_parts(fields, function))
+        parts = (
+            *_reasoning_parts(fields),
+            *fields.parts("content", _read_part),
+            *_other_parts(fields, function),
+        )
     else:
-        parts = _read_content(fields)
+        parts = fields.parts("content", _read_part)
     if role not in ("system", "developer", "user", "assistant"):
         raise fields.invalid("role", "must be system, developer, user, assistant, tool or function")
     name = fields.text("name")
@@ -88,14 +91,14 @@ def _read_result(fields: Fields, function: str | None) -> Message:
     part = ResultPart(
         id=fields.required_text("tool_call_id") if function is None else function,
         name=fields.text("name"),
-        content=_read_content(fields),
+        content=fields.parts("content", _read_part),
         extra=fields.rest(),
     )
     return Message(role="tool", parts=(part,))
 
 
 def _reasoning_parts(fields: Fields) -> tuple[ReasoningPart, ...]:
-    texts = {name: fields.text(name) for name in _REASONING}
+    texts = {name: fields.text(name) for name in REASONING_FIELDS}
     return tuple(ReasoningPart(text=text, field=name) for name, text in texts.items() if text)
 
 
@@ -131,13 +134,6 @@ def _read_call(fields: Fields) -> MessagePart:
     )
 
 
-def _read_content(fields: Fields) -> tuple[TextPart | MediaPart | ForeignPart, ...]:
-    if isinstance(fields.peek("content"), str):
-        text = fields.required_text("content")
-        return (TextPart(text=text),) if text else ()
-    return tuple(map(_read_part, fields.objects("content")))
-
-
 def _read_part(fields: Fields) -> TextPart | MediaPart | ForeignPart:
     kind = fields.required_text("type")
     if kind == "text":
@@ -145,33 +141,13 @@ def _read_part(fields: Fields) -> TextPart | MediaPart | ForeignPart:
     if kind == "refusal":
         return TextPart(text=fields.required_text("refusal"), refusal=True, extra=fields.rest())
     if kind == "image_url":
-        return _image(fields)
+        image = fields.required_object("image_url")
+        return fields.image(image.required_text("url"), image.text("detail"))
     if kind == "input_audio":
-        audio = fields.required_object("input_audio")
-        return MediaPart(
-            kind="audio",
-            media_type="audio/" + audio.required_text("format"),
-            data=audio.required_text("data"),
-            extra=fields.rest(),
-        )
+        return fields.audio()
     if kind == "file":
         return _file(fields)
     return ForeignPart(kind=kind, value={"type": kind, **fields.rest()})
-
-
-def _image(fields: Fields) -> MediaPart:
-    image = fields.required_object("image_url")
-    url, detail = image.required_text("url"), image.text("detail")
-    bytes_ = split_data_url(url)
-    media_type, data = bytes_ or (None, None)
-    return MediaPart(
-        kind="image",
-        media_type=media_type,
-        url=None if bytes_ else url,
-        data=data,
-        detail=detail,
-        extra=fields.rest(),
-    )
 
 
 def _file(fields: Fields) -> MediaPart | ForeignPart:
@@ -285,16 +261,7 @@ def _function_choice(fields: Fields) -> ToolChoice | None:
 
 def _read_response_format(fields: Fields) -> ResponseFormat | None:
     wanted = fields.object("response_format")
-    if wanted is None:
-        return None
-    kind = wanted.required_text("type")
-    if kind == "text":
-        return ResponseFormat(kind="text")
-    if kind == "json_object":
-        return ResponseFormat(kind="json")
-    if kind != "json_schema":
-        raise wanted.invalid("type", "must be text, json_object or json_schema")
-    return wanted.required_object("json_schema").schema_format()
+    return None if wanted is None else wanted.response_format("json_schema")
 
 
 def _read_reasoning(fields: Fields) -> ReasoningOptions | None:
@@ -340,7 +307,7 @@ def parse_request(body: bytes) -> ChatRequest:
     repeats = repeats_keys(body, document)
     limit = document.get("max_completion_tokens")
     if limit is None:
-        limit = read_integer(document, "max_tokens")
+        limit = read_field(document, "max_tokens", int)
     choices = document.get("n")
     if choices is not None and choices < 1:
         raise InvalidRequest("n: must be at least 1")
@@ -357,7 +324,7 @@ def parse_request(body: bytes) -> ChatRequest:
         max_tokens=limit,
         choices=choices or 1,
         logprobs=bool(logprobs),
-        user=_user(document),
+        user=named_user(document),
         duplicate_keys=repeats,
     )
 
@@ -401,7 +368,8 @@ def _includes_usage(document: dict[str, Any]) -> bool:
     return bool(value)
 
 
-def _user(document: dict[str, Any]) -> str | None:
+def named_user(document: dict[str, Any]) -> str | None:
+    """Return the user that a request of OpenAI's names, under one name or under both."""
     user, safety = document.get("user"), document.get("safety_identifier")
     if user and safety:
         return msgspec.json.encode((user, safety)).decode()
@@ -561,9 +529,9 @@ def _media(part: MediaPart, losses: TranslationLosses) -> dict[str, Any]:
         if part.data is None or not (losses.own or form in _AUDIO.values()):
             raise losses.refusal(f"content of type audio ({part.media_type})")
         return {"type": "input_audio", "input_audio": {"data": part.data, "format": form}}
-    text = None if losses.own else plain_text(part)
+    text = None if losses.own else titled_text(part)
     if text is not None:
-        return {"type": "text", "text": f"{part.name}:\n{text}" if part.name else text}
+        return {"type": "text", "text": text}
     if part.data is None:
         raise losses.refusal("content of type file (by URL)")
     name = part.name or (None if losses.own else "file")
@@ -641,11 +609,11 @@ def _write_tool(tool: Tool | ForeignTool, losses: TranslationLosses) -> dict[str
         "name": tool.name,
         "description": tool.description,
         "parameters": tool.parameters,
-        "strict": _strict(tool.strict, tool.parameters, losses),
+        "strict": strict_mode(tool.strict, tool.parameters, losses),
     }
     return {
         "type": "function",
-        "function": {name: value for name, value in function.items() if value is not None},
+        "function": filled(function),
         **losses.carried(tool.extra),
     }
 
@@ -690,17 +658,9 @@ def _write_response_format(asked: CanonicalRequest, losses: TranslationLosses) -
         "name": wanted.name or "response",
         "description": wanted.description,
         "schema": wanted.schema,
-        "strict": _strict(wanted.strict, wanted.schema, losses),
+        "strict": strict_mode(wanted.strict, wanted.schema, losses),
     }
-    filled = {name: value for name, value in schema.items() if value is not None}
-    return {"response_format": {"type": "json_schema", "json_schema": filled}}
-
-
-def _strict(strict: bool | None, schema: Any, losses: TranslationLosses) -> bool | None:  # noqa: FBT001
-    if not strict or losses.own or fits_strict(schema):
-        return strict
-    losses.drop("strict")
-    return None
+    return {"response_format": {"type": "json_schema", "json_schema": filled(schema)}}
 
 
 def _write_reasoning(asked: CanonicalRequest, losses: TranslationLosses) -> dict[str, Any]:

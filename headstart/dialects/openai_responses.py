@@ -12,6 +12,7 @@ from headstart.dialects.dialect import (
     KeyForm,
     SharedForm,
     as_count,
+    field_uses,
 )
 from headstart.dialects.openai_answers import error_body, token_details
 from headstart.dialects.openai_chat import OPENAI_CHAT
@@ -22,6 +23,7 @@ from headstart.dialects.request_form import (
     canonical_tools,
     decoded_digest,
     keep_property_order,
+    keyed_media,
     ordinal,
 )
 from headstart.dialects.responses_answers import (
@@ -89,46 +91,21 @@ def _encoder(id: str, created: int, *, include_usage: bool) -> ResponsesEncoder:
     return ResponsesEncoder(id, created)
 
 
-_FIELDS: Mapping[str, FieldUse] = {
-    "model": FieldUse.KEYED,
-    "input": FieldUse.KEYED,
-    "instructions": FieldUse.KEYED,
-    "access_programs": FieldUse.KEYED,
-    "background": FieldUse.KEYED,
-    "background_options": FieldUse.KEYED,
-    "context_management": FieldUse.KEYED,
-    "conversation": FieldUse.KEYED,
-    "image": FieldUse.KEYED,
-    "include": FieldUse.KEYED,
-    "max_tool_calls": FieldUse.KEYED,
-    "moderation": FieldUse.KEYED,
-    "parallel_tool_calls": FieldUse.KEYED,
-    "previous_response_id": FieldUse.KEYED,
-    "prompt": FieldUse.KEYED,
-    "reasoning": FieldUse.KEYED,
-    "temperature": FieldUse.KEYED,
-    "text": FieldUse.KEYED,
-    "tool_choice": FieldUse.KEYED,
-    "tools": FieldUse.KEYED,
-    "top_p": FieldUse.KEYED,
-    "truncation": FieldUse.KEYED,
-    "max_output_tokens": FieldUse.RANGED,
-    "top_logprobs": FieldUse.RANGED,
-    "metadata": FieldUse.IGNORED,
-    "prompt_cache_key": FieldUse.IGNORED,
-    "prompt_cache_options": FieldUse.IGNORED,
-    "prompt_cache_retention": FieldUse.IGNORED,
-    "safety_identifier": FieldUse.IGNORED,
-    "service_tier": FieldUse.IGNORED,
-    "store": FieldUse.IGNORED,
-    "stream": FieldUse.IGNORED,
-    "stream_options": FieldUse.IGNORED,
-    "user": FieldUse.IGNORED,
-    # litellm's own cache controls, which its clients leave in the body
-    "cache": FieldUse.IGNORED,
-}
-"""``user`` and ``safety_identifier`` join the scope instead. Of ``include``, log probabilities are
-ranged."""
+_FIELDS = field_uses(
+    keyed=(
+        "model input instructions access_programs background background_options "
+        "context_management conversation image include max_tool_calls moderation "
+        "parallel_tool_calls previous_response_id prompt reasoning temperature text tool_choice "
+        "tools top_p truncation"
+    ),
+    ranged="max_output_tokens top_logprobs",
+    ignored=(
+        "metadata prompt_cache_key prompt_cache_options prompt_cache_retention safety_identifier "
+        "service_tier store stream stream_options user cache"
+    ),
+)
+"""``user`` and ``safety_identifier`` join the scope instead. ``cache`` is litellm's own field. Of
+``include``, log probabilities are ranged."""
 
 _OWN_IDS = frozenset({"message", "reasoning", "function_call", "function_call_output"}).union(
     {"custom_tool_call", "custom_tool_call_output"}
@@ -193,21 +170,11 @@ def _key_part(part: object) -> object:
         part = {n: v for n, v in part.items() if v or n not in ("annotations", "logprobs")}
     for name in ("image_url", "file_data"):
         if name in part:
-            part[name] = _key_media(part[name])
+            part[name] = keyed_media(part[name])
     match part:
         case {"input_audio": {"data": str(data)} as audio}:
             part["input_audio"] = {**audio, "data": decoded_digest(data)}
     return part
-
-
-def _key_media(url: object) -> object:
-    """Return media type and digest of a ``data:`` URL; any other text stays as it is."""
-    if not isinstance(url, str):
-        return None if url is None else {"came": url}
-    media_type, comma, data = url.partition(",")
-    if not (comma and url.startswith("data:") and media_type.endswith(";base64")):
-        return url
-    return [media_type, decoded_digest(data)]
 
 
 def _one_text(parts: list[object]) -> object:

@@ -181,7 +181,7 @@ def with_retry_after(headers: Headers, body: bytes) -> Headers:
         return headers
     try:
         document = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNDECODABLE:
         return headers
     for dialect in UPSTREAM_DIALECTS.values():
         delay_s = dialect.retry_delay_s and dialect.retry_delay_s(document)

@@ -181,11 +181,11 @@ def _part(part: object, ordinals: dict[str, int]) -> object:
         part["content"] = [_part(inner, ordinals) for inner in part["content"]]
     match part:
         case {"image_url": {"url": url} as image}:
-            part["image_url"] = {**image, "url": _media(url)}
+            part["image_url"] = {**image, "url": keyed_media(url)}
         case {"input_audio": {"data": str(data)} as audio}:
             part["input_audio"] = {**audio, "data": decoded_digest(data)}
         case {"file": {"file_data": data} as file}:
-            part["file"] = {**file, "file_data": _media(data)}
+            part["file"] = {**file, "file_data": keyed_media(data)}
         case {"source": {"type": "base64", "data": str(data)} as source}:
             part["source"] = {**source, "data": decoded_digest(data)}
     return part
@@ -212,7 +212,7 @@ def _as_it_came(value: object) -> object:
     return None if value is None else {"came": value}
 
 
-def _media(url: object) -> object:
+def keyed_media(url: object) -> object:
     """Return media type and digest of a ``data:`` URL; any other text stays as it is."""
     if not isinstance(url, str):
         return _as_it_came(url)

@@ -14,6 +14,7 @@ import msgspec
 from headstart.canonical_request import (
     CallPart,
     ForeignTool,
+    MediaPart,
     ResponseFormat,
     ResultPart,
     TextPart,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from headstart.canonical_request import (
         CanonicalRequest,
         ForeignPart,
-        MediaPart,
         Message,
         MessagePart,
         Quirks,
@@ -42,7 +42,7 @@ _MAX_DEPTH = 128
 LONGEST_MODEL = 2048
 """Most characters of a model's name. Names are kept in the books, the metrics and the log; the
 longest ones are Bedrock's."""
-_TYPE_NAMES = {bool: "a boolean", int: "an integer", str: "a string"}
+_TYPE_NAMES: dict[type, str] = {bool: "a boolean", int: "an integer", str: "a string"}
 
 
 def decode_object(body: bytes) -> dict[str, Any]:
@@ -124,28 +124,12 @@ def check_types(document: dict[str, Any], types: Mapping[str, type]) -> None:
             raise InvalidRequest(f"{field}: must be {_TYPE_NAMES[types[field]]}")
 
 
-def read_boolean(document: dict[str, Any], field: str) -> bool:
-    """Return a boolean, False where it is absent or null. Raises InvalidRequest."""
+def read_field(document: dict[str, Any], field: str, kind: type[T]) -> T | None:
+    """Return a field of a type, None where it is absent or null. Raises InvalidRequest."""
     value = document.get(field)
-    if value is not None and not isinstance(value, bool):
-        raise InvalidRequest(f"{field}: must be a boolean")
-    return bool(value)
-
-
-def read_integer(document: dict[str, Any], field: str) -> int | None:
-    """Return an integer, None where it is absent or null. Raises InvalidRequest."""
-    value = document.get(field)
-    if value is None or type(value) is int:
+    if value is None or type(value) is kind:
         return value
-    raise InvalidRequest(f"{field}: must be an integer")
-
-
-def read_string(document: dict[str, Any], field: str) -> str | None:
-    """Return a string, None where it is absent or null. Raises InvalidRequest."""
-    value = document.get(field)
-    if value is None or isinstance(value, str):
-        return value
-    raise InvalidRequest(f"{field}: must be a string")
+    raise InvalidRequest(f"{field}: must be {_TYPE_NAMES[kind]}")
 
 
 def last_user_text(messages: list[dict[str, Any]]) -> str | None:
@@ -228,15 +212,17 @@ class Fields:
         """Take a field unchanged, or None."""
         return self._fields.pop(name, None)
 
+    def discard(self, *names: str) -> None:
+        """Take fields that have no meaning elsewhere."""
+        for name in names:
+            self._fields.pop(name, None)
+
     def peek(self, name: str) -> Any:
         """Return a field unchanged, or None, without taking it."""
         return self._fields.get(name)
 
     def text(self, name: str) -> str | None:
-        value = self.value(name)
-        if value is None or isinstance(value, str):
-            return value
-        raise self.invalid(name, "must be a string")
+        return self._typed(name, "a string", str)
 
     def required_text(self, name: str) -> str:
         value = self.text(name)
@@ -245,22 +231,22 @@ class Fields:
         return value
 
     def integer(self, name: str) -> int | None:
-        value = self.value(name)
-        if value is None or type(value) is int:
-            return value
-        raise self.invalid(name, "must be an integer")
+        return self._typed(name, "an integer", int)
 
     def number(self, name: str) -> float | None:
-        value = self.value(name)
-        if value is None or type(value) in (int, float):
-            return value  # type: ignore[no-any-return]
-        raise self.invalid(name, "must be a number")
+        return self._typed(name, "a number", int, float)
 
     def boolean(self, name: str) -> bool | None:
-        value = self.value(name)
-        if value is None or isinstance(value, bool):
-            return value
-        raise self.invalid(name, "must be a boolean")
+        return self._typed(name, "a boolean", bool)
+
+    def mapping(self, name: str) -> dict[str, Any] | None:
+        return self._typed(name, "an object", dict)
+
+    def _typed(self, name: str, what: str, *kinds: type[T]) -> T | None:
+        value = self._fields.pop(name, None)
+        if value is None or type(value) in kinds:
+            return value  # type: ignore[no-any-return]
+        raise self.invalid(name, f"must be {what}")
 
     def parts(self, name: str, read: Callable[[Fields], T]) -> tuple[T | TextPart, ...]:
         """Read content: a text, or a list of objects that ``read`` reads."""
@@ -279,21 +265,43 @@ class Fields:
             extra=self.rest() if extra is None else extra,
         )
 
-    def schema_format(self) -> ResponseFormat:
-        """Read a schema with its name, as both APIs of OpenAI have it."""
+    def response_format(self, schema_in: str = "") -> ResponseFormat:
+        """Read the form of an answer, as both APIs of OpenAI have it.
+
+        ``schema_in`` names the object that holds the schema; "": this object holds it.
+        """
+        kind = self.required_text("type")
+        if kind not in ("text", "json_object", "json_schema"):
+            raise self.invalid("type", "must be text, json_object or json_schema")
+        if kind != "json_schema":
+            return ResponseFormat(kind="text" if kind == "text" else "json")
+        wanted = self.required_object(schema_in) if schema_in else self
         return ResponseFormat(
             kind="schema",
-            name=self.text("name"),
-            schema=self.mapping("schema"),
-            strict=self.boolean("strict"),
-            description=self.text("description"),
+            name=wanted.text("name"),
+            schema=wanted.mapping("schema"),
+            strict=wanted.boolean("strict"),
+            description=wanted.text("description"),
         )
 
-    def mapping(self, name: str) -> dict[str, Any] | None:
-        value = self.value(name)
-        if value is None or isinstance(value, dict):
-            return value
-        raise self.invalid(name, "must be an object")
+    def audio(self) -> MediaPart:
+        """Read a part with sound, as both APIs of OpenAI have it."""
+        audio = self.required_object("input_audio")
+        media_type = "audio/" + audio.required_text("format")
+        data = audio.required_text("data")
+        return MediaPart(kind="audio", media_type=media_type, data=data, extra=self.rest())
+
+    def image(self, url: str, detail: str | None) -> MediaPart:
+        """Return the image at a URL, which may hold its bytes."""
+        media_type, data = split_data_url(url) or (None, None)
+        return MediaPart(
+            kind="image",
+            media_type=media_type,
+            url=url if data is None else None,
+            data=data,
+            detail=detail,
+            extra=self.rest(),
+        )
 
     def object(self, name: str) -> Fields | None:
         """Take an object as ``Fields``, or None."""
@@ -395,6 +403,10 @@ _NEEDED = frozenset({"audio", "cachedContent", "container", "mcp_servers", "web_
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
+_UNSAFE_ID = re.compile(r"[^A-Za-z0-9_-]")
+
+LEAST_BUDGET = 1024
+"""The least tokens for Claude's thinking."""
 _BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 32768}
 """The tokens for each effort. Providers publish no table; gateways use these numbers."""
 
@@ -492,6 +504,11 @@ def name_results(messages: Sequence[Message]) -> tuple[Message, ...]:
     )
 
 
+def filled(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that are not None."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
 def split_data_url(url: str) -> tuple[str, str] | None:
     """Return media type and base64 of a ``data:`` URL, or None if it is no such URL."""
     head, comma, data = url.partition(",")
@@ -513,6 +530,12 @@ def plain_text(media: MediaPart) -> str | None:
         return base64.b64decode(media.data).decode()
     except (binascii.Error, ValueError):
         return None
+
+
+def titled_text(media: MediaPart) -> str | None:
+    """Return the text of a text file below its name, or None."""
+    text = plain_text(media)
+    return f"{media.name}:\n{text}" if text is not None and media.name else text
 
 
 def encode_text(text: str) -> str:
@@ -559,6 +582,38 @@ def is_amid_calls(asked: CanonicalRequest) -> bool:
     return False
 
 
+def fitting_budget(budget: int, asked: CanonicalRequest) -> int | None:
+    """Return a budget for Claude's thinking, at most half of the answer's limit; None: no thinking.
+
+    Claude refuses a budget below its least one. It also refuses to think in a turn that must call
+    a tool, and in a turn whose earlier tool calls were made without thinking.
+    """
+    if asked.max_tokens is not None and budget >= asked.max_tokens:
+        budget = asked.max_tokens // 2
+    may_think = not (forces_tool(asked) or is_amid_calls(asked))
+    return budget if budget >= LEAST_BUDGET and may_think else None
+
+
+def call_input(arguments: str) -> dict[str, Any]:
+    """Return the arguments of a call as an object, which Claude and Bedrock want.
+
+    A model may have written arguments that are no JSON object. They are sent as ``_raw``: so the
+    model sees its mistake, and a request with such a turn in its history is still answered.
+    """
+    if not arguments.strip():
+        return {}
+    try:
+        value = msgspec.json.decode(arguments)
+    except (msgspec.DecodeError, RecursionError):
+        value = None
+    return value if isinstance(value, dict) else {"_raw": arguments}
+
+
+def safe_id(id: str) -> str:
+    """Return a call's id without the characters that Anthropic and Bedrock refuse in it."""
+    return _UNSAFE_ID.sub("_", id) or "_"
+
+
 def fits_strict(schema: Any) -> bool:
     """Tell whether OpenAI accepts this schema in its strict mode.
 
@@ -577,6 +632,14 @@ def fits_strict(schema: Any) -> bool:
         if any(name not in required for name in properties):
             return False
     return all(map(fits_strict, schema.values()))
+
+
+def strict_mode(strict: bool | None, schema: Any, losses: TranslationLosses) -> bool | None:  # noqa: FBT001
+    """Return whether a schema is to be followed strictly. OpenAI cannot do that for all schemas."""
+    if not strict or losses.own or fits_strict(schema):
+        return strict
+    losses.drop("strict")
+    return None
 
 
 def _says_something(value: Any) -> bool:
@@ -620,7 +683,7 @@ def write_edited(
     path: bytes, body: Mapping[str, Any], quirks: Quirks, losses: TranslationLosses
 ) -> WrittenRequest:
     """Return a translated request: without fields that are None, and with the provider's quirks."""
-    said = {name: value for name, value in body.items() if value is not None}
+    said = filled(body)
     edited = edit(msgspec.json.encode(said), said, quirks, losses)
     return WrittenRequest(path=path, body=edited, dropped=losses.names)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from headstart.dialects.dialect import UNDECODABLE
 from headstart.dialects.requests import marked_origin
 
 if TYPE_CHECKING:
@@ -94,7 +95,6 @@ _read_items = msgspec.json.Decoder(tuple[_ReferableItem, ...]).decode
 _read_item = msgspec.json.Decoder(_ReferableItem).decode
 _read_answer = msgspec.json.Decoder(NamedAnswer).decode
 _read_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def own_id(seed: str) -> str:
@@ -124,7 +124,7 @@ def read_asked(body: bytes) -> ChainedRequest | None:
             return ChainedRequest(previous, items, (None,) * len(items), keeps)
         references = tuple([item.reference for item in _read_items(raw)])
         return ChainedRequest(previous, read_raws(raw), references, keeps)
-    except _UNREADABLE:
+    except UNDECODABLE:
         return None
 
 
@@ -132,7 +132,7 @@ def read_answer(document: bytes) -> NamedAnswer | None:
     """Read a whole response; None if it is no response, or cannot be continued."""
     try:
         answer = _read_answer(document)
-    except _UNREADABLE:
+    except UNDECODABLE:
         return None
     return answer if answer.id and answer.status in ("completed", "incomplete") else None
 
@@ -279,7 +279,7 @@ def response_in(frame: bytes) -> bytes | None:
     )
     try:
         event = _read_event(data)
-    except _UNREADABLE:
+    except UNDECODABLE:
         return None
     terminal = event.type in ("response.completed", "response.incomplete")
     return bytes(event.response) if terminal else None

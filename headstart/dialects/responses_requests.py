@@ -22,6 +22,7 @@ from headstart.canonical_request import (
     ToolChoice,
     WrittenRequest,
 )
+from headstart.dialects.openai_requests import named_user
 from headstart.dialects.requests import (
     Fields,
     TranslationLosses,
@@ -29,15 +30,16 @@ from headstart.dialects.requests import (
     data_url,
     decode_object,
     effort_of,
-    fits_strict,
+    filled,
     is_marked,
     marked_origin,
     may_hold_marks,
     name_results,
-    plain_text,
     read_model,
     repeats_keys,
     split_data_url,
+    strict_mode,
+    titled_text,
     top_level_extra,
     write_edited,
 )
@@ -67,6 +69,8 @@ _TYPES = {
 _SUMMARIES = (SUMMARY, "generate_summary")
 _STATE = ("previous_response_id", "conversation", "prompt")
 """Fields that refer to state at the provider."""
+_OF_ITEMS = ("id", "status")
+"""Fields of an item that no other API has."""
 
 
 def parse_request(body: bytes) -> ChatRequest:
@@ -88,7 +92,7 @@ def parse_request(body: bytes) -> ChatRequest:
         include_usage=True,
         max_tokens=document.get("max_output_tokens"),
         logprobs=isinstance(include, list) and LOGPROBS in include,
-        user=_user(document),
+        user=named_user(document),
         duplicate_keys=repeats_keys(body, document),
     )
 
@@ -136,14 +140,6 @@ def _last_user_text(items: list[dict[str, Any]]) -> str | None:
     return content or None if isinstance(content, str) else None
 
 
-def _user(document: dict[str, Any]) -> str | None:
-    named = [document.get(name) for name in ("user", "safety_identifier")]
-    user, safety = named
-    if user and safety:
-        return msgspec.json.encode(named).decode()
-    return user or safety or None
-
-
 def read_request(request: ChatRequest) -> CanonicalRequest:
     """Return the request in the common form.
 
@@ -161,8 +157,8 @@ def read_request(request: ChatRequest) -> CanonicalRequest:
     wanted, verbosity = _read_text(fields)
     include, logprobs = _read_include(fields)
     user, safety = fields.text("user"), fields.text("safety_identifier")
-    if fields.peek("truncation") == "disabled":
-        fields.value("truncation")  # it only repeats the default
+    if fields.peek("truncation") == "disabled":  # it only repeats the default
+        fields.discard("truncation")
     return CanonicalRequest(
         dialect=NAME,
         model=fields.text("model") or "",
@@ -233,8 +229,7 @@ def _read_message(item: Fields) -> Message:
     if role not in ("system", "developer", "user", "assistant"):
         raise item.invalid("role", "must be system, developer, user or assistant")
     parts = item.parts("content", _read_part)
-    for name in ("id", "status"):
-        item.value(name)
+    item.discard(*_OF_ITEMS)
     return Message(role=cast("Role", role), parts=parts, extra=item.rest())
 
 
@@ -242,33 +237,17 @@ def _read_part(part: Fields) -> TextPart | MediaPart | ForeignPart:
     kind = part.required_text("type")
     if kind in ("input_text", "output_text", "text"):
         text = part.required_text("text")
-        part.value("logprobs")
+        part.discard("logprobs")
         return TextPart(text=text, extra=part.rest())
     if kind == "refusal":
         return TextPart(text=part.required_text("refusal"), refusal=True, extra=part.rest())
     if kind == "input_image" and "file_id" not in part:
-        return _read_image(part)
+        return part.image(part.required_text("image_url"), part.text("detail"))
     if kind == "input_file" and "file_id" not in part:
         return _read_file(part)
     if kind == "input_audio":
-        audio = part.required_object("input_audio")
-        media_type = "audio/" + audio.required_text("format")
-        data = audio.required_text("data")
-        return MediaPart(kind="audio", media_type=media_type, data=data, extra=part.rest())
+        return part.audio()
     return ForeignPart(kind=kind, value={"type": kind, **part.rest()})
-
-
-def _read_image(part: Fields) -> MediaPart:
-    url = part.required_text("image_url")
-    media_type, data = split_data_url(url) or (None, None)
-    return MediaPart(
-        kind="image",
-        media_type=media_type,
-        url=None if data is not None else url,
-        data=data,
-        detail=part.text("detail"),
-        extra=part.rest(),
-    )
 
 
 def _read_file(part: Fields) -> MediaPart:
@@ -291,25 +270,23 @@ def _read_file(part: Fields) -> MediaPart:
 
 
 def _read_call(item: Fields) -> CallPart:
-    call = CallPart(
+    item.discard(*_OF_ITEMS)
+    return CallPart(
         id=item.required_text("call_id"),
         name=item.required_text("name"),
         arguments=item.text("arguments") or "",
+        extra=item.rest(),
     )
-    for name in ("id", "status"):
-        item.value(name)
-    return msgspec.structs.replace(call, extra=item.rest())
 
 
 def _read_result(item: Fields) -> ResultPart:
-    result = ResultPart(
+    item.discard(*_OF_ITEMS)
+    return ResultPart(
         id=item.required_text("call_id"),
         name=item.text("name"),
         content=item.parts("output", _read_part),
+        extra=item.rest(),
     )
-    for name in ("id", "status"):
-        item.value(name)
-    return msgspec.structs.replace(result, extra=item.rest())
 
 
 def _read_thought(item: Fields) -> ReasoningPart:
@@ -360,16 +337,8 @@ def _read_text(fields: Fields) -> tuple[ResponseFormat | None, dict[str, Any]]:
     text = fields.object("text")
     if text is None:
         return None, {}
-    wanted, found = text.object("format"), None
-    if wanted is not None:
-        kind = wanted.required_text("type")
-        if kind not in ("text", "json_object", "json_schema"):
-            raise wanted.invalid("type", "must be text, json_object or json_schema")
-        if kind == "json_schema":
-            found = wanted.schema_format()
-        else:
-            found = ResponseFormat(kind="text" if kind == "text" else "json")
-    return found, text.rest()
+    wanted = text.object("format")
+    return None if wanted is None else wanted.response_format(), text.rest()
 
 
 def _read_include(fields: Fields) -> tuple[dict[str, Any], bool]:
@@ -510,9 +479,9 @@ def _write_media(part: MediaPart, losses: TranslationLosses) -> dict[str, Any]:
         }
     if part.kind == "audio":
         raise losses.refusal("content of type audio")
-    text = plain_text(part)
+    text = titled_text(part)
     if text is not None:
-        return {"type": "input_text", "text": f"{part.name}:\n{text}" if part.name else text}
+        return {"type": "input_text", "text": text}
     if part.data is None:
         return {"type": "input_file", "file_url": part.url, **detail}
     name = part.name or "file"
@@ -547,15 +516,8 @@ def _write_tool(tool: Tool | ForeignTool, losses: TranslationLosses) -> dict[str
         "name": tool.name,
         **described,
         "parameters": tool.parameters or {"type": "object", "properties": {}},
-        "strict": bool(_strict(tool.strict, tool.parameters, losses)),
+        "strict": bool(strict_mode(tool.strict, tool.parameters, losses)),
     }
-
-
-def _strict(strict: bool | None, schema: Any, losses: TranslationLosses) -> bool | None:  # noqa: FBT001
-    if not strict or fits_strict(schema):
-        return strict
-    losses.drop("strict")
-    return None
 
 
 def _write_text(wanted: ResponseFormat | None, losses: TranslationLosses) -> dict[str, Any] | None:
@@ -569,9 +531,9 @@ def _write_text(wanted: ResponseFormat | None, losses: TranslationLosses) -> dic
         "schema": wanted.schema or {},
         "description": wanted.description,
         # Null means strict here, but not in other APIs.
-        "strict": bool(_strict(wanted.strict, wanted.schema, losses)),
+        "strict": bool(strict_mode(wanted.strict, wanted.schema, losses)),
     }
-    return {"format": {name: value for name, value in schema.items() if value is not None}}
+    return {"format": filled(schema)}
 
 
 def _write_reasoning(
@@ -588,7 +550,7 @@ def _write_reasoning(
     if effort is None and wish.budget_tokens is not None:
         effort = effort_of(wish.budget_tokens)
     wanted = {"effort": effort, SUMMARY: "auto" if _shows(wish) else None}
-    return {name: value for name, value in wanted.items() if value is not None} or None
+    return filled(wanted) or None
 
 
 def _shows(wish: ReasoningOptions) -> bool:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headstart.dialects.dialect import Rendered, as_text, split_text
+from headstart.dialects.dialect import Rendered, as_text, is_json, split_text
 from headstart.dialects.responses_answers import (
     CALLS,
     EVENTS,
@@ -478,13 +478,7 @@ def _whole_part(part: _OutputPart, frame: dict[str, Any] | None) -> dict[str, An
 
 def _is_whole(call: _OutputItem) -> bool:
     """Tell whether a call may end here: its arguments are JSON, or any text."""
-    if kind_of(call.item) != "function_call":
-        return True
-    try:
-        msgspec.json.decode("".join(call.parts[0].texts), type=msgspec.Raw)
-    except (msgspec.DecodeError, RecursionError):
-        return False
-    return True
+    return kind_of(call.item) != "function_call" or is_json("".join(call.parts[0].texts))
 
 
 def _head(id: str, created: int) -> bytes:

@@ -7,7 +7,6 @@ import secrets
 import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,7 +23,7 @@ from headstart.factory.caching import (
     open_hit_decider,
     open_recorder,
 )
-from headstart.factory.context import BuildContext, clock, follow_secret, persist
+from headstart.factory.context import BuildContext, clock, follow_secret, new_id, persist
 from headstart.factory.routing import (
     concise_levels,
     expressions,
@@ -48,7 +47,7 @@ from headstart.middleware.asgi import StartedEngine, not_found
 from headstart.middleware.client_ledger import ClientLedger
 from headstart.middleware.concurrency import ConcurrencyLimit, Supervisor
 from headstart.middleware.conversations import Conversations
-from headstart.middleware.endpoints import Routes
+from headstart.middleware.endpoints import EndpointTable
 from headstart.middleware.flights import Flights
 from headstart.middleware.identity import (
     AcceptedCredentials,
@@ -78,7 +77,6 @@ from headstart.middleware.websocket_relay import WebSocketRelay
 from headstart.policies.admission import Admission
 from headstart.policies.callers import OriginRules
 from headstart.policies.gate import EncoderWaitLimit
-from headstart.types import Receive, Scope, Send, new_ulid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -95,6 +93,7 @@ if TYPE_CHECKING:
     from headstart.middleware.upstreams.http import HTTPUpstream
     from headstart.observe import Observers
     from headstart.settings import Settings
+    from headstart.types import Receive, Scope, Send
     from headstart.usual_calls import Machine
 
 
@@ -166,16 +165,7 @@ async def start_engine(
         )
         if on_start is not None:
             on_start(parts)
-        return StartedEngine(
-            engine,
-            services.relay,
-            services.sockets,
-            services.kept,
-            stack.pop_all().aclose,
-            tracing,
-            services.drafts,
-            services.batches,
-        )
+        return StartedEngine(engine, stack.pop_all().aclose, tracing, *services)
     # For type checkers, which think that the stack may swallow an error.
     raise AssertionError("unreachable")
 
@@ -390,7 +380,7 @@ def _make_engine(
         supervisor=parts.supervisor,
         observer=parts.observers,
         clock=clock,
-        new_id=partial(new_ulid, clock),
+        new_id=new_id,
         router=router,
         conversations=conversations,
         ledger=parts.ledger,
@@ -489,7 +479,7 @@ async def _open_services(
             access=access,
             owner=engine.owner,
             dialect=next(each for each in DIALECTS.values() if each.names_answers),
-            new_id=partial(new_ulid, clock),
+            new_id=new_id,
         )
     relay = await _open_relay(build, parts, providers, access, kept)
     stack.push_async_callback(sockets.aclose)
@@ -510,7 +500,7 @@ def _make_drafts(parts: Parts, engine: Engine) -> LiveDrafts | None:
     engine.drafts = drafts = LiveDrafts(
         settings.live,
         engine,
-        Routes(DIALECTS.values(), ()),
+        EndpointTable(DIALECTS.values(), ()),
         observer=parts.observers,
         clock=clock,
         new_id=lambda: secrets.token_urlsafe(18),
@@ -533,13 +523,13 @@ async def _open_batches(parts: Parts, engine: Engine) -> BatchService | None:
         await asyncio.to_thread(folder.prepare)
     except OSError as error:
         raise ConfigError(f"batches.dir: {folder.root}: {error.strerror}") from error
-    routes = Routes(DIALECTS.values(), (), DOCUMENTS.values())
+    endpoints = EndpointTable(DIALECTS.values(), (), DOCUMENTS.values())
 
     async def ask(scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["raw_path"]
-        route = routes.match("POST", path)
-        assert route is not None  # the service has no other path
-        await engine.handle(route, path, scope, receive, send, not_found)
+        endpoint = endpoints.match("POST", path)
+        assert endpoint is not None  # the service has no other path
+        await engine.handle(endpoint, path, scope, receive, send, not_found)
 
     service = BatchService(
         settings.batches,
@@ -548,7 +538,7 @@ async def _open_batches(parts: Parts, engine: Engine) -> BatchService | None:
         owner=engine.admitted_owner,
         spawn=parts.supervisor.spawn,
         clock=clock,
-        request_id=partial(new_ulid, clock),
+        request_id=new_id,
         body_timeout_s=settings.server.body_timeout_s,
         check=ValueLimit(settings.server.max_body_values).check,
     )
@@ -619,7 +609,7 @@ async def _open_relay(
         list_sources(opened, parts.settings),
         spawn=parts.supervisor.spawn,
         clock=clock,
-        new_id=partial(new_ulid, clock),
+        new_id=new_id,
         observer=parts.observers,
         allows=None if parts.ledger is None else parts.ledger.allows,
         no_lists=all(has_no_list(each.settings) for each in opened),
@@ -633,7 +623,7 @@ async def _open_relay(
         concurrency=parts.relays,
         spawn=parts.supervisor.spawn,
         clock=clock,
-        new_id=partial(new_ulid, clock),
+        new_id=new_id,
         access=access,
         ledger=parts.ledger,
         limits=parts.settings.server,
@@ -656,7 +646,7 @@ def _make_sockets(
         socket_upstreams(parts.settings.route, providers.opened, providers.router),
         concurrency=parts.sockets,
         spawn=parts.supervisor.spawn,
-        new_id=partial(new_ulid, clock),
+        new_id=new_id,
         access=AccessControl(sharing.client_keys, origins),
         ledger=parts.ledger,
         limits=server,

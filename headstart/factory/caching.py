@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.errors import ConfigError
-from headstart.factory.context import BuildContext, clock
+from headstart.factory.context import BuildContext, clock, new_id
 from headstart.factory.upstreams import OpenedUpstream, price_of
 from headstart.middleware.record import Recorder
 from headstart.policies.gate import SHORTEST_S
-from headstart.types import new_ulid
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -203,7 +202,7 @@ def make_second_opinion(
         CallBudget(judge.max_calls_per_hour, judge.max_usd_per_day, time.monotonic),
         price=partial(price_of, chosen.settings),
         clock=clock,
-        new_id=partial(new_ulid, clock),
+        new_id=new_id,
         observer=build.observers,
     )
 
@@ -218,13 +217,10 @@ async def open_hit_decider(
     """Start learning; return None if the policy learns nothing. The store must be open."""
     if domains is None or encoder is None:
         return None
-    from headstart.embeddings.sketch import load_sketcher
     from headstart.middleware.learning.hit_decisions import HitDecider
     from headstart.middleware.learning.learner import AnswerJudge, Audits, ComparisonBudget, Learner
 
-    chosen = build.settings.encoder
-    folder = None if chosen.model == "default" else Path(chosen.model)
-    sketcher = await asyncio.to_thread(load_sketcher, folder, max_tokens=chosen.max_tokens)
+    sketcher = await asyncio.to_thread(_load_sketcher, build.settings.encoder)
     budget = ComparisonBudget(build.settings.learning.cpu_share, time.monotonic)
     build.observers.add(budget)
     learner = Learner(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headstart.errors import StoreError
 from headstart.observe import Observers, StageFailed, logger
+from headstart.types import new_ulid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from headstart.settings import Settings
 
 clock = time.time  # noqa: TID251
+new_id = partial(new_ulid, clock)
 
 SAVE_S = 60.0
 """The time between two saves of a state."""

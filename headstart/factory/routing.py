@@ -11,11 +11,11 @@ import msgspec
 
 from headstart.config.providers import aliases
 from headstart.config.strategies import strategy_of
-from headstart.dialects.registry import DIALECTS, claiming
+from headstart.dialects.registry import claiming
 from headstart.dialects.request_form import CACHE_POINT
 from headstart.factory.context import BuildContext, clock, persist
 from headstart.factory.upstreams import OpenedUpstream, dialects_of, price_of, provider_of
-from headstart.middleware.router import Router, RouteTaken
+from headstart.middleware.router import BuiltRoute, Router
 from headstart.middleware.shaping.steps import ShapedCandidate, Step, StepContext
 from headstart.policies.freshness import Lifetimes, QuestionClass
 from headstart.policies.route_rules import REPEAT_WINDOW_S, RouteRule, first_rule
@@ -194,8 +194,8 @@ def make_router(
 ) -> Router:
     """Return the router, which chooses an upstream by route, model and dialect.
 
-    The function adds to ``panels`` the judges of each cascade, by the name under which their state
-    is saved, and to ``states.hedges`` the budget of each hedge, by route and strategy.
+    ``panels`` gets the judges of each cascade, by the name under which their state is saved.
+    ``states.hedges`` gets the budget of each hedge, by route and strategy.
     """
     predicting = shaping.context if _predicts(settings) else None
     compression = settings.compression
@@ -214,14 +214,14 @@ def make_router(
         candidates = {"": shaping.wrap(alone, None), **shaped}
         providers.append(provider_of(each, candidates, builder.relay(each.settings.name, each)))
     rescued = partial(builder.with_rescue, Strategy(), settings.output)
-    routes = {"": RouteTaken(predicts=settings.output.predictions, rescued=rescued)}
+    routes = {"": BuiltRoute(predicts=settings.output.predictions, rescued=rescued)}
     for route in settings.route:
         chosen = strategy_of(route)
         candidate, relays = None, {}
         if route.upstreams:
             candidate = shaping.wrap(builder.route(route.name, chosen), route)
             relays = builder.relays(route.name, chosen)
-        routes[route.name] = RouteTaken(
+        routes[route.name] = BuiltRoute(
             candidate,
             relays,
             chosen.deadline_s,
@@ -297,12 +297,12 @@ class CandidateBuilder:
     def single(self, upstream: str) -> Candidate:
         """Return the candidate for requests without a route: one upstream, with retries."""
         candidate = self.build(upstream, Strategy(), self._upstreams[upstream])
-        return self._with_rescue(Strategy(), candidate, self._prefill)
+        return self._rescued(Strategy(), candidate, self._prefill)
 
     def route(self, name: str, strategy: Strategy) -> Candidate:
         """Return the candidate for a route. It rescues answers that break off."""
         members = (self._member(name, each) for each in strategy.upstreams)
-        return self._with_rescue(strategy, self.build(name, strategy, *members), self._prefill)
+        return self._rescued(strategy, self.build(name, strategy, *members), self._prefill)
 
     def relays(self, name: str, strategy: Strategy) -> dict[str, Candidate]:
         """Return the candidates for a route's relayed requests, by the dialect of the requests."""
@@ -326,14 +326,14 @@ class CandidateBuilder:
         """Return a candidate with the rescue of a strategy around it and around its steps."""
         # Steps that rewrite the answer need it from its beginning.
         rewritten = output.edits != "off" or output.quotes
-        return self._with_rescue(strategy, candidate, {} if rewritten else self._prefill)
+        return self._rescued(strategy, candidate, {} if rewritten else self._prefill)
 
-    def _with_rescue(
+    def _rescued(
         self, strategy: Strategy, candidate: Candidate, prefill: Mapping[str, Prefill]
     ) -> Candidate:
         from headstart.middleware.upstreams.rescue import RescuedCandidate
 
-        return RescuedCandidate(candidate, DIALECTS, mode=strategy.rescue, prefill=prefill)
+        return RescuedCandidate(candidate, mode=strategy.rescue, prefill=prefill)
 
     def build(self, name: str, strategy: Strategy, *members: Candidate) -> Candidate:
         """Return a candidate that combines members by a strategy."""
@@ -369,7 +369,6 @@ class CandidateBuilder:
             self.build(f"{name}.fast", alone, fast),
             self.build(f"{name}.slow", alone, slow),
             strategy,
-            dialects=DIALECTS,
             draw=_draw,
             clock=clock,
         )

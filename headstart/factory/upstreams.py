@@ -27,7 +27,7 @@ from headstart.config.providers import (
     price_at,
     sends_no_bill,
 )
-from headstart.dialects.registry import BY_SETTING, DIALECTS, spoken_dialects
+from headstart.dialects.registry import BY_SETTING, spoken_dialects
 from headstart.errors import ConfigError
 from headstart.factory.context import BuildContext, clock, persist
 from headstart.middleware.upstreams.accounting import UpstreamStates
@@ -244,7 +244,6 @@ async def open_upstreams(
     make_target = partial(
         Target,
         states=states,
-        dialects=DIALECTS,
         clock=clock,
         tracing=tracing,
         ledger=ledger,

@@ -17,7 +17,7 @@ from headstart.errors import StoreError
 from headstart.middleware.asgi import ADMIN_PREFIX, not_found
 from headstart.middleware.endpoints import raw_path
 from headstart.middleware.learning.hit_decisions import Reviews
-from headstart.middleware.respond import send_whole
+from headstart.middleware.respond import json_headers, send_whole
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
@@ -220,8 +220,4 @@ def _guarding(send: Send) -> Send:
 
 async def _answer(send: Send, status: int, value: Health | Readiness) -> None:
     body = msgspec.json.encode(value)
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-    ]
-    await send_whole(send, status, headers, body)
+    await send_whole(send, status, json_headers(body), body)

@@ -27,7 +27,7 @@ from headstart.types import ASGIApp, Message, Receive, Scope, Send
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
-    from headstart.middleware.endpoints import Route
+    from headstart.middleware.endpoints import MatchedEndpoint
     from headstart.middleware.pipeline import Engine
 
     P = ParamSpec("P")
@@ -58,7 +58,7 @@ class CheckedRequest:
     def __init__(
         self,
         engine: Engine,
-        route: Route,
+        endpoint: MatchedEndpoint,
         path: bytes,
         scope: Scope,
         receive: Receive,
@@ -68,7 +68,7 @@ class CheckedRequest:
         """The scope that the framework works with, and writes into."""
         self.loop = asyncio.get_running_loop()
         self._engine = engine
-        self._route = route
+        self._endpoint = endpoint
         self._path = path
         self._of_client = scope
         self._places = {name: scope[name] for name in _PLACES if name in scope}
@@ -106,7 +106,7 @@ class CheckedRequest:
             raise self._refusal
         if self._engine_side is None and self._status == 200:
             _warn_once(
-                f"{self._route.name} has an Endpoint with after_checks=True, but its handler is "
+                f"{self._endpoint.name} has an Endpoint with after_checks=True, but its handler is "
                 "not decorated with headstart.after_checks, next to def: nothing is cached"
             )
 
@@ -152,7 +152,9 @@ class CheckedRequest:
         """Let the engine answer."""
         try:
             receive, path = self._incoming.for_engine, self._path
-            await self._engine.handle(self._route, path, scope, receive, self._answer, self._call)
+            await self._engine.handle(
+                self._endpoint, path, scope, receive, self._answer, self._call
+            )
         except Exception as error:  # noqa: BLE001 - raised where the framework waits for it
             self._refusal = error
         finally:
@@ -266,15 +268,15 @@ class _Incoming:
 
 
 _current: ContextVar[CheckedRequest | None] = ContextVar("headstart_checked_request", default=None)
-_before: ContextVar[Route | None] = ContextVar("headstart_route", default=None)
+_before: ContextVar[MatchedEndpoint | None] = ContextVar("headstart_endpoint", default=None)
 _warned: set[str] = set()
 """The log lines about wrong handlers that were written already."""
 
 
 @contextlib.contextmanager
-def looked_up_before(route: Route) -> Iterator[None]:
+def looked_up_before(endpoint: MatchedEndpoint) -> Iterator[None]:
     """Mark the code inside: it serves a request that was looked up before its checks."""
-    token = _before.set(route)
+    token = _before.set(endpoint)
     try:
         yield
     finally:
@@ -328,12 +330,12 @@ def after_checks(handler: Callable[P, R]) -> Callable[P, R]:
 
 
 def _checked_request(handler: Callable[..., Any]) -> CheckedRequest | None:
-    checked, route = _current.get(), _before.get()
+    checked, endpoint = _current.get(), _before.get()
     name = _name(handler)
-    if checked is None and route is not None:
+    if checked is None and endpoint is not None:
         raise ConfigError(
             f"{name} is decorated with after_checks, but the cache was asked before it: give "
-            f"Endpoint({route.name!r}) after_checks=True"
+            f"Endpoint({endpoint.name!r}) after_checks=True"
         )
     if checked is None:
         _warn_once(

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from headstart.dialects.registry import RELAYED_PREFIXES, SOCKET_PREFIXES
 from headstart.errors import ConfigError, HeadstartError
 from headstart.middleware.after_checks import CheckedRequest, looked_up_before
-from headstart.middleware.endpoints import Route, Routes, as_openai, raw_path
+from headstart.middleware.endpoints import EndpointTable, MatchedEndpoint, as_openai, raw_path
 from headstart.middleware.respond import (
-    JSON,
     SANDBOX,
     answer_handshake,
+    json_headers,
     plain_error,
     response_start,
     send_whole,
@@ -97,14 +98,14 @@ def _readable(origin: bytes) -> Headers:
 
 @dataclass(frozen=True)
 class StartedEngine:
-    """A started engine and how to stop it."""
+    """A started engine, how to stop it, and the parts beside it that answer requests."""
 
     engine: Engine
-    relay: Relay | None
-    sockets: WebSocketRelay | None
-    kept: KeptResponses | None
     aclose: Callable[[], Awaitable[None]]
-    tracing: Tracing | None = None
+    tracing: Tracing | None
+    relay: Relay | None = None
+    sockets: WebSocketRelay | None = None
+    kept: KeptResponses | None = None
     drafts: LiveDrafts | None = None
     batches: BatchService | None = None
 
@@ -118,30 +119,29 @@ START_PAUSE_S = 5.0
 class Gateway:
     """Wraps an ASGI app. Starts with the app's lifespan, else with the first matched request.
 
-    ``start`` opens the store, the encoder and the upstreams; ``relay_prefixes`` name the paths that
-    go to an upstream if no route matches, ``socket_prefixes`` the same for WebSockets, and
-    ``origins`` has the web pages that may read answers. One instance serves one event loop at a
-    time. If it wraps an app and the store does not answer, the app starts nevertheless. With wrong
-    settings the app does not start.
+    ``start`` opens the store, the encoder and the upstreams. ``relays``: requests and WebSockets
+    that match no endpoint go to an upstream, if their paths begin like those of providers. All
+    others go to the wrapped app. ``origins`` has the web pages that may read answers. One instance
+    serves one event loop at a time. If it wraps an app and the store does not answer, the app
+    starts nevertheless. With wrong settings the app does not start.
     """
 
     def __init__(
         self,
         app: ASGIApp,
         *,
-        routes: Routes,
+        endpoints: EndpointTable,
         start: Callable[[], Awaitable[StartedEngine]],
-        relay_prefixes: tuple[bytes, ...] = (),
-        socket_prefixes: tuple[bytes, ...] = (),
+        relays: bool = False,
         origins: OriginRules | None = None,
     ) -> None:
         self.app = app
         self.draining = False
         """The server sets it before it stops: it still answers, but is not ready."""
-        self._routes = routes
+        self._endpoints = endpoints
         self._start = start
-        self._relay_prefixes = relay_prefixes
-        self._socket_prefixes = socket_prefixes
+        self._relays = relays
+        self._prefixes = RELAYED_PREFIXES if relays else ()
         self._origins = origins
         self._started: StartedEngine | None = None
         self._starting: asyncio.Future[StartedEngine] | None = None
@@ -153,37 +153,37 @@ class Gateway:
             others = {"lifespan": self._lifespan, "websocket": self._relay_socket}
             return await others.get(scope["type"], self.app)(scope, receive, send)
         path = raw_path(scope)
-        route = self._routes.match(scope["method"], path, scope["query_string"])
-        if route is None and not path.startswith(self._relay_prefixes):
-            elsewhere = self._try_azure if self._relay_prefixes else self.app
+        endpoint = self._endpoints.match(scope["method"], path, scope["query_string"])
+        if endpoint is None and not path.startswith(self._prefixes):
+            elsewhere = self._try_azure if self._relays else self.app
             return await elsewhere(scope, receive, send)
-        page_headers: Headers | None = SANDBOX if self._relay_prefixes else ()
-        if page_headers and self._origins is not None and self._origins.origins:
-            page_headers = await headers_for_page(scope, send, self._origins)
-            if page_headers is None:
+        page_headers = SANDBOX
+        if self._relays and self._origins is not None and self._origins.origins:
+            found = await headers_for_page(scope, send, self._origins)
+            if found is None:
                 return None
+            page_headers = found
         running = self._started or await self._try_to_start()
         tracing = None if running is None else running.tracing
         if tracing is not None and scope.get(TRACED) is not tracing:
             scope[TRACED] = tracing
             with tracing.request(scope):
                 return await self(scope, receive, send)
-        if route is not None and not route.is_chat:
-            route = _unless_unlisted(route, running, path)
-        if running is not None and route is not None and page_headers:
-            engine = running.engine
-            await engine.handle(
-                route, path, scope, receive, send, self.app, page_headers=page_headers
-            )
-        elif page_headers:
+        if endpoint is not None and not endpoint.is_chat:
+            endpoint = _unless_unlisted(endpoint, running, path)
+        if endpoint is None or (running is None and self._relays):
             await self._relay(running, scope, receive, adding(send, page_headers))
         elif running is None:
             await self.app(scope, receive, send)
-        elif route is not None and route.after_checks:
-            await CheckedRequest(running.engine, route, path, scope, receive, send).run(self.app)
-        elif route is not None:
-            with looked_up_before(route):
-                await running.engine.handle(route, path, scope, receive, send, self.app)
+        elif self._relays:
+            await running.engine.handle(
+                endpoint, path, scope, receive, send, self.app, page_headers=page_headers
+            )
+        elif endpoint.after_checks:
+            await CheckedRequest(running.engine, endpoint, path, scope, receive, send).run(self.app)
+        else:
+            with looked_up_before(endpoint):
+                await running.engine.handle(endpoint, path, scope, receive, send, self.app)
 
     async def _try_azure(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request to one of Azure's paths; any other goes to the app."""
@@ -220,9 +220,9 @@ class Gateway:
             await running.relay.handle(scope, receive, send)
 
     async def _relay_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._socket_prefixes:
+        if self._relays:
             scope = as_openai(scope) or scope
-        if not (self._socket_prefixes and raw_path(scope).startswith(self._socket_prefixes)):
+        if not (self._relays and raw_path(scope).startswith(SOCKET_PREFIXES)):
             return await self.app(scope, receive, send)
         running = self._started or await self._try_to_start()
         tracing = None if running is None else running.tracing
@@ -270,7 +270,7 @@ class Gateway:
             await self.running()
         except HeadstartError as error:
             logger.error("start-up failed: %s", error)
-            if self._relay_prefixes or isinstance(error, ConfigError):
+            if self._relays or isinstance(error, ConfigError):
                 return error
         return None
 
@@ -322,11 +322,13 @@ def _running_loop() -> asyncio.AbstractEventLoop:
         ) from None
 
 
-def _unless_unlisted(route: Route, running: StartedEngine | None, path: bytes) -> Route | None:
-    """Return the route of a call that is not a chat; None if the relay would refuse the call."""
+def _unless_unlisted(
+    endpoint: MatchedEndpoint, running: StartedEngine | None, path: bytes
+) -> MatchedEndpoint | None:
+    """Return the endpoint of a call that is not a chat; None if the relay would refuse the call."""
     if running is None or running.relay is None:
-        return route
-    return route if running.relay.paths.lists("POST", path) else None
+        return endpoint
+    return endpoint if running.relay.paths.lists("POST", path) else None
 
 
 _STOPPED = ("lifespan.shutdown.complete", "lifespan.shutdown.failed")
@@ -387,15 +389,13 @@ async def answer_json(send: Send, status: int, code: str, message: str) -> None:
 
 
 async def _answer_body(send: Send, status: int, body: bytes) -> None:
-    headers = ((b"content-type", JSON), (b"content-length", b"%d" % len(body)))
-    await send_whole(send, status, headers, body)
+    await send_whole(send, status, json_headers(body), body)
 
 
 async def refuse_socket(scope: Scope, send: Send, status: int, code: str, message: str) -> None:
     """Answer a WebSocket's handshake with an error of our own."""
     body = plain_error(code, message)
-    headers = [(b"content-type", JSON), (b"content-length", b"%d" % len(body))]
-    await answer_handshake(scope, send, status, headers, body)
+    await answer_handshake(scope, send, status, json_headers(body), body)
 
 
 ADMIN_PREFIX = b"/_headstart/"

@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from headstart.settings import ClientLimits
 
 RETRY_S = 1.0
+"""Time until a failed settlement is tried again."""
 SETTLES_S = 5.0
 """Longest wait at the end for the counts of the last calls."""
-"""Time until a failed settlement is tried again."""
 _AWAY = (
     "the store that counts what this API key uses (cache.store) does not answer or takes no "
     "writes, so no call can be charged to it; try again"

@@ -15,6 +15,7 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
+from headstart.dialects.dialect import UNDECODABLE
 from headstart.dialects.requests import decode_object, repeats_keys
 from headstart.errors import ConfigError, InvalidRequest
 from headstart.policies.key import QUESTION_GROUP
@@ -109,12 +110,12 @@ class Endpoint:
 
 
 @dataclass(frozen=True)
-class Route:
+class MatchedEndpoint:
     """A matched path: of a dialect, of a document's form, or of a custom endpoint."""
 
     name: str
     dialect: Dialect | None
-    endpoint: Endpoint | None = None
+    custom: Endpoint | None = None
     document: DocumentForm | None = None
     """The wire format of a provider's calls that are not chats."""
 
@@ -132,26 +133,24 @@ class Route:
     @cached_property
     def idempotent(self) -> bool:
         """The wrapped app may be called once more for the same request."""
-        endpoint = self.endpoint
-        return endpoint is not None and endpoint.idempotent and not endpoint.after_checks
+        custom = self.custom
+        return custom is not None and custom.idempotent and not custom.after_checks
 
     @cached_property
     def after_checks(self) -> bool:
         """The app's handler looks up instead of the middleware."""
-        return self.endpoint is not None and self.endpoint.after_checks
+        return self.custom is not None and self.custom.after_checks
 
     @cached_property
     def repeat_window_s(self) -> float | None:
         """Time after an answer in which a repeat gets a fresh one; None: a repeat never does."""
-        endpoint = self.endpoint
-        if endpoint is None or endpoint.on_repeat == "hit":
-            return None
-        return endpoint.repeat_window_s
+        custom = self.custom
+        return None if custom is None or custom.on_repeat == "hit" else custom.repeat_window_s
 
     @cached_property
     def pattern(self) -> re.Pattern[str] | None:
         """The pattern that finds the question in the prompt."""
-        query = None if self.endpoint is None else self.endpoint.query
+        query = None if self.custom is None else self.custom.query
         return query if isinstance(query, re.Pattern) else None
 
     def parse(self, body: bytes, path: bytes = b"", query: bytes = b"") -> ChatRequest:
@@ -159,19 +158,19 @@ class Route:
         if self.document is not None:
             return self.document.parse(body)
         if self.dialect is None:
-            assert self.endpoint is not None
-            return parse_custom(self.endpoint, body)
+            assert self.custom is not None
+            return parse_custom(self.custom, body)
         if self.dialect.operations is not None:
             return self.dialect.operations.parse(path.partition(b"?")[0], query, body)
         request = self.dialect.parse_request(body)
-        if self.endpoint is None:
+        if self.custom is None:
             return request
-        question = _named(self.endpoint, request.document)
+        question = _named(self.custom, request.document)
         return msgspec.structs.replace(request, question=question)
 
     def without(self, question: str, request: ChatRequest) -> ChatRequest:
         """Return the request without the field that only repeats its question."""
-        path = None if self.endpoint is None else self.endpoint.query
+        path = None if self.custom is None else self.custom.query
         if not isinstance(path, str):
             return request
         steps = path.split(".") if self.dialect is not None else ["rest", *path.split(".")]
@@ -181,8 +180,8 @@ class Route:
         return msgspec.structs.replace(request, document=document)
 
 
-class Routes:
-    """Finds routes by method and raw path, which must match a path or a pattern exactly.
+class EndpointTable:
+    """Finds endpoints by method and raw path, which must match a path or a pattern exactly.
 
     A path without parameters comes before one with them.
     """
@@ -196,16 +195,17 @@ class Routes:
         dialects = tuple(dialects)
         by_path = {path: dialect for dialect in dialects for path in dialect.paths}
         self._operations = [
-            (each.operations, Route(each.operations.route, each))
+            (each.operations, MatchedEndpoint(each.operations.endpoint, each))
             for each in dialects
             if each.operations is not None
         ]
         self._table = {
-            ("POST", path.encode()): Route(path, dialect) for path, dialect in by_path.items()
+            ("POST", path.encode()): MatchedEndpoint(path, dialect)
+            for path, dialect in by_path.items()
         }
         for form in documents:
             for path in form.paths:
-                self._table["POST", path.encode()] = Route(path, None, document=form)
+                self._table["POST", path.encode()] = MatchedEndpoint(path, None, document=form)
         patterns: dict[str, list[Endpoint]] = {}
         for endpoint in endpoints:
             if not isinstance(endpoint, Endpoint):
@@ -221,25 +221,25 @@ class Routes:
                     f"Endpoint {endpoint.path!r}: query needs prompt, because it names a part of it"
                 )
             known = self._table.get(key)
-            if known is not None and known.endpoint is not None:
+            if known is not None and known.custom is not None:
                 raise ConfigError(f"endpoints has {endpoint.method} {endpoint.path!r} twice")
             if "{" in endpoint.path:
                 patterns.setdefault(key[0], []).append(endpoint)
             else:
-                self._table[key] = Route(endpoint.path, dialect, endpoint)
+                self._table[key] = MatchedEndpoint(endpoint.path, dialect, endpoint)
         self._patterns = {method: _Patterns(each) for method, each in patterns.items()}
 
-    def match(self, method: str, path: bytes, query: bytes = b"") -> Route | None:
-        """Return the route of a request, or None."""
-        route = self._table.get((method, path))
-        if route is not None:
-            return route
-        for operations, route in self._operations if method == "POST" else ():
+    def match(self, method: str, path: bytes, query: bytes = b"") -> MatchedEndpoint | None:
+        """Return the endpoint of a request, or None."""
+        endpoint = self._table.get((method, path))
+        if endpoint is not None:
+            return endpoint
+        for operations, endpoint in self._operations if method == "POST" else ():
             if operations.part in path:
                 if has_dot_segment(path):
                     return None
                 if operations.answers(path, query):
-                    return route
+                    return endpoint
         patterns = self._patterns.get(method)
         return None if patterns is None else patterns.match(path)
 
@@ -255,14 +255,14 @@ class _Patterns:
                         f"endpoints {other.path!r} and {endpoint.path!r} match the same paths: "
                         "leave one out, or let them differ in a segment that is not a parameter"
                     )
-        self._routes = [Route(endpoint.path, None, endpoint) for endpoint in endpoints]
+        self._matched = [MatchedEndpoint(endpoint.path, None, endpoint) for endpoint in endpoints]
         self._any = re.compile(b"|".join(b"(%b)" % _regex(each.path) for each in endpoints))
 
-    def match(self, path: bytes) -> Route | None:
+    def match(self, path: bytes) -> MatchedEndpoint | None:
         match = self._any.fullmatch(path)
         if match is None or match.lastindex is None or has_dot_segment(path):
             return None
-        return self._routes[match.lastindex - 1]
+        return self._matched[match.lastindex - 1]
 
 
 def _regex(path: str) -> bytes:
@@ -464,6 +464,6 @@ def with_deployment(body: bytes, name: str, check: Callable[[bytes], None]) -> b
         if msgspec.json.decode(body, type=_ModelOfBody).model == name:
             return body
         fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNDECODABLE:
         return body
     return msgspec.json.encode({**fields, "model": name})

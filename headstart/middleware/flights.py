@@ -61,7 +61,7 @@ class FlightHead:
     """The reason why the answer cannot be stored, if status or headers say so."""
 
 
-class Client:
+class FlightReader:
     """One reader of a flight, until ``deadline`` (the loop's time). Not thread-safe.
 
     Its reads raise the flight's error, ClientGone, or UpstreamTimeout after the deadline. Pieces
@@ -86,12 +86,12 @@ class Client:
 
     @property
     def has_all(self) -> bool:
-        """The answer is whole, and this client has read all of it."""
+        """The answer is whole, and this reader has all of it."""
         return self._flight.whole and self.position >= self._flight.end
 
     @property
     def at_end(self) -> bool:
-        """The answer has ended, and this client has read all of it."""
+        """The answer has ended, and this reader has all of it."""
         return self._flight.ended and self.position >= self._flight.end
 
     def abort(self, reason: BaseException) -> None:
@@ -178,13 +178,14 @@ class UnaskedCall(Protocol):
 class Flight:
     """One upstream call and its readers.
 
-    The pump sets ``first_content`` (``time.perf_counter`` seconds, as ``began``) when the first
-    content passes, ``whole`` before it publishes the answer's last event, ``origin`` and ``entry``
-    before it publishes the clean end, and ``attempts`` and ``shaped`` before it publishes any end.
+    The pump sets these fields. ``first_content``: when the first content passes, in
+    ``time.perf_counter`` seconds, as ``began``. ``whole``: before it publishes the last event of
+    the answer. ``origin`` and ``entry``: before it publishes a clean end. ``attempts`` and
+    ``shaped``: before it publishes any end.
     """
 
     __slots__ = (
-        "__weakref__", "_booking_client", "_claimed", "_cut_off", "_deadline", "_dropped", "_log",
+        "__weakref__", "_booked", "_booking_reader", "_cut_off", "_deadline", "_dropped", "_log",
         "_log_bytes", "_room", "_settling", "_size", "abandoned", "attempts", "began", "caller",
         "done", "end", "ended", "entry", "error", "first_content", "followed", "full", "head",
         "is_read", "not_stored", "origin", "owned", "pump", "readers", "reading", "reply",
@@ -235,34 +236,34 @@ class Flight:
         """The reply that is read. Its ``transforms`` name the changes so far."""
         self.pump: asyncio.Task[None] | None = None
         self._settling: asyncio.Event | None = None
-        self.ended = self._cut_off = self._claimed = False
-        self._booking_client: Client | None = None
+        self.ended = self._cut_off = self._booked = False
+        self._booking_reader: FlightReader | None = None
         self._room: asyncio.Future[None] | None = None
         self._deadline = deadline
         self._log_bytes = log_bytes
         self._log: list[bytes] = []
         self._dropped = self._size = 0
-        self.readers: list[Client] = []
+        self.readers: list[FlightReader] = []
         """The clients that have joined and not left."""
 
-    def join(self, deadline: float | None = None) -> Client:
+    def join(self, deadline: float | None = None) -> FlightReader:
         """Add a reader that starts at the beginning of the answer, and waits until ``deadline``."""
-        client = Client(self)
+        reader = FlightReader(self)
         if deadline is not None:
-            client.expire(deadline)
-        self.readers.append(client)
-        self._booking_client = self._booking_client or client
-        return client
+            reader.expire(deadline)
+        self.readers.append(reader)
+        self._booking_reader = self._booking_reader or reader
+        return reader
 
-    def leave(self, client: Client) -> bool:
+    def leave(self, reader: FlightReader) -> bool:
         """Remove a reader; return True if it was the last one. The pump is then cancelled.
 
         If the answer is whole, the pump gets ``END_GRACE_S`` to read the end of the body.
         """
-        client.stop()
-        if client is self._booking_client and not (self.done or client.has_all):
-            self._booking_client = None
-        self.readers.remove(client)
+        reader.stop()
+        if reader is self._booking_reader and not (self.done or reader.has_all):
+            self._booking_reader = None
+        self.readers.remove(reader)
         if self.full:
             self._trim()
         if self.readers:
@@ -299,24 +300,24 @@ class Flight:
             self._settling = self._settling or asyncio.Event()
             await self._settling.wait()
 
-    def claim(self, client: Client) -> tuple[Attempt, ...]:
-        """Return the attempts if this client has to book them, once, after it has left.
+    def attempts_to_book(self, reader: FlightReader) -> tuple[Attempt, ...]:
+        """Return the attempts if this reader has to book them, once, after it has left.
 
         The first reader books them, or the last reader if the first one left before the end.
         """
-        if client is self._booking_client and not self.done:
-            self._booking_client = None
-        others = self.readers or self._booking_client is not None
-        if self._claimed or not self.done or (client is not self._booking_client and others):
+        if reader is self._booking_reader and not self.done:
+            self._booking_reader = None
+        others = self.readers or self._booking_reader is not None
+        if self._booked or not self.done or (reader is not self._booking_reader and others):
             return ()
-        self._claimed = True
+        self._booked = True
         # Flight and reader would keep each other in memory, and with them the whole answer.
-        self._booking_client = None
+        self._booking_reader = None
         return self.attempts
 
     def book_apart(self) -> None:
         """Let no reader book the attempts, because the maker of the call books them."""
-        self._claimed = True
+        self._booked = True
 
     def lasts(self, deadline: float | None) -> bool:
         """Tell whether the call may go on for half as long as a new client would wait.
@@ -368,8 +369,8 @@ class Flight:
         if self.readers:  # the flight of an audit has no readers, and keeps no bytes
             self._log.append(data)
             self.end += 1
-            for client in self.readers:
-                waiter = client.waiter
+            for reader in self.readers:
+                waiter = reader.waiter
                 if waiter is not None and not waiter.done():
                     waiter.set_result(None)
         if self._size > self._log_bytes:
@@ -381,9 +382,9 @@ class Flight:
         while self._size > self._log_bytes:
             if not self.readers:
                 return
-            readers = [client for client in self.readers if not client.aborted]
+            readers = [reader for reader in self.readers if not reader.aborted]
             if len(readers) > 1:
-                slowest = min(readers, key=lambda client: client.position)
+                slowest = min(readers, key=lambda reader: reader.position)
                 slowest.abort(SlowClient("this client reads too slowly and was dropped"))
                 slowest.position = self.end
             else:
@@ -392,10 +393,10 @@ class Flight:
                 self._room = None
             self._trim()
 
-    def take(self, client: Client) -> bytes:
-        """Return the pieces that ``client`` has not read yet, joined, and move its position."""
-        pieces = self._log[client.position - self._dropped :]
-        client.position = self.end
+    def take(self, reader: FlightReader) -> bytes:
+        """Return the pieces that ``reader`` has not read yet, joined, and move its position."""
+        pieces = self._log[reader.position - self._dropped :]
+        reader.position = self.end
         if self.full:
             self._trim()
             if self._room is not None and not self._room.done():
@@ -405,7 +406,7 @@ class Flight:
     def _trim(self) -> None:
         if not self.full or not self.readers:
             return
-        passed = min(client.position for client in self.readers) - self._dropped
+        passed = min(reader.position for reader in self.readers) - self._dropped
         if passed > 0:
             self._size -= sum(map(len, self._log[:passed]))
             del self._log[:passed]
@@ -413,8 +414,8 @@ class Flight:
 
     def wake(self) -> None:
         """Let the pending reads of all clients look again."""
-        for client in self.readers:
-            waiter = client.waiter
+        for reader in self.readers:
+            waiter = reader.waiter
             if waiter is not None and not waiter.done():
                 waiter.set_result(None)
 

@@ -174,7 +174,7 @@ class ItemAnswers:
     async def _ask(
         self, context: RequestContext, items: _RequestItems, reason: str | None, app: ASGIApp
     ) -> None:
-        prepared, form = context.prepared, context.route.document
+        prepared, form = context.prepared, context.endpoint.document
         assert form is not None
         body = None
         if not items.is_whole:
@@ -186,7 +186,7 @@ class ItemAnswers:
             )
         context.lookup = Lookup(outcome=Outcome.MISS, reason=reason)
         holder = "" if prepared.readable is None else prepared.holder
-        identity = (items.key.partition, tuple(items.missing), prepared.rule, holder)
+        identity = (items.key.partition, tuple(items.missing), prepared.route, holder)
         flight = self._pump.flights.find(identity, context.begin_by)
         if flight is not None and not flight.whole:
             context.lookup = Lookup(outcome=Outcome.JOINED)

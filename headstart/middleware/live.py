@@ -212,10 +212,8 @@ class BucketSums:
     def totals(self, usual: UsualCalls) -> Totals:
         """Return the totals for the page. Hits are compared with the ``usual`` calls."""
         expected = usual.expected(self.avoided)
-        requests, hits = (
-            self.outcomes.total(),
-            sum(self.outcomes[each.value] for each in Outcome if each.is_hit),
-        )
+        requests = self.outcomes.total()
+        hits = sum(self.outcomes[each.value] for each in Outcome if each.is_hit)
         priced = bool(self.priced or self.saved_usd.n)
         would_have = self.would_have_usd if priced else None
         saved = self.would_have_usd - self.paid_usd if priced else None

@@ -27,7 +27,7 @@ from headstart.errors import (
     UnknownReference,
 )
 from headstart.middleware.body import read_body
-from headstart.middleware.endpoints import Route, Routes, raw_path
+from headstart.middleware.endpoints import EndpointTable, MatchedEndpoint, raw_path
 from headstart.middleware.prepare import ValueLimit
 from headstart.middleware.request_context import KeptCall, RequestContext
 from headstart.middleware.respond import (
@@ -85,7 +85,9 @@ MOST_BYTES = 256 * 1024 * 1024
 WARM_TOKENS = 16
 """The limit on the answer of a call that fills the prompt cache. Some models refuse lower
 limits."""
-_NOT_OF_CALL = frozenset((b"content-length", b"content-encoding", b"transfer-encoding", b"expect"))
+_NOT_OF_CALL = frozenset(
+    (b"content-type", b"content-length", b"content-encoding", b"transfer-encoding", b"expect")
+)
 """Headers that belong to the message itself, and not to the call."""
 _HANDSHAKE = b"sec-websocket-"
 
@@ -132,7 +134,7 @@ class PromptDraft:
         id: str,
         owner: str,
         scope: Scope,
-        route: Route,
+        endpoint: MatchedEndpoint,
         template: DraftTemplate,
         *,
         stages: frozenset[LiveStage],
@@ -143,7 +145,7 @@ class PromptDraft:
         self.owner = owner
         self.scope = scope
         """The ASGI scope of its calls."""
-        self.route = route
+        self.endpoint = endpoint
         self.template = template
         self.stages = stages
         self.budget_usd = budget_usd
@@ -195,7 +197,7 @@ class PromptDraft:
 class LiveDrafts:
     """Keeps the drafts of this process, and runs the stages that each revision is worth.
 
-    ``routes`` finds the dialect of a path. ``new_id`` returns ids that cannot be guessed.
+    ``endpoints`` finds the dialect of a path. ``new_id`` returns ids that cannot be guessed.
     ``sockets`` bounds the open WebSockets; ``limits`` has their times, and the limits of bodies.
     """
 
@@ -203,7 +205,7 @@ class LiveDrafts:
         self,
         settings: LiveSettings,
         engine: Engine,
-        routes: Routes,
+        endpoints: EndpointTable,
         *,
         observer: Observer,
         clock: Callable[[], float],
@@ -213,11 +215,10 @@ class LiveDrafts:
     ) -> None:
         self._settings = settings
         self._engine = engine
-        self._routes = routes
+        self._endpoints = endpoints
         self._observer = observer
         self._clock = clock
         self._new_id = new_id
-        self._body_timeout_s = limits.body_timeout_s
         self._sockets = sockets
         self._limits = limits
         self._values = ValueLimit(limits.max_body_values)
@@ -338,7 +339,7 @@ class LiveDrafts:
 
     async def _body(self, receive: Receive) -> bytes:
         limit = self._engine.max_body_bytes
-        body, complete, _ = await read_body(receive, limit, self._body_timeout_s)
+        body, complete, _ = await read_body(receive, limit, self._limits.body_timeout_s)
         if not complete:
             raise RequestTooLarge(f"the body exceeds server.max_body_bytes ({limit})")
         return body
@@ -353,8 +354,8 @@ class LiveDrafts:
         if self._size + size > MOST_BYTES:
             raise Overloaded("the live drafts that are open take too much memory")
         path, _, query = opening.path.encode().partition(b"?")
-        route = self._routes.match("POST", path, query)
-        if route is None or route.dialect is None or not route.is_chat:
+        endpoint = self._endpoints.match("POST", path, query)
+        if endpoint is None or endpoint.dialect is None or not endpoint.is_chat:
             raise InvalidRequest(f"path: {opening.path!r} is not a path of a chat API")
         self._values.check(bytes(opening.request))
         if may_refer(bytes(opening.request)):
@@ -363,7 +364,6 @@ class LiveDrafts:
         if opening.stages is not None:
             stages = stages.intersection(opening.stages)
         headers = [pair for pair in scope["headers"] if pair[0] not in _NOT_OF_CALL]
-        headers = [pair for pair in headers if pair[0] != b"content-type"]
         of_call = {
             **scope,
             "type": "http",
@@ -378,14 +378,14 @@ class LiveDrafts:
             self._new_id(),
             owner,
             of_call,
-            route,
+            endpoint,
             read_template(bytes(opening.request)),
             stages=stages,
             budget_usd=opening.budget_usd,
             account=self._account(owner),
         )
         # Errors in the request are reported now, and not while the text is typed.
-        context = self._engine.draft(of_call, route, draft.template.body("?"), draft.id)
+        context = self._engine.draft(of_call, endpoint, draft.template.body("?"), draft.id)
         self._drafts[draft.id] = draft
         draft.size = size
         self._size += size
@@ -448,15 +448,13 @@ class LiveDrafts:
         if draft.ends is not None:
             draft.ends.cancel()
         self._stop(draft)
-        inferring, draft.inferring = draft.inferring, None
-        if inferring is not None and not inferring.flight.done:
-            inferring.flight.leave(inferring.reader)
         if not asked:
             draft.account.wasted(draft.wasted_usd)
         draft.over = True
-        warming, draft.warming = draft.warming, None
-        if warming is not None and not warming.flight.done:
-            warming.flight.leave(warming.reader)
+        for kept in (draft.inferring, draft.warming):
+            if kept is not None and not kept.flight.done:
+                kept.flight.leave(kept.reader)
+        draft.inferring = draft.warming = None
         draft.changed.set()
 
     async def aclose(self) -> None:
@@ -475,7 +473,7 @@ class LiveDrafts:
             if trigger is None:
                 await asyncio.sleep(LOOKUP_PAUSE_S)
             body = draft.template.body(draft.text)
-            context = self._engine.draft(draft.scope, draft.route, body, draft.id)
+            context = self._engine.draft(draft.scope, draft.endpoint, body, draft.id)
             if "lookup" in draft.stages:
                 found = await self._engine.look_up_draft(context)
                 draft.tell(cache="off" if found is None else "hit" if found else "miss")
@@ -495,7 +493,7 @@ class LiveDrafts:
     async def _warm(self, draft: PromptDraft) -> None:
         """Fill the provider's prompt cache with the part that stays, if that pays."""
         body = draft.template.body(draft.text or "?")
-        whole = self._engine.draft(draft.scope, draft.route, body, draft.id)
+        whole = self._engine.draft(draft.scope, draft.endpoint, body, draft.id)
         context = self._engine.limited_draft(whole, WARM_TOKENS)
         estimate = self._engine.estimate_draft(context)
         refusal = refuse_warming(
@@ -516,12 +514,11 @@ class LiveDrafts:
         """Ask for an inference over the finished sentences, unless it was asked for already."""
         draft.inferences = kept_inferences(draft.inferences, draft.text)
         segment = next_segment(draft.text, draft.inferences)
-        dialect = draft.route.dialect
-        if segment is None or draft.inferring is not None or dialect is None:
+        if segment is None or draft.inferring is not None:
             return
         asked = inference_prompt(segment, draft.inferences)
         body = draft.template.body(asked)
-        whole = self._engine.draft(draft.scope, draft.route, body, draft.id)
+        whole = self._engine.draft(draft.scope, draft.endpoint, body, draft.id)
         context = self._engine.limited_draft(whole, INFER_TOKENS)
         estimate = self._engine.estimate_draft(context)
         left_usd = draft.left_usd(self._settings.infer_usd)
@@ -613,12 +610,14 @@ class LiveDrafts:
 
     def _note_warm(self, draft: PromptDraft, kept: KeptCall, spent_usd: float) -> None:
         """Learn the extra cost of a call that filled the prompt cache."""
-        context = kept.context
         draft.account.reserve(-kept.reserved_usd)
-        cold = self._engine.estimate_draft(context, cold=True)
-        warm = self._engine.estimate_draft(context)
-        discount_usd = (cold.cost_usd or 0.0) - (warm.cost_usd or 0.0)
+        _, discount_usd = self._cold_cost(kept.context)
         draft.account.warmed(spent_usd, discount_usd)
+
+    def _cold_cost(self, context: RequestContext) -> tuple[float, float]:
+        """Return the dollars of a call without the prompt cache, and those that it saves now."""
+        cold = self._engine.estimate_draft(context, cold=True).cost_usd or 0.0
+        return cold, cold - (self._engine.estimate_draft(context).cost_usd or 0.0)
 
     # --- the final call --------------------------------------------------------------------------
 
@@ -653,16 +652,13 @@ class LiveDrafts:
         self, draft: PromptDraft, context: RequestContext, used: KeptCall | None
     ) -> None:
         """Note the cost of the answer, and the savings by wasted calls of its draft."""
-        cold = self._engine.estimate_draft(context, cold=True)
-        if used is None:
-            estimate = self._engine.estimate_draft(context)
-            discount_usd = (cold.cost_usd or 0.0) - (estimate.cost_usd or 0.0)
-        else:
+        cold_usd, discount_usd = self._cold_cost(context)
+        if used is not None:
             discount_usd = used.discount_usd
         # The discount was booked with the call that filled the cache.
         if draft.warm in ("running", "done"):
             discount_usd = 0.0
-        draft.account.answered(cold.cost_usd or 0.0)
+        draft.account.answered(cold_usd)
         wasted_usd, draft.wasted_usd = draft.wasted_usd, 0.0
         draft.account.wasted_before(wasted_usd, discount_usd)
 
@@ -699,7 +695,7 @@ def _with_inferences(draft: PromptDraft, text: str | None) -> bytes | None:
     Dialects in which later requests name answers are left out: they would quote a prompt that is
     not the client's.
     """
-    dialect = draft.route.dialect
+    dialect = draft.endpoint.dialect
     if text is None or "infer" not in draft.stages or dialect is None or dialect.names_answers:
         return None
     whole = with_inferences(text, kept_inferences(draft.inferences, text))

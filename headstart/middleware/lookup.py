@@ -120,7 +120,7 @@ class Finder:
             if self._wait_limit is not None and request is not None:
                 # The wait for the encoder grows with the share of hits and the time that one saves.
                 share = self._cache.hit_share(context)
-                wait_s = self._wait_limit.wait_s(prepared.rule, request.model, share)
+                wait_s = self._wait_limit.wait_s(prepared.route, request.model, share)
                 context = msgspec.structs.replace(context, max_wait_s=wait_s)
             lookup = await self._cache.find_semantic(key, self._with_vetoes(key, refuse), context)
             found = lookup.entry
@@ -185,7 +185,7 @@ class Finder:
         if entry.transforms:
             if directives.compress is not None and directives.refuses(entry.transforms):
                 return "compressed"
-            level = self._concise.get(prepared.rule, self._concise[""])
+            level = self._concise.get(prepared.route, self._concise[""])
             if refuses_concise(entry.transforms, level):
                 return "concise"
         tools = prepared.cached_tools

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from headstart.middleware.client_ledger import ClientLedger
     from headstart.middleware.concurrency import Spawn, Supervisor
     from headstart.middleware.conversations import Conversations
-    from headstart.middleware.endpoints import Route
+    from headstart.middleware.endpoints import MatchedEndpoint
     from headstart.middleware.identity import AccessControl
     from headstart.middleware.learning.hit_decisions import HitDecider
     from headstart.middleware.learning.learner import FeedbackSample
@@ -150,7 +150,7 @@ def _identity(prepared: Prepared, key: CacheKey) -> tuple[tuple[Any, ...], Answe
     assert request is not None
     same = (
         key.exact,
-        prepared.rule,
+        prepared.route,
         request.max_tokens,
         request.choices,
         request.logprobs,
@@ -232,7 +232,7 @@ class Engine:
 
     async def handle(  # noqa: PLR0912 - a branch for each way in which a request ends
         self,
-        route: Route,
+        endpoint: MatchedEndpoint,
         path: bytes,
         scope: Scope,
         receive: Receive,
@@ -242,7 +242,7 @@ class Engine:
         page_headers: Headers = (),
     ) -> None:
         """Answer one request and book it. Raises only what the wrapped app raises."""
-        context = RequestContext(self._new_id(), route, path, scope, receive, send)
+        context = RequestContext(self._new_id(), endpoint, path, scope, receive, send)
         context.page_headers = page_headers
         try:
             await self._answer(context, app)
@@ -273,7 +273,7 @@ class Engine:
                 context.claim.close()
             # Drops wrappers of ``send`` that refer to the context: a cycle keeps the body.
             context.send = send
-            if context.retry_client is None:
+            if context.retry_reader is None:
                 self._observer.notify(context.served(self._clock()))
             else:
                 context.total_s = context.elapsed()
@@ -283,8 +283,8 @@ class Engine:
 
     async def _book_later(self, context: RequestContext) -> None:
         try:
-            if context.flight is not None and context.retry_client is not None:
-                await leave_to_retry(context, context.flight, context.retry_client)
+            if context.flight is not None and context.retry_reader is not None:
+                await leave_to_retry(context, context.flight, context.retry_reader)
         finally:
             self._observer.notify(context.served(self._clock()))
 
@@ -310,17 +310,21 @@ class Engine:
         self._access.admit(scope)
         return self._preparer.owner(scope)
 
-    def draft(self, scope: Scope, route: Route, body: bytes, affinity: str) -> RequestContext:
+    def draft(
+        self, scope: Scope, endpoint: MatchedEndpoint, body: bytes, affinity: str
+    ) -> RequestContext:
         """Return the request of a draft. Raises RequestError.
 
         Calls of one ``affinity`` should stay with one provider, whose prompt cache they fill.
         """
         path = raw_path(scope)
-        context = RequestContext(self._new_id(), route, path, scope, _no_messages, _sent_to_nobody)
+        context = RequestContext(
+            self._new_id(), endpoint, path, scope, _no_messages, _sent_to_nobody
+        )
         context.affinity = affinity
         context.caller = self._access.admit(scope)
         context.body = body
-        context.prepared = self._preparer.prepare(route, scope, body)
+        context.prepared = self._preparer.prepare(endpoint, scope, body)
         return context
 
     def limited_draft(self, context: RequestContext, tokens: int) -> RequestContext:
@@ -329,7 +333,7 @@ class Engine:
         if request is None:
             return context
         body = limited_body(request, tokens)
-        return self.draft(context.scope, context.route, body, context.affinity)
+        return self.draft(context.scope, context.endpoint, body, context.affinity)
 
     async def admit_draft(self, context: RequestContext) -> None:
         """Apply the limits of the caller's key to a call. Raises RequestError."""
@@ -356,15 +360,15 @@ class Engine:
         assert self._router is not None
         prepared = context.prepared
         candidate, call = self._router.assign(
-            context.call(editable=True), prepared.scope, prepared.rule
+            context.call(editable=True), prepared.scope, prepared.route
         )
         return candidate.estimate(msgspec.structs.replace(call, affinity="") if cold else call)
 
     def connect_early(self, context: RequestContext) -> None:
         """Open a connection to the upstream that would be asked."""
-        request, dialect = context.prepared.request, context.route.dialect
+        request, dialect = context.prepared.request, context.endpoint.dialect
         if self._router is not None and request is not None and dialect is not None:
-            found = self._router.answering(dialect.name, request.model, context.prepared.rule)
+            found = self._router.answering(dialect.name, request.model, context.prepared.route)
             if found:
                 found[0].connect_early(self._supervisor.spawn)
 
@@ -396,7 +400,7 @@ class Engine:
         if kept is None:
             return False
         if isinstance(kept, bytes):
-            whole = self._preparer.prepare(context.route, context.scope, kept)
+            whole = self._preparer.prepare(context.endpoint, context.scope, kept)
             context.body, context.prepared = kept, msgspec.structs.replace(whole, key=None)
             await self._bypass(context, app, LIVE_INFERENCES)
             return True
@@ -455,7 +459,7 @@ class Engine:
             await refuse_body(context.receive, *limits, ended=ended)
         if name := context.scope.get(DEPLOYMENT):
             context.body = with_deployment(context.body, name, self._preparer.values.check)
-        dialect = context.route.dialect
+        dialect = context.endpoint.dialect
         if self._conversations is not None and dialect is not None and dialect.names_answers:
             refuse_compressed(context.scope["headers"])
             if may_refer(context.body):
@@ -464,7 +468,7 @@ class Engine:
         chain, pass_reason = context.chain, ""
         try:
             body = context.body if chain is None else chain.whole
-            given = context.route, context.scope, body
+            given = context.endpoint, context.scope, body
             context.prepared = (
                 self._preparer.prepare(*given)
                 if len(body) <= INLINE_BYTES
@@ -482,7 +486,7 @@ class Engine:
         if context.prepared.in_sentences and dialect is not None:
             context.send = SentencePace(context.send, dialect)
         if self._ledger is not None:
-            form = (context.route.dialect or OPENAI_CHAT).limit_headers
+            form = (context.endpoint.dialect or OPENAI_CHAT).limit_headers
             context.send = self._ledger.with_limit_headers(context.send, context.caller, form)
             await self._ledger.admit_request(context.caller, context.prepared.request)
         await self._serve(context, app)
@@ -504,10 +508,10 @@ class Engine:
 
     def _answerers(self, context: RequestContext) -> frozenset[str]:
         """Return the upstreams that may answer a request of a dialect. Raises NoUpstream."""
-        dialect, prepared = context.route.dialect, context.prepared
+        dialect, prepared = context.endpoint.dialect, context.prepared
         if self._router is None or dialect is None or prepared.request is None:
             return frozenset()
-        return self._router.answerer(dialect.name, prepared.request.model, prepared.rule).names
+        return self._router.answerer(dialect.name, prepared.request.model, prepared.route).names
 
     async def _serve(self, context: RequestContext, app: ASGIApp) -> None:
         """Answer a request that was read."""
@@ -543,7 +547,7 @@ class Engine:
 
     def _limit(self, context: RequestContext) -> None:
         """Bound the time of a request. Raises InvalidRequest."""
-        of_route = self._routes.get(context.prepared.rule, NO_ROUTE).deadline_s
+        of_route = self._routes.get(context.prepared.route, NO_ROUTE).deadline_s
         context.limit(self._options.deadline_s if of_route is None else of_route)
 
     async def _look_up(
@@ -608,8 +612,8 @@ class Engine:
         else:
             allowed = AllowedChecks(
                 ask=not context.prepared.directives.only_if_cached,
-                twice=(self._router is not None and context.route.document is None)
-                or context.route.idempotent,
+                twice=(self._router is not None and context.endpoint.document is None)
+                or context.endpoint.idempotent,
             )
             terms = context.prepared.match_context
             decision = self._hit_decider.decide(context.id, lookup, key, terms, may=allowed)
@@ -713,15 +717,17 @@ class Engine:
         ``body`` is sent in place of the client's. ``twin`` is the flight of the same answer in the
         other form. ``unasked``: it is the call of a live draft.
         """
-        route, prepared = context.route, context.prepared
-        predicts = self._routes.get(prepared.rule, NO_ROUTE).predicts
+        endpoint, prepared = context.endpoint, context.prepared
+        predicts = self._routes.get(prepared.route, NO_ROUTE).predicts
         call = context.call(editable=editable, predicts=predicts, body=body)
         upstream: Upstream
         if self._router is None:
-            upstream = context.app_call = AppUpstream(app, context.scope, route.dialect, self.spawn)
+            upstream = context.app_call = AppUpstream(
+                app, context.scope, endpoint.dialect, self.spawn
+            )
         else:
-            upstream, call = self._router.assign(call, prepared.scope, prepared.rule)
-        held = LOG_BYTES if route.document is None else HELD_DOCUMENT_BYTES
+            upstream, call = self._router.assign(call, prepared.scope, prepared.route)
+        held = LOG_BYTES if endpoint.document is None else HELD_DOCUMENT_BYTES
         flight = Flight(held, call.deadline, context.caller)
         claim = context.claim
         if (
@@ -742,7 +748,7 @@ class Engine:
             flight,
             call,
             upstream,
-            route.dialect,
+            endpoint.dialect,
             prepared,
             key=key,
             identity=flight if identity is None else identity,
@@ -760,7 +766,7 @@ class Engine:
         from headstart.middleware.upstreams.followed import FollowedCall
 
         assert self._shared is not None
-        rescued = self._routes.get(context.prepared.rule, NO_ROUTE).rescued
+        rescued = self._routes.get(context.prepared.route, NO_ROUTE).rescued
         waiting = self._waiting(context, upstream)
         return FollowedCall(self._shared, claim, flight, waiting, rescued)
 
@@ -774,7 +780,7 @@ class Engine:
         from headstart.middleware.upstreams.followed import WaitingCall
 
         render = partial(self._render_for, context)
-        return WaitingCall(upstream, context.route.dialect, render, self._options.join_streams)
+        return WaitingCall(upstream, context.endpoint.dialect, render, self._options.join_streams)
 
     def _render_for(self, context: RequestContext, entry: Entry) -> StoredResponse | None:
         """Return an entry that was stored since the lookup; None if it must not answer."""
@@ -796,5 +802,5 @@ class Engine:
     ) -> Coroutine[Any, Any, None]:
         """Join a flight. Await the result to send the answer."""
         self._keep_answer(context)
-        early_200_s = self._routes.get(context.prepared.rule, NO_ROUTE).early_200_s
+        early_200_s = self._routes.get(context.prepared.route, NO_ROUTE).early_200_s
         return self._responder.send_flight(context, flight, early_200_s, compose)

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from headstart.interfaces import AdmissionPolicy
-    from headstart.middleware.endpoints import Route
+    from headstart.middleware.endpoints import MatchedEndpoint
     from headstart.policies.key import Question
     from headstart.types import CacheKey, ChatRequest, Headers, Scope
 
@@ -141,7 +141,7 @@ class Prepared(msgspec.Struct, frozen=True):
     """Why the answer to a similar prompt must not serve, so that only an exact repeat may."""
     match_context: MatchContext = _ANY_TERMS
     lifetime: Lifetime = FOREVER
-    rule: str = ""
+    route: str = ""
     """Name of the ``[[route]]`` that it takes."""
     cached_tools: tuple[str, ...] = ()
     """Patterns of the tools whose calls may be replayed to an exact repeat."""
@@ -172,11 +172,11 @@ class Prepared(msgspec.Struct, frozen=True):
 class ValueLimit:
     """Tells whether a JSON body is too expensive to decode, before any of its values is made.
 
-    A value costs 50 to 100 bytes of memory and a microsecond to decode and to key, however few
-    bytes it takes, so a limit on bytes alone does not bound either. Each value, except the very
-    first one, comes after a comma or after the bracket that opens its list or object; strings and
-    empty brackets are skipped. So a long text with many commas is one value. In invalid JSON, the
-    values up to the first error count, as a decoder would make them.
+    A value costs 50 to 100 bytes of memory and a microsecond to decode and to key, even if it is
+    short. So a limit on bytes does not bound memory and time. The first value counts, and each
+    value after a comma or after the bracket that opens its list or object. Strings and empty
+    brackets are skipped, so a long text with many commas is one value. In invalid JSON, the values
+    up to the first error count, as a decoder would make them.
 
     A number's time grows with the square of its length, so its length has a limit, too.
     """
@@ -223,7 +223,7 @@ class Preparer:
 
     From its second time on, a request is remembered by its bytes, in bounded memory.
 
-    ``answerers`` takes dialect, model and rule. It returns the identity of the upstream for the
+    ``answerers`` takes dialect, model and route. It returns the identity of the upstream for the
     cache key, and the names of all upstreams that may answer. Unless ``semantic``, only exact
     repeats share answers. ``rules`` are the ``[[route]]`` tables in order; ``max_error``,
     ``cached_tools`` and ``never_stored`` are those of routes without their own.
@@ -281,7 +281,7 @@ class Preparer:
         self._one_at_a_time = asyncio.Lock()
 
     def prepare(
-        self, route: Route, scope: Scope, body: bytes, known: _Identified | None = None
+        self, endpoint: MatchedEndpoint, scope: Scope, body: bytes, known: _Identified | None = None
     ) -> Prepared:
         """Read the request. Raises RequestError, and any error of the ``scope=`` function.
 
@@ -301,7 +301,7 @@ class Preparer:
         try:
             if head is None:
                 head = self._open(headers, query, caller, identity)
-            prepared = self._recall(route, scope, head, identity, body)
+            prepared = self._recall(endpoint, scope, head, identity, body)
         except RequestError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the request goes on
@@ -314,7 +314,9 @@ class Preparer:
             return prepared
         return msgspec.structs.replace(prepared, readable=readable)
 
-    async def prepare_in_thread(self, route: Route, scope: Scope, body: bytes) -> Prepared:
+    async def prepare_in_thread(
+        self, endpoint: MatchedEndpoint, scope: Scope, body: bytes
+    ) -> Prepared:
         """Read a long request as ``prepare`` does, and let the event loop go on in the meantime.
 
         It still waits for single steps, such as the decoding, because threads share the
@@ -322,7 +324,7 @@ class Preparer:
         """
         known = self._identify(scope)
         async with self._one_at_a_time:
-            return await asyncio.to_thread(self.prepare, route, scope, body, known)
+            return await asyncio.to_thread(self.prepare, endpoint, scope, body, known)
 
     def owner(self, scope: Scope) -> str | None:
         """Return the digest of the exact caller, by key; None if the caller is not known.
@@ -354,18 +356,23 @@ class Preparer:
         return self._callers.hashes_of(identity, caller, subdivision, None, None).exact_caller
 
     def _recall(
-        self, route: Route, scope: Scope, head: RequestHead, identity: bytes | None, body: bytes
+        self,
+        endpoint: MatchedEndpoint,
+        scope: Scope,
+        head: RequestHead,
+        identity: bytes | None,
+        body: bytes,
     ) -> Prepared:
         """Return the remembered result of an equal request, or read this one."""
         method, path = scope["method"], scope.get("raw_path") or scope["path"].encode()
         headers, query = head.headers, head.query_string
-        memo_key = (method, route.name, path, query, headers, identity, body)
+        memo_key = (method, endpoint.name, path, query, headers, identity, body)
         remembered = self._memo.get(memo_key)
         if remembered is not None:
             self._memo.move_to_end(memo_key)
             return remembered[0]
-        prepared = self._prepare(route, (method, path), head, identity, body)
-        if identity is not None and route.dialect is not None and route.dialect.names_answers:
+        prepared = self._prepare(endpoint, (method, path), head, identity, body)
+        if identity is not None and endpoint.dialect is not None and endpoint.dialect.names_answers:
             owner = self._owner(identity, head.caller, headers)
             prepared = msgspec.structs.replace(prepared, owner=owner)
         if DEADLINE in head.found:
@@ -397,11 +404,11 @@ class Preparer:
         error: Exception,
         request: ChatRequest | None = None,
         directives: Directives = Directives(),  # noqa: B008 - frozen
-        rule: str = "",
+        route: str = "",
     ) -> Prepared:
         """Report a step that failed. The request then bypasses the cache."""
         self._observer.notify(StageFailed(stage="prepare", error=type(error).__name__))
-        return Prepared(request, None, directives, bypass=FAILED, rule=rule)
+        return Prepared(request, None, directives, bypass=FAILED, route=route)
 
     def renew(self, secret: bytes) -> bool:
         """Take the store's present secret for the names of scopes; return whether it is new."""
@@ -448,7 +455,7 @@ class Preparer:
 
     def _prepare(
         self,
-        route: Route,
+        endpoint: MatchedEndpoint,
         target: tuple[str, bytes],
         head: RequestHead,
         identity: bytes | None,
@@ -458,23 +465,23 @@ class Preparer:
         headers, found, directives = head.headers, head.found, head.directives
         if b"content-encoding" in found:
             return Prepared(None, None, directives, bypass="encoded-body")
-        document = route.document
+        document = endpoint.document
         if refusal := self.values.refusal(document.countable(body) if document else body):
             raise RequestTooLarge(refusal)
         try:
-            request = route.parse(body, target[1], head.query_string)
+            request = endpoint.parse(body, target[1], head.query_string)
         except InvalidRequest:
             if document is None:
                 raise
-            rule = first_rule(self._rules, model="", path=route.name, headers=headers)
-            return Prepared(None, None, directives, bypass="unreadable", rule=rule.name)
+            rule = first_rule(self._rules, model="", path=endpoint.name, headers=headers)
+            return Prepared(None, None, directives, bypass="unreadable", route=rule.name)
         rule = NO_RULE
         if self._rules or ROUTE_HEADER in found:
-            rule = first_rule(self._rules, model=request.model, path=route.name, headers=headers)
+            rule = first_rule(self._rules, model=request.model, path=endpoint.name, headers=headers)
         if identity is None:
-            return Prepared(request, None, directives, bypass="no-identity", rule=rule.name)
+            return Prepared(request, None, directives, bypass="no-identity", route=rule.name)
         try:
-            return self._find_key(route, target, head, identity, request, rule)
+            return self._find_key(endpoint, target, head, identity, request, rule)
         except RequestError:
             raise
         except Exception as error:  # noqa: BLE001 - the request was read, so it takes its route
@@ -482,7 +489,7 @@ class Preparer:
 
     def _find_key(
         self,
-        route: Route,
+        endpoint: MatchedEndpoint,
         target: tuple[str, bytes],
         head: RequestHead,
         identity: bytes,
@@ -502,7 +509,7 @@ class Preparer:
         subdivision = found.get(b"x-headstart-scope")
         hashes = self._callers.hashes_of(identity, head.caller, subdivision, request.user, place)
         scope, holder, variants = hashes.scope, hashes.holder, 1
-        if bypass is None and route.dialect is not None:
+        if bypass is None and endpoint.dialect is not None:
             variants = self._admission.variants(request)
             bypass = self._admission.refuse_lookup(request)
         elif bypass is None and request.duplicate_keys:
@@ -510,12 +517,14 @@ class Preparer:
         elif bypass is None and request.document.get("items", ()) is None:
             bypass = "no-items"
         if bypass is not None:
-            return Prepared(request, None, directives, scope, bypass, rule=rule.name, holder=holder)
-        answerer, answerers = self._answerers(route.wire, request.model, rule.name)
-        question = _question(route, rule, request, found.get(b"x-headstart-query"))
+            return Prepared(
+                request, None, directives, scope, bypass, route=rule.name, holder=holder
+            )
+        answerer, answerers = self._answerers(endpoint.wire, request.model, rule.name)
+        question = _question(endpoint, rule, request, found.get(b"x-headstart-query"))
         named = None if question is NOT_FOUND else question
-        whole = self._key(route, request, (scope, answerer), target, head, named)
-        compared = self._semantic and rule.semantic and route.document is None
+        whole = self._key(endpoint, request, (scope, answerer), target, head, named)
+        compared = self._semantic and rule.semantic and endpoint.document is None
         key = whole
         if compared and question is None and self._templates is not None:
             with self._finding:  # long requests are read in a thread
@@ -526,7 +535,7 @@ class Preparer:
         if key is not whole:
             kind_of_talk = "templated"
         matching = match_context(
-            (scope, route.name, rule.name, kind_of_talk),
+            (scope, endpoint.name, rule.name, kind_of_talk),
             (self._max_error if rule.max_error is None else rule.max_error, head.max_error),
             self._learning,
             hashes.principal,
@@ -535,7 +544,7 @@ class Preparer:
         asked = request.query if named is None else named.text
         part = "" if key is whole else key.query or ""
         lifetime = Lifetime(asked or "", self._lifetimes, rule.ttl_s, part)
-        window_s = rule.repeat_window_s or route.repeat_window_s
+        window_s = rule.repeat_window_s or endpoint.repeat_window_s
         return Prepared(
             request=request,
             key=key,
@@ -546,7 +555,7 @@ class Preparer:
             ),
             match_context=matching,
             lifetime=lifetime,
-            rule=rule.name,
+            route=rule.name,
             cached_tools=self._cached_tools if rule.cached_tools is None else rule.cached_tools,
             never_stored=never_stored,
             repeat=None if window_s is None else _repeat(hashes.exact_caller, key, window_s),
@@ -565,7 +574,7 @@ class Preparer:
 
     def _key(
         self,
-        route: Route,
+        endpoint: MatchedEndpoint,
         request: ChatRequest,
         parties: tuple[str, str],
         target: tuple[str, bytes],
@@ -576,7 +585,7 @@ class Preparer:
         (method, path), (scope, upstream) = target, parties
         custom = "custom" if method == "POST" else f"custom {method}"
         context = KeyContext(
-            dialect=route.wire or custom,
+            dialect=endpoint.wire or custom,
             path=path,
             upstream=upstream,
             query_string=head.query_string,
@@ -584,8 +593,8 @@ class Preparer:
             wrapped_app=self._wrapped,
         )
         if question is not None:
-            request = route.without(question.text, request)
-        if route.dialect is not None:
+            request = endpoint.without(question.text, request)
+        if endpoint.dialect is not None:
             semantic = self._semantic
             return chat_key(
                 request, scope=scope, context=context, question=question, semantic=semantic
@@ -622,13 +631,13 @@ def _repeat(exact_caller: str, key: CacheKey, window_s: float) -> Repeat:
 
 
 def _question(
-    route: Route, rule: RouteRule, request: ChatRequest, header: bytes | None
+    endpoint: MatchedEndpoint, rule: RouteRule, request: ChatRequest, header: bytes | None
 ) -> Question | None:
     """Return the question in the last user text that caller, route or endpoint name."""
     if request.query is None:
         return None
     names: tuple[str, ...] = () if request.question is None else (request.question,)
-    pattern = rule.query or route.pattern
+    pattern = rule.query or endpoint.pattern
     if header is not None:
         plain = decode_header(header)
         names = (plain.strip(), unquote(plain).strip())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import anyio
@@ -67,38 +68,23 @@ STORED_HEADERS = CORS_HEADERS.union(
 """Headers of an app's answer that describe it, or tell a browser how to treat it."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Pump:
-    """The shared parts of the calls of all flights. ``wrapped``: an app answers them.
+    """The shared parts of the calls of all flights."""
 
-    ``keyed`` tells whether the cache key or the scope binds a request header.
-    """
-
-    def __init__(
-        self,
-        *,
-        cache: SemanticCache | None,
-        learner: Learner | None,
-        admission: AdmissionPolicy,
-        accepted: AcceptedCredentials,
-        flights: Flights,
-        concurrency: ConcurrencyLimit,
-        clock: Callable[[], float],
-        observer: Observer,
-        wrapped: bool,
-        recorder: Recorder | None = None,
-        keyed: Callable[[bytes], bool] = lambda _: False,
-    ) -> None:
-        self.cache = cache
-        self.learner = learner
-        self.admission = admission
-        self.accepted = accepted
-        self.flights = flights
-        self.concurrency = concurrency
-        self.clock = clock
-        self.observer = observer
-        self.wrapped = wrapped
-        self.recorder = recorder
-        self.keyed = keyed
+    cache: SemanticCache | None
+    learner: Learner | None
+    admission: AdmissionPolicy
+    accepted: AcceptedCredentials
+    flights: Flights
+    concurrency: ConcurrencyLimit
+    clock: Callable[[], float]
+    observer: Observer
+    wrapped: bool
+    """An app answers the calls."""
+    recorder: Recorder | None = None
+    keyed: Callable[[bytes], bool] = lambda _: False
+    """Tells whether the cache key or the scope binds a request header."""
 
 
 class PumpedCall:

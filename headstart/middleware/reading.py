@@ -498,7 +498,21 @@ def _events_of(
     return tuple([event for _, found in frames for event in found])
 
 
-class FrameReader(BodyReader):
+class EventReader(BodyReader):
+    """The reader of an event stream, ``_stream``, that ends with the terminal event."""
+
+    _stream: EventStream
+
+    @property
+    def ended(self) -> bool:
+        return self._stream.ended
+
+    @property
+    def finished(self) -> bool:
+        return self._stream.finished
+
+
+class FrameReader(EventReader):
     """An event stream whose frames pass unchanged, each when it is whole.
 
     So an answer that breaks off ends between two frames, where another answer can continue. An
@@ -515,14 +529,6 @@ class FrameReader(BodyReader):
         self._stream = EventStream(dialect, join_texts=True, choices=choices)
         self._strip_usage = strip_usage
         self._error = Piece(b"")
-
-    @property
-    def ended(self) -> bool:
-        return self._stream.ended
-
-    @property
-    def finished(self) -> bool:
-        return self._stream.finished
 
     def feed(self, data: bytes) -> Piece:
         """Return the whole frames, up to an error."""
@@ -666,10 +672,7 @@ class WholeReader(BodyReader):
 
 def error_in(events: Sequence[StreamEvent]) -> ErrorReported | None:
     """Return the error among the events of a frame."""
-    for event in events:
-        if type(event) is ErrorReported:
-            return event
-    return None
+    return next((event for event in events if type(event) is ErrorReported), None)
 
 
 def error_event(frames: bytes) -> bytes:

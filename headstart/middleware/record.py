@@ -24,7 +24,7 @@ import msgspec
 from headstart.attempts import Tokens
 from headstart.embeddings.stores.records import DeletionClock
 from headstart.errors import ConfigError, RequestError
-from headstart.middleware.endpoints import Route
+from headstart.middleware.endpoints import MatchedEndpoint
 from headstart.observe import Observer, StageFailed, logger
 from headstart.reply import Transcript, storable
 from headstart.types import Call, Completion, Entry, Headers, Origin
@@ -273,9 +273,9 @@ class AnswerLog:
             "headers": logged.headers,
             "query_string": b"",
         }
-        route = Route(logged.path, logged.dialect)
+        endpoint = MatchedEndpoint(logged.path, logged.dialect)
         try:
-            prepared = self.preparer.prepare(route, scope, logged.request)
+            prepared = self.preparer.prepare(endpoint, scope, logged.request)
         except RequestError:
             return "invalid-request"
         entry = self._entry(prepared, logged)

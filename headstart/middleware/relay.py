@@ -18,6 +18,7 @@ import msgspec
 from headstart.attempts import Attempt, AttemptOutcome
 from headstart.compression.tokens import count_prompt
 from headstart.decisions import Outcome
+from headstart.dialects.dialect import UNDECODABLE
 from headstart.dialects.registry import DIALECTS, claiming
 from headstart.dialects.requests import (
     LONGEST_MODEL,
@@ -45,10 +46,10 @@ from headstart.middleware.endpoints import DEPLOYMENT, has_dot_segment, raw_path
 from headstart.middleware.prepare import ValueLimit
 from headstart.middleware.request_context import deadlines
 from headstart.middleware.respond import (
-    JSON,
     NO_STORE,
     error_response,
     foreign,
+    json_headers,
     response_start,
     send_whole,
 )
@@ -286,8 +287,8 @@ class Relay:
             )
         return msgspec.structs.replace(call, body=body, model=call.model or named_model(body))
 
-    def _deadline_of(self, rule: str, headers: Headers) -> float | None:
-        of_route = self._router.routes.get(rule, NO_ROUTE).deadline_s
+    def _deadline_of(self, route: str, headers: Headers) -> float | None:
+        of_route = self._router.routes.get(route, NO_ROUTE).deadline_s
         return deadlines(headers, self._limits.deadline_s if of_route is None else of_route).whole_s
 
 
@@ -431,10 +432,10 @@ class _RelayClient:
 
 
 def _has_body(headers: Headers) -> bool:
-    for name, value in headers:
-        if name == b"transfer-encoding" or (name == b"content-length" and value != b"0"):
-            return True
-    return False
+    return any(
+        name == b"transfer-encoding" or (name == b"content-length" and value != b"0")
+        for name, value in headers
+    )
 
 
 def _count_form(call: Call) -> CountForm | None:
@@ -473,7 +474,7 @@ def named_model(body: bytes) -> str:
     """Return the model that a JSON body names, or ""."""
     try:
         return _read_named(body).model
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNDECODABLE:
         return ""
 
 
@@ -491,14 +492,16 @@ async def _tell(
     relayed: _RelayedRequest, body: bytes, status: bytes, *more: tuple[bytes, bytes]
 ) -> None:
     """Answer with a JSON document of our own; ``status`` is for ``cache-status``."""
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", b"%d" % len(body)),
-        (b"cache-status", b"headstart; " + status),
-        (b"x-headstart-request-id", relayed.id.encode()),
-        *more,
-    ]
+    headers = [*_headers(body, status, relayed.id), *more]
     await send_whole(relayed.send, 200, headers, body)
+
+
+def _headers(document: bytes, status: bytes, request_id: str) -> HeaderList:
+    return [
+        *json_headers(document),
+        (b"cache-status", b"headstart; " + status),
+        (b"x-headstart-request-id", request_id.encode()),
+    ]
 
 
 async def _refuse(relayed: _RelayedRequest, error: RequestError | UpstreamError) -> None:
@@ -565,14 +568,15 @@ class KeptResponses:
             caller = self._access.admit(scope)
             id = unquote(match[1].decode("latin-1"))
             document = await self._document(scope, id, match[2])
-        except (RequestError, HeadstartError) as error:
+        except HeadstartError as error:
             status, headers, body = error_response(error, self._dialect, request_id)
             code = getattr(error, "code", "error")
             await send_whole(send, status, headers, body)
         else:
             if document is None:
                 return False
-            await send_whole(send, status, _headers(document, request_id), document)
+            headers = [*_headers(document, b"hit; detail=held", request_id), NO_STORE]
+            await send_whole(send, status, headers, document)
         self._observer.notify(
             Served(
                 id=request_id,
@@ -630,16 +634,6 @@ class KeptResponses:
             answer = None if each is turn else read_answer(each.response)
             items += [msgspec.json.decode(raw) for raw in answer.output] if answer else []
         return msgspec.json.encode(list_page(items[::-1], query, size=PAGE, largest=LARGEST_PAGE))
-
-
-def _headers(document: bytes, request_id: str) -> list[tuple[bytes, bytes]]:
-    return [
-        (b"content-type", JSON),
-        (b"content-length", b"%d" % len(document)),
-        (b"cache-status", b"headstart; hit; detail=" + HELD.encode()),
-        (b"x-headstart-request-id", request_id.encode()),
-        NO_STORE,
-    ]
 
 
 def _not_found(id: str) -> UnknownReference:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from headstart.dialects.registry import DocumentForm
     from headstart.middleware.conversations import Chain
-    from headstart.middleware.endpoints import Route
-    from headstart.middleware.flights import Client, Flight
+    from headstart.middleware.endpoints import MatchedEndpoint
+    from headstart.middleware.flights import Flight, FlightReader
     from headstart.middleware.shared_flights import LeaseClaim
     from headstart.middleware.upstreams.app import AppUpstream
     from headstart.policies.live_drafts import Trigger
@@ -104,7 +104,7 @@ _MISS = Lookup(outcome=Outcome.MISS)
 class RequestContext:
     """One request that is being answered: its call, its flight, and the sent part of its answer.
 
-    ``path`` has matched ``route`` (``endpoints.raw_path``).
+    ``path`` has matched ``endpoint`` (``endpoints.raw_path``).
 
     ``started`` and ``read_at`` (the end of its body) are seconds of ``time.perf_counter``;
     ``first_byte`` and ``total_s`` are seconds since ``started``. ``held_out`` is the answer of the
@@ -113,16 +113,23 @@ class RequestContext:
 
     __slots__ = (
         "affinity", "answer_id", "app_call", "attempts", "begin_by", "body", "caller", "chain",
-        "claim", "deadline", "delivered", "error", "first_byte", "flight", "held_out", "id",
-        "item_hits", "items", "lookup", "not_stored", "origin", "page_headers", "partly_saved",
-        "path", "prepared", "read_at", "receive", "retry_client", "retry_from", "route", "scope",
-        "send", "started", "status", "stored", "timings", "total_s", "upstream", "upstream_s",
+        "claim", "deadline", "delivered", "endpoint", "error", "first_byte", "flight", "held_out",
+        "id", "item_hits", "items", "lookup", "not_stored", "origin", "page_headers",
+        "partly_saved", "path", "prepared", "read_at", "receive", "retry_from", "retry_reader",
+        "scope", "send", "started", "status", "stored", "timings", "total_s", "upstream",
+        "upstream_s",
     )  # fmt: skip
 
     def __init__(
-        self, id: str, route: Route, path: bytes, scope: Scope, receive: Receive, send: Send
+        self,
+        id: str,
+        endpoint: MatchedEndpoint,
+        path: bytes,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
     ) -> None:
-        self.id, self.route, self.path = id, route, path
+        self.id, self.endpoint, self.path = id, endpoint, path
         self.scope, self.receive, self.send = scope, receive, send
         self.affinity = ""
         """The live draft that it belongs to, whose calls should stay with one provider."""
@@ -151,7 +158,7 @@ class RequestContext:
         """The call of the wrapped app that it began and waits for."""
         self.claim: LeaseClaim | None = None
         """The result of its lookup about equal calls of other processes."""
-        self.retry_client: Client | None = None
+        self.retry_reader: FlightReader | None = None
         """Its second reader in the flight, which waits for the retry of the client's SDK."""
         self.origin: Origin | None = None
         """The source of its answer."""
@@ -207,7 +214,7 @@ class RequestContext:
         ``predicts``: the call has the answer to a similar prompt, as a prediction for providers
         that take one. ``body`` replaces the client's body.
         """
-        pair, document, scope = self.lookup.pair, self.route.document, self.scope
+        pair, document, scope = self.lookup.pair, self.endpoint.document, self.scope
         request = self.prepared.request
         sent = self.body if body is None else body
         # A provider also reads the text that an id refers to.
@@ -220,10 +227,10 @@ class RequestContext:
             query_string=scope["query_string"],
             headers=tuple(scope["headers"]),
             body=sent,
-            dialect=self.route.wire,
-            endpoint=self.route.name,
+            dialect=self.endpoint.wire,
+            endpoint=self.endpoint.name,
             caller=self.caller,
-            route=self.prepared.rule,
+            route=self.prepared.route,
             request=request,
             model="" if request is None or document is None else request.model,
             editable=editable,
@@ -255,7 +262,7 @@ class RequestContext:
         return Served(
             id=id,
             at=now - total_s,
-            endpoint=self.route.name,
+            endpoint=self.endpoint.name,
             outcome=outcome,
             status=status,
             stream=request is not None and request.stream,
@@ -263,7 +270,7 @@ class RequestContext:
             scope=self.prepared.scope,
             caller=self.caller,
             tags=booked_tags(self.prepared.tags),
-            route=self.prepared.rule,
+            route=self.prepared.route,
             model="" if request is None else request.model,
             upstream="" if flight.head is None else flight.head.upstream,
             prompt_tokens=0 if origin is None else origin.prompt_tokens,
@@ -298,7 +305,7 @@ class RequestContext:
         return Served(
             id=self.id,
             at=now - elapsed,
-            endpoint=self.route.name,
+            endpoint=self.endpoint.name,
             outcome=outcome,
             status=self.status,
             stream=request is not None and request.stream,
@@ -327,7 +334,7 @@ class RequestContext:
             completion_tokens=0 if origin is None else origin.completion_tokens,
             cost_usd=total_cost_usd(attempts) if attempts else None if origin is None else 0.0,
             estimated=origin is not None and origin.estimated,
-            route=prepared.rule,
+            route=prepared.route,
             shaped=self.flight.shaped if attempts and self.flight is not None else (),
             attempts=attempts,
             overhead_s=sum(self.timings.values()) - self.timings.get(b"upstream", 0.0),
@@ -347,7 +354,7 @@ class KeptCall(NamedTuple):
     """A call that was made before its client asked. ``reader`` keeps the call going."""
 
     flight: Flight
-    reader: Client
+    reader: FlightReader
     context: RequestContext
     text: str
     trigger: Trigger

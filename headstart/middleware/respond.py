@@ -29,7 +29,7 @@ from headstart.errors import (
     booked_code,
 )
 from headstart.middleware.body import end_unanswered, replay_body, watch
-from headstart.middleware.flights import OWN_ALONE, Client, Flight, FlightHead
+from headstart.middleware.flights import OWN_ALONE, Flight, FlightHead, FlightReader
 from headstart.middleware.request_context import RETRY_GRACE_S, RequestContext
 from headstart.middleware.upstreams.app import END_S
 from headstart.middleware.upstreams.outgoing import AFTER_END_S, OWN_PREFIX
@@ -135,7 +135,7 @@ class Responder:
 
     def render(self, context: RequestContext, entry: Entry, now: float) -> StoredResponse:
         """Return a stored answer in the mode that the request asks for."""
-        answer, dialect, request = entry.answer, context.route.dialect, context.prepared.request
+        answer, dialect, request = entry.answer, context.endpoint.dialect, context.prepared.request
         if isinstance(answer, RawResponse):
             kept = with_page_headers(answer.headers, context.page_headers)
             return (*kept, NO_STORE), answer.body, answer.status
@@ -179,7 +179,7 @@ class Responder:
             (b"age", b"%d" % max(0, now - entry.created)),
         )
         if self._names_requests:
-            start.append((request_id_header(context.route.dialect), context.id.encode()))
+            start.append((request_id_header(context.endpoint.dialect), context.id.encode()))
         if request is not None and not request.stream:
             saved = origin.prompt_tokens + origin.completion_tokens
             start.append((b"x-headstart-tokens-saved", b"%d" % saved))
@@ -201,49 +201,49 @@ class Responder:
         client waits for its status at most ``early_200_s``, if its dialect has comments that can
         follow. ``compose`` makes the client's answer from a whole one.
         """
-        client = flight.join(context.begin_by)
+        reader = flight.join(context.begin_by)
         context.flight = flight
         try:
-            watcher = self._spawn(watch, context.receive, client.gone)
+            watcher = self._spawn(watch, context.receive, reader.gone)
             try:
-                await self._send_flight(context, flight, client, early_200_s, compose)
+                await self._send_flight(context, flight, reader, early_200_s, compose)
             finally:
                 watcher.cancel()
         finally:
             if not flight.done and flight.clients == 1 and context.will_retry:
-                context.retry_client = flight.join()
-                flight.leave(client)
+                context.retry_reader = flight.join()
+                flight.leave(reader)
             else:
-                await leave(context, flight, client)
+                await leave(context, flight, reader)
 
     async def _send_flight(
         self,
         context: RequestContext,
         flight: Flight,
-        client: Client,
+        reader: FlightReader,
         early_200_s: float | None,
         compose: Compose | None,
     ) -> None:
         head: FlightHead | None = None
         if early_200_s is None or _heartbeat(context) is None:
-            head = await client.head()
+            head = await reader.head()
         else:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(early_200_s):
-                    head = await client.head()
+                    head = await reader.head()
         if head is None:
-            return await self._send_early(context, flight, client)
+            return await self._send_early(context, flight, reader)
         if context.lookup.outcome is Outcome.JOINED and head.not_stored in OWN_ALONE:
             raise NotForOthers
         _note_head(context, flight, head)
         if _is_document(context, head):
-            body = await client.read_all()
+            body = await reader.read_all()
             if compose is not None:
                 body = await compose(flight, head, body)
             if body is not None:
                 return await self._send_document(context, flight, head, body)
         headers = _flight_headers(context, head, not_stored=head.not_stored)
-        await self._send_live(context, flight, client, head, headers)
+        await self._send_live(context, flight, reader, head, headers)
 
     async def _send_document(
         self, context: RequestContext, flight: Flight, head: FlightHead, body: bytes
@@ -252,7 +252,7 @@ class Responder:
             context.timings[b"upstream"] = flight.first_content - flight.began
         context.mark_first_byte()
         # The length that an app states is kept, so that a wrong length is noticed.
-        length = len(body) if context.route.wire else None
+        length = len(body) if context.endpoint.wire else None
         if flight.reply is not None:  # it was changed while it was read, such as continued
             head.transforms = flight.reply.transforms
         headers = _flight_headers(
@@ -271,19 +271,19 @@ class Responder:
         self,
         context: RequestContext,
         flight: Flight,
-        client: Client,
+        reader: FlightReader,
         head: FlightHead,
         headers: HeaderList,
     ) -> None:
-        send, dialect = context.send, context.route.dialect
+        send, dialect = context.send, context.endpoint.dialect
         await _start(context, head.status, headers)
-        _bound_whole(context, client)
+        _bound_whole(context, reader)
         last = b""
         try:
-            while data := await client.read():
+            while data := await reader.read():
                 if context.first_byte is None and flight.first_content is not None:
                     context.first_byte = time.perf_counter() - context.started
-                more = not (flight.ended and client.at_end)
+                more = not (flight.ended and reader.at_end)
                 await send({"type": "http.response.body", "body": data, "more_body": more})
                 if not more:
                     return
@@ -293,29 +293,31 @@ class Responder:
             last = _last_event(context, error, dialect)
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
-    async def _send_early(self, context: RequestContext, flight: Flight, client: Client) -> None:
+    async def _send_early(
+        self, context: RequestContext, flight: Flight, reader: FlightReader
+    ) -> None:
         """Send 200 before there is an answer, and comments until there is; errors become events."""
-        dialect, heartbeat = context.route.dialect, _heartbeat(context)
+        dialect, heartbeat = context.endpoint.dialect, _heartbeat(context)
         assert dialect is not None
         kind = (b"content-type", dialect.content_types.stream)
         headers = [kind, *STREAM_HEADERS, *own_headers(context), *context.page_headers]
         await _start(context, 200, headers)
         body: Message = {"type": "http.response.body", "body": heartbeat, "more_body": True}
         await context.send(body)
-        _bound_whole(context, client)
+        _bound_whole(context, reader)
         head: FlightHead | None = None
         last = b""
         try:
             while head is None:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(HEARTBEAT_S):
-                        head = await client.head()
+                        head = await reader.head()
                 if head is None:
                     await context.send(body)
             _note_head(context, flight, head)
             if not (head.stream and is_plain(head.headers)):
                 raise UpstreamProtocolError("the upstream answered with something else than events")
-            while data := await client.read():
+            while data := await reader.read():
                 context.mark_first_byte()
                 await context.send({**body, "body": data})
         except (RequestError, UpstreamError) as error:
@@ -353,7 +355,7 @@ async def send_error(context: RequestContext, error: HeadstartError) -> None:
         context.upstream = error.upstream or context.upstream
     else:
         status, headers, body = error_response(
-            error, context.route.dialect, context.id, again=context.retry_client is not None
+            error, context.endpoint.dialect, context.id, again=context.retry_reader is not None
         )
         headers += context.page_headers
     headers += own_headers(context, not_stored=context.not_stored)
@@ -380,17 +382,17 @@ async def end_cancelled(context: RequestContext) -> None:
         await context.app_call.ended(END_S)
 
 
-async def leave(context: RequestContext, flight: Flight, client: Client) -> None:
+async def leave(context: RequestContext, flight: Flight, reader: FlightReader) -> None:
     """Leave a flight, and take the figures that belong to this request from it.
 
     The last client that leaves cancels the call while its answer is not whole.
     """
-    whole = client.has_all
+    whole = reader.has_all
     if whole:
         context.delivered = True
         if context.total_s is None:
             context.total_s = time.perf_counter() - context.started
-    last = flight.leave(client)
+    last = flight.leave(reader)
     if (last or flight.done or whole) and not flight.settled:
         # Calls are still being booked, and others may wait for the end of a body.
         limit_s = SETTLE_S + AFTER_END_S * whole
@@ -404,12 +406,12 @@ async def leave(context: RequestContext, flight: Flight, client: Client) -> None
         context.origin, context.upstream = flight.origin, flight.origin.upstream
     context.stored = context.stored or flight.stored
     context.not_stored = flight.not_stored
-    context.attempts = flight.claim(client)
+    context.attempts = flight.attempts_to_book(reader)
     if context.attempts:
         context.upstream = context.upstream or context.attempts[-1].upstream
 
 
-async def leave_to_retry(context: RequestContext, flight: Flight, client: Client) -> None:
+async def leave_to_retry(context: RequestContext, flight: Flight, reader: FlightReader) -> None:
     """Keep a call alive for the client's retry, as an additional reader that leaves later.
 
     It leaves when no retry has come in time, or when it is not needed any more: the answer is
@@ -417,9 +419,9 @@ async def leave_to_retry(context: RequestContext, flight: Flight, client: Client
     """
     try:
         with anyio.move_on_after(RETRY_GRACE_S), contextlib.suppress(HeadstartError):
-            await client.read_all()
+            await reader.read_all()
     finally:
-        await leave(context, flight, client)
+        await leave(context, flight, reader)
 
 
 def _named_id(dialect: Dialect, entry: Entry) -> str:
@@ -469,10 +471,10 @@ def _note_head(context: RequestContext, flight: Flight, head: FlightHead) -> Non
         context.lookup = Lookup(outcome=Outcome.JOINED)
 
 
-def _bound_whole(context: RequestContext, client: Client) -> None:
+def _bound_whole(context: RequestContext, reader: FlightReader) -> None:
     """After an answer has begun, apply the limit for the whole answer."""
     if context.begin_by != context.deadline:
-        client.expire(context.deadline)
+        reader.expire(context.deadline)
 
 
 def _last_event(context: RequestContext, error: HeadstartError, dialect: Dialect) -> bytes:
@@ -485,7 +487,7 @@ def _last_event(context: RequestContext, error: HeadstartError, dialect: Dialect
 
 def _heartbeat(context: RequestContext) -> bytes | None:
     """Return a comment that keeps a streaming client waiting, if its dialect has comments."""
-    dialect, request = context.route.dialect, context.prepared.request
+    dialect, request = context.endpoint.dialect, context.prepared.request
     if dialect is None or request is None or not request.stream:
         return None
     return dialect.heartbeat
@@ -497,7 +499,7 @@ def _is_document(context: RequestContext, head: FlightHead) -> bool:
     This is a JSON answer in a dialect, or a JSON answer of an app that knows its length and so has
     it whole.
     """
-    if context.route.wire:
+    if context.endpoint.wire:
         return not head.stream
     theirs = dict(head.headers)
     return b"content-length" in theirs and theirs.get(b"content-type", b"").startswith(JSON)
@@ -662,6 +664,11 @@ def with_page_headers(headers: Iterable[tuple[bytes, bytes]], added: Headers) ->
     return kept
 
 
+def json_headers(body: bytes) -> HeaderList:
+    """Return the type and the length of a JSON body."""
+    return [(b"content-type", JSON), (b"content-length", b"%d" % len(body))]
+
+
 def response_start(status: int, headers: Iterable[tuple[bytes, bytes]]) -> Message:
     """Return the message that begins an answer.
 
@@ -711,8 +718,7 @@ def error_response(
     else:
         body = plain_error(getattr(error, "code", "error"), str(error))
     headers = [
-        (b"content-type", JSON),
-        (b"content-length", b"%d" % len(body)),
+        *json_headers(body),
         (request_id_header(dialect), request_id.encode()),
         NO_STORE,
     ]

@@ -72,8 +72,8 @@ class Provider:
 
 
 @dataclass(frozen=True)
-class RouteTaken:
-    """A ``[[route]]``."""
+class BuiltRoute:
+    """A ``[[route]]`` with its candidates."""
 
     candidate: Candidate | None = None
     """The candidate that answers; None: the model decides."""
@@ -92,7 +92,7 @@ class RouteTaken:
     """The operator has declared the models of its upstreams equal."""
 
 
-NO_ROUTE = RouteTaken()
+NO_ROUTE = BuiltRoute()
 MEMO_MODELS = 1024
 """The number of names of models whose candidates are remembered."""
 LONGEST_NAME = 128
@@ -123,7 +123,7 @@ class Router:
     def __init__(
         self,
         providers: Sequence[Provider],
-        routes: Mapping[str, RouteTaken],
+        routes: Mapping[str, BuiltRoute],
         *,
         names_conversations: bool = False,
     ) -> None:
@@ -133,55 +133,55 @@ class Router:
         """All upstreams, in the order of the settings."""
         self._answerers: dict[tuple[str, str, str], Answerer] = {}
 
-    def pick(self, dialect: str, model: str | None, rule: str) -> Candidate:
-        """Return the candidate for a request that takes ``rule``. Raises NoUpstream.
+    def pick(self, dialect: str, model: str | None, route: str) -> Candidate:
+        """Return the candidate for a request that takes ``route``. Raises NoUpstream.
 
         ``model`` is None for a body that we cannot read.
         """
-        named = self.routes.get(rule, NO_ROUTE).candidate
+        named = self.routes.get(route, NO_ROUTE).candidate
         if named is not None and (model is not None or self._all_speak(named, dialect)):
             return named
         candidates = self._choose(dialect, model).candidates
-        return candidates.get(rule) or candidates[""]
+        return candidates.get(route) or candidates[""]
 
-    def answerer(self, dialect: str, model: str, rule: str) -> Answerer:
+    def answerer(self, dialect: str, model: str, route: str) -> Answerer:
         """Return the candidate for a model, which is computed once. Raises NoUpstream."""
-        asked = (dialect, model, rule)
+        asked = (dialect, model, route)
         answerer = self._answerers.get(asked)
         if answerer is None:
-            answerer = self._find_answerer(dialect, model, rule)
+            answerer = self._find_answerer(dialect, model, route)
             if len(self._answerers) >= MEMO_MODELS:
                 self._answerers.clear()
             if len(model) <= LONGEST_NAME:
                 self._answerers[asked] = answerer
         return answerer
 
-    def assign(self, call: Call, scope: str, rule: str) -> tuple[Candidate, Call]:
+    def assign(self, call: Call, scope: str, route: str) -> tuple[Candidate, Call]:
         """Return the candidate for a call, and the call that it gets. Raises NoUpstream."""
         request = call.request
         if call.dialect in DOCUMENTS:
             model = "" if request is None else request.model
-            answerer = self.answerer(call.dialect, model, rule)
+            answerer = self.answerer(call.dialect, model, route)
             return answerer.candidate, msgspec.structs.replace(call, avoid=answerer.avoid)
         if request is None:
-            candidate = self.pick(call.dialect, None, rule)
+            candidate = self.pick(call.dialect, None, route)
         else:
-            answerer = self.answerer(call.dialect, request.model, rule)
+            answerer = self.answerer(call.dialect, request.model, route)
             candidate = answerer.candidate
             if (answerer.several or self._names_conversations) and not call.affinity:
                 call = msgspec.structs.replace(call, affinity=conversation(scope, request))
-        if self.routes.get(rule, NO_ROUTE).early_200_s is not None:
+        if self.routes.get(route, NO_ROUTE).early_200_s is not None:
             # The client gets the status before the answer's encoding is known.
             plain = tuple(pair for pair in call.headers if pair[0] != b"accept-encoding")
             call = msgspec.structs.replace(call, headers=plain)
         return candidate, call
 
-    def answerers(self, dialect: str, model: str, rule: str) -> tuple[str, frozenset[str]]:
+    def answerers(self, dialect: str, model: str, route: str) -> tuple[str, frozenset[str]]:
         """Name the candidate for the cache key, and all upstreams that may answer.
 
         Raises NoUpstream.
         """
-        answerer = self.answerer(dialect, model, rule)
+        answerer = self.answerer(dialect, model, route)
         return answerer.identity, answerer.names
 
     @property
@@ -189,35 +189,35 @@ class Router:
         """All upstreams that never get a caller's key."""
         return frozenset().union(*(each.own_keys for each in self.providers))
 
-    def relayed(self, dialect: str, model: str, rule: str) -> Candidate:
+    def relayed(self, dialect: str, model: str, route: str) -> Candidate:
         """Return the candidate for a request to a path that is not a chat path. Raises NoUpstream.
 
         Such a request is not translated, so only upstreams of its dialect get it: those of the
         route, or else the upstream for the model, or else the first one. ``model`` is "" for a
         request that names none.
         """
-        taken = self.routes.get(rule, NO_ROUTE)
+        taken = self.routes.get(route, NO_ROUTE)
         if taken.candidate is None:
             return self._choose(dialect, model, translates=False).relay
         if dialect in taken.relays:
             return taken.relays[dialect]
-        raise _nobody(rule, dialect)
+        raise _nobody(route, dialect)
 
-    def untranslated(self, dialect: str, model: str, rule: str) -> Candidate | None:
+    def untranslated(self, dialect: str, model: str, route: str) -> Candidate | None:
         """Return the candidate for a request that goes to the same place as a chat with this model.
 
         None: the chat would be translated.
         """
-        taken = self.routes.get(rule, NO_ROUTE)
+        taken = self.routes.get(route, NO_ROUTE)
         if taken.candidate is not None:
             return taken.relays.get(dialect)
         chosen = self._choose(dialect, model)
         return chosen.relay if chosen.speaks(dialect) else None
 
-    def answering(self, dialect: str, model: str, rule: str) -> list[Provider]:
+    def answering(self, dialect: str, model: str, route: str) -> list[Provider]:
         """Return the upstreams that may answer a chat, in the order in which they are asked."""
-        names = self.pick(dialect, model, rule).names
-        order = self.routes.get(rule, NO_ROUTE).members
+        names = self.pick(dialect, model, route).names
+        order = self.routes.get(route, NO_ROUTE).members
         able = [each for each in self.providers if each.candidates[""].names & names]
         return sorted(able, key=lambda each: order.index(each.name) if each.name in order else -1)
 
@@ -226,11 +226,11 @@ class Router:
         able = [each for each in self.providers if each.speaks(dialect)]
         return len(able) > 1 or any(each.named for each in able)
 
-    def _find_answerer(self, dialect: str, model: str, rule: str) -> Answerer:
+    def _find_answerer(self, dialect: str, model: str, route: str) -> Answerer:
         document = DOCUMENTS.get(dialect)
         if document is not None:
-            return self._find_equals(document, model, rule)
-        candidate = self.pick(dialect, model, rule)
+            return self._find_equals(document, model, route)
+        candidate = self.pick(dialect, model, route)
         names = candidate.names
         members = (
             f"{each.name} {each.base_url} {each.real_name(model)}"
@@ -240,22 +240,22 @@ class Router:
         identity = "\n".join((candidate.identity, *members))
         return Answerer(candidate, identity, names, several=len(names) > 1)
 
-    def _find_equals(self, form: DocumentForm, model: str, rule: str) -> Answerer:
+    def _find_equals(self, form: DocumentForm, model: str, route: str) -> Answerer:
         """Return the candidate for a call that is not a chat, without upstreams of other models.
 
         The vectors of two models cannot be compared, and no request is translated.
         """
-        taken = self.routes.get(rule, NO_ROUTE)
+        taken = self.routes.get(route, NO_ROUTE)
         by_name = {each.name: each for each in self.providers}
         named = [by_name[name] for name in taken.members]
         able = [each for each in named if any(map(each.speaks, form.spoken_by))]
         candidate = taken.candidate
         if candidate is not None and not able:
-            raise _nobody(rule, form.spoken_by[0])
+            raise _nobody(route, form.spoken_by[0])
         if candidate is None:
             chosen = self._first_to_speak(form, model)
             able = [chosen]
-            candidate = chosen.candidates.get(rule) or chosen.candidates[""]
+            candidate = chosen.candidates.get(route) or chosen.candidates[""]
         weights = able[0].weights(able[0].real_name(model))
         equals = [
             each
@@ -313,9 +313,9 @@ def _setting(dialect: str) -> str:
     return DIALECTS[dialect].setting if dialect in DIALECTS else dialect
 
 
-def _nobody(rule: str, dialect: str) -> NoUpstream:
+def _nobody(route: str, dialect: str) -> NoUpstream:
     return NoUpstream(
-        f"route {rule!r} has no upstream for this path, whose requests are not translated: add "
+        f"route {route!r} has no upstream for this path, whose requests are not translated: add "
         f'an upstream with dialect = "{_setting(dialect)}" to it'
     )
 
@@ -368,7 +368,7 @@ def chat_path(dialect: Dialect, model: str) -> str:
     if dialect.paths:
         return dialect.paths[0]
     assert dialect.operations is not None  # a dialect has paths or operations
-    return dialect.operations.route.replace("{model}", model)
+    return dialect.operations.endpoint.replace("{model}", model)
 
 
 def model_in(path: bytes, dialect: Dialect) -> str:

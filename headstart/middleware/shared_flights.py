@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from headstart.interfaces import CallExchange
     from headstart.middleware.concurrency import Spawn
-    from headstart.middleware.flights import Client, Flight
+    from headstart.middleware.flights import Flight, FlightReader
 
 T = TypeVar("T")
 
@@ -545,48 +545,54 @@ class SharedFlights:
 
         After ``wait_s`` the follower is told to make its own call.
         """
-        client = flight.join()
+        reader = flight.join()
         again = True
         try:
             async with asyncio.timeout(None if math.isinf(wait_s) else wait_s):
-                while await self._await_news(follow, client.read):
+                while await self._await_news(follow, reader.read):
                     pass
         except TimeoutError:
             again = False
         except UpstreamError:
             pass  # the clients of the flight get the error
         finally:
-            flight.leave(client)
+            flight.leave(reader)
         if again:
             await self._await_news(follow, owned.wait_over)
         await wait_until_settled(flight)
-        return AnswerEnded(follow.number, whole=False, again=again, attempts=flight.claim(client))
+        return AnswerEnded(
+            follow.number, whole=False, again=again, attempts=flight.attempts_to_book(reader)
+        )
 
     async def _publish(self, flight: Flight, follow: _FollowRequest) -> AnswerEnded:
         """Read a flight for a follower; return how it ended."""
-        client = flight.join()
+        reader = flight.join()
         whole = alone = False
         try:
-            head = await self._await_news(follow, client.head)
+            head = await self._await_news(follow, reader.head)
             alone = head.not_stored in OWN_ALONE
             if not alone:
                 theirs = tuple(pair for pair in head.headers if pair[0] != b"set-cookie")
                 named = head.upstream, head.transforms
                 await self._tell(follow, HeadCame(follow.number, head.status, theirs, *named))
-                await self._send_body(flight, client, follow)
+                await self._send_body(flight, reader, follow)
                 whole = True
         except (_FollowerGone, StageError):
             raise
         except Exception:  # noqa: BLE001, S110 - whatever it is, the clients of this process get it
             pass
         finally:
-            flight.leave(client)
+            flight.leave(reader)
         await wait_until_settled(flight)
-        return AnswerEnded(follow.number, whole, not alone, flight.origin, flight.claim(client))
+        return AnswerEnded(
+            follow.number, whole, not alone, flight.origin, flight.attempts_to_book(reader)
+        )
 
-    async def _send_body(self, flight: Flight, client: Client, follow: _FollowRequest) -> None:
+    async def _send_body(
+        self, flight: Flight, reader: FlightReader, follow: _FollowRequest
+    ) -> None:
         sent = 0
-        while data := await self._await_news(follow, client.read):
+        while data := await self._await_news(follow, reader.read):
             for start in range(0, len(data), PART_BYTES):
                 part = data[start : start + PART_BYTES]
                 await self._tell(follow, BodyPart(follow.number, sent, part, flight.origin))

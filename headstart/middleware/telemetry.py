@@ -227,10 +227,9 @@ class Tracing:
 
     def _end_request(self, trace: _RequestTrace, row: Served) -> None:
         span = trace.span
-        if trace.booked or not span.is_recording():
-            trace.booked = True
+        booked, trace.booked = trace.booked, True
+        if booked or not span.is_recording():
             return
-        trace.booked = True
         # Callers may name any path of a relayed request.
         place = "relay" if row.outcome is Outcome.RELAY else row.endpoint
         self._stages(row, set_span_in_context(span))

@@ -29,6 +29,7 @@ from headstart.errors import UpstreamProtocolError
 from headstart.middleware.reading import (
     BodyReader,
     Document,
+    EventReader,
     EventStream,
     SSEDecoder,
     error_in,
@@ -124,57 +125,46 @@ class _Canonical:
         return event
 
 
-class _Translated:
-    """The events of a stream in the client's canonical form, up to an error."""
+class _TranslatingReader(EventReader):
+    """The common part of the readers of a translated stream."""
 
     def __init__(self, source: UpstreamDialect, target: Dialect, naming: AnswerNames) -> None:
         self._canonical = _Canonical(source, target, naming)
         # It is kept apart, because the client's bytes must not depend on how the upstream's bytes
         # arrive.
-        self.stream = EventStream(source, join_texts=False, choices=naming.choices)
-        self.error: tuple[StreamEvent, ...] = ()
+        self._stream = EventStream(source, join_texts=False, choices=naming.choices)
+        self._error: tuple[StreamEvent, ...] = ()
         """The events of the frame that reported an error."""
 
-    def read(self, data: bytes) -> tuple[StreamEvent, ...]:
-        return self._canonical_events(self.stream.feed(data))
+    def _read(self, data: bytes) -> tuple[StreamEvent, ...]:
+        """Return the events of the whole frames in the client's canonical form, up to an error."""
+        events = self._events_of(self._stream.feed(data))
+        self.failed = bool(self._error)
+        self.closing = self._stream.closing
+        return events
 
-    def finish(self) -> tuple[StreamEvent, ...]:
+    def _read_end(self) -> tuple[StreamEvent, ...]:
         """Return the events that only the stream's end completes."""
-        return self._canonical_events(self.stream.finish()[1])
+        return () if self._error else self._events_of(self._stream.finish()[1])
 
-    def _canonical_events(
+    def _events_of(
         self, frames: Iterable[tuple[bytes, tuple[StreamEvent, ...]]]
     ) -> tuple[StreamEvent, ...]:
         events: list[StreamEvent] = []
         for _, read in frames:
             found = self._canonical.read(read)
             if error_in(found) is not None:
-                self.error = found
+                self._error = found
                 break
             events += found
         return tuple(events)
 
 
-class _TranslatingReader(BodyReader):
-    """The common part of the readers of a translated stream."""
-
-    def __init__(self, source: UpstreamDialect, target: Dialect, naming: AnswerNames) -> None:
-        self._stream = _Translated(source, target, naming)
-
-    @property
-    def ended(self) -> bool:
-        return self._stream.stream.ended
-
-    @property
-    def finished(self) -> bool:
-        return self._stream.stream.finished
-
-
 class Reencoder(_TranslatingReader):
     """An event stream of another dialect, written in the client's.
 
-    An answer that ended without its dialect's terminal event gets the
-    client's own if every choice that began had finished.
+    An answer that ended without its dialect's terminal event gets the client's own if every choice
+    that began had finished.
     """
 
     def __init__(
@@ -187,21 +177,19 @@ class Reencoder(_TranslatingReader):
 
     def feed(self, data: bytes) -> Piece:
         """Return the pieces for the whole frames, up to an error."""
-        events = self._stream.read(data)
-        self.failed = bool(self._stream.error)
-        self.closing = self._stream.stream.closing
+        events = self._read(data)
         for event in events:
             self._follow(event)
         return Piece(self._encoder.feed(events), events)
 
     def end(self) -> Piece:
         """Return the error, or the terminal event if it has not come."""
-        last = () if self._stream.error else self._stream.finish()
+        last = self._read_end()
         for event in last:
             self._follow(event)
-        events = (*last, *self._stream.error)
+        events = (*last, *self._error)
         whole = bool(self._finished) and all(self._finished.values())
-        if not self._stream.error and whole and not self._said_end:
+        if not self._error and whole and not self._said_end:
             events = (*events, Ended())
         return Piece(self._encoder.feed(events), events)
 
@@ -230,16 +218,13 @@ class StreamAssembler(_TranslatingReader):
 
     def feed(self, data: bytes) -> Piece:
         """Return the events of the whole frames, up to an error."""
-        events = self._stream.read(data)
-        self.failed = bool(self._stream.error)
-        self.closing = self._stream.stream.closing
-        return Piece(b"", events)
+        return Piece(b"", self._read(data))
 
     def end(self) -> Piece:
         """Return the body. Raises UpstreamProtocolError for a stream that was cut or too long."""
-        last = () if self.failed else self._stream.finish()
-        if self._stream.error:
-            return Piece(self._answer.write_error(self._stream.error), self._stream.error)
+        last = self._read_end()
+        if self._error:
+            return Piece(self._answer.write_error(self._error), self._error)
         missing = self._answer.finish(last)
         return Piece(self._answer.write(), missing)
 
@@ -361,7 +346,6 @@ class SentencePace:
 
     def __init__(self, send: Send, dialect: Dialect) -> None:
         self._send = send
-        self._dialect = dialect
         self._frames: SSEDecoder | None = None
         """None: the answer passes unchanged."""
         self._decoder = dialect.decoder()

@@ -97,14 +97,14 @@ class WebSocketRelay:
         self._observer = observer
         self._paths = RelayPaths(limits.relay_paths)
         self._clock = clock
-        self._open: set[_Relayed] = set()
+        self._open: set[_RelayedSocket] = set()
         self._stops = False
 
     async def handle(
         self, scope: Scope, receive: Receive, send: Send, *, draining: bool = False
     ) -> None:
         """Relay one WebSocket to its end, or refuse its handshake with an HTTP status."""
-        relayed = _Relayed(self._new_id(), scope, receive, send, self._limits, self._spawn)
+        relayed = _RelayedSocket(self._new_id(), scope, receive, send, self._limits, self._spawn)
         error: HeadstartError | None = None
         try:
             call = self._call(relayed.id, scope, draining=draining)
@@ -167,7 +167,7 @@ class WebSocketRelay:
             editable=False,
         )
 
-    def _book(self, relayed: _Relayed, error: HeadstartError | None) -> None:
+    def _book(self, relayed: _RelayedSocket, error: HeadstartError | None) -> None:
         total_s = time.perf_counter() - relayed.started
         at = self._clock() - total_s
         self._observer.notify(
@@ -214,7 +214,7 @@ def _tells_key(protocol: bytes) -> bool:
     return is_secret(protocol) or protocol.partition(b".")[0] in ACCOUNT_HEADERS
 
 
-class _Relayed:
+class _RelayedSocket:
     """One WebSocket, from its handshake to its end.
 
     Two tasks pass messages on, one for each direction. The first side that ends it sets

@@ -17,7 +17,7 @@ from headstart.dialects.gemini_generate import GEMINI_GENERATE
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.openai_responses import OPENAI_RESPONSES
 from headstart.errors import RequestError
-from headstart.middleware.endpoints import Endpoint, Routes
+from headstart.middleware.endpoints import Endpoint, EndpointTable
 from headstart.middleware.identity import AcceptedCredentials, SharingOptions
 from headstart.middleware.prepare import Preparer
 from headstart.middleware.reading import SSEDecoder
@@ -471,7 +471,7 @@ def oddities(document: Any) -> Iterator[Any]:
             yield put(document, path, value)
 
 
-ROUTES = Routes(
+ROUTES = EndpointTable(
     (OPENAI_CHAT, ANTHROPIC_MESSAGES, GEMINI_GENERATE, OPENAI_RESPONSES),
     (Endpoint("/ask", prompt="in.text", query="question"),),
 )

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headstart.dialects.registry import DIALECTS
 from headstart.middleware.upstreams.accounting import UpstreamStates
 from headstart.middleware.upstreams.attempt_group import AttemptGroup
 from headstart.middleware.upstreams.http import HTTPUpstream
@@ -45,7 +44,7 @@ async def strategy(
             )
             upstream = HTTPUpstream(place)
             stack.push_async_callback(upstream.aclose)
-            members.append(Target(upstream, place, states, DIALECTS, lambda: UNIX))
+            members.append(Target(upstream, place, states, lambda: UNIX))
         attempt_group = AttemptGroup(
             name,
             members,
@@ -56,7 +55,7 @@ async def strategy(
             clock=lambda: UNIX,
         )
         async with asyncio.timeout(PATIENCE_S):
-            yield RescuedCandidate(attempt_group, DIALECTS)
+            yield RescuedCandidate(attempt_group)
 
 
 def silent() -> ScriptedUpstream:

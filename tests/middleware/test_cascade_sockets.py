@@ -12,7 +12,6 @@ import pytest
 
 import headstart
 from headstart.config.loading import load_settings
-from headstart.dialects.registry import DIALECTS
 from headstart.middleware.asgi import not_found
 from headstart.middleware.upstreams.accounting import UpstreamStates
 from headstart.middleware.upstreams.cascade import Cascade
@@ -64,14 +63,13 @@ async def cascade(
         place = UpstreamSettings(name=name, base_url=url, dialect="openai", cancels_billing=True)
         upstream = HTTPUpstream(place)
         stack.push_async_callback(upstream.aclose)
-        members.append(Target(upstream, place, states, DIALECTS, lambda: UNIX))
+        members.append(Target(upstream, place, states, lambda: UNIX))
     fast, slow = members
     return Cascade(
         "cascade",
         fast,
         slow,
         Strategy(**options),
-        dialects=DIALECTS,
         draw=lambda: 1.0,
         clock=lambda: UNIX,
     )

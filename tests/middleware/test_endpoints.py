@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.errors import ConfigError, InvalidRequest
-from headstart.middleware.endpoints import Endpoint, Route, Routes, parse_custom
+from headstart.middleware.endpoints import Endpoint, EndpointTable, MatchedEndpoint, parse_custom
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +50,7 @@ def test_a_body_that_is_not_a_json_object_is_invalid(body: bytes) -> None:
 
 
 def test_routes_match_method_and_exact_path() -> None:
-    routes = Routes((), (Endpoint("/ask"),))
+    routes = EndpointTable((), (Endpoint("/ask"),))
     assert routes.match("POST", b"/ask") is not None
     assert routes.match("GET", b"/ask") is None
     assert routes.match("POST", b"/ask/") is None
@@ -93,7 +93,7 @@ def test_a_method_without_an_answer_to_keep_is_refused(method: str) -> None:
         Endpoint("/ask", method=method)
 
 
-PROJECTS = Routes((), (Endpoint("/projects/{id}/ask"), Endpoint("/projects/all/ask")))
+PROJECTS = EndpointTable((), (Endpoint("/projects/{id}/ask"), Endpoint("/projects/all/ask")))
 
 
 @pytest.mark.parametrize(
@@ -140,10 +140,10 @@ def test_two_endpoints_for_one_path_are_refused(one: str, other: str, *, both: b
     endpoints = (Endpoint(one), Endpoint(other))
     if both:
         with pytest.raises(ConfigError, match="endpoints"):
-            Routes((), endpoints)
+            EndpointTable((), endpoints)
     else:
-        Routes((), endpoints)
-    Routes((), (Endpoint(one), Endpoint(other, method="GET")))
+        EndpointTable((), endpoints)
+    EndpointTable((), (Endpoint(one), Endpoint(other, method="GET")))
 
 
 SEGMENTS = st.lists(
@@ -159,7 +159,9 @@ def test_a_request_matches_only_if_an_app_would_find_the_parameter_in_one_segmen
     segments: list[bytes],
 ) -> None:
     path = b"/" + b"/".join(segments)
-    route = Routes((), (Endpoint("/{one}/x/{two}"), Endpoint("/a/{one}"))).match("POST", path)
+    route = EndpointTable((), (Endpoint("/{one}/x/{two}"), Endpoint("/a/{one}"))).match(
+        "POST", path
+    )
     if route is not None:
         assert unquote_to_bytes(path).count(b"/") == route.name.count("/")
         assert b"" not in segments
@@ -167,7 +169,7 @@ def test_a_request_matches_only_if_an_app_would_find_the_parameter_in_one_segmen
 
 def test_an_impossible_endpoint_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"headstart\.Endpoint"):
-        Routes((), cast("tuple[Endpoint, ...]", ("/ask",)))
+        EndpointTable((), cast("tuple[Endpoint, ...]", ("/ask",)))
 
 
 @pytest.mark.parametrize("named", ["prompt", "query"])
@@ -181,18 +183,20 @@ def test_a_body_that_the_users_function_cannot_read_is_invalid(named: str) -> No
 
 def test_a_chat_path_keeps_its_dialect_beside_an_endpoint() -> None:
     path = "/v1/chat/completions"
-    route = Routes((OPENAI_CHAT,), (Endpoint(path, idempotent=True),)).match("POST", path.encode())
+    route = EndpointTable((OPENAI_CHAT,), (Endpoint(path, idempotent=True),)).match(
+        "POST", path.encode()
+    )
     assert route is not None
     assert route.dialect is not None
     assert route.idempotent
-    assert not Route("/ask", None).idempotent
+    assert not MatchedEndpoint("/ask", None).idempotent
 
 
 @pytest.mark.parametrize(
     ("make", "words"),
     [
         (lambda: Endpoint("/ask", query=re.compile("Q: (.*)")), "group named 'query'"),
-        (lambda: Routes((), (Endpoint("/ask", query="question"),)), "query needs prompt"),
+        (lambda: EndpointTable((), (Endpoint("/ask", query="question"),)), "query needs prompt"),
     ],
 )
 def test_a_query_that_cannot_be_found_is_refused(make: Callable[[], object], words: str) -> None:

@@ -31,22 +31,22 @@ async def test_the_first_reader_pays_though_others_leave_before_it() -> None:
     flight.attempts = ATTEMPTS
     flight.finish()
     flight.leave(second)
-    assert flight.claim(second) == ()
+    assert flight.attempts_to_book(second) == ()
     flight.leave(first)
-    assert flight.claim(first) == ATTEMPTS
+    assert flight.attempts_to_book(first) == ATTEMPTS
 
 
 async def test_the_last_reader_pays_when_the_first_left_before_the_end() -> None:
     flight = Flight()
     first, second, third = flight.join(), flight.join(), flight.join()
     flight.leave(first)
-    assert flight.claim(first) == ()  # nothing has ended yet: nobody knows what it costs
+    assert flight.attempts_to_book(first) == ()  # nothing has ended yet: nobody knows what it costs
     flight.attempts = ATTEMPTS
     flight.finish()
     flight.leave(second)
-    assert flight.claim(second) == ()
+    assert flight.attempts_to_book(second) == ()
     flight.leave(third)
-    assert flight.claim(third) == ATTEMPTS
+    assert flight.attempts_to_book(third) == ATTEMPTS
 
 
 async def test_the_first_reader_pays_though_it_left_as_soon_as_it_had_the_whole_answer() -> None:
@@ -57,8 +57,8 @@ async def test_the_first_reader_pays_though_it_left_as_soon_as_it_had_the_whole_
     flight.attempts = ATTEMPTS
     flight.finish()
     flight.leave(second)
-    assert flight.claim(second) == ()
-    assert flight.claim(first) == ATTEMPTS
+    assert flight.attempts_to_book(second) == ()
+    assert flight.attempts_to_book(first) == ATTEMPTS
 
 
 async def test_others_pay_where_the_first_reader_waits_for_the_end_in_vain() -> None:
@@ -66,11 +66,11 @@ async def test_others_pay_where_the_first_reader_waits_for_the_end_in_vain() -> 
     first, second = flight.join(), flight.join()
     flight.whole = True
     flight.leave(first)
-    assert flight.claim(first) == ()
+    assert flight.attempts_to_book(first) == ()
     flight.attempts = ATTEMPTS
     flight.finish()
     flight.leave(second)
-    assert flight.claim(second) == ATTEMPTS
+    assert flight.attempts_to_book(second) == ATTEMPTS
 
 
 async def test_no_request_pays_twice_for_one_call() -> None:
@@ -79,24 +79,24 @@ async def test_no_request_pays_twice_for_one_call() -> None:
     flight.attempts = ATTEMPTS
     flight.finish()
     flight.leave(first)
-    assert flight.claim(first) == ATTEMPTS
+    assert flight.attempts_to_book(first) == ATTEMPTS
     flight.leave(second)
-    assert flight.claim(second) == ()
-    assert flight.claim(first) == ()
+    assert flight.attempts_to_book(second) == ()
+    assert flight.attempts_to_book(first) == ()
 
 
 async def test_a_call_that_failed_is_paid_all_the_same() -> None:
     flight = Flight()
-    client = flight.join()
+    reader = flight.join()
     flight.attempts = ATTEMPTS
     flight.fail(UpstreamProtocolError("cut"))
-    flight.leave(client)
-    assert flight.claim(client) == ATTEMPTS
+    flight.leave(reader)
+    assert flight.attempts_to_book(reader) == ATTEMPTS
 
 
 async def test_the_last_client_to_leave_books_the_cancelled_call() -> None:
     flight = Flight()
-    client = flight.join()
+    reader = flight.join()
     begun = asyncio.Event()
 
     async def pump() -> None:
@@ -111,7 +111,7 @@ async def test_the_last_client_to_leave_books_the_cancelled_call() -> None:
     async with asyncio.TaskGroup() as group:
         flight.pump = group.create_task(pump())
         await begun.wait()
-        assert flight.leave(client)
-        assert flight.claim(client) == ()
+        assert flight.leave(reader)
+        assert flight.attempts_to_book(reader) == ()
         await flight.wait_settled()
-        assert flight.claim(client) == ATTEMPTS
+        assert flight.attempts_to_book(reader) == ATTEMPTS

@@ -22,9 +22,9 @@ async def push(flight: Flight, data: bytes) -> None:
     await flight.room()
 
 
-async def read_to_end(client: object) -> bytes:
+async def read_to_end(reader: object) -> bytes:
     parts = []
-    while data := await client.read():  # type: ignore[attr-defined]
+    while data := await reader.read():  # type: ignore[attr-defined]
         parts.append(data)
     return b"".join(parts)
 
@@ -40,7 +40,7 @@ async def test_latecomer_gets_what_was_streamed_at_once_and_the_rest_live() -> N
     assert (await late.head()).status == 200
     assert await late.read() == b"one two "
     async with asyncio.TaskGroup() as group:
-        waiting = [group.create_task(read_to_end(client)) for client in (first, late)]
+        waiting = [group.create_task(read_to_end(reader)) for reader in (first, late)]
         await asyncio.sleep(0)
         await push(flight, b"three")
         flight.finish()
@@ -58,15 +58,15 @@ async def test_all_that_wait_for_one_condition_hear_of_its_change() -> None:
 
 async def test_a_failure_comes_after_what_arrived_before_it() -> None:
     flight = Flight()
-    client = flight.join()
+    reader = flight.join()
     flight.open(HEAD)
     await push(flight, b"partial")
     flight.fail(UpstreamProtocolError("cut"))
-    assert await client.read() == b"partial"
+    assert await reader.read() == b"partial"
     with pytest.raises(UpstreamProtocolError):
-        await client.read()
+        await reader.read()
     with pytest.raises(UpstreamProtocolError):
-        await client.read_all()
+        await reader.read_all()
 
 
 async def test_only_the_last_client_to_leave_cancels_the_pump() -> None:
@@ -93,23 +93,23 @@ async def test_only_the_last_client_to_leave_cancels_the_pump() -> None:
 async def test_a_call_that_its_last_client_has_left_cannot_be_joined() -> None:
     flights, flight = Flights(), Flight()
     flights.add("question", flight)
-    client = flight.join()
+    reader = flight.join()
     async with asyncio.TaskGroup() as group:
         flight.pump = group.create_task(_wait(asyncio.Event()))
         assert flights.find("question") is flight
-        flight.leave(client)
+        flight.leave(reader)
         assert flights.find("question") is None  # its pump has not ended yet
 
 
 async def test_leaving_a_finished_flight_does_not_cancel_its_pump() -> None:
     flight = Flight()
-    client = flight.join()
+    reader = flight.join()
     release = asyncio.Event()
     async with asyncio.TaskGroup() as group:
         flight.pump = pump = group.create_task(_wait(release))
         flight.open(HEAD)
         flight.finish()
-        flight.leave(client)
+        flight.leave(reader)
         release.set()
     assert not pump.cancelled()
 
@@ -142,39 +142,39 @@ async def _wait(event: asyncio.Event) -> None:
 
 async def test_a_client_that_is_gone_stops_waiting() -> None:
     flight = Flight()
-    client = flight.join()
-    asyncio.get_running_loop().call_soon(client.gone)
+    reader = flight.join()
+    asyncio.get_running_loop().call_soon(reader.gone)
     with pytest.raises(ClientGone):
-        await client.head()
+        await reader.head()
 
 
 async def test_the_deadline_ends_a_wait() -> None:
     flight = Flight()
-    client = flight.join()
-    client.expire(asyncio.get_running_loop().time() + 0.01)
+    reader = flight.join()
+    reader.expire(asyncio.get_running_loop().time() + 0.01)
     with pytest.raises(UpstreamTimeout):
-        await client.head()
+        await reader.head()
     flight.open(HEAD)
     await push(flight, b"late")
-    assert await client.read() == b"late"
+    assert await reader.read() == b"late"
     with pytest.raises(UpstreamTimeout):
-        await client.read()
+        await reader.read()
 
 
 async def test_a_full_log_is_not_joinable_and_slows_a_lone_client_upstream_down() -> None:
     flight = Flight(log_bytes=10)
-    client = flight.join()
+    reader = flight.join()
     flight.open(HEAD)
     async with asyncio.TaskGroup() as group:
         pushing = group.create_task(push(flight, b"x" * 11))
         await asyncio.sleep(0)
         assert not pushing.done()
         assert not flight.joinable
-        assert await client.read() == b"x" * 11
+        assert await reader.read() == b"x" * 11
     assert pushing.done()
     await push(flight, b"y")
     flight.finish()
-    assert await read_to_end(client) == b"y"
+    assert await read_to_end(reader) == b"y"
 
 
 async def test_the_slowest_of_several_is_dropped_at_the_bound() -> None:
@@ -196,12 +196,12 @@ async def test_the_slowest_of_several_is_dropped_at_the_bound() -> None:
 
 async def test_read_all_gives_up_when_the_answer_outgrows_the_log() -> None:
     flight = Flight(log_bytes=4)
-    client = flight.join()
+    reader = flight.join()
     flight.open(HEAD)
     async with asyncio.TaskGroup() as group:
         group.create_task(push(flight, b"12345"))
-        assert await client.read_all() is None
-        assert await client.read() == b"12345"
+        assert await reader.read_all() is None
+        assert await reader.read() == b"12345"
 
 
 async def test_nothing_is_kept_of_an_answer_that_nobody_reads() -> None:
@@ -226,17 +226,17 @@ async def test_flights_are_found_until_removed_and_never_by_another() -> None:
 
 async def test_an_answer_leaves_memory_with_its_last_reader_and_needs_no_collector() -> None:
     flight = Flight()
-    client = flight.join()
+    reader = flight.join()
     flight.open(HEAD)
     await push(flight, b"one")
     flight.finish()
-    assert await read_to_end(client) == b"one"
-    flight.leave(client)
-    flight.claim(client)
+    assert await read_to_end(reader) == b"one"
+    flight.leave(reader)
+    flight.attempts_to_book(reader)
     answer = weakref.ref(flight)
     gc.disable()
     try:
-        del flight, client
+        del flight, reader
         assert answer() is None
     finally:
         gc.enable()
@@ -244,13 +244,13 @@ async def test_an_answer_leaves_memory_with_its_last_reader_and_needs_no_collect
 
 async def test_a_reader_knows_that_nothing_follows_its_last_piece() -> None:
     flight = Flight()
-    client = flight.join()
+    reader = flight.join()
     flight.open(HEAD)
     await push(flight, b"one")
-    assert await client.read() == b"one"
-    assert not client.at_end
+    assert await reader.read() == b"one"
+    assert not reader.at_end
     await push(flight, b"two")
     flight.finish()
-    assert not client.at_end
-    assert await client.read() == b"two"
-    assert client.at_end
+    assert not reader.at_end
+    assert await reader.read() == b"two"
+    assert reader.at_end

@@ -235,7 +235,7 @@ async def test_a_request_that_cannot_be_expressed_makes_no_call() -> None:
     targets = Targets()
     async with upstream_to("http://127.0.0.1:9", COHERE) as upstream:
         settings = UpstreamSettings(name="u")
-        target = Target(upstream, settings, targets.states, DIALECTS, lambda: UNIX)
+        target = Target(upstream, settings, targets.states, lambda: UNIX)
         with pytest.raises(InvalidRequest, match="web_search_options"):
             async with await target.send(chat(web_search_options={})):
                 raise AssertionError
@@ -253,7 +253,7 @@ async def test_the_wait_in_a_gemini_error_holds_whoever_asked(client: Dialect) -
     simulator = Simulator(fault=Status(status=429, body=body))
     async with simulated(simulator) as url, upstream_to(url, GEMINI) as upstream:
         settings = UpstreamSettings(name="u")
-        target = Target(upstream, settings, targets.states, DIALECTS, lambda: UNIX, key="1")
+        target = Target(upstream, settings, targets.states, lambda: UNIX, key="1")
         with pytest.raises(UpstreamRefused) as caught:
             async with await target.send(call):
                 raise AssertionError

@@ -68,7 +68,7 @@ async def test_a_short_answer_serves_the_routes_that_ask_for_one(
     stored = entry("a", transforms=transforms, created=rig.now)
     async with running(rig.cache) as cache:
         await cache.put(stored)
-        prepared = Prepared(request=None, key=stored.key, directives=Directives(), rule=rule)
+        prepared = Prepared(request=None, key=stored.key, directives=Directives(), route=rule)
         lookup = finder.peek(prepared, stored.key) or await finder.find(prepared, stored.key)
     assert (lookup.outcome, lookup.reason) == (
         (Outcome.EXACT, None) if served else (Outcome.MISS, "concise")
@@ -96,7 +96,7 @@ async def test_an_answer_from_the_future_is_stale(
     stored = entry("a", created=rig.now, expires=expires)
     lifetime = Lifetime("", Lifetimes(ttl_s=604_800.0))
     prepared = Prepared(
-        request=None, key=stored.key, directives=Directives(), rule="", lifetime=lifetime
+        request=None, key=stored.key, directives=Directives(), route="", lifetime=lifetime
     )
     async with running(rig.cache) as cache:
         await cache.put(stored)
@@ -130,7 +130,7 @@ async def test_a_route_serves_no_answer_older_than_its_lifetime_and_the_callers_
         request=None,
         key=stored.key,
         directives=Directives(max_age_s=max_age_s),
-        rule="",
+        route="",
         lifetime=Lifetime("", Lifetimes(ttl_s=ttl_s)),
     )
     async with running(rig.cache) as cache:
@@ -173,7 +173,7 @@ async def test_a_question_waits_for_the_encoder_as_long_as_fresh_answers_take() 
     )
     request = ChatRequest(model="m", stream=False, document={}, query="one@0")
     asked = entry("b").key
-    prepared = Prepared(request=request, key=asked, directives=Directives(), rule="fast")
+    prepared = Prepared(request=request, key=asked, directives=Directives(), route="fast")
     wait_limit.learn("fast", "m", 0.001)
     async with running(rig.cache):
         await rig.cache.put(entry("a"), "one@0")

@@ -27,7 +27,7 @@ from starlette.routing import Route
 from headstart import Endpoint, HeadstartMiddleware
 from headstart.errors import ConfigError, StoreError
 from headstart.middleware.asgi import Gateway, StartedEngine
-from headstart.middleware.endpoints import Routes
+from headstart.middleware.endpoints import EndpointTable
 from headstart.settings import ServerSettings, Settings
 from support.django_site import django_site
 from support.patience import PATIENCE_S
@@ -458,7 +458,9 @@ async def test_after_a_start_that_failed_no_request_waits_for_the_next_try() -> 
         raise StoreError("away")
 
     counted = Counted()
-    wrapped = Gateway(fastapi_app(counted), routes=Routes((), (Endpoint("/ask"),)), start=start)
+    wrapped = Gateway(
+        fastapi_app(counted), endpoints=EndpointTable((), (Endpoint("/ask"),)), start=start
+    )
     async with serving(wrapped) as url, aiohttp.ClientSession() as session:
         for _ in range(2):
             assert json.loads((await ask_app(session, url)).body) == answer("why?")

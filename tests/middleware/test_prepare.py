@@ -12,7 +12,7 @@ import pytest
 from headstart.dialects.gemini_generate import GEMINI_GENERATE
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.errors import RequestError
-from headstart.middleware.endpoints import Endpoint, Routes
+from headstart.middleware.endpoints import Endpoint, EndpointTable
 from headstart.middleware.identity import AcceptedCredentials, SharingOptions
 from headstart.middleware.prepare import (
     MEMO_BODY_BYTES,
@@ -28,7 +28,7 @@ from headstart.policies.route_rules import RouteRule
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from headstart.middleware.endpoints import Route
+    from headstart.middleware.endpoints import MatchedEndpoint
     from headstart.types import Scope
 
 CHAT = "/v1/chat/completions"
@@ -46,7 +46,7 @@ class Caller:
         sharing: SharingOptions | None = None,
         **options: Any,
     ) -> None:
-        self.routes = Routes((OPENAI_CHAT,), endpoints)
+        self.endpoints = EndpointTable((OPENAI_CHAT,), endpoints)
         self.preparer = Preparer(
             sharing or SharingOptions(),
             Admission(),
@@ -79,12 +79,12 @@ class Caller:
     ) -> Prepared:
         scope = request_scope(path, headers, method, query, peer)
         sent = body if isinstance(body, bytes) else json.dumps(body).encode()
-        return self.preparer.prepare(self.route(method, path), scope, sent)
+        return self.preparer.prepare(self.endpoint(method, path), scope, sent)
 
-    def route(self, method: str, path: str) -> Route:
-        route = self.routes.match(method, path.encode())
-        assert route is not None
-        return route
+    def endpoint(self, method: str, path: str) -> MatchedEndpoint:
+        endpoint = self.endpoints.match(method, path.encode())
+        assert endpoint is not None
+        return endpoint
 
 
 def request_scope(
@@ -138,12 +138,12 @@ async def test_a_body_is_read_in_a_thread_and_its_caller_on_the_loop() -> None:
 
     caller = Caller(sharing=SharingOptions(resolve=name_caller), answerers=answerers)
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "a"}]}).encode()
-    route, scope = caller.route("POST", CHAT), request_scope(CHAT, {"authorization": "k"})
-    prepared = await caller.preparer.prepare_in_thread(route, scope, body)
+    endpoint, scope = caller.endpoint("POST", CHAT), request_scope(CHAT, {"authorization": "k"})
+    prepared = await caller.preparer.prepare_in_thread(endpoint, scope, body)
     of_scope_function, of_reading = threads
     assert of_scope_function == threading.get_ident() != of_reading
     assert prepared.key is not None
-    assert prepared.key == caller.preparer.prepare(route, scope, body).key
+    assert prepared.key == caller.preparer.prepare(endpoint, scope, body).key
 
 
 def test_the_peer_is_checked_again_for_equal_requests() -> None:
@@ -398,7 +398,7 @@ def test_callers_beyond_those_remembered_are_told_apart() -> None:
 
 def test_a_model_named_in_the_path_is_prepared_apart_though_no_raw_path_is_given() -> None:
     caller = Caller()
-    caller.routes = Routes((GEMINI_GENERATE,), ())
+    caller.endpoints = EndpointTable((GEMINI_GENERATE,), ())
     asked = {"contents": [{"role": "user", "parts": [{"text": "a"}]}]}
     paths = [f"/v1beta/models/{model}:generateContent" for model in ("one", "two")]
     one, two = (caller.post(path, asked, {"x-goog-api-key": "k"}) for path in paths)

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from headstart.dialects.openai_chat import OPENAI_CHAT
-from headstart.middleware.endpoints import Route
+from headstart.middleware.endpoints import MatchedEndpoint
 from headstart.middleware.request_context import RequestContext
 
 if TYPE_CHECKING:
@@ -25,7 +25,9 @@ async def send(message: Message) -> None:
 
 def test_a_request_that_is_booked_later_took_no_longer() -> None:
     scope = {"method": "POST", "path": "/chat", "query_string": b"", "headers": []}
-    context = RequestContext("01H", Route("/chat", OPENAI_CHAT), b"/chat", scope, receive, send)
+    context = RequestContext(
+        "01H", MatchedEndpoint("/chat", OPENAI_CHAT), b"/chat", scope, receive, send
+    )
     context.started -= 2.0
     context.total_s = context.elapsed()
     context.started -= 10.0
@@ -36,9 +38,11 @@ def test_a_request_that_is_booked_later_took_no_longer() -> None:
 
 def test_a_call_names_the_route_that_its_request_takes() -> None:
     scope = {"method": "POST", "path": "/chat", "query_string": b"", "headers": []}
-    context = RequestContext("01H", Route("/chat", OPENAI_CHAT), b"/chat", scope, receive, send)
+    context = RequestContext(
+        "01H", MatchedEndpoint("/chat", OPENAI_CHAT), b"/chat", scope, receive, send
+    )
     context.body = b"{}"
     assert context.call(editable=True).route_or_endpoint == "/chat"
-    context.prepared = replace(context.prepared, rule="voice")
+    context.prepared = replace(context.prepared, route="voice")
     call = context.call(editable=True)
     assert (call.route, call.endpoint, call.route_or_endpoint) == ("voice", "/chat", "voice")

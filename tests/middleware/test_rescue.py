@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headstart.dialects.gemini_generate import GEMINI_GENERATE
-from headstart.dialects.registry import DIALECTS
 from headstart.errors import UpstreamError, UpstreamProtocolError, UpstreamUnreachable
 from headstart.middleware.shaping.steps import with_document
 from headstart.middleware.upstreams.attempt_group import AttemptGroup
@@ -68,7 +67,7 @@ def rescued(
         draw=lambda: 0.0,
         clock=lambda: UNIX,
     )
-    return RescuedCandidate(strategy, DIALECTS, mode=mode, prefill=prefill)
+    return RescuedCandidate(strategy, mode=mode, prefill=prefill)
 
 
 def chunks_of(stream: bytes) -> list[dict[str, Any]]:

@@ -12,9 +12,9 @@ from headstart.errors import NoUpstream
 from headstart.middleware.router import (
     LONGEST_NAME,
     MEMO_MODELS,
+    BuiltRoute,
     Provider,
     Router,
-    RouteTaken,
     conversation,
 )
 from headstart.types import Call, ChatRequest
@@ -65,7 +65,7 @@ def test_the_key_binds_provider_address_and_the_model_behind_an_alias() -> None:
 
 def test_a_route_binds_all_who_may_answer() -> None:
     providers = [provider("a", models={"m": "m-a"}), provider("b", models={"m": "m-b"})]
-    race = RouteTaken(cast("Candidate", Named("a", "b")))
+    race = BuiltRoute(cast("Candidate", Named("a", "b")))
     router = Router(providers, {"race": race})
     identity = router.answerers(CHAT, "m", "race")[0]
     assert identity == "a+b\na https://a.test m-a\nb https://b.test m-b"
@@ -73,10 +73,10 @@ def test_a_route_binds_all_who_may_answer() -> None:
 
 
 def test_the_key_binds_what_a_strategy_lets_pass() -> None:
-    def route(terms: str) -> RouteTaken:
+    def route(terms: str) -> BuiltRoute:
         named = Named("a")
         named.identity = f"cascade(a,{terms})"
-        return RouteTaken(cast("Candidate", named))
+        return BuiltRoute(cast("Candidate", named))
 
     router = Router([provider("a")], {"lax": route("0.5"), "strict": route("0.9")})
     assert router.answerers(CHAT, "m", "lax")[0] != router.answerers(CHAT, "m", "strict")[0]
@@ -84,7 +84,7 @@ def test_the_key_binds_what_a_strategy_lets_pass() -> None:
 
 def test_the_answerer_is_remembered_for_each_model_route_and_dialect() -> None:
     providers = [provider("a"), provider("b", MESSAGES, models={"m": "m-b"})]
-    router = Router(providers, {"race": RouteTaken(cast("Candidate", Named("a", "b")))})
+    router = Router(providers, {"race": BuiltRoute(cast("Candidate", Named("a", "b")))})
     asked = [
         (dialect, model, rule)
         for dialect in (CHAT, MESSAGES)
@@ -130,8 +130,8 @@ def test_a_foreign_dialect_is_translated_only_where_it_can_be_read() -> None:
 
 def test_an_unreadable_body_takes_a_route_only_if_all_its_members_speak_its_dialect() -> None:
     providers = [provider("plain"), provider("a"), provider("claude", MESSAGES)]
-    mixed = RouteTaken(cast("Candidate", Named("a", "claude")))
-    same = RouteTaken(cast("Candidate", Named("a")))
+    mixed = BuiltRoute(cast("Candidate", Named("a", "claude")))
+    same = BuiltRoute(cast("Candidate", Named("a")))
     router = Router(providers, {"mixed": mixed, "same": same})
     assert picked(router, CHAT, None, "mixed") == "plain"
     assert picked(router, CHAT, None, "same") == "a"
@@ -159,8 +159,8 @@ def test_a_relayed_request_goes_to_the_first_upstream_of_its_dialect(
 def test_a_route_binds_what_is_relayed_to_its_upstreams_of_the_dialect() -> None:
     providers = [provider("chat"), provider("claude", MESSAGES), provider("other", MESSAGES)]
     member = cast("Candidate", Named("other"))
-    taken = RouteTaken(cast("Candidate", Named("chat", "other")), {MESSAGES: member})
-    router = Router(providers, {"mixed": taken, "modest": RouteTaken()})
+    taken = BuiltRoute(cast("Candidate", Named("chat", "other")), {MESSAGES: member})
+    router = Router(providers, {"mixed": taken, "modest": BuiltRoute()})
     assert router.relayed(MESSAGES, "m", "mixed").name == "other"
     assert router.relayed(MESSAGES, "m", "modest").name == "claude"
     with pytest.raises(NoUpstream, match=r'route .mixed. .* dialect = "openai"'):
@@ -191,7 +191,7 @@ def test_only_calls_that_have_a_choice_are_given_their_conversation() -> None:
         id="1", method="POST", path=b"/v1/chat/completions", query_string=b"", headers=(),
         body=b"{}", dialect=CHAT, endpoint="/v1/chat/completions", request=request("m"),
     )  # fmt: skip
-    choice = RouteTaken(cast("Candidate", Named("a", "b")))
+    choice = BuiltRoute(cast("Candidate", Named("a", "b")))
     router = Router([provider("a"), provider("b")], {"r": choice})
     assert router.assign(call, "me", "")[1] is call
     assert router.assign(call, "me", "r")[1].affinity
@@ -204,7 +204,7 @@ def test_a_route_without_upstreams_shapes_what_its_model_asks_for() -> None:
     plain = cast("Candidate", Named("a"))
     router = Router(
         [provider("a", candidates={"": plain, "brief": shaped})],
-        {"brief": RouteTaken()},
+        {"brief": BuiltRoute()},
     )
     assert router.pick(CHAT, "m", "brief") is shaped
     assert router.pick(CHAT, "m", "") is plain

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from headstart.dialects.registry import DIALECTS
 from headstart.errors import HeadstartError, UpstreamUnreachable
 from headstart.middleware.upstreams.attempt_group import AttemptGroup
 from headstart.middleware.upstreams.rescue import RescuedCandidate
@@ -94,7 +93,7 @@ async def test_answers_are_whole_calls_end_and_each_is_booked_once(seed: int) ->
         actors = [Actor(name, [steps(draw) for _ in range(3)]) for name in "abcd"]
         a, b, c, d = map(targets.target, actors)
         inner = strategy(targets, draw, b, c)
-        upstream = RescuedCandidate(strategy(targets, draw, a, inner, d), DIALECTS)
+        upstream = RescuedCandidate(strategy(targets, draw, a, inner, d))
         got = await outcome(upstream, draw.choice((400, draw.randint(0, 60))))
         seen.add(got)
         attempts = targets.ledger.take("call")

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headstart.attempts import AttemptLog
 from headstart.dialects.openai_chat import OPENAI_CHAT
-from headstart.dialects.registry import DIALECTS
 from headstart.middleware.shaping.steps import ShapedCandidate, StepContext
 from headstart.middleware.upstreams.accounting import UpstreamStates
 from headstart.middleware.upstreams.attempt_group import AttemptGroup
@@ -194,7 +193,6 @@ class Targets:
             actor,
             UpstreamSettings(name=actor.name, **chosen),
             self.states,
-            DIALECTS,
             lambda: UNIX,
             price=lambda model: price,
             **key,

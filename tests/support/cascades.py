@@ -32,7 +32,6 @@ def cascade(
         targets.target(fast) if isinstance(fast, Actor) else fast,
         targets.target(slow) if isinstance(slow, Actor) else slow,
         Strategy(judges=tuple(map(JudgeInCode, own)), **options),
-        dialects=DIALECTS,
         draw=lambda: draw,
         clock=lambda: UNIX,
     )

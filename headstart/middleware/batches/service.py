@@ -19,6 +19,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
+from headstart.dialects.dialect import UNDECODABLE
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.registry import DIALECTS, DOCUMENTS
 from headstart.dialects.requests import list_page
@@ -49,9 +50,9 @@ from headstart.middleware.body import iterate_body, paced
 from headstart.middleware.concurrency import ConcurrencyLimit, Spawn
 from headstart.middleware.endpoints import raw_path
 from headstart.middleware.respond import (
-    JSON,
     NO_STORE,
     error_response,
+    json_headers,
     response_start,
     send_whole,
 )
@@ -90,6 +91,12 @@ PAGE, LARGEST_PAGE, MOST_FILES = 20, 100, 10_000
 """Items of a page of batches: usually, and at most; and of a page of files."""
 MOST_METADATA, LONGEST_KEY, LONGEST_VALUE = 16, 64, 512
 CANCELLED, EXPIRED, STOPPED = "cancelled", "batch_expired", "batch_stopped"
+_ENDINGS: dict[str | None, tuple[str, tuple[str, ...]]] = {
+    None: ("completed", ("completed_at",)),
+    CANCELLED: ("cancelled", ("cancelling_at", "cancelled_at")),
+    EXPIRED: ("expired", ("expired_at",)),
+}
+"""For each reason of an end: the status, and the fields with its time. Other reasons: failed."""
 _OF_ONE_REQUEST = re.compile(
     rb"content-.*|connection|transfer-encoding|expect|te|accept.*|user-agent|x-stainless-.*"
     rb"|idempotency-key|x-headstart-(?!scope$).*"
@@ -206,8 +213,7 @@ class BatchService:
         else:
             body = msgspec.json.encode(found)
             headers = (
-                (b"content-type", JSON),
-                (b"content-length", b"%d" % len(body)),
+                *json_headers(body),
                 (b"x-headstart-request-id", request_id.encode()),
                 NO_STORE,
             )
@@ -498,23 +504,16 @@ class BatchService:
         output, errors = await asyncio.to_thread(
             self._write_output, owner, batch.id, journal, unanswered, now
         )
-        at = int(now)
+        status, times = _ENDINGS.get(reason, ("failed", ("failed_at",)))
         done = msgspec.structs.replace(
-            batch, output_file_id=output, error_file_id=errors, request_counts=counts,
-            finalizing_at=at,
-        )  # fmt: skip
-        match reason:
-            case None:
-                done = msgspec.structs.replace(done, status="completed", completed_at=at)
-            case "cancelled":
-                done = msgspec.structs.replace(
-                    done, status="cancelled", cancelling_at=at, cancelled_at=at
-                )
-            case "batch_expired":
-                done = msgspec.structs.replace(done, status="expired", expired_at=at)
-            case _:
-                found = _errors(STOPPED, reason, None)
-                done = msgspec.structs.replace(done, status="failed", failed_at=at, errors=found)
+            batch,
+            status=status,
+            output_file_id=output,
+            error_file_id=errors,
+            request_counts=counts,
+            errors=None if reason in _ENDINGS else _errors(STOPPED, str(reason), None),
+            **dict.fromkeys((*times, "finalizing_at"), int(now)),
+        )
         await asyncio.to_thread(self._folder.save, owner, done)
 
     def _write_output(
@@ -616,7 +615,7 @@ async def _read_json(receive: Receive) -> dict[str, Any]:
             raise RequestTooLarge(f"the body exceeds {SMALL_BODY} bytes")
     try:
         return msgspec.json.decode(bytes(body), type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise InvalidRequest(f"the body is not a JSON object: {error}") from error
 
 

@@ -267,7 +267,7 @@ class CompressPrompts:
         if not compression.spans:
             return None
         shorter = with_document(call, prompt.with_messages(compression.messages))
-        return _Shorter(shorter, compression, mode)
+        return _Shorter(shorter, compression)
 
     def _options(self, request: ChatRequest) -> CompressOptions:
         return {
@@ -294,4 +294,3 @@ def _has_long_text(body: bytes) -> bool:
 class _Shorter(NamedTuple):
     call: Call
     compression: Compression
-    mode: CompressionMode

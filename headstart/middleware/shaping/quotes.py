@@ -1,11 +1,10 @@
 """Quotes by number: the model names sentences of the prompt's documents, and we write them out.
 
-The form of each sent message depends only on the messages before it, so a provider's cache of a
-conversation stays valid: ids continue from message to message, and quotes that were expanded in
-earlier answers become marks again. **Marks.** ``[q12]`` is written before a sentence of a document;
-``⟦q:12⟧`` or ``⟦q:12-14⟧`` in an answer means its text. Ids continue from document to document of a
-conversation. So the ids of a message depend on the messages above it alone, and a mark means the
-same text for ever.
+We write ``[q12]`` before a sentence of a document. The model writes the mark ``⟦q:12⟧`` for this
+sentence, or ``⟦q:12-14⟧`` for several. Ids continue from document to document and from message to
+message of a conversation, and quotes that were expanded in earlier answers become marks again. So
+each sent message depends only on the messages before it: a mark always means the same text, and the
+provider's cache of the conversation stays valid.
 """
 
 from __future__ import annotations

@@ -84,8 +84,8 @@ _OUTPUT_PRICE = 4.0
 """The usual price of an output token, in input tokens."""
 
 
-def may_recover(asked: CanonicalRequest, tool: str) -> bool:
-    """Tell whether a request may get our tool of this name.
+def may_recover(asked: CanonicalRequest) -> bool:
+    """Tell whether a request may get our tool.
 
     The model must be free to call it, and it must fit beside the client's own tools. A model that
     must call any tool may call ours first: the further call asks for a tool again.
@@ -98,17 +98,17 @@ def may_recover(asked: CanonicalRequest, tool: str) -> bool:
     if not asked.tools:
         # Some providers take no tools beside a response format.
         return asked.wants_text
-    return not any(isinstance(each, ForeignTool) or each.name == tool for each in asked.tools)
+    return not any(isinstance(each, ForeignTool) or each.name == RETRIEVE for each in asked.tools)
 
 
 def offers_tool(*, has_tools: bool, opening: int, before_cut: int | None) -> bool:
     """Tell whether a request gets the tool.
 
     The answer must be the same for all later requests of the conversation, or the provider's prefix
-    cache is lost, because tools come before all messages. So the tool is there from the first
-    request on, if the conversation has its own tools and a long beginning (``opening``: characters
-    up to the first message of the user). Otherwise it joins with the first cut, if there is little
-    text before the cut (``before_cut``: characters; None: nothing was cut).
+    cache is lost, because tools come before all messages. If the conversation has its own tools and
+    a long beginning, the tool is there from the first request on. Otherwise it joins with the first
+    cut, if there is little text before the cut. ``opening``: the characters up to the first message
+    of the user. ``before_cut``: the characters before the cut; None: nothing was cut.
     """
     if has_tools and opening >= READ_AGAIN_CHARS:
         return True
@@ -287,7 +287,7 @@ class RecoverableCalls:
         if not form.hides_rounds or request.model in self._no_tools or not self.settings.retrievals:
             return False
         asked = context.read(call, request)
-        if asked is None or not may_recover(asked, RETRIEVE):
+        if asked is None or not may_recover(asked):
             return False
         if form.continues_answer(request.document):
             return False
@@ -316,6 +316,7 @@ class RecoverableCalls:
             before_cut=_chars_before_cut(compression),
         ):
             return None
+        # One change at a time: so the parts that a change leaves alone keep their bytes.
         if document is not request.document:
             call = with_document(call, document)
         if compression.spans:

@@ -73,8 +73,8 @@ class UpstreamStates:
     length, and invented names displace no real model.
     """
 
-    def __init__(self, measures: Measures | None = None, *, most: int = MOST_STATES) -> None:
-        self.measures = measures or Measures()
+    def __init__(self, *, most: int = MOST_STATES) -> None:
+        self.measures = Measures()
         self.affinities = Affinities()
         self.reuse = PrefixReuse()
         self.hedges: dict[tuple[str, str], ExtraBudget] = {}
@@ -86,16 +86,16 @@ class UpstreamStates:
     def of(self, upstream: str, model: str, key: str) -> UpstreamState:
         """Return the state of an upstream's model under a key. Never log the key."""
         place = (upstream, model, key)
-        condition = self._proven.get(place)
-        if condition is not None:
+        state = self._proven.get(place)
+        if state is not None:
             self._proven.move_to_end(place)
-            return condition
-        condition = self._unproven.pop(place, None) or self.make(*place)
-        table = self._proven if condition.breaker.proven else self._unproven
-        table[place] = condition
+            return state
+        state = self._unproven.pop(place, None) or self.make(*place)
+        table = self._proven if state.breaker.proven else self._unproven
+        table[place] = state
         if len(table) > self._most:
             table.popitem(last=False)
-        return condition
+        return state
 
     def make(self, upstream: str, model: str, key: str) -> UpstreamState:  # noqa: ARG002 - others tell them apart
         """Return a new state for a model that was not called lately."""

@@ -171,10 +171,15 @@ class AttemptErrors:
     def most_useful(self, *, outlasts_sdk: bool = False) -> HeadstartError:
         """Return the most useful error for the caller.
 
-        The first of these that exists: the caller's own mistake; a withheld answer; the first error
-        that a provider itself sent; the reason why a call got no answer; the error of the upstream
-        that can be asked again first. ``outlasts_sdk``: the call has queued for as long as an SDK
-        would wait.
+        It is the first of these that exists:
+
+        1. the caller's own mistake
+        2. a withheld answer
+        3. the first error that a provider itself sent
+        4. the reason why a call got no answer
+        5. the error of the upstream that can be asked again first
+
+        ``outlasts_sdk``: the call has queued for as long as an SDK would wait.
         """
         if self._blamed is not None:
             return self._blamed

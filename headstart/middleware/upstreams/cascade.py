@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import msgspec
 
 from headstart.attempts import AttemptOutcome, AttemptRole, RoutingEstimate
+from headstart.dialects.registry import DIALECTS
 from headstart.errors import (
     HeadstartError,
     InvalidRequest,
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
         AsyncIterator,
         Awaitable,
         Callable,
-        Mapping,
         Sequence,
     )
 
@@ -231,14 +231,14 @@ class CascadeRun:
                 raise self._errors.most_useful()
             return self._live(reply)
         second = await self._read_second()
-        ruling = await self._parts.panel.rule(self._request, draft.answer, second)
-        if ruling.decision.accept:
+        verdict = await self._parts.panel.rule(self._request, draft.answer, second)
+        if verdict.decision.accept:
             return self._serve(draft, FAST_MARK)
-        return await self._escalate(draft, ruling)
+        return await self._escalate(draft, verdict)
 
-    async def _escalate(self, draft: Draft, ruling: DraftVerdict) -> Reply:
+    async def _escalate(self, draft: Draft, verdict: DraftVerdict) -> Reply:
         async def teach(strong: Completion) -> None:
-            self._parts.panel.learn(self._request, draft.answer, ruling, strong)
+            self._parts.panel.learn(self._request, draft.answer, verdict, strong)
 
         assert self._draft is not None
         passes = False
@@ -246,7 +246,7 @@ class CascadeRun:
             reply = await self._slow_reply(AttemptRole.ESCALATION)
             if reply is not None:
                 return self._live(reply, teach)
-            passes = ruling.soft
+            passes = verdict.soft
         finally:
             if not passes:
                 self._rule(self._draft, AttemptOutcome.REJECTED)
@@ -403,10 +403,10 @@ class CascadeRun:
             return
         panel = self._parts.panel
         hard = panel.finds_hard(self._request)
-        ruling = await panel.rule(self._request, draft.answer, second)
-        rare = hard or ruling.decision.accept
+        verdict = await panel.rule(self._request, draft.answer, second)
+        rare = hard or verdict.decision.accept
         weight = _CHECKED_WEIGHT if rare else 1.0
-        panel.learn(self._request, draft.answer, ruling, strong, weight=weight)
+        panel.learn(self._request, draft.answer, verdict, strong, weight=weight)
 
     @property
     def _others(self) -> list[CallTask]:
@@ -456,7 +456,6 @@ class Cascade:
         slow: Candidate,
         strategy: Strategy,
         *,
-        dialects: Mapping[str, Dialect],
         draw: Callable[[], float],
         clock: Callable[[], float],
     ) -> None:
@@ -471,7 +470,6 @@ class Cascade:
         self._fast = fast
         self._slow = slow
         self._strategy = strategy
-        self._dialects = dialects
         self._draw = draw
         self._escalations = Escalations()
         self._parts = CascadeParts(fast, slow, self.panel, clock, set())
@@ -504,7 +502,7 @@ class Cascade:
             member, asked, mark = alone
             return _add_mark(await member.send(asked), mark, storable=mark == SLOW_MARK)
         order = self._choose_order(call)
-        run = CascadeRun(self._parts, call, self._dialects[call.dialect], order)
+        run = CascadeRun(self._parts, call, DIALECTS[call.dialect], order)
         try:
             reply = await run.answer()
         except BaseException as error:
@@ -525,7 +523,7 @@ class Cascade:
             if self._fast.names <= call.avoid:
                 raise UpstreamUnavailable("no upstream is left to ask")
             return self._fast, call, DRAFT_MARK
-        unread = call.request is None or call.dialect not in self._dialects
+        unread = call.request is None or call.dialect not in DIALECTS
         if unread or call.role == AttemptRole.RESCUE or self._fast.names <= call.avoid:
             return self._slow, call, SLOW_MARK
         return None
@@ -637,17 +635,17 @@ class JudgePanel:
         self, request: ChatRequest, draft: Completion | None, second: Completion | None
     ) -> DraftVerdict:
         """Judge a finished draft; None: it could not be read. ``second`` is another draft."""
-        ruling = await self._rule(request, draft, second)
+        verdict = await self._rule(request, draft, second)
         prompt = score_prompt(request)
         if prompt is not None:
-            self._acceptance = self._acceptance.learn(prompt.value, good=ruling.decision.accept)
-        return ruling
+            self._acceptance = self._acceptance.learn(prompt.value, good=verdict.decision.accept)
+        return verdict
 
     def learn(
         self,
         request: ChatRequest,
         draft: Completion | None,
-        ruling: DraftVerdict,
+        verdict: DraftVerdict,
         strong: Completion,
         *,
         weight: float = 1.0,
@@ -656,7 +654,7 @@ class JudgePanel:
 
         If the comparison is unsure, nothing is learned.
         """
-        score = ruling.score
+        score = verdict.score
         if draft is None or score is None:
             return
         same = judge(strong, draft, [request.question or request.query], None).same

@@ -150,17 +150,17 @@ class AwaitedTwin:
         wait_s = twin_wait_s(waiting.terms(call), time.perf_counter() - twin.began)
         if wait_s is None:
             return await waiting.inner.send(call)
-        client = twin.join(call.deadline)
+        reader = twin.join(call.deadline)
         try:
             async with asyncio.timeout(None if math.isinf(wait_s) else wait_s):
-                while await client.read():
+                while await reader.read():
                     pass
         except (TimeoutError, UpstreamError):
             pass  # the twin's clients get the error
         finally:
-            twin.leave(client)
+            twin.leave(reader)
         await wait_until_settled(twin)
-        for attempt in twin.claim(client):
+        for attempt in twin.attempts_to_book(reader):
             call.log.book(attempt)
         reply = None if twin.entry is None else waiting.stored(twin.entry)
         return await waiting.inner.send(call) if reply is None else reply

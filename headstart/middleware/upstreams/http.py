@@ -72,11 +72,6 @@ LIVES_S = 300.0
 """Seconds after which a connection is not used again: the provider's address may have changed."""
 
 
-def connector(*, ssl: SSLContext | bool) -> aiohttp.TCPConnector:
-    """Return a pool without a limit. Call it in the event loop that uses it."""
-    return _SilentPool(limit=0, keepalive_timeout=KEPT_S, ssl=ssl)
-
-
 class _WatchedConnection(ResponseHandler):
     """A connection that is closed if bytes come while no call uses it.
 
@@ -203,12 +198,13 @@ _is_reused: ContextVar[bool] = ContextVar("is_reused")
 
 
 class _SilentPool(aiohttp.TCPConnector):
-    """A pool that hands out only silent connections, and closes the others."""
+    """A pool without a limit. It hands out only silent connections, and closes the others.
 
-    def __init__(self, *, limit: int, keepalive_timeout: float, ssl: SSLContext | bool) -> None:
-        super().__init__(
-            limit=limit, keepalive_timeout=keepalive_timeout, ssl=ssl, resolver=resolver()
-        )
+    Make it in the event loop that uses it.
+    """
+
+    def __init__(self, *, ssl: SSLContext | bool) -> None:
+        super().__init__(limit=0, keepalive_timeout=KEPT_S, ssl=ssl, resolver=resolver())
         watched: type[ResponseHandler] = _WatchedConnection
         self._factory = partial(watched, loop=self._loop)
         self._stale_until = 0.0
@@ -308,7 +304,7 @@ class HTTPUpstream:
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None or self._session.closed:
             self._session = aiohttp.ClientSession(
-                connector=connector(ssl=self._tls),
+                connector=_SilentPool(ssl=self._tls),
                 auto_decompress=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),

@@ -1,9 +1,9 @@
 """The rate limits of providers that all nodes of a store share.
 
 The store has one document for each (upstream, model, key). A process applies its changes to the
-last document that it knows, and replaces the document if no other process has changed it; otherwise
-it applies them again to the new one. So the limits are those of ``policies/routing/rate_limits.py``
-in every process, and all processes count in one order.
+last document that it knows. It replaces the document only if no other process has changed it, else
+it applies its changes again to the new one. So the limits are those of
+``policies/routing/rate_limits.py`` in every process, and all processes count in one order.
 
 A call usually waits until it is counted in the store. While much of a limit is left, a process that
 has read the document within ``FRESH_S`` does not wait: it counts the call in memory and writes it

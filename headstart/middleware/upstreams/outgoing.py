@@ -12,7 +12,7 @@ import msgspec
 
 from headstart.attempts import Tokens
 from headstart.canonical_request import Quirks
-from headstart.dialects.dialect import translate_headers, translate_status
+from headstart.dialects.dialect import UNDECODABLE, translate_headers, translate_status
 from headstart.dialects.registry import (
     ACCOUNT_HEADERS,
     BY_SETTING,
@@ -592,7 +592,7 @@ class RequestWriter:
             return OutgoingRequest(path, query, headers, call.body, ("model",))
         try:
             body = _with_members(call.body, {"model": real})
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except UNDECODABLE:
             # The path named the model, and the body is not a JSON object: the upstream judges it.
             return OutgoingRequest(call.path, query, headers, call.body)
         return OutgoingRequest(call.path, query, headers, body, ("model",))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headstart.attempts import CHARS_PER_TOKEN, AttemptRole, RoutingEstimate, Tokens
-from headstart.dialects.registry import FORMS
+from headstart.dialects.registry import DIALECTS, FORMS
 from headstart.errors import (
     HeadstartError,
     UpstreamError,
@@ -52,9 +52,9 @@ _REPEATABLE = (Started, TextDelta, ReasoningDelta, UsageReported)
 class SpliceWriter:
     """Turns the events of a second answer into the events after those that the client has."""
 
-    def __init__(self, seam: RestartSplice | PrefillSplice, block: int | None) -> None:
-        """Join at ``seam``, in the content block ``block``."""
-        self._seam = seam
+    def __init__(self, splice: RestartSplice | PrefillSplice, block: int | None) -> None:
+        """Join at ``splice``, in the content block ``block``."""
+        self._splice = splice
         self._block = block
         self._renamed: int | None = None
 
@@ -70,13 +70,13 @@ class SpliceWriter:
                 case TextDelta():
                     yield from self._text(event)
                 case Finished() | ToolCallDelta() | Ended():
-                    yield from self._news(TextDelta(text="", block=self._block), self._seam.end())
+                    yield from self._news(TextDelta(text="", block=self._block), self._splice.end())
                     yield event
                 case _:
                     yield event
 
     def _text(self, event: TextDelta) -> Iterator[StreamEvent]:
-        yield from self._news(event, self._seam.feed(event.text))
+        yield from self._news(event, self._splice.feed(event.text))
 
     def _news(self, event: TextDelta, news: str | None) -> Iterator[StreamEvent]:
         if news is None:
@@ -96,16 +96,16 @@ class RescuedCandidate:
     """Wraps the strategy of a route. It replaces an answer that broke off, once for each call.
 
     It also replaces a stream that is far slower than usual for its upstream, if another upstream
-    can continue it. And it delivers an answer that was withheld if there is no better one. The mode
-    ``restart`` asks for a new answer and matches it with the shown text; ``prefill`` also lets an
-    upstream continue the text, if it can; ``off`` asks again only if nothing was shown. ``prefill``
-    names the upstreams that can continue a last assistant message.
+    can continue it. And it delivers an answer that was withheld if there is no better one.
+
+    ``mode``: ``restart`` asks for a new answer, and matches it with the shown text. ``prefill``
+    also lets an upstream continue the text, if it can. ``off`` asks again only if nothing was
+    shown. The argument ``prefill`` names the upstreams that can continue a last assistant message.
     """
 
     def __init__(
         self,
         inner: Candidate,
-        dialects: Mapping[str, Dialect],
         *,
         mode: Rescue = "restart",
         prefill: Mapping[str, Prefill] = _NO_PREFILLS,
@@ -114,7 +114,6 @@ class RescuedCandidate:
         self.identity = inner.identity
         self.names = inner.names
         self._inner = inner
-        self._dialects = dialects
         self._mode = mode
         self._prefill = prefill if mode == "prefill" else _NO_PREFILLS
 
@@ -131,7 +130,7 @@ class RescuedCandidate:
         request = call.request
         # A whole answer is shown at its end. Until then, another answer is failover and no rescue.
         if call.editable and request is not None and not (self._mode == "off" and request.stream):
-            dialect = self._dialects.get(call.dialect)
+            dialect = DIALECTS.get(call.dialect)
             if dialect is not None and dialect.is_chat:
                 reply.filter(self._rescue(reply, reply.pieces, reply.transcript, call, dialect))
         return reply

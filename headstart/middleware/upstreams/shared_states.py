@@ -1,9 +1,9 @@
 """Health, limits and budgets of upstreams in memory that all workers share.
 
-Each class here inherits from a policy and runs its methods on a state in shared memory: it takes a
-lock, reads the state if another worker has changed it, calls the method, and writes the state back.
-So several workers never ask a provider more often than a single one would. Learned speeds are not
-in this memory: each worker sends them to the others.
+Each class here inherits from a policy and runs its methods on a state in shared memory. It takes a
+lock, and reads the state if another worker has changed it. Then it calls the method, and writes the
+state back. So several workers never ask a provider more often than a single one would. Learned
+speeds are not in this memory: each worker sends them to the others.
 """
 
 from __future__ import annotations
@@ -736,7 +736,8 @@ class SharedUpstreamStates(UpstreamStates):
     """The states of upstreams of all workers, in the memory ``file`` from ``offset`` on."""
 
     def __init__(self, file: int, offset: int) -> None:
-        super().__init__(SyncedMeasures(self._tell, self._tell_answer))
+        super().__init__()
+        self.measures = SyncedMeasures(self._tell, self._tell_answer)
         self.affinities = SyncedAffinities(self._tell)
         self.reuse = SyncedPrefixReuse(self._tell)
         self._table = SharedTable(file, offset)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 import msgspec
 
-from headstart.dialects.registry import DOCUMENTS, FORMS
+from headstart.dialects.registry import DIALECTS, DOCUMENTS, FORMS
 from headstart.errors import (
     HeadstartError,
     RequestError,
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
         AsyncIterator,
         Awaitable,
         Callable,
-        Mapping,
         Sequence,
     )
 
@@ -79,8 +78,8 @@ LOOK_S = 2.0
 """Longest time until a timer checks the waits of its call. So a wait that is shorter than the wait
 before rarely needs a new timer, and most calls need only one timer."""
 STOOD_STILL_S = 0.5
-"""A timer that is later than this shows that the process stood still: it was paused (``docker
-pause``, SIGSTOP, a virtual machine that moved), or the machine had no time for it."""
+"""If a timer is later than this, the process stood still. It was paused (``docker pause``, SIGSTOP,
+a virtual machine that moved), or the machine had no time for it."""
 CATCH_UP_S = 0.5
 """Time to read what came while the process stood still, before a wait is too long."""
 
@@ -535,7 +534,6 @@ class Target:
         upstream: Upstream,
         settings: UpstreamSettings,
         states: UpstreamStates,
-        dialects: Mapping[str, Dialect],
         clock: Callable[[], float],
         *,
         key: str = "",
@@ -553,7 +551,6 @@ class Target:
         self.own_key = bool(key)
         """Callers' keys do not reach it."""
         self._upstream = upstream
-        self._dialects = dialects
         self._clock = clock
         self._settings = settings
         self._cancels_billing = settings.cancels_billing is True
@@ -621,7 +618,7 @@ class Target:
         target_call = TargetCall(
             call,
             booking,
-            None if call.request is None else self._dialects.get(call.dialect),
+            None if call.request is None else DIALECTS.get(call.dialect),
             stall_s=self._stall_limit_s(booking, call),
             clock=self._clock,
         )
