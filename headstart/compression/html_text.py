@@ -136,8 +136,8 @@ class _Visible(NamedTuple):
 def html_to_text(html: str) -> str | None:
     """Return the visible text of the page, below a header line and the page's title.
 
-    None if the markup is too broken, has formulas, is only the frame of a program, or is the
-    template from which a program makes pages.
+    None if the markup is too broken, has no text, has formulas, is only the frame of a program, or
+    is the template from which a program makes pages.
     """
     visible = _visible(html)
     if visible is None or visible.html.count("<", visible.html.rfind(">") + 1) > _MAX_UNCLOSED:
@@ -153,7 +153,7 @@ def html_to_text(html: str) -> str | None:
     except AssertionError:  # the parser raises it for text like "<![ "
         return None
     body = _BREAK.sub("\n", reader.text()).strip()
-    if visible.large and len(body) < _MIN_WORDS:
+    if not body or (visible.large and len(body) < _MIN_WORDS):
         return None
     title = _TITLE.search(html)
     heading = " ".join(unescape(title[1]).split()) + "\n" if title else ""
