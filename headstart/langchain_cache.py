@@ -8,6 +8,7 @@ learned rule.
 
 from __future__ import annotations
 
+import urllib.error
 import urllib.request
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Unpack
@@ -110,8 +111,11 @@ class HeadstartCache(BaseCache):
             with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:  # noqa: S310
                 found: bytes = reply.read()
                 return found
-        except OSError:  # HTTPError is an OSError, too: status 504 is a miss
-            return None
+        except urllib.error.HTTPError as error:  # 504 is a miss
+            error.close()
+        except OSError:
+            pass
+        return None
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request with the text that ``update`` got."""
