@@ -42,13 +42,7 @@ from headstart.middleware.pump import PumpedCall
 from headstart.middleware.reading import HELD_DOCUMENT_BYTES
 from headstart.middleware.record import AnswerLog
 from headstart.middleware.request_context import KeptCall, KeptCalls, RequestContext
-from headstart.middleware.respond import (
-    NotForOthers,
-    end_cancelled,
-    end_left,
-    leave_to_retry,
-    send_error,
-)
+from headstart.middleware.respond import NotForOthers, end_app, end_left, leave_to_retry, send_error
 from headstart.middleware.router import NO_ROUTE
 from headstart.middleware.shaping.steps import limited_body
 from headstart.middleware.shared_flights import LeaseClaim
@@ -124,7 +118,7 @@ async def _no_messages() -> Message:
     raise RuntimeError("nobody reads the messages of a live draft's call")
 
 
-async def _sent_to_nobody(_: Message) -> None:
+async def _no_send(_: Message) -> None:
     raise RuntimeError("nobody gets the answer of a live draft's call")
 
 
@@ -249,7 +243,7 @@ class Engine:
         except ClientGone:
             await end_left(context, send)
         except asyncio.CancelledError:
-            await end_cancelled(context)
+            await end_app(context)
             raise
         except (RequestError, UpstreamError) as error:
             context.error = booked_code(error)
@@ -318,9 +312,7 @@ class Engine:
         Calls of one ``affinity`` should stay with one provider, whose prompt cache they fill.
         """
         path = raw_path(scope)
-        context = RequestContext(
-            self._new_id(), endpoint, path, scope, _no_messages, _sent_to_nobody
-        )
+        context = RequestContext(self._new_id(), endpoint, path, scope, _no_messages, _no_send)
         context.affinity = affinity
         context.caller = self._access.admit(scope)
         context.body = body

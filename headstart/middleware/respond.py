@@ -372,7 +372,7 @@ async def end_left(context: RequestContext, send: Send) -> None:
         context.status = context.status or await end_unanswered(send)
 
 
-async def end_cancelled(context: RequestContext) -> None:
+async def end_app(context: RequestContext) -> None:
     """Wait a little for the app of a request that its server cancels.
 
     The server stops, and may stop the loop at once. A task left in it would keep its threads, and
