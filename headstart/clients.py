@@ -29,7 +29,7 @@ from headstart.middleware.http_protocol import BoundedHeadProtocol
 from headstart.mount import CacheOptions, resolve_settings
 from headstart.settings import DialectName, Settings, UpstreamSettings
 from headstart.sidecar import build_sidecar
-from headstart.sockets import bind, resolver, url_of
+from headstart.sockets import bind, client_session, url_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -264,9 +264,7 @@ class LiveDraft:
             self._news.set()
 
     async def __aenter__(self) -> Self:
-        self._session = aiohttp.ClientSession(
-            headers=self._headers, connector=aiohttp.TCPConnector(resolver=resolver())
-        )
+        self._session = client_session(headers=self._headers)
         try:
             body = msgspec.json.encode(self._opening)
             async with self._session.post(self._url, data=body) as response:

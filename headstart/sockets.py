@@ -17,7 +17,7 @@ from headstart.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aiohttp import ThreadedResolver
+    from aiohttp import ClientSession, ThreadedResolver
 
 BACKLOG = 2048
 DESCRIPTORS = 65_536
@@ -88,14 +88,14 @@ def is_loopback_host(host: str) -> bool:
 
 
 MOST_LOOKUPS = 64
-"""Most look-ups of names at a time. A few upstreams need as many only if their look-ups hang."""
+"""Most lookups of names at a time. A few upstreams need as many only if their lookups hang."""
 
 
 class NameLookups:
     """Asks the system for the addresses of names, on daemon threads.
 
-    Its methods are those of an event loop. The loop's own look-ups run on threads for which Python
-    waits at its end, and a look-up hangs for minutes if no name server answers.
+    Its methods are those of an event loop. The loop's own lookups run on threads for which Python
+    waits at its end, and a lookup hangs for minutes if no name server answers.
     """
 
     under_way: ClassVar[list[str]] = []
@@ -137,11 +137,18 @@ class NameLookups:
 
 
 def resolver() -> ThreadedResolver:
-    """Return a resolver for a session of aiohttp, with look-ups that hold up no end."""
+    """Return a resolver for a session of aiohttp, with lookups that hold up no end."""
     from aiohttp import ThreadedResolver
 
-    # It takes nothing but look-ups from its event loop.
+    # It takes nothing but lookups from its event loop.
     return ThreadedResolver(cast("asyncio.AbstractEventLoop", NameLookups()))
+
+
+def client_session(*args: Any, **options: Any) -> ClientSession:
+    """Return a session of aiohttp that finds addresses with ``resolver``."""
+    from aiohttp import ClientSession, TCPConnector
+
+    return ClientSession(*args, connector=TCPConnector(resolver=resolver()), **options)
 
 
 def reason_of(error: OSError) -> str:

@@ -53,7 +53,7 @@ from headstart.middleware.learning.certificates import all_labels
 from headstart.middleware.record import LoggedAnswer
 from headstart.observe import Observers
 from headstart.settings import CacheSettings, Settings, masked_url
-from headstart.sockets import resolver
+from headstart.sockets import client_session
 from headstart.types import Delete, Entry, EntryFilter, Frozen, Headers, Put, VectorRow
 
 if TYPE_CHECKING:
@@ -624,9 +624,7 @@ async def _session(options: WarmOptions) -> AsyncIterator[aiohttp.ClientSession]
     if options.key_env is not None:
         headers["authorization"] = data_sources.bearer_key(options.key_env)
     timeout = aiohttp.ClientTimeout(total=600.0)
-    async with aiohttp.ClientSession(
-        url, headers=headers, timeout=timeout, connector=aiohttp.TCPConnector(resolver=resolver())
-    ) as session:
+    async with client_session(url, headers=headers, timeout=timeout) as session:
         yield session
 
 

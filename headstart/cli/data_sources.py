@@ -22,7 +22,7 @@ import msgspec
 
 from headstart.errors import ConfigError, HeadstartError
 from headstart.settings import ServerSettings, Settings, masked_variable
-from headstart.sockets import reason_of, resolver
+from headstart.sockets import client_session, reason_of
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
@@ -68,11 +68,7 @@ class RunningServer(NamedTuple):
         timeout = aiohttp.ClientTimeout(total=timeout_s)
         try:
             async with (
-                aiohttp.ClientSession(
-                    headers=headers,
-                    timeout=timeout,
-                    connector=aiohttp.TCPConnector(resolver=resolver()),
-                ) as session,
+                client_session(headers=headers, timeout=timeout) as session,
                 session.request(method, f"{url.rstrip('/')}/_headstart/{path}") as response,
             ):
                 body = await response.read()

@@ -25,7 +25,7 @@ from headstart.config.checks import ignored_proxy
 from headstart.config.providers import NO_UPSTREAM
 from headstart.errors import ConfigError, HeadstartError, MissingExtra, StoreError
 from headstart.settings import CacheSettings, ServerSettings, Settings, UpstreamSettings, masked_url
-from headstart.sockets import bind, reason_of, resolver, tls_of, why_no_tls
+from headstart.sockets import bind, client_session, reason_of, tls_of, why_no_tls
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -228,7 +228,7 @@ async def _state_of(server: ServerSettings) -> str:
     try:
         async with (
             asyncio.timeout(LIMIT_S),
-            aiohttp.ClientSession(connector=aiohttp.TCPConnector(resolver=resolver())) as session,
+            client_session() as session,
             session.get(f"{data_sources.url_of(server)}/_headstart/ready") as response,
         ):
             said = msgspec.json.decode(await response.read(), type=_State)
@@ -475,7 +475,7 @@ async def _reach(upstream: UpstreamSettings) -> _Reached:
     try:
         async with (
             asyncio.timeout(LIMIT_S),
-            aiohttp.ClientSession(connector=aiohttp.TCPConnector(resolver=resolver())) as session,
+            client_session() as session,
             session.head(
                 upstream.base_url,
                 ssl=tls_of(name, upstream.ca_file, upstream.client_cert_file),
@@ -545,7 +545,7 @@ async def _collector(settings: Settings, environ: Mapping[str, str]) -> AsyncIte
     try:
         async with (
             asyncio.timeout(LIMIT_S),
-            aiohttp.ClientSession(connector=aiohttp.TCPConnector(resolver=resolver())) as session,
+            client_session() as session,
             session.head(base),
         ):
             pass

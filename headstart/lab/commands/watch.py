@@ -38,7 +38,7 @@ from headstart.lab.commands.bench import ABOVE_ZERO, PROMPTS_HELP, read_bench_pr
 from headstart.lab.commands.bench_calls import BenchPlan, BenchTarget, measure, open_configured
 from headstart.lab.commands.tune import set_keys
 from headstart.lab.quality import FIGURES, DriftAlarm, Round, Watch, limit_for, round_of, spent_usd
-from headstart.sockets import resolver
+from headstart.sockets import client_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -332,9 +332,7 @@ async def _post(url: str, alarm: DriftAlarm, diff: str) -> None:
     headers = {"content-type": "application/json"}
     try:
         async with (
-            aiohttp.ClientSession(
-                timeout=timeout, connector=aiohttp.TCPConnector(resolver=resolver())
-            ) as session,
+            client_session(timeout=timeout) as session,
             session.post(url, data=body, headers=headers) as answer,
         ):
             if answer.status >= 400:

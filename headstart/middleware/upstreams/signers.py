@@ -18,7 +18,7 @@ import aiohttp
 import msgspec
 
 from headstart.errors import ConfigError, InvalidRequest, MissingExtra, UpstreamUnreachable
-from headstart.sockets import resolver
+from headstart.sockets import client_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -263,7 +263,7 @@ class TokenExchange:
 
     async def fetch(self) -> AccessToken:
         async with (
-            aiohttp.ClientSession(connector=aiohttp.TCPConnector(resolver=resolver())) as session,
+            client_session() as session,
             session.post(self._url, data=dict(self._form()), proxy=self._proxy) as response,
         ):
             return _read(response.status, await response.read())
@@ -277,9 +277,7 @@ class MetadataServer:
 
     async def fetch(self) -> AccessToken:
         async with (
-            aiohttp.ClientSession(
-                headers=_FLAVOR, connector=aiohttp.TCPConnector(resolver=resolver())
-            ) as session,
+            client_session(headers=_FLAVOR) as session,
             session.get(self._url) as response,
         ):
             return _read(response.status, await response.read())
