@@ -27,7 +27,7 @@ from headstart.attempts import Tokens
 from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
 from headstart.dialects.bedrock_converse import BEDROCK_CONVERSE
 from headstart.dialects.cohere_chat import COHERE_CHAT
-from headstart.dialects.dialect import UNDECODABLE, Dialect, UpstreamDialect, as_count
+from headstart.dialects.dialect import Dialect, UpstreamDialect, as_count
 from headstart.dialects.gemini_generate import GEMINI_GENERATE
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.openai_completions import OPENAI_COMPLETIONS
@@ -40,7 +40,7 @@ from headstart.dialects.requests import (
     too_long_model,
 )
 from headstart.errors import InvalidRequest
-from headstart.types import ChatRequest, Choice, Completion, Entry, Headers, Text
+from headstart.types import UNDECODABLE, ChatRequest, Choice, Completion, Entry, Headers, Text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
