@@ -243,12 +243,9 @@ async def drive(
     calls: int,
     per_s: float,
     one: Callable[[int, float], Coroutine[Any, Any, Sample]],
-    *,
-    seed: int = 1,
-    first: int = 0,
 ) -> list[Sample]:
     """Make calls as they come in: at random, whether or not earlier ones have been answered."""
-    noise, now = random.Random(seed), time.perf_counter  # uvloop's own clock ticks in whole ms
+    noise, now = random.Random(1), time.perf_counter  # uvloop's own clock ticks in whole ms
     due = now()
     samples: list[Sample] = []
 
@@ -256,7 +253,7 @@ async def drive(
         samples.append(await made)
 
     async with asyncio.TaskGroup() as group:
-        for number in range(first, first + calls):
+        for number in range(calls):
             due += noise.expovariate(per_s)
             await asyncio.sleep(max(0.0, due - now()))
             group.create_task(take(one(number, now())))
