@@ -20,7 +20,7 @@ import msgspec
 
 from headstart.errors import ConfigError
 from headstart.settings import StrategyName  # noqa: TC001 - msgspec reads it
-from headstart.types import Frozen
+from headstart.types import UNDECODABLE, Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -320,7 +320,7 @@ def read_prompts(name: str, lines: Iterable[bytes]) -> tuple[BenchPrompt, ...]:
             )
         except UnicodeDecodeError as error:
             raise ConfigError(f"{name}, line {number}: not UTF-8") from error
-        except (msgspec.DecodeError, ValueError) as error:
+        except (*UNDECODABLE, ValueError) as error:
             raise ConfigError(f"{name}, line {number}: {error}") from error
     if not rows:
         raise ConfigError(f"{name} has no prompt")

@@ -26,7 +26,7 @@ import msgspec
 
 from headstart.errors import ConfigError
 from headstart.lab.simulator.chat_request import AskedMessage  # noqa: TC001 - msgspec reads it
-from headstart.types import Frozen
+from headstart.types import UNDECODABLE, Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -90,7 +90,7 @@ def paragraph(source: str, lead: str = "", *, tokens: int | None = None) -> str:
 
     It begins with ``lead``, which is shortened only where ``tokens`` sets an exact length.
     """
-    rng = random.Random(sha256(source.encode("utf-8", "surrogatepass")).digest())
+    rng = _seeded(source)
     wanted = tokens or rng.randint(40, 180)
     words = lead.split() + rng.choice(_FILE.openings).split()
     while len(words) < wanted:
@@ -401,7 +401,7 @@ def read_answer_key(lines: Iterable[bytes]) -> list[Scripted]:
         if raw.strip():
             try:
                 rows.append(_scripted(_decoder.decode(raw)))
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except UNDECODABLE as error:
                 raise ConfigError(
                     f"line {number} is not a labelled prompt: {error}; give {{'prompt', 'class'}}"
                 ) from error
