@@ -142,6 +142,11 @@ def _serve(make: Callable[..., Any], arguments: tuple[Any, ...], bound: socket.s
     uvicorn.Server(config).run(sockets=[bound])
 
 
+def cpu_s(pid: int) -> float:
+    """Return the user and system seconds of a process so far."""
+    return time.clock_gettime(~pid << 3 | 2)  # as clock_getcpuclockid(3) does
+
+
 @dataclass
 class Running:
     """A server process."""
@@ -152,14 +157,12 @@ class Running:
     def cpu_s(self) -> float:
         """User and system seconds so far."""
         assert self.process.pid is not None
-        return time.clock_gettime(~self.process.pid << 3 | 2)  # as clock_getcpuclockid(3) does
+        return cpu_s(self.process.pid)
 
     def rss_mb(self) -> float:
         """Resident memory."""
-        return int(self._proc("statm").split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
-
-    def _proc(self, name: str) -> str:
-        return Path(f"/proc/{self.process.pid}/{name}").read_text(encoding="ascii")
+        pages = Path(f"/proc/{self.process.pid}/statm").read_text(encoding="ascii").split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def start(make: Callable[..., Any], *arguments: Any, port: int = 0) -> Running:

@@ -20,6 +20,7 @@ import msgspec
 import uvloop
 
 from benchmarks.load import percentile
+from benchmarks.overhead import cpu_s
 from benchmarks.safe_hits_programs import Program
 from headstart.lab.simulator import (
     EndedCall,
@@ -134,9 +135,7 @@ class Site:
 
     def cpu_s(self) -> float:
         """User and system seconds of the sidecar so far."""
-        stat = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii")
-        fields = stat.rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return cpu_s(self.pid)
 
 
 def _provide(providers: tuple[Provider, ...], pipe: Connection) -> None:

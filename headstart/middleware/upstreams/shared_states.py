@@ -342,12 +342,15 @@ class _Slot:
 class _SharedState:
     """Runs a policy's methods on shared state: the mixin of the classes below."""
 
-    slot: _Slot
     counts: Sequence[float] = ()
     """The numbers that each call changes. The first one is the time of the last call."""
     _fields: tuple[str, ...]
     _values: Callable[[Any], tuple[Any, ...]]
     _format: Any
+
+    def __init__(self, table: SharedTable, name: bytes) -> None:
+        super().__init__()
+        self.slot = _Slot(table, name)
 
     def save(self) -> bytes:
         """Return the state."""
@@ -412,10 +415,6 @@ class SharedBreaker(_SharedState, CircuitBreaker):
     ]  # fmt: skip
     """The types of the fields, in their order."""
 
-    def __init__(self, table: SharedTable, name: bytes) -> None:
-        super().__init__()
-        self.slot = _Slot(table, name)
-
     def is_worth_more(self) -> bool:
         return self.proven
 
@@ -466,10 +465,6 @@ class SharedLimits(_SharedState, RateLimits):
     it does not read them again.
     """
 
-    def __init__(self, table: SharedTable, name: bytes) -> None:
-        super().__init__()
-        self.slot = _Slot(table, name)
-
     def save(self) -> bytes:
         return msgspec.msgpack.encode(self.saved())
 
@@ -517,10 +512,6 @@ class SharedRetryBudget(_SharedState, RetryBudget):
     _fields = ("_level", "_at")
     _values = attrgetter(*_fields)
     _format = tuple[float, float | None]
-
-    def __init__(self, table: SharedTable, name: bytes) -> None:
-        super().__init__()
-        self.slot = _Slot(table, name)
 
     def earn(self, now: float) -> None:
         """Count a call that is not a retry. A full budget needs no lock."""
