@@ -25,6 +25,7 @@ from headstart.types import UNDECODABLE, Frozen
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+# --- load, and the knee ---------------------------------------------------------------------------
 
 CALLS_PER_SLOT = 4
 """Fewest calls of a step for each call at a time. Two of them are measured."""
@@ -139,6 +140,9 @@ def _full_window(at: int, answered: Sequence[Sample]) -> tuple[Sequence[Sample],
         return None
     seconds = inside[-1].ended_s - begin
     return (inside, seconds) if seconds > 0 else None
+
+
+# --- figures of one provider ----------------------------------------------------------------------
 
 
 class Subject(NamedTuple):
@@ -256,6 +260,9 @@ def quantiles(
     return SampleQuantiles(p50=p50, p95=p95, p99=p99)
 
 
+# --- prompts --------------------------------------------------------------------------------------
+
+
 class BenchPrompt(Frozen):
     """One request's messages, in OpenAI's form."""
 
@@ -339,6 +346,8 @@ def _from_json(raw: bytes) -> BenchPrompt:
         asked = ({"role": "user", "content": asked},)
     return BenchPrompt(messages=asked, max_tokens=line.max_tokens, expect=expect)
 
+
+# --- the recommended route ------------------------------------------------------------------------
 
 MAX_ERROR_RATE = 0.10
 """A provider that fails more often is left out."""

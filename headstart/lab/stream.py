@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 P = TypeVar("P")
 
 
+# --- judges ---------------------------------------------------------------------------------------
+
+
 def history_judge(
     policy: MatchPolicy[P], prepare: PreparePrompt[P]
 ) -> Callable[[CacheKey, CacheKey], bool]:
@@ -121,6 +124,8 @@ def noisy(truth: Judge[AnyRow], noise: JudgeNoise, draw: Callable[[], float]) ->
 
     return judge
 
+
+# --- the play -------------------------------------------------------------------------------------
 
 HISTORY = "history"
 """The reason of a miss whose neighbour belongs to another conversation."""
@@ -387,6 +392,8 @@ class _ReplayedCache(Generic[P, R]):
                 break
         return vetoes
 
+
+# --- policies by name -----------------------------------------------------------------------------
 
 _POLICIES = "use verified, verified:1%, static, static:0.90, bare:0.90 (no guards) or off"
 

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from headstart.lab.stream import PlayedPrompt
 
 
+# --- advice ---------------------------------------------------------------------------------------
+
 WORTH_IT = 0.01
 """With a lower share of late hits, matching by meaning gains next to nothing."""
 FEW_HITS = 30
@@ -152,6 +154,8 @@ def _explain(target: TargetResult) -> str:
 def _percent(share: float | None) -> str:
     return f"{100 * (share or 0.0):.3g} %"
 
+
+# --- templates ------------------------------------------------------------------------------------
 
 MIN_CHARS = 200
 """A shorter prompt is a question without a template."""
@@ -279,6 +283,8 @@ def _pattern(literals: Sequence[str], place: int, *, closed: bool) -> str:
 def _escape(literal: str) -> str:
     return _SPECIAL.sub(r"\\\g<0>", literal).replace("\n", r"\n").replace("\t", r"\t")
 
+
+# --- the study of a log ---------------------------------------------------------------------------
 
 TARGETS = (0.005, 0.01, 0.02, 0.05, 0.10)
 """Error targets that are compared."""

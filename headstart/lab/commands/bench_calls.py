@@ -237,6 +237,9 @@ async def _read(reply: Reply, reading: _Reading) -> str | None:
     return None if reading.first_s is not None else FailureKind.EMPTY
 
 
+# --- the measurements of one answer ---------------------------------------------------------------
+
+
 class _Reading:
     """The measurements of one answer while it arrives."""
 
@@ -313,6 +316,8 @@ class _Reading:
 def _text_of(event: Content) -> str:
     return event.arguments or event.name or "" if isinstance(event, ToolCallDelta) else event.text
 
+
+# --- the providers --------------------------------------------------------------------------------
 
 _DIALECTS: dict[str, DialectName] = {
     "anthropic": "anthropic",

@@ -129,6 +129,9 @@ def comparison(first: str, rows: Iterable[tuple[str, Sequence[str], Rates]], *mo
     return compared
 
 
+# --- what is played -------------------------------------------------------------------------------
+
+
 class ReplayInput(NamedTuple):
     """Rows to play in order, with the functions that encode and judge them."""
 
@@ -204,6 +207,9 @@ def _read_replay_input(paths: Sequence[Path], pattern: re.Pattern[str] | None) -
     return ReplayInput(
         rows, encode_all(row.prompt for row in rows), same_class, EXACT_JUDGE, {}, texts, pairs
     )
+
+
+# --- logs -----------------------------------------------------------------------------------------
 
 
 class LoggedExchange(Frozen):

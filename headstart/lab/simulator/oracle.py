@@ -1,4 +1,4 @@
-"""Scripted prompts with their right answers, and traffic that is made of them.
+"""AnswerKeyRow prompts with their right answers, and traffic that is made of them.
 
 ``AnswerKey`` has the right answers to a labelled stream: made-up facts of each class, in varying
 words.
@@ -173,6 +173,8 @@ class Oracle:
         return Truth(class_id=f"unknown-{mark}", text=text, known=False)
 
 
+# --- traffic --------------------------------------------------------------------------------------
+
 Kind = Literal["new", "repeat", "reword", "trap"]
 
 
@@ -258,14 +260,14 @@ class _Script:
         return TrafficPrompt(text=text, class_id=self._oracle.truth(text).class_id, kind=kind)
 
 
+# --- answer keys of labelled streams --------------------------------------------------------------
+
 _SLOT = re.compile(r"\{(\w+)\}")
 _CHOICE = re.compile(r"\[([^\]]*)\]")
 _OWN = (1, 1, 2, 3)
 """The number of facts in which a class differs from its family; often a single one."""
-
 _REMARKS = 3
 """The number of sentences of a class that state no fact; each wording leaves out one."""
-
 _ECHO = 0.6
 """The share of answers that begin with the question; the others end with it."""
 
@@ -373,7 +375,7 @@ _WORDINGS = 3
 """The number of questions of a class that its answers may repeat, beside the asked one."""
 
 
-class Scripted(Frozen):
+class AnswerKeyRow(Frozen):
     """One line of a stream: a prompt, the question in it, and the class of its answer."""
 
     prompt: str
@@ -390,7 +392,7 @@ class _KeyLine(Frozen):
 _decoder = msgspec.json.Decoder(_KeyLine)
 
 
-def read_answer_key(lines: Iterable[bytes]) -> list[Scripted]:
+def read_answer_key(lines: Iterable[bytes]) -> list[AnswerKeyRow]:
     """Read a stream of lines ``{"prompt", "class"}``, as ``headstart evaluate`` does.
 
     A list of messages is stored under its ``transcript``. The ``query`` of a line is the question
@@ -408,13 +410,13 @@ def read_answer_key(lines: Iterable[bytes]) -> list[Scripted]:
     return rows
 
 
-def _scripted(line: _KeyLine) -> Scripted:
+def _scripted(line: _KeyLine) -> AnswerKeyRow:
     if isinstance(line.prompt, str):
         prompt = question = line.prompt
     else:
         prompt = transcript(line.prompt)
         question = line.prompt[-1].text if line.prompt else ""
-    return Scripted(prompt=prompt, question=line.query or question, label=str(line.label))
+    return AnswerKeyRow(prompt=prompt, question=line.query or question, label=str(line.label))
 
 
 class AnswerKey(Oracle):
@@ -427,13 +429,13 @@ class AnswerKey(Oracle):
 
     def __init__(
         self,
-        rows: Iterable[Scripted],
+        rows: Iterable[AnswerKeyRow],
         *,
         vary: bool = False,
         answer_tokens: int | None = None,
     ) -> None:
         super().__init__(answer_tokens=answer_tokens)
-        self._rows: dict[str, Scripted] = {}
+        self._rows: dict[str, AnswerKeyRow] = {}
         self._wordings: dict[str, list[str]] = {}
         for row in rows:
             if self._rows.setdefault(row.prompt, row).label != row.label:
