@@ -395,7 +395,8 @@ class _ReplayedCache(Generic[P, R]):
 
 # --- policies by name -----------------------------------------------------------------------------
 
-_POLICIES = "use verified, verified:1%, static, static:0.90, bare:0.90 (no guards) or off"
+POLICIES = "verified, verified:1%, static, static:0.90, bare:0.90 (no guards) or off"
+"""The names that ``policy_maker`` knows, in words."""
 
 
 class TestedPolicy(NamedTuple):
@@ -429,7 +430,7 @@ def policy_maker(name: str, setup: PolicySetup) -> Callable[[], TestedPolicy]:
         threshold = _share_of(name, value)
         return lambda: TestedPolicy(StaticMatch(threshold, () if kind == "bare" else guards))
     if kind != "verified":
-        raise ConfigError(f"--policy {name}: {_POLICIES}")
+        raise ConfigError(f"--policy {name}: use {POLICIES}")
     error_limit = _error_limit(_share_of(name, value), setup)
 
     def verified() -> TestedPolicy:
