@@ -33,12 +33,7 @@ from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.openai_completions import OPENAI_COMPLETIONS
 from headstart.dialects.openai_responses import OPENAI_RESPONSES
 from headstart.dialects.request_form import RequestForm
-from headstart.dialects.requests import (
-    LONGEST_MODEL,
-    decode_object,
-    repeats_keys,
-    too_long_model,
-)
+from headstart.dialects.requests import LONGEST_MODEL, decode_object, repeats_keys, too_long_model
 from headstart.errors import InvalidRequest
 from headstart.types import UNDECODABLE, ChatRequest, Choice, Completion, Entry, Headers, Text
 

@@ -31,13 +31,7 @@ import msgspec
 
 from headstart.attempts import Attempt  # noqa: TC001 - msgspec reads it
 from headstart.errors import StageError, StoreError, UpstreamError
-from headstart.middleware.flights import (
-    LOG_BYTES,
-    OWN_ALONE,
-    AnswerForm,
-    LazyCondition,
-    OwnedCall,
-)
+from headstart.middleware.flights import LOG_BYTES, OWN_ALONE, AnswerForm, LazyCondition, OwnedCall
 from headstart.observe import Observer, StageFailed
 from headstart.policies.routing.schedule import JoinTerms, twin_wait_s
 from headstart.types import UNDECODABLE, Entry, Headers, Lease, Origin

@@ -44,13 +44,7 @@ from headstart.middleware.translated_reading import (
     Reencoder,
     StreamAssembler,
 )
-from headstart.policies.callers import (
-    NameMemo,
-    NamesMemo,
-    is_secret,
-    is_secret_parameter,
-    picker,
-)
+from headstart.policies.callers import NameMemo, NamesMemo, is_secret, is_secret_parameter, picker
 from headstart.policies.routing.failures import FailureKind
 from headstart.reply import EVENT_STREAMS, Transcript
 from headstart.sockets import NameLookups, reason_of, why_no_tls

@@ -761,11 +761,10 @@ class SharedUpstreamStates(UpstreamStates):
         for name, given in singly:
             if name == "served":
                 Affinities.served(self.affinities, *given)
-                continue
-            if name == "prefix":
+            elif name == "prefix":
                 PrefixReuse.used(self.reuse, SeenPrefix(*given))
-                continue
-            _UPDATES[name](self.measures, UpstreamModel(*given[0]), *given[1:])
+            else:
+                _UPDATES[name](self.measures, UpstreamModel(*given[0]), *given[1:])
 
     def make(self, upstream: str, model: str, key: str) -> UpstreamState:
         """Return the state that all workers share."""
