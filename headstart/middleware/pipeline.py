@@ -711,7 +711,9 @@ class Engine:
         """
         endpoint, prepared = context.endpoint, context.prepared
         predicts = self._routes.get(prepared.route, NO_ROUTE).predicts
-        call = context.call(editable=editable, predicts=predicts, body=body)
+        call = context.call(
+            editable=editable, predicts=predicts, body=body, checks=bool(sample and sample.served)
+        )
         upstream: Upstream
         if self._router is None:
             upstream = context.app_call = AppUpstream(
