@@ -40,6 +40,7 @@ OLD_FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 INPUT = click.Path(path_type=Path, dir_okay=False, exists=True, allow_dash=True)
 """A file that has to exist, or `-` for the standard input."""
 COUNT = click.IntRange(1)
+ABOVE_ZERO = click.FloatRange(0, min_open=True)
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 

@@ -18,6 +18,7 @@ import msgspec
 
 from headstart.dialects.requests import reasoning_mark
 from headstart.types import (
+    UNDECODABLE,
     Ended,
     ErrorReported,
     ExtraDelta,
@@ -463,8 +464,6 @@ def listed_objects(document: Any, field: str) -> list[dict[str, Any]]:
 
 # --- the common parts of answers: JSON, stored answers, translation -------------------------------
 
-UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""The errors of decoding bytes that are not JSON."""
 MOST_TOKENS = 1_000_000_000
 """The largest number that is read as a count of tokens. No model reads or writes more at once."""
 
@@ -553,7 +552,7 @@ def is_json(text: str) -> bool:
     """Tell whether a text is a whole JSON value."""
     try:
         msgspec.json.decode(text, type=msgspec.Raw)
-    except (msgspec.DecodeError, RecursionError):
+    except UNDECODABLE:
         return False
     return True
 

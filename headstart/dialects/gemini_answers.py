@@ -22,6 +22,7 @@ from headstart.dialects.dialect import (
 )
 from headstart.types import (
     CONTENT_BLOCKS,
+    UNDECODABLE,
     Ended,
     ErrorReported,
     ExtraDelta,
@@ -506,7 +507,7 @@ def arguments_object(arguments: str) -> Any:
     """Return a call's arguments as an object, as the model wrote them if that is an object."""
     try:
         value = msgspec.json.decode(arguments or "{}")
-    except (msgspec.DecodeError, RecursionError):
+    except UNDECODABLE:
         return {"INVALID_JSON": arguments}
     if not isinstance(value, dict):
         return {"INVALID_JSON": arguments}

@@ -22,6 +22,7 @@ from headstart.canonical_request import (
     WrittenRequest,
 )
 from headstart.errors import InvalidRequest
+from headstart.types import UNDECODABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -604,7 +605,7 @@ def call_input(arguments: str) -> dict[str, Any]:
         return {}
     try:
         value = msgspec.json.decode(arguments)
-    except (msgspec.DecodeError, RecursionError):
+    except UNDECODABLE:
         value = None
     return value if isinstance(value, dict) else {"_raw": arguments}
 

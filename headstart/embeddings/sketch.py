@@ -202,6 +202,10 @@ class Sketcher:
             return None
         return self._add(ids)
 
+    def is_too_long(self, text: str) -> bool:
+        """Tell whether a prompt exceeds the encoder's limit."""
+        return len(text) > self._most_chars or len(self._tokenize(text)) > self._most_tokens
+
     def _tokenize(self, text: str) -> list[int]:
         kept = text[: self._most_chars]
         ids = None if self._words is None else self._words.of_text(kept)

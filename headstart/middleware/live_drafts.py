@@ -64,6 +64,7 @@ from headstart.policies.live_drafts import (
     with_inferences,
 )
 from headstart.settings import LiveStage  # noqa: TC001 - msgspec reads it
+from headstart.types import UNDECODABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -714,7 +715,7 @@ def _wasted_usd(kept: KeptCall) -> float:
 def _decoded(data: bytes | str, kind: type[Any]) -> Any:
     try:
         return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise InvalidRequest(str(error)) from None
 
 

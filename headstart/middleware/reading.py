@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from headstart.dialects.dialect import UNDECODABLE, Dialect, Frame, FrameCutter, UpstreamDialect
+from headstart.dialects.dialect import Dialect, Frame, FrameCutter, UpstreamDialect
 from headstart.dialects.registry import TEXT_FIELDS, read_usage
 from headstart.errors import UpstreamProtocolError
 from headstart.reply import is_event_stream, is_plain
 from headstart.types import (
+    UNDECODABLE,
     Ended,
     ErrorReported,
     ExtraDelta,

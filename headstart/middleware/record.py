@@ -315,7 +315,7 @@ class AnswerLog:
             answer=answer,
             origin=Origin(
                 model=answer.model,
-                upstream=min(prepared.answerers, default=""),
+                upstream=min(prepared.upstreams, default=""),
                 ttft_s=0.0,
                 total_s=0.0,
                 prompt_tokens=tokens.prompt,

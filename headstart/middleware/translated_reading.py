@@ -17,7 +17,6 @@ import msgspec
 
 from headstart.attempts import CHARS_PER_TOKEN, Tokens
 from headstart.dialects.dialect import (
-    UNDECODABLE,
     Dialect,
     EventEncoder,
     Frame,
@@ -37,6 +36,7 @@ from headstart.middleware.reading import (
 from headstart.policies.output.sentences import SentenceCutter
 from headstart.reply import Transcript, form_of_body
 from headstart.types import (
+    UNDECODABLE,
     Ended,
     ErrorReported,
     ExtraDelta,

@@ -11,10 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headstart.dialects.dialect import UNDECODABLE
 from headstart.dialects.registry import FORMS, refuse_in_dialect
 from headstart.errors import ConfigError
-from headstart.types import CONTENT_BLOCKS, Completion, Refusal, Text, ToolCall, word_classes
+from headstart.types import (
+    CONTENT_BLOCKS,
+    UNDECODABLE,
+    Completion,
+    Refusal,
+    Text,
+    ToolCall,
+    word_classes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from headstart.attempts import CHARS_PER_TOKEN, PREFIX_TOKENS, RoutingEstimate
-from headstart.dialects.dialect import UNDECODABLE
 from headstart.errors import InvalidRequest
 from headstart.policies.output.sentences import SentenceCutter
+from headstart.types import UNDECODABLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,6 +11,7 @@ import msgspec
 
 from headstart.cli.data_sources import lines_of
 from headstart.cli.options import (
+    ABOVE_ZERO,
     COUNT,
     JSON,
     OLD_FILE,
@@ -52,7 +53,6 @@ JUDGE_HELP = 'Model that judges answers without the words of "expect".'
 QUALITY_HELP = "Least share of right answers: the report names the cheapest model that has it."
 MOST_PARALLEL = 1000
 """The largest number in ``--concurrency``."""
-ABOVE_ZERO = click.FloatRange(0, min_open=True)
 
 
 @dataclass(frozen=True)

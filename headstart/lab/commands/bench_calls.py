@@ -19,13 +19,7 @@ from headstart.attempts import Tokens
 from headstart.cli.config import chat_call, failure_in, model_for
 from headstart.config.checks import checked
 from headstart.config.loading import load_settings
-from headstart.config.providers import (
-    aliases,
-    discover,
-    model_at,
-    model_table,
-    preset,
-)
+from headstart.config.providers import aliases, discover, model_at, model_table, preset
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.registry import BY_SETTING
 from headstart.errors import ConfigError, InvalidRequest, UpstreamError
@@ -37,12 +31,7 @@ from headstart.lab.simulator import ProviderProfile, Simulator, find_profile, se
 from headstart.middleware.upstreams.accounting import UpstreamStates
 from headstart.policies.agreement.judge import judge_request, read_verdict
 from headstart.policies.routing.failures import FailureKind, failure_of
-from headstart.settings import (
-    DialectName,
-    PriceSettings,
-    Settings,
-    UpstreamSettings,
-)
+from headstart.settings import DialectName, PriceSettings, Settings, UpstreamSettings
 from headstart.types import (
     Call,
     ErrorReported,
@@ -237,6 +226,9 @@ async def _read(reply: Reply, reading: _Reading) -> str | None:
     return None if reading.first_s is not None else FailureKind.EMPTY
 
 
+# --- the measurements of one answer ---------------------------------------------------------------
+
+
 class _Reading:
     """The measurements of one answer while it arrives."""
 
@@ -313,6 +305,8 @@ class _Reading:
 def _text_of(event: Content) -> str:
     return event.arguments or event.name or "" if isinstance(event, ToolCallDelta) else event.text
 
+
+# --- the providers --------------------------------------------------------------------------------
 
 _DIALECTS: dict[str, DialectName] = {
     "anthropic": "anthropic",

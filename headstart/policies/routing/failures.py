@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from headstart.dialects.dialect import UNDECODABLE
 from headstart.errors import (
     IdleConnectionClosed,
     UpstreamError,
@@ -26,7 +25,7 @@ from headstart.errors import (
     UpstreamUnavailable,
 )
 from headstart.policies.routing.rate_limits import exhausted_until_s, message_wait_s, retry_after_s
-from headstart.types import ErrorReported, Frozen, Headers, word_classes
+from headstart.types import UNDECODABLE, ErrorReported, Frozen, Headers, word_classes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
