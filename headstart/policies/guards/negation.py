@@ -13,7 +13,7 @@ Zaharia 2020, used as a veto, not as a score).
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING
 
 from headstart.policies.guards.facts import DENIALS
@@ -354,6 +354,11 @@ _ALIKE = (({_COMPLAINS}, {_COMPLAINS, _TROUBLED}), ({_CEASES}, {_ENDS}))
 that has the second tone."""
 
 
+_SUBSTITUTING = stems_of("substitute substituting")
+_REPLACING = _SUBSTITUTING | stems_of("replace replacing")
+_REPLACED_WITH = frozenset({"with", "by", "for"})
+
+
 def negations(words: Sequence[Word]) -> tuple[frozenset[str], bool, frozenset[str]]:
     """Return the negations of a prompt, whether their number is odd, and its tone.
 
@@ -386,17 +391,43 @@ def negations(words: Sequence[Word]) -> tuple[frozenset[str], bool, frozenset[st
 
 
 def negations_differ(a: Parse, b: Parse) -> bool:
-    """Veto when one prompt is negated and the other is not.
+    """Veto when one prompt is negated and the other is not, or takes X for Y and not Y for X.
 
     It does not veto when both complain ("My card isn't working", "My card fails") or both end
     something ("Stop sending letters", "Cancel letters"), nor when an opposite makes up for the
     negation ("not correct", "wrong").
     """
     if a.negated == b.negated:
-        return False
+        return _replacement_turned(a, b)
     negated, other = (a.tone, b.tone) if a.negated else (b.tone, a.tone)
     made_up = any(negated & ours and other & theirs for ours, theirs in _ALIKE)
     return not made_up and not opposites_exchanged(a, b)
+
+
+def _replacement_turned(a: Parse, b: Parse) -> bool:
+    """Tell whether one prompt takes X in place of Y, and the other one Y in place of X."""
+    (new, old), (other_new, other_old) = _replacement(a), _replacement(b)
+    return not (new - old).isdisjoint(other_old - other_new) and not (old - new).isdisjoint(
+        other_new - other_old
+    )
+
+
+def _replacement(parse: Parse) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the content words of what a prompt takes, and of what this replaces.
+
+    "X instead of Y", "replace Y with X", "substitute X for Y".
+    """
+    for place, word in enumerate(parse.stems):
+        before, after = parse.stems[:place], parse.stems[place + 1 :]
+        if word == "instead" and after[:1] == ("of",):
+            return parse.content.intersection(before), parse.content.intersection(after)
+        if word in _REPLACING:
+            named_first = tuple(takewhile(lambda each: each not in _REPLACED_WITH, after))
+            named_last = after[len(named_first) :]
+            takes_first = word in _SUBSTITUTING and named_last[:1] == ("for",)
+            new, old = (named_first, named_last) if takes_first else (named_last, named_first)
+            return parse.content.intersection(new), parse.content.intersection(old)
+    return frozenset(), frozenset()
 
 
 def _ceases(words: Sequence[Word], place: int) -> bool:
