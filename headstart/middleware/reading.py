@@ -548,7 +548,9 @@ class FrameReader(EventReader):
         if strip_usage:
             passed = passed.replace(b',"usage":null', b"")
             name = passed.find(b'"usage"')
-            if name >= 0:  # another layout. The expression looks at each comma, which takes long.
+            # The usage is written with other blanks. The expression looks at each comma, which
+            # takes long, so it begins here.
+            if name >= 0:
                 comma = max(0, name - 2)
                 passed = passed[:comma] + _NULL_USAGE.sub(b"", passed[comma:])
         return Piece(passed, texts)
