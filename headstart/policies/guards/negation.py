@@ -738,7 +738,10 @@ def _owned(parse: Parse) -> Iterator[tuple[str, str]]:
 
 
 def _narrowed(a: Parse, b: Parse) -> bool:
-    """Find one content word that one prompt adds before a common word: "a joint account"."""
+    """Find one content word that one prompt adds before a common word: "a joint account".
+
+    Or after the name of a model: "the V11", "the V11 battery".
+    """
     added = a.content ^ b.content
     if len(added) != 1:
         return False
@@ -746,12 +749,18 @@ def _narrowed(a: Parse, b: Parse) -> bool:
     longer, shorter = (a, b) if word in a.content else (b, a)
     neighbors = set(pairwise(("", *shorter.stems)))
     inserted = any(
-        middle == word and after in longer.content and (before, after) in neighbors
+        middle == word
+        and ((after in longer.content and (before, after) in neighbors) or _is_model(before))
         for before, middle, after in zip(
-            ("", *longer.stems), longer.stems, longer.stems[1:], strict=False
+            ("", *longer.stems[:-1]), longer.stems, (*longer.stems[1:], ""), strict=True
         )
     )
     if not inserted:
         return False
     maxsim = exchanged_maxsim(a, b)
     return maxsim is None or maxsim < NARROWED_MAXSIM
+
+
+def _is_model(word: str) -> bool:
+    """Tell whether a word has letters and digits."""
+    return word.isalnum() and not word.isalpha() and not word.isdecimal()

@@ -49,6 +49,7 @@ _GOALS = frozenset({"to", "for"})
 _WHO = words_of("who whom which what")
 _ANYBODY = stems_of("person people one")
 _DO = stems_of("do does did")
+_BINDING = stems_of("each every per first last")
 _MOST_ROLES = 24
 """Most roles of a prompt: each of them is compared with each role of the other prompt."""
 _LONGEST_ARGUMENT = 3
@@ -87,14 +88,29 @@ def _argument(words: Sequence[Word], place: int) -> tuple[str, ...]:
 
 
 def roles_swapped(a: Parse, b: Parse) -> bool:
-    """Veto when a preposition's arguments changed places.
+    """Veto when a preposition's arguments, or the nouns after "each" and "first", changed places.
 
-    A mere change of order is not a swap: "At the pharmacy, can I …" asks what "Can I … at the
-    pharmacy" asks. The guard ``crossing`` checks the order of all other words.
+    A change of order is not a swap: "At the pharmacy, can I …". ``crossing`` checks the order.
     """
     if a.stems == b.stems:
         return False
-    return _arguments_swapped(a, b) or _way_turned(a, b) or _other_person_asked(a, b)
+    if _arguments_swapped(a, b) or _way_turned(a, b) or _other_person_asked(a, b):
+        return True
+    ours, theirs = _bound(a), _bound(b)
+    return any(
+        word == other and {noun, other_noun} <= a.content & b.content
+        for word, noun in ours - theirs
+        for other, other_noun in theirs - ours
+    )
+
+
+def _bound(parse: Parse) -> set[tuple[str, str]]:
+    """Return "each", "first" and the like with the nouns after them: "first order", "per city"."""
+    return {
+        (word, noun)
+        for word, noun in pairwise(parse.stems)
+        if word in _BINDING and noun in parse.content
+    }
 
 
 def _way_turned(a: Parse, b: Parse) -> bool:
