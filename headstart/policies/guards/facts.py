@@ -219,26 +219,35 @@ _DATE_OF = (
 _ALSO_WORDS_DATE = frozenset({"may", "march", "mon", "wed", "fri", "jan", "jun", "dec", "marches"})
 _PRONOUNS = words_of("i we you he she it they")
 _BEFORE_MONTH = words_of("in since until till during last next early late mid")
-_PERIOD = re.compile(r"(?:19|20)\d\d|[qh][1-4]")
-"""A year, a quarter or a half of it."""
+_PERIOD = re.compile(r"(?:19|20)\d\d|[qh][1-4]|year|quarter|month|week|season|winter|summer")
+_CLOCK = words_of("am pm a.m p.m o'clock")
 _RELATIONS = word_classes(
     {"before": "before until till by", "after": "after since", "at": "on in at during"}
 )
-_IN_DATE = words_of("the of early mid late last next this st nd rd th")
+_IN_DATE = words_of("the of early mid late first second last next this my your our st nd rd th")
 """Words between a preposition and its date: "before the 4th of March"."""
 
 
 def dates(words: Sequence[Word]) -> tuple[tuple[str, ...], frozenset[str]]:
-    """Return the days and months of a prompt, sorted, and its relations to these and to years."""
+    """Return the days and months of a prompt, sorted, and its relations to these and other times.
+
+    Other times are years, seasons and the like, and times of day: "before 3 pm".
+    """
     found, relations = set(), set()
     for place, word in enumerate(words):
         name = _DATE_OF.get(word.text.removesuffix("'s"))
         if name is not None and (word.text not in _ALSO_WORDS_DATE or _is_date(words, place)):
             found.add(name)
+        elif word.kind == "number" and _is_clock(words, place):
+            pass
         elif not _PERIOD.fullmatch(word.text):
             continue
         relations.add(_relation(words[:place]))
     return tuple(sorted(found)), frozenset(relations - {""})
+
+
+def _is_clock(words: Sequence[Word], place: int) -> bool:
+    return place + 1 < len(words) and words[place + 1].text in _CLOCK
 
 
 def _relation(before: Sequence[Word]) -> str:

@@ -309,6 +309,8 @@ _CEASING = stems_of("stop quit cease prevent halt keep")
 """These words negate the verb that they govern: "stop watering", "keep it from renewing"."""
 _AVOIDING = stems_of("avoid refrain")
 """These words negate nouns as well: "avoid nuts"."""
+_REACH = 3
+"""Most words between a negation and an opposite that makes up for it: "not at all right"."""
 _NEGATION_REACH = 6
 """Number of words after a negation in which its verb is looked for: "prevent … from renewing"."""
 _FREE_OF = words_of("""
@@ -354,8 +356,10 @@ _ALIKE = (({_COMPLAINS}, {_COMPLAINS, _TROUBLED}), ({_CEASES}, {_ENDS}))
 that has the second tone."""
 
 
+_IN_PLACE_OF = frozenset({("instead", "of"), ("rather", "than")})
 _SUBSTITUTING = stems_of("substitute substituting")
 _REPLACING = _SUBSTITUTING | stems_of("replace replacing")
+_TAKING = _REPLACING | stems_of("instead rather")
 _REPLACED_WITH = frozenset({"with", "by", "for"})
 
 
@@ -401,12 +405,28 @@ def negations_differ(a: Parse, b: Parse) -> bool:
         return _replacement_turned(a, b)
     negated, other = (a.tone, b.tone) if a.negated else (b.tone, a.tone)
     made_up = any(negated & ours and other & theirs for ours, theirs in _ALIKE)
-    return not made_up and not opposites_exchanged(a, b)
+    return not made_up and not (opposites_exchanged(a, b) and _denies_opposite(a, b))
+
+
+def _denies_opposite(a: Parse, b: Parse) -> bool:
+    """Tell whether the negation is about a word that the other prompt lacks: "not right".
+
+    "Not open in winter" does not say the same as "open in summer".
+    """
+    side, other = (a, b) if a.negated else (b, a)
+    only = {*side.stems} - {*other.stems} - side.negators
+    return any(
+        word in side.negators
+        and not only.isdisjoint(side.stems[max(place - _REACH, 0) : place + 1 + _REACH])
+        for place, word in enumerate(side.stems)
+    )
 
 
 def _replacement_turned(a: Parse, b: Parse) -> bool:
-    """Tell whether one prompt takes X in place of Y, and the other one Y in place of X."""
+    """Tell whether one prompt takes X in place of Y, and the other Y in place of X, or both."""
     (new, old), (other_new, other_old) = _replacement(a), _replacement(b)
+    if bool(new and old) != bool(other_new and other_old):
+        return a.content - _TAKING == b.content - _TAKING
     return not (new - old).isdisjoint(other_old - other_new) and not (old - new).isdisjoint(
         other_new - other_old
     )
@@ -419,7 +439,7 @@ def _replacement(parse: Parse) -> tuple[frozenset[str], frozenset[str]]:
     """
     for place, word in enumerate(parse.stems):
         before, after = parse.stems[:place], parse.stems[place + 1 :]
-        if word == "instead" and after[:1] == ("of",):
+        if (word, *after[:1]) in _IN_PLACE_OF:
             return parse.content.intersection(before), parse.content.intersection(after)
         if word in _REPLACING:
             named_first = tuple(takewhile(lambda each: each not in _REPLACED_WITH, after))

@@ -65,6 +65,8 @@ def roles(words: Sequence[Word]) -> tuple[Role, ...]:
             after = words[place + 1].text if place + 1 < len(words) else ""
             beside = word.text == "than" and after in _PREPOSITIONS  # "than for silver"
             argument = _argument(words, place + 1 + beside)
+            if word.text in {"before", "after"}:
+                argument = tuple(map(stem, argument))
             if argument and len(found) < _MOST_ROLES:
                 preposition = "to" if word.text in {"into", "onto"} else word.text
                 found.append(Role(preposition, frozenset(before), argument))
@@ -214,7 +216,6 @@ _FOREIGN_ROWS = [*map(stem_groups, rows_of(FOREIGN_CONTRASTS))]
 _CONTRASTED = stems_of(CONTRASTS.replace("/", " "))
 _CONTRASTED_FOREIGN = stems_of(FOREIGN_CONTRASTS.replace("/", " "))
 
-
 _FOREIGN_QUESTIONS = stems_of(
     """
     wann wo warum wie wieso quand où pourquoi comment quel quelle combien
@@ -303,7 +304,7 @@ def _contrast(
 
 def _tense(stems: Sequence[str]) -> tuple[set[str], Counter[str]]:
     """Return the tenses of a prompt, and its other words."""
-    tenses, words = set(), Counter(stems)
+    tenses, words = set(), Counter(word for word in stems if word != "together")
     for place, word in enumerate(stems):
         tense = _TENSES.get(word)
         if tense is not None:
@@ -381,7 +382,6 @@ _REQUESTS = stems_of("""
 """Verbs that mean the same before their thing and after it."""
 _PIECES = re.compile(r"\d+(?:\.\d+)*|[^\W\d_]+")
 _NUMBERS = number_values()
-
 
 _Route: TypeAlias = tuple[str, tuple[str, ...], tuple[str, ...]]
 """The word that begins a route, "between" or "from", and the two ends of the route."""

@@ -428,7 +428,7 @@ _ALSO_ENGLISH = words_of("""
 """Words of other languages that are English, too. They do not show the language of a prompt."""
 CONTRASTS = """
     before until / after since once / while when during whenever / at / with
-    in into inside to / out outside / through / around / past / behind / near beside / below
+    in into inside to at / out outside / through / around / past / behind / near beside / below
     for / against
     to / from / through / past
     him himself / her herself / it itself / them themselves / us ourselves / me myself
@@ -441,7 +441,7 @@ CONTRASTS = """
     how / when
     what / why
     when / where / who / why
-    on / off / up / down
+    on / off / up / down / back / out
     this / next coming / last past previous
     all / any
 """
@@ -459,6 +459,8 @@ FOREIGN_CONTRASTS = """
     min mitt mina / din ditt dina / hans hennes / vår vårt våra
     vor / nach / während
     nach zu / aus von
+    en vers / depuis
+    hacia / desde
     naar / vanuit
     avant / après / pendant
     antes / después depois / durante mientras enquanto
