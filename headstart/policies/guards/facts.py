@@ -219,10 +219,17 @@ _DATE_OF = (
 _ALSO_WORDS_DATE = frozenset({"may", "march", "mon", "wed", "fri", "jan", "jun", "dec", "marches"})
 _PRONOUNS = words_of("i we you he she it they")
 _BEFORE_MONTH = words_of("in since until till during last next early late mid")
-_PERIOD = re.compile(r"(?:19|20)\d\d|[qh][1-4]|year|quarter|month|week|season|winter|summer")
+_PERIOD = re.compile(
+    r"(?:19|20)\d\d|[qh][1-4]|year|quarter|month|week|season|winter|summer|holidays?"
+)
 _CLOCK = words_of("am pm a.m p.m o'clock")
 _RELATIONS = word_classes(
-    {"before": "before until till by", "after": "after since", "at": "on in at during"}
+    {
+        "before": "before until till by",
+        "after": "after since",
+        "at": "on in at during",
+        "from": "from",
+    }
 )
 _IN_DATE = words_of("the of early mid late first second last next this my your our st nd rd th")
 """Words between a preposition and its date: "before the 4th of March"."""
@@ -242,7 +249,8 @@ def dates(words: Sequence[Word]) -> tuple[tuple[str, ...], frozenset[str]]:
             pass
         elif not _PERIOD.fullmatch(word.text):
             continue
-        relations.add(_relation(words[:place]))
+        relation = _relation(words[:place])
+        relations.update(("at", "after") if relation == "from" else (relation,))
     return tuple(sorted(found)), frozenset(relations - {""})
 
 

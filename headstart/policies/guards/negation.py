@@ -49,7 +49,7 @@ _OPPOSITE_PAIRS = """
     alive/dead all/none allow/prevent ancestor/descendant ancient/modern annual/monthly
     annual/weekly anode/cathode answer/question antimatter/matter antonym/synonym apart/together
     appear/disappear appear/vanish approve/disapprove arrival/departure arrive/depart
-    arrive/leave artificial/natural ascend/descend ashamed/proud ask/reply ask/respond
+    arrive/leave come/leave artificial/natural ascend/descend ashamed/proud ask/reply ask/respond
     asleep/awake assemble/dismantle asset/liability async/sync asynchronous/synchronous
     attack/defend attacker/victim aunt/uncle automatic/manual avoid/eat avoid/seek avoid/use
     back/front backend/frontend backup/restore backward/forward bearish/bullish beautiful/ugly

@@ -428,6 +428,7 @@ _ALSO_ENGLISH = words_of("""
 """Words of other languages that are English, too. They do not show the language of a prompt."""
 CONTRASTS = """
     before until / after since once / while when during whenever / at / with
+    before until / after since once / on at
     in into inside to at / out outside / through / around / past / behind / near beside / below
     for / against
     to / from / through / past
@@ -483,6 +484,18 @@ FOREIGN_CONTRASTS = """
     han / hon
 """
 """The same for the other languages: owners, before and after, since and until, he and she."""
+FOREIGN_QUESTIONS = stems_of(
+    """
+    wann wo warum wie wieso quand où pourquoi comment quel quelle combien
+    cuándo dónde quién quiénes cómo cuánto cuánta cuántos cuántas quando onde quem quanto quantos
+    dove perché quanti wanneer waar waarom hoe hoeveel kiedy gdzie kto dlaczego jak ile
+    när vem varför hur hvornår hvor hvem hvorfor hvordan kapan mana siapa mengapa bagaimana berapa
+    zaman nerede neden nasıl kaç nào đâu sao gì nhiêu
+    """  # noqa: RUF001 - Turkish
+)
+"""The question words of German, French, Spanish, Portuguese, Italian, Dutch, Polish, Swedish,
+Danish, Indonesian, Turkish and Vietnamese, without those that are English words or names, such as
+"come", "ai" and "kim", and without the French "qui", which mostly asks nothing."""
 FOREIGN_DATES = """
     monday montag lundi lunes lunedì maandag poniedziałek måndag mandag / tuesday dienstag mardi
     martes martedì dinsdag wtorek tisdag tirsdag / wednesday mittwoch mercredi miércoles
