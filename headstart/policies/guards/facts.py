@@ -240,7 +240,8 @@ def dates(words: Sequence[Word]) -> tuple[tuple[str, ...], frozenset[str]]:
 
     Other times are years, seasons and the like, and times of day: "before 3 pm".
     """
-    found, relations = set(), set()
+    found: set[str] = set()
+    relations: set[str] = set()
     for place, word in enumerate(words):
         name = _DATE_OF.get(word.text.removesuffix("'s"))
         if name is not None and (word.text not in _ALSO_WORDS_DATE or _is_date(words, place)):
