@@ -678,7 +678,7 @@ def error_in(events: Sequence[StreamEvent]) -> ErrorReported | None:
 
 
 def error_event(frames: bytes) -> bytes:
-    """Return the last of some frames that has a field ``error``, or b""."""
+    """Return the last frame that has a field ``error``; b"": none of the frames has one."""
     found = [each for each in _FRAME_END.split(frames) if b'"error"' in each]
     return found[-1] + b"\n\n" if found else b""
 
