@@ -232,8 +232,8 @@ ENDS_S = 3.0
 def end(code: int) -> NoReturn:
     """End this process after a signal.
 
-    Python waits for its threads first. One of them may hang in the system: it asks for the address
-    of Redis and gets no answer, or its disk hangs.
+    A plain exit waits for all threads. One of them may hang in the system, in a look-up of Redis'
+    address or on a disk that does not answer. So the process ends after ``ENDS_S`` anyway.
     """
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, signal.SIG_DFL)  # a further signal ends it at once

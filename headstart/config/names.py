@@ -184,7 +184,7 @@ def _named_tables_problems(
 def type_problems(
     table: object, struct: type[msgspec.Struct] = Settings, shown: str = ""
 ) -> Iterator[str]:
-    """Yield the problems of a table's values, at most one for each value. Its names are right."""
+    """Yield the problems of a table's values, at most one for each. It has no unknown names."""
     wrong = False
     for field in msgspec.structs.fields(struct):
         if not isinstance(table, Mapping) or field.name not in table:

@@ -120,7 +120,7 @@ def _steps(path: str) -> tuple[str | int, ...]:
 
 
 def _held(into: Any, step: str | int) -> Any:
-    """Return the value at a step. A list is made long enough to have this place."""
+    """Return the value at one step of a path. A list grows until it has the place."""
     if isinstance(step, str):
         return into.get(step)
     if step > _LONGEST_LIST:

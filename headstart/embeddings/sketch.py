@@ -107,7 +107,7 @@ class WordTokens:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, limit: int) -> WordTokens | None:
-        """Return None if the tokenizer is of another kind: its tokens depend on more than words."""
+        """Return the words of a tokenizer; None if its tokens depend on more than single words."""
         by_word = (
             isinstance(tokenizer.model, WordPiece)
             and isinstance(tokenizer.pre_tokenizer, BertPreTokenizer)

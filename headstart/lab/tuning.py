@@ -61,6 +61,14 @@ def advise(targets: Sequence[TargetResult], max_error: float, state: str) -> Adv
     wanted = next(each for each in targets if each.max_error == max_error)
     pick = _pick(targets, wanted)
     explained = tuple(_explain(each) for each in targets if _exceeds(each))
+    if pick is None and not any(each.learned for each in targets):
+        short = (
+            f"The log is too short to tell: in {wanted.rates.n:,} prompts no target ended the "
+            "cold start, which takes at least 200 comparisons of answers. Record some thousand "
+            "prompts with the lines below, which serve only exact repeats, and run tune again."
+        )
+        toml = '[cache]\nmode = "shadow"\n\n[record]\nenabled = true'
+        return Advice(words=(short, *explained), toml=toml)
     if pick is None:
         nothing = (
             "Serve only exact repeats: no target that was kept gave semantic hits for at least "
@@ -304,6 +312,8 @@ class TargetResult(Frozen, omit_defaults=False):
     rates: Ordering
     late: Ordering
     """The rates of the second half, after most of the learning."""
+    learned: bool = True
+    """The learned rule decided at the end; False: the cold start has not ended."""
 
 
 class Roc(Frozen, omit_defaults=False):
@@ -380,6 +390,7 @@ def target_of(max_error: float, steps: Sequence[PlayedPrompt[Any]]) -> TargetRes
         max_error=max_error,
         rates=ordering_report(steps, None),
         late=ordering_report(steps[len(steps) // 2 :], None),
+        learned=any(each.verdict and each.verdict.rule is Rule.LEARNED for each in steps),
     )
 
 

@@ -652,7 +652,10 @@ class LiveDrafts:
     def _note_answer(
         self, draft: PromptDraft, context: RequestContext, used: KeptCall | None
     ) -> None:
-        """Note the cost of the answer, and the savings by wasted calls of its draft."""
+        """Note the cost of the answer, and what calls of its draft that were not used saved.
+
+        Such a call may have filled the provider's prompt cache.
+        """
         cold_usd, discount_usd = self._cold_cost(context)
         if used is not None:
             discount_usd = used.discount_usd

@@ -318,7 +318,7 @@ class PumpedCall:
         if reply.followed is not None:
             self._flight.followed = True
             self._key = None  # the process that made the call stores the answer
-            self._holder = ""  # that process notes whose key was accepted
+            self._holder = ""  # that process also notes which callers' keys were accepted
         # An app makes no attempts. For providers, the attempts show which keys were accepted.
         elif self._holder and self._pump.wrapped:
             self._pump.accepted.note(self._holder, reply.upstream, reply.status)

@@ -331,7 +331,7 @@ def read_inference(prefix: str, answer: str) -> Inference:
 
 
 def with_inferences(text: str, inferences: Sequence[Inference]) -> str | None:
-    """Return a final text with the inferences about it; None if there are none."""
+    """Return the text that was sent in the end, with the inferences below; None without any."""
     notes = _notes(inferences)
     return f"{text}\n\n{_NOTES}\n\n{notes}" if notes else None
 

@@ -99,7 +99,7 @@ def simulate(options: SimulateOptions) -> None:
 
 
 def _weather(named: str) -> tuple[Spell, ...]:
-    """Return the weather of a file or of that name. Raises ConfigError."""
+    """Return the weather (the faults by time) in a TOML file, or of a name. Raises ConfigError."""
     if not named.endswith(".toml"):
         return find_weather(named)
     try:

@@ -335,7 +335,7 @@ class CompletionsWire(OpenAIWire):
 
 
 def _prompts(given: str | tuple[Any, ...]) -> list[str]:
-    """Return the prompts; one of tokens is read as their numbers."""
+    """Return the prompts as texts. A prompt of token numbers becomes the text of its list."""
     if isinstance(given, str):
         return [given]
     if not given:

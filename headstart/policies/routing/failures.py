@@ -578,7 +578,7 @@ class CircuitBreaker:
             self.neutral(permit)
             return
         self._fade(now)
-        # The error has the same weight as its call now, although its report comes later.
+        # Weights fade from the start of a call. So the error gets the weight that its call has now.
         self._errors += math.exp(-max(0.0, now - permit.at) / _MEMORY_S)
         self._failed_at = now
         self._streak = self._failures_in_row(permit.number)

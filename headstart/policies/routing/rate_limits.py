@@ -347,7 +347,7 @@ class _Bucket:
         """
         level = self.level_at(now)
         if taken is None:
-            # The provider counts this call, and nothing here did when it was made.
+            # The level does not contain this call yet, but what the provider says is left does.
             difference = self.corrected + min(0.0, remaining - level)
         else:
             # Calls that were made since have been counted here, and not by the provider.
