@@ -190,18 +190,25 @@ class _Measurement(NamedTuple):
         plan, target = self.plan, self.target
         place = number % len(plan.prompts)
         prompt = plan.prompts[place]
-        reading = _Reading()
+        reading, call = _Reading(), _call(target, prompt, plan)
         error: str | None = FailureKind.TIMEOUT
         with anyio.move_on_after(plan.timeout_s):
-            try:
-                async with await upstream.send(_call(target, prompt, plan)) as reply:
-                    error = await _read(reply, reading)
-            except UpstreamError as failed:
-                error = failure_of(failed, clock()).kind
-            except InvalidRequest:  # its dialect cannot express this prompt
-                error = FailureKind.BAD_REQUEST
+            error = await _send(upstream, call, reading)
+            if error == FailureKind.IDLE_CLOSED:  # a gateway asks again, too
+                error = await _send(upstream, call, reading)
         sample = reading.sample(target, prompt, plan.speed, error, cold=cold)
         return replace(sample, ended_s=reading.ended_at, prompt=place), reading.text
+
+
+async def _send(upstream: Upstream, call: Call, reading: _Reading) -> str | None:
+    """Make a call; return the kind of its failure, or None."""
+    try:
+        async with await upstream.send(call) as reply:
+            return await _read(reply, reading)
+    except UpstreamError as failed:
+        return failure_of(failed, clock()).kind
+    except InvalidRequest:  # its dialect cannot express this prompt
+        return FailureKind.BAD_REQUEST
 
 
 def _call(target: BenchTarget, prompt: BenchPrompt, plan: BenchPlan) -> Call:
