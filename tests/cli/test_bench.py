@@ -184,6 +184,17 @@ async def test_a_call_whose_connection_had_just_closed_is_made_again(tmp_path: P
     assert [each["errors"] for each in found["measured"]] == [{}]
 
 
+@pytest.mark.anyio
+async def test_a_server_with_a_small_context_is_told_about(tmp_path: Path) -> None:
+    said = b'{"error":{"message":"too long","code":"context_length_exceeded"}}'
+    head = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n"
+    upstream = RawUpstream(head + b"content-length: %d\r\n\r\n" % len(said) + said)
+    async with raw_upstream(upstream) as url:
+        options = ["--config", str(_configured(tmp_path, url)), *QUICK[:4]]
+        result = await anyio.to_thread.run_sync(lambda: CliRunner().invoke(bench, options))
+    assert "10 of 10 calls failed: context-too-long; take --prompts that fit" in result.output
+
+
 def test_options_that_allow_no_measurement_are_refused(tmp_path: Path) -> None:
     config = str(_configured(tmp_path, "http://127.0.0.1:9"))
     for options, reason in (

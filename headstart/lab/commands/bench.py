@@ -389,8 +389,11 @@ def _cells(found: SampleQuantiles | None, form: str = ".2f") -> tuple[str, str, 
 
 
 def _notes(found: ProviderFigures) -> Iterator[str]:
+    from headstart.policies.routing.failures import FailureKind
+
     for kind, count in found.errors.items():
-        yield f"{count} of {found.calls} calls failed: {kind}"
+        fix = "; take --prompts that fit" if kind == FailureKind.CONTEXT_TOO_LONG else ""
+        yield f"{count} of {found.calls} calls failed: {kind}{fix}"
     if found.cached_share:
         yield f"{found.cached_share:.0%} of the prompt tokens came from its cache"
     if found.estimated:
