@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import click
 import pytest
 
 from headstart import __version__
-from headstart.__main__ import FIRST, MORE, cli, main
+from headstart.__main__ import FIRST, MORE, ONE_THREAD, cli, main
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,6 +65,29 @@ def test_help_loads_nothing_heavy() -> None:
     )
     assert HEAVY.isdisjoint(done.stderr.split())
     assert "headstart.__main__" in done.stderr.split()
+
+
+@pytest.mark.parametrize(
+    ("name", "chosen", "threads"),
+    [("serve", None, "1"), ("batch", None, "1"), ("batch", "3", "3"), ("wrap", None, "None")],
+)
+def test_products_of_matrices_have_one_thread(name: str, chosen: str | None, threads: str) -> None:
+    script = (
+        "import os, sys\nfrom headstart.__main__ import cli\n"
+        "early = 'numpy' in sys.modules\ncli.get_command(None, sys.argv[1])\n"
+        "print(early, os.environ.get('OPENBLAS_NUM_THREADS'))"
+    )
+    environ = {name: value for name, value in os.environ.items() if name != ONE_THREAD[0]}
+    if chosen is not None:
+        environ[ONE_THREAD[0]] = chosen
+    ran = subprocess.run(
+        [sys.executable, "-c", script, name],
+        capture_output=True,
+        text=True,
+        env=environ,
+        check=True,
+    )
+    assert ran.stdout == f"False {threads}\n"
 
 
 def test_python_runs_the_package_as_the_command() -> None:
