@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 
 signal: Any = import_module("_signal")  # unlike ``signal``, it loads nothing more
+
+
+def _end_at_once(number: int, _: object) -> None:
+    os._exit(128 + number)
+
+
+FIRST_PROCESS = os.getpid() == 1
+"""In a container. Such a process ignores a signal for which it has no handler."""
 
 
 class Loading:
@@ -15,7 +24,7 @@ class Loading:
 
     def __enter__(self) -> None:
         self._usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        self._handle(signal.SIG_DFL)
+        self._handle(_end_at_once if FIRST_PROCESS else signal.SIG_DFL)
 
     def __exit__(self, *_: object) -> None:
         self._handle(signal.default_int_handler)
@@ -29,11 +38,12 @@ class Loading:
             return
 
 
+if FIRST_PROCESS and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+    signal.signal(signal.SIGTERM, _end_at_once)  # until the server has handlers of its own
 _loading = Loading()
 _loading.__enter__()
 
 import errno
-import os
 import sys
 from difflib import get_close_matches
 from pathlib import Path

@@ -210,6 +210,18 @@ def test_an_interrupt_while_a_command_loads_leaves_no_library_half_loaded() -> N
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_libraries_load_ends_the_first_process_of_a_container(
+    sent: signal.Signals,
+) -> None:
+    # The kernel ignores a signal to this process that has no handler: so there must be one.
+    program = f"import os\nos.getpid = lambda: 1\n{LOADING}".replace("SIGINT", sent.name)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (128 + sent, "", "")
+
+
 def test_loading_the_command_leaves_the_handler_of_interrupts() -> None:
     code = "import signal, headstart.__main__; print(signal.getsignal(signal.SIGINT).__name__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
