@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 
 signal: Any = import_module("_signal")  # unlike ``signal``, it loads nothing more
+
+
+def _end_at_once(number: int, _: object) -> None:
+    os._exit(128 + number)
+
+
+FIRST_PROCESS = os.getpid() == 1
+"""In a container. Such a process ignores a signal for which it has no handler."""
 
 
 class Loading:
@@ -15,7 +24,7 @@ class Loading:
 
     def __enter__(self) -> None:
         self._usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        self._handle(signal.SIG_DFL)
+        self._handle(_end_at_once if FIRST_PROCESS else signal.SIG_DFL)
 
     def __exit__(self, *_: object) -> None:
         self._handle(signal.default_int_handler)
@@ -29,9 +38,10 @@ class Loading:
             return
 
 
+if FIRST_PROCESS and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+    signal.signal(signal.SIGTERM, _end_at_once)  # until the server has handlers of its own
 with Loading():
     import errno
-    import os
     import sys
     from difflib import get_close_matches
     from pathlib import Path
@@ -75,6 +85,9 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """The errors of a full disk."""
 _TOO_MANY = (errno.EMFILE, errno.ENFILE)
 """The errors of a process, or a system, that may open no more files."""
+ONE_THREAD = "OPENBLAS_NUM_THREADS", "1"
+"""For numpy, which reads it when it loads. With more threads, a product of two small matrices waits
+for all of them: on busy cores 45 ms instead of 0.1 ms, and each of them spins."""
 LAB = Path(__file__).parent / "lab" / "commands"
 
 
@@ -99,6 +112,8 @@ class LazyGroup(click.Group):
                 f"the laboratory's folder, {LAB.parent}. Reinstall the complete package, for "
                 "example with: pip install --force-reinstall headstart"
             )
+        if cmd_name != "wrap":  # the wrapped tool, which gets our environment, may want threads
+            os.environ.setdefault(*ONE_THREAD)
         room = "lab.commands" if cmd_name in OF_LAB else "cli"
         with Loading():
             command = getattr(import_module(f"headstart.{room}.{cmd_name}"), cmd_name)

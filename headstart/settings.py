@@ -152,7 +152,7 @@ class ServerSettings(Section):
     """Other defaults for [small places](deployment.md#small-places): `serverless` writes nothing to
     the disk and loads the encoder late, `edge` needs at most 100 MB."""
     workers: Count | Literal["auto"] = 1
-    """[Processes that serve](workers.md); `"auto"`: one for each core."""
+    """[Processes that serve](workers.md); `"auto"`: one for each core that the process may use."""
     admin_token_env: str | None = None
     """Variable with the bearer token of `/_headstart/`. Without a token, the admin API is open on
     loopback and closed elsewhere."""

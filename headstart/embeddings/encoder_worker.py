@@ -12,13 +12,14 @@ import threading
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, TypeVarTuple
 
 from headstart.errors import EncoderError
 from headstart.observe import Encoded, Observer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterator
 
     from headstart.decisions import Encoding
     from headstart.interfaces import Encoder
@@ -50,14 +51,46 @@ SHORT_PROMPT = "Is the encoder warm?"
 LONG_PROMPT = "Is the encoder warm, with a prompt that is long enough for several threads? " * 4
 
 
-def available_cores() -> int:
-    """Return the number of cores that this process may use."""
+def available_cores(root: Path = Path("/")) -> int:
+    """Return the number of cores that this process may use, in whole cores and at least 1.
+
+    A container's limit is a share of time on all cores of the machine. If more threads than that
+    run, the kernel stops all of them, also the event loop, until the next 0.1 s begins.
+    """
     affinity = getattr(os, "sched_getaffinity", None)  # only Linux has it
-    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+    cores = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+    return max(1, min([cores, *_core_limits(root)]))
+
+
+def _core_limits(root: Path) -> Iterator[int]:
+    """Yield the limits of this process's control groups and of those above them.
+
+    In a container, a path may be the host's. Then only the mounted group exists here.
+    """
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:  # not Linux, or no /proc
+        return
+    mounted = root / "sys/fs/cgroup"
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            folder, files = mounted, ["cpu.max"]
+        elif "cpu" in controllers.split(","):  # version 1
+            folder, files = mounted / "cpu", ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
+        else:
+            continue
+        group = folder / path.lstrip("/")
+        for each in (group, *group.parents):
+            if each.is_relative_to(folder):
+                with contextlib.suppress(OSError, ValueError):  # none, or the word "max"
+                    quota, period = " ".join((each / name).read_text() for name in files).split()
+                    if int(quota) > 0:
+                        yield int(quota) // int(period)
 
 
 def spare_threads() -> int:
-    """Return how many threads may encode on this machine: one for each core, a few at most."""
+    """Return how many threads may encode: one for each core, a few at most."""
     return min(MOST_THREADS, available_cores())
 
 

@@ -65,9 +65,12 @@ async def open_encoder(build: BuildContext) -> EncoderWorker | None:
     from headstart.embeddings.encoder_worker import EncoderWorker, spare_threads
 
     chosen = settings.encoder
+    threads = chosen.threads
+    if threads is None:
+        threads = await asyncio.to_thread(spare_threads)  # it reads files
     worker = EncoderWorker(
         await asyncio.to_thread(_load_encoder, chosen),
-        threads=chosen.threads or spare_threads(),
+        threads=threads,
         observer=build.observers,
     )
     build.stack.push_async_callback(worker.aclose)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import click
 import pytest
 
 from headstart import __version__
-from headstart.__main__ import FIRST, MORE, cli, main
+from headstart.__main__ import FIRST, MORE, ONE_THREAD, cli, main
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,6 +65,29 @@ def test_help_loads_nothing_heavy() -> None:
     )
     assert HEAVY.isdisjoint(done.stderr.split())
     assert "headstart.__main__" in done.stderr.split()
+
+
+@pytest.mark.parametrize(
+    ("name", "chosen", "threads"),
+    [("serve", None, "1"), ("batch", None, "1"), ("batch", "3", "3"), ("wrap", None, "None")],
+)
+def test_products_of_matrices_have_one_thread(name: str, chosen: str | None, threads: str) -> None:
+    script = (
+        "import os, sys\nfrom headstart.__main__ import cli\n"
+        "early = 'numpy' in sys.modules\ncli.get_command(None, sys.argv[1])\n"
+        "print(early, os.environ.get('OPENBLAS_NUM_THREADS'))"
+    )
+    environ = {name: value for name, value in os.environ.items() if name != ONE_THREAD[0]}
+    if chosen is not None:
+        environ[ONE_THREAD[0]] = chosen
+    ran = subprocess.run(
+        [sys.executable, "-c", script, name],
+        capture_output=True,
+        text=True,
+        env=environ,
+        check=True,
+    )
+    assert ran.stdout == f"False {threads}\n"
 
 
 def test_python_runs_the_package_as_the_command() -> None:
@@ -184,6 +208,18 @@ def test_an_interrupt_while_a_command_loads_leaves_no_library_half_loaded() -> N
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_libraries_load_ends_the_first_process_of_a_container(
+    sent: signal.Signals,
+) -> None:
+    # The kernel ignores a signal to this process that has no handler: so there must be one.
+    program = f"import os\nos.getpid = lambda: 1\n{LOADING}".replace("SIGINT", sent.name)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (128 + sent, "", "")
 
 
 def test_loading_the_command_leaves_the_handler_of_interrupts() -> None:

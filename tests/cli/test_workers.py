@@ -29,6 +29,7 @@ from headstart.cli.serve import worker_count
 from headstart.cli.sidecar_server import GONE, Acceptor
 from headstart.cli.workers import share_of
 from headstart.config.checks import checked
+from headstart.embeddings.encoder_worker import available_cores
 from headstart.lab.simulator import Simulator
 from headstart.lab.simulator.faults import Stall, Status
 from headstart.settings import (
@@ -472,8 +473,7 @@ def test_the_limits_of_the_machine_are_divided() -> None:
 
 
 def test_auto_is_a_worker_for_each_core() -> None:
-    cores = len(os.sched_getaffinity(0))
-    assert worker_count(ServerSettings(workers="auto")) == cores
+    assert worker_count(ServerSettings(workers="auto")) == available_cores()
     assert worker_count(ServerSettings(workers=3)) == 3
 
 

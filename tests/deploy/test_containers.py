@@ -251,6 +251,12 @@ def test_probes_and_port_are_those_of_the_server() -> None:
     assert "headstart_upstream_calls_in_flight" in TEMPLATES["autoscaler.yaml"]
 
 
+def test_new_settings_and_new_keys_of_the_chart_make_new_pods() -> None:
+    annotations = TEMPLATES["deployment.yaml"].partition("annotations:")[2].partition("spec:")[0]
+    assert "{{ .Values.config | sha256sum }}" in annotations
+    assert "{{ .Values.secret.values | toJson | sha256sum }}" in annotations
+
+
 def test_the_charts_configuration_is_valid_and_the_containers() -> None:
     document = tomllib.loads(VALUES["config"])
     assert document == tomllib.loads((DEPLOY / "headstart.toml").read_text("utf-8"))

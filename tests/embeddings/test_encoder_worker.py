@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import sys
 import textwrap
 import threading
@@ -19,12 +20,14 @@ from headstart.embeddings.encoder_worker import (
     BACKGROUND_TURN,
     MAX_QUEUE,
     EncoderWorker,
+    available_cores,
 )
 from headstart.errors import EncoderError
 from headstart.observe import Encoded, Observation
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.anyio
 
@@ -520,3 +523,59 @@ async def test_loop_that_closed_stops_nobody_else() -> None:
     encoding = await to_thread.run_sync(asyncio.run, take_over())
     assert encoding.complete
     assert encoder.seen == ["orphan", "heir"]
+
+
+# --- cores ----------------------------------------------------------------------------------------
+
+SYSTEMD = "0::/system.slice/headstart.service\n"
+DOCKER_1 = "5:memory:/docker/1f\n4:cpu,cpuacct:/docker/1f\n0::/\n"
+POD = "/kubepods.slice/pod7.slice/cri-1f.scope"
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "cores"),
+    [
+        (SYSTEMD, {"system.slice/headstart.service/cpu.max": "200000 100000\n"}, 2),
+        (SYSTEMD, {"system.slice/headstart.service/cpu.max": "max 100000\n"}, 8),
+        (SYSTEMD, {"system.slice/headstart.service/cpu.max": "390000 100000\n"}, 3),
+        (SYSTEMD, {"system.slice/headstart.service/cpu.max": "50000 100000\n"}, 1),
+        (SYSTEMD, {"system.slice/headstart.service/cpu.max": "9900000 100000\n"}, 8),
+        (SYSTEMD, {"system.slice/cpu.max": "300000 100000\n"}, 3),
+        ("0::/\n", {"cpu.max": "100000 50000\n"}, 2),
+        (f"0::{POD}\n", {"cpu.max": "100000 100000\n"}, 1),
+        (DOCKER_1, {"cpu/cpu.cfs_quota_us": "150000\n", "cpu/cpu.cfs_period_us": "50000\n"}, 3),
+        (DOCKER_1, {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8),
+        (
+            DOCKER_1,
+            {
+                "cpu/docker/1f/cpu.cfs_quota_us": "200000\n",
+                "cpu/docker/1f/cpu.cfs_period_us": "100000\n",
+                "cpu/cpu.cfs_quota_us": "-1\n",
+                "cpu/cpu.cfs_period_us": "100000\n",
+            },
+            2,
+        ),
+        (DOCKER_1, {}, 8),
+        ("0::/\n", {"cpu.max": "garbled"}, 8),
+        (None, {}, 8),
+    ],
+)
+async def test_a_limit_of_cpu_time_counts_as_cores(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    groups: str | None,
+    files: dict[str, str],
+    cores: int,
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    assert await to_thread.run_sync(_cores, tmp_path, groups, files) == cores
+
+
+def _cores(root: Path, groups: str | None, files: dict[str, str]) -> int:
+    if groups is not None:
+        files = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
+        files["proc/self/cgroup"] = groups
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return available_cores(root)
