@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import stat
+import sys
 import time
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -279,7 +280,7 @@ def _sqlite_place(path: Path) -> Iterator[Finding]:
     if not os.access(folder, os.W_OK | os.X_OK):
         yield problem(
             "store",
-            f"{folder} cannot be written to by this user (id {os.geteuid()})",
+            f"{folder} cannot be written to by this user{_user_id()}",
             f"chown the folder to the server's user, or name another file in cache.store ({path})",
         )
         return
@@ -292,6 +293,12 @@ def _sqlite_place(path: Path) -> Iterator[Finding]:
         )
     if not path.exists():
         yield ok("store", f"{path} will be made at the first start")
+
+
+def _user_id() -> str:
+    if sys.platform == "win32":
+        return ""
+    return f" (id {os.geteuid()})"
 
 
 async def _opened_store(cache: CacheSettings) -> AsyncIterator[Finding]:
@@ -399,6 +406,8 @@ async def _encoder(settings: Settings) -> AsyncIterator[Finding]:
 
 def _files(settings: Settings, config: Path | None) -> Iterator[Finding]:
     """Yield files with secrets or prompts that other users may read."""
+    if sys.platform == "win32":  # a mode does not say there who may read a file
+        return
     store = settings.cache.store
     named = [
         ("the configuration", config if _holds_keys(config) else None),
@@ -502,10 +511,10 @@ async def _reach(upstream: UpstreamSettings) -> _Reached:
 
 def _limits(server: ServerSettings) -> Iterator[Finding]:
     """Yield limits of the system that are lower than the limits of the server."""
-    try:
-        import resource
-    except ImportError:  # Windows
+    if sys.platform == "win32":
         return
+    import resource
+
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY and most < FEW_FILES:
         yield warning(

@@ -1,8 +1,10 @@
-"""Limits on concurrent calls, and the owner of all background tasks."""
+"""Limits on concurrent calls, the owner of all background tasks, and locks on files."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
@@ -170,3 +172,29 @@ class Supervisor:
         """Wait until no task is left."""
         while self._tasks:
             await asyncio.wait(tuple(self._tasks))
+
+
+_LOCKED_AT = 2**31 - 2
+"""Windows lets no other process read a byte that is locked. This one lies behind the lines of any
+usual file, and is the last that its lock can have."""
+
+
+def lock_file(file: int, *, wait: bool) -> None:
+    """Keep other processes that lock the file out, until it is closed.
+
+    Raises OSError if another process has the lock and we do not ``wait``, or if the file system has
+    no locks.
+    """
+    if sys.platform == "win32":
+        import msvcrt
+
+        before = os.lseek(file, 0, os.SEEK_CUR)
+        os.lseek(file, _LOCKED_AT, os.SEEK_SET)
+        try:
+            msvcrt.locking(file, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
+        finally:
+            os.lseek(file, before, os.SEEK_SET)
+    else:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

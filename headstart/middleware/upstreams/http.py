@@ -9,6 +9,7 @@ import asyncio
 import io
 import re
 import select
+import sys
 import time
 from contextvars import ContextVar
 from functools import partial
@@ -184,11 +185,18 @@ class _WatchedConnection(ResponseHandler):
 
 def _news_of(descriptor: int) -> Callable[[], bool]:
     """Return a function that tells whether a socket has something to read, or its end."""
-    if hasattr(select, "poll"):
+    if sys.platform == "win32":
+
+        def has_news() -> bool:
+            return bool(select.select([descriptor], [], [], 0)[0])
+    else:
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)
-        return lambda: bool(poll.poll(0))
-    return lambda: bool(select.select([descriptor], [], [], 0)[0])
+
+        def has_news() -> bool:
+            return bool(poll.poll(0))
+
+    return has_news
 
 
 CROSSED_S = 1.0

@@ -8,13 +8,16 @@ speeds are not in this memory: each worker sends them to the others.
 
 from __future__ import annotations
 
+import sys
+
+assert sys.platform != "win32", "Windows runs one worker"
+
 import ctypes
 import errno
 import fcntl
 import mmap
 import os
 import struct
-import sys
 import time
 from hashlib import blake2b
 from operator import attrgetter
