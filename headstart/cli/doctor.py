@@ -431,7 +431,7 @@ def _holds_keys(config: Path | None) -> bool:
         return False
     import tomllib
 
-    keys = tomllib.loads(config.read_text("utf-8")).get("server", {}).get("client_keys", ())
+    keys = tomllib.loads(config.read_text("utf-8-sig")).get("server", {}).get("client_keys", ())
     values = keys.values() if isinstance(keys, dict) else keys
     return any(not str(value).startswith("env:") for value in values)
 

@@ -1,10 +1,11 @@
-"""Limits on concurrent calls, the owner of all background tasks, and locks on files."""
+"""Limits on concurrent calls, the owner of all background tasks, and files of several processes."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import sys
+import time
 from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
@@ -14,6 +15,7 @@ from headstart.observe import logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
+    from pathlib import Path
 
 
 class ConcurrencyLimit:
@@ -198,3 +200,26 @@ def lock_file(file: int, *, wait: bool) -> None:
         import fcntl
 
         fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+
+
+BUSY_S, BUSY_AGAIN_S = 2.0, 0.01
+"""Longest wait for a file that somebody reads, and the wait between two tries."""
+
+
+def replace_file(part: Path, place: Path) -> None:
+    """Put ``part`` in the place of a file, as a whole. Raises OSError.
+
+    Windows refuses that while somebody has the file open, so this waits for a moment.
+    """
+    if sys.platform == "win32":
+        until = time.monotonic() + BUSY_S
+        while True:
+            try:
+                part.replace(place)
+                break
+            except PermissionError:
+                if time.monotonic() >= until:
+                    raise
+            time.sleep(BUSY_AGAIN_S)
+    else:
+        part.replace(place)

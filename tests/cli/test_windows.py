@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
 import urllib.request
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from headstart.__main__ import main
 from headstart.lab.simulator import Simulator
+from headstart.middleware.concurrency import replace_file
 from support.serving import serving_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 WINDOWS = [sys.executable, "-m", "support.windows"]
@@ -104,6 +107,35 @@ def test_a_batch_is_answered_and_its_journal_deleted(tmp_path: Path, provider: s
     assert done.returncode == 0, done.stderr
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 3
     assert not (tmp_path / "out.jsonl.journal").exists()
+
+
+def test_a_file_that_somebody_reads_is_replaced_a_moment_later(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    part, place = tmp_path / "part", tmp_path / "place"
+    part.write_text("new")
+    replace, tries = Path.replace, []
+
+    def refuse_at_first(self: Path, target: Path) -> Path:
+        tries.append(target)
+        if len(tries) < 3:
+            raise PermissionError
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", refuse_at_first)
+    replace_file(part, place)
+    assert place.read_text() == "new"
+
+
+def test_output_to_a_pipe_is_utf_8(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = io.BytesIO()
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(pipe, encoding="cp1252"))
+    with pytest.raises(SystemExit):
+        main(["serve", "--config", "Zoë-你好.toml"])
+    sys.stderr.flush()
+    assert "Zoë-你好.toml" in pipe.getvalue().decode()
 
 
 def test_doctor_leaves_out_what_windows_does_not_tell(tmp_path: Path, provider: str) -> None:

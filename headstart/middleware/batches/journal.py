@@ -24,7 +24,7 @@ import msgspec
 from headstart.dialects.registry import RELAYED_PREFIXES
 from headstart.errors import ConfigError, HeadstartError, InvalidRequest
 from headstart.middleware.batches.documents import MapOptions, MapStep, check_request, read_document
-from headstart.middleware.concurrency import lock_file
+from headstart.middleware.concurrency import lock_file, replace_file
 from headstart.types import Frozen
 
 if TYPE_CHECKING:
@@ -341,7 +341,7 @@ class BatchJournal:
                 count += 1
             file.flush()
             os.fsync(file.fileno())
-        part.replace(output)
+        replace_file(part, output)
         return count
 
     def _rows(self, succeeded: bool | None) -> Iterator[bytes]:  # noqa: FBT001
@@ -508,7 +508,7 @@ class BatchFolder:
         part = place.with_suffix(".new")
         part.touch(0o600)
         part.write_bytes(msgspec.json.encode(document))
-        part.replace(place)
+        replace_file(part, place)
 
     def find(self, owner: str, id: str, kind: type[Kept]) -> Kept | None:
         """Return the document of an id, if the caller has it."""

@@ -215,8 +215,9 @@ class _SilentPool(aiohttp.TCPConnector):
         super().__init__(limit=0, keepalive_timeout=KEPT_S, ssl=ssl, resolver=resolver())
         watched: type[ResponseHandler] = _WatchedConnection
         self._factory = partial(watched, loop=self._loop)
-        self._stale_until = 0.0
-        """Connections that are idle since an earlier time are not used again."""
+        self._stale_until = -1.0
+        """Connections that are idle since this time or an earlier one are not used again. The clock
+        of Windows steps by 16 ms."""
 
     def drop_idle(self) -> None:
         """Use none of the connections again that are idle now.
@@ -238,7 +239,7 @@ class _SilentPool(aiohttp.TCPConnector):
             protocol = connection.protocol
             if (
                 isinstance(protocol, _WatchedConnection)
-                and protocol.idle_since >= self._stale_until
+                and protocol.idle_since > self._stale_until
                 and protocol.is_silent()
             ):
                 protocol.idle = False
