@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from aiohttp import ClientSession, ThreadedResolver
 
 BACKLOG = 2048
-DESCRIPTORS = 65_536
-"""The number of open files and sockets that a server asks the system for."""
+DESCRIPTORS = (65_536, 10_240)
+"""The numbers of open files and sockets that a server asks the system for, one after the other:
+macOS allows fewer than its own limit says."""
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -65,13 +66,14 @@ def room_for_connections() -> int | None:
     import resource
 
     limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = DESCRIPTORS if most == resource.RLIM_INFINITY else min(most, DESCRIPTORS)
     if limit == resource.RLIM_INFINITY:
         return None
-    if limit < wanted:
-        with contextlib.suppress(ValueError, OSError):  # some systems allow less than they report
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
-            limit = wanted
+    for wanted in DESCRIPTORS:
+        allowed = wanted if most == resource.RLIM_INFINITY else min(most, wanted)
+        if limit < allowed:
+            with contextlib.suppress(ValueError, OSError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, most))
+                limit = allowed
     return max(1, limit // 2)
 
 

@@ -523,7 +523,8 @@ def _limits(server: ServerSettings) -> Iterator[Finding]:
             "LimitNOFILE=65536 in the unit, --ulimit nofile=65536 for a container",
         )
     else:
-        yield ok("limits", f"up to {most:,} open files")
+        count = "any number of" if most == resource.RLIM_INFINITY else f"up to {most:,}"
+        yield ok("limits", f"{count} open files")
     shared = Path("/dev/shm")  # noqa: S108 - where workers share memory
     if server.workers != 1 and shared.is_dir() and shutil.disk_usage(shared).free < SHARED_BYTES:
         yield problem(
