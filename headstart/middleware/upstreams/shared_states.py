@@ -161,11 +161,9 @@ class SharedLock:
         if self._depth:
             return
         self.span = 0
-        if not self.taken:
-            return
-        if self._mutexes is not None:
+        if self.taken and self._mutexes is not None:
             self._mutexes.unlock(self._place)
-        else:
+        elif self.taken:
             fcntl.lockf(self._file, fcntl.LOCK_UN, 1, self._at)
 
     __enter__, __exit__ = begin, end
@@ -764,11 +762,10 @@ class SharedUpstreamStates(UpstreamStates):
         for name, given in singly:
             if name == "served":
                 Affinities.served(self.affinities, *given)
-                continue
-            if name == "prefix":
+            elif name == "prefix":
                 PrefixReuse.used(self.reuse, SeenPrefix(*given))
-                continue
-            _UPDATES[name](self.measures, UpstreamModel(*given[0]), *given[1:])
+            else:
+                _UPDATES[name](self.measures, UpstreamModel(*given[0]), *given[1:])
 
     def make(self, upstream: str, model: str, key: str) -> UpstreamState:
         """Return the state that all workers share."""
