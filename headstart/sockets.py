@@ -160,10 +160,12 @@ def client_session(*args: Any, **options: Any) -> ClientSession:
 def reason_of(error: OSError) -> str:
     """Return why a connection failed, in the system's words, because libraries have their own."""
     code = error.errno or 0
-    if sys.platform == "win32" and code >= 10_000:  # the codes of sockets
-        import ctypes
+    if sys.platform == "win32":
+        known = error.winerror or (code if code >= 10_000 else 0)  # the codes of sockets
+        if known:
+            import ctypes
 
-        return ctypes.FormatError(code).rstrip(". ")
+            return ctypes.FormatError(known).strip().rstrip(".")
     if code > 0:
         return os.strerror(code)
     return error.strerror or type(error).__name__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import io
 import json
 import os
@@ -18,6 +19,7 @@ import pytest
 from headstart.__main__ import main
 from headstart.lab.simulator import Simulator
 from headstart.middleware.concurrency import replace_file
+from headstart.sockets import reason_of
 from support.serving import serving_in_thread
 
 if TYPE_CHECKING:
@@ -126,6 +128,20 @@ def test_a_file_that_somebody_reads_is_replaced_a_moment_later(
     monkeypatch.setattr(Path, "replace", refuse_at_first)
     replace_file(part, place)
     assert place.read_text() == "new"
+
+
+@pytest.mark.parametrize(
+    ("code", "windows_code", "words"),
+    [(22, 1225, "error 1225"), (10061, None, "error 10061"), (13, None, "Permission denied")],
+)
+def test_errors_of_connections_have_the_words_of_windows(
+    monkeypatch: pytest.MonkeyPatch, code: int, windows_code: int | None, words: str
+) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr(ctypes, "FormatError", "error {}.".format, raising=False)
+    error: Any = OSError(code, "of a library")
+    error.winerror = windows_code
+    assert reason_of(error) == words
 
 
 def test_output_to_a_pipe_is_utf_8(monkeypatch: pytest.MonkeyPatch) -> None:
