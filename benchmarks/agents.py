@@ -36,16 +36,14 @@ import uvicorn
 
 from benchmarks.agent_sessions import airline, coding, shares, swe_agent, tools
 from benchmarks.load import percentile
+from benchmarks.overhead import gateway_of
 from headstart.canonical_request import Quirks
 from headstart.compression.tokens import count_tokens, load
-from headstart.config.loading import load_settings
 from headstart.dialects.registry import DIALECTS
 from headstart.dialects.request_form import mark_anthropic
 from headstart.lab.simulator import PROFILES, ProviderProfile, Simulator, serve
 from headstart.lab.simulator.app import serve_app
-from headstart.middleware.asgi import not_found
-from headstart.mount import build_gateway
-from headstart.observe import Observers, Served
+from headstart.observe import Served
 from headstart.types import CacheMarks
 
 if TYPE_CHECKING:
@@ -162,9 +160,8 @@ async def play(kind: Kind, mode: str, sent: Sequence[Sequence[Session]] | None) 
             "price": {MODEL: PRICE},
         }
         compression = {f"compression.{name}": value for name, value in COMPRESSION[mode].items()}
-        cache = {"cache.store": "memory:", "cache.mode": "exact-only"}
-        settings = load_settings(None, {}, {**cache, **compression, "upstream": [upstream]})
-        app = build_gateway(settings, not_found, observers=Observers([recorder]))
+        settings = {"cache.mode": "exact-only", **compression, "upstream": [upstream]}
+        app = gateway_of(settings, recorder)
         config = uvicorn.Config(app, log_level="warning", lifespan="on")
         async with serve_app(config) as (_, url):
             for number, session in enumerate(kind.sessions):

@@ -34,7 +34,7 @@ import uvicorn
 from benchmarks.slots import slots_stream
 from headstart.lab.simulator import Simulator, find_profile
 from headstart.lab.simulator.chat_request import AskedMessage
-from headstart.lab.simulator.oracle import AnswerKey, Scripted
+from headstart.lab.simulator.oracle import AnswerKey, AnswerKeyRow
 from headstart.middleware.respond import send_whole
 from headstart.sockets import bind, url_of
 
@@ -50,7 +50,7 @@ MOST_TRIES, LONGEST_PAUSE_S = 8, 8.0
 COMMAND = [sys.executable, "-m", "headstart", "batch"]
 
 
-def questions(count: int, seed: int) -> list[Scripted]:
+def questions(count: int, seed: int) -> list[AnswerKeyRow]:
     """Return the requests in their order."""
     chance = random.Random(seed)
     wordings: dict[str, list[str]] = {}
@@ -61,7 +61,7 @@ def questions(count: int, seed: int) -> list[Scripted]:
                 known.append(asked.text)
     fresh = list(wordings)
     chance.shuffle(fresh)
-    said: list[Scripted] = []
+    said: list[AnswerKeyRow] = []
     reworded: list[str] = []
     for number in range(count):
         draw = chance.random()
@@ -80,7 +80,7 @@ def questions(count: int, seed: int) -> list[Scripted]:
         text = f"What does the part number {number} cost?"
         if label is not None:
             text = wordings[label].pop()
-        said.append(Scripted(prompt=text, question=text, label=label or f"part/{number}"))
+        said.append(AnswerKeyRow(prompt=text, question=text, label=label or f"part/{number}"))
     return said
 
 
@@ -111,7 +111,7 @@ class LimitedProvider:
         return found
 
 
-async def ask_fixed(url: str, asked: Sequence[Scripted], concurrency: int) -> dict[str, Any]:
+async def ask_fixed(url: str, asked: Sequence[AnswerKeyRow], concurrency: int) -> dict[str, Any]:
     """Ask all requests with so many at a time, as a script with retries does."""
     waiting = iter(asked)
     failed = 0
@@ -139,13 +139,13 @@ async def ask_fixed(url: str, asked: Sequence[Scripted], concurrency: int) -> di
     return {"seconds": round(time.perf_counter() - began, 1), "failed": failed}
 
 
-def body_of(asked: Scripted) -> dict[str, Any]:
+def body_of(asked: AnswerKeyRow) -> dict[str, Any]:
     """Return a request."""
     return {"model": "gpt-4o", "messages": [{"role": "user", "content": asked.prompt}]}
 
 
 def run_batch(
-    url: str, asked: Sequence[Scripted], key: AnswerKey, folder: Path, *, tier: bool = False
+    url: str, asked: Sequence[AnswerKeyRow], key: AnswerKey, folder: Path, *, tier: bool = False
 ) -> dict[str, Any]:
     """Run the command, kill it, run it again, and check the answers.
 
@@ -188,7 +188,7 @@ def run_batch(
     }
 
 
-def _is_far_enough(journal: bytes, asked: Sequence[Scripted], *, tier: bool) -> bool:
+def _is_far_enough(journal: bytes, asked: Sequence[AnswerKeyRow], *, tier: bool) -> bool:
     return b'"batch":"' in journal if tier else journal.count(b"\n") > len(asked) // 3
 
 

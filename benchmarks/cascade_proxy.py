@@ -18,7 +18,7 @@ import json
 import random
 import time
 from collections import Counter
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -27,16 +27,14 @@ import uvicorn
 from msgspec.structs import replace
 
 from benchmarks.load import percentile
-from headstart.config.loading import load_settings
+from benchmarks.overhead import gateway_of
 from headstart.lab.simulator import Oracle, Simulator, Spell, Truth, find_profile, serve
+from headstart.lab.simulator.app import serve_app
 from headstart.lab.simulator.faults import Cut
-from headstart.middleware.asgi import not_found
-from headstart.mount import build_gateway
-from headstart.observe import Observers, Served
-from headstart.sockets import bind, url_of
+from headstart.observe import Served
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import Mapping
 
     from headstart.observe import Observation
 
@@ -155,41 +153,21 @@ async def run(mode: Mapping[str, Any], calls: int) -> Tally:
                     },
                 }
             )
-        settings = load_settings(
-            None,
-            {},
-            {
-                "cache.store": "memory:",
-                "cache.mode": "exact-only",
-                "upstream": upstreams,
-                "route": [{"name": "all", **mode}],
-            },
-        )
         tally = Tally()
-        notes = Observers([tally])
-        app = build_gateway(settings, not_found, observers=notes)
-        url = await stack.enter_async_context(serve_app(app))
+        settings = {
+            "cache.mode": "exact-only",
+            "upstream": upstreams,
+            "route": [{"name": "all", **mode}],
+        }
+        app = gateway_of(settings, tally)
+        config = uvicorn.Config(app, log_level="error", access_log=False, lifespan="on")
+        _, url = await stack.enter_async_context(serve_app(config))
         session = await stack.enter_async_context(aiohttp.ClientSession())
         await send(session, url, prompts(calls + WARM)[calls:], Tally())
         tally.outcomes.clear()
         tally.usd = 0.0
         await send(session, url, prompts(calls), tally)
     return tally
-
-
-@asynccontextmanager
-async def serve_app(app: Any) -> AsyncIterator[str]:
-    """Serve an ASGI app in this loop and yield its base URL."""
-    sock = bind("127.0.0.1", 0)
-    config = uvicorn.Config(app, log_level="error", access_log=False, lifespan="on")
-    config.load()
-    server = uvicorn.Server(config)
-    server.lifespan = config.lifespan_class(config)
-    await server.startup([sock])
-    try:
-        yield url_of(sock)
-    finally:
-        await server.shutdown([sock])
 
 
 async def send(session: aiohttp.ClientSession, url: str, asked: list[str], tally: Tally) -> None:

@@ -56,15 +56,15 @@ class Laid(NamedTuple):
     evidence: set[int]
 
 
-def nq20(folder: Path, questions: int = 199, seed: int = 7) -> Iterator[Case]:
+def nq20(folder: Path) -> Iterator[Case]:
     """Yield questions whose gold passage has a sentence with the answer."""
     path = folder / "nq_oracle" / "nq-open-oracle.jsonl.gz"
     with gzip.open(path, "rt", encoding="utf-8") as file:
         rows: list[dict[str, Any]] = [json.loads(line) for line in file]
     golds = [Passage(row["ctxs"][0]["title"], row["ctxs"][0]["text"]) for row in rows]
     search = _tf_idf([f"{gold.title} {gold.text}" for gold in golds])
-    rng = random.Random(seed)
-    for number in rng.sample(range(len(rows)), questions):
+    rng = random.Random(7)
+    for number in rng.sample(range(len(rows)), 199):
         gold = golds[number]
         answers = [answer.lower() for answer in rows[number]["answers"]]
         pieces = [gold.text[start:end] for start, end in sentences(gold.text)]

@@ -24,7 +24,7 @@ import msgspec
 
 from benchmarks import compression_cache, compression_evidence, compression_types
 from benchmarks.load import percentile
-from benchmarks.overhead import CHAT, Running, start
+from benchmarks.overhead import CHAT, Running, gateway_of, start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -57,26 +57,11 @@ def provider(profile: str) -> Any:
 
 def proxy(mode: str, ports: dict[str, int]) -> Any:
     """Return the gateway before both providers, found by the model's name."""
-    from headstart.config.loading import load_settings
-    from headstart.middleware.asgi import not_found
-    from headstart.mount import build_gateway
-    from headstart.observe import Observers
-
     upstreams = [
         {"name": name, "base_url": f"http://127.0.0.1:{port}/v1", "models": {name: "gpt-4o"}}
         for name, port in ports.items()
     ]
-    settings = load_settings(
-        None,
-        {},
-        {
-            "cache.store": "memory:",
-            "cache.mode": "exact-only",
-            "compression.mode": mode,
-            "upstream": upstreams,
-        },
-    )
-    return build_gateway(settings, not_found, observers=Observers())
+    return gateway_of({"cache.mode": "exact-only", "compression.mode": mode, "upstream": upstreams})
 
 
 def prompts(data: Path) -> dict[str, Iterator[Prompt]]:

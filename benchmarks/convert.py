@@ -130,6 +130,7 @@ import re
 import sys
 from hashlib import sha256
 from html import unescape
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -146,6 +147,23 @@ _SPACED = re.compile(r" (?=[?!.,;:%)]|n't\b|'(?:s|m|re|ve|ll|d)\b)|(?<=[($]) ")
 _QUOTED = re.compile(r'(``|") (.*?) (\'\'|")')
 
 
+def _json(path: Path) -> Any:
+    """Read a file of JSON."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _rows(path: Path) -> Iterator[Any]:
+    """Read lines of JSON."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return (json.loads(line) for line in lines if line.strip())
+
+
+def _csv(path: Path, errors: str = "strict", **form: Any) -> Iterator[dict[str, str]]:
+    """Read the rows of a table in the ``form`` of ``csv.DictReader``."""
+    with path.open(encoding="utf-8", errors=errors, newline="") as file:
+        yield from csv.DictReader(file, **form)
+
+
 def asdiv(path: Path) -> Iterator[Row]:
     """Read short problems."""
     found = re.findall(r"<Body>(.*?)</Body>\s*<Question>(.*?)</Question>", path.read_text("utf-8"))
@@ -156,20 +174,19 @@ def asdiv(path: Path) -> Iterator[Row]:
 
 def banking77(path: Path) -> Iterator[TextRow]:
     """Yield (text, intent)."""
-    with path.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            yield row["text"], row["category"]
+    for row in _csv(path):
+        yield row["text"], row["category"]
 
 
 def bbh(path: Path) -> Iterator[Row]:
     """Read a task of BIG-Bench Hard."""
-    for row in json.loads(path.read_text(encoding="utf-8"))["examples"]:
+    for row in _json(path)["examples"]:
         yield row["input"], row["input"]
 
 
 def boolqcs(path: Path) -> Iterator[Row]:
     """Yield (passage and question, passage and answer)."""
-    for row in json.loads(path.read_text(encoding="utf-8"))["data"][1:]:
+    for row in _json(path)["data"][1:]:
         edits = [(edit["perturbed_q"], edit["answer"]) for edit in row["perturbed_questions"]]
         for question, answer in [(row["question"], row["answer"]), *edits]:
             text = f"{row['paragraph']}\n\nQuestion: {question.strip().rstrip('?')}?"
@@ -178,7 +195,7 @@ def boolqcs(path: Path) -> Iterator[Row]:
 
 def clinc150(path: Path) -> Iterator[TextRow]:
     """Yield (text, intent). Out-of-scope texts share no answer, so each is a class of its own."""
-    splits = json.loads(path.read_text(encoding="utf-8"))
+    splits = _json(path)
     for split, rows in splits.items():
         for place, (text, intent) in enumerate(rows):
             yield text, f"{split}-{place}" if intent == "oos" else intent
@@ -186,14 +203,13 @@ def clinc150(path: Path) -> Iterator[TextRow]:
 
 def conala(path: Path) -> Iterator[Row]:
     """Yield (wish, line of Python)."""
-    for row in json.loads(path.read_text(encoding="utf-8")):
+    for row in _json(path):
         yield row["intent"].strip(), " ".join(row["code"].split())
 
 
 def condaqa(path: Path) -> Iterator[Row]:
     """Yield (passage and question, question and answer)."""
-    for line in path.read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
+    for row in _rows(path):
         about = f"{row['PassageID']} {row['QuestionID']} {row['label'].strip()}"
         yield f"{row['sentence1'].strip()}\n\n{row['sentence2'].strip()}", about
 
@@ -204,7 +220,7 @@ def convq(path: Path) -> Iterator[Row]:
     The four wordings: as asked, only the last question reworded, and all questions and answers
     reworded in two ways.
     """
-    for talk in json.loads(path.read_text(encoding="utf-8")):
+    for talk in _json(path):
         entity = _decoded(talk["seed_entity_text"])
         turns = talk["questions"]
         for last, turn in enumerate(turns[1:], 1):
@@ -223,29 +239,27 @@ def convq(path: Path) -> Iterator[Row]:
 
 def covidq(path: Path) -> Iterator[Row]:
     """Yield (question, number of the question in the catalogue)."""
-    with path.open(encoding="utf-8", errors="replace", newline="") as file:
-        for row in csv.DictReader(file):
-            yield row["Question"], row["Question ID"]
+    for row in _csv(path, errors="replace"):
+        yield row["Question"], row["Question ID"]
 
 
 def disfl(path: Path) -> Iterator[Row]:
     """Yield (question, question), and (question with a corrected slip, question)."""
-    for row in json.loads(path.read_text(encoding="utf-8")).values():
+    for row in _json(path).values():
         yield row["original"], row["original"]
         yield row["disfluent"], row["original"]
 
 
 def gsm(path: Path) -> Iterator[Row]:
     """Read problems of GSM-Symbolic."""
-    for line in path.read_text(encoding="utf-8").splitlines():
-        question = json.loads(line)["question"]
+    for row in _rows(path):
+        question = row["question"]
         yield question, question
 
 
 def gsmplus(path: Path) -> Iterator[Row]:
     """Yield (problem, problem of GSM8K and number)."""
-    for line in path.read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
+    for row in _rows(path):
         seed = row["seed_question"].strip()
         yield seed, f"{seed} {_number(row['seed_answer'])}"
         found = _number(row["answer"])
@@ -256,32 +270,30 @@ def gsmplus(path: Path) -> Iterator[Row]:
 def hint3(path: Path) -> Iterator[Row]:
     """Yield (text, shop and intent). What fits no intent has no answer in common."""
     shop = path.name.partition("_")[0]
-    with path.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            text, intent = row["sentence"].strip(), row["label"]
-            yield text, f"{shop} {text if intent == 'NO_NODES_DETECTED' else intent}"
+    for row in _csv(path):
+        text, intent = row["sentence"].strip(), row["label"]
+        yield text, f"{shop} {text if intent == 'NO_NODES_DETECTED' else intent}"
 
 
 def hwu64(path: Path) -> Iterator[Row]:
     """Yield (text, intent and slots). Without a slot, sums and facts have no answer in common."""
-    with path.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file, delimiter=";"):
-            text, intent = row["answer_from_user"], f"{row['scenario']} {row['intent']}"
-            slots = sorted(re.findall(r"\[(.*?)\]", row["answer_annotation"].lower()))
-            alone = not slots and intent in {"qa maths", "qa factoid", "general quirky"}
-            yield text, text if alone else " ".join([intent, *slots])
+    for row in _csv(path, delimiter=";"):
+        text, intent = row["answer_from_user"], f"{row['scenario']} {row['intent']}"
+        slots = sorted(re.findall(r"\[(.*?)\]", row["answer_annotation"].lower()))
+        alone = not slots and intent in {"qa maths", "qa factoid", "general quirky"}
+        yield text, text if alone else " ".join([intent, *slots])
 
 
 def ifeval(path: Path) -> Iterator[Row]:
     """Read instructions with constraints."""
-    for line in path.read_text(encoding="utf-8").splitlines():
-        text = json.loads(line)["prompt"].strip()
+    for row in _rows(path):
+        text = row["prompt"].strip()
         yield text, text
 
 
 def lcquad(path: Path) -> Iterator[Row]:
     """Yield (question, query), in the words of a person and in those of a template."""
-    for row in json.loads(path.read_text(encoding="utf-8")):
+    for row in _json(path):
         query = " ".join(row["sparql_query"].split())
         yield row["corrected_question"].strip(), query
         yield re.sub("[<>]", "", row["intermediary_question"]).strip(), query
@@ -290,19 +302,16 @@ def lcquad(path: Path) -> Iterator[Row]:
 def leyzer(path: Path) -> Iterator[Row]:
     """Yield (text, language, intent and slots)."""
     language = re.search("-(..)-..-", path.name)
-    with path.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE):
-            slots = sorted(_slots(row["utterance"].split(), row["bio"].split()))
-            request = [row["domain"], row["intent"], *slots]
-            yield row["utterance"], " ".join([language[1] if language else "", *request]).lower()
+    for row in _csv(path, delimiter="\t", quoting=csv.QUOTE_NONE):
+        slots = sorted(_slots(row["utterance"].split(), row["bio"].split()))
+        request = [row["domain"], row["intent"], *slots]
+        yield row["utterance"], " ".join([language[1] if language else "", *request]).lower()
 
 
 def mbpp(path: Path) -> Iterator[Row]:
     """Read wishes for a function."""
-    for line in path.read_text(encoding="utf-8").splitlines():
-        if line.strip():
-            text = json.loads(line)["text"]
-            yield text, text
+    for row in _rows(path):
+        yield row["text"], row["text"]
 
 
 def mctaco(path: Path) -> Iterator[Row]:
@@ -323,7 +332,7 @@ def medquad(path: Path) -> Iterator[Row]:
 
 def naturalqa(path: Path) -> Iterator[Row]:
     """Read ``NQ.json`` of QA-Eval."""
-    for row in json.loads(path.read_text(encoding="utf-8")):
+    for row in _json(path):
         yield row["question"], row["question"]
 
 
@@ -337,7 +346,7 @@ def nl2bash(path: Path) -> Iterator[Row]:
 
 def nlupp(path: Path) -> Iterator[Row]:
     """Yield (text, intents and slots), the slots as they were written. A fold is a list."""
-    for row in json.loads(path.read_text(encoding="utf-8")):
+    for row in _json(path):
         slots = [f"{name}={slot['text'].lower()}" for name, slot in row.get("slots", {}).items()]
         yield row["text"], " ".join([*sorted(row.get("intents", [])), *sorted(slots)])
 
@@ -370,9 +379,9 @@ def overnight(path: Path) -> Iterator[Row]:
 def pararel(path: Path) -> Iterator[Row]:
     """Yield (sentence with a gap, relation and thing)."""
     things = path.parents[2] / "trex_lms_vocab" / path.name
-    names = [json.loads(line)["sub_label"] for line in things.read_text("utf-8").splitlines()[:30]]
-    for line in path.read_text(encoding="utf-8").splitlines():
-        pattern = json.loads(line)["pattern"]
+    names = [row["sub_label"] for row in islice(_rows(things), 30)]
+    for row in _rows(path):
+        pattern = row["pattern"]
         for name in names:
             text = pattern.replace("[X]", name).replace("[Y]", "___")
             yield f"Complete the sentence: {text.strip()}", f"{path.stem} {name}"
@@ -387,15 +396,14 @@ def quixbugs(path: Path) -> Iterator[Row]:
 
 def recode(path: Path) -> Iterator[Row]:
     """Yield (function to complete, task)."""
-    for line in path.read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
+    for row in _rows(path):
         code = row["prompt"].rstrip()
         yield f"Complete this function.\n\n```python\n{code}\n```", row["task_id"]
 
 
 def ropes(path: Path) -> Iterator[Row]:
     """Yield (situation and question, start of the situation and answer)."""
-    for part in json.loads(path.read_text(encoding="utf-8"))["data"]:
+    for part in _json(path)["data"]:
         for row in part["paragraphs"]:
             story = row["situation"]
             for asked in row["qas"]:
@@ -419,7 +427,7 @@ def rqe(path: Path) -> Iterator[Row]:
 
 def sgd(path: Path) -> Iterator[Row]:
     """Yield (opening turn, intent and slots with their values)."""
-    for dialogue in json.loads(path.read_text(encoding="utf-8")):
+    for dialogue in _json(path):
         turn = dialogue["turns"][0]
         acts = [
             f"{act['act']} {act['slot']}={'/'.join(act['canonical_values']).lower()}"
@@ -432,7 +440,7 @@ def sgd(path: Path) -> Iterator[Row]:
 
 def simdial(path: Path) -> Iterator[Row]:
     """Yield (conversation, state and acts of its last turn)."""
-    for talk in json.loads(path.read_text(encoding="utf-8")):
+    for talk in _json(path):
         messages: list[Message] = []
         for turn in talk["turns"]:
             if "system_utterance" in turn:
@@ -446,8 +454,7 @@ def simdial(path: Path) -> Iterator[Row]:
 
 def situated(path: Path) -> Iterator[Row]:
     """Yield (question with its date or place, question and answers)."""
-    for line in path.read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
+    for row in _rows(path):
         yield row["edited_question"], f"{row['question']} {sorted(set(map(str, row['answer'])))}"
 
 
@@ -469,7 +476,7 @@ def snips(path: Path) -> Iterator[Row]:
 
 def spidersyn(path: Path) -> Iterator[Row]:
     """Yield (database and question, database and SQL)."""
-    for row in json.loads(path.read_text(encoding="utf-8")):
+    for row in _json(path):
         database, query = row["db_id"], " ".join(row["query"].lower().rstrip(" ;").split())
         system = {"role": "system", "content": f"Write a SQL query for the database {database}."}
         for name in ("SpiderQuestion", "SpiderSynQuestion"):
@@ -478,7 +485,7 @@ def spidersyn(path: Path) -> Iterator[Row]:
 
 def svamp(path: Path) -> Iterator[Row]:
     """Read short problems."""
-    for row in json.loads(path.read_text(encoding="utf-8")):
+    for row in _json(path):
         body = row["Body"].strip()
         text = f"{body}{'' if body.endswith('.') else ','} {row['Question']}".strip()
         yield text, text
@@ -486,15 +493,15 @@ def svamp(path: Path) -> Iterator[Row]:
 
 def t0(path: Path) -> Iterator[Row]:
     """Read tasks of 20 to 900 characters."""
-    for line in path.read_text(encoding="utf-8").splitlines():
-        text = (json.loads(line)["prompt"] or "").strip()
+    for row in _rows(path):
+        text = (row["prompt"] or "").strip()
         if 20 < len(text) < 900:
             yield text, text
 
 
 def text2sql(path: Path) -> Iterator[Row]:
     """Yield (question, SQL), both with the question's values."""
-    for query in json.loads(path.read_text(encoding="utf-8")):
+    for query in _json(path):
         defaults = {variable["name"]: variable["example"] for variable in query["variables"]}
         for sentence in query["sentences"]:
             given = {name: value for name, value in sentence["variables"].items() if value}
@@ -504,7 +511,7 @@ def text2sql(path: Path) -> Iterator[Row]:
 
 def timeqa(path: Path) -> Iterator[Row]:
     """Yield (question, person and answer)."""
-    for row in json.loads(path.read_text(encoding="utf-8")):
+    for row in _json(path):
         for question, answers in row["questions"]:
             told = sorted({answer["answer"].strip().lower() for answer in answers})
             yield question.strip(), " | ".join([row["index"], *(told if any(told) else [question])])
@@ -512,14 +519,14 @@ def timeqa(path: Path) -> Iterator[Row]:
 
 def toolformer(path: Path) -> Iterator[Row]:
     """Read instructions with their inputs."""
-    for row in json.loads(path.read_text(encoding="utf-8")):
+    for row in _json(path):
         text = "\n\n".join(filter(None, (row["instruction"], row["input"])))
         yield text, text
 
 
 def torque(path: Path) -> Iterator[Row]:
     """Yield (passage and question, passage and answers)."""
-    for row in json.loads(path.read_text(encoding="utf-8")).values():
+    for row in _json(path).values():
         for question, asked in row["question_answer_pairs"].items():
             answers = sorted(asked["answer"]["spans"])
             yield f"{row['passage']}\n\n{question}", f"{row['passage']} {answers}"
@@ -537,7 +544,7 @@ def wino(path: Path) -> Iterator[Row]:
 
 def webq(path: Path) -> Iterator[Row]:
     """Yield (question, answers)."""
-    for row in json.loads(path.read_text(encoding="utf-8")):
+    for row in _json(path):
         yield row["qText"], " | ".join(sorted(answer.lower() for answer in row["answers"]))
 
 
@@ -583,19 +590,17 @@ def squadpara(path: Path) -> Iterator[Pair]:
 
 
 READERS = {
-    "asdiv": asdiv, "banking77": banking77, "bbh": bbh, "boolqcs": boolqcs, "clinc150": clinc150,
-    "conala": conala, "condaqa": condaqa, "convq": convq, "covidq": covidq, "disfl": disfl,
-    "gsm": gsm, "gsmplus": gsmplus, "hint3": hint3, "hwu64": hwu64, "ifeval": ifeval,
-    "lcquad": lcquad, "leyzer": leyzer, "mbpp": mbpp, "mctaco": mctaco, "medquad": medquad,
-    "naturalqa": naturalqa, "nl2bash": nl2bash, "nlupp": nlupp, "onecell": onecell,
-    "overnight": overnight, "pararel": pararel, "quixbugs": quixbugs, "recode": recode,
-    "ropes": ropes, "rqe": rqe, "sgd": sgd, "simdial": simdial, "simpleq": simpleq,
-    "situated": situated, "snips": snips, "spidersyn": spidersyn, "svamp": svamp, "t0": t0,
-    "text2sql": text2sql, "timeqa": timeqa, "toolformer": toolformer, "torque": torque,
-    "webq": webq, "wino": wino, "xsid": xsid,
+    each.__name__: each
+    for each in (
+        asdiv, banking77, bbh, boolqcs, clinc150, conala, condaqa, convq, covidq, disfl, gsm,
+        gsmplus, hint3, hwu64, ifeval, lcquad, leyzer, mbpp, mctaco, medquad, naturalqa, nl2bash,
+        nlupp, onecell, overnight, pararel, quixbugs, recode, ropes, rqe, sgd, simdial, simpleq,
+        situated, snips, spidersyn, svamp, t0, text2sql, timeqa, toolformer, torque, webq, wino,
+        xsid,
+    )
 }  # fmt: skip
 WITH_REPEATS = frozenset({"banking77", "clinc150"})
-PAIRS = {"mqp": mqp, "paws": paws, "qqp": qqp, "sick": sick, "squadpara": squadpara}
+PAIRS = {each.__name__: each for each in (mqp, paws, qqp, sick, squadpara)}
 
 
 def _table(path: Path, quoting: Literal[0, 3] = csv.QUOTE_NONE) -> Iterator[dict[str, str]]:
@@ -652,7 +657,7 @@ def _questions(path: Path) -> list[str]:
     """Read the questions of a file in the form of SQuAD."""
     return [
         asked["question"].strip()
-        for article in json.loads(path.read_text(encoding="utf-8"))["data"]
+        for article in _json(path)["data"]
         for paragraph in article["paragraphs"]
         for asked in paragraph["qas"]
     ]
@@ -682,7 +687,7 @@ def _filled(text: str, values: dict[str, str]) -> str:
 
 def hotpot(path: Path) -> Iterator[dict[str, str]]:
     """Yield questions with the paragraphs that they are about."""
-    for row in json.loads(path.read_text(encoding="utf-8")):
+    for row in _json(path):
         found = row["context"]
         paragraphs = zip(found["title"], found["sentences"], strict=True)
         context = "\n\n".join(f"{title}\n{''.join(lines)}" for title, lines in paragraphs)

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarks.racing_site import WORDS, Provider, load, quantiles, site
+from benchmarks.safe_hits_programs import metric
 from headstart.clients import LiveDraft
 from headstart.lab.simulator import find_profile
 from headstart.lab.simulator.oracle import type_prompt
@@ -198,9 +199,9 @@ async def run_stage(
         "used": sum(each.live for each in results),
         "states": Counter(each.state for each in results),
         "usd": bill(records),
-        "sidecar_usd": _sum(metrics, "headstart_spent_usd_total"),
+        "sidecar_usd": metric(metrics, "headstart_spent_usd_total"),
         "by_kind": {
-            kind: round(_sum(metrics, f'headstart_draft_calls_total{{kind="{kind}"}}'))
+            kind: round(metric(metrics, f'headstart_draft_calls_total{{kind="{kind}"}}'))
             for kind in ("used", "unused", "warm")
         },
         "tokens": sum(sum(each.billed(cancels_billing=True)) for each in records),
@@ -212,11 +213,6 @@ class _PricedProvider(Provider):
 
     def settings(self, url: str) -> dict[str, Any]:
         return {**super().settings(url), "price": {"default": PRICE}}
-
-
-def _sum(metrics: str, name: str) -> float:
-    lines = [line for line in metrics.splitlines() if line.startswith(name)]
-    return sum(float(line.rpartition(" ")[2]) for line in lines)
 
 
 async def measure(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httptools
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 
 @dataclass
@@ -21,8 +24,9 @@ class Timings:
 
     first_s: list[float] = field(default_factory=list)
     total_s: list[float] = field(default_factory=list)
-    statuses: dict[int, int] = field(default_factory=dict)
-    verdicts: dict[str, int] = field(default_factory=dict)
+    statuses: Counter[int] = field(default_factory=Counter[int])
+    verdicts: Counter[str] = field(default_factory=Counter[str])
+    """Counts the ``Cache-Status`` of the replies."""
     wall_s: float = 0.0
 
 
@@ -131,7 +135,7 @@ async def run_open_loop(port: int, requests: Iterable[bytes], per_s: float) -> T
             connection = idle.pop() if idle else await _connect(port)
             await _timed(connection, request, timings)
         except OSError:  # beyond its capacity a server may refuse connections
-            _count(timings.statuses, 0)
+            timings.statuses[0] += 1
         else:
             idle.append(connection)
 
@@ -158,19 +162,11 @@ async def _timed(connection: _Connection, request: bytes, timings: Timings) -> N
     ended = time.perf_counter()
     timings.first_s.append((connection.first or ended) - sent)
     timings.total_s.append(ended - sent)
-    _count(timings.statuses, connection.status)
-    _count(timings.verdicts, connection.verdict)
-
-
-def _count(table: dict[Any, int], key: Any) -> None:
-    table[key] = table.get(key, 0) + 1
+    timings.statuses[connection.status] += 1
+    timings.verdicts[connection.verdict] += 1
 
 
 def percentile(values: list[float], share: float) -> float:
     """Return the value at ``share`` (nearest rank)."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
-
-
-Make = Callable[[int], bytes]
-"""Makes the body of request number i."""

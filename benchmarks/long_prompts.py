@@ -23,7 +23,7 @@ import msgspec
 
 from benchmarks.agent_sessions import coding, tools
 from benchmarks.load import percentile
-from benchmarks.overhead import CHAT, start
+from benchmarks.overhead import CHAT, gateway_of, start
 from headstart.sidecar import settle_memory
 
 if TYPE_CHECKING:
@@ -48,15 +48,9 @@ def provider() -> Any:
 
 def proxy(mode: str, port: int) -> Any:
     """Return the gateway, with ``/pauses``: the longest pause of its loop since the last answer."""
-    from headstart.config.loading import load_settings
-    from headstart.middleware.asgi import not_found
-    from headstart.mount import build_gateway
-    from headstart.observe import Observers
-
     upstream = {"base_url": f"http://127.0.0.1:{port}", "api_key_env": []}
-    cache = {"cache.store": "memory:", "cache.mode": "exact-only"}
-    settings = load_settings(None, {}, {**cache, "compression.mode": mode, "upstream": [upstream]})
-    return WatchedApp(build_gateway(settings, not_found, observers=Observers([])))
+    settings = {"cache.mode": "exact-only", "compression.mode": mode, "upstream": [upstream]}
+    return WatchedApp(gateway_of(settings))
 
 
 class WatchedApp:

@@ -31,6 +31,8 @@ from benchmarks.load import http_request, percentile, run_load
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from headstart.observe import Observer
+
 CHAT = "/v1/chat/completions"
 ANSWER = b'{"id":"x","object":"chat.completion","created":1,"model":"m","choices":[]}'
 TOPICS = [
@@ -98,19 +100,23 @@ def relay_to(upstream: int) -> Any:
     return relay
 
 
-def headstart_to(upstream: int, mode: str) -> Any:
-    """Return the sidecar's app: the gateway with a store in memory."""
+def gateway_of(settings: dict[str, Any], *observers: Observer) -> Any:
+    """Return a gateway with these settings, by default with a store in memory."""
     from headstart.config.loading import load_settings
     from headstart.middleware.asgi import not_found
     from headstart.mount import build_gateway
     from headstart.observe import Observers
+
+    loaded = load_settings(None, {}, {"cache.store": "memory:", **settings})
+    return build_gateway(loaded, not_found, observers=Observers(observers))
+
+
+def headstart_to(upstream: int, mode: str) -> Any:
+    """Return the sidecar's app: the gateway with a store in memory."""
     from headstart.sidecar import settle_memory
 
-    settings = load_settings(
-        None,
-        {},
+    app = gateway_of(
         {
-            "cache.store": "memory:",
             "cache.mode": mode,
             # An audit costs a provider's call, which takes much longer than all else here.
             "cache.audit.mode": "off",
@@ -118,9 +124,8 @@ def headstart_to(upstream: int, mode: str) -> Any:
             # Hits are measured, so a request must wait for a busy encoder and not become a miss.
             "encoder.max_wait_ms": 10_000.0,
             "upstream": [{"name": "sim", "base_url": f"http://127.0.0.1:{upstream}"}],
-        },
+        }
     )
-    app = build_gateway(settings, not_found, observers=Observers())
     settle_memory()  # as ``headstart serve`` does
     return app
 
@@ -137,6 +142,11 @@ def _serve(make: Callable[..., Any], arguments: tuple[Any, ...], bound: socket.s
     uvicorn.Server(config).run(sockets=[bound])
 
 
+def cpu_s(pid: int) -> float:
+    """Return the user and system seconds of a process so far."""
+    return time.clock_gettime(~pid << 3 | 2)  # as clock_getcpuclockid(3) does
+
+
 @dataclass
 class Running:
     """A server process."""
@@ -147,14 +157,12 @@ class Running:
     def cpu_s(self) -> float:
         """User and system seconds so far."""
         assert self.process.pid is not None
-        return time.clock_gettime(~self.process.pid << 3 | 2)  # as clock_getcpuclockid(3) does
+        return cpu_s(self.process.pid)
 
     def rss_mb(self) -> float:
         """Resident memory."""
-        return int(self._proc("statm").split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
-
-    def _proc(self, name: str) -> str:
-        return Path(f"/proc/{self.process.pid}/{name}").read_text(encoding="ascii")
+        pages = Path(f"/proc/{self.process.pid}/statm").read_text(encoding="ascii").split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def start(make: Callable[..., Any], *arguments: Any, port: int = 0) -> Running:
@@ -231,7 +239,7 @@ async def measure(
         "per_s": count / timings.wall_s,
         "rss_mb": server.rss_mb(),
         "statuses": timings.statuses,
-        "verdicts": dict(sorted(timings.verdicts.items(), key=lambda kv: -kv[1])[:3]),
+        "verdicts": dict(timings.verdicts.most_common(3)),
     }
 
 

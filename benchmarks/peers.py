@@ -117,7 +117,7 @@ async def one_round(case: Case, target: Target, samples: Samples) -> None:
     samples.cpu_s += target.cpu_s() - before
     samples.wall_s += timings.wall_s
     samples.calls += len(timings.total_s)
-    samples.failed += len(bodies) - timings.statuses.get(200, 0)
+    samples.failed += len(bodies) - timings.statuses[200]
     samples.first_s += timings.first_s[case.concurrency :]
     samples.total_s += timings.total_s[case.concurrency :]
 

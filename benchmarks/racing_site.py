@@ -20,6 +20,7 @@ import msgspec
 import uvloop
 
 from benchmarks.load import percentile
+from benchmarks.overhead import cpu_s
 from benchmarks.safe_hits_programs import Program
 from headstart.lab.simulator import (
     EndedCall,
@@ -134,9 +135,7 @@ class Site:
 
     def cpu_s(self) -> float:
         """User and system seconds of the sidecar so far."""
-        stat = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii")
-        fields = stat.rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return cpu_s(self.pid)
 
 
 def _provide(providers: tuple[Provider, ...], pipe: Connection) -> None:
@@ -243,12 +242,9 @@ async def drive(
     calls: int,
     per_s: float,
     one: Callable[[int, float], Coroutine[Any, Any, Sample]],
-    *,
-    seed: int = 1,
-    first: int = 0,
 ) -> list[Sample]:
     """Make calls as they come in: at random, whether or not earlier ones have been answered."""
-    noise, now = random.Random(seed), time.perf_counter  # uvloop's own clock ticks in whole ms
+    noise, now = random.Random(1), time.perf_counter  # uvloop's own clock ticks in whole ms
     due = now()
     samples: list[Sample] = []
 
@@ -256,7 +252,7 @@ async def drive(
         samples.append(await made)
 
     async with asyncio.TaskGroup() as group:
-        for number in range(first, first + calls):
+        for number in range(calls):
             due += noise.expovariate(per_s)
             await asyncio.sleep(max(0.0, due - now()))
             group.create_task(take(one(number, now())))

@@ -21,7 +21,7 @@ import tempfile
 from typing import Any, NamedTuple
 
 from benchmarks.load import http_request, run_load
-from benchmarks.overhead import Running, start, unique
+from benchmarks.overhead import Running, gateway_of, start, unique
 from benchmarks.racing_site import load
 from benchmarks.upstream_overhead import answering
 
@@ -46,12 +46,7 @@ class Case(NamedTuple):
 
 def gateway(port: int, *, kept: bool = True) -> Any:
     """A gateway on defaults, but without the encoder. ``kept``: it keeps answers by id."""
-    from headstart.config.loading import load_settings
-    from headstart.middleware.asgi import not_found
-    from headstart.mount import build_gateway
-    from headstart.observe import Observers
-
-    settings: dict[str, Any] = {
+    settings = {
         "cache.store": f"sqlite:///{tempfile.mkdtemp()}/bench.db",
         "cache.mode": "exact-only",
         "server.conversations.enabled": kept,
@@ -63,7 +58,7 @@ def gateway(port: int, *, kept: bool = True) -> Any:
             }
         ],
     }
-    return build_gateway(load_settings(None, {}, settings), not_found, observers=Observers())
+    return gateway_of(settings)
 
 
 def forgetting(port: int) -> Any:

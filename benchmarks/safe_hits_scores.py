@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -84,15 +85,19 @@ def summarize(
             for name in sorted({row.rule or "unknown" for row in hits})
         },
         "quarters": [_quarter(rows, place) for place in range(4)],
-        "outcomes": _counted(row.outcome for row in rows),
-        "vetoes": _counted(row.veto for row in rows if row.veto),
+        "outcomes": dict(Counter(row.outcome for row in rows).most_common()),
+        "vetoes": dict(Counter(row.veto for row in rows if row.veto).most_common()),
         "labels": last.compared,
         "comparisons_dropped": last.dropped,
         "judge": _judge(labels, truth),
         "learning": last.learning,
         "certificates": last.certificates,
         "latency_ms": _latency(rows),
-        "rss_mb": {"first": samples[0].rss_mb, "last": last.rss_mb, "most": _most_rss(samples)},
+        "rss_mb": {
+            "first": samples[0].rss_mb,
+            "last": last.rss_mb,
+            "most": max(sample.rss_mb for sample in samples),
+        },
     }
 
 
@@ -105,15 +110,14 @@ def _quarter(rows: Sequence[Asked], place: int) -> dict[str, Any]:
 
 def _judge(labels: Iterable[Label], truth: dict[str, str]) -> dict[str, dict[str, int]]:
     """Count the judge's judgements by the truth: source -> truth/judgement -> count."""
-    found: dict[str, dict[str, int]] = {}
+    found: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for label in labels:
         one, other = truth.get(label.id), truth.get(label.entry)
         if one is None or other is None:
             continue
         said = {True: "same", False: "different", None: "unsure"}[label.same]
         name = f"{'same' if one == other else 'different'} called {said}"
-        counts = found.setdefault(label.source.value, {})
-        counts[name] = counts.get(name, 0) + 1
+        found[label.source.value][name] += 1
     return {source: dict(sorted(counts.items())) for source, counts in sorted(found.items())}
 
 
@@ -161,17 +165,6 @@ def time_apart(hits: Sequence[Asked], nothing: Sequence[float]) -> dict[str, flo
         "empty_exchange_p50": percentile(list(nothing), 0.5),
         **{f"{name}_p50": value for name, value in stages.items()},
     }
-
-
-def _most_rss(samples: Sequence[Sample]) -> float:
-    return max(sample.rss_mb for sample in samples)
-
-
-def _counted(names: Iterable[str]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for name in names:
-        counts[name] = counts.get(name, 0) + 1
-    return dict(sorted(counts.items(), key=lambda item: -item[1]))
 
 
 def _share(part: int, whole: int) -> float | None:

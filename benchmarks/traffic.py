@@ -36,10 +36,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import aiohttp
 
 from benchmarks.load import Timings, percentile, run_load, run_open_loop
-from benchmarks.overhead import chat, relay_to, start
+from benchmarks.overhead import chat, gateway_of, relay_to, start
 from benchmarks.peers_site import add_peer_options, peers_of, wait_for
 from headstart.middleware.learning.learner import COMPARED
-from headstart.observe import Encoded, Observers
+from headstart.observe import Encoded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -103,23 +103,13 @@ def headstart_to(upstream: int, changes: dict[str, Any]) -> Any:
 
     Without the trust no rewording is a hit before some hundreds of requests.
     """
-    from headstart.config.loading import load_settings
-    from headstart.middleware.asgi import not_found
-    from headstart.mount import build_gateway
     from headstart.sidecar import settle_memory
 
-    settings = load_settings(
-        None,
-        {},
-        {
-            "cache.store": "memory:",
-            "cache.cold_start": "optimistic",
-            "upstream": [{"name": "sim", "base_url": f"http://127.0.0.1:{upstream}"}],
-            **changes,
-        },
-    )
+    upstreams = [{"name": "sim", "base_url": f"http://127.0.0.1:{upstream}"}]
     counter = Counter()
-    gateway = build_gateway(settings, not_found, observers=Observers([counter]))
+    gateway = gateway_of(
+        {"cache.cold_start": "optimistic", "upstream": upstreams, **changes}, counter
+    )
     settle_memory()  # as ``headstart serve`` does
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -235,7 +225,7 @@ async def measure(
         "answers": (answers - encoded[1]) / count,
         "hits": hits(timings) / count,
         "per_s": count / timings.wall_s,
-        "failed": count - timings.statuses.get(200, 0),
+        "failed": count - timings.statuses[200],
     }
 
 

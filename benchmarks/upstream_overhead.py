@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.load import run_load
-from benchmarks.overhead import Running, chat, relay_to, start, unique
+from benchmarks.overhead import Running, chat, gateway_of, relay_to, start, unique
 from benchmarks.racing_site import load
 
 RACERS = 3
@@ -42,15 +42,10 @@ def answering() -> Any:
 
 def proxy(ports: list[int], rules: dict[str, Any] | None) -> Any:
     """The gateway with one route; None: no route, and one upstream."""
-    from headstart.config.loading import load_settings
-    from headstart.middleware.asgi import not_found
-    from headstart.mount import build_gateway
-    from headstart.observe import Observers
     from headstart.sidecar import settle_memory
 
     names = [f"sim{port}" for port in ports]
     settings: dict[str, Any] = {
-        "cache.store": "memory:",
         "cache.mode": "exact-only",
         "cache.audit.mode": "off",
         "upstream": [
@@ -63,7 +58,7 @@ def proxy(ports: list[int], rules: dict[str, Any] | None) -> Any:
     else:
         chosen = names[:1] if rules["strategy"] == "single" else names
         settings["route"] = [{"name": "bench", **rules, "upstreams": chosen}]
-    app = build_gateway(load_settings(None, {}, settings), not_found, observers=Observers())
+    app = gateway_of(settings)
     settle_memory()  # as ``headstart serve`` does
     return app
 

@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from benchmarks.load import run_load
-from benchmarks.overhead import TOPICS, chat, unique
+from benchmarks.overhead import TOPICS, chat, cpu_s, unique
 from benchmarks.recorded import start_recorded
 from benchmarks.safe_hits_programs import Program
 from benchmarks.upstream_overhead import answering
@@ -62,11 +62,10 @@ class Turn(NamedTuple):
 Costs: TypeAlias = dict[Case, list[Turn]]
 
 
-def cpu_s(pid: int) -> float:
+def cpu_of_all_s(pid: int) -> float:
     """Return the user and system seconds of a process and its children so far."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()
-    clocks = [~each << 3 | 2 for each in (pid, *map(int, children))]  # as clock_getcpuclockid(3)
-    return sum(map(time.clock_gettime, clocks))
+    return sum(map(cpu_s, (pid, *map(int, children))))
 
 
 def requests_of(kind: str, count: int) -> list[bytes]:
@@ -88,7 +87,7 @@ class Served:
     @property
     def cpu_s(self) -> float:
         """User and system seconds of all processes so far."""
-        return sum(cpu_s(each.process.pid) for each in self.programs if each.process)
+        return sum(cpu_of_all_s(each.process.pid) for each in self.programs if each.process)
 
     async def load(self, kind: str, requests: int, connections: str) -> float:
         """Send requests to all servers at once over so many connections, and return the seconds."""

@@ -29,21 +29,19 @@ class Loading:
             return
 
 
-_loading = Loading()
-_loading.__enter__()
+with Loading():
+    import errno
+    import io
+    import os
+    import sys
+    from difflib import get_close_matches
+    from pathlib import Path
+    from typing import TYPE_CHECKING
 
-import errno
-import io
-import os
-import sys
-from difflib import get_close_matches
-from pathlib import Path
-from typing import TYPE_CHECKING
+    import click
 
-import click
-
-from headstart import __version__
-from headstart.errors import ConfigError, HeadstartError
+    from headstart import __version__
+    from headstart.errors import ConfigError, HeadstartError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -135,9 +133,6 @@ class LazyGroup(click.Group):
 @click.version_option(__version__, prog_name="headstart")
 def cli() -> None:
     """Make LLM calls faster and cheaper, with a cache in front of one or several providers."""
-
-
-_loading.__exit__()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -23,7 +23,10 @@ class Encoding(msgspec.Struct, frozen=True):
     tokens: NDArray[np.float32]
     spans: tuple[tuple[int, int], ...]
     complete: bool
-    """False if the prompt exceeded the encoder's limit: it may not match by meaning."""
+    """False if the encoding does not stand for the whole prompt: it may not match by meaning."""
+    unknown_words: bool = False
+    """The reason why it is not complete: the encoder does not know a word or a character of the
+    prompt. Otherwise the prompt exceeded the encoder's limit."""
 
 
 GATE_SAMPLE = 0.02

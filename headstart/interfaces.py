@@ -339,12 +339,12 @@ class AdmissionPolicy(Protocol):
         """Return why the answer to another prompt may not answer this request."""
 
     def refuse_store(
-        self, request: ChatRequest, answer: Completion, tools: Sequence[str] = ()
+        self, request: ChatRequest, answer: Completion, tools: Sequence[str] = (), tokens: int = 0
     ) -> str | None:
         """Return why this answer, a complete one of status 200, may not be stored.
 
         It is asked only about requests that ``refuse_lookup`` lets pass. ``tools`` are patterns of
-        the tools whose calls may be replayed.
+        the tools whose calls may be replayed. ``tokens``: the answer's, 0 if they are not known.
         """
 
     def variants(self, request: ChatRequest) -> int:

@@ -171,7 +171,7 @@ class StageFailed(Frozen, tag="stage_failed"):
 
     @classmethod
     def of(cls, stage: str, error: Exception) -> Self:
-        """Return the failure of a stage. Of messages, only those of the store are shown."""
+        """Return the failure of a stage. Only messages of the store's own errors are shown."""
         detail = str(error) if isinstance(error, StoreError) else ""
         return cls(stage=stage, error=type(error.__cause__ or error).__name__, detail=detail)
 

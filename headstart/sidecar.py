@@ -74,13 +74,13 @@ def lasting_parts(states: UpstreamStates | None = None) -> LastingParts:
     )
 
 
-def build_sidecar(settings: Settings, lasting: LastingParts | None = None) -> Gateway:
+def build_sidecar(settings: Settings) -> Gateway:
     """Return the provider routes with the admin API beside them, under ``/_headstart/``.
 
     The app's lifespan starts and stops the engine. Raises ConfigError when the variable of
     ``server.admin_token_env`` is not set.
     """
-    return _build(settings, lasting_parts() if lasting is None else lasting)[0]
+    return _build(settings, lasting_parts())[0]
 
 
 def _build(settings: Settings, lasting: LastingParts) -> tuple[Gateway, AdminState]:

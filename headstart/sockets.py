@@ -110,7 +110,7 @@ class NameLookups:
     async def getaddrinfo(self, host: str, port: int, **options: Any) -> Any:
         """Return what ``socket.getaddrinfo`` returns. Raises OSError."""
         if len(self.under_way) >= MOST_LOOKUPS:
-            raise OSError(None, f"{MOST_LOOKUPS} look-ups of names hang")
+            raise OSError(None, f"{MOST_LOOKUPS} lookups of names hang")
         loop = asyncio.get_running_loop()
         found: asyncio.Future[Any] = loop.create_future()
 

@@ -171,6 +171,8 @@ def test_client_keys_come_from_the_file_or_from_variables(tmp_path: Path) -> Non
             ["upstream[0].price.m.input_per_milion", "input_per_million"],
         ),
         ("[[upstream]]\nbase_url = 'http://a'\nprice.m = 1", ["upstream[0].price.m", "table"]),
+        ("[[route]]\nname = 'r'\nmodels = ['x']", ["did you mean 'match.model'?"]),
+        ("[cache]\nrate = 0.5", ["did you mean 'audit.rate'?"]),
         ("[cache]\nguards = ['numbers']", ["cache.guards", "did you mean 'number'?"]),
         ("[cache]\nmode = 'exact'", ["cache.mode", "did you mean 'exact-only'?"]),
         ("[server]\nport = 70000", ["server.port", "<= 65535"]),

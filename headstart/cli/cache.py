@@ -54,7 +54,7 @@ from headstart.middleware.record import LoggedAnswer
 from headstart.observe import Observers
 from headstart.settings import CacheSettings, Settings, masked_url
 from headstart.sockets import client_session
-from headstart.types import Delete, Entry, EntryFilter, Frozen, Headers, Put, VectorRow
+from headstart.types import UNDECODABLE, Delete, Entry, EntryFilter, Frozen, Headers, Put, VectorRow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -97,7 +97,7 @@ def read_calls(lines: Iterable[bytes]) -> Iterator[LogLine | None]:
             continue
         try:
             yield msgspec.json.decode(read, type=LogLine)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNDECODABLE:
             yield None
 
 
@@ -440,7 +440,7 @@ def _read(file: IO[bytes]) -> Iterator[_Line]:
     for number, line in enumerate(file, 1):
         try:
             yield decoder.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNDECODABLE as error:
             if number == 1:
                 raise ConfigError(NO_EXPORT) from error
             raise ConfigError(f"line {number} of the file cannot be read: {error}") from error
@@ -586,7 +586,7 @@ def _bodies(file: Path) -> Iterator[bytes]:
             continue
         try:
             row = msgspec.json.decode(line, type=dict[str, Any])
-        except msgspec.DecodeError as error:
+        except UNDECODABLE as error:
             raise ConfigError(f"{file}, line {number}: {error}") from error
         asked = row.get("request", row)
         request = body_of(asked) if isinstance(asked, dict) else None

@@ -33,6 +33,7 @@ from headstart.middleware.upstreams.accounting import UpstreamStates
 from headstart.policies.routing.failures import FailureKind, classify, failure_of
 from headstart.settings import RouteSettings, Settings, UpstreamSettings, masked, masked_variable
 from headstart.types import (
+    UNDECODABLE,
     Call,
     ErrorReported,
     Finished,
@@ -537,7 +538,7 @@ async def _models(upstream: Upstream, dialect: str) -> tuple[str, ...]:
                 return ()
     try:
         return tuple(each.id for each in form.read(msgspec.json.decode(body)))
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         return ()
 
 

@@ -23,7 +23,7 @@ import msgspec
 from headstart.errors import ConfigError, HeadstartError
 from headstart.settings import ServerSettings, Settings, masked_variable
 from headstart.sockets import client_session, reason_of
-from headstart.types import Frozen
+from headstart.types import UNDECODABLE, Frozen
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
@@ -116,7 +116,7 @@ def decode_answer(body: bytes, type: type[T]) -> T:
     """Decode an answer. Raises HeadstartError for an answer of another version."""
     try:
         return msgspec.json.decode(body, type=type)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise HeadstartError(f"the server's answer cannot be read: {error}") from error
 
 
@@ -132,7 +132,7 @@ def message_of(body: bytes) -> str | None:
     """Return the message of an error's body, if it has one."""
     try:
         return msgspec.json.decode(body, type=_Refusal).error.message
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         return None
 
 
@@ -218,7 +218,7 @@ def decode_lines(lines: Iterable[bytes], type: type[T], name: str) -> Iterator[T
         if line.strip():
             try:
                 yield decoder.decode(line)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except UNDECODABLE as error:
                 raise ConfigError(f"{name}, line {number}: {error}") from error
 
 
@@ -302,7 +302,7 @@ def as_log_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
     for line in lines:
         try:
             row = msgspec.json.decode(line, type=dict[str, Any])
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNDECODABLE:
             yield line
             continue
         convert = next((read for marks, read in _SHAPES if marks <= row.keys()), None)
@@ -382,7 +382,7 @@ def _decoded(value: Any) -> Any:
         return value
     try:
         return msgspec.json.decode(value)
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         return value
 
 

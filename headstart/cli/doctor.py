@@ -27,6 +27,7 @@ from headstart.config.providers import NO_UPSTREAM
 from headstart.errors import ConfigError, HeadstartError, MissingExtra, StoreError
 from headstart.settings import CacheSettings, ServerSettings, Settings, UpstreamSettings, masked_url
 from headstart.sockets import bind, client_session, reason_of, tls_of, why_no_tls
+from headstart.types import UNDECODABLE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -233,7 +234,7 @@ async def _state_of(server: ServerSettings) -> str:
             session.get(f"{data_sources.url_of(server)}/_headstart/ready") as response,
         ):
             said = msgspec.json.decode(await response.read(), type=_State)
-    except (aiohttp.ClientError, OSError, TimeoutError, msgspec.DecodeError):
+    except (aiohttp.ClientError, OSError, TimeoutError, *UNDECODABLE):
         return ""
     return said.status
 

@@ -164,6 +164,8 @@ _UNJUDGED = {
     "empty-partition": "no stored prompt is comparable",
     "live": "its answer changes within minutes, so only exact repeats are served",
     "personal": "the question is about its author, so only exact repeats are served",
+    "too-long": "the question is longer than the encoder reads",
+    "unknown-words": "the encoder does not know a word or a character of the question",
     "encoder-busy": "the encoder was busy, so the two were not compared",
 }
 """Why the learned rule did not judge a neighbour, by the reason of the miss."""

@@ -40,6 +40,7 @@ OLD_FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 INPUT = click.Path(path_type=Path, dir_okay=False, exists=True, allow_dash=True)
 """A file that has to exist, or `-` for the standard input."""
 COUNT = click.IntRange(1)
+ABOVE_ZERO = click.FloatRange(0, min_open=True)
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
@@ -231,8 +232,8 @@ ENDS_S = 3.0
 def end(code: int) -> NoReturn:
     """End this process after a signal.
 
-    Python waits for its threads first. One of them may hang in the system: it asks for the address
-    of Redis and gets no answer, or its disk hangs.
+    A plain exit waits for all threads. One of them may hang in the system, in a look-up of Redis'
+    address or on a disk that does not answer. So the process ends after ``ENDS_S`` anyway.
     """
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, signal.SIG_DFL)  # a further signal ends it at once

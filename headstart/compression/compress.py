@@ -60,7 +60,7 @@ from headstart.compression.transforms import (
 )
 from headstart.errors import ConfigError
 from headstart.settings import COMPRESSION_MODES, CompressionMode, CompressionSettings
-from headstart.types import Frozen, Memo
+from headstart.types import UNDECODABLE, Frozen, Memo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -559,7 +559,7 @@ def path_of(arguments: str) -> str | None:
     """Return the file that a call names, or None."""
     try:
         given = msgspec.json.decode(arguments)
-    except (msgspec.DecodeError, RecursionError):
+    except UNDECODABLE:
         return None
     if not isinstance(given, dict):
         return None

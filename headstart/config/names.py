@@ -111,6 +111,17 @@ def _name_problems(
                 yield from _name_problems(inner, path, at, each)
 
 
+def _inner_setting(kinds: Mapping[str, object], name: str) -> str | None:
+    """Return the setting of this name, or of its singular, in a table of these settings."""
+    tables = {table: table_type(kind) for table, kind in kinds.items()}
+    for table, struct in tables.items():
+        known = () if struct is None else struct.__struct_fields__
+        for each in (name, name.removesuffix("s")):
+            if each in known and get_origin(kinds[table]) is not dict:
+                return f"{table}.{each}"
+    return None
+
+
 def _tables_in(value: object, place: str, *, named: bool) -> Iterator[tuple[object, str]]:
     """Yield the tables of a setting, each with its place. ``named``: users choose their keys."""
     if named and isinstance(value, Mapping):
@@ -127,6 +138,8 @@ def _check_setting(
     tables = isinstance(value, list) and all(isinstance(each, Mapping) for each in value)
     if not section and name not in kinds and not tables and (homes := _sections_with(name)):
         raise ConfigError(f"{place}: unknown setting; write it in {' or '.join(homes)}")
+    if section and name not in kinds and (inner := _inner_setting(kinds, name)):
+        raise ConfigError(f"{place}: unknown setting; did you mean {inner!r}?")
     check_name(section, name, place)
     if not section and name in LISTS and isinstance(value, Mapping):
         raise ConfigError(f"{name}: write [[{name}]], once for each, in place of [{name}]")
@@ -171,7 +184,7 @@ def _named_tables_problems(
 def type_problems(
     table: object, struct: type[msgspec.Struct] = Settings, shown: str = ""
 ) -> Iterator[str]:
-    """Yield the problems of a table's values, at most one for each value. Its names are right."""
+    """Yield the problems of a table's values, at most one for each. It has no unknown names."""
     wrong = False
     for field in msgspec.structs.fields(struct):
         if not isinstance(table, Mapping) or field.name not in table:

@@ -21,6 +21,7 @@ from headstart.dialects.dialect import (
 )
 from headstart.types import (
     CONTENT_BLOCKS,
+    UNDECODABLE,
     Ended,
     ErrorReported,
     ExtraDelta,
@@ -531,7 +532,7 @@ def _input(arguments: str) -> Any:
     """Return a tool call's input. If it was cut, it is wrapped as the API's guide says."""
     try:
         whole = isinstance(msgspec.json.decode(arguments), dict)
-    except (msgspec.DecodeError, RecursionError):
+    except UNDECODABLE:
         whole = False
     return msgspec.Raw(arguments.encode()) if whole else {"INVALID_JSON": arguments}
 

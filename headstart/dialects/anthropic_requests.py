@@ -24,7 +24,6 @@ from headstart.canonical_request import (
     ToolChoice,
     WrittenRequest,
 )
-from headstart.dialects.dialect import UNDECODABLE
 from headstart.dialects.requests import (
     LEAST_BUDGET,
     Fields,
@@ -51,7 +50,7 @@ from headstart.dialects.requests import (
     write_edited,
 )
 from headstart.errors import InvalidRequest
-from headstart.types import ChatRequest
+from headstart.types import UNDECODABLE, ChatRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -287,7 +286,7 @@ def _without_session(user: str) -> str:
     if user.startswith("{"):
         try:
             fields = msgspec.json.decode(user, type=dict[str, Any])
-        except (msgspec.DecodeError, RecursionError):
+        except UNDECODABLE:
             return user
         if fields.pop("session_id", None) is None:
             return user

@@ -18,6 +18,7 @@ import msgspec
 
 from headstart.dialects.requests import reasoning_mark
 from headstart.types import (
+    UNDECODABLE,
     Ended,
     ErrorReported,
     ExtraDelta,
@@ -25,6 +26,7 @@ from headstart.types import (
     LogprobsDelta,
     ReasoningDelta,
     Started,
+    TextDelta,
     ToolCallDelta,
     UsageReported,
 )
@@ -462,8 +464,6 @@ def listed_objects(document: Any, field: str) -> list[dict[str, Any]]:
 
 # --- the common parts of answers: JSON, stored answers, translation -------------------------------
 
-UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""The errors of decoding bytes that are not JSON."""
 MOST_TOKENS = 1_000_000_000
 """The largest number that is read as a count of tokens. No model reads or writes more at once."""
 
@@ -478,10 +478,7 @@ _ESCAPES = re.compile(
 
 
 def _whole_characters(data: bytes) -> bytes:
-    """Return a JSON text with U+FFFD for each half of a surrogate pair.
-
-    Some providers split an emoji over two events. Client libraries accept the halves.
-    """
+    """Return a JSON text with U+FFFD for each half of a surrogate pair."""
     if b"\\ud" not in data and b"\\uD" not in data:
         return data
     return _ESCAPES.sub(lambda found: b"\\ufffd" if found[1] else found[0], data)
@@ -555,7 +552,7 @@ def is_json(text: str) -> bool:
     """Tell whether a text is a whole JSON value."""
     try:
         msgspec.json.decode(text, type=msgspec.Raw)
-    except (msgspec.DecodeError, RecursionError):
+    except UNDECODABLE:
         return False
     return True
 
@@ -582,6 +579,8 @@ class JSONDecoder:
 
     done: ClassVar[tuple[StreamEvent, ...]] = ()
     """The events of ``[DONE]``, which providers also send in APIs that do not have it."""
+    _half: bytes = b""
+    """The escape of the first half of a character, which waits for the second half."""
 
     def feed(self, frame: Frame) -> tuple[StreamEvent, ...]:
         """Return the events of a frame; none for comments and keep-alives."""
@@ -591,9 +590,38 @@ class JSONDecoder:
         if data.startswith(b"[DONE]"):
             return self.done
         try:
-            return self.read(decode_event(data), frame.event)
+            event = None if self._half else _decode(data)
+        except UNDECODABLE:
+            event = None
+        try:
+            if type(event) is dict:
+                return self.read(event, frame.event)
+            return self._read_halves(data, frame.event)
         except MalformedAnswerError as error:
             return (unreadable(str(error)),)
+
+    def _read_halves(self, data: bytes, name: bytes | None) -> tuple[StreamEvent, ...]:
+        """Read a frame that may have halves of surrogate pairs, or the frame after a first half.
+
+        A provider that cuts its text by UTF-16 units splits an emoji over two events. Client
+        libraries join the halves; here the second event gets both. A half without the other
+        becomes U+FFFD. Raises MalformedAnswerError.
+        """
+        waiting, self._half = self._half, b""
+
+        def joined(found: re.Match[bytes]) -> bytes:
+            nonlocal waiting
+            half = found[0]
+            if not found[1]:
+                return half
+            if half[3:4] in b"89abAB" and data.startswith(b'"', found.end()):
+                self._half = half
+                return b""
+            first, waiting = waiting, b""
+            return first + half if first and half[3:4] not in b"89abAB" else b"\\ufffd"
+
+        events = self.read(decode_event(_ESCAPES.sub(joined, data)), name)
+        return (TextDelta(text="\ufffd"), *events) if waiting else events
 
     def read(self, event: dict[str, Any], name: bytes | None) -> tuple[StreamEvent, ...]:
         """Return the events of an object. ``name`` is the frame's own name for it.

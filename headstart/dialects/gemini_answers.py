@@ -22,6 +22,7 @@ from headstart.dialects.dialect import (
 )
 from headstart.types import (
     CONTENT_BLOCKS,
+    UNDECODABLE,
     Ended,
     ErrorReported,
     ExtraDelta,
@@ -119,7 +120,7 @@ def _steps(path: str) -> tuple[str | int, ...]:
 
 
 def _held(into: Any, step: str | int) -> Any:
-    """Return the value at a step. A list is made long enough to have this place."""
+    """Return the value at one step of a path. A list grows until it has the place."""
     if isinstance(step, str):
         return into.get(step)
     if step > _LONGEST_LIST:
@@ -506,7 +507,7 @@ def arguments_object(arguments: str) -> Any:
     """Return a call's arguments as an object, as the model wrote them if that is an object."""
     try:
         value = msgspec.json.decode(arguments or "{}")
-    except (msgspec.DecodeError, RecursionError):
+    except UNDECODABLE:
         return {"INVALID_JSON": arguments}
     if not isinstance(value, dict):
         return {"INVALID_JSON": arguments}

@@ -50,7 +50,7 @@ from headstart.dialects.requests import (
     top_level_extra,
 )
 from headstart.errors import InvalidRequest
-from headstart.types import ChatRequest
+from headstart.types import UNDECODABLE, ChatRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -621,7 +621,7 @@ def _response(text: str, *, failed: bool) -> dict[str, Any]:
         return {"error": text}
     try:
         value = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
+    except UNDECODABLE:
         return {"output": text}
     return value if isinstance(value, dict) else {"output": text}
 

@@ -31,7 +31,7 @@ from headstart.dialects.requests import (
     check_types,
     data_url,
     decode_object,
-    edit,
+    edit_fields,
     effort_of,
     filled,
     kept_stops,
@@ -568,7 +568,7 @@ def write_request(asked: CanonicalRequest, quirks: Quirks) -> WrittenRequest:
     said = {name: value for name, value in body.items() if value is not None and value != []}
     # We ask for the usage ourselves. If that is not possible, the client loses nothing.
     said_by_client = {name: value for name, value in said.items() if name != "stream_options"}
-    edited = edit(msgspec.json.encode(said), said_by_client, quirks, losses)
+    edited = edit_fields(msgspec.json.encode(said), said_by_client, quirks, losses)
     return WrittenRequest(path=_PATH, body=edited, dropped=losses.names)
 
 

@@ -27,20 +27,15 @@ from headstart.attempts import Tokens
 from headstart.dialects.anthropic_messages import ANTHROPIC_MESSAGES
 from headstart.dialects.bedrock_converse import BEDROCK_CONVERSE
 from headstart.dialects.cohere_chat import COHERE_CHAT
-from headstart.dialects.dialect import UNDECODABLE, Dialect, UpstreamDialect, as_count
+from headstart.dialects.dialect import Dialect, UpstreamDialect, as_count
 from headstart.dialects.gemini_generate import GEMINI_GENERATE
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.openai_completions import OPENAI_COMPLETIONS
 from headstart.dialects.openai_responses import OPENAI_RESPONSES
 from headstart.dialects.request_form import RequestForm
-from headstart.dialects.requests import (
-    LONGEST_MODEL,
-    decode_object,
-    repeats_keys,
-    too_long_model,
-)
+from headstart.dialects.requests import LONGEST_MODEL, decode_object, repeats_keys, too_long_model
 from headstart.errors import InvalidRequest
-from headstart.types import ChatRequest, Choice, Completion, Entry, Headers, Text
+from headstart.types import UNDECODABLE, ChatRequest, Choice, Completion, Entry, Headers, Text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

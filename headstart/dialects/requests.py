@@ -22,6 +22,7 @@ from headstart.canonical_request import (
     WrittenRequest,
 )
 from headstart.errors import InvalidRequest
+from headstart.types import UNDECODABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -604,7 +605,7 @@ def call_input(arguments: str) -> dict[str, Any]:
         return {}
     try:
         value = msgspec.json.decode(arguments)
-    except (msgspec.DecodeError, RecursionError):
+    except UNDECODABLE:
         value = None
     return value if isinstance(value, dict) else {"_raw": arguments}
 
@@ -670,7 +671,7 @@ def apply_quirks(
         return body, ()
     losses = TranslationLosses(dialect, dialect, refuse=quirks.refuse)
     check_choices(request.choices, quirks)
-    return edit(body, request.document, quirks, losses), losses.names
+    return edit_fields(body, request.document, quirks, losses), losses.names
 
 
 def check_choices(choices: int, quirks: Quirks) -> None:
@@ -684,11 +685,13 @@ def write_edited(
 ) -> WrittenRequest:
     """Return a translated request: without fields that are None, and with the provider's quirks."""
     said = filled(body)
-    edited = edit(msgspec.json.encode(said), said, quirks, losses)
+    edited = edit_fields(msgspec.json.encode(said), said, quirks, losses)
     return WrittenRequest(path=path, body=edited, dropped=losses.names)
 
 
-def edit(body: bytes, asked: Mapping[str, Any], quirks: Quirks, losses: TranslationLosses) -> bytes:
+def edit_fields(
+    body: bytes, asked: Mapping[str, Any], quirks: Quirks, losses: TranslationLosses
+) -> bytes:
     """Drop and rename fields, in place. Only a field that the client sent (``asked``) is a loss."""
     drops = _drops(quirks)
     marked = may_hold_marks(body)

@@ -526,8 +526,10 @@ class ResponsesDecoder(JSONDecoder):
             return Finished(reason="tool_calls" if self._calls else "stop")
         details = response.get("incomplete_details")
         reason = as_text(details.get("reason")) if isinstance(details, dict) else None
-        if status != "incomplete" or reason is None:
+        if status != "incomplete":
             return Finished(reason=status)
+        if reason is None:  # the API allows it; clients of other APIs know no "incomplete"
+            return Finished(reason="length")
         if reason in REASONS:
             return Finished(reason=REASONS[reason])
         return Finished(reason=status, native=reason)

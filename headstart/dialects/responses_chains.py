@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from headstart.dialects.dialect import UNDECODABLE
 from headstart.dialects.requests import marked_origin
+from headstart.types import UNDECODABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -166,16 +166,14 @@ class OnnxEncoder:
         except Exception as error:  # neither library documents a base class for its errors
             raise EncoderError(f"the encoder failed: {type(error).__name__}") from error
         rows, spans = _own_tokens(tokenized, len(prefix))
+        whole = len(kept) == len(text) and not tokenized.overflowing
+        known = self._unknown not in tokenized.ids and (text.isascii() or not _spells(text, spans))
         return Encoding(
             sentence=_frozen(sentence[0]),
             tokens=_frozen(tokens[0, rows]),
             spans=spans,
-            complete=(
-                len(kept) == len(text)
-                and not tokenized.overflowing
-                and self._unknown not in tokenized.ids
-                and (text.isascii() or not _spells(text, spans))
-            ),
+            complete=whole and known,
+            unknown_words=whole and not known,
         )
 
 

@@ -143,6 +143,9 @@ class PromptSketcher(Protocol):
         None: the text cannot be encoded as a whole.
         """
 
+    def is_too_long(self, text: str) -> bool:
+        """Tell whether a text exceeds the encoder's limit."""
+
 
 class EmbeddedEntry(NamedTuple):
     """An entry, and what an index needs to find it. Without both it serves exact lookups only."""
@@ -200,6 +203,10 @@ class EntryEncoder(Generic[P]):
         row = pack_row(sketch)
         self._sketched[tenant, text] = row
         return row
+
+    def is_too_long(self, text: str) -> bool:
+        """Tell whether a prompt without a sketch exceeds the encoder's limit."""
+        return self._sketcher is not None and self._sketcher.is_too_long(text)
 
     def _as_sketch(self, row: bytes | None) -> Sketch | None:
         """Return a row with the name of the table that it was made with."""

@@ -18,7 +18,7 @@ from anyio import to_thread
 
 from headstart.errors import StageError, StoreError, VectorIndexError
 from headstart.observe import Observer, StageFailed
-from headstart.types import Delete, Entry, VectorRow
+from headstart.types import UNDECODABLE, Delete, Entry, VectorRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -185,7 +185,7 @@ class HotTier:
     def _decode(self, id: str, hot: HotEntry) -> Entry | None:
         try:
             entry = self._decoder.decode(hot.value)
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        except UNDECODABLE:
             self.discard((id,))
             return None
         if len(hot.value) <= LONGEST_DECODED:

@@ -11,6 +11,7 @@ reason of a miss        meaning
 ``empty-partition``     nothing comparable is stored, or nothing was stored in time
 ``encoder-busy``        the encoding did not come in time
 ``too-long``            the prompt exceeds the encoder's limit
+``unknown-words``       the encoder does not know a word or a character of the prompt
 ``below-threshold``     the best neighbour is not similar enough; without a similarity: no sketch
                         was near enough to encode the question
 ``unencoded``           a nearer entry was not encoded yet
@@ -170,8 +171,10 @@ class SemanticSearch(Generic[P]):
         if isinstance(near, Lookup):
             return near
         encoding = await self._encode(query)
-        if encoding is None or not encoding.complete:
-            return query.miss("encoder-busy" if encoding is None else "too-long")
+        if encoding is None:
+            return query.miss("encoder-busy")
+        if not encoding.complete:
+            return query.miss("unknown-words" if encoding.unknown_words else "too-long")
         vector = pack_vector(encoding.sentence)
         if near is None:
             near = await self._near(query.group, vector, query)
@@ -207,7 +210,8 @@ class SemanticSearch(Generic[P]):
         """Return the entries with the nearest sketches, or a miss if none is near enough."""
         query.sketch = self.entries.sketch(query.text, query.context.tenant)
         if query.sketch is None:
-            return query.miss("too-long")
+            too_long = self.entries.is_too_long(query.text)
+            return query.miss("too-long" if too_long else "unknown-words")
         query.gate = self.policy.gate(query.context)
         nearest = await self._near(query.group, query.sketch, query, 1)
         if nearest and not self._passes(nearest[0], query):

@@ -107,7 +107,7 @@ class WordTokens:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, limit: int) -> WordTokens | None:
-        """Return None if the tokenizer is of another kind: its tokens depend on more than words."""
+        """Return the words of a tokenizer; None if its tokens depend on more than single words."""
         by_word = (
             isinstance(tokenizer.model, WordPiece)
             and isinstance(tokenizer.pre_tokenizer, BertPreTokenizer)
@@ -201,6 +201,10 @@ class Sketcher:
         if len(ids) > self._most_tokens or self._unknown in ids:
             return None
         return self._add(ids)
+
+    def is_too_long(self, text: str) -> bool:
+        """Tell whether a prompt exceeds the encoder's limit."""
+        return len(text) > self._most_chars or len(self._tokenize(text)) > self._most_tokens
 
     def _tokenize(self, text: str) -> list[int]:
         kept = text[: self._most_chars]

@@ -578,7 +578,7 @@ def _make_preparer(
         admission,
         accepted,
         secret=secret,
-        answerers=(lambda *_: (app, frozenset((app,)))) if router is None else router.answerers,
+        upstreams=(lambda *_: (app, frozenset((app,)))) if router is None else router.upstreams,
         wrapped=router is None,
         observer=parts.observers,
         semantic=cache.mode != "exact-only",

@@ -79,7 +79,10 @@ def follow_secret(build: BuildContext, renew: Callable[[bytes], bool]) -> None:
             except StoreError:
                 continue  # lookups report the failure
             if renewed:
-                logger.warning("the store was emptied or replaced: sharing starts over with it")
+                logger.warning(
+                    "the store was emptied or replaced: it has a new secret, so older answers are "
+                    "not served"
+                )
 
     build.run(follow)
 

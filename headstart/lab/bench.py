@@ -20,11 +20,12 @@ import msgspec
 
 from headstart.errors import ConfigError
 from headstart.settings import StrategyName  # noqa: TC001 - msgspec reads it
-from headstart.types import Frozen
+from headstart.types import UNDECODABLE, Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+# --- load, and the knee ---------------------------------------------------------------------------
 
 CALLS_PER_SLOT = 4
 """Fewest calls of a step for each call at a time. Two of them are measured."""
@@ -139,6 +140,9 @@ def _full_window(at: int, answered: Sequence[Sample]) -> tuple[Sequence[Sample],
         return None
     seconds = inside[-1].ended_s - begin
     return (inside, seconds) if seconds > 0 else None
+
+
+# --- figures of one provider ----------------------------------------------------------------------
 
 
 class Subject(NamedTuple):
@@ -256,6 +260,9 @@ def quantiles(
     return SampleQuantiles(p50=p50, p95=p95, p99=p99)
 
 
+# --- prompts --------------------------------------------------------------------------------------
+
+
 class BenchPrompt(Frozen):
     """One request's messages, in OpenAI's form."""
 
@@ -320,7 +327,7 @@ def read_prompts(name: str, lines: Iterable[bytes]) -> tuple[BenchPrompt, ...]:
             )
         except UnicodeDecodeError as error:
             raise ConfigError(f"{name}, line {number}: not UTF-8") from error
-        except (msgspec.DecodeError, ValueError) as error:
+        except (*UNDECODABLE, ValueError) as error:
             raise ConfigError(f"{name}, line {number}: {error}") from error
     if not rows:
         raise ConfigError(f"{name} has no prompt")
@@ -339,6 +346,8 @@ def _from_json(raw: bytes) -> BenchPrompt:
         asked = ({"role": "user", "content": asked},)
     return BenchPrompt(messages=asked, max_tokens=line.max_tokens, expect=expect)
 
+
+# --- the recommended route ------------------------------------------------------------------------
 
 MAX_ERROR_RATE = 0.10
 """A provider that fails more often is left out."""

@@ -374,7 +374,7 @@ def spent_usd(history: Iterable[Round], now: float) -> float:
 _POINTS = 101
 KEPT = 0.8
 """The part of the gap that the suggested threshold keeps."""
-_TRUE = frozenset(("true", "1", "1.0", "yes"))
+_OUTCOMES = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
 
 
 class CascadeRow(NamedTuple):
@@ -549,8 +549,8 @@ def _read_row(record: dict[str, Any], cheap: str, strong: str) -> CascadeRow:
     vetoed = not given and draft is not None and _is_vetoed(record["prompt"], draft)
     return CascadeRow(
         score=float(score) if given else 0.0 if vetoed else 1.0 - expected_gain(record["prompt"]),
-        cheap=_mean_quality(outcomes[0], cheap),
-        strong=_mean_quality(outcomes[1], strong),
+        cheap=_outcome(outcomes[0], cheap),
+        strong=_outcome(outcomes[1], strong),
         cheap_usd=float(record.get("cheap_usd") or 0.0),
         strong_usd=float(record.get("strong_usd") or 0.0),
         length=0 if given else len(record["prompt"]),
@@ -571,13 +571,11 @@ def _is_vetoed(prompt: str, draft: Completion) -> bool:
     return veto_draft(request, draft) is not None
 
 
-def _mean_quality(value: object, name: str) -> float:
+def _outcome(value: object, name: str) -> float:
     if value is None:
         raise KeyError(name)
     text = str(value).strip().lower()
-    if text in _TRUE:
-        return 1.0
-    return 0.0 if text in ("false", "no") else float(text)
+    return _OUTCOMES[text] if text in _OUTCOMES else float(text)
 
 
 def _points(table: NDArray[np.float64]) -> list[CascadePoint]:

@@ -18,7 +18,7 @@ from headstart.errors import ConfigError
 from headstart.lab.stream import HISTORY, PlayedPrompt, history_judge
 from headstart.policies.key import KeyContext, Templates, chat_key, find_question
 from headstart.report.estimates import ShareInterval, least_share, wilson_interval
-from headstart.types import CacheKey, ChatRequest, Frozen
+from headstart.types import UNDECODABLE, CacheKey, ChatRequest, Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from headstart.lab.stream import PreparePrompt
 
 
+P = TypeVar("P")
 T = TypeVar("T")
 
 _CONTEXT = KeyContext(dialect="openai-chat", path=b"/v1/chat/completions", upstream="")
@@ -116,7 +117,7 @@ def decode_line(number: int, line: bytes, kind: type[T]) -> T:
     """Decode one line. Raises LabelledDataError."""
     try:
         return msgspec.json.decode(line, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise LabelledDataError(f"line {number}: {error}") from error
 
 
@@ -270,9 +271,6 @@ def count_rates(n: int, hits: int, wrong: int, plays: int = 1) -> dict[str, Any]
         },
         "wrong_per_hit_at_least": least_share(wrong // plays, max(hits // plays, 1)),
     }
-
-
-P = TypeVar("P")
 
 
 def percent(share: float | None) -> str:

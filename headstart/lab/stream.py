@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 P = TypeVar("P")
 
 
+# --- judges ---------------------------------------------------------------------------------------
+
+
 def history_judge(
     policy: MatchPolicy[P], prepare: PreparePrompt[P]
 ) -> Callable[[CacheKey, CacheKey], bool]:
@@ -94,13 +97,13 @@ def judge_noise(name: str) -> JudgeNoise:
     try:
         beta, alpha = (float(number) for number in numbers.split(","))
     except ValueError as error:
-        raise ConfigError(f"--judge {name}: {_CHOICES}") from error
+        raise ConfigError(f"--judge {name}: {_JUDGES}") from error
     if kind != "noise" or min(alpha, beta) < 0 or alpha + beta >= 1:
-        raise ConfigError(f"--judge {name}: {_CHOICES}, two shares whose sum is below 1")
+        raise ConfigError(f"--judge {name}: {_JUDGES}, two shares whose sum is below 1")
     return JudgeNoise(false_disagree=beta, false_agree=alpha, unsure_same=0.0, unsure_different=0.0)
 
 
-_CHOICES = "use oracle, real or noise=BETA,ALPHA, as in noise=0.087,0.22"
+_JUDGES = "use oracle, real or noise=BETA,ALPHA, as in noise=0.087,0.22"
 
 
 def noisy(truth: Judge[AnyRow], noise: JudgeNoise, draw: Callable[[], float]) -> Judge[AnyRow]:
@@ -122,12 +125,14 @@ def noisy(truth: Judge[AnyRow], noise: JudgeNoise, draw: Callable[[], float]) ->
     return judge
 
 
+# --- the play -------------------------------------------------------------------------------------
+
 HISTORY = "history"
 """The reason of a miss whose neighbour belongs to another conversation."""
 
 
 class PreparedPrompt(NamedTuple, Generic[P]):
-    """A prompt's text, encoded and parsed. ``usable`` is False for a text that is too long."""
+    """A prompt's text, encoded and parsed. ``usable``: the encoding stands for the whole text."""
 
     vector: NDArray[np.float32]
     parse: P
@@ -388,7 +393,10 @@ class _ReplayedCache(Generic[P, R]):
         return vetoes
 
 
-CHOICES = "use verified, verified:1%, static, static:0.90, bare:0.90 (no guards) or off"
+# --- policies by name -----------------------------------------------------------------------------
+
+POLICIES = "verified, verified:1%, static, static:0.90, bare:0.90 (no guards) or off"
+"""The names that ``policy_maker`` knows, in words."""
 
 
 class TestedPolicy(NamedTuple):
@@ -422,7 +430,7 @@ def policy_maker(name: str, setup: PolicySetup) -> Callable[[], TestedPolicy]:
         threshold = _share_of(name, value)
         return lambda: TestedPolicy(StaticMatch(threshold, () if kind == "bare" else guards))
     if kind != "verified":
-        raise ConfigError(f"--policy {name}: {CHOICES}")
+        raise ConfigError(f"--policy {name}: use {POLICIES}")
     error_limit = _error_limit(_share_of(name, value), setup)
 
     def verified() -> TestedPolicy:

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from headstart.lab.stream import PlayedPrompt
 
 
+# --- advice ---------------------------------------------------------------------------------------
+
 WORTH_IT = 0.01
 """With a lower share of late hits, matching by meaning gains next to nothing."""
 FEW_HITS = 30
@@ -59,6 +61,14 @@ def advise(targets: Sequence[TargetResult], max_error: float, state: str) -> Adv
     wanted = next(each for each in targets if each.max_error == max_error)
     pick = _pick(targets, wanted)
     explained = tuple(_explain(each) for each in targets if _exceeds(each))
+    if pick is None and not any(each.learned for each in targets):
+        short = (
+            f"The log is too short to tell: in {wanted.rates.n:,} prompts no target ended the "
+            "cold start, which takes at least 200 comparisons of answers. Record some thousand "
+            "prompts with the lines below, which serve only exact repeats, and run tune again."
+        )
+        toml = '[cache]\nmode = "shadow"\n\n[record]\nenabled = true'
+        return Advice(words=(short, *explained), toml=toml)
     if pick is None:
         nothing = (
             "Serve only exact repeats: no target that was kept gave semantic hits for at least "
@@ -152,6 +162,8 @@ def _explain(target: TargetResult) -> str:
 def _percent(share: float | None) -> str:
     return f"{100 * (share or 0.0):.3g} %"
 
+
+# --- templates ------------------------------------------------------------------------------------
 
 MIN_CHARS = 200
 """A shorter prompt is a question without a template."""
@@ -280,6 +292,8 @@ def _escape(literal: str) -> str:
     return _SPECIAL.sub(r"\\\g<0>", literal).replace("\n", r"\n").replace("\t", r"\t")
 
 
+# --- the study of a log ---------------------------------------------------------------------------
+
 TARGETS = (0.005, 0.01, 0.02, 0.05, 0.10)
 """Error targets that are compared."""
 THRESHOLDS = tuple(round(0.80 + step / 100, 2) for step in range(20))
@@ -298,6 +312,8 @@ class TargetResult(Frozen, omit_defaults=False):
     rates: Ordering
     late: Ordering
     """The rates of the second half, after most of the learning."""
+    learned: bool = True
+    """The learned rule decided at the end; False: the cold start has not ended."""
 
 
 class Roc(Frozen, omit_defaults=False):
@@ -362,7 +378,7 @@ class Tuning(Frozen, omit_defaults=False):
     roc: tuple[Roc, ...]
     course: tuple[StreamPart, ...]
     borderline: tuple[Borderline, ...]
-    templates: tuple[Any, ...] = ()
+    templates: tuple[Template, ...] = ()
     static: Static | None = None
     advice: Advice | None = None
     """None: nothing was written that could be pasted."""
@@ -374,6 +390,7 @@ def target_of(max_error: float, steps: Sequence[PlayedPrompt[Any]]) -> TargetRes
         max_error=max_error,
         rates=ordering_report(steps, None),
         late=ordering_report(steps[len(steps) // 2 :], None),
+        learned=any(each.verdict and each.verdict.rule is Rule.LEARNED for each in steps),
     )
 
 
@@ -411,7 +428,7 @@ def _roc(name: str, values: np.ndarray, same: np.ndarray) -> Roc:
 def course(steps: Sequence[PlayedPrompt[Any]]) -> tuple[StreamPart, ...]:
     """Return the threshold and the rates over the stream, in at most ``WINDOWS`` parts."""
     size = max(1, -(-len(steps) // WINDOWS))
-    moments = []
+    found = []
     rule, threshold = Rule.COLD_START, None
     for start in range(0, len(steps), size):
         part = steps[start : start + size]
@@ -419,7 +436,7 @@ def course(steps: Sequence[PlayedPrompt[Any]]) -> tuple[StreamPart, ...]:
             if step.verdict is not None:
                 rule, threshold = step.verdict.rule, step.verdict.threshold
         rates = ordering_report(part, None)
-        moments.append(
+        found.append(
             StreamPart(
                 n=start + len(part),
                 rule=rule.value,
@@ -428,7 +445,7 @@ def course(steps: Sequence[PlayedPrompt[Any]]) -> tuple[StreamPart, ...]:
                 wrong_per_hit=rates.wrong_per_hit,
             )
         )
-    return tuple(moments)
+    return tuple(found)
 
 
 def borderline(steps: Iterable[PlayedPrompt[Any]]) -> tuple[Borderline, ...]:
@@ -514,7 +531,7 @@ def _sections(found: Tuning) -> Iterator[ReportSection]:
     yield ReportSection(
         "Hits against the error target", _targets(targets), plot=lambda: _hits(targets)
     )
-    if any(_learned(moment) is not None for moment in course):
+    if any(_learned(part) is not None for part in course):
         yield ReportSection("The learned threshold over time", plot=lambda: _thresholds(course))
     if course:
         yield ReportSection("Hit rate over time", plot=lambda: _rates(course))
@@ -569,38 +586,38 @@ def _hits(targets: Sequence[TargetResult]) -> str:
     return marks + frame("Hit rate against error target", parts)
 
 
-def _thresholds(moments: Sequence[StreamPart]) -> str:
+def _thresholds(course: Sequence[StreamPart]) -> str:
     """Draw the learned threshold; a gap is a cold start, or a time without a threshold."""
-    known = [_learned(moment) for moment in moments]
+    known = [_learned(part) for part in course]
     values = [value for value in known if value is not None]
     low, high = min(values) - 0.5, max(values) + 0.5
     parts = grid(lambda share: f"{low + (high - low) * share:.1f}")
     run: list[tuple[float, float]] = []
-    for moment, value in zip(moments, known, strict=True):
+    for part, value in zip(course, known, strict=True):
         if value is None:
             parts += [curve_through("semantic", run)] if run else []
             run = []
         else:
-            x = place_x(moment.n / moments[-1].n)
+            x = place_x(part.n / course[-1].n)
             run.append((x, place_y((value - low) / (high - low))))
     parts += [curve_through("semantic", run)] if run else []
-    return frame("The learned threshold over time", [*parts, *_time_axis(moments)])
+    return frame("The learned threshold over time", [*parts, *_time_axis(course)])
 
 
-def _learned(moment: StreamPart) -> float | None:
-    return moment.threshold if moment.rule == Rule.LEARNED.value else None
+def _learned(part: StreamPart) -> float | None:
+    return part.threshold if part.rule == Rule.LEARNED.value else None
 
 
-def _rates(moments: Sequence[StreamPart]) -> str:
-    last = moments[-1].n
-    points = [(place_x(moment.n / last), place_y(moment.hit_rate)) for moment in moments]
-    parts = [*grid(), curve_through("semantic", points), *_time_axis(moments)]
+def _rates(course: Sequence[StreamPart]) -> str:
+    last = course[-1].n
+    points = [(place_x(part.n / last), place_y(part.hit_rate)) for part in course]
+    parts = [*grid(), curve_through("semantic", points), *_time_axis(course)]
     return frame("Hit rate over time", parts)
 
 
-def _time_axis(moments: Sequence[StreamPart]) -> Iterator[str]:
+def _time_axis(course: Sequence[StreamPart]) -> Iterator[str]:
     yield tick(LEFT, "0", "start")
-    yield tick(place_x(1.0), f"{moments[-1].n:,} prompts", "end")
+    yield tick(place_x(1.0), f"{course[-1].n:,} prompts", "end")
 
 
 def _roc_plot(curves: Sequence[Roc]) -> str:

@@ -582,7 +582,7 @@ def choose_requests(
     endpoint: Only = None,
     tag: Only = None,
 ) -> LiveChoice:
-    """Return the choice in a request for the live page."""
+    """Return the time and the filters that a request of the live page asks for."""
     return LiveChoice(window_s, LiveFilter(caller, route, model, endpoint, tag))
 
 

@@ -478,13 +478,13 @@ class Chain:
         """Whether the request refers to something that is kept here."""
         return bool(self._accounts)
 
-    def sent(self, answerers: frozenset[str]) -> bytes:
+    def sent(self, upstreams: frozenset[str]) -> bytes:
         """Return the body for these upstreams.
 
         An upstream that stored the whole conversation, and is the only one, gets the request
         unchanged.
         """
-        if len(self._accounts) != 1 or self._accounts != answerers:
+        if len(self._accounts) != 1 or self._accounts != upstreams:
             return self.whole
         return self._body if self._stored else self._written(same_account=True)
 

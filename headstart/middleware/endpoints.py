@@ -15,12 +15,11 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from headstart.dialects.dialect import UNDECODABLE
 from headstart.dialects.requests import decode_object, repeats_keys
 from headstart.errors import ConfigError, InvalidRequest
 from headstart.policies.key import QUESTION_GROUP
 from headstart.policies.route_rules import REPEAT_WINDOW_S
-from headstart.types import ChatRequest, Scope
+from headstart.types import UNDECODABLE, ChatRequest, Scope
 
 if TYPE_CHECKING:
     from headstart.dialects.dialect import Dialect

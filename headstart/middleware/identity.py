@@ -381,8 +381,8 @@ class Callers:
             return ""
         return self._hash(caller.whole + b"\n?" + caller.query, place, None)
 
-    def readable(self, holder: str, answerers: frozenset[str]) -> frozenset[str] | None:
-        """Return the upstreams whose answers ``holder`` may read; None: all of ``answerers``.
+    def readable(self, holder: str, upstreams: frozenset[str]) -> frozenset[str] | None:
+        """Return the upstreams whose answers ``holder`` may read; None: all of ``upstreams``.
 
         A caller may read a shared answer if the answer's upstream would answer this caller, too: it
         has accepted the caller's key, or it never gets callers' keys.
@@ -390,8 +390,8 @@ class Callers:
         if not holder:
             return None
         own, accepted = self._sharing.own_keys, self._accepted
-        found = frozenset(name for name in answerers if name in own or (holder, name) in accepted)
-        return None if found and found == answerers else found
+        found = frozenset(name for name in upstreams if name in own or (holder, name) in accepted)
+        return None if found and found == upstreams else found
 
     def exact_caller(self, tenant: str, subdivision: bytes | None, user: str | None) -> str:
         """Hash the exact caller: the tenant, its subdivision and the user."""

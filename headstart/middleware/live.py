@@ -136,8 +136,8 @@ class SquareSum:
 
     __slots__ = ("n", "squares", "total")
 
-    def __init__(self, n: int = 0, total: float = 0.0, squares: float = 0.0) -> None:
-        self.n, self.total, self.squares = n, total, squares
+    def __init__(self) -> None:
+        self.n, self.total, self.squares = 0, 0.0, 0.0
 
     def add(self, value: float) -> None:
         """Add one value."""

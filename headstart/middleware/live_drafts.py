@@ -64,6 +64,7 @@ from headstart.policies.live_drafts import (
     with_inferences,
 )
 from headstart.settings import LiveStage  # noqa: TC001 - msgspec reads it
+from headstart.types import UNDECODABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -651,7 +652,10 @@ class LiveDrafts:
     def _note_answer(
         self, draft: PromptDraft, context: RequestContext, used: KeptCall | None
     ) -> None:
-        """Note the cost of the answer, and the savings by wasted calls of its draft."""
+        """Note the cost of the answer, and what calls of its draft that were not used saved.
+
+        Such a call may have filled the provider's prompt cache.
+        """
         cold_usd, discount_usd = self._cold_cost(context)
         if used is not None:
             discount_usd = used.discount_usd
@@ -714,7 +718,7 @@ def _wasted_usd(kept: KeptCall) -> float:
 def _decoded(data: bytes | str, kind: type[Any]) -> Any:
     try:
         return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise InvalidRequest(str(error)) from None
 
 

@@ -360,7 +360,7 @@ class Engine:
         """Open a connection to the upstream that would be asked."""
         request, dialect = context.prepared.request, context.endpoint.dialect
         if self._router is not None and request is not None and dialect is not None:
-            found = self._router.answering(dialect.name, request.model, context.prepared.route)
+            found = self._router.providers_for(dialect.name, request.model, context.prepared.route)
             if found:
                 found[0].connect_early(self._supervisor.spawn)
 
@@ -473,7 +473,7 @@ class Engine:
         if pass_reason:  # not in ``except``: an error of the app must not name ours as its cause
             return await self._pass_through(context, app, pass_reason)
         if chain is not None and chain.refers:
-            context.body = chain.sent(self._answerers(context))
+            context.body = chain.sent(self._upstreams(context))
         context.timings[b"parse"] = time.perf_counter() - context.read_at
         if context.prepared.in_sentences and dialect is not None:
             context.send = SentencePace(context.send, dialect)
@@ -498,12 +498,12 @@ class Engine:
             source = partial(_source_of, context)
             context.send = chain.keeping(context.send, prepared.owner, source)
 
-    def _answerers(self, context: RequestContext) -> frozenset[str]:
+    def _upstreams(self, context: RequestContext) -> frozenset[str]:
         """Return the upstreams that may answer a request of a dialect. Raises NoUpstream."""
         dialect, prepared = context.endpoint.dialect, context.prepared
         if self._router is None or dialect is None or prepared.request is None:
             return frozenset()
-        return self._router.answerer(dialect.name, prepared.request.model, prepared.route).names
+        return self._router.choose(dialect.name, prepared.request.model, prepared.route).names
 
     async def _serve(self, context: RequestContext, app: ASGIApp) -> None:
         """Answer a request that was read."""
@@ -711,7 +711,9 @@ class Engine:
         """
         endpoint, prepared = context.endpoint, context.prepared
         predicts = self._routes.get(prepared.route, NO_ROUTE).predicts
-        call = context.call(editable=editable, predicts=predicts, body=body)
+        call = context.call(
+            editable=editable, predicts=predicts, body=body, checks=bool(sample and sample.served)
+        )
         upstream: Upstream
         if self._router is None:
             upstream = context.app_call = AppUpstream(

@@ -151,7 +151,7 @@ class Prepared(msgspec.Struct, frozen=True):
     """Set if a repeat by the same caller gets a fresh answer."""
     holder: str = ""
     """Hash of the keys that upstreams must have accepted; "" unless all callers share answers."""
-    answerers: frozenset[str] = frozenset()
+    upstreams: frozenset[str] = frozenset()
     """Upstreams that may be asked."""
     readable: frozenset[str] | None = None
     """Upstreams whose answers may be read; None: all of them."""
@@ -223,7 +223,7 @@ class Preparer:
 
     From its second time on, a request is remembered by its bytes, in bounded memory.
 
-    ``answerers`` takes dialect, model and route. It returns the identity of the upstream for the
+    ``upstreams`` takes dialect, model and route. It returns the identity of the upstream for the
     cache key, and the names of all upstreams that may answer. Unless ``semantic``, only exact
     repeats share answers. ``rules`` are the ``[[route]]`` tables in order; ``max_error``,
     ``cached_tools`` and ``never_stored`` are those of routes without their own.
@@ -240,7 +240,7 @@ class Preparer:
         accepted: AcceptedCredentials,
         *,
         secret: bytes,
-        answerers: Callable[[str, str, str], tuple[str, frozenset[str]]],
+        upstreams: Callable[[str, str, str], tuple[str, frozenset[str]]],
         wrapped: bool,
         observer: Observer,
         semantic: bool = True,
@@ -256,7 +256,7 @@ class Preparer:
         self._sharing = sharing
         self._callers = Callers(sharing, accepted, secret)
         self._admission = admission
-        self._answerers = answerers
+        self._upstreams = upstreams
         self._wrapped = wrapped
         self._observer = observer
         self._semantic = semantic
@@ -309,7 +309,7 @@ class Preparer:
         if prepared.key is None or not prepared.holder:
             return prepared
         # This is not part of the memo: it changes with each upstream's answer.
-        readable = callers.readable(prepared.holder, prepared.answerers)
+        readable = callers.readable(prepared.holder, prepared.upstreams)
         if readable is None:
             return prepared
         return msgspec.structs.replace(prepared, readable=readable)
@@ -498,79 +498,79 @@ class Preparer:
     ) -> Prepared:
         """Decide whether the request may be looked up, and under which key."""
         found, directives = head.found, head.directives
-        bypass = "no-store" if directives.no_store else None
         never_stored = self._never_stored if rule.never_stored is None else rule.never_stored
         texts = (request.query, request.question, request.document)
+        bypass, variants = self._admit(endpoint, target[0], head, request)
         if never_stored and has_match(texts, never_stored):
             bypass, directives = NEVER_STORED, msgspec.structs.replace(directives, no_store=True)
-        if bypass is None and self._depends_on_state(target[0], found):
-            bypass = "conditional"
         place = b"%b %b" % (target[0].encode(), target[1]) if self._wrapped else None
         subdivision = found.get(b"x-headstart-scope")
         hashes = self._callers.hashes_of(identity, head.caller, subdivision, request.user, place)
-        scope, holder, variants = hashes.scope, hashes.holder, 1
-        if bypass is None and endpoint.dialect is not None:
-            variants = self._admission.variants(request)
-            bypass = self._admission.refuse_lookup(request)
-        elif bypass is None and request.duplicate_keys:
-            bypass = "duplicate-keys"
-        elif bypass is None and request.document.get("items", ()) is None:
-            bypass = "no-items"
         if bypass is not None:
             return Prepared(
-                request, None, directives, scope, bypass, route=rule.name, holder=holder
-            )
-        answerer, answerers = self._answerers(endpoint.wire, request.model, rule.name)
+                request, None, directives, hashes.scope, bypass, route=rule.name,
+                holder=hashes.holder,
+            )  # fmt: skip
+        upstream, upstreams = self._upstreams(endpoint.wire, request.model, rule.name)
         question = _question(endpoint, rule, request, found.get(b"x-headstart-query"))
         named = None if question is NOT_FOUND else question
-        whole = self._key(endpoint, request, (scope, answerer), target, head, named)
-        compared = self._semantic and rule.semantic and endpoint.document is None
-        key = whole
-        if compared and question is None and self._templates is not None:
-            with self._finding:  # long requests are read in a thread
-                key = self._templates.take_out(whole)
+        key = self._key(endpoint, request, (hashes.scope, upstream), target, head, named)
         # Labels of single questions tell nothing about conversations. Labels under the earlier
         # name "conversation" compared the question with neighbours of all histories.
-        kind_of_talk = "question" if key.conversation is None else "follow-up"
-        if key is not whole:
-            kind_of_talk = "templated"
-        matching = match_context(
-            (scope, endpoint.name, rule.name, kind_of_talk),
-            (self._max_error if rule.max_error is None else rule.max_error, head.max_error),
-            self._learning,
-            hashes.principal,
-            hashes.tenant,
-        )
-        asked = request.query if named is None else named.text
-        part = "" if key is whole else key.query or ""
-        lifetime = Lifetime(asked or "", self._lifetimes, rule.ttl_s, part)
+        kind = "question" if key.conversation is None else "follow-up"
+        asked, part = (request.query if named is None else named.text) or "", ""
+        compared = self._semantic and rule.semantic and endpoint.document is None
+        if compared and question is None and self._templates is not None:
+            with self._finding:  # long requests are read in a thread
+                without_template = self._templates.take_out(key)
+            if without_template is not key:
+                key, kind, part = without_template, "templated", without_template.query or ""
+        lifetime = Lifetime(asked, self._lifetimes, rule.ttl_s, part)
         window_s = rule.repeat_window_s or endpoint.repeat_window_s
         return Prepared(
             request=request,
             key=key,
             directives=directives,
-            scope=scope,
+            scope=hashes.scope,
             semantic_refusal=(
                 self._refuse_semantic(request, question, lifetime) if compared else "exact-only"
             ),
-            match_context=matching,
+            match_context=match_context(
+                (hashes.scope, endpoint.name, rule.name, kind),
+                (self._max_error if rule.max_error is None else rule.max_error, head.max_error),
+                self._learning,
+                hashes.principal,
+                hashes.tenant,
+            ),
             lifetime=lifetime,
             route=rule.name,
             cached_tools=self._cached_tools if rule.cached_tools is None else rule.cached_tools,
             never_stored=never_stored,
             repeat=None if window_s is None else _repeat(hashes.exact_caller, key, window_s),
-            holder=holder,
-            answerers=answerers,
+            holder=hashes.holder,
+            upstreams=upstreams,
             variants=variants,
         )
 
-    def _depends_on_state(self, method: str, found: Mapping[bytes, bytes]) -> bool:
-        """Return whether the request has a condition, or asks only for a part.
-
-        A wrapped app gets such a GET request without most conditions, and gives the whole answer.
-        """
-        asked = _CHECKED if self._wrapped and method == "GET" else _CONDITIONS
-        return not asked.isdisjoint(found)
+    def _admit(
+        self, endpoint: MatchedEndpoint, method: str, head: RequestHead, request: ChatRequest
+    ) -> tuple[str | None, int]:
+        """Return why a request must bypass the cache, if it must, and how many answers are kept."""
+        # A wrapped app gets a GET request without most conditions, and gives the whole answer.
+        conditions = _CHECKED if self._wrapped and method == "GET" else _CONDITIONS
+        bypass, variants = None, 1
+        if head.directives.no_store:
+            bypass = "no-store"
+        elif not conditions.isdisjoint(head.found):
+            bypass = "conditional"
+        elif endpoint.dialect is not None:
+            variants = self._admission.variants(request)
+            bypass = self._admission.refuse_lookup(request)
+        elif request.duplicate_keys:
+            bypass = "duplicate-keys"
+        elif request.document.get("items", ()) is None:
+            bypass = "no-items"
+        return bypass, variants
 
     def _key(
         self,

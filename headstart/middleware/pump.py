@@ -24,7 +24,7 @@ from headstart.middleware.learning.learner import PendingComparison, answer_size
 from headstart.middleware.reading import MAX_DOCUMENT_BYTES
 from headstart.observe import Observer, StageFailed
 from headstart.policies.admission import NEVER_STORED, has_match
-from headstart.policies.freshness import StorageVerdict, judge_response
+from headstart.policies.freshness import OF_CACHES, StorageVerdict, is_from_cache, judge_response
 from headstart.reply import AnswerWithheld, Reply, Transcript, storable
 from headstart.types import Completion, Ended, Entry, Origin, RawResponse
 
@@ -318,7 +318,7 @@ class PumpedCall:
         if reply.followed is not None:
             self._flight.followed = True
             self._key = None  # the process that made the call stores the answer
-            self._holder = ""  # that process notes whose key was accepted
+            self._holder = ""  # that process also notes which callers' keys were accepted
         # An app makes no attempts. For providers, the attempts show which keys were accepted.
         elif self._holder and self._pump.wrapped:
             self._pump.accepted.note(self._holder, reply.upstream, reply.status)
@@ -444,9 +444,11 @@ class PumpedCall:
         except Exception as error:  # noqa: BLE001 - the answer came, whatever we make of it
             return StorageVerdict(self._failed(error))
         # A provider's caching headers are about answers to a POST in general.
-        if reply.status != 200:
-            return StorageVerdict("status")
-        return _MAY_BE_STORED if reply.is_plain else StorageVerdict("content-encoding")
+        if reply.status != 200 or not reply.is_plain:
+            return StorageVerdict("status" if reply.status != 200 else "content-encoding")
+        tells = not OF_CACHES.isdisjoint(dict(reply.headers))
+        cached = tells and is_from_cache(reply.headers)
+        return StorageVerdict("other-cache") if cached else _MAY_BE_STORED
 
     def _failed(self, error: Exception) -> str:
         """Report a step that failed; return why the answer is not stored."""
@@ -465,7 +467,11 @@ class PumpedCall:
         if whole is None or kept is None:
             return self._refuse_unread(reply.transcript)
         if not self._judged:  # an answer may be summed up twice, but is judged once
-            refusal = self._pump.admission.refuse_store(request, kept, prepared.cached_tools)
+            origin = self._flight.origin
+            tokens = 0 if origin is None or origin.estimated else origin.completion_tokens
+            refusal = self._pump.admission.refuse_store(
+                request, kept, prepared.cached_tools, tokens
+            )
             contradicts = self._dialect and self._dialect.contradicts
             passed = _TEXT_PASSES.issuperset(reply.transforms)
             if refusal is None and contradicts and passed and contradicts(kept):

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from headstart.dialects.dialect import UNDECODABLE, Dialect, Frame, FrameCutter, UpstreamDialect
+from headstart.dialects.dialect import Dialect, Frame, FrameCutter, UpstreamDialect
 from headstart.dialects.registry import TEXT_FIELDS, read_usage
 from headstart.errors import UpstreamProtocolError
 from headstart.reply import is_event_stream, is_plain
 from headstart.types import (
+    UNDECODABLE,
     Ended,
     ErrorReported,
     ExtraDelta,
@@ -548,7 +549,9 @@ class FrameReader(EventReader):
         if strip_usage:
             passed = passed.replace(b',"usage":null', b"")
             name = passed.find(b'"usage"')
-            if name >= 0:  # another layout. The expression looks at each comma, which takes long.
+            # The usage is written with other blanks. The expression looks at each comma, which
+            # takes long, so it begins here.
+            if name >= 0:
                 comma = max(0, name - 2)
                 passed = passed[:comma] + _NULL_USAGE.sub(b"", passed[comma:])
         return Piece(passed, texts)
@@ -676,7 +679,7 @@ def error_in(events: Sequence[StreamEvent]) -> ErrorReported | None:
 
 
 def error_event(frames: bytes) -> bytes:
-    """Return the last of some frames that has a field ``error``, or b""."""
+    """Return the last frame that has a field ``error``; b"": none of the frames has one."""
     found = [each for each in _FRAME_END.split(frames) if b'"error"' in each]
     return found[-1] + b"\n\n" if found else b""
 

@@ -293,21 +293,23 @@ class AnswerLog:
         answer = None if completion is None else storable(completion)
         if answer is None:
             return "no-whole-answer"
-        refusal = self.admission.refuse_store(prepared.request, answer, prepared.cached_tools)
+        tokens = transcript.tokens(dialect.tokens) or Tokens()
+        refusal = self.admission.refuse_store(
+            prepared.request, answer, prepared.cached_tools, tokens.completion
+        )
         if refusal is not None:
             return refusal
         life_s = prepared.lifetime.seconds
         expires = None if life_s is None else logged.at + life_s
         if expires is not None and expires <= self.clock():
             return "expired"
-        tokens = transcript.tokens(dialect.tokens) or Tokens()
         return Entry(
             id=self.new_id(),
             key=prepared.key,
             answer=answer,
             origin=Origin(
                 model=answer.model,
-                upstream=min(prepared.answerers, default=""),
+                upstream=min(prepared.upstreams, default=""),
                 ttft_s=0.0,
                 total_s=0.0,
                 prompt_tokens=tokens.prompt,

@@ -18,7 +18,6 @@ import msgspec
 from headstart.attempts import Attempt, AttemptOutcome
 from headstart.compression.tokens import count_prompt
 from headstart.decisions import Outcome
-from headstart.dialects.dialect import UNDECODABLE
 from headstart.dialects.registry import DIALECTS, claiming
 from headstart.dialects.requests import (
     LONGEST_MODEL,
@@ -57,7 +56,17 @@ from headstart.middleware.router import NO_ROUTE, ModelLists, Router, chat_path,
 from headstart.observe import Observer, Served
 from headstart.policies.route_rules import RouteRule, first_rule
 from headstart.policies.routing.failures import FailureKind
-from headstart.types import KEPT_BYTES, Call, Headers, Message, Receive, Scope, Send, Upload
+from headstart.types import (
+    KEPT_BYTES,
+    UNDECODABLE,
+    Call,
+    Headers,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    Upload,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -260,8 +269,8 @@ class Relay:
         """Answer a request for a number of tokens with an estimate. Raises RequestError."""
         self._values.check(call.body)
         document = decode_object(call.body)
-        answering = self._router.answering(call.dialect, call.model, call.route)
-        real = answering[0].real_name(call.model) if answering else call.model
+        providers = self._router.providers_for(call.dialect, call.model, call.route)
+        real = providers[0].real_name(call.model) if providers else call.model
         # The first count for a model loads its tokenizer, and a long prompt takes a while.
         tokens = await asyncio.to_thread(count_prompt, document, real)
         answer = msgspec.json.encode(form.write(tokens))

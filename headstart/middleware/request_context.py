@@ -208,24 +208,35 @@ class RequestContext:
         """The client has a whole answer."""
         return self.error is None and 200 <= self.status < 300
 
-    def call(self, *, editable: bool, predicts: bool = False, body: bytes | None = None) -> Call:
+    def call(
+        self,
+        *,
+        editable: bool,
+        predicts: bool = False,
+        body: bytes | None = None,
+        checks: bool = False,
+    ) -> Call:
         """Return the call for an upstream.
 
         ``predicts``: the call has the answer to a similar prompt, as a prediction for providers
-        that take one. ``body`` replaces the client's body.
+        that take one. ``body`` replaces the client's body. ``checks``: the answer checks a
+        hit, so no other cache may give it.
         """
         pair, document, scope = self.lookup.pair, self.endpoint.document, self.scope
         request = self.prepared.request
         sent = self.body if body is None else body
         # A provider also reads the text that an id refers to.
         read = sent if self.chain is None else self.chain.whole
+        headers = tuple(scope["headers"])
+        if checks or self.held_out is not None:
+            headers = (*headers, (b"cache-control", b"no-cache"))
         near = predicts and pair is not None and (self.lookup.similarity or 0.0) >= HINT_SIMILARITY
         return Call(
             id=self.id,
             method=scope["method"],
             path=self.path,
             query_string=scope["query_string"],
-            headers=tuple(scope["headers"]),
+            headers=headers,
             body=sent,
             dialect=self.endpoint.wire,
             endpoint=self.endpoint.name,

@@ -21,7 +21,7 @@ from headstart.dialects.registry import DIALECTS, DOCUMENTS, FORMS, DocumentForm
 from headstart.errors import HeadstartError, NoUpstream, UpstreamProtocolError
 from headstart.observe import Observer, StageFailed
 from headstart.policies.route_rules import RouteRule, first_rule
-from headstart.types import Call, ChatRequest, Frozen
+from headstart.types import UNDECODABLE, Call, ChatRequest, Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -99,7 +99,7 @@ LONGEST_NAME = 128
 """Longest name of a model that is remembered, because callers may send any name."""
 
 
-class Answerer(NamedTuple):
+class ChosenCandidate(NamedTuple):
     """The candidate that answers for a model."""
 
     candidate: Candidate
@@ -131,7 +131,7 @@ class Router:
         self._names_conversations = names_conversations
         self.providers = providers
         """All upstreams, in the order of the settings."""
-        self._answerers: dict[tuple[str, str, str], Answerer] = {}
+        self._chosen: dict[tuple[str, str, str], ChosenCandidate] = {}
 
     def pick(self, dialect: str, model: str | None, route: str) -> Candidate:
         """Return the candidate for a request that takes ``route``. Raises NoUpstream.
@@ -141,34 +141,38 @@ class Router:
         named = self.routes.get(route, NO_ROUTE).candidate
         if named is not None and (model is not None or self._all_speak(named, dialect)):
             return named
-        candidates = self._choose(dialect, model).candidates
+        candidates = self._choose_provider(dialect, model).candidates
         return candidates.get(route) or candidates[""]
 
-    def answerer(self, dialect: str, model: str, route: str) -> Answerer:
+    def choose(self, dialect: str, model: str, route: str) -> ChosenCandidate:
         """Return the candidate for a model, which is computed once. Raises NoUpstream."""
         asked = (dialect, model, route)
-        answerer = self._answerers.get(asked)
-        if answerer is None:
-            answerer = self._find_answerer(dialect, model, route)
-            if len(self._answerers) >= MEMO_MODELS:
-                self._answerers.clear()
+        chosen = self._chosen.get(asked)
+        if chosen is None:
+            document = DOCUMENTS.get(dialect)
+            if document is None:
+                chosen = self._choose_for_chat(dialect, model, route)
+            else:
+                chosen = self._choose_for_document(document, model, route)
+            if len(self._chosen) >= MEMO_MODELS:
+                self._chosen.clear()
             if len(model) <= LONGEST_NAME:
-                self._answerers[asked] = answerer
-        return answerer
+                self._chosen[asked] = chosen
+        return chosen
 
     def assign(self, call: Call, scope: str, route: str) -> tuple[Candidate, Call]:
         """Return the candidate for a call, and the call that it gets. Raises NoUpstream."""
         request = call.request
         if call.dialect in DOCUMENTS:
             model = "" if request is None else request.model
-            answerer = self.answerer(call.dialect, model, route)
-            return answerer.candidate, msgspec.structs.replace(call, avoid=answerer.avoid)
+            chosen = self.choose(call.dialect, model, route)
+            return chosen.candidate, msgspec.structs.replace(call, avoid=chosen.avoid)
         if request is None:
             candidate = self.pick(call.dialect, None, route)
         else:
-            answerer = self.answerer(call.dialect, request.model, route)
-            candidate = answerer.candidate
-            if (answerer.several or self._names_conversations) and not call.affinity:
+            chosen = self.choose(call.dialect, request.model, route)
+            candidate = chosen.candidate
+            if (chosen.several or self._names_conversations) and not call.affinity:
                 call = msgspec.structs.replace(call, affinity=conversation(scope, request))
         if self.routes.get(route, NO_ROUTE).early_200_s is not None:
             # The client gets the status before the answer's encoding is known.
@@ -176,13 +180,13 @@ class Router:
             call = msgspec.structs.replace(call, headers=plain)
         return candidate, call
 
-    def answerers(self, dialect: str, model: str, route: str) -> tuple[str, frozenset[str]]:
+    def upstreams(self, dialect: str, model: str, route: str) -> tuple[str, frozenset[str]]:
         """Name the candidate for the cache key, and all upstreams that may answer.
 
         Raises NoUpstream.
         """
-        answerer = self.answerer(dialect, model, route)
-        return answerer.identity, answerer.names
+        chosen = self.choose(dialect, model, route)
+        return chosen.identity, chosen.names
 
     @property
     def own_keys(self) -> frozenset[str]:
@@ -198,7 +202,7 @@ class Router:
         """
         taken = self.routes.get(route, NO_ROUTE)
         if taken.candidate is None:
-            return self._choose(dialect, model, translates=False).relay
+            return self._choose_provider(dialect, model, translates=False).relay
         if dialect in taken.relays:
             return taken.relays[dialect]
         raise _nobody(route, dialect)
@@ -211,10 +215,10 @@ class Router:
         taken = self.routes.get(route, NO_ROUTE)
         if taken.candidate is not None:
             return taken.relays.get(dialect)
-        chosen = self._choose(dialect, model)
+        chosen = self._choose_provider(dialect, model)
         return chosen.relay if chosen.speaks(dialect) else None
 
-    def answering(self, dialect: str, model: str, route: str) -> list[Provider]:
+    def providers_for(self, dialect: str, model: str, route: str) -> list[Provider]:
         """Return the upstreams that may answer a chat, in the order in which they are asked."""
         names = self.pick(dialect, model, route).names
         order = self.routes.get(route, NO_ROUTE).members
@@ -226,10 +230,7 @@ class Router:
         able = [each for each in self.providers if each.speaks(dialect)]
         return len(able) > 1 or any(each.named for each in able)
 
-    def _find_answerer(self, dialect: str, model: str, route: str) -> Answerer:
-        document = DOCUMENTS.get(dialect)
-        if document is not None:
-            return self._find_equals(document, model, route)
+    def _choose_for_chat(self, dialect: str, model: str, route: str) -> ChosenCandidate:
         candidate = self.pick(dialect, model, route)
         names = candidate.names
         members = (
@@ -238,9 +239,9 @@ class Router:
             if each.name in names
         )
         identity = "\n".join((candidate.identity, *members))
-        return Answerer(candidate, identity, names, several=len(names) > 1)
+        return ChosenCandidate(candidate, identity, names, several=len(names) > 1)
 
-    def _find_equals(self, form: DocumentForm, model: str, route: str) -> Answerer:
+    def _choose_for_document(self, form: DocumentForm, model: str, route: str) -> ChosenCandidate:
         """Return the candidate for a call that is not a chat, without upstreams of other models.
 
         The vectors of two models cannot be compared, and no request is translated.
@@ -262,15 +263,14 @@ class Router:
             for each in able
             if taken.assumes_equal or each.weights(each.real_name(model)) == weights
         ]
-        answering = frozenset[str]().union(*(each.candidates[""].names for each in equals))
+        names = frozenset[str]().union(*(each.candidates[""].names for each in equals))
         members = (f"{each.name} {each.base_url} {each.real_name(model)}" for each in equals)
-        avoid = candidate.names - answering
-        return Answerer(
+        return ChosenCandidate(
             candidate,
             "\n".join(sorted(members)),
-            candidate.names - avoid,
+            candidate.names & names,
             several=False,
-            avoid=avoid,
+            avoid=candidate.names - names,
         )
 
     def _first_to_speak(self, form: DocumentForm, model: str) -> Provider:
@@ -280,14 +280,16 @@ class Router:
             if able:
                 return min(able, key=lambda each: [not claim for claim in each.claims(model)])
         # Raises NoUpstream: no upstream speaks this dialect.
-        return self._choose(form.spoken_by[0], None)
+        return self._choose_provider(form.spoken_by[0], None)
 
     def _all_speak(self, candidate: Candidate, dialect: str) -> bool:
         """Return whether all upstreams of a candidate speak a dialect, and so accept any body."""
         members = [each for each in self.providers if each.name in candidate.names]
         return all(each.speaks(dialect) for each in members)
 
-    def _choose(self, dialect: str, model: str | None, *, translates: bool = True) -> Provider:
+    def _choose_provider(
+        self, dialect: str, model: str | None, *, translates: bool = True
+    ) -> Provider:
         """Return the provider that claims the model, else one that has it, else one of the dialect.
 
         Without any of these it is the first provider, and the request is translated, which needs a
@@ -486,7 +488,7 @@ class ModelLists:
         # A route may be for another path than chat's.
         path = chat_path(dialect, name) if literal is None or literal.path == "*" else literal.path
         rule = first_rule(self._rules, model=name, path=path, headers=call.headers)
-        for provider in self._router.answering(dialect.name, name, rule.name):
+        for provider in self._router.providers_for(dialect.name, name, rule.name):
             own = self._own(provider, name)
             if own is not None or rule.model == name or name in provider.models:
                 own = own or ListedModel(id=name)
@@ -553,7 +555,7 @@ class ModelLists:
                     break
         try:
             models = source.form.read(msgspec.json.decode(body)) if reply.status == 200 else []
-        except (msgspec.DecodeError, RecursionError):
+        except UNDECODABLE:
             models = []
         if not models:
             raise UpstreamProtocolError(f"upstream {source.name} does not list its models")

@@ -30,18 +30,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import msgspec
 
 from headstart.attempts import Attempt  # noqa: TC001 - msgspec reads it
-from headstart.dialects.dialect import UNDECODABLE
 from headstart.errors import StageError, StoreError, UpstreamError
-from headstart.middleware.flights import (
-    LOG_BYTES,
-    OWN_ALONE,
-    AnswerForm,
-    LazyCondition,
-    OwnedCall,
-)
+from headstart.middleware.flights import LOG_BYTES, OWN_ALONE, AnswerForm, LazyCondition, OwnedCall
 from headstart.observe import Observer, StageFailed
 from headstart.policies.routing.schedule import JoinTerms, twin_wait_s
-from headstart.types import Entry, Headers, Lease, Origin
+from headstart.types import UNDECODABLE, Entry, Headers, Lease, Origin
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Hashable

@@ -17,7 +17,6 @@ import msgspec
 
 from headstart.attempts import CHARS_PER_TOKEN, Tokens
 from headstart.dialects.dialect import (
-    UNDECODABLE,
     Dialect,
     EventEncoder,
     Frame,
@@ -37,6 +36,7 @@ from headstart.middleware.reading import (
 from headstart.policies.output.sentences import SentenceCutter
 from headstart.reply import Transcript, form_of_body
 from headstart.types import (
+    UNDECODABLE,
     Ended,
     ErrorReported,
     ExtraDelta,
@@ -392,7 +392,9 @@ class SentencePace:
         events = self._decoder.feed(frame)
         texts = [event for event in events if isinstance(event, TextDelta) and event.text]
         if len(texts) != 1:
-            return (self._flush() if _says_more(events) else b"") + frame.raw
+            # The first half of a character is no event: the decoder keeps it.
+            follows = _says_more(events) or b"\\ud" in frame.raw.lower()
+            return (self._flush() if follows else b"") + frame.raw
         [text] = texts
         place = _TextPlace(text.choice, text.block)
         written = _write(frame.raw, text.text, text.text)

@@ -146,7 +146,11 @@ def merge_ended(what: str, ended: Sequence[bytes]) -> bytes:
 
 
 def merge_upstreams(views: Sequence[UpstreamsView]) -> UpstreamsView:
-    """Return each upstream once: with all calls in flight, and the figures of most samples."""
+    """Return each upstream once.
+
+    Its calls in flight are those of all workers; its other figures are those of the worker that has
+    measured most calls.
+    """
     places: dict[tuple[str, str, str], UpstreamStatus] = {}
     for each in itertools.chain.from_iterable(view.upstreams for view in views):
         place = (each.upstream, each.model, each.key)

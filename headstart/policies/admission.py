@@ -11,10 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headstart.dialects.dialect import UNDECODABLE
 from headstart.dialects.registry import FORMS, refuse_in_dialect
 from headstart.errors import ConfigError
-from headstart.types import CONTENT_BLOCKS, Completion, Refusal, Text, ToolCall, word_classes
+from headstart.types import (
+    CONTENT_BLOCKS,
+    UNDECODABLE,
+    Completion,
+    Refusal,
+    Text,
+    ToolCall,
+    word_classes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -87,11 +94,14 @@ class Admission:
         return "personal" if is_personal(query) else None
 
     def refuse_store(
-        self, request: ChatRequest, answer: Completion, tools: Sequence[str] = ()
+        self, request: ChatRequest, answer: Completion, tools: Sequence[str] = (), tokens: int = 0
     ) -> str | None:
         """Refuse answers that are not whole, not text, or not what the request asked for.
 
-        ``refuse_lookup`` has let the request pass. Calls of these ``tools`` count as text.
+        ``refuse_lookup`` has let the request pass. Calls of these ``tools`` count as text. An
+        answer of as many ``tokens`` as the request allows may have been cut: some servers call it
+        complete (llama.cpp's ``/v1/responses``), and the key leaves the limit out, so it would
+        serve requests with a higher one.
         """
         if len(answer.choices) < request.choices:
             return "too-few-choices"
@@ -103,7 +113,10 @@ class Admission:
             reason = _refuse_choice(choice, form, response_format, tools)
             if reason is not None:
                 return reason
-        return None
+        limit = request.max_tokens
+        if limit is None or form.keeps_cut_answers or tokens < limit * request.choices:
+            return None
+        return _CUT
 
     def refuse_serve(
         self, request: ChatRequest, entry: Entry, tools: Sequence[str] = ()

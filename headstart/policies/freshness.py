@@ -293,6 +293,27 @@ _EVENTS = re.compile(rb"\s*text/event-stream", re.IGNORECASE)
 _DIRECTIVE = re.compile(rb'([^\s,=;"]+)(?:\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]*)))?')
 
 
+_LITELLM_KEY = b"x-litellm-cache-key"
+"""A header that LiteLLM's proxy sends with hits alone."""
+OF_CACHES = frozenset((
+    _LITELLM_KEY, b"cache-status", b"cf-aig-cache-status", b"helicone-cache", b"x-cache",
+    b"x-litellm-cache-hit", b"x-portkey-cache-status",
+))  # fmt: skip
+"""Headers in which caches of HTTP (RFC 9211) and of LLM gateways tell where an answer came from."""
+_HIT = re.compile(rb"\b(?:hit|true)\b", re.IGNORECASE)
+
+
+def is_from_cache(headers: Headers) -> bool:
+    """Tell whether an answer comes from a cache between Headstart and the model.
+
+    Such an answer may be the one to another prompt, and it agrees with itself at each audit.
+    """
+    return any(
+        name in OF_CACHES and (name == _LITELLM_KEY or _HIT.search(value) is not None)
+        for name, value in headers
+    )
+
+
 class StorageVerdict(NamedTuple):
     """The reason why an answer must not be stored, or the seconds for which it is fresh."""
 

@@ -512,7 +512,7 @@ def _last_line(text: str, end: int) -> tuple[int, str, int]:
 
 
 def _last_field(text: str, end: int) -> tuple[int, str, int]:
-    """Return the same of the last field of a JSON object: ``{…, "question": "…"}``.
+    """Return what ``_last_line`` returns, for the last field of JSON: ``{…, "question": "…"}``.
 
     Quotes in JSON's strings follow a backslash, so a field cannot begin inside a string.
     """

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from headstart.attempts import CHARS_PER_TOKEN, PREFIX_TOKENS, RoutingEstimate
-from headstart.dialects.dialect import UNDECODABLE
 from headstart.errors import InvalidRequest
 from headstart.policies.output.sentences import SentenceCutter
+from headstart.types import UNDECODABLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -331,7 +331,7 @@ def read_inference(prefix: str, answer: str) -> Inference:
 
 
 def with_inferences(text: str, inferences: Sequence[Inference]) -> str | None:
-    """Return a final text with the inferences about it; None if there are none."""
+    """Return the text that was sent in the end, with the inferences below; None without any."""
     notes = _notes(inferences)
     return f"{text}\n\n{_NOTES}\n\n{notes}" if notes else None
 

@@ -72,7 +72,7 @@ def read_usage(data: bytes) -> list[ExportRow]:
             f"a number, a date or a field of it is not valid, or its end is missing: {error}"
         ) from error
     if not rows:
-        raise ConfigError("it has no rows: export a time with calls")
+        raise ConfigError("it has no rows: export a period that has calls")
     return rows
 
 

@@ -18,8 +18,10 @@ from headstart.errors import ConfigError
 from headstart.lab.commands.bench import bench
 from headstart.lab.simulator import Oracle, Simulator, serve
 from headstart.lab.simulator.faults import Status
+from support.raw_upstream import RawUpstream, raw_upstream
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
     from pathlib import Path
 
@@ -157,6 +159,40 @@ async def test_configured_providers_get_the_users_own_prompts(tmp_path: Path) ->
     assert {record.model for record in good.stats.ended_calls()} == {"real"}
     assert {record.prompt_tokens for record in good.stats.ended_calls()} == {5}
     assert alone["recommended"] is None
+
+
+class ClosesAfterEachAnswer(RawUpstream):
+    """A server that announces nothing, and closes when the next request of a connection comes."""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await self._exchange(reader, writer)
+            await reader.read(1)
+        finally:
+            writer.close()
+
+
+@pytest.mark.anyio
+async def test_a_call_whose_connection_had_just_closed_is_made_again(tmp_path: Path) -> None:
+    said = b'data: {"choices":[{"index":0,"delta":{"content":"Hi"},"finish_reason":"stop"}]}\n\n'
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n"
+    said += b"data: [DONE]\n\n"
+    async with raw_upstream(ClosesAfterEachAnswer(head % len(said) + said)) as url:
+        config = _configured(tmp_path, url)
+        options = ("--config", str(config), "--concurrency", "1", *QUICK[:4])
+        found = await anyio.to_thread.run_sync(lambda: _bench(*options))
+    assert [each["errors"] for each in found["measured"]] == [{}]
+
+
+@pytest.mark.anyio
+async def test_a_server_with_a_small_context_is_told_about(tmp_path: Path) -> None:
+    said = b'{"error":{"message":"too long","code":"context_length_exceeded"}}'
+    head = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n"
+    upstream = RawUpstream(head + b"content-length: %d\r\n\r\n" % len(said) + said)
+    async with raw_upstream(upstream) as url:
+        options = ["--config", str(_configured(tmp_path, url)), *QUICK[:4]]
+        result = await anyio.to_thread.run_sync(lambda: CliRunner().invoke(bench, options))
+    assert "10 of 10 calls failed: context-too-long; take --prompts that fit" in result.output
 
 
 def test_options_that_allow_no_measurement_are_refused(tmp_path: Path) -> None:

@@ -175,6 +175,7 @@ def test_an_answer_that_is_not_stored_says_why() -> None:
     ("reason", "similarity", "said"),
     [
         ("below-threshold", 0.5, "no stored prompt is similar enough (the nearest has 0.5000)."),
+        ("unknown-words", None, "the encoder does not know a word or a character of the question."),
         ("live", None, "its answer changes within minutes, so only exact repeats are served."),
         ("tool-results", None, "the reason is tool-results."),
     ],

@@ -213,6 +213,14 @@ def test_a_cut_line_is_skipped_in_logs_and_named_in_labelled_files(
         run(stream)
 
 
+@pytest.mark.parametrize("line", ["[" * 100_000, '{"messages": ' + "[" * 100_000, '{"a": "\xff"}'])
+def test_a_line_that_cannot_be_decoded_is_named(tmp_path: Path, line: str) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_bytes(line.encode("latin-1"))
+    with pytest.raises(LabelledDataError, match=r"log\.jsonl: line 1: "):
+        run(log)
+
+
 def test_each_line_is_read_in_its_dialect(tmp_path: Path) -> None:
     named = {**exchange("Hi", "Hello"), "dialect": "openai-chat"}
     assert json.loads(run(write(tmp_path / "log.jsonl", [named]), "--json"))["n"] == 1

@@ -77,6 +77,30 @@ async def test_a_hit_is_served_at_once_and_audited_in_the_background() -> None:
     assert semantic.rule is Rule.COLD_START
 
 
+class AskedAfresh(Provider):
+    """A provider that notes which calls ask for a fresh answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fresh: list[bool] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            self.fresh.append((b"cache-control", b"no-cache") in scope["headers"])
+        await super().__call__(scope, receive, send)
+
+
+@pytest.mark.parametrize("mode", ["background", "sync"])
+async def test_an_audit_asks_other_caches_for_a_fresh_answer(mode: str) -> None:
+    provider = AskedAfresh()
+    async with sidecar(provider, cache=always(mode)) as running:
+        await running.ask(PROMPT)
+        await running.indexed(1)
+        await running.ask(REWORDED)
+        await running.labels(1)
+    assert provider.fresh == [False, True]
+
+
 async def test_a_synchronous_audit_gives_the_caller_the_fresh_answer() -> None:
     async with sidecar(cache=always("sync")) as running:
         await running.ask(PROMPT)

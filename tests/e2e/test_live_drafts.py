@@ -497,10 +497,10 @@ async def test_the_requests_of_all_drafts_have_a_limit(monkeypatch: pytest.Monke
         await second.begin(messages=messages)
 
 
-async def test_deep_nesting_is_refused() -> None:
+async def test_deep_nesting_and_broken_utf_8_are_refused() -> None:
     async with live() as running:
         path, deep = f"{running.url}/v1/live", "[" * 5000
-        for body in (deep, f'{{"request":{deep}"{PLACEHOLDER}"{"]" * 5000}}}'):
+        for body in (deep, f'{{"request":{deep}"{PLACEHOLDER}"{"]" * 5000}}}', b'{"\xff": 1}'):
             async with running.session.post(path, data=body, headers=headers_of()) as response:
                 assert response.status == 400
         async with running.session.ws_connect(path, headers=headers_of()) as socket:

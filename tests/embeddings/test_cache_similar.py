@@ -254,6 +254,12 @@ async def test_a_prompt_beyond_the_limit_is_too_long(rig: CacheRig) -> None:
     assert (await rig.cache.find_semantic(key("one@0"), refuse_none)).reason == "too-long"
 
 
+async def test_a_prompt_with_unknown_words_has_its_own_reason(rig: CacheRig) -> None:
+    await rig.cache.put(make_entry("a"), "one@0")
+    rig.encoder.complete, rig.encoder.unknown_words = False, True
+    assert (await rig.cache.find_semantic(key("one@0"), refuse_none)).reason == "unknown-words"
+
+
 async def test_a_far_neighbour_is_below_the_threshold_and_is_not_loaded(rig: CacheRig) -> None:
     await rig.cache.put(make_entry("a"), "one@0")
     rig.store.failing = {"load"}

@@ -82,6 +82,11 @@ async def test_a_text_without_a_sketch_is_not_kept(rig: CacheRig) -> None:
     assert sys.getrefcount(text) == before
 
 
+async def test_a_text_with_unknown_words_is_not_called_too_long(rig: CacheRig) -> None:
+    await put(rig, "a", "one@0")
+    assert (await find(rig, "🙂@0")).reason == "unknown-words"
+
+
 async def test_a_near_question_is_encoded_and_so_is_the_entry(rig: CacheRig) -> None:
     await put(rig, "a", "one@0~20")
     lookup = await find(rig, "uno@10~0")

@@ -141,6 +141,7 @@ def test_prompt_cut_by_tokens_is_not_complete(encoder: OnnxEncoder) -> None:
     encoding = encoder.encode("word " * 255)
     assert len(encoding.spans) == 254
     assert not encoding.complete
+    assert not encoding.unknown_words
 
 
 def test_prompt_cut_by_characters_is_not_complete(encoder: OnnxEncoder) -> None:
@@ -153,6 +154,7 @@ def test_prompt_with_an_unknown_word_is_not_complete(encoder: OnnxEncoder) -> No
     smile, frown = encoder.encode("what does 🙂 mean"), encoder.encode("what does 🙃 mean")
     assert cosine(smile.sentence, frown.sentence) == pytest.approx(1.0, abs=1e-5)
     assert not smile.complete
+    assert smile.unknown_words
     assert not frown.complete
 
 
@@ -161,7 +163,9 @@ def test_prompt_with_an_unknown_word_is_not_complete(encoder: OnnxEncoder) -> No
     ["मेरा बैलेंस कब है", "Где мой заказ", "ما هو رصيدي", "これはペンです", "what does привет mean"],
 )
 def test_prompt_whose_words_are_spelled_is_not_complete(encoder: OnnxEncoder, text: str) -> None:
-    assert not encoder.encode(text).complete
+    encoding = encoder.encode(text)
+    assert not encoding.complete
+    assert encoding.unknown_words
 
 
 @pytest.mark.parametrize(

@@ -183,7 +183,9 @@ def test_the_end_of_a_very_long_text_is_left_out(sketcher: Sketcher) -> None:
 )
 def test_only_what_the_encoder_sees_whole_has_a_whole_sketch(sketcher: Sketcher, text: str) -> None:
     whole = sketcher.sketch_whole(text)
-    assert (whole is not None) == OnnxEncoder().encode(text).complete
+    encoding = OnnxEncoder().encode(text)
+    assert (whole is not None) == encoding.complete
+    assert sketcher.is_too_long(text) == (not encoding.complete and not encoding.unknown_words)
     if whole is not None:
         assert np.array_equal(whole, sketcher.sketch(text))
 

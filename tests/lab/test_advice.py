@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 
+import msgspec
 import pytest
 
 from headstart.lab.rates import Ordering, count_rates
@@ -91,6 +92,15 @@ def test_without_hits_only_exact_repeats_are_recommended() -> None:
     advice = advise([target(0.01, 0), target(0.02, 4)], 0.02, "s")
     assert pasted(advice) == {"mode": "exact-only"}
     assert advice.words[0].startswith("Serve only exact repeats")
+
+
+def test_a_log_from_which_nothing_was_learned_asks_for_more() -> None:
+    unlearned = msgspec.structs.replace(target(0.02, 0), learned=False)
+    advice = advise([unlearned], 0.02, "s")
+    assert advice.words[0].startswith("The log is too short to tell")
+    assert tomllib.loads(advice.toml) == {"cache": {"mode": "shadow"}, "record": {"enabled": True}}
+    learned = advise([unlearned, target(0.05, 0)], 0.02, "s")
+    assert pasted(learned) == {"mode": "exact-only"}
 
 
 def test_a_fixed_threshold_is_recommended_with_its_bound() -> None:

@@ -496,7 +496,7 @@ def preparer(*, wrapped: bool) -> Preparer:
         ADMISSION,
         AcceptedCredentials(lambda: 0.0),
         secret=b"secret",
-        answerers=lambda *_: ("up", frozenset(("up",))),
+        upstreams=lambda *_: ("up", frozenset(("up",))),
         wrapped=wrapped,
         observer=Strict(),
     )

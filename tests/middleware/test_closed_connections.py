@@ -144,7 +144,7 @@ async def test_a_search_for_the_address_that_hangs_ends_with_the_time_to_connect
             with pytest.raises(UpstreamTimeout, match="its name was not resolved within"):
                 await ask(upstream)
         assert [each.daemon for each in threading.enumerate() if "names" in each.name] == [True] * 2
-        with pytest.raises(UpstreamUnreachable, match="2 look-ups of names hang"):
+        with pytest.raises(UpstreamUnreachable, match="2 lookups of names hang"):
             await ask(upstreams[2])
     finally:
         ended.set()

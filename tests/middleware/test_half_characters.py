@@ -1,4 +1,7 @@
-"""Answers with half a surrogate pair, which is no character: they pass, and are not stored."""
+"""Answers with half a surrogate pair, which is no character: they pass, and are not stored.
+
+Halves that two events of a stream bring are joined.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,13 @@ import json
 import pytest
 
 from headstart.dialects.dialect import MalformedAnswerError, decode_document, decode_event
+from headstart.dialects.openai_chat import OPENAI_CHAT
+from headstart.types import TextDelta
+from support.events import decoded
 from support.raw_upstream import RawUpstream, ask_raw, sidecar_before
 
+CHUNK = b'data: {"choices":[{"index":0,"delta":{"content":"%b"}}]}\n\n'
+END = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
 HALVES = [rb"\ud83d", rb"Hi \uD83D there", rb"\ude00", rb"\ude00\ud83d", rb"\\\ud83d"]
 
 
@@ -33,9 +41,8 @@ async def test_half_a_pair_passes_byte_for_byte_and_is_asked_again(
     half: bytes, *, stream: bool
 ) -> None:
     if stream:
-        said = b'data: {"choices":[{"index":0,"delta":{"content":"%b"}}]}\n\n' % half
-        end = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
-        answer = response(b"text/event-stream", said + end + b"data: [DONE]\n\n")
+        said = CHUNK % half
+        answer = response(b"text/event-stream", said + END + b"data: [DONE]\n\n")
     else:
         said = b'{"choices":[{"index":0,"message":{"content":"%b"},"finish_reason":"stop"}]}' % half
         answer = response(b"application/json", said)
@@ -46,6 +53,38 @@ async def test_half_a_pair_passes_byte_for_byte_and_is_asked_again(
             assert came.startswith(b"HTTP/1.1 200 OK\r\n")
             assert said in came
     assert len(upstream.requests) == 2
+
+
+PIECES = {
+    "an emoji": ([rb"Hi \ud83d", rb"\ude00 there"], "Hi \U0001f600 there", True),
+    "two emoji": ([rb"\ud83d", rb"\ude00\uD83D", rb"\uDE01"], "\U0001f600\U0001f601", True),
+    "no second half": ([rb"Hi \ud83d", b" there"], "Hi \ufffd there", False),
+    "no first half": ([rb"Hi ", rb"\ude00 there"], "Hi \ufffd there", False),
+    "two first halves": ([rb"\ud83d", rb"\ud83d", rb"\ude00"], "\ufffd\U0001f600", False),
+    "in the middle": ([rb"Hi \ud83d there", rb"\ude00"], "Hi \ufffd there\ufffd", False),
+    "at the end": ([rb"Hi \ud83d"], "Hi \ufffd", False),
+}
+
+
+@pytest.mark.parametrize("name", PIECES)
+def test_halves_in_two_events_are_joined(name: str) -> None:
+    pieces, text, _ = PIECES[name]
+    events = decoded(OPENAI_CHAT, b"".join([*(CHUNK % piece for piece in pieces), END]))
+    assert "".join(event.text for event in events if isinstance(event, TextDelta)) == text
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("name", PIECES)
+async def test_a_hit_has_the_whole_character(name: str) -> None:
+    pieces, text, is_hit = PIECES[name]
+    said = b"".join([*(CHUNK % piece for piece in pieces), END, b"data: [DONE]\n\n"])
+    upstream = RawUpstream(response(b"text/event-stream", said))
+    async with sidecar_before(upstream) as url:
+        first = await ask_raw(url, request(stream=True))
+        again = await ask_raw(url, request(stream=True))
+    assert said in first
+    assert len(upstream.requests) == (1 if is_hit else 2)
+    assert text.encode() in again or not is_hit
 
 
 def test_only_halves_are_replaced() -> None:

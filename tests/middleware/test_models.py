@@ -234,6 +234,7 @@ class Listing:
     def __init__(self, ids: list[str]) -> None:
         self.name, self.ids, self.asked = "a", ids, 0
         self.hold: asyncio.Event | None = None
+        self.body = b""
 
     async def send(self, call: Call) -> Reply:
         self.asked += 1
@@ -241,7 +242,7 @@ class Listing:
             await self.hold.wait()
         if not self.ids:
             raise UpstreamUnreachable("down")
-        body = listing(*self.ids).partition(b"\r\n\r\n")[2]
+        body = self.body or listing(*self.ids).partition(b"\r\n\r\n")[2]
 
         async def pieces() -> AsyncGenerator[Piece]:
             yield Piece(body)
@@ -324,13 +325,19 @@ async def test_a_list_is_renewed_although_the_clock_was_put_back(*, fails: bool)
     assert await names(lists) == ["two"]
 
 
-async def test_a_list_that_could_not_be_had_is_asked_for_again_later_and_told_of() -> None:
-    upstream = Listing([])
+@pytest.mark.parametrize(
+    ("ids", "body"), [([], b""), (["one"], b"<html>"), (["one"], b'{"data": [{"id": "\xff"}]}')]
+)
+async def test_a_list_that_could_not_be_had_is_asked_for_again_later_and_told_of(
+    ids: list[str], body: bytes
+) -> None:
+    upstream = Listing(ids)
+    upstream.body = body
     lists, now, recorder = make_lists(upstream)
     assert await names(lists) == []
     assert await names(lists) == []
     assert upstream.asked == 1
-    upstream.ids = ["one"]
+    upstream.ids, upstream.body = ["one"], b""
     now[0] += RETRY_S
     assert await names(lists) == ["one"]
     (failed,) = recorder.seen

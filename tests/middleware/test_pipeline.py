@@ -249,6 +249,17 @@ async def test_a_truncated_stream_ends_in_an_error_and_is_not_stored() -> None:
         assert "hit" not in (await proxy.ask(stream=True)).verdict
 
 
+async def test_the_answer_of_another_cache_is_not_stored() -> None:
+    upstream = ScriptedUpstream()
+    upstream.headers = [(b"cache-status", b"other; hit; detail=semantic")]
+    async with proxied(upstream) as proxy:
+        for _ in range(2):
+            assert "not-stored:other-cache" in (await proxy.ask()).verdict
+        upstream.headers = [(b"cache-status", b"other; fwd=miss")]
+        assert (await proxy.ask()).headers["x-cache"] == "MISS"
+        assert (await proxy.ask()).headers["x-cache"] == "HIT"
+
+
 async def test_an_upstream_error_is_relayed_with_its_headers_and_not_stored() -> None:
     upstream = ScriptedUpstream()
     upstream.status = 429
@@ -299,7 +310,8 @@ async def test_a_holdout_goes_upstream_and_is_marked() -> None:
         await proxy.ask()
         held = await proxy.ask()
         assert held.verdict.startswith("headstart; fwd=miss; detail=holdout")
-        assert len(proxy.upstream.calls) == 2
+        asked = [dict(call.headers).get(b"cache-control") for call in proxy.upstream.calls]
+        assert asked == [None, b"no-cache"], "no other cache may answer"
         first, row = proxy.served
     assert row.holdout
     assert row.entry == first.id
@@ -313,6 +325,16 @@ async def test_limits_of_the_request_are_checked_against_the_stored_answer() -> 
         shorter = await proxy.ask(max_tokens=19)
         assert "detail=longer-than-limit" in shorter.verdict
         assert len(proxy.upstream.calls) == 2
+
+
+async def test_an_answer_that_fills_its_limit_is_not_stored_although_it_calls_itself_complete() -> (
+    None
+):
+    async with proxied() as proxy:
+        cut = await proxy.ask(max_tokens=20)
+        assert "not-stored:length" in cut.verdict
+        assert (await proxy.ask()).headers["x-cache"] == "MISS"
+        assert (await proxy.ask(max_tokens=20)).headers["x-cache"] == "HIT"
 
 
 async def test_other_paths_are_relayed_byte_for_byte_and_streamed_up() -> None:

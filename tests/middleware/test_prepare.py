@@ -14,12 +14,7 @@ from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.errors import RequestError
 from headstart.middleware.endpoints import Endpoint, EndpointTable
 from headstart.middleware.identity import AcceptedCredentials, SharingOptions
-from headstart.middleware.prepare import (
-    MEMO_BODY_BYTES,
-    MEMO_HEADS,
-    Prepared,
-    Preparer,
-)
+from headstart.middleware.prepare import MEMO_BODY_BYTES, MEMO_HEADS, Prepared, Preparer
 from headstart.observe import Observers
 from headstart.policies.admission import Admission
 from headstart.policies.freshness import Lifetimes, QuestionClass
@@ -54,7 +49,7 @@ class Caller:
             secret=b"secret",
             wrapped=wrapped,
             observer=Observers(),
-            **{"answerers": lambda *_: ("up", frozenset(("up",))), **options},
+            **{"upstreams": lambda *_: ("up", frozenset(("up",))), **options},
         )
 
     def ask(
@@ -132,11 +127,11 @@ async def test_a_body_is_read_in_a_thread_and_its_caller_on_the_loop() -> None:
         threads.append(threading.get_ident())
         return "red"
 
-    def answerers(*_: str) -> tuple[str, frozenset[str]]:
+    def upstreams(*_: str) -> tuple[str, frozenset[str]]:
         threads.append(threading.get_ident())
         return "up", frozenset(("up",))
 
-    caller = Caller(sharing=SharingOptions(resolve=name_caller), answerers=answerers)
+    caller = Caller(sharing=SharingOptions(resolve=name_caller), upstreams=upstreams)
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "a"}]}).encode()
     endpoint, scope = caller.endpoint("POST", CHAT), request_scope(CHAT, {"authorization": "k"})
     prepared = await caller.preparer.prepare_in_thread(endpoint, scope, body)

@@ -324,7 +324,7 @@ async def test_an_audit_is_recorded_and_the_hit_is_not(tmp_path: Path) -> None:
 async def test_other_wire_formats_are_recorded_in_their_own(stream: bool, tmp_path: Path) -> None:
     folder = tmp_path / "records"
     folder.mkdir()
-    question = {"model": "m", "max_tokens": 9, "messages": chat("Hi")["messages"]}
+    question = {"model": "m", "max_tokens": 99, "messages": chat("Hi")["messages"]}
     body = {**question, "stream": stream}
     async with proxied(
         ScriptedMessages(), provider={"dialect": "anthropic"}, **recorded(folder)

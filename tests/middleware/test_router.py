@@ -59,7 +59,7 @@ def test_the_key_binds_provider_address_and_the_model_behind_an_alias() -> None:
     one = provider("a", models={"fast": "small-1"})
     moved = provider("a", base_url="https://b.test", models={"fast": "small-1"})
     other = provider("a", models={"fast": "small-2"})
-    found = {Router([each], {}).answerers(CHAT, "fast", "")[0] for each in (one, moved, other)}
+    found = {Router([each], {}).upstreams(CHAT, "fast", "")[0] for each in (one, moved, other)}
     assert len(found) == 3
 
 
@@ -67,9 +67,9 @@ def test_a_route_binds_all_who_may_answer() -> None:
     providers = [provider("a", models={"m": "m-a"}), provider("b", models={"m": "m-b"})]
     race = BuiltRoute(cast("Candidate", Named("a", "b")))
     router = Router(providers, {"race": race})
-    identity = router.answerers(CHAT, "m", "race")[0]
+    identity = router.upstreams(CHAT, "m", "race")[0]
     assert identity == "a+b\na https://a.test m-a\nb https://b.test m-b"
-    assert identity != router.answerers(CHAT, "m", "")[0]
+    assert identity != router.upstreams(CHAT, "m", "")[0]
 
 
 def test_the_key_binds_what_a_strategy_lets_pass() -> None:
@@ -79,7 +79,7 @@ def test_the_key_binds_what_a_strategy_lets_pass() -> None:
         return BuiltRoute(cast("Candidate", named))
 
     router = Router([provider("a")], {"lax": route("0.5"), "strict": route("0.9")})
-    assert router.answerers(CHAT, "m", "lax")[0] != router.answerers(CHAT, "m", "strict")[0]
+    assert router.upstreams(CHAT, "m", "lax")[0] != router.upstreams(CHAT, "m", "strict")[0]
 
 
 def test_the_answerer_is_remembered_for_each_model_route_and_dialect() -> None:
@@ -92,16 +92,16 @@ def test_the_answerer_is_remembered_for_each_model_route_and_dialect() -> None:
         for rule in ("", "race")
     ]
     for dialect, model, rule in asked * 2:
-        answerer = router.answerer(dialect, model, rule)
-        assert answerer.candidate is router.pick(dialect, model, rule)
-        assert model in answerer.identity or answerer.identity.endswith("m-b")
-        assert answerer.several is (rule == "race")
+        chosen = router.choose(dialect, model, rule)
+        assert chosen.candidate is router.pick(dialect, model, rule)
+        assert model in chosen.identity or chosen.identity.endswith("m-b")
+        assert chosen.several is (rule == "race")
 
 
 def test_any_number_of_models_may_be_asked_for() -> None:
     router = Router([provider("a")], {})
     for number in range(MEMO_MODELS + 2):
-        assert router.answerers(CHAT, f"m{number}", "")[0].endswith(f" m{number}")
+        assert router.upstreams(CHAT, f"m{number}", "")[0].endswith(f" m{number}")
 
 
 def test_settings_decide_before_the_model_table_and_that_before_the_dialect() -> None:

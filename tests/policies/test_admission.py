@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import msgspec
 import pytest
 
 from headstart.errors import ConfigError
@@ -279,6 +280,27 @@ def test_an_answer_serves_every_limit_it_fits(
 ) -> None:
     stored = entry(answer(), completion_tokens=tokens)
     assert Admission().refuse_serve(request(max_tokens=limit), stored) == reason
+
+
+@pytest.mark.parametrize(
+    ("limit", "tokens", "choices", "reason"),
+    [
+        (None, 12, 1, None),
+        (13, 12, 1, None),
+        (12, 12, 1, "length"),
+        (8, 12, 1, "length"),
+        (12, 20, 2, None),
+        (12, 24, 2, "length"),
+        (12, 0, 1, None),
+    ],
+)
+def test_an_answer_as_long_as_its_limit_may_be_cut(
+    limit: int | None, tokens: int, choices: int, reason: str | None
+) -> None:
+    whole = answer()
+    told = msgspec.structs.replace(whole, choices=whole.choices * choices)
+    asked = request(max_tokens=limit, choices=choices)
+    assert Admission().refuse_store(asked, told, (), tokens) == reason
 
 
 def test_several_choices_serve_fewer_but_not_more() -> None:

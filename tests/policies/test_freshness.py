@@ -8,6 +8,7 @@ from headstart.policies.freshness import (
     MOST_CHARACTERS,
     Lifetimes,
     QuestionClass,
+    is_from_cache,
     question_class,
 )
 
@@ -121,3 +122,28 @@ def test_the_shortest_life_counts_and_a_route_replaces_the_general_one(
 
 def test_without_bounds_an_answer_lives_for_ever() -> None:
     assert Lifetimes().of(LIVE) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "cached"),
+    [
+        (b"cache-status", b"headstart; hit; ttl=604799; detail=semantic", True),
+        (b"cache-status", b"headstart; fwd=miss; detail=empty-partition; stored", False),
+        (b"x-cache", b"HIT", True),
+        (b"x-cache", b"Hit from cloudfront", True),
+        (b"x-cache", b"Miss from cloudfront", False),
+        (b"cf-cache-status", b"DYNAMIC", False),
+        (b"cf-aig-cache-status", b"HIT", True),
+        (b"cf-aig-cache-status", b"MISS", False),
+        (b"x-portkey-cache-status", b"SEMANTIC HIT", True),
+        (b"x-portkey-cache-status", b"DISABLED", False),
+        (b"helicone-cache", b"HIT", True),
+        (b"x-litellm-cache-key", b"0f3a", True),
+        (b"x-litellm-cache-hit", b"True", True),
+        (b"x-litellm-cache-hit", b"False", False),
+        (b"x-litellm-version", b"1.80.0", False),
+    ],
+)
+def test_other_caches_say_that_they_answered(name: bytes, value: bytes, *, cached: bool) -> None:
+    headers = ((b"content-type", b"application/json"), (name, value))
+    assert is_from_cache(headers) is cached

@@ -118,7 +118,7 @@ def test_exports_of_consoles_and_usage_apis_are_read(export: str, rows: list[Exp
         ("[1", "not valid"),
         (OPENAI_TOKENS.replace("1423", "many"), "many"),
         ("", "none of the columns"),
-        (OPENAI_TOKENS.splitlines()[0], "no rows: export a time with calls"),
+        (OPENAI_TOKENS.splitlines()[0], "no rows: export a period that has calls"),
         ('{"data": [], "has_more": false}', "no rows"),
         ("[]", "no rows"),
         (OPENAI_TOKENS.rpartition(",")[0], r"line \d+ has not as many fields as the first line"),

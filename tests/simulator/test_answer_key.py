@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headstart.errors import ConfigError
-from headstart.lab.simulator import AnswerKey, Oracle, Scripted, read_answer_key
+from headstart.lab.simulator import AnswerKey, AnswerKeyRow, Oracle, read_answer_key
 from headstart.lab.simulator.chat_request import AskedMessage
 from headstart.lab.simulator.oracle import FORMS, draw_facts, split_tokens, write_answer
 
@@ -22,7 +22,9 @@ CLASSES = FAMILY | LONERS
 
 
 def _key(classes: Mapping[str, str], *, vary: bool = False) -> AnswerKey:
-    rows = [Scripted(prompt=each, question=each, label=label) for each, label in classes.items()]
+    rows = [
+        AnswerKeyRow(prompt=each, question=each, label=label) for each, label in classes.items()
+    ]
     return AnswerKey(rows, vary=vary)
 
 
@@ -118,7 +120,7 @@ def test_a_line_that_cannot_be_used_is_named(line: bytes) -> None:
 
 
 def test_a_prompt_with_two_classes_is_refused() -> None:
-    rows = [Scripted(prompt="a", question="a", label=label) for label in "xy"]
+    rows = [AnswerKeyRow(prompt="a", question="a", label=label) for label in "xy"]
     with pytest.raises(ConfigError, match="two classes: 'y'"):
         AnswerKey(rows)
 

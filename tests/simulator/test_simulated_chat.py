@@ -233,6 +233,19 @@ async def test_a_bad_request_is_refused_in_dialect(body: object, message: str) -
     assert message in answer["error"]["message"]
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/embeddings"])
+async def test_a_body_that_is_not_utf_8_is_refused(path: str) -> None:
+    headers = {"content-type": "application/json", "anthropic-version": "2023-06-01"}
+    async with (
+        simulated(Simulator()) as url,
+        aiohttp.ClientSession() as session,
+        session.post(
+            url + path, data=b'{"model": "\xff", "x\xff": 1}', headers=headers
+        ) as response,
+    ):
+        assert response.status == 400
+
+
 async def test_keys_are_required_when_configured() -> None:
     guarded = Simulator(api_keys=["sk-1"])
     status, _, answer = await _post(guarded, "/v1/chat/completions", chat(ASK))

@@ -52,10 +52,13 @@ class FakeSketcher:
         self.namespace = namespace
 
     def sketch_whole(self, text: str) -> NDArray[np.float32] | None:
-        if text.startswith("long"):
+        if text.startswith(("long", "🙂")):
             return None
         _, _, angles = text.partition("@")
         return _at(angles.rpartition("~")[2], SKETCH_DIMENSION)
+
+    def is_too_long(self, text: str) -> bool:
+        return text.startswith("long")
 
 
 class FakeEncoder:
@@ -70,7 +73,7 @@ class FakeEncoder:
         self.tenants: list[str] = []
         """Who asked for them."""
         self.error: EncoderError | None = None
-        self.complete = True
+        self.complete, self.unknown_words = True, False
         self.recent: dict[str, Encoding] = {}
         self.turn = anyio.Event()
         """Encodings wait for it."""
@@ -95,7 +98,9 @@ class FakeEncoder:
             await self.background_turn.wait()
         if self.error is not None:
             raise self.error
-        return msgspec.structs.replace(encode_angle(text), complete=self.complete)
+        return msgspec.structs.replace(
+            encode_angle(text), complete=self.complete, unknown_words=self.unknown_words
+        )
 
 
 class FakeMatchPolicy:

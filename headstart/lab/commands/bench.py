@@ -11,6 +11,7 @@ import msgspec
 
 from headstart.cli.data_sources import lines_of
 from headstart.cli.options import (
+    ABOVE_ZERO,
     COUNT,
     JSON,
     OLD_FILE,
@@ -52,7 +53,6 @@ JUDGE_HELP = 'Model that judges answers without the words of "expect".'
 QUALITY_HELP = "Least share of right answers: the report names the cheapest model that has it."
 MOST_PARALLEL = 1000
 """The largest number in ``--concurrency``."""
-ABOVE_ZERO = click.FloatRange(0, min_open=True)
 
 
 @dataclass(frozen=True)
@@ -389,8 +389,11 @@ def _cells(found: SampleQuantiles | None, form: str = ".2f") -> tuple[str, str, 
 
 
 def _notes(found: ProviderFigures) -> Iterator[str]:
+    from headstart.policies.routing.failures import FailureKind
+
     for kind, count in found.errors.items():
-        yield f"{count} of {found.calls} calls failed: {kind}"
+        fix = "; take --prompts that fit" if kind == FailureKind.CONTEXT_TOO_LONG else ""
+        yield f"{count} of {found.calls} calls failed: {kind}{fix}"
     if found.cached_share:
         yield f"{found.cached_share:.0%} of the prompt tokens came from its cache"
     if found.estimated:

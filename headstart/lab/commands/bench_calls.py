@@ -19,13 +19,7 @@ from headstart.attempts import Tokens
 from headstart.cli.config import chat_call, failure_in, model_for
 from headstart.config.checks import checked
 from headstart.config.loading import load_settings
-from headstart.config.providers import (
-    aliases,
-    discover,
-    model_at,
-    model_table,
-    preset,
-)
+from headstart.config.providers import aliases, discover, model_at, model_table, preset
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.registry import BY_SETTING
 from headstart.errors import ConfigError, InvalidRequest, UpstreamError
@@ -37,12 +31,7 @@ from headstart.lab.simulator import ProviderProfile, Simulator, find_profile, se
 from headstart.middleware.upstreams.accounting import UpstreamStates
 from headstart.policies.agreement.judge import judge_request, read_verdict
 from headstart.policies.routing.failures import FailureKind, failure_of
-from headstart.settings import (
-    DialectName,
-    PriceSettings,
-    Settings,
-    UpstreamSettings,
-)
+from headstart.settings import DialectName, PriceSettings, Settings, UpstreamSettings
 from headstart.types import (
     Call,
     ErrorReported,
@@ -201,18 +190,25 @@ class _Measurement(NamedTuple):
         plan, target = self.plan, self.target
         place = number % len(plan.prompts)
         prompt = plan.prompts[place]
-        reading = _Reading()
+        reading, call = _Reading(), _call(target, prompt, plan)
         error: str | None = FailureKind.TIMEOUT
         with anyio.move_on_after(plan.timeout_s):
-            try:
-                async with await upstream.send(_call(target, prompt, plan)) as reply:
-                    error = await _read(reply, reading)
-            except UpstreamError as failed:
-                error = failure_of(failed, clock()).kind
-            except InvalidRequest:  # its dialect cannot express this prompt
-                error = FailureKind.BAD_REQUEST
+            error = await _send(upstream, call, reading)
+            if error == FailureKind.IDLE_CLOSED:  # a gateway asks again, too
+                error = await _send(upstream, call, reading)
         sample = reading.sample(target, prompt, plan.speed, error, cold=cold)
         return replace(sample, ended_s=reading.ended_at, prompt=place), reading.text
+
+
+async def _send(upstream: Upstream, call: Call, reading: _Reading) -> str | None:
+    """Make a call; return the kind of its failure, or None."""
+    try:
+        async with await upstream.send(call) as reply:
+            return await _read(reply, reading)
+    except UpstreamError as failed:
+        return failure_of(failed, clock()).kind
+    except InvalidRequest:  # its dialect cannot express this prompt
+        return FailureKind.BAD_REQUEST
 
 
 def _call(target: BenchTarget, prompt: BenchPrompt, plan: BenchPlan) -> Call:
@@ -235,6 +231,9 @@ async def _read(reply: Reply, reading: _Reading) -> str | None:
     if reply.status >= 400:
         return FailureKind.SERVER
     return None if reading.first_s is not None else FailureKind.EMPTY
+
+
+# --- the measurements of one answer ---------------------------------------------------------------
 
 
 class _Reading:
@@ -313,6 +312,8 @@ class _Reading:
 def _text_of(event: Content) -> str:
     return event.arguments or event.name or "" if isinstance(event, ToolCallDelta) else event.text
 
+
+# --- the providers --------------------------------------------------------------------------------
 
 _DIALECTS: dict[str, DialectName] = {
     "anthropic": "anthropic",

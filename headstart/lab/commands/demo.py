@@ -125,6 +125,8 @@ async def attempts_of(running: Demo, answer: DemoAnswer) -> Sequence[Attempt]:
         return msgspec.json.decode(await response.read(), type=Served).attempts
 
 
+# --- one answer -----------------------------------------------------------------------------------
+
 _KEY = {"authorization": "Bearer demo", "content-type": "application/json"}
 
 
@@ -273,6 +275,8 @@ async def running_demo(profile: str, seed: int, speed: float, store: str) -> Asy
             model=simulator.profile.model,
         )
 
+
+# --- the command ----------------------------------------------------------------------------------
 
 NOTE = "simulated providers, scripted traffic: times and prices are modelled, hits are real"
 NEW = (
@@ -452,6 +456,8 @@ def _ms(times: list[float], share: float) -> str:
     return f"{quantile(sorted(times), share) * 1e3:.1f} ms" if times else "-"
 
 
+# --- live drafts ----------------------------------------------------------------------------------
+
 TYPED = (
     "What does the report say about the harbour?",
     "Which part should be read first, and why?",
@@ -499,6 +505,9 @@ async def _typed(
 def _report(seed: str) -> str:
     draw = random.Random(seed)  # noqa: S311 - simulated
     return f"Report {seed}. " + " ".join(draw.choices(REPORT_WORDS, k=1200))
+
+
+# --- prompts of the user --------------------------------------------------------------------------
 
 
 async def _converse(console: Console, running: Demo) -> None:

@@ -37,7 +37,14 @@ from headstart.lab.rates import (
     same_class,
     stream_report,
 )
-from headstart.lab.stream import PolicySetup, TestedPolicy, judge_noise, noisy, policy_maker
+from headstart.lab.stream import (
+    POLICIES,
+    PolicySetup,
+    TestedPolicy,
+    judge_noise,
+    noisy,
+    policy_maker,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +54,6 @@ if TYPE_CHECKING:
     from headstart.policies.learned_rule.error_limit import JudgeNoise
 
 
-POLICY_HELP = "verified, verified:1%, static, static:0.90, bare:0.90 or off."
 ORDERINGS_HELP = "Times to play a stream, each in another order."
 JUDGE_HELP = (
     "Judge that labels a stream: oracle, real (errs like the shipped judge) or noise=BETA,ALPHA."
@@ -60,7 +66,7 @@ class EvaluateOptions:
 
     path: Path = argument("PAIRS_OR_STREAM.jsonl", OLD_FILE)
     max_error: float | None = option(None, MAX_ERROR_HELP, Share())
-    policy: str = option("verified", POLICY_HELP)
+    policy: str = option("verified", f"{POLICIES}.")
     guards: bool = option(default=True, help="Let guards veto.", flags="--guards/--no-guards")
     judge: str = option("oracle", JUDGE_HELP)
     seed: int | None = option(None, "Shuffle a stream; without it, the file's order.", click.INT)

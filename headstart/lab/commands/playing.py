@@ -35,7 +35,7 @@ from headstart.policies.guards.table import parse_prompt
 from headstart.policies.key import KeyContext, Templates, chat_key, find_question
 from headstart.policies.learned_rule.error_limit import EXACT_JUDGE, ErrorLimit, JudgeNoise
 from headstart.reply import Transcript
-from headstart.types import CacheKey, Completion, Frozen
+from headstart.types import UNDECODABLE, CacheKey, Completion, Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -129,6 +129,9 @@ def comparison(first: str, rows: Iterable[tuple[str, Sequence[str], Rates]], *mo
     return compared
 
 
+# --- what is played -------------------------------------------------------------------------------
+
+
 class ReplayInput(NamedTuple):
     """Rows to play in order, with the functions that encode and judge them."""
 
@@ -206,6 +209,9 @@ def _read_replay_input(paths: Sequence[Path], pattern: re.Pattern[str] | None) -
     )
 
 
+# --- logs -----------------------------------------------------------------------------------------
+
+
 class LoggedExchange(Frozen):
     """A request body and its response body in a chat dialect. The default is OpenAI's."""
 
@@ -235,7 +241,7 @@ def is_cut_off(line: bytes) -> bool:
     """Return whether a line is JSON whose end is missing, because its writer was stopped."""
     try:
         msgspec.json.decode(line, type=msgspec.Raw)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         return bool(line.strip()) and str(error) == "Input data was truncated"
     return False
 

@@ -17,7 +17,7 @@ from headstart.lab.commands.playing import (
     read_replay_input,
 )
 from headstart.lab.rates import Ordering, ordering_report
-from headstart.lab.stream import PolicySetup, policy_maker
+from headstart.lab.stream import POLICIES, PolicySetup, policy_maker
 from headstart.policies.learned_rule.error_limit import JudgeNoise
 
 if TYPE_CHECKING:
@@ -25,10 +25,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-POLICIES = ("off", "static:0.90", "verified")
-POLICY_HELP = (
-    "verified, verified:1%, static:0.90, bare:0.90 (no guards) or off; may be given again."
-)
+COMPARED = ("off", "static:0.90", "verified")
+"""The policies that are compared if none is named."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ class ReplayOptions:
     """The options of ``headstart replay``."""
 
     paths: tuple[Path, ...] = argument("LOG.jsonl...", OLD_FILE, nargs=-1, required=True)
-    policy: tuple[str, ...] = option(POLICIES, POLICY_HELP, multiple=True)
+    policy: tuple[str, ...] = option(COMPARED, f"{POLICIES}; may be given again.", multiple=True)
     state: Path | None = option(None, STATE_HELP, OLD_FILE)
     query: re.Pattern[str] | None = option(
         None, QUERY_HELP, metavar="REGEX", callback=question_pattern

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from headstart.cli.data_sources import lines_of
-from headstart.cli.options import OLD_FILE, command, flag, option
+from headstart.cli.options import ABOVE_ZERO, OLD_FILE, command, flag, option
 from headstart.errors import ConfigError
 from headstart.lab.simulator.app import Simulator
 from headstart.lab.simulator.faults import WEATHERS, Spell, find_weather, read_weather
@@ -22,7 +22,6 @@ TOKENS_HELP = "Tokens of every answer outside the catalogue.  [default: 40 to 20
 ANSWERS_HELP = 'Lines {"prompt", "class"}: the prompts of a class get the same facts as an answer.'
 PROFILE_HELP = "Provider to imitate; --list shows the names."
 PROFILE = click.Choice(list(PROFILES))
-ABOVE_ZERO = click.FloatRange(min=0, min_open=True)
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ def simulate(options: SimulateOptions) -> None:
 
 
 def _weather(named: str) -> tuple[Spell, ...]:
-    """Return the weather of a file or of that name. Raises ConfigError."""
+    """Return the weather (the faults by time) in a TOML file, or of a name. Raises ConfigError."""
     if not named.endswith(".toml"):
         return find_weather(named)
     try:

@@ -64,6 +64,8 @@ if TYPE_CHECKING:
     from headstart.lab.quality import CascadePoint, CascadeReport, CascadeTuning
     from headstart.lab.tuning import Static, TargetResult
 
+# --- cascades -------------------------------------------------------------------------------------
+
 _STEPS = 10
 """The number of intervals between the shares of strong calls that are printed."""
 
@@ -145,6 +147,8 @@ def _snippet(found: CascadeTuning) -> str | None:
         f"min_confidence = {found.min_confidence:g}"
     )
 
+
+# --- the command ----------------------------------------------------------------------------------
 
 OUT_HELP = "File for the learned state; cache.state names it for serve."
 WRITE_HELP = "Set the best static threshold in a headstart.toml instead of writing a state."
@@ -320,6 +324,8 @@ def _skipped(skipped: dict[str, int]) -> str:
 def _name(target: TargetResult, chosen: float) -> str:
     return f"{target.max_error:.1%}" + (" *" if target.max_error == chosen else "")
 
+
+# --- settings in a file ---------------------------------------------------------------------------
 
 _VALUE = r"""(?:\[(?:[^]"'#]|"[^"\n]*"|'[^'\n]*'|\#[^\n]*)*\]|"[^"\n]*"|'[^'\n]*'|[^#\n]*?)"""
 """A TOML value: an array, which may have several lines, a string, or a value without ``#``."""

@@ -20,6 +20,7 @@ import msgspec
 from headstart.attempts import Tokens
 from headstart.cli.data_sources import decode_lines
 from headstart.cli.options import (
+    ABOVE_ZERO,
     COUNT,
     FILE,
     JSON,
@@ -34,7 +35,7 @@ from headstart.config.providers import sends_no_bill
 from headstart.errors import ConfigError
 from headstart.factory.upstreams import metered_price
 from headstart.lab.bench import Sample, Subject, recommend
-from headstart.lab.commands.bench import ABOVE_ZERO, PROMPTS_HELP, read_bench_prompts
+from headstart.lab.commands.bench import PROMPTS_HELP, read_bench_prompts
 from headstart.lab.commands.bench_calls import BenchPlan, BenchTarget, measure, open_configured
 from headstart.lab.commands.tune import set_keys
 from headstart.lab.quality import FIGURES, DriftAlarm, Round, Watch, limit_for, round_of, spent_usd

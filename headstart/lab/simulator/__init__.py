@@ -9,8 +9,8 @@ from headstart.lab.simulator.app import Simulator, serve
 from headstart.lab.simulator.faults import Spell, find_weather
 from headstart.lab.simulator.oracle import (
     AnswerKey,
+    AnswerKeyRow,
     Oracle,
-    Scripted,
     TrafficPrompt,
     Truth,
     read_answer_key,
@@ -22,10 +22,10 @@ from headstart.lab.simulator.simulated_calls import EndedCall
 __all__ = [
     "PROFILES",
     "AnswerKey",
+    "AnswerKeyRow",
     "EndedCall",
     "Oracle",
     "ProviderProfile",
-    "Scripted",
     "Simulator",
     "Spell",
     "TrafficPrompt",

@@ -62,7 +62,7 @@ from headstart.lab.simulator.simulated_calls import (
     json_reply,
 )
 from headstart.sockets import BACKLOG, bind, url_of
-from headstart.types import Latest
+from headstart.types import UNDECODABLE, Latest
 
 if TYPE_CHECKING:
     import socket
@@ -91,6 +91,9 @@ _PATHS: tuple[tuple[re.Pattern[bytes], Wire], ...] = (
 )
 
 
+# --- counts of tokens -----------------------------------------------------------------------------
+
+
 class CountedPrompt(NamedTuple):
     """The chat request whose prompt was counted, and the body of the answer."""
 
@@ -106,7 +109,7 @@ def counting_wire(incoming: SimulatedRequest) -> Wire | None:
 
 
 def count_tokens(incoming: SimulatedRequest) -> CountedPrompt | None:
-    """Count a prompt; None for other requests. Raises BadRequest and msgspec.DecodeError."""
+    """Count a prompt; None for other requests. Raises BadRequest or one of ``UNDECODABLE``."""
     wire = counting_wire(incoming)
     if wire is None:
         return None
@@ -132,15 +135,14 @@ def _answer(wire: Wire, tokens: int) -> dict[str, Any]:
     return {"inputTokens" if wire is BEDROCK else "input_tokens": tokens}
 
 
+# --- the prompt cache -----------------------------------------------------------------------------
+
 BLOCK_TOKENS = 128
 MINIMUM_TOKENS = 1024
 """A shorter prefix is never cached, as with OpenAI and Anthropic."""
 LIFETIME_S = 300.0
 """Simulated seconds after its last use at which a prefix is forgotten."""
-
 _MOST_BLOCKS = 100_000
-
-
 LOOKBACK = 20
 """Number of blocks before a mark in which a cached prefix is looked for."""
 
@@ -231,8 +233,7 @@ def _block_digests(credential: bytes, chat: ChatBody) -> list[bytes]:
     return digests
 
 
-BATCH_S = 60.0
-"""The simulated seconds that a batch takes."""
+# --- the app --------------------------------------------------------------------------------------
 
 
 def chat_wire(incoming: SimulatedRequest) -> Wire | None:
@@ -252,7 +253,10 @@ class _AnsweredCall(NamedTuple):
 
 
 def answer_other(incoming: SimulatedRequest, model: str) -> _AnsweredCall:
-    """Return the reply to a request that is not a chat. Raises BadRequest, msgspec.DecodeError."""
+    """Return the reply to a request that is not a chat.
+
+    Raises BadRequest or one of ``UNDECODABLE``.
+    """
     if incoming.method == "POST":
         counted = count_tokens(incoming)
         if counted is not None:
@@ -302,15 +306,14 @@ def _echo(incoming: SimulatedRequest) -> ScriptedReply:
     return json_reply(200, msgspec.json.encode(echoed))
 
 
+BATCH_S = 60.0
+"""The simulated seconds that a batch takes."""
 TRANSPORT = "headstart.lab.simulator.transport"
 """The scope extension with the connection's transport, which ``serve`` provides."""
-
 _STREAM: Headers = (
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 )
-
-
 _LIMITED = ScriptedError(429, "Rate limit reached for requests.", "rate_limit_exceeded")
 _OVERLOADED = ScriptedError(503, "That model is currently overloaded.")
 
@@ -438,11 +441,11 @@ class Simulator:
         dialect = wire or counting_wire(incoming) or OPENAI
         try:
             effect = self._conditions(incoming)
-        except msgspec.DecodeError as error:
+        except UNDECODABLE as error:
             return _refused(dialect, ScriptedError(400, f"x-sim-fault: {error}"))
         try:
             facts, reply = self._serve(incoming, wire, dialect, effect)
-        except (BadRequest, msgspec.DecodeError) as error:
+        except (BadRequest, *UNDECODABLE) as error:
             facts, reply = _refused(dialect, ScriptedError(400, str(error)))
         reply = reply.with_headers(dialect.headers(incoming.id, incoming.draw.ttft_s))
         if effect.fault is not None:
@@ -453,7 +456,7 @@ class Simulator:
     def _serve(
         self, incoming: SimulatedRequest, wire: Wire | None, dialect: Wire, effect: WeatherEffect
     ) -> _AnsweredCall:
-        """Check the key and the limits, and answer. Raises BadRequest and msgspec.DecodeError.
+        """Check the key and the limits, and answer. Raises BadRequest or one of ``UNDECODABLE``.
 
         ``wire`` is None for a request that asks for no chat; ``dialect`` writes its errors.
         """
@@ -491,7 +494,7 @@ class Simulator:
                 reply = answer_other(asked, self.profile.model).reply
             else:
                 reply = self._chat(asked, wire, wire.read(asked), WeatherEffect()).reply
-        except (BadRequest, msgspec.DecodeError) as error:
+        except (BadRequest, *UNDECODABLE) as error:
             reply = _refused(wire or OPENAI, ScriptedError(400, str(error))).reply
         return reply.status, b"".join(piece.data for piece in reply.pieces)
 
@@ -596,6 +599,9 @@ async def _read_body(receive: Receive) -> bytes | None:
         parts.append(message["body"])
         if not message["more_body"]:
             return b"".join(parts)
+
+
+# --- its server -----------------------------------------------------------------------------------
 
 
 class _Protocol(HttpToolsProtocol):

@@ -74,7 +74,7 @@ class SimulatedBatches:
     """Keeps files and batches, each for the key that made it.
 
     A batch is done ``takes_s`` seconds after it was made, by ``clock``. ``answer`` returns status
-    and body for a path and a body. ``asked`` counts the bodies that batches had.
+    and body for a path and a body. ``asked`` counts the bodies of the requests in all batches.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 
-from headstart.types import Frozen
+from headstart.types import UNDECODABLE, Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -158,7 +158,7 @@ def decode_as(decoder: msgspec.json.Decoder[Body], body: bytes) -> Body:
     """Decode any dialect's body. Raises BadRequest for JSON of another shape."""
     try:
         return decoder.decode(body)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise BadRequest(f"We could not parse the JSON body of your request: {error}") from error
 
 

@@ -178,20 +178,24 @@ def _likelihoods(alternative: Alternative, answer: SimulatedAnswer) -> Sequence[
 
 
 def _logprobs(listed: Sequence[Likelihood], *, refusal: bool) -> dict[str, Any]:
-    entries = [
-        {
-            **logprob_entry(likely.token, likely.logprob),
-            "top_logprobs": [logprob_entry(*ranked) for ranked in likely.ranked],
-        }
-        for likely in listed
-    ]
+    entries = logprob_entries(listed)
     if refusal:
         return {"content": None, "refusal": entries}
     return {"content": entries, "refusal": None}
 
 
-def logprob_entry(token: str, logprob: float) -> dict[str, Any]:
-    """Return a token with its log-probability and its bytes."""
+def logprob_entries(listed: Iterable[Likelihood]) -> list[dict[str, Any]]:
+    """Return tokens with their log-probabilities, and the likeliest tokens in their places."""
+    return [
+        {
+            **_logprob_entry(likely.token, likely.logprob),
+            "top_logprobs": [_logprob_entry(*ranked) for ranked in likely.ranked],
+        }
+        for likely in listed
+    ]
+
+
+def _logprob_entry(token: str, logprob: float) -> dict[str, Any]:
     return {"token": token, "logprob": logprob, "bytes": list(token.encode())}
 
 
@@ -331,7 +335,7 @@ class CompletionsWire(OpenAIWire):
 
 
 def _prompts(given: str | tuple[Any, ...]) -> list[str]:
-    """Return the prompts; one of tokens is read as their numbers."""
+    """Return the prompts as texts. A prompt of token numbers becomes the text of its list."""
     if isinstance(given, str):
         return [given]
     if not given:

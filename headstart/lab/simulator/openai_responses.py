@@ -25,9 +25,9 @@ from headstart.lab.simulator.chat_request import (
     text_message,
 )
 from headstart.lab.simulator.generation import Alternative, likelihoods
-from headstart.lab.simulator.openai_chat import OpenAIWire, logprob_entry
+from headstart.lab.simulator.openai_chat import OpenAIWire, logprob_entries
 from headstart.lab.simulator.simulated_calls import TimedPiece
-from headstart.types import Frozen
+from headstart.types import UNDECODABLE, Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -89,7 +89,7 @@ async def _answer(
     """Answer one message. Its events are those of the stream; other answers become an error."""
     try:
         body = msgspec.json.decode(text, type=dict[str, Any])
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         return await _send_error(send, 400, {"message": f"not a JSON object: {error}"})
     if body.pop("type", None) != "response.create":
         return await _send_error(send, 400, {"message": "type: expected response.create"})
@@ -374,13 +374,8 @@ def _message_item(alternative: Alternative, answer: SimulatedAnswer) -> dict[str
         part = {"type": "output_text", "text": alternative.text, "annotations": [], "logprobs": []}
         if answer.chat.logprobs:
             top = answer.chat.top_logprobs or 0
-            part["logprobs"] = [
-                {
-                    **logprob_entry(each.token, each.logprob),
-                    "top_logprobs": [logprob_entry(*r) for r in each.ranked],
-                }
-                for each in likelihoods(answer.generation.class_id, alternative.tokens, top)
-            ]
+            drawn = likelihoods(answer.generation.class_id, alternative.tokens, top)
+            part["logprobs"] = logprob_entries(drawn)
     status = "completed" if alternative.finish == "stop" else "incomplete"
     return {
         "id": f"msg_{answer.id}",

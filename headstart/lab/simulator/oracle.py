@@ -1,4 +1,4 @@
-"""Scripted prompts with their right answers, and traffic that is made of them.
+"""AnswerKeyRow prompts with their right answers, and traffic that is made of them.
 
 ``AnswerKey`` has the right answers to a labelled stream: made-up facts of each class, in varying
 words.
@@ -26,7 +26,7 @@ import msgspec
 
 from headstart.errors import ConfigError
 from headstart.lab.simulator.chat_request import AskedMessage  # noqa: TC001 - msgspec reads it
-from headstart.types import Frozen
+from headstart.types import UNDECODABLE, Frozen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -90,7 +90,7 @@ def paragraph(source: str, lead: str = "", *, tokens: int | None = None) -> str:
 
     It begins with ``lead``, which is shortened only where ``tokens`` sets an exact length.
     """
-    rng = random.Random(sha256(source.encode("utf-8", "surrogatepass")).digest())
+    rng = _seeded(source)
     wanted = tokens or rng.randint(40, 180)
     words = lead.split() + rng.choice(_FILE.openings).split()
     while len(words) < wanted:
@@ -172,6 +172,8 @@ class Oracle:
         text = paragraph(prompt, lead, tokens=self._answer_tokens)
         return Truth(class_id=f"unknown-{mark}", text=text, known=False)
 
+
+# --- traffic --------------------------------------------------------------------------------------
 
 Kind = Literal["new", "repeat", "reword", "trap"]
 
@@ -258,14 +260,14 @@ class _Script:
         return TrafficPrompt(text=text, class_id=self._oracle.truth(text).class_id, kind=kind)
 
 
+# --- answer keys of labelled streams --------------------------------------------------------------
+
 _SLOT = re.compile(r"\{(\w+)\}")
 _CHOICE = re.compile(r"\[([^\]]*)\]")
 _OWN = (1, 1, 2, 3)
 """The number of facts in which a class differs from its family; often a single one."""
-
 _REMARKS = 3
 """The number of sentences of a class that state no fact; each wording leaves out one."""
-
 _ECHO = 0.6
 """The share of answers that begin with the question; the others end with it."""
 
@@ -373,7 +375,7 @@ _WORDINGS = 3
 """The number of questions of a class that its answers may repeat, beside the asked one."""
 
 
-class Scripted(Frozen):
+class AnswerKeyRow(Frozen):
     """One line of a stream: a prompt, the question in it, and the class of its answer."""
 
     prompt: str
@@ -390,7 +392,7 @@ class _KeyLine(Frozen):
 _decoder = msgspec.json.Decoder(_KeyLine)
 
 
-def read_answer_key(lines: Iterable[bytes]) -> list[Scripted]:
+def read_answer_key(lines: Iterable[bytes]) -> list[AnswerKeyRow]:
     """Read a stream of lines ``{"prompt", "class"}``, as ``headstart evaluate`` does.
 
     A list of messages is stored under its ``transcript``. The ``query`` of a line is the question
@@ -401,20 +403,20 @@ def read_answer_key(lines: Iterable[bytes]) -> list[Scripted]:
         if raw.strip():
             try:
                 rows.append(_scripted(_decoder.decode(raw)))
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except UNDECODABLE as error:
                 raise ConfigError(
                     f"line {number} is not a labelled prompt: {error}; give {{'prompt', 'class'}}"
                 ) from error
     return rows
 
 
-def _scripted(line: _KeyLine) -> Scripted:
+def _scripted(line: _KeyLine) -> AnswerKeyRow:
     if isinstance(line.prompt, str):
         prompt = question = line.prompt
     else:
         prompt = transcript(line.prompt)
         question = line.prompt[-1].text if line.prompt else ""
-    return Scripted(prompt=prompt, question=line.query or question, label=str(line.label))
+    return AnswerKeyRow(prompt=prompt, question=line.query or question, label=str(line.label))
 
 
 class AnswerKey(Oracle):
@@ -427,13 +429,13 @@ class AnswerKey(Oracle):
 
     def __init__(
         self,
-        rows: Iterable[Scripted],
+        rows: Iterable[AnswerKeyRow],
         *,
         vary: bool = False,
         answer_tokens: int | None = None,
     ) -> None:
         super().__init__(answer_tokens=answer_tokens)
-        self._rows: dict[str, Scripted] = {}
+        self._rows: dict[str, AnswerKeyRow] = {}
         self._wordings: dict[str, list[str]] = {}
         for row in rows:
             if self._rows.setdefault(row.prompt, row).label != row.label:

@@ -77,6 +77,9 @@ def format_duration(seconds: float) -> str:
     return f"{int(seconds // 60)}m{int(seconds % 60)}s"
 
 
+# --- profiles -------------------------------------------------------------------------------------
+
+
 class TokenPrice(Frozen):
     """Dollars per million tokens."""
 
@@ -168,6 +171,9 @@ def find_named(kind: str, known: Mapping[str, Value], name: str) -> Value:
     nearest = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {nearest[0]!r}?" if nearest else f"known: {', '.join(known)}"
     raise ConfigError(f"unknown {kind} {name!r}; {hint}")
+
+
+# --- rate limits ----------------------------------------------------------------------------------
 
 
 class RateWindow(Frozen):

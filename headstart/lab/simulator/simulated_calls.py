@@ -154,7 +154,7 @@ def json_reply(
 
 
 class ScriptedError(NamedTuple):
-    """An error before a dialect writes it."""
+    """An error, from which a dialect writes its own form of error."""
 
     status: int
     message: str

@@ -53,7 +53,7 @@ class BatchRequest(NamedTuple):
 
     @property
     def identity(self) -> tuple[str, bytes]:
-        """Equal for requests that are the same."""
+        """What tells this request from others; equal requests are asked once."""
         return self.path, self.body
 
 

@@ -359,33 +359,42 @@ class BatchRun:
             body = plain_error("no_answer", "the provider's batch has no usable answer to it")
             reply = BatchReply(422, reply.headers, body)
         booked = self._books.take(id)
+        if self._is_final(request, reply, booked):
+            self._keep(request, reply, id, booked)
+
+    def _is_final(self, request: BatchRequest, reply: BatchReply, booked: Served | None) -> bool:
+        """Learn from an answer; return whether the request keeps it.
+
+        Otherwise the request is asked again later, or the run stops.
+        """
         now, unix = asyncio.get_running_loop().time(), time.time()  # noqa: TID251 - as the books
         attempts = () if booked is None else booked.attempts
         # Without a call the engine refused it, which says nothing new about the provider.
         began = now - (unix - attempts[0].at) if attempts else -math.inf
-        if self.stopped_by is not None and not attempts and reply.status in _LIMITED_STATUSES:
-            self._waiting.appendleft(request)  # the request was refused: the next run asks it
-            return
-        if reply.status in _LIMITED_STATUSES and not _is_hopeless(booked):
+        limited, hopeless = reply.status in _LIMITED_STATUSES, _is_hopeless(booked)
+        if limited and not attempts and self.stopped_by is not None:
+            self._waiting.appendleft(request)  # the next run asks it
+            return False
+        if limited and not hopeless:
             self.counts.refusals += 1
             wait_s = retry_after_s(reply.headers, unix)
             self.pace = schedule.pace_after_refusal(self.pace, began=began, wait_s=wait_s, now=now)
-            if not self.pace.gives_up:
+            if self.pace.gives_up:
+                self.stop(f"the providers refuse all calls: {error_text(reply)}")
+            else:
                 self._waiting.appendleft(request)
-                return
-            self.stop(f"the providers refuse all calls: {error_text(reply)}")
-            return
+            return False
         if booked is not None and attempts:
             self._learn(booked, began, now)
-        if _is_hopeless(booked) and reply.status >= 400:
+        if hopeless and reply.status >= 400:
             self.stop(f"a person must correct this: {error_text(reply)}")
-            return
-        tries = request.place, request.step
-        self._tries[tries] += 1
-        if reply.status in _TRANSIENT and self._tries[tries] < MOST_TRIES:
+            return False
+        call = request.place, request.step
+        self._tries[call] += 1
+        if reply.status in _TRANSIENT and self._tries[call] < MOST_TRIES:
             self._waiting.append(request)
-            return
-        self._keep(request, reply, id, booked)
+            return False
+        return True
 
     def _learn(self, booked: Served, began: float, now: float) -> None:
         """Learn from a provider's answer how many calls at a time it accepts."""

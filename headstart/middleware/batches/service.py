@@ -19,7 +19,6 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from headstart.dialects.dialect import UNDECODABLE
 from headstart.dialects.openai_chat import OPENAI_CHAT
 from headstart.dialects.registry import DIALECTS, DOCUMENTS
 from headstart.dialects.requests import list_page
@@ -57,6 +56,7 @@ from headstart.middleware.respond import (
     send_whole,
 )
 from headstart.observe import Observation, Served, logger
+from headstart.types import UNDECODABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -79,7 +79,7 @@ class AppUpstream:
                 [(bytes(name).lower(), bytes(value)) for name, value in start.get("headers", ())]
             )
             reader = _Lenient(body_reader(start["status"], headers, self._dialect))
-            # Other answers tell by themselves whether they are whole.
+            # Without a length, only the events of a dialect tell whether an answer is whole.
             sized = self._dialect is not None or any(
                 name == b"content-length" for name, _ in headers
             )

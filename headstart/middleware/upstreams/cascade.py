@@ -292,7 +292,7 @@ class CascadeRun:
         )
 
     def _ask_slow(self, role: AttemptRole) -> None:
-        # It may have to stop early only if there is a draft.
+        # A stream can be stopped early. That is of use only beside a draft, which may win.
         streamed = (
             self._order is CascadeOrder.BOTH and self._call.editable and not self._request.stream
         )

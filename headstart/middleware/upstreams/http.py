@@ -90,7 +90,8 @@ class _WatchedConnection(ResponseHandler):
         self.idle = False
         self.made_at = self.idle_since = 0.0
         """The end of the last answer, in the loop's time."""
-        self.head_bytes: int | None = 0  # before the body; None: the body has begun
+        self.head_bytes: int | None = 0
+        """The bytes of heads that came before the body; None as soon as the body has begun."""
         self._has_news: Callable[[], bool] = bool
         """Tells whether the system has bytes, or an end, that the event loop has not seen yet."""
 

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 import msgspec
 
-from headstart.dialects.dialect import UNDECODABLE
 from headstart.errors import StoreError
 from headstart.policies.routing.rate_limits import (
     NOTHING_TAKEN,
@@ -32,6 +31,7 @@ from headstart.policies.routing.rate_limits import (
     are_possible,
     limit_windows,
 )
+from headstart.types import UNDECODABLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,7 +12,7 @@ import msgspec
 
 from headstart.attempts import Tokens
 from headstart.canonical_request import Quirks
-from headstart.dialects.dialect import UNDECODABLE, translate_headers, translate_status
+from headstart.dialects.dialect import translate_headers, translate_status
 from headstart.dialects.registry import (
     ACCOUNT_HEADERS,
     BY_SETTING,
@@ -44,17 +44,20 @@ from headstart.middleware.translated_reading import (
     Reencoder,
     StreamAssembler,
 )
-from headstart.policies.callers import (
-    NameMemo,
-    NamesMemo,
-    is_secret,
-    is_secret_parameter,
-    picker,
-)
+from headstart.policies.callers import NameMemo, NamesMemo, is_secret, is_secret_parameter, picker
 from headstart.policies.routing.failures import FailureKind
 from headstart.reply import EVENT_STREAMS, Transcript
 from headstart.sockets import NameLookups, reason_of, why_no_tls
-from headstart.types import CacheMarks, Call, ChatRequest, ExtraDelta, Headers, Piece, UsageReported
+from headstart.types import (
+    UNDECODABLE,
+    CacheMarks,
+    Call,
+    ChatRequest,
+    ExtraDelta,
+    Headers,
+    Piece,
+    UsageReported,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator, Mapping

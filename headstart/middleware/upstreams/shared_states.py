@@ -1,9 +1,9 @@
 """Health, limits and budgets of upstreams in memory that all workers share.
 
-Each class here inherits from a policy and runs its methods on a state in shared memory. It takes a
-lock, and reads the state if another worker has changed it. Then it calls the method, and writes the
-state back. So several workers never ask a provider more often than a single one would. Learned
-speeds are not in this memory: each worker sends them to the others.
+Each ``Shared…`` class of a policy inherits from the policy, and runs its methods on a state in
+shared memory. It takes a lock, and reads the state if another worker has changed it. Then it calls
+the method, and writes the state back. So several workers never ask a provider more often than a
+single one would. Learned speeds are not in this memory: each worker sends them to the others.
 """
 
 from __future__ import annotations
@@ -44,33 +44,11 @@ if TYPE_CHECKING:
     from headstart.policies.routing.rate_limits import LimitWindow, Taken
     from headstart.types import Headers
 
-_HEAD = struct.Struct("@16sQIB?")
-"""Name, version (the time of the last change), length of the state, number of counts, and whether
-the state is kept longer than others (``is_worth_more``)."""
-_NO_HEAD = (b"", 0, 0, 0, False)
-_COUNTS = [struct.Struct(f"@{number}d") for number in range(3 * MOST_LIMITS + 1)]
-"""Counts are the numbers that each call changes. They stand between the head and the state. So a
-call leaves the state and its version as they are, and the other workers need not read it again."""
-_COUNTS_AT = 32
-STATE_AT = _COUNTS_AT + _COUNTS[-1].size
-SLOT_BYTES = 4096
-SLOTS = 4096
-_NEAR = 8
-"""The number of slots in which a state may lie. If all are taken, the state that was used longest
-ago is replaced; a state that is worth more is replaced last."""
+# --- the lock -------------------------------------------------------------------------------------
+
 LOCK_S, LOCK_AGAIN_S = 0.1, 0.001
 """The longest waits for the lock, because a worker that was stopped may hold it. After 0.1 s a
 worker goes on without the lock. From then on it waits only 1 ms, until it gets the lock again."""
-_ROWS = BUDGET_WINDOW + 1
-"""Number of rows of a budget. It is one more than the window, because a budget adds a row before it
-drops one."""
-_BEFORE_ROWS = 6
-"""The numbers before the rows: the place of the first row, the number of rows, the spent part of
-the saved calls, and three totals."""
-_RING_BYTES = 16 + 8 * (_BEFORE_ROWS + 3 * _ROWS)
-RINGS = 64
-TABLE_BYTES = SLOTS * SLOT_BYTES
-_LOCK_AT = TABLE_BYTES + RINGS * _RING_BYTES
 
 
 class RobustMutexes(NamedTuple):
@@ -116,7 +94,6 @@ _MUTEX_BYTES = 120
 _MADE = b"\1mutex\0\0"
 """The bytes after a mutex that was made. Without them, no process has made it yet."""
 LOCK_BYTES = _MUTEX_BYTES + len(_MADE)
-MEMORY_BYTES = _LOCK_AT + LOCK_BYTES
 _SHARED = _ROBUST = 1
 """The values of PTHREAD_PROCESS_SHARED and PTHREAD_MUTEX_ROBUST in <pthread.h> of Linux."""
 _mutexes = RobustMutexes.of_system() if sys.platform == "linux" else None
@@ -125,8 +102,8 @@ _mutexes = RobustMutexes.of_system() if sys.platform == "linux" else None
 class SharedLock:
     """A lock that processes share, in ``LOCK_BYTES`` of an open file from ``at`` on, zero at first.
 
-    The process that has it may take it again. The time from the first ``begin`` to the last ``end``
-    is a span. If the process dies, the system releases the lock. If the process is stopped, the
+    The process that has it may take it again. The time until it has released it as often as it took
+    it is a hold. If the process dies, the system releases the lock. If the process is stopped, the
     others wait for a short time and go on without the lock (``taken`` is then False). Without
     ``mutexes`` it is the system's lock on the file.
     """
@@ -139,34 +116,32 @@ class SharedLock:
         self._place = ctypes.c_void_p()
         self._depth = 0
         self.taken = False
-        self.span = 0
-        """The number of the span that has begun and not ended; 0: there is none."""
-        self._spans = 0
+        self.hold = 0
+        """The number of the present hold; 0: there is none."""
+        self._holds = 0
         self._wait_s = LOCK_S
         if mutexes is not None and not self._find_mutex(mutexes):
             self._mutexes = None
 
-    def begin(self) -> None:
-        """Take the lock, and begin a span, or go one level deeper in the present span."""
+    def __enter__(self) -> None:
+        """Take the lock, and begin a hold, or go one level deeper in the present hold."""
         self._depth += 1
         if self._depth == 1:
-            self._spans = self.span = self._spans + 1
+            self._holds = self.hold = self._holds + 1
             mutexes = self._mutexes
             failure = errno.EBUSY if mutexes is None else mutexes.try_lock(self._place)
             self.taken = failure == 0 or self._wait(failure)
 
-    def end(self, *_: object) -> None:
-        """Leave one level. At the last level, release the lock and end the span."""
+    def __exit__(self, *_: object) -> None:
+        """Leave one level. At the last level, release the lock and end the hold."""
         self._depth -= 1
         if self._depth:
             return
-        self.span = 0
+        self.hold = 0
         if self.taken and self._mutexes is not None:
             self._mutexes.unlock(self._place)
         elif self.taken:
             fcntl.lockf(self._file, fcntl.LOCK_UN, 1, self._at)
-
-    __enter__, __exit__ = begin, end
 
     @property
     def is_mutex(self) -> bool:
@@ -216,16 +191,51 @@ class SharedLock:
         return True
 
 
+# --- the memory -----------------------------------------------------------------------------------
+
+_HEAD = struct.Struct("@16sQIB?")
+"""Name, version (the time of the last change), length of the state, number of counts, and whether
+the state is kept longer than others (``is_worth_more``)."""
+_NO_HEAD = (b"", 0, 0, 0, False)
+_COUNTS = [struct.Struct(f"@{number}d") for number in range(3 * MOST_LIMITS + 1)]
+"""The form of counts, by their number."""
+_COUNTS_AT = 32
+STATE_AT = _COUNTS_AT + _COUNTS[-1].size
+SLOT_BYTES = 4096
+SLOTS = 4096
+_NEAR = 8
+"""The number of slots in which a state may lie. If all are taken, the state that was used longest
+ago is replaced; a state that is worth more is replaced last."""
+_FIRST_ROW, _ROW_COUNT, _SPENT, _TOTALS, _BEFORE_ROWS = 0, 1, 2, 3, 6
+"""The places of a budget's numbers: of its first row, the number of rows, the spent part of the
+saved calls, three totals, and the rows."""
+_ROWS = BUDGET_WINDOW + 1
+"""Number of rows of a budget. It is one more than the window, because a budget adds a row before it
+drops one."""
+_NAME_BYTES = 16
+_BUDGET_BYTES = _NAME_BYTES + 8 * (_BEFORE_ROWS + 3 * _ROWS)
+BUDGETS = 64
+_BUDGETS_AT = SLOTS * SLOT_BYTES
+_LOCK_AT = _BUDGETS_AT + BUDGETS * _BUDGET_BYTES
+MEMORY_BYTES = _LOCK_AT + LOCK_BYTES
+
+
 class SharedTable(SharedLock):
-    """States by name in the bytes of an open file from ``offset`` on, with their lock."""
+    """The memory that workers share: the bytes of an open file from ``offset`` on.
+
+    First come ``SLOTS`` slots, each with one state: a head, then counts, then the state. Counts are
+    the numbers that each call changes. A call leaves the rest of the state and its version as they
+    are, so the other workers need not read it again. Then come the numbers of ``BUDGETS`` budgets
+    of extra calls, and the lock.
+    """
 
     def __init__(self, file: int, offset: int = 0) -> None:
         super().__init__(file, offset + _LOCK_AT)
         self.memory = mmap.mmap(file, offset + MEMORY_BYTES)
         self.offset = offset
 
-    def place(self, name: bytes) -> int:
-        """Return the offset of a state, which is made if it is new. The caller has the lock."""
+    def slot_of(self, name: bytes) -> int:
+        """Return the offset of the slot of a state, old or new. The caller has the lock."""
         first = int.from_bytes(name[:8], "little")
         near = [self.offset + (first + i) % SLOTS * SLOT_BYTES for i in range(_NEAR)]
         heads = [_HEAD.unpack_from(self.memory, at) for at in near]
@@ -241,15 +251,15 @@ class SharedTable(SharedLock):
         _HEAD.pack_into(self.memory, at, name, 0, 0, 0, False)  # noqa: FBT003 - a field
         return at
 
-    def ring(self, name: bytes) -> memoryview[float] | None:
+    def budget(self, name: bytes) -> memoryview[float] | None:
         """Return the numbers of a budget, zero if it is new; None if there are too many budgets."""
-        start = self.offset + TABLE_BYTES
+        start = self.offset + _BUDGETS_AT
         with self:
-            for at in range(start, start + RINGS * _RING_BYTES, _RING_BYTES):
-                owner = self.memory[at : at + 16]
-                if owner in (name, bytes(16)):
-                    self.memory[at : at + 16] = name
-                    return memoryview(self.memory)[at + 16 : at + _RING_BYTES].cast("d")
+            for at in range(start, start + BUDGETS * _BUDGET_BYTES, _BUDGET_BYTES):
+                numbers_at = at + _NAME_BYTES
+                if self.memory[at:numbers_at] in (name, bytes(_NAME_BYTES)):
+                    self.memory[at:numbers_at] = name
+                    return memoryview(self.memory)[numbers_at : at + _BUDGET_BYTES].cast("d")
         return None
 
 
@@ -257,27 +267,30 @@ def _digest(*name: str) -> bytes:
     return blake2b("\0".join(name).encode(), digest_size=16).digest()
 
 
-class _Cell:
-    """Where the shared state of one object lies, and which version of it the object has."""
+# --- a policy's state in its slot -----------------------------------------------------------------
 
-    __slots__ = ("_at", "_name", "_number", "_version", "span", "table")
+
+class _Slot:
+    """The slot of one object's state, and which version of the state the object has."""
+
+    __slots__ = ("_at", "_count_number", "_name", "_version", "hold", "table")
 
     def __init__(self, table: SharedTable, name: bytes) -> None:
         self.table = table
         self._name = name
         self._at = -1
         self._version = 0
-        self._number = 0
+        self._count_number = 0
         """The number of its counts in memory."""
-        self.span = -1
-        """The span of the lock in which the state was loaded. No other worker changes the state
-        before the end of this span."""
+        self.hold = -1
+        """The hold of the lock in which the state was read. No other worker changes the state
+        before the end of this hold."""
 
-    def refresh(self, shared: _OnSharedState) -> None:
-        """Load the state, if another worker has changed it."""
+    def read(self, shared: _SharedState) -> None:
+        """Read the state, if another worker has changed it. The lock is taken only then."""
         table = self.table
-        if table.span:
-            return self.load(shared)
+        if table.hold:
+            return self.read_locked(shared)
         if (at := self._at) >= 0:
             name, version, _, number, _ = _HEAD.unpack_from(table.memory, at)
             if version == self._version and name == self._name:
@@ -285,53 +298,60 @@ class _Cell:
                     shared.counts = _COUNTS[number].unpack_from(table.memory, at + _COUNTS_AT)
                 return None
         with table:
-            self.load(shared)
+            self.read_locked(shared)
 
-    def load(self, shared: _OnSharedState) -> None:
-        """Load the state, if another worker has changed it. The caller has the lock."""
+    def read_locked(self, shared: _SharedState) -> None:
+        """Read the state, if another worker has changed it. The caller has the lock."""
         table = self.table
-        if self.span == table.span:
+        if self.hold == table.hold:
             return
         memory, at = table.memory, self._at
         name, version, length, number, _ = _HEAD.unpack_from(memory, at) if at >= 0 else _NO_HEAD
         if name != self._name:
-            self._at = at = table.place(self._name)
+            self._at = at = table.slot_of(self._name)
             _, version, length, number, _ = _HEAD.unpack_from(memory, at)
         if version not in (0, self._version):
             body = at + STATE_AT
             shared.load(memory[body : body + length])
         if number:
             shared.counts = _COUNTS[number].unpack_from(memory, at + _COUNTS_AT)
-        self._version, self._number = version, number
-        self.span = table.span
+        self._version, self._count_number = version, number
+        self.hold = table.hold
 
-    def store(self, shared: _OnSharedState) -> None:
-        """Write the state back, after ``load``. The caller has the lock."""
+    def write(self, shared: _SharedState) -> None:
+        """Write the state back, after ``read_locked``. The caller has the lock."""
         state, counts = shared.save(), shared.counts
         memory, at, body = self.table.memory, self._at, self._at + STATE_AT
         memory[body : body + len(state)] = state
-        self._version, self._number = time.monotonic_ns(), len(counts)
-        _COUNTS[self._number].pack_into(memory, at + _COUNTS_AT, *counts)
+        self._version, self._count_number = time.monotonic_ns(), len(counts)
+        _COUNTS[self._count_number].pack_into(memory, at + _COUNTS_AT, *counts)
         worth_more = shared.is_worth_more()
-        _HEAD.pack_into(memory, at, self._name, self._version, len(state), self._number, worth_more)
+        _HEAD.pack_into(
+            memory, at, self._name, self._version, len(state), self._count_number, worth_more
+        )
 
-    def store_counts(self, shared: _OnSharedState) -> None:
-        """Write the counts back, after ``load``. The caller has the lock."""
+    def write_counts(self, shared: _SharedState) -> None:
+        """Write the counts back, after ``read_locked``. The caller has the lock."""
         counts = shared.counts
-        if len(counts) != self._number:
-            return self.store(shared)
-        return _COUNTS[self._number].pack_into(self.table.memory, self._at + _COUNTS_AT, *counts)
+        if len(counts) != self._count_number:
+            return self.write(shared)
+        return _COUNTS[self._count_number].pack_into(
+            self.table.memory, self._at + _COUNTS_AT, *counts
+        )
 
 
-class _OnSharedState:
+class _SharedState:
     """Runs a policy's methods on shared state: the mixin of the classes below."""
 
-    cell: _Cell
     counts: Sequence[float] = ()
     """The numbers that each call changes. The first one is the time of the last call."""
     _fields: tuple[str, ...]
     _values: Callable[[Any], tuple[Any, ...]]
     _format: Any
+
+    def __init__(self, table: SharedTable, name: bytes) -> None:
+        super().__init__()
+        self.slot = _Slot(table, name)
 
     def save(self) -> bytes:
         """Return the state."""
@@ -350,44 +370,38 @@ class _OnSharedState:
         return True
 
 
-def _reads(method: Any) -> Any:
+def _reading(method: Any) -> Any:
     """Return the method, which reads shared state."""
 
-    def read(self: _OnSharedState, *args: Any, **named: Any) -> Any:
-        cell = self.cell
-        if cell.span != cell.table.span:
-            cell.refresh(self)
+    def read(self: _SharedState, *args: Any, **named: Any) -> Any:
+        slot = self.slot
+        if slot.hold != slot.table.hold:
+            slot.read(self)
         return method(self, *args, **named)
 
     return read
 
 
-def _changes(method: Any, store: Callable[[_Cell, Any], None] = _Cell.store) -> Any:
+def _changing(method: Any, write: Callable[[_Slot, Any], None] = _Slot.write) -> Any:
     """Return the method, which changes shared state."""
 
-    def change(self: _OnSharedState, *args: Any, **named: Any) -> Any:
-        cell = self.cell
-        inside = cell.table.span
-        if not inside:
-            cell.table.begin()
-        try:
-            cell.load(self)
+    def change(self: _SharedState, *args: Any, **named: Any) -> Any:
+        slot = self.slot
+        with slot.table:
+            slot.read_locked(self)
             result = method(self, *args, **named)
-            store(cell, self)
-        finally:
-            if not inside:
-                cell.table.end()
+            write(slot, self)
         return result
 
     return change
 
 
-def _counts(method: Any) -> Any:
+def _counting(method: Any) -> Any:
     """Return the method, which changes only the counts of shared state."""
-    return _changes(method, _Cell.store_counts)
+    return _changing(method, _Slot.write_counts)
 
 
-class SharedBreaker(_OnSharedState, CircuitBreaker):
+class SharedBreaker(_SharedState, CircuitBreaker):
     """A circuit breaker of all workers."""
 
     _fields = tuple(
@@ -402,39 +416,35 @@ class SharedBreaker(_OnSharedState, CircuitBreaker):
     ]  # fmt: skip
     """The types of the fields, in their order."""
 
-    def __init__(self, table: SharedTable, name: bytes) -> None:
-        super().__init__()
-        self.cell = _Cell(table, name)
-
     def is_worth_more(self) -> bool:
         return self.proven
 
-    ready_in_s = _reads(CircuitBreaker.ready_in_s)
-    open_for_s = _reads(CircuitBreaker.open_for_s)
-    avoided_for_s = _reads(CircuitBreaker.avoided_for_s)
-    limited = _reads(CircuitBreaker.limited)
-    degraded = _reads(CircuitBreaker.degraded)
-    weight = _reads(CircuitBreaker.weight)
-    insist = _reads(CircuitBreaker.insist)
-    neutral = _changes(CircuitBreaker.neutral)
-    superseded = _changes(CircuitBreaker.superseded)
-    pause_for = _changes(CircuitBreaker.pause_for)
-    failed = _changes(CircuitBreaker.failed)
-    _succeeded = _changes(CircuitBreaker.succeeded)
+    ready_in_s = _reading(CircuitBreaker.ready_in_s)
+    open_for_s = _reading(CircuitBreaker.open_for_s)
+    avoided_for_s = _reading(CircuitBreaker.avoided_for_s)
+    limited = _reading(CircuitBreaker.limited)
+    degraded = _reading(CircuitBreaker.degraded)
+    weight = _reading(CircuitBreaker.weight)
+    insist = _reading(CircuitBreaker.insist)
+    neutral = _changing(CircuitBreaker.neutral)
+    superseded = _changing(CircuitBreaker.superseded)
+    pause_for = _changing(CircuitBreaker.pause_for)
+    failed = _changing(CircuitBreaker.failed)
+    _succeeded = _changing(CircuitBreaker.succeeded)
 
     def admit(self, now: float) -> Permit | None:
         """Return a permit, or None. Most permits change nothing but the counts."""
-        cell = self.cell
-        with cell.table:
-            cell.load(self)
+        slot = self.slot
+        with slot.table:
+            slot.read_locked(self)
             permit = super().admit(now)
             if permit is not None:
-                (cell.store if permit.probe else cell.store_counts)(self)
+                (slot.write if permit.probe else slot.write_counts)(self)
         return permit
 
     def succeeded(self, permit: Permit, now: float) -> None:
         """Report an answer. Most answers change nothing, and need no lock."""
-        self.cell.refresh(self)
+        self.slot.read(self)
         if self.learns_from_success(permit, now):
             self._succeeded(permit, now)
 
@@ -449,16 +459,12 @@ class SharedBreaker(_OnSharedState, CircuitBreaker):
         self._admitted = int(admitted)
 
 
-class SharedLimits(_OnSharedState, RateLimits):
+class SharedLimits(_SharedState, RateLimits):
     """Rate limits of all workers.
 
     ``known`` reads the changes of other workers. ``needs_headers`` is called directly after it, so
     it does not read them again.
     """
-
-    def __init__(self, table: SharedTable, name: bytes) -> None:
-        super().__init__()
-        self.cell = _Cell(table, name)
 
     def save(self) -> bytes:
         return msgspec.msgpack.encode(self.saved())
@@ -469,8 +475,8 @@ class SharedLimits(_OnSharedState, RateLimits):
     @property
     def known(self) -> bool:
         """A limit is known to any worker."""
-        if self.cell.span != self.cell.table.span:
-            self.cell.refresh(self)
+        if self.slot.hold != self.slot.table.hold:
+            self.slot.read(self)
         return self._known
 
     @known.setter
@@ -491,35 +497,31 @@ class SharedLimits(_OnSharedState, RateLimits):
         read = limit_windows(headers, unix)
         return bool(read) and self._learn(headers, now, unix, taken, read, began=began)
 
-    ready_in_s = _reads(RateLimits.ready_in_s)
-    allowance = _reads(RateLimits.allowance)
-    _learn = _changes(RateLimits.learn)
-    learn_refusal = _changes(RateLimits.learn_refusal)
-    take = _counts(RateLimits.take)
-    give_back = _counts(RateLimits.give_back)
-    copy_from = _changes(RateLimits.copy_from)
+    ready_in_s = _reading(RateLimits.ready_in_s)
+    allowance = _reading(RateLimits.allowance)
+    _learn = _changing(RateLimits.learn)
+    learn_refusal = _changing(RateLimits.learn_refusal)
+    take = _counting(RateLimits.take)
+    give_back = _counting(RateLimits.give_back)
+    copy_from = _changing(RateLimits.copy_from)
     counts = RateLimits.levels
 
 
-class SharedRetryBudget(_OnSharedState, RetryBudget):
+class SharedRetryBudget(_SharedState, RetryBudget):
     """A budget of retries of all workers."""
 
     _fields = ("_level", "_at")
     _values = attrgetter(*_fields)
     _format = tuple[float, float | None]
 
-    def __init__(self, table: SharedTable, name: bytes) -> None:
-        super().__init__()
-        self.cell = _Cell(table, name)
-
     def earn(self, now: float) -> None:
         """Count a call that is not a retry. A full budget needs no lock."""
-        self.cell.refresh(self)
+        self.slot.read(self)
         if self._level < self._burst:
             self._earn(now)
 
-    _earn = _changes(RetryBudget.earn)
-    spend = _changes(RetryBudget.spend)
+    _earn = _changing(RetryBudget.earn)
+    spend = _changing(RetryBudget.spend)
 
 
 class _Window:
@@ -529,23 +531,23 @@ class _Window:
         self._numbers = numbers
 
     def __len__(self) -> int:
-        return int(self._numbers[1])
+        return int(self._numbers[_ROW_COUNT])
 
     def __getitem__(self, number: int) -> memoryview[float]:
-        place = int(self._numbers[0]) + (len(self) + number if number < 0 else number)
-        at = _BEFORE_ROWS + 3 * (place % _ROWS)
+        row = int(self._numbers[_FIRST_ROW]) + (len(self) + number if number < 0 else number)
+        at = _BEFORE_ROWS + 3 * (row % _ROWS)
         return self._numbers[at : at + 3]
 
     def append(self, row: Sequence[float]) -> None:
         place = self[len(self)]
         for i, number in enumerate(row):
             place[i] = number
-        self._numbers[1] += 1
+        self._numbers[_ROW_COUNT] += 1
 
     def popleft(self) -> list[float]:
         row = list(self[0])
-        self._numbers[0] = (int(self._numbers[0]) + 1) % _ROWS
-        self._numbers[1] -= 1
+        self._numbers[_FIRST_ROW] = (int(self._numbers[_FIRST_ROW]) + 1) % _ROWS
+        self._numbers[_ROW_COUNT] -= 1
         return row
 
 
@@ -555,7 +557,8 @@ class SharedExtraBudget(ExtraBudget):
     def __init__(
         self, calls: float, usd: float, table: SharedTable, numbers: memoryview[float]
     ) -> None:
-        self._numbers: memoryview[float] | None = None
+        # The start values of the base class must not replace what other workers have counted.
+        self._numbers = memoryview(bytearray(8 * _BEFORE_ROWS)).cast("d")
         super().__init__(calls, usd)
         self._numbers, self._table = numbers, table
         self._window = _Window(numbers)  # type: ignore[assignment]
@@ -563,26 +566,20 @@ class SharedExtraBudget(ExtraBudget):
     @property
     def _saved(self) -> float:
         # The memory holds the spent part, not the saved part, so zeros mean a new budget.
-        return self._start - (0.0 if self._numbers is None else float(self._numbers[2]))
+        return self._start - self._numbers[_SPENT]
 
     @_saved.setter
     def _saved(self, value: float) -> None:
-        if self._numbers is not None:
-            self._numbers[2] = self._start - value
+        self._numbers[_SPENT] = self._start - value
 
     @property
     def _totals(self) -> list[float]:
-        return (
-            [0.0, 0.0, 0.0]
-            if self._numbers is None
-            else cast("list[float]", self._numbers[3:_BEFORE_ROWS])
-        )
+        return cast("list[float]", self._numbers[_TOTALS:_BEFORE_ROWS])
 
     @_totals.setter
     def _totals(self, values: Sequence[float]) -> None:
-        if self._numbers is not None:
-            for i, value in enumerate(values):
-                self._numbers[3 + i] = value
+        for i, value in enumerate(values):
+            self._numbers[_TOTALS + i] = value
 
     def earn(self, usd: float) -> None:
         """Count a request of any worker."""
@@ -593,6 +590,9 @@ class SharedExtraBudget(ExtraBudget):
         """Take one extra call, if the budget of all workers allows it."""
         with self._table:
             return super().spend(usd)
+
+
+# --- what workers tell each other -----------------------------------------------------------------
 
 
 class AnswerFacts(TypedDict):
@@ -775,7 +775,7 @@ class SharedUpstreamStates(UpstreamStates):
 
     def extra_budget(self, route: str, composition: str, calls: float, usd: float) -> ExtraBudget:
         """Return a budget that all workers share."""
-        numbers = self._table.ring(_digest("extra", route, composition))
+        numbers = self._table.budget(_digest("extra", route, composition))
         if numbers is None:
             return super().extra_budget(route, composition, calls, usd)
         return SharedExtraBudget(calls, usd, self._table, numbers)

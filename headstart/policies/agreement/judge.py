@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from headstart.dialects.dialect import UNDECODABLE
 from headstart.policies.guards.words import is_function_word, stem
-from headstart.types import Choice, Completion, Frozen, RawResponse, Refusal, ToolCall
+from headstart.types import UNDECODABLE, Choice, Completion, Frozen, RawResponse, Refusal, ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

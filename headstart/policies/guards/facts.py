@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING
 from headstart.policies.guards.words import (
     ABOUT_CASE,
     FOREIGN_DATES,
+    MAY_BE_FORMULA,
     SPELLED,
     by_first_word,
     count_common_start,
     is_function_word,
+    signs,
     spellings,
     stem,
     stem_classes,
@@ -217,25 +219,44 @@ _DATE_OF = (
 _ALSO_WORDS_DATE = frozenset({"may", "march", "mon", "wed", "fri", "jan", "jun", "dec", "marches"})
 _PRONOUNS = words_of("i we you he she it they")
 _BEFORE_MONTH = words_of("in since until till during last next early late mid")
-_YEAR = re.compile(r"(?:19|20)\d\d")
-_RELATIONS = word_classes(
-    {"before": "before until till by", "after": "after since", "at": "on in at during"}
+_PERIOD = re.compile(
+    r"(?:19|20)\d\d|[qh][1-4]|year|quarter|month|week|season|winter|summer|holidays?"
 )
-_IN_DATE = words_of("the of early mid late last next this st nd rd th")
+_CLOCK = words_of("am pm a.m p.m o'clock")
+_RELATIONS = word_classes(
+    {
+        "before": "before until till by",
+        "after": "after since",
+        "at": "on in at during",
+        "from": "from",
+    }
+)
+_IN_DATE = words_of("the of early mid late first second last next this my your our st nd rd th")
 """Words between a preposition and its date: "before the 4th of March"."""
 
 
 def dates(words: Sequence[Word]) -> tuple[tuple[str, ...], frozenset[str]]:
-    """Return the days and months of a prompt, sorted, and its relations to these and to years."""
-    found, relations = set(), set()
+    """Return the days and months of a prompt, sorted, and its relations to these and other times.
+
+    Other times are years, seasons and the like, and times of day: "before 3 pm".
+    """
+    found: set[str] = set()
+    relations: set[str] = set()
     for place, word in enumerate(words):
         name = _DATE_OF.get(word.text.removesuffix("'s"))
         if name is not None and (word.text not in _ALSO_WORDS_DATE or _is_date(words, place)):
             found.add(name)
-        elif word.kind != "number" or not _YEAR.fullmatch(word.text):
+        elif word.kind == "number" and _is_clock(words, place):
+            pass
+        elif not _PERIOD.fullmatch(word.text):
             continue
-        relations.add(_relation(words[:place]))
+        relation = _relation(words[:place])
+        relations.update(("at", "after") if relation == "from" else (relation,))
     return tuple(sorted(found)), frozenset(relations - {""})
+
+
+def _is_clock(words: Sequence[Word], place: int) -> bool:
+    return place + 1 < len(words) and words[place + 1].text in _CLOCK
 
 
 def _relation(before: Sequence[Word]) -> str:
@@ -272,10 +293,11 @@ _QUANTIFIER_CLASS = word_classes(
         "some": "some half someone somebody",
         "both": "both",
         "either": "either",
+        "one": "one single",
         _ONLY: "only solely exclusively",
     }
 )
-_RIVAL_QUANTIFIERS = (("all", "some"), ("both", "either"))
+_RIVAL_QUANTIFIERS = (("all", "some"), ("all", "one"), ("both", "either"))
 _TIMES = words_of("time day night week month year hour minute morning evening single")
 _BEFORE_ALL = words_of("at after above in not")
 _AFTER_ALL = words_of("right set about")
@@ -314,6 +336,8 @@ def _is_quantifier_idiom(text: str, before: str, after: str) -> bool:
         return after in _AFTER_SOME
     if text in {"every", "each"}:
         return after in _TIMES
+    if text in {"one", "single"}:  # "one" may be a pronoun: "which one is it"
+        return before in {"every", "each"} or not after or is_function_word(after)
     return text == _ONLY and (before in {"not", "if"} or after == "if")
 
 
@@ -488,6 +512,9 @@ def _asks_for_good(parse: Parse) -> bool:
 
 _SENTENCE_END = re.compile(r"[.?!:;¿¡…\n\"(\[]\s*$|^\s*$")
 _SYMBOL = re.compile(r"[+#_]|\w\.\w|^\.")
+_MODEL = re.compile(r"([\d.,]*\d)([^\W\d_]+)")
+_PLAIN_ENDINGS = {*_ORDINAL_SUFFIXES, *"skKxX"}
+"""Letters after a number that name no model: "1980s", "4th", "10k", "2x"."""
 _ABBREVIATION = re.compile(r"(?:\w\.)+\w")
 _DERIVED = words_of("a e i n s y an en ean ian ese ish") | {""}
 """Endings of the names of a country and of its people: Italy, Italian."""
@@ -506,6 +533,8 @@ def symbols(text: str, words: Sequence[Word]) -> frozenset[str]:
         and _SYMBOL.search(word.text)
         and not _is_prose(text[word.start : word.end])
     }
+    if _DIGITS.search(text):
+        found.update(_models(text, words))
     if not text.isupper():
         found.update(
             word.text
@@ -517,6 +546,23 @@ def symbols(text: str, words: Sequence[Word]) -> frozenset[str]:
             and not is_function_word(before.text)
         )
     return frozenset(found)
+
+
+def _models(text: str, words: Sequence[Word]) -> Iterator[str]:
+    """Yield what tells the models of a series apart: "255s", "4o", and "pro" in "Phone 15 Pro"."""
+    series = ""
+    for number, mark in pairwise(words):
+        letters, gap = mark.text, text[number.end : mark.start]
+        known = stem(letters) in _UNIT_OF or (len(letters) > 1 and is_function_word(letters))
+        variant = mark.capital and not mark.acronym
+        named, series = series and not is_function_word(series), number.text
+        if known or mark.kind != "word" or not letters.isalpha():
+            continue
+        if not gap and number.kind == "number":
+            if text[mark.start : mark.end] not in _PLAIN_ENDINGS:
+                yield number.text + letters
+        elif named and variant and gap == " " and _DIGITS.search(number.text):
+            yield letters
 
 
 def _is_prose(token: str) -> bool:
@@ -571,10 +617,17 @@ def names_differ(a: Parse, b: Parse) -> bool:
 def _unmatched_symbol(a: Parse, b: Parse) -> bool:
     """Find a symbolic name of ``a`` that ``b`` lacks; "node" counts as "node.js"."""
     return any(
-        "." not in name or stem(name.strip(".").split(".")[0]) not in b.stems
+        _lacks(b, name)
         for name in a.symbols - b.symbols
         if stem(name.replace(".", "")) not in b.stems
     )
+
+
+def _lacks(parse: Parse, name: str) -> bool:
+    model = _MODEL.fullmatch(name)
+    if model is not None:  # "5 GHz" counts as "5GHz", and "two-factor" is not a model beside "2FA"
+        return model[1] in parse.stems and model[2] not in parse.stems
+    return "." not in name or stem(name.strip(".").split(".")[0]) not in parse.stems
 
 
 def _names_alike(one: Sequence[str], other: Sequence[str]) -> bool:
@@ -645,11 +698,11 @@ def question_form(
     used = {word.text for word in words}
     asks = frozenset() if _MAY_ASK.isdisjoint(used) else _asks(words)
     joins = frozenset() if _CONNECTIVES.isdisjoint(used) else _joins(words)
-    signs = "" if _MAY_BE_FORMULA.search(text) is None else _signs(text)
+    shown = "" if MAY_BE_FORMULA.search(text) is None else signs(text)
     about_case = not ABOUT_CASE.isdisjoint(used)
     spelled = about_case or SPELLED.search(text) is not None
     written = spellings(text, words, about_case=about_case) if spelled else frozenset()
-    return asks, joins, signs, written
+    return asks, joins, shown, written
 
 
 def _asks(words: Sequence[Word]) -> frozenset[str]:
@@ -739,52 +792,3 @@ def connectives_differ(a: Parse, b: Parse) -> bool:
 
 def _lists(parse: Parse) -> bool:
     return _COUNT in parse.asks or not _LISTING.isdisjoint(parse.stems)
-
-
-# --- signs ---------------------------------------------------------------------------------------
-
-_OTHER_SIGNS = {
-    "\u00d7": "*", "\u00f7": "/", "\u2212": "-", "\u2264": "<=", "\u2265": ">=", "\u2260": "!=",
-}  # fmt: skip
-_SAME_SIGN = str.maketrans(_OTHER_SIGNS)
-_SPOKEN_SIGNS = {"plus": "+", "minus": "-", "times": "*"}
-_SPOKEN = re.compile(r"(?<=\d )(?:plus|minus|times)(?= \d)", re.IGNORECASE)
-_FORMATTING = re.compile(
-    r"^[ \t]*[*>+-]+(?=[ \t])|\*\*(?=[^\W\d])|(?<=[^\W\d])\*\*"
-    r"|[<{\[]\w[\w ]*[>}\]]|[>\\]\s*\Z",
-    re.MULTILINE,
-)
-"""Bullets, quotes, bold text, placeholders such as "[name]", and a slip at the end."""
-_FORMULA = re.compile(
-    r"""
-      [*^=<>|\\{}\[\]] | && | !(?==) | ```
-    | \+(?=[\w(]) | (?<=\s)\+(?=\s)
-    | (?<![\w)\]}-])-(?=[\d.(]|\w\b|-\w)             # -5, -x, --force
-    | (?:(?<=[\d)\]}]\ )|(?<=\b\w\ ))-(?=\ (?:[\d(]|\w\b))    # 12 - 4, x - 4
-    | (?<=[\d)\]])/(?=[\d(\[])
-    | \((?=\s*\() | \)(?=\s*[()])
-    """,
-    re.VERBOSE,
-)
-"""Signs that prose does not have."""
-_SIGN = re.compile(
-    r"[+*^=<>|\\{}\[\]()~] | && | !(?==) | [-/](?![^\W\d]{2}) | (?<![^\W\d]{2})[-/]", re.VERBOSE
-)
-"""Signs that count beside those. A hyphen or a slash between two words does not."""
-
-_MAY_BE_FORMULA = re.compile(
-    rf"[-+*/^=<>`|\\{{}}\[\]()&{''.join(_OTHER_SIGNS)}]|\d [pmt]", re.IGNORECASE
-)
-"""What every formula has, and little prose."""
-
-
-def _signs(text: str) -> str:
-    """Return the signs of a formula or of code, in their order; nothing for prose."""
-    plain = _FORMATTING.sub("", text.translate(_SAME_SIGN))
-    plain = _SPOKEN.sub(lambda found: _SPOKEN_SIGNS[found[0].lower()], plain)
-    return "".join(_SIGN.findall(plain)) if _FORMULA.search(plain) else ""
-
-
-def signs_differ(a: Parse, b: Parse) -> bool:
-    """Veto unless both prompts have the same signs in their formulas and code."""
-    return a.signs != b.signs

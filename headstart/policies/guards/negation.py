@@ -13,7 +13,7 @@ Zaharia 2020, used as a veto, not as a score).
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING
 
 from headstart.policies.guards.facts import DENIALS
@@ -49,7 +49,7 @@ _OPPOSITE_PAIRS = """
     alive/dead all/none allow/prevent ancestor/descendant ancient/modern annual/monthly
     annual/weekly anode/cathode answer/question antimatter/matter antonym/synonym apart/together
     appear/disappear appear/vanish approve/disapprove arrival/departure arrive/depart
-    arrive/leave artificial/natural ascend/descend ashamed/proud ask/reply ask/respond
+    arrive/leave come/leave artificial/natural ascend/descend ashamed/proud ask/reply ask/respond
     asleep/awake assemble/dismantle asset/liability async/sync asynchronous/synchronous
     attack/defend attacker/victim aunt/uncle automatic/manual avoid/eat avoid/seek avoid/use
     back/front backend/frontend backup/restore backward/forward bearish/bullish beautiful/ugly
@@ -309,6 +309,8 @@ _CEASING = stems_of("stop quit cease prevent halt keep")
 """These words negate the verb that they govern: "stop watering", "keep it from renewing"."""
 _AVOIDING = stems_of("avoid refrain")
 """These words negate nouns as well: "avoid nuts"."""
+_REACH = 3
+"""Most words between a negation and an opposite that makes up for it: "not at all right"."""
 _NEGATION_REACH = 6
 """Number of words after a negation in which its verb is looked for: "prevent … from renewing"."""
 _FREE_OF = words_of("""
@@ -354,6 +356,13 @@ _ALIKE = (({_COMPLAINS}, {_COMPLAINS, _TROUBLED}), ({_CEASES}, {_ENDS}))
 that has the second tone."""
 
 
+_IN_PLACE_OF = frozenset({("instead", "of"), ("rather", "than")})
+_SUBSTITUTING = stems_of("substitute substituting")
+_REPLACING = _SUBSTITUTING | stems_of("replace replacing")
+_TAKING = _REPLACING | stems_of("instead rather")
+_REPLACED_WITH = frozenset({"with", "by", "for"})
+
+
 def negations(words: Sequence[Word]) -> tuple[frozenset[str], bool, frozenset[str]]:
     """Return the negations of a prompt, whether their number is odd, and its tone.
 
@@ -386,17 +395,59 @@ def negations(words: Sequence[Word]) -> tuple[frozenset[str], bool, frozenset[st
 
 
 def negations_differ(a: Parse, b: Parse) -> bool:
-    """Veto when one prompt is negated and the other is not.
+    """Veto when one prompt is negated and the other is not, or takes X for Y and not Y for X.
 
     It does not veto when both complain ("My card isn't working", "My card fails") or both end
     something ("Stop sending letters", "Cancel letters"), nor when an opposite makes up for the
     negation ("not correct", "wrong").
     """
     if a.negated == b.negated:
-        return False
+        return _replacement_turned(a, b)
     negated, other = (a.tone, b.tone) if a.negated else (b.tone, a.tone)
     made_up = any(negated & ours and other & theirs for ours, theirs in _ALIKE)
-    return not made_up and not opposites_exchanged(a, b)
+    return not made_up and not (opposites_exchanged(a, b) and _denies_opposite(a, b))
+
+
+def _denies_opposite(a: Parse, b: Parse) -> bool:
+    """Tell whether the negation is about a word that the other prompt lacks: "not right".
+
+    "Not open in winter" does not say the same as "open in summer".
+    """
+    side, other = (a, b) if a.negated else (b, a)
+    only = {*side.stems} - {*other.stems} - side.negators
+    return any(
+        word in side.negators
+        and not only.isdisjoint(side.stems[max(place - _REACH, 0) : place + 1 + _REACH])
+        for place, word in enumerate(side.stems)
+    )
+
+
+def _replacement_turned(a: Parse, b: Parse) -> bool:
+    """Tell whether one prompt takes X in place of Y, and the other Y in place of X, or both."""
+    (new, old), (other_new, other_old) = _replacement(a), _replacement(b)
+    if bool(new and old) != bool(other_new and other_old):
+        return a.content - _TAKING == b.content - _TAKING
+    return not (new - old).isdisjoint(other_old - other_new) and not (old - new).isdisjoint(
+        other_new - other_old
+    )
+
+
+def _replacement(parse: Parse) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the content words of what a prompt takes, and of what this replaces.
+
+    "X instead of Y", "replace Y with X", "substitute X for Y".
+    """
+    for place, word in enumerate(parse.stems):
+        before, after = parse.stems[:place], parse.stems[place + 1 :]
+        if (word, *after[:1]) in _IN_PLACE_OF:
+            return parse.content.intersection(before), parse.content.intersection(after)
+        if word in _REPLACING:
+            named_first = tuple(takewhile(lambda each: each not in _REPLACED_WITH, after))
+            named_last = after[len(named_first) :]
+            takes_first = word in _SUBSTITUTING and named_last[:1] == ("for",)
+            new, old = (named_first, named_last) if takes_first else (named_last, named_first)
+            return parse.content.intersection(new), parse.content.intersection(old)
+    return frozenset(), frozenset()
 
 
 def _ceases(words: Sequence[Word], place: int) -> bool:
@@ -707,7 +758,10 @@ def _owned(parse: Parse) -> Iterator[tuple[str, str]]:
 
 
 def _narrowed(a: Parse, b: Parse) -> bool:
-    """Find one content word that one prompt adds before a common word: "a joint account"."""
+    """Find one content word that one prompt adds before a common word: "a joint account".
+
+    Or after the name of a model: "the V11", "the V11 battery".
+    """
     added = a.content ^ b.content
     if len(added) != 1:
         return False
@@ -715,12 +769,18 @@ def _narrowed(a: Parse, b: Parse) -> bool:
     longer, shorter = (a, b) if word in a.content else (b, a)
     neighbors = set(pairwise(("", *shorter.stems)))
     inserted = any(
-        middle == word and after in longer.content and (before, after) in neighbors
+        middle == word
+        and ((after in longer.content and (before, after) in neighbors) or _is_model(before))
         for before, middle, after in zip(
-            ("", *longer.stems), longer.stems, longer.stems[1:], strict=False
+            ("", *longer.stems[:-1]), longer.stems, (*longer.stems[1:], ""), strict=True
         )
     )
     if not inserted:
         return False
     maxsim = exchanged_maxsim(a, b)
     return maxsim is None or maxsim < NARROWED_MAXSIM
+
+
+def _is_model(word: str) -> bool:
+    """Tell whether a word has letters and digits."""
+    return word.isalnum() and not word.isalpha() and not word.isdecimal()

@@ -21,6 +21,7 @@ from headstart.policies.guards.facts import number_values
 from headstart.policies.guards.words import (
     CONTRASTS,
     FOREIGN_CONTRASTS,
+    FOREIGN_QUESTIONS,
     Role,
     is_function_word,
     rows_of,
@@ -49,6 +50,7 @@ _GOALS = frozenset({"to", "for"})
 _WHO = words_of("who whom which what")
 _ANYBODY = stems_of("person people one")
 _DO = stems_of("do does did")
+_BINDING = stems_of("each every per first last")
 _MOST_ROLES = 24
 """Most roles of a prompt: each of them is compared with each role of the other prompt."""
 _LONGEST_ARGUMENT = 3
@@ -64,6 +66,8 @@ def roles(words: Sequence[Word]) -> tuple[Role, ...]:
             after = words[place + 1].text if place + 1 < len(words) else ""
             beside = word.text == "than" and after in _PREPOSITIONS  # "than for silver"
             argument = _argument(words, place + 1 + beside)
+            if word.text in {"before", "after"}:
+                argument = tuple(map(stem, argument))
             if argument and len(found) < _MOST_ROLES:
                 preposition = "to" if word.text in {"into", "onto"} else word.text
                 found.append(Role(preposition, frozenset(before), argument))
@@ -87,14 +91,29 @@ def _argument(words: Sequence[Word], place: int) -> tuple[str, ...]:
 
 
 def roles_swapped(a: Parse, b: Parse) -> bool:
-    """Veto when a preposition's arguments changed places.
+    """Veto when a preposition's arguments, or the nouns after "each" and "first", changed places.
 
-    A mere change of order is not a swap: "At the pharmacy, can I …" asks what "Can I … at the
-    pharmacy" asks. The guard ``crossing`` checks the order of all other words.
+    A change of order is not a swap: "At the pharmacy, can I …". ``crossing`` checks the order.
     """
     if a.stems == b.stems:
         return False
-    return _arguments_swapped(a, b) or _way_turned(a, b) or _other_person_asked(a, b)
+    if _arguments_swapped(a, b) or _way_turned(a, b) or _other_person_asked(a, b):
+        return True
+    ours, theirs = _bound(a), _bound(b)
+    return any(
+        word == other and {noun, other_noun} <= a.content & b.content
+        for word, noun in ours - theirs
+        for other, other_noun in theirs - ours
+    )
+
+
+def _bound(parse: Parse) -> set[tuple[str, str]]:
+    """Return "each", "first" and the like with the nouns after them: "first order", "per city"."""
+    return {
+        (word, noun)
+        for word, noun in pairwise(parse.stems)
+        if word in _BINDING and noun in parse.content
+    }
 
 
 def _way_turned(a: Parse, b: Parse) -> bool:
@@ -198,20 +217,7 @@ _FOREIGN_ROWS = [*map(stem_groups, rows_of(FOREIGN_CONTRASTS))]
 _CONTRASTED = stems_of(CONTRASTS.replace("/", " "))
 _CONTRASTED_FOREIGN = stems_of(FOREIGN_CONTRASTS.replace("/", " "))
 
-
-_FOREIGN_QUESTIONS = stems_of(
-    """
-    wann wo warum wie wieso quand où pourquoi comment quel quelle combien
-    cuándo dónde quién quiénes cómo cuánto cuánta cuántos cuántas quando onde quem quanto quantos
-    dove perché quanti wanneer waar waarom hoe hoeveel kiedy gdzie kto dlaczego jak ile
-    när vem varför hur hvornår hvor hvem hvorfor hvordan kapan mana siapa mengapa bagaimana berapa
-    zaman nerede neden nasıl kaç nào đâu sao gì nhiêu
-    """  # noqa: RUF001 - Turkish
-)
-"""The question words of German, French, Spanish, Portuguese, Italian, Dutch, Polish, Swedish,
-Danish, Indonesian, Turkish and Vietnamese, without those that are English words or names, such as
-"come", "ai" and "kim", and without the French "qui", which mostly asks nothing."""
-_OTHERS = _FOREIGN_QUESTIONS | stems_of("other another else even bis jusqu hasta até fino tot")
+_OTHERS = FOREIGN_QUESTIONS | stems_of("other another else even bis jusqu hasta até fino tot")
 """Words that change what a prompt asks for, if the other prompt has others of them or none. The
 last ones mean "until"."""
 _BESIDE = _OTHERS | stems_of("khi lúc ở tại vì")
@@ -221,6 +227,7 @@ _ADDED = stems_of("again too also more when where who whose")
 _MODALS = stem_groups("can could may might would / should ought / must")
 _MANNER = stems_of("how what where which")
 """After these words, other modals ask for the same: "How can I pay?", "How should I pay?"."""
+_HAVE = stems_of("have has")
 _COURTESY = stems_of("a an the please thanks thank hi hello hey ok okay kindly")
 
 
@@ -239,8 +246,11 @@ def grammar_changed(a: Parse, b: Parse) -> bool:
     if words == others:
         return bool(one and other) and one != other
     only, only_other = [*(words - others).elements()], [*(others - words).elements()]
+    said, said_other = ([w for w in side if w not in _COURTESY] for side in (only, only_other))
     foreign = a.foreign and b.foreign
-    if _contrast(only, only_other, _CONTRAST_ROWS) or (
+    if any(
+        _contrast(*sides, _CONTRAST_ROWS) for sides in ((only, only_other), (said, said_other))
+    ) or (
         foreign
         and _contrast(
             [word for word in only if word in _CONTRASTED_FOREIGN],
@@ -249,7 +259,7 @@ def grammar_changed(a: Parse, b: Parse) -> bool:
         )
     ):
         return True
-    extra = [word for word in (*only, *only_other) if word not in _COURTESY]
+    extra = said + said_other
     if len(extra) == 1 and extra[0] in _ADDED:
         return True
     return len(only) <= 1 and len(only_other) <= 1 and _modals_differ(a, b, *only, *only_other)
@@ -287,10 +297,13 @@ def _contrast(
 
 def _tense(stems: Sequence[str]) -> tuple[set[str], Counter[str]]:
     """Return the tenses of a prompt, and its other words."""
-    tenses, words = set(), Counter(stems)
+    tenses, words = set(), Counter(word for word in stems if word != "together")
     for place, word in enumerate(stems):
         tense = _TENSES.get(word)
-        if tense is not None:
+        if word in _HAVE and stems[place + 1 : place + 2] == ("to",):
+            words["must"] += 1  # "do I have to" is "must I"
+            words.subtract((word, "to", "do"))
+        elif tense is not None:
             tenses.add(tense)
             words[word] -= 1
         elif word in _BEFORE_TO and stems[place + 1 : place + 2] == ("to",):
@@ -351,7 +364,7 @@ _NOT_CLOSING = (
 )
 _LINKING = _PREPOSITIONS | _BE
 _BREAKING = _OPENING | _UNORDERED | _JOINING
-_ROAMING = _FOREIGN_QUESTIONS | stems_of(
+_ROAMING = FOREIGN_QUESTIONS | stems_of(
     """
     also even still yet already ever again here there now currently today tonight tomorrow yesterday
     too then so just really quite very actually instead why when where
@@ -365,7 +378,6 @@ _REQUESTS = stems_of("""
 """Verbs that mean the same before their thing and after it."""
 _PIECES = re.compile(r"\d+(?:\.\d+)*|[^\W\d_]+")
 _NUMBERS = number_values()
-
 
 _Route: TypeAlias = tuple[str, tuple[str, ...], tuple[str, ...]]
 """The word that begins a route, "between" or "from", and the two ends of the route."""

@@ -428,7 +428,8 @@ _ALSO_ENGLISH = words_of("""
 """Words of other languages that are English, too. They do not show the language of a prompt."""
 CONTRASTS = """
     before until / after since once / while when during whenever / at / with
-    in into inside to / out outside / through / around / past / behind / near beside / below
+    before until / after since once / on at
+    in into inside to at / out outside / through / around / past / behind / near beside / below
     for / against
     to / from / through / past
     him himself / her herself / it itself / them themselves / us ourselves / me myself
@@ -441,8 +442,9 @@ CONTRASTS = """
     how / when
     what / why
     when / where / who / why
-    on / off / up / down
+    on / off / up / down / back / out
     this / next coming / last past previous
+    all / any
 """
 """Function words that ask for other things in one place of a sentence, one row for each place.
 "What" and "when", "can" and "should" are left out: "How should I pay?" asks "How can I pay?"."""
@@ -457,6 +459,10 @@ FOREIGN_CONTRASTS = """
     mój moja moje / twój twoja twoje / jego jej ich / nasz nasza nasze
     min mitt mina / din ditt dina / hans hennes / vår vårt våra
     vor / nach / während
+    nach zu / aus von
+    en vers / depuis
+    hacia / desde
+    naar / vanuit
     avant / après / pendant
     antes / después depois / durante mientras enquanto
     prima / dopo / durante
@@ -478,6 +484,18 @@ FOREIGN_CONTRASTS = """
     han / hon
 """
 """The same for the other languages: owners, before and after, since and until, he and she."""
+FOREIGN_QUESTIONS = stems_of(
+    """
+    wann wo warum wie wieso quand où pourquoi comment quel quelle combien
+    cuándo dónde quién quiénes cómo cuánto cuánta cuántos cuántas quando onde quem quanto quantos
+    dove perché quanti wanneer waar waarom hoe hoeveel kiedy gdzie kto dlaczego jak ile
+    när vem varför hur hvornår hvor hvem hvorfor hvordan kapan mana siapa mengapa bagaimana berapa
+    zaman nerede neden nasıl kaç nào đâu sao gì nhiêu
+    """  # noqa: RUF001 - Turkish
+)
+"""The question words of German, French, Spanish, Portuguese, Italian, Dutch, Polish, Swedish,
+Danish, Indonesian, Turkish and Vietnamese, without those that are English words or names, such as
+"come", "ai" and "kim", and without the French "qui", which mostly asks nothing."""
 FOREIGN_DATES = """
     monday montag lundi lunes lunedì maandag poniedziałek måndag mandag / tuesday dienstag mardi
     martes martedì dinsdag wtorek tisdag tirsdag / wednesday mittwoch mercredi miércoles
@@ -668,3 +686,52 @@ def _plain(word: str, accents: str | None = None) -> str:
     parts = unicodedata.normalize("NFD", word)
     marks = unicodedata.combining if accents is None else accents.__contains__
     return unicodedata.normalize("NFC", stem("".join(part for part in parts if not marks(part))))
+
+
+# --- signs ---------------------------------------------------------------------------------------
+
+_OTHER_SIGNS = {
+    "\u00d7": "*", "\u00f7": "/", "\u2212": "-", "\u2264": "<=", "\u2265": ">=", "\u2260": "!=",
+}  # fmt: skip
+_SAME_SIGN = str.maketrans(_OTHER_SIGNS)
+_SPOKEN_SIGNS = {"plus": "+", "minus": "-", "times": "*"}
+_SPOKEN = re.compile(r"(?<=\d )(?:plus|minus|times)(?= \d)", re.IGNORECASE)
+_FORMATTING = re.compile(
+    r"^[ \t]*[*>+-]+(?=[ \t])|\*\*(?=[^\W\d])|(?<=[^\W\d])\*\*"
+    r"|[<{\[]\w[\w ]*[>}\]]|[>\\]\s*\Z",
+    re.MULTILINE,
+)
+"""Bullets, quotes, bold text, placeholders such as "[name]", and a slip at the end."""
+_FORMULA = re.compile(
+    r"""
+      [*^=<>|\\{}\[\]] | && | !(?==) | ```
+    | \+(?=[\w(]) | (?<=\s)\+(?=\s)
+    | (?<![\w)\]}-])-(?=[\d.(]|\w\b|-\w)             # -5, -x, --force
+    | (?:(?<=[\d)\]}]\ )|(?<=\b\w\ ))-(?=\ (?:[\d(]|\w\b))    # 12 - 4, x - 4
+    | (?<=[\d)\]])/(?=[\d(\[])
+    | \((?=\s*\() | \)(?=\s*[()])
+    """,
+    re.VERBOSE,
+)
+"""Signs that prose does not have."""
+_SIGN = re.compile(
+    r"[+*^=<>|\\{}\[\]()~] | && | !(?==) | [-/](?![^\W\d]{2}) | (?<![^\W\d]{2})[-/]", re.VERBOSE
+)
+"""Signs that count beside those. A hyphen or a slash between two words does not."""
+
+MAY_BE_FORMULA = re.compile(
+    rf"[-+*/^=<>`|\\{{}}\[\]()&{''.join(_OTHER_SIGNS)}]|\d [pmt]", re.IGNORECASE
+)
+"""What every formula has, and little prose."""
+
+
+def signs(text: str) -> str:
+    """Return the signs of a formula or of code, in their order; nothing for prose."""
+    plain = _FORMATTING.sub("", text.translate(_SAME_SIGN))
+    plain = _SPOKEN.sub(lambda found: _SPOKEN_SIGNS[found[0].lower()], plain)
+    return "".join(_SIGN.findall(plain)) if _FORMULA.search(plain) else ""
+
+
+def signs_differ(a: Parse, b: Parse) -> bool:
+    """Veto unless both prompts have the same signs in their formulas and code."""
+    return a.signs != b.signs

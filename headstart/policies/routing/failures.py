@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from headstart.dialects.dialect import UNDECODABLE
 from headstart.errors import (
     IdleConnectionClosed,
     UpstreamError,
@@ -26,7 +25,7 @@ from headstart.errors import (
     UpstreamUnavailable,
 )
 from headstart.policies.routing.rate_limits import exhausted_until_s, message_wait_s, retry_after_s
-from headstart.types import ErrorReported, Frozen, Headers, word_classes
+from headstart.types import UNDECODABLE, ErrorReported, Frozen, Headers, word_classes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -579,7 +578,7 @@ class CircuitBreaker:
             self.neutral(permit)
             return
         self._fade(now)
-        # The error has the same weight as its call now, although its report comes later.
+        # Weights fade from the start of a call. So the error gets the weight that its call has now.
         self._errors += math.exp(-max(0.0, now - permit.at) / _MEMORY_S)
         self._failed_at = now
         self._streak = self._failures_in_row(permit.number)

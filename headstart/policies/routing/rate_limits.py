@@ -347,7 +347,7 @@ class _Bucket:
         """
         level = self.level_at(now)
         if taken is None:
-            # The provider counts this call, and nothing here did when it was made.
+            # The level does not contain this call yet, but what the provider says is left does.
             difference = self.corrected + min(0.0, remaining - level)
         else:
             # Calls that were made since have been counted here, and not by the provider.
@@ -469,8 +469,7 @@ class _UnannouncedLimit(_Bucket):
     slowly once another measurement confirms it: only more calls show that the limit is higher.
 
     ``per_s`` is the measured rate, from which the rate grows. Calls are counted from a refusal on.
-    The fields of ``first`` mean something else than in a bucket: ``at`` is the time of that
-    refusal, ``used`` the level then, and ``reset_s`` the seconds in which the rate doubles.
+    What is known of that refusal is kept in ``first``, so that it is stored as a bucket is.
     """
 
     __slots__ = ()
@@ -481,11 +480,11 @@ class _UnannouncedLimit(_Bucket):
             per_s = _MOST_FIRST_PER_S if pause_s < 1.0 / _MOST_FIRST_PER_S else 1.0 / pause_s
             self._measured(max(per_s, _FIRST_PER_S), _DOUBLES_S, _ENOUGH_S, now)
             self.at = now
-        elif began < self.first.at:
-            return  # a call of the same burst as the refusal at ``first``
-        elapsed_s, level = now - self.first.at, self.level_at(now)
-        granted = self._granted(self.first.at, now)
-        answered = self.first.used + granted - level - 1.0
+        elif began < self._counted_from:
+            return  # a call of the same burst as that refusal
+        elapsed_s, level = now - self._counted_from, self.level_at(now)
+        granted = self._granted(self._counted_from, now)
+        answered = self._level_then + granted - level - 1.0
         many = answered >= _LEAST_ANSWERED and elapsed_s >= _LEAST_S
         if many or (answered >= 1.0 and elapsed_s >= _ENOUGH_S):
             per_s = answered / elapsed_s
@@ -500,17 +499,27 @@ class _UnannouncedLimit(_Bucket):
         self.believed_until = now + pause_s + _UNANNOUNCED_S
         # When the pause ends, one call fits, and half of those that the limit allows meanwhile.
         self.at, self.level = now, min(level, 1.0 - self.per_s * pause_s / 2.0)
-        granted = self._granted(self.first.at, now)
+        granted = self._granted(self._counted_from, now)
         self.first = self.first._replace(used=max(0.0, answered) + self.level - granted)
 
     def _measured(self, per_s: float, doubles_s: float, over_s: float, now: float) -> None:
         self.per_s = per_s
         self.limit = 1.0 + per_s * min(max(over_s, _LEAST_S), _LONGEST_BURST_S)
-        self.first = LimitReading(0.0, doubles_s, now)
+        self.first = LimitReading(used=0.0, reset_s=doubles_s, at=now)
+
+    @property
+    def _counted_from(self) -> float:
+        """The time of the refusal from which calls are counted."""
+        return self.first.at
+
+    @property
+    def _level_then(self) -> float:
+        """The level at that time."""
+        return self.first.used
 
     @property
     def _doubles_s(self) -> float:
-        """The time in which the rate doubles."""
+        """The seconds in which the rate doubles."""
         return self.first.reset_s
 
     @property
